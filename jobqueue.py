@@ -1,0 +1,4698 @@
+#!/usr/bin/env python3
+"""jobqueue: background jobs for a web site on a cheap shared host.
+
+Copy jobqueue.py, worker.py and static/ to the host, then
+
+    python3 jobqueue.py                       serve the page and print a link for the first admin
+    python3 jobqueue.py add FUNCTION a=1      add a task from a shell or from cron
+    python3 jobqueue.py --help                everything else
+
+What tasks can run is declared in tasks.py beside this file. Adding a task starts a detached
+worker.py process if fewer than NbMaxWorker run; workers end themselves when idle.
+
+Contents (each section uses only the sections above it)
+    Constants          limits and times, units in the names
+    Errors             one base class; every error knows its HTTP status and exit code
+    Time and text      the clock, RFC 3339, JSON, tokens
+    Options            where the data is: flag, environment, the file beside this one
+    Schema             the tables, and how an older database becomes a newer one
+    Database           connections, turns at writing, transactions, checkpoints
+    Settings           what an admin can change while everything runs
+    Log and activity   what attempts printed, and one row per transition
+    Functions          @task, command, http_request; checking arguments against a schema
+    Tasks              add, find, cancel, retry, delete
+    Claims             claim, renew, end, promote, reap: every way into and out of "running"
+    Workers            rows, lock files, starting processes
+    Catalogue          the functions that tasks.py declares, as a child process announced them
+    Tick               the housekeeping that any process does in passing
+    Accounts           first admin, users, passwords, sessions, tokens
+    Python interface   JobQueue, Task, current_task
+    HTTP               requests, answers, the rules of who may ask from where
+    Handlers           one function per route
+    Application        ROUTES and the WSGI callable
+    Servers            the built-in web server
+    Host               what `check` says about this host
+    Command line       python3 jobqueue.py COMMAND
+"""
+import argparse
+import contextlib
+import errno
+import fcntl
+import hashlib
+import hmac
+import inspect
+import json
+import math
+import os
+import random
+import re
+import secrets
+import shutil
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+import time
+from datetime import date, datetime, time as clock_time, timedelta, timezone
+from enum import Enum
+from pathlib import Path
+from urllib.parse import parse_qs, quote, unquote
+
+if sys.version_info < (3, 9):
+    sys.exit("jobqueue needs Python 3.9 or newer; this is Python %d.%d (%s)."
+             % (sys.version_info[0], sys.version_info[1], sys.executable))
+if os.name != "posix":
+    sys.exit("jobqueue needs Linux, macOS or another POSIX system; Windows is not supported.")
+
+
+# Constants -------------------------------------------------------------------
+
+VERSION = "1.0.0"
+HOME = Path(__file__).resolve().parent
+TASKS_FILE = HOME / "tasks.py"
+WORKER_FILE = HOME / "worker.py"
+STATIC_FOLDER = HOME / "static"
+
+PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLED, SCHEDULED, WAITING = range(7)
+STATUS_WORDS = ("pending", "running", "succeeded", "failed", "cancelled", "scheduled", "waiting")
+CANCEL, DELETE = 1, 2
+
+LEASE_SECONDS = 60.0            # how long a claim holds without being renewed
+RENEW_SECONDS = 10.0
+SELF_FENCE_SECONDS = 50.0       # a worker that could not renew this long kills its runner
+OTHER_MACHINE_SLACK_SECONDS = 300.0
+CRASH_LIMIT = 3                 # the third crash fails a task, so that poison ends
+INTERRUPTION_LIMIT = 5
+UNKNOWN_FUNCTION_SECONDS = 600.0
+UNKNOWN_FUNCTION_RETRY_SECONDS = 30.0
+PROMOTE_AT_ONCE = 500
+TICK_SECONDS = 2.0              # a killed worker's task starts again within 5 s
+STARTING_SECONDS = 10.0         # a started process that never took its lock
+STARTING_LOCKED_SECONDS = 60.0  # one that holds its lock but is not ready
+START_RETRY_SECONDS = (1.0, 60.0)
+
+WEB_PATIENCE_SECONDS = 5.0      # how long a request waits for a busy database
+BEGIN_SECONDS = 0.05            # who cannot BEGIN this long gives its turn away
+WRITE_STREAK_SECONDS = 0.005
+WRITE_REST_SECONDS = 0.0015
+WAL_CHECKPOINT_BYTES = 1 << 20
+WAL_ALARM_BYTES = 16 << 20
+CHECKPOINT_SECONDS = 0.05
+CHECKPOINT_PAUSE_SECONDS = 1.0
+
+BODY_MAX_BYTES = 1 << 20
+HEAD_MAX_BYTES = 32 << 10
+HEAD_MAX_LINES = 100
+HEAD_SECONDS = 10.0
+BODY_SECONDS = 30.0
+IDLE_CONNECTION_SECONDS = 15.0
+SEND_SECONDS = 30.0
+CONNECTIONS_MAX = 512
+SERVER_THREADS = 8
+JSON_MAX_DEPTH = 32
+INTEGER_MAX = 2 ** 53
+
+LOG_MAX_BYTES = 1 << 20         # per attempt; beyond it the middle is cut out
+LOG_PAGE_BYTES = 256 << 10
+ERROR_MAX_CHARACTERS = 2000
+SUMMARY_MAX_CHARACTERS = 120
+PAGE_ROWS = 50
+PAGE_ROWS_MAX = 200
+COUNT_MAX = 10_001
+SEARCH_WINDOW_ROWS = 5_000
+SEARCH_SECONDS = 0.25
+CACHE_SECONDS = 1.0
+
+SESSION_SECONDS = 12 * 3600.0
+SESSION_IDLE_SECONDS = 30 * 60.0
+SETUP_CODE_SECONDS = 3600.0
+SETUP_CODE_MIN_CHARACTERS = 16
+PASSWORD_MIN, PASSWORD_MAX = 8, 256
+SCRYPT_COST = (2 ** 14, 8, 5)   # OWASP's 16 MiB row
+PBKDF2_ROUNDS = 600_000
+HASHES_AT_ONCE = 2              # 16 MiB each on hosts with 1 GiB
+LOGIN_FREE_FAILURES = 5
+LOGIN_DELAY_SECONDS = (1.0, 900.0)
+LOGIN_ADDRESS_FAILURES = 20
+
+LOCAL_FILE_SYSTEMS = frozenset(
+    "ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay simfs ufs".split())
+
+# Passwords that guessers try first, of those long enough to be accepted.
+COMMON_PASSWORDS = frozenset(
+    "password password1 password12 password123 passw0rd 12345678 123456789 1234567890 qwertyuiop "
+    "qwerty123 1q2w3e4r 1qaz2wsx iloveyou sunshine princess football baseball superman trustno1 "
+    "welcome1 letmein1 adminadmin admin123 administrator changeme jobqueue abcd1234 abc12345 "
+    "11111111 00000000 88888888 87654321 987654321 123123123 asdfghjkl zxcvbnm1 starwars whatever "
+    "computer michelle jennifer internet corvette mercedes maverick".split())
+
+
+# Errors ----------------------------------------------------------------------
+
+class JobQueueError(Exception):
+    """Base of all errors a person can cause or should hear about.
+
+    `detail` is a sentence for that person, `errors` a list of {"field", "message"},
+    `retry_after` the seconds after which the same request may succeed.
+    """
+
+    status = 500
+    code = "error"
+    exit_code = 1
+
+    def __init__(self, detail, errors=(), retry_after=None):
+        super().__init__(detail)
+        self.detail = detail
+        self.errors = list(errors)
+        self.retry_after = retry_after
+
+
+class Malformed(JobQueueError):
+    """The request cannot be read at all."""
+    status, code, exit_code = 400, "malformed", 2
+
+
+class Unauthorized(JobQueueError):
+    """Nobody is logged in."""
+    status, code, exit_code = 401, "unauthorized", 5
+
+
+class Denied(JobQueueError):
+    """Somebody is logged in, but may not do this."""
+    status, code, exit_code = 403, "denied", 5
+
+
+class NotFound(JobQueueError):
+    """Missing, or somebody else's, which looks the same from outside."""
+    status, code, exit_code = 404, "not_found", 4
+
+
+class NotAllowed(JobQueueError):
+    """The path exists, but not for this method."""
+    status, code = 405, "method_not_allowed"
+
+
+class Conflict(JobQueueError):
+    """The thing is not in a state that allows this."""
+    status, code, exit_code = 409, "conflict", 5
+
+
+class TooLarge(JobQueueError):
+    """The body is larger than is read."""
+    status, code = 413, "too_large"
+
+
+class UnsupportedType(JobQueueError):
+    """The body is not JSON, or is encoded in a way that is not read."""
+    status, code = 415, "unsupported_type"
+
+
+class Invalid(JobQueueError):
+    """Well-formed, but some fields are wrong; `errors` names each of them."""
+    status, code, exit_code = 422, "invalid", 2
+
+
+class TooMany(JobQueueError):
+    """Too many attempts; `retry_after` says when the next one is heard."""
+    status, code, exit_code = 429, "too_many", 5
+
+
+class Busy(JobQueueError):
+    """The database stayed busy until the deadline; nothing was changed."""
+    status, code, exit_code = 503, "busy", 75
+
+
+class StorageBroken(JobQueueError):
+    """The database cannot be read or written; it is left exactly as it is."""
+    status, code = 503, "storage"
+
+
+class StorageFull(JobQueueError):
+    """The disk or the quota is full; nothing was changed."""
+    status, code = 507, "disk_full"
+
+
+class SetupError(JobQueueError):
+    """This host, folder or configuration cannot be used as it is."""
+    status, code = 503, "setup"
+
+
+class Fail(Exception):
+    """Raised by a function: this task has failed for good, do not retry it."""
+
+
+class RetryAfter(Exception):
+    """Raised by a function: this attempt failed; if retries are left, try again in `seconds`."""
+
+    def __init__(self, seconds, message="asked to be retried"):
+        super().__init__(message)
+        self.seconds = float(seconds)
+
+
+def field_error(field, message):
+    """An Invalid about one field."""
+    return Invalid("%s %s" % (field, message), [{"field": field, "message": message}])
+
+
+# Time and text ---------------------------------------------------------------
+
+class Clock:
+    """Time and chance, so that tests can bring their own.
+
+    `monotonic` is the same for all processes of one boot and does not count sleep.
+    """
+
+    now = staticmethod(time.time)
+    monotonic = staticmethod(time.monotonic)
+    sleep = staticmethod(time.sleep)
+    uniform = staticmethod(random.uniform)
+
+
+def iso(seconds):
+    """UTC seconds since 1970 as RFC 3339 with milliseconds; None stays None."""
+    if seconds is None:
+        return None
+    whole, fraction = divmod(round(seconds * 1000), 1000)
+    parts = time.gmtime(whole)
+    return "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ" % (*parts[:6], fraction)
+
+
+def parse_time(text, field):
+    """RFC 3339 with an offset as UTC seconds since 1970; Invalid names `field` otherwise."""
+    example = "must be a time with an offset, such as 2026-01-31T12:00:00Z"
+    try:
+        moment = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
+        if moment.tzinfo is None:
+            raise ValueError("no offset")
+        return moment.timestamp()
+    except (ValueError, TypeError, OverflowError):
+        raise field_error(field, example) from None
+
+
+def storable(text):
+    """Text as SQLite can keep it: lone surrogates and NUL are shown as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+
+
+def shorten(text, limit):
+    """At most `limit` characters on one line, with an ellipsis where something was left out."""
+    text = " ".join(text.split())
+    return text if len(text) <= limit else text[:limit - 1] + "…"
+
+
+def jsonable(value):
+    """What json.dumps is given for values it does not know: dates, enums, paths, sets."""
+    if isinstance(value, (date, clock_time)):
+        return value.isoformat()
+    if isinstance(value, Enum):
+        return value.value if isinstance(value.value, (str, int, float)) else value.name
+    if isinstance(value, (set, frozenset, tuple)):
+        return list(value)
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError("a %s cannot be written as JSON" % type(value).__name__)
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"),
+                           default=jsonable).encode
+
+
+def dump_json(value):
+    """Compact JSON text that SQLite can keep; ValueError or TypeError for what JSON has not."""
+    text = _encode(value)
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def load_json(text):
+    """A JSON text from outside; Malformed for what would be read differently elsewhere."""
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+        _check_json(value, JSON_MAX_DEPTH)
+        return value
+    except RecursionError:
+        raise Malformed("The JSON is nested too deeply.") from None
+    except ValueError as error:
+        raise Malformed("This is not JSON that can be read: %s." % error) from None
+
+
+def _refuse_constant(name):
+    raise ValueError("%s is not a JSON number" % name)
+
+
+def _unique_keys(pairs):
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("an object names a key twice")
+    return result
+
+
+def _check_json(value, depth):
+    if depth < 0:
+        raise ValueError("nested deeper than %d levels" % JSON_MAX_DEPTH)
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_json(key, depth)
+            _check_json(item, depth - 1)
+    elif isinstance(value, list):
+        for item in value:
+            _check_json(item, depth - 1)
+    elif isinstance(value, str):
+        if "\0" in value or re.search("[\ud800-\udfff]", value):
+            raise ValueError("a text holds NUL or half a character")
+    elif isinstance(value, int):
+        if abs(value) > INTEGER_MAX:
+            raise ValueError("a number is beyond 2**53")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number is too large")
+
+
+def digest(token):
+    """What is stored of a random token: enough to recognise it, nothing to use."""
+    return hashlib.sha256(token.encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def machine_name():
+    """This machine, as worker rows call it."""
+    return os.uname().nodename
+
+
+def boot_id():
+    """A text that changes at every boot; empty where the system has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return ""
+
+
+# Options ---------------------------------------------------------------------
+
+def data_folder(flag=None, environment=os.environ):
+    """The one folder that all doors share: --data, JOBQUEUE_DATA, else `data` beside this file.
+
+    If `data` is a text file, its first line is the folder's path, so that it can be moved
+    out of the web root with FTP alone.
+    """
+    chosen = flag or environment.get("JOBQUEUE_DATA")
+    if chosen:
+        return Path(os.path.abspath(chosen))
+    beside = HOME / "data"
+    if not beside.is_file():
+        return beside
+    with beside.open(encoding="utf-8") as file:
+        line = file.readline().strip()
+    if not line:
+        raise SetupError("%s is an empty file; its first line must be the data folder's path."
+                         % beside)
+    return Path(os.path.abspath(HOME / line))
+
+
+# Schema ----------------------------------------------------------------------
+#
+# Times are UTC seconds since 1970. SQL is what SQLite 3.7.17 understands.
+# Ids are never used again (AUTOINCREMENT), so that a stale id can only be missing.
+
+SCHEMA = """
+CREATE TABLE user (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL COLLATE NOCASE UNIQUE,
+    password TEXT NOT NULL,             -- method$parameters$salt$hash
+    role TEXT NOT NULL,                 -- user or admin
+    disabled INTEGER NOT NULL DEFAULT 0,
+    created_at REAL NOT NULL,
+    last_seen_at REAL
+);
+CREATE TABLE session (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    digest TEXT NOT NULL UNIQUE,        -- SHA-256 of the cookie
+    user_id INTEGER NOT NULL REFERENCES user(id),
+    created_at REAL NOT NULL,
+    seen_at REAL NOT NULL,
+    expires_at REAL NOT NULL
+);
+CREATE TABLE token (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    digest TEXT NOT NULL UNIQUE,        -- SHA-256 of the token
+    user_id INTEGER NOT NULL REFERENCES user(id),
+    name TEXT NOT NULL,
+    scope TEXT NOT NULL,                -- user (later: tick, worker)
+    created_at REAL NOT NULL,
+    last_used_at REAL
+);
+CREATE TABLE throttle (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    subject TEXT NOT NULL UNIQUE,       -- user:NAME or address:IP
+    failures INTEGER NOT NULL,
+    failed_at REAL NOT NULL,
+    until REAL NOT NULL
+);
+CREATE TABLE setting (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL UNIQUE,          -- one of SETTINGS, or .name for what we remember ourselves
+    value TEXT NOT NULL                 -- JSON
+);
+CREATE TABLE function (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL UNIQUE,
+    title TEXT NOT NULL,
+    description TEXT NOT NULL,
+    schema TEXT NOT NULL,               -- JSON Schema 2020-12 of the arguments
+    options TEXT NOT NULL,              -- JSON, see TASK_OPTIONS
+    who TEXT NOT NULL                   -- user, admin or nobody
+);
+CREATE TABLE queue (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL UNIQUE,
+    paused INTEGER NOT NULL DEFAULT 0,
+    paused_by TEXT,
+    paused_at REAL,
+    paused_why TEXT,
+    max_running INTEGER,                -- NULL: no limit
+    rate_count INTEGER,                 -- at most rate_count starts in rate_seconds
+    rate_seconds REAL,
+    rate_next_at REAL,
+    machines TEXT,                      -- JSON list of names; NULL: any
+    created_at REAL NOT NULL
+);
+CREATE TABLE worker (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    machine TEXT NOT NULL,
+    boot TEXT NOT NULL,
+    pid INTEGER,
+    lock TEXT NOT NULL,                 -- name of its file in locks/
+    lock_proven INTEGER NOT NULL DEFAULT 0,
+    mode TEXT NOT NULL,                 -- detached, cron or service
+    state TEXT NOT NULL,                -- starting, idle, busy or stopping
+    version TEXT NOT NULL,
+    task_id INTEGER,
+    tasks INTEGER NOT NULL DEFAULT 0,   -- ended by it so far
+    started_at REAL NOT NULL,
+    seen_at REAL NOT NULL,
+    lease_monotonic REAL NOT NULL,
+    lease_wall REAL NOT NULL
+);
+CREATE TABLE task (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    owner_id INTEGER NOT NULL REFERENCES user(id),
+    queue TEXT NOT NULL,
+    function TEXT NOT NULL,
+    arguments TEXT NOT NULL,            -- JSON object
+    status INTEGER NOT NULL,            -- index into STATUS_WORDS
+    reason TEXT,                        -- why failed, or why it waits for a retry
+    priority INTEGER NOT NULL,          -- -100..100, larger first
+    turn INTEGER NOT NULL,              -- place among equals, see next_turn
+    run_at REAL,                        -- not before; NULL: at once
+    unique_key TEXT,                    -- NULL when finished
+    max_retries INTEGER NOT NULL,
+    retries_left INTEGER NOT NULL,
+    retry_delay REAL NOT NULL,
+    retry_backoff REAL NOT NULL,
+    timeout REAL NOT NULL,
+    on_crash TEXT NOT NULL,             -- retry or fail
+    after_failure TEXT,                 -- fail or run, for tasks that come after others
+    attempts INTEGER NOT NULL DEFAULT 0,
+    crashes INTEGER NOT NULL DEFAULT 0,
+    interruptions INTEGER NOT NULL DEFAULT 0,
+    claim TEXT,                         -- random, proves an attempt; stays after the end
+    worker_id INTEGER,
+    lease_boot TEXT,
+    lease_monotonic REAL,               -- counts while lease_boot is this boot
+    lease_wall REAL,                    -- counts everywhere else, with slack
+    cancel_requested INTEGER NOT NULL DEFAULT 0,    -- 1 cancel, 2 delete
+    progress REAL,                      -- 0..1
+    message TEXT,
+    result TEXT,                        -- JSON
+    error_type TEXT,
+    error_message TEXT,
+    schedule_id INTEGER,
+    created_at REAL NOT NULL,
+    started_at REAL,
+    finished_at REAL
+);
+CREATE INDEX task_claim ON task (status, queue, priority DESC, turn, id);
+CREATE INDEX task_turn ON task (owner_id, status, queue, priority, turn);
+CREATE INDEX task_due ON task (status, run_at);
+CREATE INDEX task_list ON task (owner_id, status);
+CREATE TABLE activity (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    at REAL NOT NULL,
+    event TEXT NOT NULL,
+    task_id INTEGER,
+    attempt INTEGER,
+    worker_id INTEGER,
+    owner_id INTEGER,
+    function TEXT,
+    queue TEXT,
+    waited REAL,                        -- seconds from due to started
+    seconds REAL,                       -- seconds from started to ended
+    cpu_seconds REAL,
+    peak_memory INTEGER,                -- bytes
+    message TEXT
+);
+CREATE INDEX activity_task ON activity (task_id);
+CREATE TABLE log (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    task_id INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    start INTEGER NOT NULL,             -- offset of this piece in bytes of UTF-8
+    length INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    UNIQUE (task_id, attempt, start)
+)
+"""
+
+# MIGRATIONS[n] brings version n to version n + 1; PRAGMA user_version holds the version.
+MIGRATIONS = [SCHEMA]
+
+
+def migrate(transaction, migrations):
+    """Bring the schema to the newest version inside one transaction; Newer ones are refused."""
+    version = transaction.value("PRAGMA user_version")
+    if version > len(migrations):
+        raise SetupError("The database has schema version %d, this jobqueue.py knows %d. "
+                         "Copy the newer jobqueue.py and worker.py here." % (version, len(migrations)))
+    for script in migrations[version:]:
+        for statement in script.split(";\n"):
+            transaction.run(statement)
+    if version < len(migrations):
+        transaction.run("PRAGMA user_version=%d" % len(migrations))
+
+
+# Database --------------------------------------------------------------------
+#
+# SQLite 3.7.0 to 3.51.2 can corrupt a WAL database when a checkpoint meets a write
+# (sqlite.org/wal.html#walresetbug). Nearly every host has such a version, so automatic
+# checkpoints are off on every connection and ours run only while we hold the write lock.
+
+def is_busy(error):
+    """True if trying again later may help."""
+    text = str(error)
+    return (isinstance(error, sqlite3.OperationalError)
+            and ("locked" in text or "busy" in text or "locking protocol" in text))
+
+
+def storage_error(error, path):
+    """The error a person should see for one that SQLite raised."""
+    text = str(error)
+    if is_busy(error):
+        return Busy("The queue is busy; nothing was changed. Please try again.", retry_after=2)
+    if "full" in text:
+        return StorageFull("The disk or the quota is full; nothing was changed.")
+    if "readonly" in text:
+        return StorageBroken("The database %s cannot be written by this user." % path)
+    if "malformed" in text or "not a database" in text:
+        return StorageBroken("The database %s is damaged (%s). It is left as it is: "
+                             "put a backup in its place." % (path, text))
+    return StorageBroken("The database %s cannot be used: %s." % (path, text))
+
+
+def file_system(path):
+    """The type of the file system that holds `path`, or "unknown"."""
+    best, kind = "", "unknown"
+    try:
+        lines = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return kind
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        mount = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), left.split(" ")[4])
+        if len(mount) >= len(best) and (str(path) + "/").startswith(mount.rstrip("/") + "/"):
+            best, kind = mount, right.split(" ")[0]
+    return kind
+
+
+class Connection:
+    """One SQLite connection in a few verbs; what to do about errors is its user's business."""
+
+    def __init__(self, path):
+        self._link = sqlite3.connect("file:%s?mode=rw" % quote(str(path)), uri=True, timeout=0,
+                                     isolation_level=None, check_same_thread=False)
+        self._link.row_factory = sqlite3.Row
+
+    def run(self, statement, values=()):
+        """Execute; return the number of rows changed."""
+        return self._link.execute(statement, values).rowcount
+
+    def insert(self, statement, values=()):
+        """Execute an INSERT; return the new row's id."""
+        return self._link.execute(statement, values).lastrowid
+
+    def many(self, statement, rows):
+        """Execute once for each of `rows`."""
+        self._link.executemany(statement, rows)
+
+    def all(self, statement, values=()):
+        """All rows."""
+        return self._link.execute(statement, values).fetchall()
+
+    def one(self, statement, values=()):
+        """The first row, or None."""
+        rows = self._link.execute(statement, values).fetchall()
+        return rows[0] if rows else None
+
+    def value(self, statement, values=()):
+        """The first column of the first row, or None."""
+        row = self.one(statement, values)
+        return row[0] if row else None
+
+    @property
+    def open_transaction(self):
+        """True between BEGIN and its end."""
+        return self._link.in_transaction
+
+    def close(self):
+        """Close; SQLite may then write the log back, which it does under an exclusive lock."""
+        self._link.close()
+
+
+class Turn:
+    """Whose turn it is to write: threads by a lock, processes by `flock` on one file.
+
+    SQLite's own waiting starves: older waiters sleep longer. Here everybody asks again within
+    a millisecond, and who has written back-to-back for a while stays away for a moment.
+    """
+
+    def __init__(self, path, clock):
+        self._clock = clock
+        self._threads = threading.Lock()
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._works = True
+        self._released = self._streak = 0.0
+
+    def take(self, deadline):
+        """Wait for the turn; Busy when `deadline` (monotonic) passes first."""
+        if not self._threads.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
+            raise Busy("The queue is busy; nothing was changed. Please try again.", retry_after=2)
+        try:
+            self._rest()
+            while not self._lock():
+                if self._clock.monotonic() > deadline:
+                    raise Busy("The queue is busy; nothing was changed. Please try again.",
+                               retry_after=2)
+                self._clock.sleep(self._clock.uniform(0.0002, 0.001))
+        except BaseException:
+            self._threads.release()
+            raise
+
+    def give(self):
+        """Let the next one write."""
+        if self._works:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+        self._released = self._clock.monotonic()
+        self._threads.release()
+
+    def close(self):
+        """Forget the file."""
+        os.close(self._file)
+
+    def _lock(self):
+        if not self._works:
+            return True
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES, errno.EINTR):
+                return False
+            self._works = False         # a host without flock: SQLite's own lock must do
+        return True
+
+    def _rest(self):
+        now = self._clock.monotonic()
+        if now - self._released > WRITE_REST_SECONDS:
+            self._streak = now
+        elif now - self._streak > WRITE_STREAK_SECONDS:
+            self._clock.sleep(WRITE_REST_SECONDS)
+            self._streak = self._clock.monotonic()
+
+
+class Database:
+    """The data folder's database: reads, write transactions, checkpoints.
+
+    Reading and writing have a connection each; threads take turns at both, because `sqlite3`
+    gives up the interpreter at every row and is slower when they do not.
+    """
+
+    def __init__(self, folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
+        self.folder = Path(folder)
+        self.clock = clock
+        self.patience = patience        # seconds until Busy
+        self.path = find_database(self.folder)
+        self.journal = read_journal(self.folder)
+        self._turn = Turn(self.folder / "turn.lock", clock)
+        self._writer_thread = None
+        self._reading = threading.Lock()
+        self._synchronous = None
+        self._pause_checkpoints_until = 0.0
+        self._wal = Path(str(self.path) + "-wal")
+        deadline = clock.monotonic() + patience
+        self._reader = self._patiently(lambda: self._connect(), deadline)
+        self._writer = self._patiently(lambda: self._connect(), deadline)
+        self._check_schema()
+
+    # Reading
+
+    def all(self, statement, values=()):
+        """All rows, outside any transaction; Busy after `patience`."""
+        deadline = self.clock.monotonic() + self.patience
+        with self._reading:
+            return self._patiently(lambda: self._reader.all(statement, values), deadline)
+
+    def one(self, statement, values=()):
+        """The first row, or None."""
+        rows = self.all(statement, values)
+        return rows[0] if rows else None
+
+    def value(self, statement, values=()):
+        """The first column of the first row, or None."""
+        rows = self.all(statement, values)
+        return rows[0][0] if rows else None
+
+    def version_seen(self):
+        """A number that changes when anybody commits, ourselves included."""
+        return self.value("PRAGMA data_version")
+
+    def others_version(self):
+        """A number that changes when another process commits; for a process of one thread."""
+        deadline = self.clock.monotonic() + self.patience
+        return self._patiently(lambda: self._writer.value("PRAGMA data_version"), deadline)
+
+    # Writing
+
+    @contextlib.contextmanager
+    def transaction(self, durable=True, patience=None):
+        """BEGIN IMMEDIATE ... COMMIT around the block, which gets the connection.
+
+        `durable` commits survive a power cut (synchronous FULL); others survive only the death
+        of processes. Raises Busy, StorageFull or StorageBroken; then nothing was changed.
+        """
+        if self._writer_thread == threading.get_ident():
+            raise RuntimeError("a transaction within a transaction")
+        deadline = self.clock.monotonic() + (self.patience if patience is None else patience)
+        self._begin(durable, deadline)
+        try:
+            self._writer_thread = threading.get_ident()
+            yield self._writer
+            self._patiently(lambda: self._writer.run("COMMIT"), deadline)
+            self._checkpoint_if_due()
+        except BaseException as error:
+            self._roll_back()
+            if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.IntegrityError):
+                raise storage_error(error, self.path) from error
+            raise
+        finally:
+            self._writer_thread = None
+            self._turn.give()
+
+    def wal_bytes(self):
+        """Size of the log that a checkpoint has still to copy back."""
+        try:
+            return self._wal.stat().st_size
+        except OSError:
+            return 0
+
+    def close(self):
+        """Close both connections."""
+        with self._reading:
+            self._reader.close()
+        self._writer.close()
+        self._turn.close()
+
+    def _connect(self):
+        link = Connection(self.path)
+        link.run("PRAGMA foreign_keys=ON")
+        if self.journal == "wal":
+            link.run("PRAGMA wal_autocheckpoint=0")
+            link.run("PRAGMA journal_size_limit=0")     # so that the file's size tells its content
+            link.value("SELECT count(*) FROM sqlite_master")
+        else:
+            link.value("PRAGMA journal_mode=TRUNCATE")
+            link.run("PRAGMA synchronous=FULL")
+        return link
+
+    def _check_schema(self):
+        version = self.value("PRAGMA user_version")
+        if version == 0:
+            raise StorageBroken("The database %s is empty: it was overwritten or emptied. "
+                                "Put a backup in its place." % self.path)
+        if version != len(MIGRATIONS):
+            with self.transaction() as transaction:
+                migrate(transaction, MIGRATIONS)
+
+    def _patiently(self, action, deadline):
+        """Do `action`, again while the database is busy and the deadline has not passed."""
+        while True:
+            try:
+                return action()
+            except sqlite3.Error as error:
+                if not is_busy(error) or self.clock.monotonic() > deadline:
+                    raise storage_error(error, self.path) from error
+            self.clock.sleep(self.clock.uniform(0.0005, 0.005))
+
+    def _begin(self, durable, deadline):
+        """Take the turn and BEGIN; give it away again while a stranger holds SQLite's lock."""
+        while True:
+            self._turn.take(deadline)
+            try:
+                self._set_synchronous(durable)
+                soon = min(deadline, self.clock.monotonic() + BEGIN_SECONDS)
+                self._patiently(lambda: self._writer.run("BEGIN IMMEDIATE"), soon)
+                return
+            except Busy:
+                self._turn.give()
+                if self.clock.monotonic() > deadline:
+                    raise
+                self.clock.sleep(self.clock.uniform(0.001, 0.02))
+            except BaseException:
+                self._turn.give()
+                raise
+
+    def _set_synchronous(self, durable):
+        wanted = "FULL" if durable or self.journal != "wal" else "NORMAL"
+        if wanted != self._synchronous:
+            self._writer.run("PRAGMA synchronous=" + wanted)
+            self._synchronous = wanted
+
+    def _roll_back(self):
+        if self._writer.open_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                self._writer.run("ROLLBACK")
+
+    def _checkpoint_if_due(self):
+        """Copy the log back while holding turn and write lock, for a moment at most."""
+        if self.journal != "wal" or self.wal_bytes() < WAL_CHECKPOINT_BYTES:
+            return
+        started = self.clock.monotonic()
+        if started < self._pause_checkpoints_until:
+            return
+        self._pause_checkpoints_until = started + CHECKPOINT_PAUSE_SECONDS
+        try:
+            self._writer.run("BEGIN IMMEDIATE")
+        except sqlite3.Error:
+            return
+        try:
+            with self._reading:
+                while self.clock.monotonic() - started < CHECKPOINT_SECONDS:
+                    busy, pages, copied = self._reader.one("PRAGMA wal_checkpoint(PASSIVE)")
+                    if not busy and pages == copied:
+                        self._pause_checkpoints_until = 0.0
+                        return
+        except sqlite3.Error:
+            return
+        finally:
+            self._roll_back()
+
+
+def find_database(folder):
+    """The one jobqueue-*.db in `folder`, never empty; every other sight is an error."""
+    try:
+        found = [name for name in os.listdir(folder) if re.fullmatch(r"jobqueue-.*\.db", name)]
+    except FileNotFoundError:
+        raise SetupError("There is no data folder %s." % folder) from None
+    except OSError as error:
+        raise SetupError("The data folder %s cannot be read: %s." % (folder, error.strerror)) from None
+    if len(found) != 1:
+        raise SetupError("The data folder %s holds %s: exactly one is expected, so nothing was "
+                         "changed." % (folder, ", ".join(found) or "no jobqueue-*.db"))
+    path = Path(folder) / found[0]
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
+        raise StorageBroken("The database %s is empty: it was overwritten or emptied. "
+                            "Put a backup in its place." % path)
+    return path
+
+
+def read_journal(folder):
+    """How the database is written, "wal" or "truncate": decided once, read before SQLite opens it.
+
+    A log that several machines would share corrupts, so a folder that turned into a network
+    folder is refused.
+    """
+    try:
+        mode = json.loads((folder / "journal.json").read_text("utf-8"))["mode"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise SetupError("%s/journal.json is missing or unreadable; it says how the database is "
+                         "written." % folder) from None
+    kind = file_system(folder)
+    if mode == "wal" and kind not in LOCAL_FILE_SYSTEMS:
+        raise SetupError("The data folder %s is written in WAL mode, which is not safe on this file "
+                         "system (%s). Stop everything on the machine that made it and run there: "
+                         "python3 jobqueue.py check --repair" % (folder, kind))
+    return mode
+
+
+def create_data_folder(folder, clock=Clock):
+    """Make a complete data folder under another name, then rename it: never half of one."""
+    room = folder.with_name("%s.new-%s" % (folder.name, secrets.token_hex(6)))
+    try:
+        room.mkdir(mode=0o700)
+        _fill_data_folder(room)
+        os.rename(room, folder)
+    except OSError as error:
+        shutil.rmtree(room, ignore_errors=True)
+        if folder.is_dir():
+            return                      # another process was first
+        raise SetupError("The data folder %s cannot be made: %s." % (folder, error.strerror)) from None
+    except BaseException:
+        shutil.rmtree(room, ignore_errors=True)
+        raise
+
+
+def _fill_data_folder(room):
+    (room / "locks").mkdir(mode=0o700)
+    deny = ("<IfModule mod_authz_core.c>\nRequire all denied\n</IfModule>\n"
+            "<IfModule !mod_authz_core.c>\nOrder deny,allow\nDeny from all\n</IfModule>\n"
+            "<IfModule mod_rewrite.c>\nRewriteEngine On\nRewriteRule ^ - [F,L]\n</IfModule>\n")
+    kind = file_system(room)
+    mode = "wal" if kind in LOCAL_FILE_SYSTEMS else "truncate"
+    journal = {"mode": mode, "file_system": kind, "machine": machine_name()}
+    for name, text in ((".htaccess", deny), ("index.html", ""), ("journal.json", dump_json(journal))):
+        write_private(room / name, text)
+    path = room / ("jobqueue-%s.db" % secrets.token_hex(8))
+    write_private(path, "")
+    link = Connection(path)
+    try:
+        link.value("PRAGMA journal_mode=" + mode.upper())
+        link.run("PRAGMA wal_autocheckpoint=0")
+        link.run("PRAGMA synchronous=FULL")
+        link.run("BEGIN IMMEDIATE")
+        migrate(link, MIGRATIONS)
+        link.run("COMMIT")
+    except sqlite3.Error as error:
+        raise storage_error(error, path) from error
+    finally:
+        link.close()
+
+
+def write_private(path, text):
+    """Write a small file that only we may read, whole or not at all."""
+    part = path.with_name(path.name + "." + secrets.token_hex(4))
+    try:
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(part, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+
+
+def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
+    """Open the data folder's database, making the folder first if there is none."""
+    if not os.path.lexists(folder):
+        create_data_folder(folder, clock)
+    refuse_other_user(folder)
+    return Database(folder, clock, patience)
+
+
+def refuse_other_user(folder):
+    """Files made by another user lock the owner out: say the command that works instead."""
+    import pwd
+    try:
+        owner = os.stat(folder).st_uid
+    except OSError as error:
+        raise SetupError("The data folder %s cannot be read: %s." % (folder, error.strerror)) from None
+    if owner != os.getuid():
+        try:
+            name = pwd.getpwuid(owner).pw_name
+        except KeyError:
+            name = "#%d" % owner
+        raise SetupError("The data folder %s belongs to the user %s. Run this as that user: "
+                         "sudo -u '%s' python3 %s ..." % (folder, name, name, HOME / "jobqueue.py"))
+
+
+# Settings --------------------------------------------------------------------
+
+class Setting:
+    """One row of SETTINGS: its kind, default, bounds and what it is for."""
+
+    def __init__(self, name, default, minimum, maximum, text):
+        self.name = name
+        self.default = default
+        self.minimum = minimum
+        self.maximum = maximum
+        self.help = text
+        self.type = {int: "integer", float: "number", str: "text"}[type(default)]
+
+    def check(self, value):
+        """`value` as this setting keeps it; Invalid says what would be right."""
+        if self.type == "text":
+            if isinstance(value, str) and len(value) <= self.maximum:
+                return value
+            raise field_error(self.name, "must be a text of at most %d characters" % self.maximum)
+        right = (isinstance(value, (int, float)) and not isinstance(value, bool)
+                 and (self.type == "number" or value == int(value))
+                 and self.minimum <= value <= self.maximum)
+        if not right:
+            kind = "a whole number" if self.type == "integer" else "a number"
+            raise field_error(self.name, "must be %s from %s to %s" % (kind, self.minimum, self.maximum))
+        return type(self.default)(value)
+
+    def parse(self, text):
+        """`check` for a text, as environment and command line give it."""
+        if self.type == "text":
+            return self.check(text)
+        try:
+            return self.check(float(text))
+        except (ValueError, OverflowError):
+            return self.check(None)
+
+
+SETTINGS = {setting.name: setting for setting in (
+    Setting("NbMaxWorker", 2, 0, 64,
+            "Most worker processes at once. 0 stops all work. Cheap hosts allow 25 to 100 "
+            "processes in all."),
+    Setting("linger", 15, 0, 3600,
+            "Seconds a worker waits for more work before it ends itself."),
+    Setting("linger_due", 300, 0, 86400,
+            "A worker also stays while a scheduled task is due within this many seconds."),
+    Setting("worker_seconds", 3000, 10, 86400,
+            "A worker is replaced after this many seconds; some hosts kill older processes."),
+    Setting("runner_tasks", 1000, 1, 1000000,
+            "The process that runs the functions is replaced after this many tasks."),
+    Setting("runner_memory", 512, 16, 1000000,
+            "... or once it has used this many megabytes."),
+    Setting("nice", 10, 0, 19, "How much workers give way to other processes (19 the most)."),
+    Setting("default_owner", "", 0, 100,
+            "Owner of tasks added by code and command line; empty: the first admin."),
+    Setting("pass_environment", "", 0, 2000,
+            "Names of environment variables that workers get besides the usual ones."),
+    Setting("python", "", 0, 1000, "Interpreter for workers; empty: found by itself."),
+    Setting("host_names", "", 0, 2000,
+            "Names under which browsers reach the built-in server, besides localhost."),
+)}
+
+
+class Settings:
+    """Values in the order flag, environment (JOBQUEUE_NAME), table, default."""
+
+    def __init__(self, database, flags=None, environment=os.environ):
+        self._database = database
+        self._fixed = {}
+        for name, setting in SETTINGS.items():
+            text = environment.get("JOBQUEUE_" + name.upper())
+            if text is not None:
+                self._fixed[name] = ("environment", setting.parse(text))
+        for name, value in (flags or {}).items():
+            self._fixed[name] = ("flag", SETTINGS[name].check(value))
+
+    def get(self, name, source=None):
+        """The value in force, read through `source` (a transaction) or the database."""
+        if name in self._fixed:
+            return self._fixed[name][1]
+        text = (source or self._database).value("SELECT value FROM setting WHERE name=?", (name,))
+        return SETTINGS[name].default if text is None else json.loads(text)
+
+    def describe(self):
+        """All settings as the page shows them."""
+        rows = self._database.all("SELECT name, value FROM setting")
+        table = {row["name"]: json.loads(row["value"]) for row in rows}
+        return [self._describe_one(setting, table) for setting in SETTINGS.values()]
+
+    def change(self, values):
+        """Store the given values, all or none; None means back to the default."""
+        errors, checked = [], {}
+        for name, value in values.items():
+            try:
+                checked[name] = self._check(name, value)
+            except Invalid as error:
+                errors += error.errors
+        if errors:
+            raise Invalid("Nothing was changed: %s" % _join_errors(errors), errors)
+        with self._database.transaction() as transaction:
+            for name, value in checked.items():
+                remember(transaction, name, value)
+
+    def _check(self, name, value):
+        if name not in SETTINGS:
+            raise field_error(name, "is not a setting")
+        if name in self._fixed:
+            raise field_error(name, "is set by %s and cannot be changed here" % self._fixed[name][0])
+        return None if value is None else SETTINGS[name].check(value)
+
+    def _describe_one(self, setting, table):
+        origin, value = self._fixed.get(setting.name) or (
+            ("table", table[setting.name]) if setting.name in table else ("default", setting.default))
+        return {"name": setting.name, "value": value, "default": setting.default, "from": origin,
+                "type": setting.type, "minimum": setting.minimum, "maximum": setting.maximum,
+                "help": setting.help}
+
+
+def remember(transaction, name, value):
+    """Keep a value under a name; None forgets it. Names of our own begin with a dot."""
+    if value is None:
+        transaction.run("DELETE FROM setting WHERE name=?", (name,))
+    elif not transaction.run("UPDATE setting SET value=? WHERE name=?", (dump_json(value), name)):
+        transaction.run("INSERT INTO setting (name, value) VALUES (?, ?)", (name, dump_json(value)))
+
+
+def recall(source, name):
+    """What `remember` kept, or None."""
+    text = source.value("SELECT value FROM setting WHERE name=?", (name,))
+    return None if text is None else json.loads(text)
+
+
+def _join_errors(errors):
+    return "; ".join("%s %s" % (error["field"], error["message"]) for error in errors) + "."
+
+
+# Log and activity ------------------------------------------------------------
+
+def note(transaction, at, event, task=None, **values):
+    """Append one row to the activity: what happened to a task (a row of it) or a worker."""
+    if task is not None:
+        values = {"task_id": task["id"], "owner_id": task["owner_id"], "function": task["function"],
+                  "queue": task["queue"], "attempt": task["attempts"] or None, **values}
+    transaction.run("INSERT INTO activity (at, event, %s) VALUES (?, ?%s)"
+                    % (", ".join(values), ", ?" * len(values)), (at, event, *values.values()))
+
+
+class Activity:
+    """The append-only record of every transition: audit log, timeline, source of all figures."""
+
+    def __init__(self, database):
+        self._database = database
+
+    def find(self, owner_id=None, task_id=None, limit=PAGE_ROWS, before=None):
+        """Rows newest first, of one owner's tasks or (None) of everything."""
+        where, values = ["1"], []
+        for column, value in (("owner_id=?", owner_id), ("task_id=?", task_id), ("id<?", before)):
+            if value is not None:
+                where.append(column)
+                values.append(value)
+        rows = self._database.all(
+            "SELECT * FROM activity WHERE %s ORDER BY id DESC LIMIT ?" % " AND ".join(where),
+            (*values, limit + 1))
+        return rows[:limit], (rows[limit - 1]["id"] if len(rows) > limit else None)
+
+
+class Logs:
+    """What attempts printed, in pieces; the middle of a long log is cut out."""
+
+    def __init__(self, database):
+        self._database = database
+
+    @staticmethod
+    def append(transaction, task_id, attempt, start, text):
+        """Keep a piece that begins at byte `start`; room is made by dropping middle pieces."""
+        length = len(text.encode("utf-8"))
+        transaction.run(
+            "INSERT INTO log (task_id, attempt, start, length, text) VALUES (?, ?, ?, ?, ?)",
+            (task_id, attempt, start, length, text))
+        if start + length > LOG_MAX_BYTES:
+            transaction.run("DELETE FROM log WHERE task_id=? AND attempt=? AND start>=? AND start<?",
+                            (task_id, attempt, LOG_MAX_BYTES // 2,
+                             start + length - LOG_MAX_BYTES // 2))
+
+    @staticmethod
+    def remove(transaction, task_id):
+        """Forget all logs of a task."""
+        transaction.run("DELETE FROM log WHERE task_id=?", (task_id,))
+
+    def attempts(self, task_id):
+        """The attempts that printed something."""
+        return [row[0] for row in self._database.all(
+            "SELECT DISTINCT attempt FROM log WHERE task_id=? ORDER BY attempt", (task_id,))]
+
+    def read(self, task_id, attempt, offset=0, limit=LOG_PAGE_BYTES):
+        """(text, next offset, whether something before or between was cut out)."""
+        rows = self._database.all(
+            "SELECT start, length, text FROM log WHERE task_id=? AND attempt=? AND start+length>? "
+            "ORDER BY start LIMIT 1000", (task_id, attempt, offset))
+        parts, at, cut = [], offset, False
+        for row in rows:
+            data = row["text"].encode("utf-8")
+            if row["start"] > at:
+                cut = True
+                parts.append("\n[... %d bytes cut out ...]\n" % (row["start"] - at))
+                at = row["start"]
+            piece = data[at - row["start"]:][:max(0, limit - (at - offset))]
+            piece = piece.decode("utf-8", "ignore").encode("utf-8") if piece != data else piece
+            parts.append(piece.decode("utf-8", "ignore"))
+            at += len(piece)
+            if at < row["start"] + row["length"] or at - offset >= limit:
+                break
+        return "".join(parts), at, cut
+
+
+# Functions -------------------------------------------------------------------
+
+def _text(pattern, example):
+    return {"type": "string", "pattern": pattern, "patternMessage": example}
+
+
+def _number(low, high, kind="number"):
+    return {"type": kind, "minimum": low, "maximum": high}
+
+
+# What can be said about each task of a function: schema and default.
+TASK_OPTIONS = {
+    "queue": (_text("[A-Za-z0-9_.-]{1,50}", "must be 1 to 50 letters, digits, _ . or -"), "default"),
+    "priority": (_number(-100, 100, "integer"), 0),
+    "max_retries": (_number(0, 1000, "integer"), 0),
+    "retry_delay": (_number(0, 30 * 86400), 60),
+    "retry_backoff": (_number(1, 10), 2),
+    "timeout": (_number(1, 30 * 86400), 3600),
+    "on_crash": ({"enum": ["retry", "fail"]}, "retry"),
+}
+WHO_MAY_ADD = ("user", "admin", "nobody")
+
+TYPE_WORDS = {"string": "a text", "integer": "a whole number", "number": "a number",
+              "boolean": "true or false", "array": "a list", "object": "an object", "null": "empty"}
+TYPE_CHECKS = {
+    "string": lambda value: isinstance(value, str),
+    "integer": lambda value: (isinstance(value, int) and not isinstance(value, bool)
+                              or isinstance(value, float) and value.is_integer()),
+    "number": lambda value: isinstance(value, (int, float)) and not isinstance(value, bool),
+    "boolean": lambda value: isinstance(value, bool),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+    "null": lambda value: value is None,
+}
+SECRET_NAME = re.compile(r"(^|_)(password|passwd|token|secret|api_?key)$", re.IGNORECASE)
+TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+def check_value(schema, value, field):
+    """What is wrong with `value`: a list of {"field", "message"}, empty if nothing.
+
+    `schema` is the part of JSON Schema 2020-12 that functions and options use.
+    """
+    if "enum" in schema:
+        choices = schema["enum"]
+        if any(value == choice and type(value) is type(choice) for choice in choices):
+            return []
+        return _wrong(field, "must be one of %s" % ", ".join(
+            "null" if choice is None else str(choice) for choice in choices))
+    kinds = schema.get("type")
+    if kinds is not None:
+        kinds = (kinds,) if isinstance(kinds, str) else kinds
+        if not any(TYPE_CHECKS[kind](value) for kind in kinds):
+            return _wrong(field, "must be %s" % " or ".join(TYPE_WORDS[kind] for kind in kinds))
+    if isinstance(value, str):
+        return _check_text(schema, value, field)
+    if isinstance(value, list):
+        items = schema.get("items")
+        return [error for place, item in enumerate(value)
+                for error in check_value(items, item, "%s[%d]" % (field, place))] if items else []
+    if isinstance(value, dict):
+        return _check_object(schema, value, field)
+    return _check_bounds(schema, value, field)
+
+
+def _wrong(field, message):
+    return [{"field": field, "message": message}]
+
+
+def _check_text(schema, value, field):
+    if "pattern" in schema and not re.fullmatch(schema["pattern"], value):
+        return _wrong(field, schema.get("patternMessage", "does not have the right form"))
+    form = schema.get("format")
+    try:
+        if form == "date":
+            if not re.fullmatch(r"\d{4}-\d\d-\d\d", value):
+                raise ValueError(value)
+            date.fromisoformat(value)
+        elif form == "time":
+            clock_time.fromisoformat(value)
+        elif form == "date-time":
+            parse_time(value, field)
+    except ValueError:
+        example = "2026-01-31" if form == "date" else "14:30"
+        return _wrong(field, "must be a %s such as %s" % (form, example))
+    except Invalid as error:
+        return error.errors
+    return []
+
+
+def _check_bounds(schema, value, field):
+    if value is None or isinstance(value, bool):
+        return []
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if (low is not None and value < low) or (high is not None and value > high):
+        if high is None:
+            return _wrong(field, "must be at least %s" % low)
+        return _wrong(field, "must be at most %s" % high if low is None
+                      else "must be from %s to %s" % (low, high))
+    return []
+
+
+def _check_object(schema, value, field):
+    properties = schema.get("properties")
+    if properties is None:
+        return []
+    prefix = field + "." if field else ""
+    errors = []
+    for name, item in value.items():
+        if name in properties:
+            errors += check_value(properties[name], item, prefix + name)
+        elif not schema.get("additionalProperties", True):
+            errors += _wrong(prefix + name, "is not known here; known are %s"
+                             % (", ".join(properties) or "none"))
+    errors += [{"field": prefix + name, "message": "is missing"}
+               for name in schema.get("required", ()) if name not in value]
+    return errors
+
+
+def parse_text(schema, text, field):
+    """A value typed on the command line, read as `schema` wants it; Invalid if that fails."""
+    if "enum" in schema:
+        found = [choice for choice in schema["enum"] if str(choice) == text]
+        return found[0] if found else text
+    kinds = schema.get("type", "string")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if text == "" and "null" in kinds:
+        return None
+    try:
+        return _PARSERS.get(kinds[0], str)(text)
+    except (ValueError, OverflowError):
+        raise field_error(field, "must be %s" % TYPE_WORDS[kinds[0]]) from None
+
+
+def _parse_boolean(text):
+    if text.lower() in TRUE_WORDS + FALSE_WORDS:
+        return text.lower() in TRUE_WORDS
+    raise ValueError(text)
+
+
+def _parse_list(text):
+    return json.loads(text) if text.startswith("[") else [part.strip() for part in text.split(",")]
+
+
+_PARSERS = {"integer": int, "number": float, "boolean": _parse_boolean, "array": _parse_list,
+            "object": json.loads}
+
+
+def summarize(arguments_text):
+    """A task's arguments in words: the values in order, secrets masked, shortened."""
+    if arguments_text is None:
+        return "…"
+    parts = []
+    for name, value in json.loads(arguments_text).items():
+        text = value if isinstance(value, str) else dump_json(value)
+        parts.append("•••" if SECRET_NAME.search(name) else text)
+    return shorten(", ".join(parts), SUMMARY_MAX_CHARACTERS)
+
+
+# Tasks -----------------------------------------------------------------------
+
+TASK_ROW = ("SELECT task.*, user.name AS owner FROM task "
+            "CROSS JOIN user ON user.id=task.owner_id WHERE cancel_requested<2 AND ")
+# Rows of a list leave out what may be large; the arguments are there for the summary only.
+LIST_COLUMNS = ", ".join("task." + name for name in (
+    "id queue function status reason priority run_at unique_key max_retries retries_left "
+    "retry_delay retry_backoff timeout on_crash attempts crashes cancel_requested progress message "
+    "error_type error_message worker_id schedule_id created_at started_at finished_at").split())
+LIST_ROW = ("SELECT %s, CASE WHEN length(arguments)<=4000 THEN arguments END AS arguments, "
+            "user.name AS owner FROM task CROSS JOIN user ON user.id=task.owner_id "
+            "WHERE cancel_requested<2 AND " % LIST_COLUMNS)
+
+
+def task_json(row, listed=False):
+    """A task as HTTP, command line and Python show it; `listed` leaves out the large parts."""
+    error = None
+    if row["error_type"]:
+        error = {"type": row["error_type"], "message": row["error_message"]}
+    shown = {
+        "id": row["id"], "owner": row["owner"], "function": row["function"],
+        "summary": summarize(row["arguments"]), "queue": row["queue"],
+        "status": STATUS_WORDS[row["status"]], "reason": row["reason"],
+        "priority": row["priority"], "run_at": iso(row["run_at"]),
+        "unique_key": row["unique_key"], "after": [],
+        "attempts": row["attempts"], "crashes": row["crashes"],
+        "max_retries": row["max_retries"], "retries_left": row["retries_left"],
+        "retry_delay": row["retry_delay"], "retry_backoff": row["retry_backoff"],
+        "timeout": row["timeout"], "on_crash": row["on_crash"],
+        "cancel_requested": row["cancel_requested"] > 0, "progress": row["progress"],
+        "message": row["message"], "error": error, "worker": row["worker_id"],
+        "schedule": row["schedule_id"], "created_at": iso(row["created_at"]),
+        "started_at": iso(row["started_at"]), "finished_at": iso(row["finished_at"])}
+    if not listed:
+        shown["arguments"] = json.loads(row["arguments"])
+        shown["result"] = None if row["result"] is None else json.loads(row["result"])
+    return shown
+
+
+def next_turn(transaction, owner_id, queue, priority):
+    """The turn of a task that becomes pending now.
+
+    One owner's ten thousand tasks and another's one then interleave.
+    """
+    lowest = transaction.value(
+        "SELECT turn FROM task INDEXED BY task_claim WHERE status=0 AND queue=? AND priority=? "
+        "ORDER BY turn LIMIT 1", (queue, priority))
+    highest = transaction.value(
+        "SELECT turn FROM task INDEXED BY task_turn WHERE owner_id=? AND status=0 AND queue=? "
+        "AND priority=? ORDER BY turn DESC LIMIT 1", (owner_id, queue, priority))
+    return max(lowest or 0, highest or 0) + 1
+
+
+class Order:
+    """A task to be added: checked, complete, not yet a row."""
+
+    def __init__(self, function, arguments, options, run_at=None):
+        self.function = function
+        self.arguments = arguments      # JSON text
+        self.options = options          # every name of TASK_OPTIONS
+        self.run_at = run_at            # UTC seconds or None
+
+
+class Filter:
+    """Which tasks a list shows; None means any."""
+
+    def __init__(self, owner_id=None, statuses=None, function=None, queue=None, text=None):
+        self.owner_id = owner_id
+        self.statuses = statuses        # list of numbers
+        self.function = function
+        self.queue = queue
+        self.text = text                # part of function, arguments or message
+
+    @property
+    def searches(self):
+        """True if no index answers it, so that rows must be looked through."""
+        return bool(self.function or self.queue or self.text)
+
+    def where(self):
+        """(SQL condition, values)"""
+        parts, values = [], []
+        for condition, value in (("owner_id=?", self.owner_id), ("function=?", self.function),
+                                 ("queue=?", self.queue)):
+            if value is not None:
+                parts.append(condition)
+                values.append(value)
+        if self.statuses is not None:
+            parts.append("status IN (%s)" % ", ".join("?" * len(self.statuses)))
+            values += self.statuses
+        if self.text:
+            like = "%" + re.sub(r"([\\%_])", r"\\\1", self.text) + "%"
+            parts.append(r"(function LIKE ? ESCAPE '\' OR arguments LIKE ? ESCAPE '\' "
+                         r"OR message LIKE ? ESCAPE '\')")
+            values += [like] * 3
+        return " AND ".join(parts) or "1", values
+
+
+class Tasks:
+    """What people do with tasks. Only this class and Claims change a task's state."""
+
+    def __init__(self, database):
+        self._database = database
+        self._clock = database.clock
+
+    # Adding
+
+    def add(self, transaction, owner_id, orders, now):
+        """Add all `orders`; return their ids in the same order."""
+        first = (transaction.value("SELECT seq FROM sqlite_sequence WHERE name='task'") or 0) + 1
+        turns, rows, notes = {}, [], []
+        for task_id, order in enumerate(orders, first):
+            options = order.options
+            lane = options["queue"], options["priority"]
+            later = order.run_at is not None and order.run_at > now
+            turn = 0
+            if not later:
+                turn = turns[lane] + 1 if lane in turns else next_turn(transaction, owner_id, *lane)
+                turns[lane] = turn
+            rows.append((task_id, owner_id, lane[0], order.function, order.arguments,
+                         SCHEDULED if later else PENDING, lane[1], turn, order.run_at,
+                         options["max_retries"], options["max_retries"], options["retry_delay"],
+                         options["retry_backoff"], options["timeout"], options["on_crash"], now))
+            notes.append((now, task_id, owner_id, order.function, lane[0]))
+        for queue in {row[2] for row in rows}:
+            transaction.run("INSERT OR IGNORE INTO queue (name, created_at) VALUES (?, ?)", (queue, now))
+        transaction.many(
+            "INSERT INTO task (id, owner_id, queue, function, arguments, status, priority, turn, "
+            "run_at, max_retries, retries_left, retry_delay, retry_backoff, timeout, on_crash, "
+            "created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        transaction.many(
+            "INSERT INTO activity (at, event, task_id, owner_id, function, queue) "
+            "VALUES (?, 'added', ?, ?, ?, ?)", notes)
+        return list(range(first, first + len(rows)))
+
+    # Finding
+
+    def get(self, task_id, owner_id=None):
+        """The row of a task; NotFound if it is missing or not `owner_id`'s."""
+        row = self._database.one(TASK_ROW + "task.id=?", (task_id,))
+        if row is None or owner_id not in (None, row["owner_id"]):
+            raise NotFound("There is no task %s." % task_id)
+        return row
+
+    def full_json(self, row):
+        """A task with the traceback of its last attempt."""
+        shown = task_json(row)
+        if shown["error"]:
+            last = self._database.value(
+                "SELECT text FROM log WHERE task_id=? ORDER BY attempt DESC, start DESC LIMIT 1",
+                (row["id"],))
+            trace = last if last and last.startswith("Traceback ") else None
+            shown["error"]["traceback"] = trace
+        return shown
+
+    def find(self, wanted, limit, before=None):
+        """(rows newest first, id to go on before or None).
+
+        A search that takes too long stops early: fewer rows, but still an id to go on before.
+        """
+        before = INTEGER_MAX if before is None else before
+        if wanted.searches:
+            return self._search(wanted, limit, before)
+        ids = self._newest(wanted, limit + 1, before)
+        rows = self._rows_of(ids[:limit])
+        return rows, (ids[limit - 1] if len(ids) > limit else None)
+
+    def count(self, wanted):
+        """{"all": n, "pending": n, ...}, each at most COUNT_MAX; None if a search takes too long."""
+        if wanted.searches:
+            return self._count_by_search(wanted)
+        index, condition = "task_claim", "status=?"
+        values = ()
+        if wanted.owner_id is not None:
+            index, condition, values = "task_list", "status=? AND owner_id=?", (wanted.owner_id,)
+        counts = [self._database.value(
+            "SELECT count(*) FROM (SELECT 1 FROM task INDEXED BY %s WHERE %s LIMIT %d)"
+            % (index, condition, COUNT_MAX), (status, *values)) for status in range(7)]
+        return self._counted(counts)
+
+    def _counted(self, counts):
+        return {"all": min(sum(counts), COUNT_MAX), **dict(zip(STATUS_WORDS, counts))}
+
+    def _rows_of(self, ids):
+        return self._database.all(
+            LIST_ROW + "task.id IN (%s) ORDER BY task.id DESC" % ", ".join("?" * len(ids)), ids)
+
+    def _newest(self, wanted, limit, before):
+        """Ids from the index of each owner and status, merged; or of all, from the table."""
+        if wanted.owner_id is None and wanted.statuses is None:
+            return [row[0] for row in self._database.all(
+                "SELECT id FROM task WHERE id<? ORDER BY id DESC LIMIT ?", (before, limit))]
+        owners = [wanted.owner_id]
+        if wanted.owner_id is None:
+            owners = [row[0] for row in self._database.all("SELECT id FROM user")]
+        ids = []
+        for owner_id in owners:
+            for status in wanted.statuses or range(7):
+                ids += [row[0] for row in self._database.all(
+                    "SELECT id FROM task INDEXED BY task_list WHERE owner_id=? AND status=? "
+                    "AND id<? ORDER BY id DESC LIMIT ?", (owner_id, status, before, limit))]
+        return sorted(ids, reverse=True)[:limit]
+
+    def _windows(self, before):
+        """Ranges of ids, newest first, until all are covered."""
+        top = self._database.value("SELECT max(id) FROM task") or 0
+        high = min(before, top + 1)
+        while high > 0:
+            yield max(0, high - SEARCH_WINDOW_ROWS), high
+            high -= SEARCH_WINDOW_ROWS
+
+    def _search(self, wanted, limit, before):
+        condition, values = wanted.where()
+        deadline = self._clock.monotonic() + SEARCH_SECONDS
+        rows = []
+        for low, high in self._windows(before):
+            rows += self._database.all(
+                LIST_ROW + "task.id>=? AND task.id<? AND %s ORDER BY task.id DESC LIMIT ?" % condition,
+                (low, high, *values, limit + 1 - len(rows)))
+            if len(rows) > limit:
+                return rows[:limit], rows[limit - 1]["id"]
+            if low > 0 and self._clock.monotonic() > deadline:
+                return rows, low
+        return rows, None
+
+    def _count_by_search(self, wanted):
+        condition, values = Filter(wanted.owner_id, None, wanted.function, wanted.queue,
+                                   wanted.text).where()
+        deadline = self._clock.monotonic() + SEARCH_SECONDS
+        counts = [0] * 7
+        for low, high in self._windows(INTEGER_MAX):
+            for status, count in self._database.all(
+                    "SELECT status, count(*) FROM task WHERE id>=? AND id<? AND %s GROUP BY status"
+                    % condition, (low, high, *values)):
+                counts[status] += count
+            if self._clock.monotonic() > deadline:
+                return None
+        return self._counted([min(count, COUNT_MAX) for count in counts])
+
+    # Changing
+
+    def cancel(self, task_id, owner_id=None):
+        """Cancel at once, or ask the worker to; Conflict if it has ended."""
+        with self._database.transaction() as transaction:
+            row, now = self._changing(transaction, task_id, owner_id)
+            if row["status"] in (SUCCEEDED, FAILED, CANCELLED):
+                raise Conflict("Task %d has ended already (%s)."
+                               % (task_id, STATUS_WORDS[row["status"]]))
+            if row["status"] == RUNNING:
+                if not row["cancel_requested"]:
+                    note(transaction, now, "cancel_requested", row)
+                transaction.run("UPDATE task SET cancel_requested=1 WHERE id=? AND status=1", (task_id,))
+                return
+            transaction.run(
+                "UPDATE task SET status=4, reason=NULL, unique_key=NULL, finished_at=? "
+                "WHERE id=? AND status IN (0, 5, 6)", (now, task_id))
+            note(transaction, now, "cancelled", row)
+
+    def retry(self, task_id, owner_id=None):
+        """Make a failed or cancelled task pending again with all its retries; else Conflict."""
+        with self._database.transaction() as transaction:
+            row, now = self._changing(transaction, task_id, owner_id)
+            if row["status"] not in (FAILED, CANCELLED):
+                raise Conflict("Task %d is %s; only failed and cancelled tasks can be retried."
+                               % (task_id, STATUS_WORDS[row["status"]]))
+            turn = next_turn(transaction, row["owner_id"], row["queue"], row["priority"])
+            transaction.run(
+                "UPDATE task SET status=0, reason=NULL, turn=?, run_at=?, retries_left=max_retries, "
+                "crashes=0, interruptions=0, cancel_requested=0, progress=NULL, message=NULL, "
+                "result=NULL, error_type=NULL, error_message=NULL, started_at=NULL, finished_at=NULL "
+                "WHERE id=? AND status IN (3, 4)", (turn, now, task_id))
+            note(transaction, now, "retried", row)
+
+    def delete(self, task_id, owner_id=None):
+        """Remove a task and its logs; a running one is hidden and removed once it is dead."""
+        with self._database.transaction() as transaction:
+            row, now = self._changing(transaction, task_id, owner_id)
+            note(transaction, now, "deleted", row)
+            if row["status"] == RUNNING:
+                transaction.run("UPDATE task SET cancel_requested=2 WHERE id=? AND status=1", (task_id,))
+                return
+            transaction.run("DELETE FROM task WHERE id=? AND status<>1", (task_id,))
+            Logs.remove(transaction, task_id)
+        remove_task_folder(self._database.folder, task_id)
+
+    def _changing(self, transaction, task_id, owner_id):
+        row = transaction.one(TASK_ROW + "task.id=?", (task_id,))
+        if row is None or owner_id not in (None, row["owner_id"]):
+            raise NotFound("There is no task %s." % task_id)
+        return row, self._clock.now()
+
+
+def task_folder(data, task_id):
+    """Where a task may keep files while it runs."""
+    return Path(data) / "work" / str(task_id)
+
+
+def remove_task_folder(data, task_id):
+    """Remove what a task left there, if anything."""
+    shutil.rmtree(task_folder(data, task_id), ignore_errors=True)
+
+
+# Claims ----------------------------------------------------------------------
+
+class Outcome:
+    """How an attempt ended.
+
+    `kind` is succeeded, error (may be retried), fail (may not), timeout, crashed, interrupted,
+    cancelled, unknown_function or put_back (it never reached the runner).
+    """
+
+    def __init__(self, kind, result=None, error_type=None, error_message=None, retry_after=None,
+                 seconds=None, cpu_seconds=None, peak_memory=None):
+        self.kind = kind
+        self.result = result            # JSON text
+        self.error_type = error_type
+        self.error_message = error_message and shorten_error(error_message)
+        self.retry_after = retry_after  # seconds, instead of the task's own delay
+        self.seconds = seconds
+        self.cpu_seconds = cpu_seconds
+        self.peak_memory = peak_memory  # bytes
+
+
+class Verdict:
+    """What becomes of a task whose attempt ended: the new state and what it costs."""
+
+    def __init__(self, status, reason=None, event=None, run_at=None, spend=0, crash=0, interruption=0):
+        self.status = status
+        self.reason = reason
+        self.event = event or STATUS_WORDS[status]
+        self.run_at = run_at
+        self.spend = spend
+        self.crash = crash
+        self.interruption = interruption
+
+
+def shorten_error(text):
+    """An error message for the task's row; the whole of it stands in the log."""
+    text = storable(text)
+    return text if len(text) <= ERROR_MAX_CHARACTERS else text[:ERROR_MAX_CHARACTERS - 1] + "…"
+
+
+def judge(task, outcome, now, uniform):
+    """The Verdict on a task (its row) whose attempt ended so.
+
+    A cancel that came first wins over everything but success. Errors and timeouts need a retry
+    left; crashes are re-run whatever is left, but only CRASH_LIMIT times.
+    """
+    kind = outcome.kind
+    if kind == "succeeded":
+        return Verdict(SUCCEEDED)
+    if task["cancel_requested"] or kind == "cancelled":
+        return Verdict(CANCELLED)
+    if kind == "put_back":
+        return Verdict(PENDING, event="put_back")
+    if kind == "crashed":
+        last = task["crashes"] + 1 >= CRASH_LIMIT or task["on_crash"] == "fail"
+        return Verdict(FAILED if last else PENDING, "crashed", "failed" if last else "crashed",
+                       spend=1, crash=1)
+    if kind == "interrupted":
+        last = task["interruptions"] + 1 >= INTERRUPTION_LIMIT or task["on_crash"] == "fail"
+        return Verdict(FAILED if last else PENDING, "interrupted",
+                       "failed" if last else "interrupted", interruption=1)
+    reason = kind if kind in ("timeout", "unknown_function") else "error"
+    if kind in ("error", "timeout") and task["retries_left"] > 0:
+        delay = outcome.retry_after
+        if delay is None:
+            tried = task["max_retries"] - task["retries_left"]
+            delay = min(task["retry_delay"] * task["retry_backoff"] ** tried, 30 * 86400)
+            delay *= uniform(1.0, 1.2)
+        return Verdict(SCHEDULED, reason, "retry", run_at=now + delay, spend=1)
+    return Verdict(FAILED, reason)
+
+
+class Claims:
+    """Every way into and out of "running"; each write names the claim it acts for.
+
+    No row changed means the claim was lost to somebody else, whose word then counts.
+    """
+
+    def __init__(self, database, machine=None, boot=None):
+        self._database = database
+        self._clock = database.clock
+        self.machine = machine or machine_name()
+        self.boot = boot if boot is not None else boot_id()
+        self._last_queue = ""
+
+    def promote(self, transaction, now):
+        """Make due scheduled tasks pending, PROMOTE_AT_ONCE at most."""
+        for row in transaction.all(
+                "SELECT id, owner_id, queue, priority, function, attempts FROM task "
+                "INDEXED BY task_due WHERE status=5 AND run_at<=? ORDER BY run_at LIMIT ?",
+                (now, PROMOTE_AT_ONCE)):
+            turn = next_turn(transaction, row["owner_id"], row["queue"], row["priority"])
+            transaction.run("UPDATE task SET status=0, turn=? WHERE id=? AND status=5",
+                            (turn, row["id"]))
+            note(transaction, now, "promoted", row)
+
+    def claim(self, transaction, worker_id, now):
+        """Take the next task; its row, or None if there is nothing to do here."""
+        self.promote(transaction, now)
+        queue = self._next_queue(transaction)
+        if queue is None:
+            return None
+        token = secrets.token_hex(16)
+        monotonic = self._clock.monotonic()
+        claimed = transaction.run("""
+            UPDATE task SET status=1, claim=?, attempts=attempts+1, worker_id=?, lease_boot=?,
+                lease_monotonic=?, lease_wall=?, started_at=?, reason=NULL, progress=NULL,
+                message=NULL, error_type=NULL, error_message=NULL
+            WHERE id=(SELECT id FROM task INDEXED BY task_claim WHERE status=0 AND queue=?
+                      ORDER BY priority DESC, turn, id LIMIT 1)
+              AND status=0""",
+            (token, worker_id, self.boot, monotonic + LEASE_SECONDS, now + LEASE_SECONDS, now, queue))
+        if not claimed:
+            return None
+        row = transaction.one("SELECT task.*, user.name AS owner FROM task INDEXED BY task_claim "
+                              "CROSS JOIN user ON user.id=task.owner_id "
+                              "WHERE status=1 AND claim=?", (token,))
+        due_at = max(row["created_at"], row["run_at"] or 0)
+        note(transaction, now, "started", row, worker_id=worker_id, waited=max(0.0, now - due_at))
+        return row
+
+    def claimable(self, source, limit):
+        """How many tasks a worker here could claim now, counted up to `limit`."""
+        return sum(source.value(
+            "SELECT count(*) FROM (SELECT 1 FROM task INDEXED BY task_claim "
+            "WHERE status=0 AND queue=? LIMIT ?)", (queue, limit)) for queue in self._open(source))
+
+    def due_within(self, source, moment):
+        """True if a scheduled task is due by `moment`."""
+        return source.value("SELECT 1 FROM task INDEXED BY task_due WHERE status=5 AND run_at<=? "
+                            "LIMIT 1", (moment,)) is not None
+
+    def renew(self, transaction, task_id, claim, now):
+        """Hold the claim for another LEASE_SECONDS; False if it was lost."""
+        return transaction.run(
+            "UPDATE task SET lease_boot=?, lease_monotonic=?, lease_wall=? "
+            "WHERE id=? AND status=1 AND claim=?",
+            (self.boot, self._clock.monotonic() + LEASE_SECONDS, now + LEASE_SECONDS,
+             task_id, claim)) == 1
+
+    def report(self, transaction, task_id, claim, progress, message):
+        """Store what the function says of its progress; False if the claim was lost."""
+        return transaction.run(
+            "UPDATE task SET progress=?, message=? WHERE id=? AND status=1 AND claim=?",
+            (progress, message, task_id, claim)) == 1
+
+    def cancel_asked(self, source, task_id, claim):
+        """The row's cancel_requested while the claim holds; None if it was lost."""
+        return source.value("SELECT cancel_requested FROM task WHERE id=? AND status=1 AND claim=?",
+                            (task_id, claim))
+
+    def end(self, transaction, task_id, claim, outcome, now):
+        """Record how an attempt ended; the Verdict, or None if the claim was lost."""
+        task = transaction.one("SELECT * FROM task WHERE id=? AND status=1 AND claim=?",
+                               (task_id, claim))
+        if task is None:
+            return None
+        verdict = judge(task, outcome, now, self._clock.uniform)
+        if task["cancel_requested"] == DELETE:
+            transaction.run("DELETE FROM task WHERE id=? AND status=1 AND claim=?", (task_id, claim))
+            Logs.remove(transaction, task_id)
+        else:
+            self._leave_running(transaction, task, verdict, outcome, now)
+        if outcome.seconds is None:
+            outcome.seconds = max(0.0, now - task["started_at"])
+        told = outcome.error_message or (verdict.reason if verdict.status != SUCCEEDED else None)
+        note(transaction, now, verdict.event, task, worker_id=task["worker_id"],
+             seconds=outcome.seconds, cpu_seconds=outcome.cpu_seconds,
+             peak_memory=outcome.peak_memory, message=told and shorten(told, 500))
+        return verdict
+
+    def put_back_until(self, transaction, task_id, claim, run_at, reason, now):
+        """Put a task back unspent until `run_at`, because nothing here can run it."""
+        task = transaction.one("SELECT * FROM task WHERE id=? AND status=1 AND claim=?",
+                               (task_id, claim))
+        if task is None:
+            return
+        if task["cancel_requested"]:
+            self.end(transaction, task_id, claim, Outcome("cancelled"), now)
+            return
+        transaction.run(
+            "UPDATE task SET status=5, run_at=?, reason=?, lease_boot=NULL, lease_monotonic=NULL, "
+            "lease_wall=NULL, started_at=NULL WHERE id=? AND status=1 AND claim=?",
+            (run_at, reason, task_id, claim))
+        note(transaction, now, "put_back", task, worker_id=task["worker_id"], message=reason)
+
+    def first_put_back(self, source, task_id, reason):
+        """When a task was first put back for this reason, or None."""
+        return source.value("SELECT min(at) FROM activity WHERE task_id=? AND event='put_back' "
+                            "AND message=?", (task_id, reason))
+
+    def lost(self, source, dead_workers, now):
+        """Running tasks whose worker is dead or whose lease has run out: (id, claim) pairs."""
+        rows = source.all(
+            "SELECT id, claim, worker_id, lease_boot, lease_monotonic, lease_wall "
+            "FROM task INDEXED BY task_claim WHERE status=1")
+        return [(row["id"], row["claim"]) for row in rows
+                if row["worker_id"] in dead_workers or self._expired(row, now)]
+
+    def _expired(self, row, now):
+        if self.boot and row["lease_boot"] == self.boot:
+            return row["lease_monotonic"] < self._clock.monotonic()
+        return row["lease_wall"] + OTHER_MACHINE_SLACK_SECONDS < now
+
+    def _open(self, source):
+        return [row[0] for row in source.all("SELECT name FROM queue WHERE paused=0 ORDER BY name")]
+
+    def _next_queue(self, transaction):
+        """The open queue whose head has the highest priority; equal ones take turns."""
+        names = self._open(transaction)
+        if len(names) < 2:
+            return names[0] if names else None
+        heads = []
+        for name in names:
+            priority = transaction.value(
+                "SELECT priority FROM task INDEXED BY task_claim WHERE status=0 AND queue=? "
+                "ORDER BY priority DESC LIMIT 1", (name,))
+            if priority is not None:
+                heads.append((-priority, name <= self._last_queue, name))
+        if heads:
+            self._last_queue = min(heads)[2]
+            return self._last_queue
+        return None
+
+    def _leave_running(self, transaction, task, verdict, outcome, now):
+        finished = verdict.status in (SUCCEEDED, FAILED, CANCELLED)
+        pending = verdict.status == PENDING
+        turn = task["turn"]
+        if pending and outcome.kind != "put_back":
+            turn = next_turn(transaction, task["owner_id"], task["queue"], task["priority"])
+        transaction.run("""
+            UPDATE task SET status=?, reason=?, turn=?, run_at=?,
+                retries_left=max(0, retries_left-?), crashes=crashes+?,
+                interruptions=interruptions+?, result=?, error_type=?, error_message=?,
+                progress=CASE WHEN ? THEN NULL ELSE progress END,
+                unique_key=CASE WHEN ? THEN NULL ELSE unique_key END,
+                lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL, cancel_requested=0,
+                finished_at=?
+            WHERE id=? AND status=1 AND claim=?""",
+            (verdict.status, verdict.reason, turn,
+             now if pending and outcome.kind != "put_back" else verdict.run_at or task["run_at"],
+             verdict.spend, verdict.crash, verdict.interruption, outcome.result,
+             outcome.error_type, outcome.error_message, pending, finished,
+             now if finished else None, task["id"], task["claim"]))
+
+
+# Workers ---------------------------------------------------------------------
+
+ENVIRONMENT_NAMES = frozenset(
+    "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR VIRTUAL_ENV PYTHON_VERSION PYTHONPATH "
+    "PYTHONHOME LD_LIBRARY_PATH".split())
+ENVIRONMENT_PREFIXES = ("LC_", "JOBQUEUE_")
+WORKER_LOG_MAX_BYTES = 256 << 10
+
+
+def take_lock(path):
+    """Hold a lock file for life and prove that it keeps others out.
+
+    Returns (file descriptor, whether the lock is proven). The file gets its name only once it
+    is locked, so that whoever finds it free knows that its owner is dead.
+    """
+    part = path.with_name(path.name + ".new")
+    handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    proven = False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        second = grab_if_free(part)
+        proven = second is None
+        if second is not None:
+            os.close(second)
+    except OSError:
+        pass                            # a host without flock: leases must do
+    os.rename(part, path)
+    return handle, proven
+
+
+def grab_if_free(path):
+    """The descriptor of a dead worker's lock file, now ours; None if it lives or is missing."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None                     # a missing file proves nothing
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return handle
+    except OSError:
+        os.close(handle)
+        return None
+
+
+def find_interpreter(chosen=""):
+    """A Python to start workers with; under some web servers sys.executable is the server."""
+    version = "python%d.%d" % sys.version_info[:2]
+    candidates = [chosen, sys.executable if "python" in os.path.basename(sys.executable or "") else "",
+                  os.path.join(sys.prefix, "bin", version), os.path.join(sys.exec_prefix, "bin", version),
+                  shutil.which(version) or "", shutil.which("python3") or ""]
+    for path in candidates:
+        if path and os.access(path, os.X_OK):
+            return path
+    raise SetupError("No Python interpreter was found to start workers with; set `python`.")
+
+
+def worker_environment(extra, environment=os.environ):
+    """What workers inherit: an allow-list, since a web process may hold secrets of requests."""
+    names = set(extra.replace(",", " ").split())
+    return {name: value for name, value in environment.items()
+            if name in ENVIRONMENT_NAMES or name in names or name.startswith(ENVIRONMENT_PREFIXES)}
+
+
+class Workers:
+    """The rows and lock files of worker processes, and starting them."""
+
+    def __init__(self, database, settings, claims, start=subprocess.Popen):
+        self._database = database
+        self._settings = settings
+        self._claims = claims
+        self._clock = database.clock
+        self._start = start
+        self._children = {}             # process -> id of its row
+        self.locks = database.folder / "locks"
+        self.log = database.folder / "worker.log"
+
+    # Rows
+
+    def rows(self):
+        """All worker rows, each with the id and function of the task it runs."""
+        return self._database.all(
+            "SELECT worker.*, task.id AS task_id, task.owner_id AS owner_id, "
+            "task.function AS function FROM worker LEFT JOIN task "
+            "ON task.status=1 AND task.worker_id=worker.id AND task.cancel_requested<2 "
+            "GROUP BY worker.id ORDER BY worker.id")
+
+    def reserve(self, transaction, mode, wanted=1, limit=None):
+        """Rows for up to `wanted` new workers, within NbMaxWorker: a list of (id, lock name)."""
+        count = transaction.value("SELECT count(*) FROM worker")
+        limit = self._settings.get("NbMaxWorker", transaction) if limit is None else limit
+        now, monotonic = self._clock.now(), self._clock.monotonic()
+        made = []
+        for _ in range(max(0, min(wanted, limit - count))):
+            lock = secrets.token_hex(12)
+            made.append((transaction.insert(
+                "INSERT INTO worker (machine, boot, lock, mode, state, version, started_at, seen_at, "
+                "lease_monotonic, lease_wall) VALUES (?, ?, ?, ?, 'starting', ?, ?, ?, ?, ?)",
+                (self._claims.machine, self._claims.boot, lock, mode, VERSION, now, now,
+                 monotonic + LEASE_SECONDS, now + LEASE_SECONDS)), lock))
+        return made
+
+    def arrive(self, worker_id, lock, proven, pid):
+        """Turn a reserved row live; False if it was given up meanwhile."""
+        with self._database.transaction(durable=False) as transaction:
+            changed = transaction.run(
+                "UPDATE worker SET state='idle', pid=?, lock_proven=? WHERE id=? AND lock=? "
+                "AND state='starting'", (pid, proven, worker_id, lock))
+            if changed:
+                remember(transaction, ".start_failure", None)
+                note(transaction, self._clock.now(), "worker_started", worker_id=worker_id)
+            return changed == 1
+
+    def say(self, transaction, worker_id, state, tasks):
+        """A worker's sign of life; False if its row is gone."""
+        now = self._clock.now()
+        return transaction.run(
+            "UPDATE worker SET state=?, tasks=?, seen_at=?, lease_monotonic=?, lease_wall=? WHERE id=?",
+            (state, tasks, now, self._clock.monotonic() + LEASE_SECONDS, now + LEASE_SECONDS,
+             worker_id)) == 1
+
+    def leave(self, transaction, worker_id, why, tasks=None):
+        """Remove a worker's row; its lock file follows by whoever holds the lock."""
+        if transaction.run("DELETE FROM worker WHERE id=?", (worker_id,)):
+            note(transaction, self._clock.now(), "worker_ended", worker_id=worker_id,
+                 message="%s after %d tasks" % (why, tasks) if tasks is not None else why)
+
+    def place(self, source, worker_id):
+        """This worker's place among those not yet leaving, 1 for the oldest."""
+        return source.value("SELECT count(*) FROM worker WHERE id<=? AND state<>'stopping'",
+                            (worker_id,))
+
+    # The dead
+
+    def find_dead(self):
+        """Rows nobody stands behind any more: a list of (row, lock descriptor or None, why)."""
+        dead = []
+        for row in self._database.all("SELECT * FROM worker"):
+            handle, why = self._look_at(row)
+            if why:
+                dead.append((row, handle, why))
+        return dead
+
+    def _look_at(self, row):
+        """(descriptor of its lock if free, why it counts as dead or None)"""
+        here = self._claims.boot and (row["machine"], row["boot"]) == (
+            self._claims.machine, self._claims.boot)
+        if not here:
+            gone = row["lease_wall"] + OTHER_MACHINE_SLACK_SECONDS < self._clock.now()
+            return None, "silent" if gone else None
+        path = self.locks / row["lock"]
+        if row["state"] == "starting":
+            age = LEASE_SECONDS - (row["lease_monotonic"] - self._clock.monotonic())
+            handle = grab_if_free(path)
+            held = handle is None and path.exists()
+            if age > (STARTING_LOCKED_SECONDS if held else STARTING_SECONDS):
+                return handle, "did not report"
+            if handle is not None:
+                os.close(handle)
+            return None, None
+        if row["lock_proven"]:
+            handle = grab_if_free(path)
+            return handle, "died" if handle is not None else None
+        return None, "silent" if row["lease_monotonic"] < self._clock.monotonic() else None
+
+    def bury(self, transaction, row, why):
+        """Remove a dead worker's row, unless it has moved since it was looked at."""
+        if not transaction.run("DELETE FROM worker WHERE id=? AND state=? AND lease_monotonic=?",
+                               (row["id"], row["state"], row["lease_monotonic"])):
+            return
+        note(transaction, self._clock.now(), "worker_lost", worker_id=row["id"], message=why)
+        if row["state"] == "starting":
+            self.start_failed(transaction, "a started worker %s%s" % (why, self._last_words()))
+
+    def remove_lock(self, lock, handle):
+        """Remove a lock file that we hold."""
+        with contextlib.suppress(OSError):
+            (self.locks / lock).unlink()
+        os.close(handle)
+
+    def sweep_locks(self):
+        """Remove lock files that belong to no row and nobody; they are left by crashes."""
+        known = {row[0] for row in self._database.all("SELECT lock FROM worker")}
+        for path in self.locks.iterdir():
+            with contextlib.suppress(OSError):
+                if path.name in known or self._clock.now() - path.stat().st_mtime < LEASE_SECONDS:
+                    continue
+                handle = grab_if_free(path)
+                if handle is not None:
+                    self.remove_lock(path.name, handle)
+
+    # Starting
+
+    def start_needed(self):
+        """Start as many workers as there is work for and room; return how many were started."""
+        self._poll_children()
+        if not self._needed(self._database):
+            return 0
+        with self._database.transaction(durable=False) as transaction:
+            made = self.reserve(transaction, "detached", self._needed(transaction))
+        for worker_id, lock in made:
+            self._start_one(worker_id, lock)
+        return len(made)
+
+    def start_failed(self, transaction, message):
+        """Remember why no worker could be started, and when to try again."""
+        now = self._clock.now()
+        tries = (recall(transaction, ".start_failure") or {"tries": 0})["tries"]
+        least, most = START_RETRY_SECONDS
+        pause = min(most, least * 2 ** min(tries, 10)) * self._clock.uniform(1.0, 1.5)
+        remember(transaction, ".start_failure",
+                 {"at": now, "message": shorten(message, 300), "tries": tries + 1, "next": now + pause})
+        note(transaction, now, "worker_start_failed", message=shorten(message, 300))
+
+    def _needed(self, source):
+        """How many more workers the claimable tasks could use, within the limit."""
+        limit = self._settings.get("NbMaxWorker", source)
+        states = [row[0] for row in source.all("SELECT state FROM worker")]
+        room = limit - len(states)
+        if room <= 0:
+            return 0
+        ready = sum(state in ("idle", "starting") for state in states)
+        missing = self._claims.claimable(source, limit + ready) - ready
+        if missing <= 0:
+            return 0
+        failure = recall(source, ".start_failure")
+        if failure and -3600 < failure["next"] - self._clock.now() and \
+                self._clock.now() < failure["next"]:
+            return 0
+        return min(room, missing)
+
+    def _start_one(self, worker_id, lock):
+        try:
+            python = find_interpreter(self._settings.get("python"))
+            extra = self._settings.get("pass_environment")
+            with self._open_log() as log:
+                child = self._start(
+                    [python, str(WORKER_FILE), "--detached", "--data", str(self._database.folder),
+                     "--row", str(worker_id), "--lock", lock],
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                    close_fds=True, cwd=str(HOME), env=worker_environment(extra))
+            self._children[child] = worker_id
+        except (OSError, SetupError, RuntimeError, MemoryError) as error:
+            with self._database.transaction(durable=False) as transaction:
+                transaction.run("DELETE FROM worker WHERE id=? AND state='starting'", (worker_id,))
+                self.start_failed(transaction, explain_start_error(error))
+
+    def _open_log(self):
+        with contextlib.suppress(OSError):
+            if self.log.stat().st_size > WORKER_LOG_MAX_BYTES:
+                os.replace(self.log, self.log.with_name("worker.log.old"))
+        return open(os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab")
+
+    def _poll_children(self):
+        """Collect ended children, so that none stays a zombie; one that ended early failed."""
+        for child, worker_id in list(self._children.items()):
+            if child.poll() is None:
+                continue
+            del self._children[child]
+            row = self._database.one("SELECT * FROM worker WHERE id=?", (worker_id,))
+            if row and row["state"] == "starting" and child.returncode:
+                with self._database.transaction(durable=False) as transaction:
+                    self.bury(transaction, row, "ended with exit code %s" % child.returncode)
+
+    def _last_words(self):
+        with contextlib.suppress(OSError, IndexError):
+            with self.log.open("rb") as file:
+                file.seek(max(0, self.log.stat().st_size - 2000))
+                lines = file.read().decode("utf-8", "replace").strip().splitlines()
+            return ": " + storable(lines[-1])
+        return ""
+
+
+def explain_start_error(error):
+    """Why a process could not be started, in a site owner's words."""
+    number = getattr(error, "errno", None)
+    reasons = {errno.EAGAIN: "process limit", errno.ENOMEM: "out of memory",
+               errno.EMFILE: "too many open files", errno.ENFILE: "too many open files"}
+    return "a worker could not be started (%s)" % reasons.get(number, error)
+
+
+# Catalogue -------------------------------------------------------------------
+
+CATALOGUE_SECONDS = 10.0
+
+
+def file_stamps(files):
+    """{path: [mtime, size] or None}: what must be the same for a catalogue to be still right."""
+    stamps = {}
+    for name in files:
+        try:
+            status = os.stat(name)
+            stamps[str(name)] = [status.st_mtime_ns, status.st_size]
+        except OSError:
+            stamps[str(name)] = None
+    return stamps
+
+
+class Catalogue:
+    """The functions that tasks.py declares; this process never imports it itself."""
+
+    def __init__(self, database, settings):
+        self._database = database
+        self._settings = settings
+        self._reading = threading.Lock()
+
+    def functions(self):
+        """All functions, in the order of their declaration."""
+        return [self._function_json(row) for row in self._database.all("SELECT * FROM function ORDER BY id")]
+
+    def get(self, name):
+        """One function; Invalid if there is none of that name."""
+        row = self._database.one("SELECT * FROM function WHERE name=?", (name,))
+        if row is None:
+            known = [row[0] for row in self._database.all("SELECT name FROM function ORDER BY id")]
+            raise field_error("function", "%s is not known; known are %s"
+                              % (shorten(str(name), 60), ", ".join(known) or "none"))
+        return self._function_json(row)
+
+    def state(self):
+        """What is known of the last reading: files, error, samples, read_at."""
+        return recall(self._database, ".catalogue") or {
+            "files": {}, "error": None, "samples": False, "read_at": None}
+
+    def refresh(self):
+        """Read tasks.py again if it or what it imports changed; keep the last good one if it fails."""
+        if not self._changed() or not self._reading.acquire(blocking=False):
+            return
+        try:
+            stamps = file_stamps([TASKS_FILE, WORKER_FILE])
+            self.store(self._announcement(), stamps)
+        finally:
+            self._reading.release()
+
+    def store(self, announcement, stamps=None):
+        """Keep what a runner announced; an error leaves the last good functions in place."""
+        before = self.state()
+        files = [TASKS_FILE, WORKER_FILE] + announcement.get("files", [])
+        state = {"files": {**file_stamps(files), **(stamps or {})}, "error": announcement.get("error"),
+                 "samples": announcement.get("samples", False), "read_at": before["read_at"]}
+        functions = announcement.get("functions")
+        if state == before and (functions is None or functions == self.functions()):
+            return
+        state["read_at"] = self._database.clock.now()
+        with self._database.transaction(durable=False) as transaction:
+            remember(transaction, ".catalogue", state)
+            if functions is None:
+                return
+            transaction.run("DELETE FROM function")
+            for function in functions:
+                transaction.run(
+                    "INSERT INTO function (name, title, description, schema, options, who) "
+                    "VALUES (?, ?, ?, ?, ?, ?)",
+                    (function["name"], function["title"], function["description"],
+                     dump_json(function["schema"]), dump_json(function["options"]), function["who"]))
+
+    def _changed(self):
+        known = self.state()["files"]
+        return not known or file_stamps(known) != known
+
+    def _announcement(self):
+        """Ask a child process what tasks.py declares."""
+        try:
+            python = find_interpreter(self._settings.get("python"))
+            answer = subprocess.run(
+                [python, str(WORKER_FILE), "--catalogue"], stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=CATALOGUE_SECONDS,
+                start_new_session=True, cwd=str(HOME),
+                env=worker_environment(self._settings.get("pass_environment")))
+            return json.loads(answer.stdout)
+        except subprocess.TimeoutExpired:
+            problem = "it took longer than %d s to import" % CATALOGUE_SECONDS
+        except (OSError, ValueError, SetupError) as error:
+            problem = "the process that reads it failed (%s)" % error
+        return {"error": {"message": problem, "file": TASKS_FILE.name, "line": None}}
+
+    @staticmethod
+    def _function_json(row):
+        return {"name": row["name"], "title": row["title"], "description": row["description"],
+                "schema": json.loads(row["schema"]), "options": json.loads(row["options"]),
+                "who": row["who"]}
+
+
+# Tick ------------------------------------------------------------------------
+
+class Tick:
+    """The housekeeping that any process does in passing: bury, promote, start.
+
+    Every part looks first and writes only if there is something to do, and every write checks
+    again inside its transaction: any number of processes may tick at the same time.
+    """
+
+    def __init__(self, database, settings, claims, workers):
+        self._database = database
+        self._settings = settings
+        self._claims = claims
+        self._workers = workers
+        self._clock = database.clock
+        self._next = 0.0
+        self._next_sweep = 0.0
+
+    def maybe(self):
+        """Tick if this process has not done so for TICK_SECONDS."""
+        if self._clock.monotonic() >= self._next:
+            self.run()
+
+    def run(self):
+        """Do all that is due now."""
+        self._next = self._clock.monotonic() + TICK_SECONDS
+        self._bury_dead()
+        self._promote()
+        self._sweep()
+        self._workers.start_needed()
+
+    def _bury_dead(self):
+        dead = self._workers.find_dead()
+        handles = [(row["lock"], handle) for row, handle, _ in dead if handle is not None]
+        ids = {row["id"] for row, _, _ in dead}
+        try:
+            if dead or self._claims.lost(self._database, ids, self._clock.now()):
+                self._record_deaths(dead, ids)
+        except BaseException:
+            for _, handle in handles:
+                os.close(handle)
+            raise
+        for lock, handle in handles:
+            self._workers.remove_lock(lock, handle)
+
+    def _record_deaths(self, dead, ids):
+        with self._database.transaction(durable=False) as transaction:
+            now = self._clock.now()
+            for row, _, why in dead:
+                self._workers.bury(transaction, row, why)
+            for task_id, claim in self._claims.lost(transaction, ids, now):
+                outcome = Outcome("crashed", error_type="WorkerLost",
+                                  error_message="The process that ran this task died.")
+                self._claims.end(transaction, task_id, claim, outcome, now)
+
+    def _promote(self):
+        if self._claims.due_within(self._database, self._clock.now()):
+            with self._database.transaction(durable=False) as transaction:
+                self._claims.promote(transaction, self._clock.now())
+
+    def _sweep(self):
+        """Once an hour: what crashes, old sessions and old failures left behind."""
+        if self._clock.monotonic() < self._next_sweep:
+            return
+        self._next_sweep = self._clock.monotonic() + 3600
+        self._workers.sweep_locks()
+        now = self._clock.now()
+        old = ("SELECT count(*) FROM session WHERE expires_at<?", "SELECT count(*) FROM throttle WHERE until<?")
+        if sum(self._database.value(statement, (now - 3600,)) for statement in old):
+            with self._database.transaction(durable=False) as transaction:
+                transaction.run("DELETE FROM session WHERE expires_at<?", (now - 3600,))
+                transaction.run("DELETE FROM throttle WHERE until<?", (now - 3600,))
+
+
+class Service:
+    """One sentence for everyone on what the queue is doing."""
+
+    def __init__(self, database, settings, claims, catalogue):
+        self._database = database
+        self._settings = settings
+        self._claims = claims
+        self._catalogue = catalogue
+        self._clock = database.clock
+
+    def describe(self):
+        """{"code", "text", "since"}; the code is "ok" when there is nothing to say."""
+        for look in (self._storage, self._off, self._code_error, self._no_worker, self._load):
+            said = look()
+            if said:
+                code, text, since = said
+                return {"code": code, "text": text, "since": iso(since)}
+        return {"code": "ok", "text": "", "since": None}
+
+    def _storage(self):
+        if self._database.journal == "wal" and self._database.wal_bytes() > WAL_ALARM_BYTES:
+            return ("storage", "The database's log has grown to %d MB: something keeps it from being "
+                    "written back." % (self._database.wal_bytes() >> 20), None)
+        return None
+
+    def _off(self):
+        if self._settings.get("NbMaxWorker") == 0:
+            return "off", "Nothing is running: NbMaxWorker is 0.", None
+        return None
+
+    def _code_error(self):
+        error = self._catalogue.state()["error"]
+        if error:
+            return ("code_error", "Nothing new is started: tasks.py cannot be read. "
+                    "An admin sees what is wrong.", None)
+        return None
+
+    def _no_worker(self):
+        failure = recall(self._database, ".start_failure")
+        if not failure or not self._claims.claimable(self._database, 1):
+            return None
+        if self._database.value("SELECT 1 FROM worker WHERE state<>'starting' LIMIT 1"):
+            return None
+        return ("no_worker", "Nothing is running: %s. Next try %s UTC."
+                % (failure["message"], iso(failure["next"])[11:16]), failure["at"])
+
+    def _load(self):
+        states = [row[0] for row in self._database.all("SELECT state FROM worker")]
+        waiting = self._claims.claimable(self._database, COUNT_MAX)
+        if not waiting:
+            paused = self._database.value(
+                "SELECT name FROM queue WHERE paused=1 AND EXISTS (SELECT 1 FROM task "
+                "WHERE status=0 AND task.queue=queue.name) LIMIT 1")
+            return ("paused", "The queue %s is paused." % paused, None) if paused else None
+        if "busy" in states and "idle" not in states:
+            return ("busy", "All workers are busy; %s %s waiting."
+                    % (waiting if waiting < COUNT_MAX else "more than 10 000",
+                       "task is" if waiting == 1 else "tasks are"), None)
+        if "busy" not in states and "idle" not in states:
+            return "starting", "A worker is being started.", None
+        return None
+
+
+# Accounts --------------------------------------------------------------------
+
+NAME_PATTERN = re.compile(r"[\w.@+-]{1,50}")
+ROLES = ("user", "admin")
+TOKEN_SCOPES = ("user",)
+
+
+class Person:
+    """Who is asking: a user's id, name and role, and until when."""
+
+    def __init__(self, row, expires_at=None):
+        self.id = row["id"]
+        self.name = row["name"]
+        self.role = row["role"]
+        self.expires_at = expires_at
+
+    @property
+    def is_admin(self):
+        """True for admins."""
+        return self.role == "admin"
+
+    @property
+    def scope(self):
+        """The owner that this person's queries are limited to; None for admins."""
+        return None if self.is_admin else self.id
+
+
+def hash_password(password, salt=None):
+    """A password as it is stored: method$parameters$salt$hash, so that the cost can rise later."""
+    salt = salt or secrets.token_bytes(16)
+    secret = password.encode("utf-8")
+    if hasattr(hashlib, "scrypt"):
+        n, r, p = SCRYPT_COST
+        method, parameters = "scrypt", "%d,%d,%d" % SCRYPT_COST
+        key = hashlib.scrypt(secret, salt=salt, n=n, r=r, p=p, maxmem=64 << 20)
+    else:
+        method, parameters = "pbkdf2", str(PBKDF2_ROUNDS)
+        key = hashlib.pbkdf2_hmac("sha256", secret, salt, PBKDF2_ROUNDS)
+    return "$".join((method, parameters, salt.hex(), key.hex()))
+
+
+def verify_password(password, stored):
+    """True if `password` is the stored one; an unknown method is never right."""
+    try:
+        method, parameters, salt, key = stored.split("$")
+        secret, salt = password.encode("utf-8"), bytes.fromhex(salt)
+        if method == "scrypt":
+            n, r, p = map(int, parameters.split(","))
+            found = hashlib.scrypt(secret, salt=salt, n=n, r=r, p=p, maxmem=64 << 20)
+        elif method == "pbkdf2":
+            found = hashlib.pbkdf2_hmac("sha256", secret, salt, int(parameters))
+        else:
+            return False
+        return hmac.compare_digest(found, bytes.fromhex(key))
+    except (ValueError, AttributeError, UnicodeEncodeError):
+        return False
+
+
+def check_password(password, name, field="password"):
+    """Invalid unless `password` is long enough and not one that guessers try first."""
+    if not isinstance(password, str) or not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
+        raise field_error(field, "must have %d to %d characters" % (PASSWORD_MIN, PASSWORD_MAX))
+    try:
+        password.encode("utf-8")
+    except UnicodeEncodeError:
+        raise field_error(field, "holds half a character") from None
+    if password.lower() in COMMON_PASSWORDS or password.lower() == name.lower():
+        raise field_error(field, "is one that guessers try first; please choose another")
+
+
+class Accounts:
+    """Users, how they prove who they are, and what they may hold."""
+
+    # What a wrong name is compared with, so that it takes as long as a wrong password.
+    NOBODY = "scrypt$%d,%d,%d$%s$%s" % (*SCRYPT_COST, "00" * 16, "00" * 64)
+
+    def __init__(self, database, settings):
+        self._database = database
+        self._settings = settings
+        self._clock = database.clock
+        self._hashing = threading.BoundedSemaphore(HASHES_AT_ONCE)
+        self._code_file = database.folder / "setup-code.txt"
+        self._own_code_file = HOME / "setup-code.txt"
+
+    # First admin
+
+    def has_admin(self):
+        """True once somebody can administer this."""
+        return self._database.value("SELECT 1 FROM user WHERE role='admin' LIMIT 1") is not None
+
+    def setup_code(self):
+        """The one-time code for the first admin, renewed every SETUP_CODE_SECONDS."""
+        try:
+            if self._clock.now() - self._code_file.stat().st_mtime < SETUP_CODE_SECONDS:
+                return self._code_file.read_text("ascii").strip()
+        except OSError:
+            pass
+        code = secrets.token_urlsafe(16)
+        write_private(self._code_file, code + "\n")
+        return code
+
+    def set_up(self, code, name, password):
+        """Make the first admin with the code; NotFound once there is one. The code is used up."""
+        if self.has_admin():
+            raise NotFound("This is set up already.")
+        self._slow_down("setup")
+        if not isinstance(code, str) or not self._code_is_right(code.strip()):
+            raise Denied("This is not the code, or it is older than an hour: open the file %s in your "
+                         "file manager and copy the code from there." % self._code_file.name,
+                         [{"field": "code", "message": "is not right"}])
+        row = self._new_user(name, password, "admin")
+        with self._database.transaction() as transaction:
+            if transaction.value("SELECT 1 FROM user WHERE role='admin' LIMIT 1"):
+                raise NotFound("This is set up already.")
+            self._insert_user(transaction, row)
+            self._forgive(transaction, "setup")
+        for path in (self._code_file, self._own_code_file):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    def _code_is_right(self, code):
+        right = [self.setup_code()]
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            right.append(self._own_code_file.read_text("utf-8").strip())
+        return any(len(known) >= SETUP_CODE_MIN_CHARACTERS
+                   and hmac.compare_digest(code.encode("utf-8", "replace"), known.encode("utf-8"))
+                   for known in right)
+
+    # Users
+
+    def users(self):
+        """All users as admins see them."""
+        return [self._user_json(row) for row in self._database.all("SELECT * FROM user ORDER BY id")]
+
+    def find(self, name):
+        """The row of a user; NotFound if there is none."""
+        row = self._database.one("SELECT * FROM user WHERE name=?", (name,))
+        if row is None:
+            raise NotFound("There is no user %s." % shorten(str(name), 60))
+        return row
+
+    def default_owner(self):
+        """Whose tasks those from code and command line are."""
+        name = self._settings.get("default_owner")
+        if name:
+            return self.find(name)
+        row = self._database.one("SELECT * FROM user WHERE role='admin' AND disabled=0 ORDER BY id LIMIT 1")
+        if row is None:
+            raise SetupError("There is no admin yet who could own the task. Open the page and make "
+                             "one, or run: python3 jobqueue.py user add NAME --admin")
+        return row
+
+    def add_user(self, name, password, role="user"):
+        """Make a user; Conflict if the name is taken."""
+        row = self._new_user(name, password, role)
+        with self._database.transaction() as transaction:
+            if transaction.value("SELECT 1 FROM user WHERE name=?", (name,)):
+                raise Conflict("There is a user %s already." % name,
+                               [{"field": "name", "message": "is taken"}])
+            self._insert_user(transaction, row)
+        return self._user_json(self.find(name))
+
+    def change_user(self, name, role=None, password=None, disabled=None):
+        """Change what is given; a new password or a disabled user ends all their sessions."""
+        row = self.find(name)
+        if role is not None and role not in ROLES:
+            raise field_error("role", "must be one of user, admin")
+        if password is not None:
+            check_password(password, row["name"])
+            password = self._hash(password)
+        with self._database.transaction() as transaction:
+            transaction.run(
+                "UPDATE user SET role=coalesce(?, role), password=coalesce(?, password), "
+                "disabled=coalesce(?, disabled) WHERE id=?", (role, password, disabled, row["id"]))
+            if password is not None or disabled:
+                transaction.run("DELETE FROM session WHERE user_id=?", (row["id"],))
+            if not transaction.value("SELECT 1 FROM user WHERE role='admin' AND disabled=0 LIMIT 1"):
+                raise Conflict("This is the last admin; make another one first.")
+        return self._user_json(self.find(name))
+
+    def change_own_password(self, person, current, password):
+        """Change one's own password, which needs the current one; Denied if that is wrong."""
+        self._slow_down("user:" + person.name.lower())
+        row = self._database.one("SELECT * FROM user WHERE id=?", (person.id,))
+        if not self._verify(current, row["password"]):
+            raise Denied("The current password is not right.",
+                         [{"field": "current_password", "message": "is not right"}])
+        self._pardon("user:" + person.name.lower())
+        return self.change_user(person.name, password=password)
+
+    def delete_user(self, name):
+        """Remove a user who owns no task; Conflict otherwise."""
+        row = self.find(name)
+        with self._database.transaction() as transaction:
+            if transaction.value("SELECT 1 FROM task WHERE owner_id=? LIMIT 1", (row["id"],)):
+                raise Conflict("%s owns tasks; disable the user instead." % row["name"])
+            for table in ("session", "token"):
+                transaction.run("DELETE FROM %s WHERE user_id=?" % table, (row["id"],))
+            transaction.run("DELETE FROM user WHERE id=?", (row["id"],))
+            if not transaction.value("SELECT 1 FROM user WHERE role='admin' AND disabled=0 LIMIT 1"):
+                raise Conflict("This is the last admin; make another one first.")
+
+    def _new_user(self, name, password, role):
+        if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
+            raise field_error("name", "must be 1 to 50 letters, digits, _ . @ + or -")
+        if role not in ROLES:
+            raise field_error("role", "must be one of user, admin")
+        check_password(password, name)
+        return name, self._hash(password), role
+
+    def _insert_user(self, transaction, row):
+        transaction.run("INSERT INTO user (name, password, role, created_at) VALUES (?, ?, ?, ?)",
+                        (*row, self._clock.now()))
+
+    @staticmethod
+    def _user_json(row):
+        return {"name": row["name"], "role": row["role"], "disabled": bool(row["disabled"]),
+                "created_at": iso(row["created_at"]), "last_seen_at": iso(row["last_seen_at"])}
+
+    # Logging in
+
+    def log_in(self, name, password, address):
+        """A new session's token; Unauthorized for a wrong name or password alike."""
+        if not isinstance(name, str) or not isinstance(password, str):
+            raise Invalid("name and password must be texts.", [
+                {"field": field, "message": "must be a text"} for field, value in
+                (("name", name), ("password", password)) if not isinstance(value, str)])
+        subject = "user:" + storable(name.lower()[:100])
+        self._slow_down(subject, "address:" + address)
+        row = self._database.one("SELECT * FROM user WHERE name=?", (storable(name),))
+        right = self._verify(password, row["password"] if row else self.NOBODY)
+        if not right or row is None or row["disabled"]:
+            raise Unauthorized("The name or the password is not right.")
+        self._pardon(subject, "address:" + address)
+        return self.open_session(row)
+
+    def open_session(self, row):
+        """A new session for a user's row; returns its token, which is stored only as a digest."""
+        token, now = secrets.token_urlsafe(32), self._clock.now()
+        with self._database.transaction() as transaction:
+            transaction.run(
+                "INSERT INTO session (digest, user_id, created_at, seen_at, expires_at) "
+                "VALUES (?, ?, ?, ?, ?)", (digest(token), row["id"], now, now, now + SESSION_SECONDS))
+            transaction.run("UPDATE user SET last_seen_at=? WHERE id=?", (now, row["id"]))
+        return token
+
+    def person_of_session(self, token):
+        """The Person behind a session cookie, or None."""
+        now = self._clock.now()
+        row = self._database.one(
+            "SELECT user.*, session.id AS session_id, session.seen_at, session.expires_at FROM session "
+            "JOIN user ON user.id=session.user_id WHERE session.digest=? AND user.disabled=0",
+            (digest(token),))
+        if row is None or row["expires_at"] < now or row["seen_at"] + SESSION_IDLE_SECONDS < now:
+            return None
+        if now - row["seen_at"] > 60:
+            self._touch("UPDATE session SET seen_at=? WHERE id=?", now, row["session_id"])
+            self._touch("UPDATE user SET last_seen_at=? WHERE id=?", now, row["id"])
+        return Person(row, row["expires_at"])
+
+    def close_session(self, token):
+        """Log out."""
+        with self._database.transaction() as transaction:
+            transaction.run("DELETE FROM session WHERE digest=?", (digest(token),))
+
+    # Tokens
+
+    def tokens(self, person):
+        """One's own tokens, without what is secret of them."""
+        return [self._token_json(row) for row in self._database.all(
+            "SELECT * FROM token WHERE user_id=? ORDER BY id", (person.id,))]
+
+    def add_token(self, user_id, name, scope="user"):
+        """A new token; its text is in the answer and nowhere else."""
+        if not isinstance(name, str) or not 1 <= len(name.strip()) <= 100:
+            raise field_error("name", "must have 1 to 100 characters")
+        if scope not in TOKEN_SCOPES:
+            raise field_error("scope", "must be one of %s" % ", ".join(TOKEN_SCOPES))
+        token = "jq_" + secrets.token_urlsafe(32)
+        with self._database.transaction() as transaction:
+            token_id = transaction.insert(
+                "INSERT INTO token (digest, user_id, name, scope, created_at) VALUES (?, ?, ?, ?, ?)",
+                (digest(token), user_id, name.strip(), scope, self._clock.now()))
+        row = self._database.one("SELECT * FROM token WHERE id=?", (token_id,))
+        return {**self._token_json(row), "token": token}
+
+    def delete_token(self, user_id, token_id):
+        """Revoke one of a user's tokens; NotFound if it is not theirs."""
+        with self._database.transaction() as transaction:
+            if not transaction.run("DELETE FROM token WHERE id=? AND user_id=?", (token_id, user_id)):
+                raise NotFound("There is no token %s." % token_id)
+
+    def person_of_token(self, token):
+        """The Person behind an API token, or None."""
+        now = self._clock.now()
+        row = self._database.one(
+            "SELECT user.*, token.id AS token_id, token.last_used_at FROM token "
+            "JOIN user ON user.id=token.user_id WHERE token.digest=? AND user.disabled=0",
+            (digest(token),))
+        if row is None:
+            return None
+        if now - (row["last_used_at"] or 0) > 60:
+            self._touch("UPDATE token SET last_used_at=? WHERE id=?", now, row["token_id"])
+        return Person(row)
+
+    @staticmethod
+    def _token_json(row):
+        return {"id": row["id"], "name": row["name"], "scope": row["scope"],
+                "created_at": iso(row["created_at"]), "last_used_at": iso(row["last_used_at"])}
+
+    # Guessing
+
+    def _slow_down(self, *subjects):
+        """Count an attempt before it is judged, so that parallel guesses count too; TooMany."""
+        now = self._clock.now()
+        with self._database.transaction(durable=False) as transaction:
+            for subject in subjects:
+                row = transaction.one("SELECT * FROM throttle WHERE subject=?", (subject,))
+                if row and now < row["until"] < now + 2 * LOGIN_DELAY_SECONDS[1]:
+                    raise TooMany("Too many attempts. Please wait.", retry_after=math.ceil(row["until"] - now))
+                self._count_attempt(transaction, subject, row, now)
+
+    def _count_attempt(self, transaction, subject, row, now):
+        by_address = subject.startswith("address:")
+        memory = 60 if by_address else 3600
+        failures = row["failures"] + 1 if row and now - row["failed_at"] < memory else 1
+        free = LOGIN_ADDRESS_FAILURES if by_address else LOGIN_FREE_FAILURES
+        until = now
+        if failures >= free:
+            least, most = LOGIN_DELAY_SECONDS
+            until = now + (60 if by_address else min(most, least * 2 ** min(failures - free, 20)))
+        transaction.run("INSERT OR REPLACE INTO throttle (subject, failures, failed_at, until) "
+                        "VALUES (?, ?, ?, ?)", (subject, failures, now, until))
+
+    def _pardon(self, *subjects):
+        with self._database.transaction(durable=False) as transaction:
+            for subject in subjects:
+                self._forgive(transaction, subject)
+
+    @staticmethod
+    def _forgive(transaction, subject):
+        transaction.run("DELETE FROM throttle WHERE subject=?", (subject,))
+
+    def _hash(self, password):
+        with self._one_of_few():
+            return hash_password(password)
+
+    def _verify(self, password, stored):
+        if not isinstance(password, str) or len(password) > PASSWORD_MAX:
+            return False
+        with self._one_of_few():
+            return verify_password(password, stored)
+
+    @contextlib.contextmanager
+    def _one_of_few(self):
+        if not self._hashing.acquire(timeout=WEB_PATIENCE_SECONDS):
+            raise Busy("Too many people are logging in. Please try again.", retry_after=2)
+        try:
+            yield
+        finally:
+            self._hashing.release()
+
+    def _touch(self, statement, now, row_id):
+        """Note that something was used; not worth an error if the database is busy."""
+        with contextlib.suppress(JobQueueError):
+            with self._database.transaction(durable=False, patience=0.2) as transaction:
+                transaction.run(statement, (now, row_id))
+
+
+# Python interface ------------------------------------------------------------
+
+class TaskContext:
+    """What a running function knows of its task; the runner makes one for each attempt."""
+
+    running = None                      # the TaskContext of this process, if it runs a task
+
+    def __init__(self, task_id, owner, attempt, crashes, claim, data, report, enqueue):
+        self.id = task_id
+        self.owner = owner
+        self.attempt = attempt
+        self.crashes = crashes
+        self.claim = claim
+        self._data = data
+        self._report = report
+        self._enqueue = enqueue
+
+    def progress(self, n, total=1, message=None):
+        """Say that `n` of `total` is done, and what is being done now."""
+        self._report(max(0.0, min(1.0, n / total)) if total else None, message)
+
+    @property
+    def folder(self):
+        """A folder of this task's own, made when first asked for; removed with the task."""
+        path = task_folder(self._data, self.id)
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return path
+
+    def enqueue(self, requests):
+        """Add tasks through the worker, for the same owner; returns their ids."""
+        return self._enqueue(requests)
+
+
+def current_task():
+    """The TaskContext of the task that runs this code, or None outside a task."""
+    return TaskContext.running
+
+
+class Task:
+    """A task as Python sees it: attributes named like the JSON keys, and what one can do to it."""
+
+    def __init__(self, queue, values):
+        self._queue = queue
+        self.id = values["id"]
+        self._values = values
+
+    def __getattr__(self, name):
+        values = self.__dict__.get("_values", {})
+        if set(values) == {"id"}:
+            values = self.refresh()._values
+        try:
+            return values[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __repr__(self):
+        return "<Task %s %s>" % (self.id, self._values.get("status", ""))
+
+    @property
+    def is_finished(self):
+        """True once nothing more will happen to it by itself."""
+        return self.status in ("succeeded", "failed", "cancelled")
+
+    def refresh(self):
+        """Read it again; returns itself. NotFound if it was deleted."""
+        self._values = self._queue.get_json(self.id)
+        return self
+
+    def wait(self, timeout=None):
+        """Wait until it is finished; returns itself. TimeoutError after `timeout` seconds."""
+        if current_task():
+            raise RuntimeError("a task must not wait for another task: two workers that wait for each "
+                               "other never end")
+        clock = self._queue.database.clock
+        deadline = None if timeout is None else clock.monotonic() + timeout
+        pause = 0.02
+        while not self.refresh().is_finished:
+            if deadline is not None and clock.monotonic() > deadline:
+                raise TimeoutError("task %d is still %s" % (self.id, self.status))
+            self._queue.tick.maybe()
+            clock.sleep(pause)
+            pause = min(1.0, pause * 1.3)
+        return self
+
+    def cancel(self):
+        """Cancel it; Conflict if it has ended."""
+        self._queue.tasks.cancel(self.id)
+        return self.refresh()
+
+    def retry(self):
+        """Make it pending again; Conflict unless it failed or was cancelled."""
+        self._queue.tasks.retry(self.id)
+        self._queue.start_workers()
+        return self.refresh()
+
+    def delete(self):
+        """Remove it."""
+        self._queue.tasks.delete(self.id)
+
+
+REQUEST_SCHEMA = {
+    "type": "object", "additionalProperties": False, "required": ["function"],
+    "properties": {
+        "function": {"type": "string"},
+        "arguments": {"type": "object"},
+        "run_at": {"type": ["string", "null"], "format": "date-time"},
+        "delay": {"type": ["number", "null"], "minimum": 0, "maximum": 10 * 365 * 86400},
+        "owner": {"type": ["string", "null"]},
+        **{name: schema for name, (schema, _) in TASK_OPTIONS.items()}}}
+
+
+class JobQueue:
+    """The whole queue of one data folder; every door, worker and test has one."""
+
+    def __init__(self, data=None, clock=Clock, flags=None, environment=os.environ,
+                 patience=WEB_PATIENCE_SECONDS):
+        self.database = open_database(data_folder(data, environment), clock, patience)
+        self.settings = Settings(self.database, flags, environment)
+        self.tasks = Tasks(self.database)
+        self.logs = Logs(self.database)
+        self.activity = Activity(self.database)
+        self.claims = Claims(self.database)
+        self.workers = Workers(self.database, self.settings, self.claims)
+        self.catalogue = Catalogue(self.database, self.settings)
+        self.accounts = Accounts(self.database, self.settings)
+        self.tick = Tick(self.database, self.settings, self.claims, self.workers)
+        self.service = Service(self.database, self.settings, self.claims, self.catalogue)
+
+    def enqueue(self, function, arguments=None, owner=None, **options):
+        """Add one task; returns it. Invalid names every field that is wrong."""
+        return Task(self, {"id": self.enqueue_many(function, [arguments or {}], owner, **options)[0]})
+
+    def enqueue_many(self, function, many, owner=None, **options):
+        """Add a task for each of `many` argument objects, all or none; returns their ids."""
+        requests = [{"function": function, "arguments": arguments, **options} for arguments in many]
+        if current_task():
+            return current_task().enqueue(requests)
+        row = self.accounts.find(owner) if owner else self.accounts.default_owner()
+        return self.add(requests, row["id"])
+
+    def get(self, task_id):
+        """A task by its id; NotFound if there is none."""
+        return Task(self, self.get_json(task_id))
+
+    def get_json(self, task_id):
+        """A task as a dictionary of all its keys."""
+        return self.tasks.full_json(self.tasks.get(task_id))
+
+    def add(self, requests, owner_id, person=None):
+        """Add tasks for `requests` (as in POST /api/tasks), all or none; returns their ids."""
+        self.catalogue.refresh()
+        orders = self.check_requests(requests, person)
+        with self.database.transaction() as transaction:
+            ids = self.tasks.add(transaction, owner_id, orders, self.database.clock.now())
+        self.start_workers()
+        return ids
+
+    def check_requests(self, requests, person=None):
+        """The Orders for `requests`; Invalid names every wrong field, with its index if many."""
+        functions, orders, errors = {}, [], []
+        for index, request in enumerate(requests):
+            try:
+                orders.append(self._order(request, person, functions))
+            except Invalid as error:
+                errors += [{**one, "index": index} for one in error.errors]
+            if len(errors) > 20:
+                break
+        if errors:
+            if len(requests) == 1:
+                errors = [{"field": one["field"], "message": one["message"]} for one in errors]
+            raise Invalid("Nothing was added: %s" % _join_errors(errors[:5]), errors)
+        return orders
+
+    def start_workers(self):
+        """Start workers for what was just added; if that cannot be done now, a tick will."""
+        with contextlib.suppress(JobQueueError):
+            self.workers.start_needed()
+
+    def close(self):
+        """Close the database."""
+        self.database.close()
+
+    def _order(self, request, person, functions):
+        errors = check_value(REQUEST_SCHEMA, request, "")
+        if not isinstance(request, dict) or any(error["field"] == "function" for error in errors):
+            raise Invalid("", errors)
+        name = request["function"]
+        if name not in functions:
+            functions[name] = self._function_for(name, person)
+        function = functions[name]
+        arguments = request.get("arguments", {})
+        if isinstance(arguments, dict):
+            errors += check_value(function["schema"], arguments, "arguments")
+        errors += self._check_choices(request, person)
+        if errors:
+            raise Invalid("", errors)
+        ordered = {key: arguments[key] for key in function["schema"]["properties"] if key in arguments}
+        options = {key: request.get(key, default) for key, default in function["options"].items()}
+        return Order(name, dump_json({**ordered, **arguments}), options, self._run_at(request))
+
+    def _function_for(self, name, person):
+        function = self.catalogue.get(name)
+        may_add = {"user": True, "admin": person is None or person.is_admin, "nobody": person is None}
+        if not may_add[function["who"]]:
+            raise field_error("function", "%s is not known" % name)
+        return function
+
+    @staticmethod
+    def _check_choices(request, person):
+        """What depends on who asks, or on two fields together."""
+        errors = []
+        if request.get("run_at") is not None and request.get("delay") is not None:
+            errors += _wrong("delay", "cannot be given together with run_at")
+        asked = request.get("priority")
+        if person and not person.is_admin and isinstance(asked, int) and asked > 0:
+            errors += _wrong("priority", "must be 0 or less; higher ones are for admins")
+        return errors
+
+    def _run_at(self, request):
+        if request.get("delay") is not None:
+            return self.database.clock.now() + request["delay"]
+        if request.get("run_at") is not None:
+            return parse_time(request["run_at"], "run_at")
+        return None
+
+
+_opened = {}                            # process id -> its JobQueue: none may cross a fork
+
+
+def default_queue():
+    """The JobQueue of this process for code that only imported a function."""
+    process = os.getpid()
+    if process not in _opened:
+        _opened[process] = JobQueue()
+    return _opened[process]
+
+
+class Function:
+    """What @task, command and http_request make: call it to run it here, enqueue it for later."""
+
+    def __init__(self, name, kind, target, options, who, parameters):
+        self.name = name
+        self.kind = kind                # python, command or http_request
+        self.target = target
+        self.options = options
+        self.who = who
+        self.parameters = parameters    # name -> annotation or default; None: from the signature
+        self._chosen = {}
+        self.__doc__ = getattr(target, "__doc__", None)
+
+    def __call__(self, *positional, **named):
+        """Run it here and now."""
+        if self.kind != "python":
+            raise TypeError("%s is run by workers: use .enqueue()" % self.name)
+        return self.target(*positional, **named)
+
+    def using(self, **options):
+        """The same function with other options for the tasks that are added through it."""
+        other = Function(self.name, self.kind, self.target, self.options, self.who, self.parameters)
+        other._chosen = {**self._chosen, **options}
+        return other
+
+    def enqueue(self, *positional, **named):
+        """Add a task with these arguments; returns the Task."""
+        return Task(default_queue() if not current_task() else _Remote, {
+            "id": self._add([self.arguments(positional, named)])[0]})
+
+    def enqueue_many(self, many):
+        """Add a task for each argument object in `many`, all or none; returns their ids."""
+        return self._add([self.arguments((), item) for item in many])
+
+    def arguments(self, positional, named):
+        """The arguments by name, as JSON has them; TypeError as a call would raise it."""
+        if self.parameters is not None:
+            names = list(self.parameters)
+            if len(positional) > len(names):
+                raise TypeError("%s takes at most %d arguments" % (self.name, len(names)))
+            named = {**dict(zip(names, positional)), **named}
+        else:
+            signature = inspect.signature(self.target)
+            bound = signature.bind(*positional, **named).arguments
+            for parameter in signature.parameters.values():
+                if parameter.kind is parameter.VAR_KEYWORD:
+                    bound.update(bound.pop(parameter.name, {}))
+            named = bound
+        return json.loads(dump_json(dict(named)))
+
+    def _add(self, many):
+        options = dict(self._chosen)
+        owner = options.pop("owner", None)
+        if current_task():
+            return current_task().enqueue(
+                [{"function": self.name, "arguments": item, **options} for item in many])
+        return default_queue().enqueue_many(self.name, many, owner, **options)
+
+
+class _Remote:
+    """Stands for the queue inside a runner, which has no database of its own."""
+
+    @staticmethod
+    def get_json(task_id):
+        """A task inside a task can only be told by its id."""
+        raise RuntimeError("inside a task, other tasks are known by their id only")
+
+
+declared = {}                           # name -> Function, filled by importing tasks.py
+
+
+def task(target=None, *, who="user", **options):
+    """Declare a Python function that tasks can run: @task or @task(max_retries=3, ...)."""
+    def declare(function):
+        return _declare(Function(function.__name__, "python", function, _task_options(options), who, None))
+    return declare(target) if target is not None else declare
+
+
+def command(name, arguments, *, who="user", **rest):
+    """Declare a program: a list of arguments with {places} for the parameters; no shell, ever.
+
+    Keywords that are options of tasks are options, all others are parameters: a type, or a
+    default value.
+    """
+    options = {key: rest.pop(key) for key in list(rest) if key in TASK_OPTIONS}
+    if isinstance(arguments, str) or not all(isinstance(part, (str, Path)) for part in arguments):
+        raise TypeError("command(%r): the program and its arguments must be a list of texts" % name)
+    arguments = [str(part) for part in arguments]
+    _check_places(name, arguments, rest)
+    return _declare(Function(name, "command", arguments, _task_options(options), who, rest))
+
+
+def http_request(name, method, address, *, who="user", headers=None, **rest):
+    """Declare an HTTP request: {places} in path and query, other parameters as JSON body.
+
+    With GET, HEAD and DELETE the other parameters become the query.
+    """
+    options = {key: rest.pop(key) for key in list(rest) if key in TASK_OPTIONS}
+    if not re.match(r"https?://[^/{}]+(/|$)", address):
+        raise ValueError("http_request(%r): the address must begin with http:// or https:// and a host "
+                         "without places" % name)
+    missing = _places(address) - set(rest)
+    if missing:
+        raise ValueError("http_request(%r): {%s} is no parameter" % (name, missing.pop()))
+    target = {"method": method.upper(), "address": address, "headers": dict(headers or {})}
+    return _declare(Function(name, "http_request", target, _task_options(options), who, rest))
+
+
+def _places(text):
+    return set(re.findall(r"\{([A-Za-z_]\w*)\}", text))
+
+
+def _check_places(name, texts, parameters):
+    used = set().union(*map(_places, texts))
+    if used - set(parameters):
+        raise ValueError("command(%r): {%s} is no parameter" % (name, sorted(used - set(parameters))[0]))
+    if set(parameters) - used:
+        raise ValueError("command(%r): the parameter %s has no {place}"
+                         % (name, sorted(set(parameters) - used)[0]))
+
+
+def _task_options(options):
+    complete = {name: default for name, (_, default) in TASK_OPTIONS.items()}
+    for name, value in options.items():
+        if name not in TASK_OPTIONS:
+            raise TypeError("%s is no option of a task; known are %s" % (name, ", ".join(TASK_OPTIONS)))
+        wrong = check_value(TASK_OPTIONS[name][0], value, name)
+        if wrong:
+            raise ValueError("%(field)s %(message)s" % wrong[0])
+        complete[name] = value
+    return complete
+
+
+def _declare(function):
+    if function.who not in WHO_MAY_ADD:
+        raise ValueError("who must be one of %s" % ", ".join(WHO_MAY_ADD))
+    known = declared.get(function.name)
+    if known is not None and known.target is not function.target and \
+            getattr(known.target, "__module__", 1) == getattr(function.target, "__module__", 1):
+        raise ValueError("two functions are called %s" % function.name)
+    declared[function.name] = function
+    return function
+
+
+# HTTP ------------------------------------------------------------------------
+
+STATUS_TITLES = {
+    200: "OK", 201: "Created", 204: "No Content", 304: "Not Modified", 400: "Bad Request",
+    401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
+    408: "Request Timeout", 409: "Conflict", 411: "Length Required", 413: "Content Too Large",
+    415: "Unsupported Media Type", 421: "Misdirected Request", 422: "Unprocessable Content",
+    429: "Too Many Requests", 431: "Request Header Fields Too Large",
+    500: "Internal Server Error", 501: "Not Implemented", 503: "Service Unavailable",
+    507: "Insufficient Storage"}
+
+SECURITY_HEADERS = [
+    ("Content-Security-Policy",
+     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+     "require-trusted-types-for 'script'"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+]
+STATIC_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
+                ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
+                ".json": "application/json", ".png": "image/png", ".ico": "image/x-icon"}
+
+
+class Answer:
+    """Status, headers and body of a response."""
+
+    def __init__(self, status, body=b"", kind="application/json", headers=()):
+        self.status = status
+        self.body = body
+        self.headers = [("Cache-Control", "no-store"), *headers]
+        if body or status not in (204, 304):
+            self.headers.append(("Content-Type", kind))
+
+
+def json_answer(value, status=200, headers=()):
+    """An Answer of JSON."""
+    return Answer(status, dump_json(value).encode("utf-8"), headers=headers)
+
+
+def problem(error):
+    """An error as application/problem+json (RFC 9457)."""
+    title = STATUS_TITLES.get(error.status, "Error")
+    value = {"type": "about:blank", "title": title, "status": error.status, "code": error.code,
+             "detail": error.detail, "errors": error.errors, **getattr(error, "extra", {})}
+    headers = []
+    if error.retry_after is not None:
+        headers.append(("Retry-After", str(max(1, math.ceil(error.retry_after)))))
+    if error.status == 401:
+        headers.append(("WWW-Authenticate", "Bearer"))
+    return Answer(error.status, dump_json(value).encode("utf-8"), "application/problem+json", headers)
+
+
+class Request:
+    """What a handler needs of a request, read from a WSGI environment."""
+
+    def __init__(self, environ):
+        self._environ = environ
+        self.method = environ["REQUEST_METHOD"]
+        self.base = environ.get("SCRIPT_NAME", "").rstrip("/") + "/"
+        path = environ.get("PATH_INFO", "") or "/"
+        self.path = path.encode("latin-1", "replace").decode("utf-8", "replace")
+        self.query_text = environ.get("QUERY_STRING", "")
+        self.content_type = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+        self.address = environ.get("REMOTE_ADDR", "")
+        self.secure = environ.get("wsgi.url_scheme") == "https" or environ.get(
+            "HTTPS", "").lower() in ("on", "1", "true", "yes")
+        self.person = None
+
+    def header(self, name):
+        """A header's value, or None."""
+        return self._environ.get("HTTP_" + name.upper().replace("-", "_"))
+
+    @property
+    def query(self):
+        """The query as {name: last value}."""
+        try:
+            pairs = parse_qs(self.query_text, keep_blank_values=True, max_num_fields=50)
+        except ValueError:
+            raise Malformed("The query has too many fields.") from None
+        return {name: values[-1] for name, values in pairs.items()}
+
+    def number(self, name, default, low, high):
+        """A whole number of the query, kept within its bounds; Malformed if it is none."""
+        text = self.query.get(name)
+        if text in (None, ""):
+            return default
+        if not re.fullmatch(r"[+-]?[0-9]{1,18}", text, re.ASCII):
+            raise Malformed("%s must be a whole number." % name,
+                            [{"field": name, "message": "must be a whole number"}])
+        return max(low, min(high, int(text)))
+
+    def json(self):
+        """The body as JSON."""
+        if self.content_type != "application/json":
+            raise UnsupportedType("Send the body as application/json.")
+        try:
+            return load_json(self._body().decode("utf-8"))
+        except UnicodeDecodeError:
+            raise Malformed("The body is not UTF-8.") from None
+
+    def object(self, known):
+        """The body as a JSON object that has no other keys than `known`; Invalid otherwise."""
+        value = self.json()
+        if not isinstance(value, dict):
+            raise Malformed("The body must be a JSON object.")
+        unknown = [error for name in value if name not in known
+                   for error in _wrong(name, "is not known here; known are %s" % ", ".join(known))]
+        if unknown:
+            raise Invalid(_join_errors(unknown), unknown)
+        return value
+
+    def cookie(self, name):
+        """A cookie's value, or None."""
+        for part in self._environ.get("HTTP_COOKIE", "").split(";"):
+            key, _, value = part.strip().partition("=")
+            if key == name:
+                return value
+        return None
+
+    def bearer(self):
+        """The API token of Authorization: Bearer or X-Api-Key, or None."""
+        kind, _, token = (self.header("Authorization") or "").partition(" ")
+        return token.strip() if kind.lower() == "bearer" else self.header("X-Api-Key")
+
+    def check_origin(self, strict):
+        """Denied unless a browser says that our own page sent this (CSRF)."""
+        site, origin = self.header("Sec-Fetch-Site"), self.header("Origin")
+        if site is not None:
+            right = site == "same-origin"
+        elif origin is not None:
+            scheme = "https" if self.secure else "http"
+            right = origin == "%s://%s" % (scheme, self._environ.get("HTTP_HOST", ""))
+        else:
+            right = not strict
+        if not right:
+            raise Denied("This request does not come from this site's own page.")
+
+    def _body(self):
+        if self.header("Content-Encoding") not in (None, "identity"):
+            raise UnsupportedType("Send the body without compression.")
+        length = self._environ.get("CONTENT_LENGTH") or "0"
+        if not re.fullmatch("[0-9]{1,12}", length, re.ASCII):
+            raise Malformed("Content-Length must be a number.")
+        if int(length) > BODY_MAX_BYTES:
+            raise TooLarge("The body is larger than %d bytes." % BODY_MAX_BYTES)
+        body = self._environ["wsgi.input"].read(int(length))
+        if len(body) != int(length):
+            raise Malformed("The body is shorter than its Content-Length.")
+        return body
+
+
+class StaticFiles:
+    """The files of static/, by a fixed list of names, compressed once."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self._known = {}                # name -> (stamp, body, compressed, etag)
+
+    def answer(self, name, request):
+        """The file, or 304; NotFound for every name that is not a file there."""
+        path = self._folder / name
+        if not re.fullmatch(r"[a-z0-9_-]+\.[a-z]+", name) or path.suffix not in STATIC_TYPES:
+            raise NotFound("There is no file %s." % shorten(name, 60))
+        body, compressed, tag = self._read(name, path)
+        headers = [("ETag", tag), ("Vary", "Accept-Encoding")]
+        if request.header("If-None-Match") == tag:
+            return static_answer(304, b"", STATIC_TYPES[path.suffix], headers)
+        if compressed and "gzip" in (request.header("Accept-Encoding") or ""):
+            headers.append(("Content-Encoding", "gzip"))
+            body = compressed
+        return static_answer(200, body, STATIC_TYPES[path.suffix], headers)
+
+    def _read(self, name, path):
+        import gzip
+        try:
+            status = path.stat()
+            stamp = status.st_mtime_ns, status.st_size
+            if self._known.get(name, (None,))[0] != stamp:
+                body = path.read_bytes()
+                packed = gzip.compress(body, 9, mtime=0)
+                tag = '"%s"' % hashlib.sha256(body).hexdigest()[:20]
+                self._known[name] = (stamp, body, packed if len(packed) < len(body) else None, tag)
+        except OSError:
+            raise NotFound("There is no file %s." % name) from None
+        return self._known[name][1:]
+
+
+def static_answer(status, body, kind, headers):
+    """An Answer that browsers may keep, if they ask whether it is still right."""
+    answer = Answer(status, body, kind, headers)
+    answer.headers[0] = ("Cache-Control", "no-cache")
+    return answer
+
+
+# Handlers --------------------------------------------------------------------
+#
+# Each takes (application, request, *parts of the path) and returns an Answer.
+
+def get_page(app, request):
+    """The page."""
+    return app.static.answer("index.html", request)
+
+
+def get_static(app, request, name):
+    """A file of static/."""
+    return app.static.answer(name, request)
+
+
+def get_health(app, request):
+    """Process answers, database opens, schema is current."""
+    version = app.queue.database.value("PRAGMA user_version")
+    return json_answer({"status": "ok", "version": VERSION, "schema": version})
+
+
+def post_setup(app, request):
+    """Make the first admin and log in."""
+    request.check_origin(strict=False)
+    given = request.object(("code", "name", "password"))
+    app.queue.accounts.set_up(given.get("code"), given.get("name"), given.get("password"))
+    row = app.queue.accounts.find(given["name"])
+    return _session_answer(app, request, app.queue.accounts.open_session(row), 201)
+
+
+def post_session(app, request):
+    """Log in."""
+    request.check_origin(strict=False)
+    given = request.object(("name", "password"))
+    token = app.queue.accounts.log_in(given.get("name"), given.get("password"), request.address)
+    return _session_answer(app, request, token, 200)
+
+
+def get_session(app, request):
+    """Who am I."""
+    return json_answer(_session_json(app, request.person))
+
+
+def delete_session(app, request):
+    """Log out."""
+    token = request.cookie(app.cookie_name(request))
+    if token:
+        app.queue.accounts.close_session(token)
+    return Answer(204, headers=[("Set-Cookie", app.cookie(request, "", 0))])
+
+
+def _session_json(app, person):
+    data = str(app.queue.database.folder) if person.is_admin else None
+    return {"user": {"name": person.name, "role": person.role}, "version": VERSION,
+            "expires_at": iso(person.expires_at), "data": data}
+
+
+def _session_answer(app, request, token, status):
+    person = app.queue.accounts.person_of_session(token)
+    return json_answer(_session_json(app, person), status,
+                       [("Set-Cookie", app.cookie(request, token, int(SESSION_SECONDS)))])
+
+
+def get_functions(app, request):
+    """What tasks can run, with the schema of each."""
+    app.queue.catalogue.refresh()
+    state = app.queue.catalogue.state()
+    error, person = state["error"], request.person
+    functions = [function for function in app.queue.catalogue.functions()
+                 if person.is_admin or function["who"] == "user"]
+    if error and not person.is_admin:
+        error = {"message": "tasks.py cannot be read; an admin sees why.", "file": None, "line": None}
+    return json_answer({"functions": functions, "error": error, "samples": state["samples"],
+                        "read_at": iso(state["read_at"])})
+
+
+def post_tasks(app, request):
+    """Add one task or an array of them."""
+    given = request.json()
+    if isinstance(given, list):
+        if not given:
+            raise Malformed("The list of tasks is empty.")
+        if not all(isinstance(one, dict) for one in given):
+            raise Malformed("Every task must be a JSON object.")
+        ids = app.queue.add(given, _owner_for(app, request, given), request.person)
+        return json_answer({"ids": ids, "created": len(ids)}, 201)
+    if not isinstance(given, dict):
+        raise Malformed("The body must be a task or a list of tasks.")
+    task_id = app.queue.add([given], _owner_for(app, request, [given]), request.person)[0]
+    return json_answer(app.queue.get_json(task_id), 201,
+                       [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
+
+
+def _owner_for(app, request, given):
+    """Whose tasks these become: the caller's, or for an admin the one owner they name."""
+    names = {one.get("owner") for one in given if not isinstance(one.get("owner"), (list, dict))}
+    names.discard(None)
+    if not names or names == {request.person.name}:
+        return request.person.id
+    if not request.person.is_admin:
+        raise field_error("owner", "can be chosen by admins only")
+    if len(names) > 1:
+        raise field_error("owner", "must be the same for all tasks of one request")
+    try:
+        return app.queue.accounts.find(names.pop())["id"]
+    except NotFound:
+        raise field_error("owner", "is no user") from None
+
+
+def get_tasks(app, request):
+    """A page of the list, newest first."""
+    key = (request.person.id, request.person.role, request.query_text)
+    return app.cached(key, lambda: _list_tasks(app, request))
+
+
+def _list_tasks(app, request):
+    query = request.query
+    wanted = Filter(_wanted_owner(app, request), _wanted_statuses(query.get("status")),
+                    query.get("function") or None, query.get("queue") or None, query.get("q") or None)
+    limit = request.number("limit", PAGE_ROWS, 1, PAGE_ROWS_MAX)
+    rows, before = app.queue.tasks.find(wanted, limit, request.number("cursor", None, 0, INTEGER_MAX))
+    value = {"tasks": [task_json(row, listed=True) for row in rows],
+             "next": None if before is None else str(before)}
+    if query.get("counts") == "1":
+        value["counts"] = app.queue.tasks.count(wanted)
+    value["service"] = app.queue.service.describe()
+    return value
+
+
+def _wanted_owner(app, request):
+    name = request.query.get("owner")
+    if not name:
+        return request.person.scope
+    if not request.person.is_admin and name != request.person.name:
+        raise Denied("Only admins see other people's tasks.")
+    return app.queue.accounts.find(name)["id"]
+
+
+def _wanted_statuses(text):
+    if not text:
+        return None
+    words = text.split(",")
+    unknown = [word for word in words if word not in STATUS_WORDS]
+    if unknown:
+        raise Malformed("status must be one of %s." % ", ".join(STATUS_WORDS),
+                        [{"field": "status", "message": "must be one of %s" % ", ".join(STATUS_WORDS)}])
+    return sorted({STATUS_WORDS.index(word) for word in words})
+
+
+def get_task(app, request, task_id):
+    """One task."""
+    row = app.queue.tasks.get(int(task_id), request.person.scope)
+    return json_answer(app.queue.tasks.full_json(row))
+
+
+def delete_task(app, request, task_id):
+    """Remove a task."""
+    app.queue.tasks.delete(int(task_id), request.person.scope)
+    return Answer(204)
+
+
+def cancel_task(app, request, task_id):
+    """Cancel a task."""
+    app.queue.tasks.cancel(int(task_id), request.person.scope)
+    return get_task(app, request, task_id)
+
+
+def retry_task(app, request, task_id):
+    """Make a failed or cancelled task pending again."""
+    app.queue.tasks.retry(int(task_id), request.person.scope)
+    app.queue.start_workers()
+    return get_task(app, request, task_id)
+
+
+def get_log(app, request, task_id):
+    """What an attempt printed, from a byte offset on."""
+    row = app.queue.tasks.get(int(task_id), request.person.scope)
+    attempt = request.number("attempt", row["attempts"], 0, INTEGER_MAX)
+    if request.query.get("download") == "1":
+        text, _, _ = app.queue.logs.read(row["id"], attempt, 0, 2 * LOG_MAX_BYTES)
+        name = "task-%d-attempt-%d.txt" % (row["id"], attempt)
+        return Answer(200, text.encode("utf-8"), "text/plain; charset=utf-8",
+                      [("Content-Disposition", 'attachment; filename="%s"' % name)])
+    offset = request.number("offset", 0, 0, INTEGER_MAX)
+    text, following, cut = app.queue.logs.read(row["id"], attempt, offset)
+    complete = row["status"] != RUNNING or attempt < row["attempts"]
+    return json_answer({"attempt": attempt, "attempts": app.queue.logs.attempts(row["id"]),
+                        "offset": offset, "next": following, "text": text, "cut": cut,
+                        "complete": complete})
+
+
+def get_activity(app, request):
+    """What happened, newest first."""
+    task_id = request.number("task", None, 0, INTEGER_MAX)
+    if task_id is not None:
+        app.queue.tasks.get(task_id, request.person.scope)
+    rows, before = app.queue.activity.find(
+        request.person.scope, task_id, request.number("limit", PAGE_ROWS, 1, PAGE_ROWS_MAX),
+        request.number("cursor", None, 0, INTEGER_MAX))
+    names = {row["id"]: row["name"] for row in app.queue.database.all("SELECT id, name FROM user")}
+    return json_answer({"activity": [_activity_json(row, names) for row in rows],
+                        "next": None if before is None else str(before)})
+
+
+def _activity_json(row, names):
+    return {"id": row["id"], "at": iso(row["at"]), "event": row["event"], "task": row["task_id"],
+            "attempt": row["attempt"], "worker": row["worker_id"],
+            "owner": names.get(row["owner_id"]), "function": row["function"], "queue": row["queue"],
+            "waited": row["waited"], "seconds": row["seconds"], "cpu_seconds": row["cpu_seconds"],
+            "peak_memory": row["peak_memory"], "message": row["message"]}
+
+
+def get_workers(app, request):
+    """The worker processes; what they run only if one may know."""
+    def shown(row):
+        mine = request.person.is_admin or row["owner_id"] == request.person.id
+        return {"id": row["id"], "machine": row["machine"], "pid": row["pid"], "state": row["state"],
+                "mode": row["mode"], "started_at": iso(row["started_at"]),
+                "seen_at": iso(row["seen_at"]), "tasks": row["tasks"],
+                "task": row["task_id"] if mine else None,
+                "function": row["function"] if mine else None}
+    return json_answer({"workers": [shown(row) for row in app.queue.workers.rows()],
+                        "maximum": app.queue.settings.get("NbMaxWorker"),
+                        "service": app.queue.service.describe()})
+
+
+def get_settings(app, request):
+    """All settings with their bounds and where each value comes from."""
+    return json_answer({"settings": app.queue.settings.describe()})
+
+
+def patch_settings(app, request):
+    """Change settings; null means back to the default."""
+    app.queue.settings.change(request.object(tuple(SETTINGS)))
+    app.queue.start_workers()
+    return get_settings(app, request)
+
+
+def get_users(app, request):
+    """All users."""
+    return json_answer({"users": app.queue.accounts.users()})
+
+
+def post_users(app, request):
+    """Make a user."""
+    given = request.object(("name", "password", "role"))
+    user = app.queue.accounts.add_user(given.get("name"), given.get("password"), given.get("role", "user"))
+    return json_answer(user, 201, [("Location", "%sapi/users/%s" % (request.base, quote(user["name"])))])
+
+
+def patch_user(app, request, name):
+    """Change a user: admins anybody, others their own password."""
+    accounts, person = app.queue.accounts, request.person
+    own = name.lower() == person.name.lower()
+    if not own and not person.is_admin:
+        raise NotFound("There is no user %s." % shorten(name, 60))
+    given = request.object(("role", "password", "disabled", "current_password"))
+    if own and ("current_password" in given or not person.is_admin):
+        if not set(given) <= {"password", "current_password"}:
+            raise Denied("Only admins may change roles and disable users.")
+        check_password(given.get("password"), person.name)
+        user = accounts.change_own_password(person, given.get("current_password"), given["password"])
+        return json_answer(user, headers=_new_session_header(app, request))
+    if not isinstance(given.get("disabled", False), bool):
+        raise field_error("disabled", "must be true or false")
+    return json_answer(accounts.change_user(name, given.get("role"), given.get("password"),
+                                            given.get("disabled")))
+
+
+def _new_session_header(app, request):
+    """A changed password ends all sessions; whoever changed it gets a new one."""
+    if not request.cookie(app.cookie_name(request)):
+        return []
+    token = app.queue.accounts.open_session(app.queue.accounts.find(request.person.name))
+    return [("Set-Cookie", app.cookie(request, token, int(SESSION_SECONDS)))]
+
+
+def delete_user(app, request, name):
+    """Remove a user who owns no tasks."""
+    app.queue.accounts.delete_user(name)
+    return Answer(204)
+
+
+def get_tokens(app, request):
+    """One's own API tokens."""
+    return json_answer({"tokens": app.queue.accounts.tokens(request.person)})
+
+
+def post_tokens(app, request):
+    """A new API token, shown once."""
+    given = request.object(("name", "scope"))
+    token = app.queue.accounts.add_token(request.person.id, given.get("name"), given.get("scope", "user"))
+    return json_answer(token, 201)
+
+
+def delete_token(app, request, token_id):
+    """Revoke one of one's own tokens."""
+    app.queue.accounts.delete_token(request.person.id, int(token_id))
+    return Answer(204)
+
+
+# Application -----------------------------------------------------------------
+
+ANYONE, USER, ADMIN = "anyone", "user", "admin"
+ID, NAME = "([0-9]{1,15})", "([^/]{1,300})"
+
+ROUTES = [
+    ("GET", "/", get_page, ANYONE),
+    ("GET", "/static/" + NAME, get_static, ANYONE),
+    ("GET", "/healthz", get_health, ANYONE),
+    ("POST", "/api/setup", post_setup, ANYONE),
+    ("POST", "/api/session", post_session, ANYONE),
+    ("GET", "/api/session", get_session, USER),
+    ("DELETE", "/api/session", delete_session, USER),
+    ("GET", "/api/functions", get_functions, USER),
+    ("GET", "/api/tasks", get_tasks, USER),
+    ("POST", "/api/tasks", post_tasks, USER),
+    ("GET", "/api/tasks/" + ID, get_task, USER),
+    ("DELETE", "/api/tasks/" + ID, delete_task, USER),
+    ("POST", "/api/tasks/" + ID + "/cancel", cancel_task, USER),
+    ("POST", "/api/tasks/" + ID + "/retry", retry_task, USER),
+    ("GET", "/api/tasks/" + ID + "/log", get_log, USER),
+    ("GET", "/api/activity", get_activity, USER),
+    ("GET", "/api/workers", get_workers, USER),
+    ("GET", "/api/settings", get_settings, ADMIN),
+    ("PATCH", "/api/settings", patch_settings, ADMIN),
+    ("GET", "/api/users", get_users, ADMIN),
+    ("POST", "/api/users", post_users, ADMIN),
+    ("PATCH", "/api/users/" + NAME, patch_user, USER),
+    ("DELETE", "/api/users/" + NAME, delete_user, ADMIN),
+    ("GET", "/api/tokens", get_tokens, USER),
+    ("POST", "/api/tokens", post_tokens, USER),
+    ("DELETE", "/api/tokens/" + ID, delete_token, USER),
+]
+
+
+class Application:
+    """The WSGI callable of one queue."""
+
+    def __init__(self, queue):
+        self.queue = queue
+        self.static = StaticFiles(STATIC_FOLDER)
+        self._routes = [(method, re.compile(pattern), handler, who)
+                        for method, pattern, handler, who in ROUTES]
+        self._cache = {}                # key -> (data version, until, body, etag)
+
+    def __call__(self, environ, start_response):
+        request = Request(environ)
+        answer = self._answer(request)
+        body = b"" if request.method == "HEAD" else answer.body
+        headers = [*answer.headers, *SECURITY_HEADERS, ("Content-Length", str(len(answer.body)))]
+        start_response("%d %s" % (answer.status, STATUS_TITLES.get(answer.status, "Unknown")), headers)
+        return [body]
+
+    def cached(self, key, build):
+        """A JSON answer, built again only when anybody committed or a second has passed."""
+        version, now = self.queue.database.version_seen(), self.queue.database.clock.monotonic()
+        known = self._cache.get(key)
+        if known is None or known[0] != version or known[1] < now:
+            body = dump_json(build()).encode("utf-8")
+            known = (version, now + CACHE_SECONDS, body, entity_tag(body))
+            if len(self._cache) > 200:
+                self._cache.clear()
+            self._cache[key] = known
+        answer = Answer(200, known[2])
+        answer.tag = known[3]
+        return answer
+
+    def cookie_name(self, request):
+        """The session cookie's name; the prefix makes browsers insist on HTTPS."""
+        return "__Secure-jobqueue" if request.secure else "jobqueue"
+
+    def cookie(self, request, token, seconds):
+        """A Set-Cookie value."""
+        return "%s=%s; Path=%s; Max-Age=%d; HttpOnly; SameSite=Strict%s" % (
+            self.cookie_name(request), token, request.base, seconds, "; Secure" if request.secure else "")
+
+    def _answer(self, request):
+        try:
+            answer = self._route(request)
+            return self._with_tag(request, answer) if request.method in ("GET", "HEAD") else answer
+        except JobQueueError as error:
+            if error.status == 401:
+                error.extra = {"setup": not self.queue.accounts.has_admin()}
+                if error.extra["setup"]:
+                    self.queue.accounts.setup_code()
+            return problem(error)
+        except Exception:
+            import traceback
+            traceback.print_exc()
+            return problem(JobQueueError("Something went wrong here; the server's log says what."))
+
+    def _route(self, request):
+        method = "GET" if request.method == "HEAD" else request.method
+        allowed = []
+        for known, pattern, handler, who in self._routes:
+            match = pattern.fullmatch(request.path)
+            if match and known == method:
+                self._admit(request, who)
+                if request.person:
+                    self._tick()
+                return handler(self, request, *match.groups())
+            if match:
+                allowed.append(known)
+        if allowed:
+            raise NotAllowed("%s is not possible here; possible: %s."
+                             % (shorten(request.method, 20), ", ".join(allowed)))
+        raise NotFound("There is nothing at this address.")
+
+    def _admit(self, request, who):
+        if who == ANYONE:
+            return
+        request.person = self._identify(request)
+        if request.person is None:
+            raise Unauthorized("Please log in.")
+        if who == ADMIN and not request.person.is_admin:
+            raise Denied("Only admins may do this.")
+
+    def _identify(self, request):
+        """The Person of the API token if one is sent, else of the session cookie."""
+        token = request.bearer()
+        if token is not None:
+            return self.queue.accounts.person_of_token(token)
+        cookie = request.cookie(self.cookie_name(request))
+        if not cookie:
+            return None
+        person = self.queue.accounts.person_of_session(cookie)
+        if person and request.method not in ("GET", "HEAD"):
+            request.check_origin(strict=True)
+            if request.content_type != "application/json":
+                raise UnsupportedType("Send requests as application/json.")
+        return person
+
+    def _tick(self):
+        """Any request does the housekeeping, so that nothing waits for cron."""
+        with contextlib.suppress(JobQueueError):
+            self.queue.tick.maybe()
+
+    @staticmethod
+    def _with_tag(request, answer):
+        tag = getattr(answer, "tag", None)
+        if answer.status != 200 or (tag is None and any(name == "ETag" for name, _ in answer.headers)):
+            return answer
+        tag = tag or entity_tag(answer.body)
+        if request.header("If-None-Match") == tag:
+            answer = Answer(304)
+        answer.headers[0] = ("Cache-Control", "no-cache, private")
+        answer.headers.append(("ETag", tag))
+        return answer
+
+
+def entity_tag(body):
+    """An ETag that changes with the content."""
+    return '"%s"' % hashlib.sha256(body).hexdigest()[:20]
+
+
+_applications = {}                      # process id -> its Application, for `application`
+
+
+def application(environ, start_response):
+    """The WSGI callable for web servers that import this file."""
+    process = os.getpid()
+    if process not in _applications:
+        try:
+            _applications[process] = Application(JobQueue())
+        except JobQueueError as error:
+            answer = problem(error)
+            start_response("%d %s" % (answer.status, STATUS_TITLES[answer.status]), answer.headers)
+            return [answer.body]
+    return _applications[process](environ, start_response)
+
+
+# Servers ---------------------------------------------------------------------
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+REQUEST_LINE = re.compile(rb"([A-Z]{3,10}) (/[!-~]{0,8000}) HTTP/1\.([01])")
+HEADER_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
+
+
+class BadRequest(Exception):
+    """A request that the gate refuses: (status, words). The connection is closed after it."""
+
+
+class Head:
+    """The strictly parsed head of a request."""
+
+    def __init__(self, data, secure_hosts):
+        lines = data.split(b"\r\n")
+        if len(lines) > HEAD_MAX_LINES or b"\n" in data.replace(b"\r\n", b""):
+            raise BadRequest(431 if len(lines) > HEAD_MAX_LINES else 400, "The header is malformed.")
+        first = REQUEST_LINE.fullmatch(lines[0])
+        if not first:
+            raise BadRequest(400, "The request line is malformed.")
+        self.method = first[1].decode("ascii")
+        self.target = first[2].decode("ascii")
+        self.keep_alive = first[3] == b"1"
+        self.headers = {}
+        for line in lines[1:]:
+            self._add(line)
+        if self.method not in METHODS:
+            raise BadRequest(501, "This method is not known.")
+        self._check_host(secure_hosts, first[3] == b"1")
+        self.length = self._body_length()
+        if self.headers.get("connection", "").lower() == "close":
+            self.keep_alive = False
+
+    def _add(self, line):
+        match = HEADER_LINE.fullmatch(line)
+        if not match:
+            raise BadRequest(400, "A header line is malformed.")
+        name, value = match[1].decode("ascii").lower(), match[2].decode("latin-1").strip(" \t")
+        if "_" in name:
+            return                      # would look like another header to WSGI
+        if name in self.headers:
+            if name in ("content-length", "host", "content-type", "authorization"):
+                raise BadRequest(400, "A header is given twice.")
+            value = "%s%s%s" % (self.headers[name], "; " if name == "cookie" else ", ", value)
+        self.headers[name] = value
+
+    def _check_host(self, allowed, required):
+        host = self.headers.get("host")
+        if host is None:
+            if required:
+                raise BadRequest(400, "The Host header is missing.")
+            return
+        match = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?", host)
+        if not match:
+            raise BadRequest(400, "The Host header is malformed.")
+        if allowed and match[1].lower() not in allowed:
+            raise BadRequest(421, "This server is not known by that name; an admin can add it to "
+                                  "the setting host_names.")
+
+    def _body_length(self):
+        if "transfer-encoding" in self.headers:
+            raise BadRequest(411, "Send the body with a Content-Length.")
+        text = self.headers.get("content-length")
+        if text is None:
+            if self.method in ("POST", "PUT", "PATCH"):
+                raise BadRequest(411, "Send the body with a Content-Length.")
+            return 0
+        if not re.fullmatch("[0-9]{1,12}", text, re.ASCII):
+            raise BadRequest(400, "Content-Length must be a number.")
+        if int(text) > BODY_MAX_BYTES:
+            raise BadRequest(413, "The body is larger than %d bytes." % BODY_MAX_BYTES)
+        return int(text)
+
+    def environ(self, client, body, server):
+        """The WSGI environment for this request."""
+        import io
+        path, _, query = self.target.partition("?")
+        result = {
+            "REQUEST_METHOD": self.method, "SCRIPT_NAME": "", "QUERY_STRING": query,
+            "PATH_INFO": unquote(path, "latin-1"), "REQUEST_URI": self.target,
+            "REMOTE_ADDR": client, "SERVER_NAME": server[0], "SERVER_PORT": str(server[1]),
+            "SERVER_PROTOCOL": "HTTP/1.1", "wsgi.version": (1, 0), "wsgi.url_scheme": "http",
+            "wsgi.input": io.BytesIO(body), "wsgi.errors": sys.stderr, "wsgi.multithread": True,
+            "wsgi.multiprocess": False, "wsgi.run_once": False,
+            "CONTENT_TYPE": self.headers.get("content-type", ""), "CONTENT_LENGTH": str(self.length)}
+        for name, value in self.headers.items():
+            if name not in ("content-type", "content-length", "proxy"):
+                result["HTTP_" + name.upper().replace("-", "_")] = value
+        return result
+
+
+class Client:
+    """One connection: what has arrived, what is to be sent, and until when."""
+
+    def __init__(self, link, address, deadline):
+        self.link = link
+        self.address = address
+        self.arrived = bytearray()
+        self.head = None
+        self.body_start = 0
+        self.leaving = b""              # bytes still to be sent
+        self.keep = True
+        self.draining = False           # sent all, closed our side, waiting for theirs
+        self.deadline = deadline
+
+    def next_request(self, hosts):
+        """(head, body) once a whole request has arrived, else None; BadRequest if it is refused."""
+        if self.head is None:
+            end = self.arrived.find(b"\r\n\r\n")
+            if end < 0:
+                if len(self.arrived) > HEAD_MAX_BYTES or b"\n\n" in self.arrived:
+                    raise BadRequest(431 if len(self.arrived) > HEAD_MAX_BYTES else 400,
+                                     "The header is too large or malformed.")
+                return None
+            self.head = Head(bytes(self.arrived[:end]), hosts)
+            self.body_start = end + 4
+        end = self.body_start + self.head.length
+        if len(self.arrived) < end:
+            return None
+        head, body = self.head, bytes(self.arrived[self.body_start:end])
+        del self.arrived[:end]
+        self.head = None
+        return head, body
+
+
+class Server:
+    """The built-in web server: one thread reads requests whole, a few run the application.
+
+    A slow or silent client costs a socket, not a thread; only complete and well-formed
+    requests reach the application.
+    """
+
+    def __init__(self, app, host, port, clock=Clock):
+        import queue
+        import selectors
+        import socket
+        self._app = app
+        self._clock = clock
+        self._host = host
+        self._listener = socket.create_server((host, port), backlog=128,
+                                              family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        self._listener.setblocking(False)
+        self.address = self._listener.getsockname()[:2]
+        self._waker, self._wake_end = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._waker, selectors.EVENT_READ)
+        self._read, self._write = selectors.EVENT_READ, selectors.EVENT_WRITE
+        self._clients = set()
+        self._work = queue.SimpleQueue()
+        self._done = queue.SimpleQueue()
+        self._stopping = False
+
+    def run(self):
+        """Serve until `stop`; ends with open requests answered or dropped."""
+        for _ in range(SERVER_THREADS):
+            threading.Thread(target=self._run_requests, daemon=True).start()
+        next_sweep = 0.0
+        while not self._stopping:
+            for key, _ in self._selector.select(1.0):
+                self._handle(key.fileobj)
+            now = self._clock.monotonic()
+            if now >= next_sweep:
+                next_sweep = now + 1.0
+                self._sweep(now)
+        self._listener.close()
+
+    def stop(self):
+        """Make `run` return; may be called from a signal handler."""
+        self._stopping = True
+        with contextlib.suppress(OSError):
+            self._wake_end.send(b"x")
+
+    def hosts(self):
+        """The names under which this server may be asked for; None: any."""
+        names = tuple(self._app.queue.settings.get("host_names").lower().replace(",", " ").split())
+        if names or self._host in ("127.0.0.1", "::1", "localhost"):
+            return LOOPBACK_HOSTS + names
+        return None
+
+    def _handle(self, source):
+        if source is self._listener:
+            self._accept()
+        elif source is self._waker:
+            self._waker.recv(4096)
+            while not self._done.empty():
+                self._after_answer(self._done.get())
+        else:
+            client = self._selector.get_key(source).data
+            if client.leaving:
+                self._send(client)
+            else:
+                self._receive(client)
+
+    def _accept(self):
+        for _ in range(64):
+            try:
+                link, address = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:
+                self._make_room()       # out of descriptors, or the caller is gone already
+                return
+            link.setblocking(False)
+            with contextlib.suppress(OSError):
+                import socket
+                link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            client = Client(link, address[0], self._clock.monotonic() + HEAD_SECONDS)
+            self._clients.add(client)
+            self._selector.register(link, self._read, client)
+            if len(self._clients) > CONNECTIONS_MAX:
+                self._refuse(client, BadRequest(503, "Too many connections."))
+
+    def _make_room(self):
+        idle = [client for client in self._clients if not client.leaving and not client.arrived]
+        if idle:
+            self._close(min(idle, key=lambda client: client.deadline))
+        else:
+            self._clock.sleep(0.05)
+
+    def _receive(self, client):
+        try:
+            data = client.link.recv(65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._close(client)
+        elif not client.draining:
+            if not client.arrived:
+                client.deadline = self._clock.monotonic() + HEAD_SECONDS
+            client.arrived += data
+            self._look_for_request(client)
+
+    def _look_for_request(self, client):
+        had_head = client.head is not None
+        try:
+            found = client.next_request(self.hosts() if client.head is None else None)
+        except BadRequest as refusal:
+            self._refuse(client, refusal)
+            return
+        if found is None:
+            if client.head is not None and not had_head:
+                client.deadline = self._clock.monotonic() + BODY_SECONDS
+                if client.head.headers.get("expect", "").lower() == "100-continue":
+                    with contextlib.suppress(OSError):
+                        client.link.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            return
+        self._selector.unregister(client.link)
+        client.deadline = math.inf
+        self._work.put((client, *found))
+
+    def _run_requests(self):
+        while True:
+            client, head, body = self._work.get()
+            try:
+                client.leaving = self._respond(client, head, body)
+            except Exception:
+                import traceback
+                traceback.print_exc()
+                client.leaving, client.keep = b"", False
+            self._try_to_send(client)
+            self._done.put(client)
+            with contextlib.suppress(OSError):
+                self._wake_end.send(b"x")
+
+    def _respond(self, client, head, body):
+        sent = {}
+
+        def start_response(status, headers, _=None):
+            sent["status"], sent["headers"] = status, headers
+
+        environ = head.environ(client.address, body, self.address)
+        content = b"".join(self._app(environ, start_response))
+        client.keep = (head.keep_alive and not self._stopping and sent["status"] < "4"
+                       and len(self._clients) < CONNECTIONS_MAX * 3 // 4)
+        return compose(sent["status"], sent["headers"], client.keep) + content
+
+    @staticmethod
+    def _try_to_send(client):
+        try:
+            while client.leaving:
+                client.leaving = client.leaving[client.link.send(client.leaving):]
+        except BlockingIOError:
+            pass
+        except OSError:
+            client.leaving, client.keep = b"", False
+
+    def _after_answer(self, client):
+        """Back in the reading thread: send the rest, or wait for the next request."""
+        if client.leaving:
+            client.deadline = self._clock.monotonic() + SEND_SECONDS
+            self._selector.register(client.link, self._write, client)
+            return
+        client.deadline = self._clock.monotonic() + IDLE_CONNECTION_SECONDS
+        self._selector.register(client.link, self._read, client)
+        if not client.keep:
+            self._finish(client)
+        elif client.arrived:
+            self._look_for_request(client)
+
+    def _send(self, client):
+        self._try_to_send(client)
+        if not client.leaving:
+            self._selector.unregister(client.link)
+            self._after_answer(client)
+
+    def _refuse(self, client, refusal):
+        """Answer in the gate's own words and close."""
+        status, words = refusal.args
+        error = JobQueueError(words, retry_after=2 if status == 503 else None)
+        error.status, error.code = status, "bad_request" if status != 503 else "busy"
+        answer = problem(error)
+        headers = [*answer.headers, *SECURITY_HEADERS, ("Content-Length", str(len(answer.body)))]
+        client.leaving = compose("%d %s" % (status, STATUS_TITLES[status]), headers, False) + answer.body
+        client.keep = False
+        client.arrived.clear()
+        self._try_to_send(client)
+        self._selector.unregister(client.link)
+        self._after_answer(client)
+
+    def _finish(self, client):
+        """Close our side first and read on for a moment, so that the answer is not lost."""
+        import socket
+        client.draining = True
+        client.deadline = self._clock.monotonic() + 2.0
+        with contextlib.suppress(OSError):
+            client.link.shutdown(socket.SHUT_WR)
+
+    def _sweep(self, now):
+        for client in [client for client in self._clients if client.deadline < now]:
+            if client.arrived and not client.leaving and not client.draining:
+                self._refuse(client, BadRequest(408, "The request took too long."))
+            else:
+                self._close(client)
+
+    def _close(self, client):
+        self._clients.discard(client)
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(client.link)
+        client.link.close()
+
+
+def compose(status, headers, keep):
+    """The head of a response as bytes."""
+    lines = ["HTTP/1.1 " + status, "Date: " + http_date(time.time()),
+             "Connection: " + ("keep-alive" if keep else "close")]
+    lines += ["%s: %s" % pair for pair in headers]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
+
+
+def http_date(seconds):
+    """A time as HTTP writes it."""
+    parts = time.gmtime(seconds)
+    return "%s, %02d %s %d %02d:%02d:%02d GMT" % (
+        ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")[parts.tm_wday], parts.tm_mday,
+        ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")[parts.tm_mon - 1],
+        parts.tm_year, *parts[3:6])
+
+
+# Host ------------------------------------------------------------------------
+
+class Check:
+    """One line of what `check` says: how it is, in a site owner's words."""
+
+    def __init__(self, name, verdict, text):
+        self.name = name
+        self.verdict = verdict          # ok, note or bad
+        self.text = text
+
+
+def check_host(queue):
+    """What this host and this queue are like: a list of Checks."""
+    return [look(queue) for look in (
+        _check_python, _check_data, _check_journal, _check_integrity, _check_disk, _check_admin,
+        _check_functions, _check_workers, _check_oldest, _check_limits)]
+
+
+def _check_python(queue):
+    return Check("Python", "ok", "%s %d.%d.%d, SQLite %s"
+                 % (sys.executable, *sys.version_info[:3], sqlite3.sqlite_version))
+
+
+def _check_data(queue):
+    mode = stat.S_IMODE(queue.database.folder.stat().st_mode)
+    if mode & 0o077:
+        return Check("Data", "bad", "%s can be read by other users of this machine (mode %o): run "
+                     "chmod 700 on it" % (queue.database.folder, mode))
+    return Check("Data", "ok", str(queue.database.folder))
+
+
+def _check_journal(queue):
+    kind, size = file_system(queue.database.folder), queue.database.wal_bytes()
+    why = "local" if kind in LOCAL_FILE_SYSTEMS else "network or unknown"
+    text = "%s on %s (%s)" % (queue.database.journal.upper(), kind, why)
+    if size > WAL_ALARM_BYTES:
+        return Check("Journal", "bad", "%s; its log has grown to %d MB" % (text, size >> 20))
+    return Check("Journal", "ok", text)
+
+
+def _check_integrity(queue):
+    found = queue.database.value("PRAGMA quick_check(1)")
+    return Check("Database", "ok" if found == "ok" else "bad", "%s: %s, %.1f MB" % (
+        queue.database.path.name, "intact" if found == "ok" else found,
+        queue.database.path.stat().st_size / 1e6))
+
+
+def _check_disk(queue):
+    free = shutil.disk_usage(queue.database.folder).free
+    return Check("Disk", "ok" if free > 100e6 else "bad", "%.1f GB free" % (free / 1e9))
+
+
+def _check_admin(queue):
+    if queue.accounts.has_admin():
+        return Check("Admin", "ok", "%d users" % len(queue.accounts.users()))
+    return Check("Admin", "note", "none yet: open the page and use the code in %s"
+                 % (queue.database.folder / "setup-code.txt"))
+
+
+def _check_functions(queue):
+    queue.catalogue.refresh()
+    state = queue.catalogue.state()
+    if state["error"]:
+        return Check("Functions", "bad", "tasks.py cannot be read: %(message)s (%(file)s, line %(line)s)"
+                     % state["error"])
+    names = ", ".join(function["name"] for function in queue.catalogue.functions())
+    return Check("Functions", "ok", ("samples, until there is a tasks.py: " if state["samples"] else "") + names)
+
+
+def _check_workers(queue):
+    failure = recall(queue.database, ".start_failure")
+    if failure:
+        return Check("Workers", "bad", "%s at %s" % (failure["message"], iso(failure["at"])))
+    return Check("Workers", "ok", "%d of at most %d run" % (
+        len(queue.workers.rows()), queue.settings.get("NbMaxWorker")))
+
+
+def _check_oldest(queue):
+    oldest = queue.database.value("SELECT min(max(created_at, coalesce(run_at, 0))) FROM (SELECT * FROM task "
+                                  "INDEXED BY task_claim WHERE status=0 LIMIT 10000)")
+    if oldest is None:
+        return Check("Waiting", "ok", "no task is waiting")
+    seconds = max(0, queue.database.clock.now() - oldest)
+    return Check("Waiting", "ok" if seconds < 3600 else "note",
+                 "the oldest pending task waits since %d s" % seconds)
+
+
+def _check_limits(queue):
+    import resource
+    limits = {"processes": resource.RLIMIT_NPROC, "open files": resource.RLIMIT_NOFILE,
+              "memory": resource.RLIMIT_AS}
+    found = {name: resource.getrlimit(number)[0] for name, number in limits.items()}
+    return Check("Limits", "ok", ", ".join("%s %s" % (
+        name, "unlimited" if value == resource.RLIM_INFINITY else value) for name, value in found.items()))
+
+
+def repair_journal(folder):
+    """Choose the journal mode that is safe on the file system that `folder` is on now.
+
+    Everything must be stopped: the exclusive lock that changing it needs proves that.
+    """
+    path = find_database(folder)
+    kind = file_system(folder)
+    mode = "wal" if kind in LOCAL_FILE_SYSTEMS else "truncate"
+    link = Connection(path)
+    try:
+        found = link.value("PRAGMA journal_mode=%s" % mode.upper())
+    except sqlite3.Error as error:
+        raise storage_error(error, path) from error
+    finally:
+        link.close()
+    if found != mode:
+        raise SetupError("SQLite could not change to %s; it stays at %s." % (mode, found))
+    write_private(folder / "journal.json",
+                  dump_json({"mode": mode, "file_system": kind, "machine": machine_name()}))
+    return mode
+
+
+# Command line ----------------------------------------------------------------
+
+EXIT_AWAITED_FAILED, EXIT_TIMED_OUT = 3, 124
+
+
+def cmd_serve(queue, options):
+    """Run the built-in web server until interrupted."""
+    try:
+        server = Server(Application(queue), options.host, options.port)
+    except OSError as error:
+        raise SetupError("Port %d on %s cannot be used: %s. Choose another with --port."
+                         % (options.port, options.host, error.strerror)) from None
+    host, port = server.address
+    address = "http://%s:%d/" % ("[%s]" % host if ":" in host else host, port)
+    if queue.accounts.has_admin():
+        say("jobqueue %s is at %s" % (VERSION, address))
+    else:
+        say("jobqueue %s is at %s\nOpen this link to make the first admin; it works once, for an hour:\n\n"
+            "    %s#setup=%s\n" % (VERSION, address, address, queue.accounts.setup_code()))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: server.stop())
+    threading.Thread(target=_tick_for_ever, args=(queue,), daemon=True).start()
+    server.run()
+    say("stopped; workers go on until their tasks are done")
+    return 0
+
+
+def _tick_for_ever(queue):
+    while True:
+        try:
+            queue.tick.run()
+        except JobQueueError as error:
+            complain(error.detail)
+        queue.database.clock.sleep(TICK_SECONDS)
+
+
+def cmd_add(queue, options):
+    """Add a task and print its id."""
+    queue.catalogue.refresh()
+    function = queue.catalogue.get(options.function)
+    request = {"function": function["name"], "arguments": _typed_arguments(function, options.argument)}
+    for name in ("priority", "delay", "run_at", "queue", "max_retries", "retry_delay", "retry_backoff",
+                 "timeout", "on_crash"):
+        if getattr(options, name) is not None:
+            request[name] = getattr(options, name)
+    owner = queue.accounts.find(options.owner) if options.owner else queue.accounts.default_owner()
+    ids = queue.add([request], owner["id"])
+    show(options, {"ids": ids}, "\n".join(map(str, ids)))
+    return 0
+
+
+def _typed_arguments(function, texts):
+    properties = function["schema"]["properties"]
+    arguments = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise field_error(text, "must be written as name=value")
+        if name not in properties and not function["schema"].get("additionalProperties"):
+            raise field_error("arguments." + name, "is not known here; known are %s"
+                              % (", ".join(properties) or "none"))
+        arguments[name] = parse_text(properties.get(name, {}), value, "arguments." + name)
+    return arguments
+
+
+def cmd_list(queue, options):
+    """Print tasks, newest first."""
+    wanted = Filter(queue.accounts.find(options.owner)["id"] if options.owner else None,
+                    _wanted_statuses(options.status), options.function, options.queue)
+    rows, _ = queue.tasks.find(wanted, options.limit)
+    tasks = [task_json(row, listed=True) for row in rows]
+    show(options, {"tasks": tasks, "service": queue.service.describe()}, table(
+        ("ID", "STATUS", "OWNER", "FUNCTION", "WHAT"),
+        [(task["id"], _status_text(task), task["owner"], task["function"], shorten(task["summary"], 60))
+         for task in tasks]))
+    return 0
+
+
+def _status_text(task):
+    return "%s (%s)" % (task["status"], task["reason"]) if task["reason"] else task["status"]
+
+
+def cmd_show(queue, options):
+    """Print one task."""
+    task = queue.get_json(options.id)
+    lines = ["%-15s %s" % (name, value if isinstance(value, str) else dump_json(value))
+             for name, value in task.items() if value not in (None, [], False)]
+    show(options, task, "\n".join(lines))
+    return 0
+
+
+def cmd_wait(queue, options):
+    """Wait until a task has finished; exit code 3 if it did not succeed, 124 after --timeout."""
+    try:
+        task = queue.get(options.id).wait(options.timeout)
+    except TimeoutError as error:
+        complain("%s" % error)
+        return EXIT_TIMED_OUT
+    show(options, task._values, _status_text(task._values))
+    return 0 if task.status == "succeeded" else EXIT_AWAITED_FAILED
+
+
+def cmd_log(queue, options):
+    """Print what a task's last attempt printed, or that of --attempt."""
+    row = queue.tasks.get(options.id)
+    attempt = row["attempts"] if options.attempt is None else options.attempt
+    text, _, _ = queue.logs.read(row["id"], attempt, 0, 2 * LOG_MAX_BYTES)
+    show(options, {"attempt": attempt, "text": text}, text.rstrip("\n"))
+    return 0
+
+
+def cmd_cancel(queue, options):
+    """Cancel a task."""
+    queue.tasks.cancel(options.id)
+    return 0
+
+
+def cmd_retry(queue, options):
+    """Make a failed or cancelled task pending again."""
+    queue.tasks.retry(options.id)
+    queue.start_workers()
+    return 0
+
+
+def cmd_delete(queue, options):
+    """Remove a task."""
+    queue.tasks.delete(options.id)
+    return 0
+
+
+def cmd_settings(queue, options):
+    """Print all settings, print one, or change one."""
+    if options.name is not None and options.name not in SETTINGS:
+        raise field_error(options.name, "is not a setting; known are %s" % ", ".join(SETTINGS))
+    if options.value is not None:
+        queue.settings.change({options.name: SETTINGS[options.name].parse(options.value)})
+        queue.start_workers()
+    rows = [row for row in queue.settings.describe() if options.name in (None, row["name"])]
+    if options.name is not None:
+        show(options, rows[0], str(rows[0]["value"]))
+    else:
+        show(options, {"settings": rows}, table(
+            ("NAME", "VALUE", "FROM", "WHAT IT IS FOR"),
+            [(row["name"], row["value"], row["from"], row["help"]) for row in rows]))
+    return 0
+
+
+def cmd_user(queue, options):
+    """Add, list, enable, disable users; change a password (read from the terminal or standard input)."""
+    accounts = queue.accounts
+    if options.action == "list":
+        users = accounts.users()
+        show(options, {"users": users}, table(("NAME", "ROLE", "DISABLED", "LAST SEEN"), [
+            (user["name"], user["role"], "yes" if user["disabled"] else "", user["last_seen_at"] or "")
+            for user in users]))
+        return 0
+    if options.name is None:
+        raise field_error("NAME", "is missing")
+    if options.action == "add":
+        accounts.add_user(options.name, read_password(), "admin" if options.admin else "user")
+    elif options.action == "password":
+        accounts.change_user(options.name, password=read_password())
+    else:
+        accounts.change_user(options.name, disabled=options.action == "disable")
+    return 0
+
+
+def cmd_token(queue, options):
+    """Add, list or delete API tokens of a user; a new one is printed once."""
+    row = queue.accounts.find(options.owner) if options.owner else queue.accounts.default_owner()
+    if options.action == "add":
+        token = queue.accounts.add_token(row["id"], options.name)
+        show(options, token, token["token"])
+    elif options.action == "delete":
+        if not (options.name or "").isdigit():
+            raise field_error("ID", "must be the number of a token, see: token list")
+        queue.accounts.delete_token(row["id"], int(options.name))
+    else:
+        tokens = queue.accounts.tokens(row)
+        show(options, {"tokens": tokens}, table(("ID", "NAME", "SCOPE", "LAST USED"), [
+            (token["id"], token["name"], token["scope"], token["last_used_at"] or "") for token in tokens]))
+    return 0
+
+
+def cmd_tick(queue, options):
+    """Do the housekeeping once: bury dead workers, promote, start workers."""
+    queue.tick.run()
+    return 0
+
+
+def cmd_workers(queue, options):
+    """Print the worker processes."""
+    rows = queue.workers.rows()
+    names = ("id", "machine", "pid", "state", "mode", "tasks", "task_id", "function")
+    show(options, {"workers": [{name: row[name] for name in names} for row in rows],
+                   "maximum": queue.settings.get("NbMaxWorker")},
+         table([name.upper() for name in names],
+               [["" if row[name] is None else row[name] for name in names] for row in rows]))
+    return 0
+
+
+def cmd_check(queue, options):
+    """Say what this host and this queue are like; exit code 1 if something is bad."""
+    checks = check_host(queue)
+    show(options, {"checks": [vars(check) for check in checks]},
+         "\n".join("%-5s %-10s %s" % (check.verdict, check.name, check.text) for check in checks))
+    return 1 if any(check.verdict == "bad" for check in checks) else 0
+
+
+COMMANDS = {
+    "serve": (cmd_serve, [
+        (("--host",), {"default": "127.0.0.1", "help": "address to listen on (127.0.0.1)"}),
+        (("--port",), {"type": int, "default": 8000, "help": "port to listen on (8000)"})]),
+    "add": (cmd_add, [
+        (("function",), {"metavar": "FUNCTION"}),
+        (("argument",), {"metavar": "name=value", "nargs": "*"}),
+        (("--priority",), {"type": int, "metavar": "N", "help": "-100..100, larger first"}),
+        (("--delay",), {"type": float, "metavar": "SECONDS"}),
+        (("--run-at",), {"metavar": "TIME", "help": "such as 2026-01-31T12:00:00Z"}),
+        (("--queue",), {"metavar": "NAME"}),
+        (("--owner",), {"metavar": "USER"}),
+        (("--max-retries",), {"type": int, "metavar": "N"}),
+        (("--retry-delay",), {"type": float, "metavar": "SECONDS"}),
+        (("--retry-backoff",), {"type": float, "metavar": "FACTOR"}),
+        (("--timeout",), {"type": float, "metavar": "SECONDS"}),
+        (("--on-crash",), {"choices": ["retry", "fail"]})]),
+    "list": (cmd_list, [
+        (("--status",), {"metavar": "STATUS[,STATUS]"}),
+        (("--function",), {"metavar": "NAME"}),
+        (("--queue",), {"metavar": "NAME"}),
+        (("--owner",), {"metavar": "USER"}),
+        (("--limit",), {"type": int, "default": PAGE_ROWS, "metavar": "N"})]),
+    "show": (cmd_show, [(("id",), {"type": int})]),
+    "wait": (cmd_wait, [(("id",), {"type": int}),
+                        (("--timeout",), {"type": float, "metavar": "SECONDS"})]),
+    "log": (cmd_log, [(("id",), {"type": int}), (("--attempt",), {"type": int, "metavar": "N"})]),
+    "cancel": (cmd_cancel, [(("id",), {"type": int})]),
+    "retry": (cmd_retry, [(("id",), {"type": int})]),
+    "delete": (cmd_delete, [(("id",), {"type": int})]),
+    "settings": (cmd_settings, [(("name",), {"nargs": "?"}), (("value",), {"nargs": "?"})]),
+    "user": (cmd_user, [
+        (("action",), {"choices": ["add", "list", "disable", "enable", "password"]}),
+        (("name",), {"nargs": "?"}),
+        (("--admin",), {"action": "store_true", "help": "with add: an admin"})]),
+    "token": (cmd_token, [
+        (("action",), {"choices": ["add", "list", "delete"]}),
+        (("name",), {"nargs": "?", "help": "a name for a new token, or the id of one to delete"}),
+        (("--owner",), {"metavar": "USER"})]),
+    "workers": (cmd_workers, []),
+    "tick": (cmd_tick, []),
+    "check": (cmd_check, [(("--repair",), {"action": "store_true", "help":
+                          "with everything stopped: choose the journal mode for this file system"})]),
+}
+
+
+def command_parser():
+    """The parser of all commands."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--data", metavar="DIR", help="data folder (default: data beside jobqueue.py)")
+    common.add_argument("--json", action="store_true", help="print JSON")
+    parser = argparse.ArgumentParser(
+        prog="jobqueue.py", description="Background jobs for a web site on a cheap shared host.",
+        epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 the awaited task failed, 4 not found, "
+               "5 refused, 75 busy, 124 wait timed out.")
+    parser.add_argument("--version", action="version", version="jobqueue " + VERSION)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name, (function, arguments) in COMMANDS.items():
+        help_text = function.__doc__.splitlines()[0]
+        sub = commands.add_parser(name, parents=[common], help=help_text, description=help_text,
+                                  allow_abbrev=False)
+        for names, details in arguments:
+            sub.add_argument(*names, **details)
+    return parser
+
+
+def show(options, value, text):
+    """Print a result: `value` as JSON if that was asked for, else `text`."""
+    shown = json.dumps(value, indent=2, ensure_ascii=False, default=jsonable) if options.json else text
+    if shown:
+        say(shown)
+
+
+def say(text):
+    """Print to standard output at once, whatever its encoding."""
+    stream = sys.stdout
+    encoding = stream.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
+
+
+def complain(text):
+    """A message for a person, on standard error."""
+    print("jobqueue: " + text.encode("ascii", "backslashreplace").decode("ascii"), file=sys.stderr, flush=True)
+
+
+def table(titles, rows):
+    """Columns of text, each as wide as its widest cell."""
+    rows = [titles] + [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(titles))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+
+def read_password():
+    """A password from the terminal, asked twice, or the first line of standard input."""
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().rstrip("\n")
+    import getpass
+    password = getpass.getpass("Password: ")
+    if getpass.getpass("Again: ") != password:
+        raise field_error("password", "was typed differently the second time")
+    return password
+
+
+def main(arguments=None):
+    """Run one command; returns its exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version")):
+        arguments = ["serve", *arguments]
+    options = command_parser().parse_args(arguments)
+    os.umask(0o077)
+    try:
+        if options.command == "check" and options.repair:
+            say("journal mode: " + repair_journal(data_folder(options.data)))
+        queue = JobQueue(options.data)
+        return COMMANDS[options.command][0](queue, options)
+    except JobQueueError as error:
+        complain(error.detail)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

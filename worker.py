@@ -1,0 +1,1393 @@
+#!/usr/bin/env python3
+"""The worker of jobqueue: claims tasks, has its runner run them, records how they ended.
+
+    python3 worker.py                 for cron: work on what is there for at most 50 s
+    python3 worker.py --service       for hosts with always-on processes: never ends by itself
+    python3 worker.py --verbose       say what happens
+
+Workers are started by adding a task; nobody needs to start one by hand. A worker never runs
+the owner's code: its child, the runner, does, and the runner never touches the database. When
+the worker dies the kernel ends the runner, and whoever ticks next sees both dead by their lock.
+
+Contents (each section uses only the sections above it)
+    Constants   limits and times
+    Samples     functions to try while there is no tasks.py
+    Catalogue   from a signature to a JSON Schema and back to Python values
+    Commands    programs as functions
+    Requests    HTTP requests as functions
+    Runner      the child's side: runs one attempt after another
+    Log         what an attempt prints, on its way to the database
+    Child       the worker's side of its runner: pipes, life line, signals
+    Worker      the loop: claim, hand over, wait, record
+    Entry       python3 worker.py
+"""
+import argparse
+import codecs
+import contextlib
+import importlib
+import json
+import os
+import re
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+import typing
+from datetime import date, datetime, time as clock_time
+from enum import Enum
+from inspect import Parameter, getdoc, signature
+from pathlib import Path
+
+import jobqueue
+from jobqueue import (Fail, JobQueue, JobQueueError, Logs, Outcome, RetryAfter, TaskContext,
+                      declared, dump_json, remember, storable)
+
+
+# Constants -------------------------------------------------------------------
+
+LINE_MAX_BYTES = 1 << 20                # one message between worker and runner
+RUNNER_START_SECONDS = 120.0            # big imports
+GRACE_SECONDS = 5.0                     # from TERM to KILL
+CRON_SECONDS = 50.0
+STORE_SECONDS = 1.0                     # how often log and progress reach the database
+LOOK_SECONDS = 1.0                      # how often a running task's cancel flag is looked at
+CHECK_SECONDS = 1.0                     # how often a worker asks itself whether to leave
+IDLE_POLL_SECONDS = (0.005, 0.1)        # from just now to a while ago
+IDLE_POLL_ROLLBACK_SECONDS = 1.0
+BROKEN_RETRY_SECONDS = 60.0
+PROGRESS_SECONDS = 0.2
+PIECE_BYTES = 64 << 10
+WORKER_PATIENCE_SECONDS = 45.0          # less than the self-fence
+ANSWER_MAX_BYTES = 1 << 20              # of an HTTP request
+REQUEST_SECONDS = 30.0                  # for each read of an HTTP answer
+
+
+# Samples ---------------------------------------------------------------------
+
+def declare_samples():
+    """Functions to try the page with; gone once there is a tasks.py."""
+    @jobqueue.task
+    def add(a: int, b: int, seconds: float = 0) -> int:
+        """Add two numbers, slowly if you like.
+
+        Args:
+            a: the first number
+            b: the second number
+            seconds: how long to think about it
+        """
+        print("adding %d and %d" % (a, b))
+        time.sleep(seconds)
+        return a + b
+
+    @jobqueue.task
+    def count_down(start: int = 10, style: typing.Literal["numbers", "words"] = "numbers") -> str:
+        """Count down once a second, and say how far it is."""
+        words = "zero one two three four five six seven eight nine ten".split()
+        for left in range(start, 0, -1):
+            print(words[left] if style == "words" and left < len(words) else left, flush=True)
+            jobqueue.current_task().progress(start - left, start, "%d to go" % left)
+            time.sleep(1)
+        return "lift-off"
+
+    @jobqueue.task(max_retries=2, retry_delay=5)
+    def stumble(times: int = 1) -> str:
+        """Fail a few times before it works, to see errors and retries."""
+        attempt = jobqueue.current_task().attempt
+        if attempt <= times:
+            raise ValueError("attempt %d of %d stumbles" % (attempt, times + 1))
+        return "up again"
+
+
+# Catalogue -------------------------------------------------------------------
+
+SIMPLE_TYPES = {str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "number"},
+                bool: {"type": "boolean"}, list: {"type": "array"}, tuple: {"type": "array"},
+                set: {"type": "array"}, dict: {"type": "object"}, Path: {"type": "string"},
+                date: {"type": "string", "format": "date"},
+                datetime: {"type": "string", "format": "date-time"},
+                clock_time: {"type": "string", "format": "time"}}
+
+
+def type_schema(kind):
+    """The schema of a type hint; {} (a text field) for what is not understood."""
+    with contextlib.suppress(TypeError):
+        if kind in SIMPLE_TYPES:
+            return dict(SIMPLE_TYPES[kind])
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return {"enum": json.loads(dump_json(list(kind)))}
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Literal:
+        return {"enum": list(inner)}
+    if is_union(origin):
+        return union_schema(inner)
+    if origin in (list, set, tuple) and inner:
+        return {"type": "array", "items": type_schema(inner[0])}
+    return dict(SIMPLE_TYPES.get(origin, {}))
+
+
+def is_union(origin):
+    """True for Optional[X], Union[X, Y] and X | Y."""
+    return origin is typing.Union or getattr(origin, "__name__", "") == "UnionType"
+
+
+def union_schema(members):
+    """X | None may also be null; of several types only a text field can hold all."""
+    others = [member for member in members if member is not type(None)]
+    if len(others) != 1:
+        return {}
+    schema = type_schema(others[0])
+    if len(others) < len(members) and "enum" in schema:
+        schema["enum"] = schema["enum"] + [None]
+    elif len(others) < len(members) and "type" in schema:
+        schema["type"] = [schema["type"], "null"]
+    return schema
+
+
+def to_python(kind, value):
+    """A JSON value as the type hint wants it."""
+    if value is None or kind in (None, Parameter.empty):
+        return value
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if is_union(origin):
+        others = [member for member in inner if member is not type(None)]
+        return to_python(others[0], value) if len(others) == 1 else value
+    if origin in (list, set, tuple) and inner:
+        return origin(to_python(inner[0], item) for item in value)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return next((member for member in kind if value in (member.value, member.name)), value)
+    if kind is datetime:
+        return datetime.fromisoformat(re.sub("[zZ]$", "+00:00", value))
+    if kind in (date, clock_time):
+        return kind.fromisoformat(value)
+    if kind in (int, float, Path, set, tuple):
+        return kind(value)
+    return value
+
+
+class Parameters:
+    """A function's parameters: their type hints, defaults and documentation."""
+
+    def __init__(self, function):
+        self.function = function
+        self.kinds, self.defaults, self.open = {}, {}, False
+        if function.parameters is None:
+            self._read_signature(function.target)
+        else:
+            for name, given in function.parameters.items():
+                self._add(name, *split_parameter(given))
+
+    def schema(self):
+        """JSON Schema 2020-12 of the arguments."""
+        helps = parameter_help(getdoc(self.function.target) or "") if self.function.kind == "python" else {}
+        properties = {name: self._property(name, helps.get(name)) for name in self.kinds}
+        return {"type": "object", "properties": properties,
+                "required": [name for name in self.kinds if name not in self.defaults],
+                "additionalProperties": self.open}
+
+    def convert(self, arguments):
+        """JSON arguments as Python values."""
+        return {name: to_python(self.kinds.get(name), value) for name, value in arguments.items()}
+
+    def _read_signature(self, target):
+        hints = type_hints(target)
+        for name, parameter in signature(target).parameters.items():
+            if parameter.kind is Parameter.VAR_KEYWORD:
+                self.open = True
+            elif parameter.kind is not Parameter.VAR_POSITIONAL:
+                self._add(name, hints.get(name, Parameter.empty), parameter.default)
+
+    def _add(self, name, kind, default):
+        if kind is Parameter.empty and default not in (Parameter.empty, None):
+            kind = type(default)
+        self.kinds[name] = kind
+        if default is not Parameter.empty:
+            self.defaults[name] = default
+
+    def _property(self, name, text):
+        schema = {} if self.kinds[name] is Parameter.empty else type_schema(self.kinds[name])
+        if name in self.defaults:
+            with contextlib.suppress(TypeError, ValueError):
+                schema["default"] = json.loads(dump_json(self.defaults[name]))
+            if schema.get("default", 0) is None and schema.get("type", "") is not None:
+                schema = make_nullable(schema)
+        if jobqueue.SECRET_NAME.search(name) and "string" in schema.get("type", ()):
+            schema["format"] = "password"
+        if self.function.kind == "command" and schema.get("type") == "string" \
+                and stands_alone(self.function.target, name):
+            schema.update(pattern="(?s)(?!-).*", patternMessage='must not begin with "-"')
+        if text:
+            schema["description"] = text
+        return schema
+
+
+def make_nullable(schema):
+    """The schema that also allows null, because the default is None."""
+    if isinstance(schema.get("type"), str):
+        return {**schema, "type": [schema["type"], "null"]}
+    if "enum" in schema and None not in schema["enum"]:
+        return {**schema, "enum": schema["enum"] + [None]}
+    return schema if schema.keys() - {"default"} else {**schema, "type": ["string", "null"]}
+
+
+def split_parameter(given):
+    """(type, default) of a parameter that command and http_request were given."""
+    if isinstance(given, type) or typing.get_origin(given) is not None:
+        return given, Parameter.empty
+    return Parameter.empty if given is None else type(given), given
+
+
+def stands_alone(arguments, name):
+    """True if a value would be a whole argument that the program could take for an option."""
+    return any(part == "{%s}" % name and "--" not in arguments[:place]
+               for place, part in enumerate(arguments))
+
+
+def type_hints(target):
+    """{name: type} of a function; hints that cannot be evaluated are left out."""
+    try:
+        return typing.get_type_hints(target)
+    except Exception:                   # the owner's code: anything can happen in it
+        names = getattr(target, "__globals__", {})
+        hints = {name: evaluate_hint(hint, names)
+                 for name, hint in getattr(target, "__annotations__", {}).items()}
+        return {name: hint for name, hint in hints.items() if hint is not Parameter.empty}
+
+
+def evaluate_hint(hint, names):
+    """A type hint that may be a text, such as "int | None" on a Python that has no |."""
+    if not isinstance(hint, str):
+        return hint
+    plain, optional = re.subn(r"\s*\|\s*None\s*$|^\s*None\s*\|\s*", "", hint)
+    try:
+        kind = eval(plain, dict(names))  # the owner's own source, as typing evaluates it
+    except Exception:
+        return Parameter.empty
+    return typing.Optional[kind] if optional else kind
+
+
+def parameter_help(text):
+    """{parameter: help} from a docstring in the style of Google, NumPy or Sphinx."""
+    found = dict(re.findall(r"^\s*:param (?:\w+ )?(\w+):\s*(.+)$", text, re.MULTILINE))
+    section = re.search(r"^(?:Args|Arguments|Parameters):?\n(?:-+\n)?((?:[ \t]*\S.*\n?|\n(?=[ \t]))+)",
+                        text, re.MULTILINE)
+    if section:
+        found.update(re.findall(r"^\s*(\w+)\s*(?:\([^)]*\))?\s*:\s+(.+)$", section[1], re.MULTILINE))
+        found.update(re.findall(r"^(\w+)(?:\s*:.*)?\n[ \t]+(\S.*)$", section[1], re.MULTILINE))
+    return {name: line.strip() for name, line in found.items()}
+
+
+def describe(function):
+    """A function as the catalogue keeps it."""
+    text = getdoc(function.target) if function.kind == "python" else None
+    title, _, rest = (text or "").strip().partition("\n")
+    description = re.split(r"^\s*(?:Args|Arguments|Parameters|Returns|Raises|Yields|Examples?):?\s*$|^\s*:\w+",
+                           rest.strip(), flags=re.MULTILINE)[0].strip()
+    return {"name": function.name, "title": title or function.name.replace("_", " "),
+            "description": description, "schema": Parameters(function).schema(),
+            "options": function.options, "who": function.who}
+
+
+def read_functions():
+    """Import tasks.py and announce what it declares, or what is wrong with it."""
+    samples = not jobqueue.TASKS_FILE.exists()
+    try:
+        if samples:
+            declare_samples()
+        else:
+            sys.path.insert(0, str(jobqueue.HOME))
+            importlib.import_module("tasks")
+        functions = [describe(function) for function in declared.values()]
+        return {"functions": functions, "error": None, "samples": samples, "files": loaded_files()}
+    except BaseException as error:      # SystemExit in tasks.py must be told as well
+        return {"error": explain_import(error), "samples": samples, "files": loaded_files()}
+
+
+def loaded_files():
+    """The owner's files that were imported: when one changes, so may the functions."""
+    ours = {str(jobqueue.HOME / "jobqueue.py"), str(jobqueue.WORKER_FILE)}
+    files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
+    return sorted(name for name in files - ours if name.startswith(str(jobqueue.HOME) + os.sep))
+
+
+def explain_import(error):
+    """What is wrong with tasks.py, where: {"message", "file", "line"}."""
+    file, line = getattr(error, "filename", None), getattr(error, "lineno", None)
+    if not isinstance(error, SyntaxError) or not file:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__)
+                  if frame.filename.startswith(str(jobqueue.HOME) + os.sep)
+                  and not frame.filename.endswith(("worker.py", "jobqueue.py"))]
+        file, line = (frames[-1].filename, frames[-1].lineno) if frames else (None, None)
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    return {"message": storable("%s: %s" % (type(error).__name__, message))[:500],
+            "file": os.path.relpath(file, jobqueue.HOME) if file else None, "line": line}
+
+
+# Commands --------------------------------------------------------------------
+
+class CommandFailed(Exception):
+    """A program ended with an exit code other than 0."""
+
+
+def run_command(function, arguments, context):
+    """Run a program with the arguments in their places; no shell."""
+    parts = [piece for part in function.target for piece in fill_part(part, arguments)]
+    environment = {**os.environ, "JOBQUEUE_TASK_ID": str(context.id),
+                   "JOBQUEUE_ATTEMPT": str(context.attempt), "JOBQUEUE_CLAIM": context.claim}
+    ended = subprocess.run(parts, stdin=subprocess.DEVNULL, env=environment, check=False)
+    if ended.returncode < 0:
+        raise CommandFailed("%s was ended by signal %d" % (parts[0], -ended.returncode))
+    if ended.returncode:
+        raise CommandFailed("%s ended with exit code %d" % (parts[0], ended.returncode))
+    return {"exit_code": 0}
+
+
+def fill_part(part, arguments):
+    """One argument of a command with its values; a list alone becomes several, null none."""
+    alone = re.fullmatch(r"\{([A-Za-z_]\w*)\}", part)
+    if alone and alone[1] in arguments:
+        value = arguments[alone[1]]
+        if value is None:
+            return []
+        return [as_word(item) for item in value] if isinstance(value, (list, tuple, set)) else [as_word(value)]
+    return [re.sub(r"\{([A-Za-z_]\w*)\}", lambda match: as_word(arguments.get(match[1])), part)]
+
+
+def as_word(value):
+    """A value as programs read it."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = value if isinstance(value, str) else dump_json(value)
+    return text[1:-1] if text.startswith('"') and not isinstance(value, str) else text
+
+
+# Requests --------------------------------------------------------------------
+
+def run_request(function, arguments, context):
+    """Send an HTTP request; the answer is the result. 4xx fails for good, 429 and 5xx may be retried."""
+    import urllib.request
+    request = build_request(function.target, arguments, context)
+    opener = urllib.request.OpenerDirector()    # no proxies of the environment, no ftp: or file:
+    for handler in ("HTTPHandler", "HTTPSHandler", "HTTPDefaultErrorHandler", "HTTPErrorProcessor",
+                    "HTTPRedirectHandler"):
+        opener.add_handler(getattr(urllib.request, handler)())
+    try:
+        with opener.open(request, timeout=REQUEST_SECONDS) as answer:
+            return read_answer(answer)
+    except urllib.request.HTTPError as error:
+        judge_status(error)
+
+
+def build_request(target, arguments, context):
+    """The urllib Request: places filled, the other arguments as query or JSON body."""
+    from urllib.parse import quote, urlencode
+    from urllib.request import Request
+    used = set(re.findall(r"\{(\w+)\}", target["address"]))
+    address = re.sub(r"\{(\w+)\}", lambda match: quote(as_word(arguments.get(match[1])), safe=""),
+                     target["address"])
+    rest = {name: value for name, value in arguments.items() if name not in used}
+    headers = {"User-Agent": "jobqueue/" + jobqueue.VERSION,
+               "Idempotency-Key": "task-%d" % context.id, **target["headers"]}
+    body = None
+    if target["method"] in ("GET", "HEAD", "DELETE"):
+        words = urlencode({name: as_word(value) for name, value in rest.items()})
+        address += ("&" if "?" in address else "?") + words if words else ""
+    else:
+        body = dump_json(rest).encode("utf-8")
+        headers["Content-Type"] = "application/json"
+    return Request(address, body, headers, method=target["method"])
+
+
+def read_answer(answer):
+    """An HTTP answer's content: JSON if it says so, else text."""
+    data = answer.read(ANSWER_MAX_BYTES + 1)
+    if len(data) > ANSWER_MAX_BYTES // 2:
+        raise Fail("the answer is larger than %d bytes" % (ANSWER_MAX_BYTES // 2))
+    if "json" in answer.headers.get("Content-Type", ""):
+        with contextlib.suppress(ValueError):
+            return json.loads(data)
+    return data.decode("utf-8", "replace") or None
+
+
+def judge_status(error):
+    """Raise what an HTTP error status means for the task."""
+    print(error.read(4096).decode("utf-8", "replace"))
+    message = "the server answered %d %s" % (error.code, error.reason)
+    pause = error.headers.get("Retry-After", "")
+    if error.code in (429, 503) and pause.isdigit():
+        raise RetryAfter(int(pause), message)
+    if error.code < 500 and error.code not in (408, 425, 429):
+        raise Fail(message)
+    raise CommandFailed(message)
+
+
+# Runner ----------------------------------------------------------------------
+
+RUN_KINDS = {"command": run_command, "http_request": run_request}
+
+
+def arm_lifeline(end):
+    """Have the kernel kill this whole process group once the worker's end is closed."""
+    import fcntl
+    os.set_inheritable(end, False)
+    try:
+        fcntl.fcntl(end, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(end, 10, signal.SIGKILL)    # F_SETSIG of Linux
+        fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC | os.O_NONBLOCK)
+    except OSError:
+        watch_lifeline(end)
+    ready = select.poll()
+    ready.register(end, select.POLLIN | select.POLLHUP)
+    if ready.poll(0):
+        os._exit(0)                     # it was closed before we were armed
+
+
+def watch_lifeline(end):
+    """Where the kernel cannot kill us: a thread that waits for the end of file."""
+    import threading
+
+    def wait():
+        os.set_blocking(end, True)
+        os.read(end, 1)
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+    threading.Thread(target=wait, daemon=True).start()
+
+
+class Runner:
+    """Runs one attempt after another as the worker hands them over; knows no database."""
+
+    def __init__(self, channel, data):
+        self._channel = channel
+        self._data = data
+        self._pid = os.getpid()
+        self._arrived = b""
+        self._descriptors = []
+        self._null = os.open(os.devnull, os.O_RDWR)
+        self._parameters = {}
+        self._next_report = 0.0
+
+    def run(self):
+        """Announce the functions, then run what comes until the channel ends."""
+        self._send({"announce": read_functions()})
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")
+        while True:
+            message = self._receive()
+            if message is None:
+                return 0
+            self._attempt(message)
+
+    def _attempt(self, order):
+        self._print_to(self._descriptors.pop(0))
+        context = TaskContext(order["id"], order["owner"], order["attempt"], order["crashes"], order["claim"],
+                              self._data, self._report, self._enqueue)
+        TaskContext.running = context
+        self._claim, self._unsent = order["claim"], None
+        before = usage()
+        outcome = self._outcome(order, context)
+        TaskContext.running = None
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        self._print_to(self._null)
+        after = usage()
+        outcome.update(cpu_seconds=round(after[0] - before[0], 6), peak_memory=after[1], report=self._unsent)
+        self._send_outcome(outcome)
+
+    def _outcome(self, order, context):
+        function = declared.get(order["function"])
+        if function is None:
+            return {"kind": "unknown_function"}
+        try:
+            result = self._call(function, order["arguments"], context)
+            return {"kind": "succeeded", "result": dump_json(result)}
+        except RetryAfter as error:
+            return {**told(error, "error"), "retry_after": max(0.0, error.seconds)}
+        except Fail as error:
+            return told(error, "fail")
+        except BaseException as error:  # whatever the owner's code raises is that attempt's error
+            return told(error, "error")
+
+    def _call(self, function, arguments, context):
+        if function.name not in self._parameters:
+            self._parameters[function.name] = Parameters(function)
+        values = self._parameters[function.name].convert(arguments)
+        if function.kind != "python":
+            defaults = self._parameters[function.name].defaults
+            return RUN_KINDS[function.kind](function, {**defaults, **values}, context)
+        return function.target(**values)
+
+    def _send_outcome(self, outcome):
+        try:
+            self._send({"claim": self._claim, "outcome": outcome})
+        except ValueError:
+            self._send({"claim": self._claim, "outcome": {
+                "kind": "fail", "error_type": "ValueError",
+                "error_message": "the result is larger than %d bytes" % LINE_MAX_BYTES}})
+
+    def _print_to(self, descriptor):
+        os.dup2(descriptor, 1)
+        os.dup2(descriptor, 2)
+        if descriptor != self._null:
+            os.close(descriptor)
+
+    def _report(self, progress, message):
+        """Pass progress on, but not more often than anybody could see."""
+        report = {"progress": progress, "message": message and storable(str(message))[:500]}
+        if time.monotonic() < self._next_report:
+            self._unsent = report
+            return
+        self._next_report = time.monotonic() + PROGRESS_SECONDS
+        self._unsent = None
+        self._send({"claim": self._claim, "report": report})
+
+    def _enqueue(self, requests):
+        """Add tasks through the worker, in lines that are short enough, all or none."""
+        part, size = [], 0
+        for request in requests:
+            length = len(dump_json(request))
+            if part and size + length > LINE_MAX_BYTES // 4:
+                self._send({"claim": self._claim, "enqueue": part, "more": True})
+                part, size = [], 0
+            part.append(request)
+            size += length
+        self._send({"claim": self._claim, "enqueue": part, "more": False})
+        answer = self._receive()
+        if answer is None:
+            os._exit(1)
+        if "refused" in answer:
+            raise jobqueue.Invalid(answer["refused"], answer["errors"])
+        return answer["ids"]
+
+    def _send(self, message):
+        if os.getpid() != self._pid:
+            raise RuntimeError("this process is a fork of the runner; only the runner itself can report")
+        line = dump_json(message).encode("utf-8") + b"\n"
+        if len(line) > LINE_MAX_BYTES:
+            raise ValueError("a message of %d bytes is too long" % len(line))
+        self._channel.sendall(line)
+
+    def _receive(self):
+        """The next message, or None once the worker is gone; descriptors are put aside."""
+        while b"\n" not in self._arrived:
+            data, descriptors, _, _ = socket.recv_fds(self._channel, 1 << 16, 4)
+            self._descriptors += descriptors
+            if not data:
+                return None
+            self._arrived += data
+        line, _, self._arrived = self._arrived.partition(b"\n")
+        return json.loads(line)
+
+
+def told(error, kind):
+    """An exception as an outcome: type, message, and the traceback below our own frames."""
+    frames = error.__traceback__
+    while frames and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    text = "".join(traceback.format_exception(type(error), error, frames))
+    if not text.startswith("Traceback "):
+        text = "Traceback (most recent call last):\n" + text
+    return {"kind": kind, "error_type": type(error).__name__, "error_message": storable(str(error))[:4000],
+            "traceback": storable(text)[-100_000:]}
+
+
+def usage():
+    """(CPU seconds so far with ended children, peak memory in bytes)"""
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    scale = 1 if sys.platform == "darwin" else 1024
+    cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+    return cpu, max(own.ru_maxrss, children.ru_maxrss) * scale
+
+
+# Log -------------------------------------------------------------------------
+
+class LogBuffer:
+    """What one attempt printed since it was last stored; never more than LOG_MAX_BYTES."""
+
+    def __init__(self):
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self._waiting = bytearray()     # not yet decoded
+        self.start = 0                  # offset of what waits
+
+    def add(self, data):
+        """Take what was printed; of a flood only the latest is kept."""
+        self._waiting += data
+        excess = len(self._waiting) - jobqueue.LOG_MAX_BYTES
+        if excess > 0 and self.start > 0:
+            excess += jobqueue.LOG_MAX_BYTES // 2
+            del self._waiting[:excess]
+            self.start += excess
+
+    @property
+    def is_full(self):
+        """True if it should be stored before more is read."""
+        return len(self._waiting) >= jobqueue.LOG_MAX_BYTES and self.start == 0
+
+    def __bool__(self):
+        return bool(self._waiting)
+
+    def pieces(self, final=False):
+        """[(offset, text)] of what waits, which is then forgotten."""
+        text = self._decoder.decode(bytes(self._waiting), final)
+        self._waiting.clear()
+        return self.cut(storable(text))
+
+    def cut(self, text):
+        """[(offset, piece)] of a text that follows what is stored."""
+        found = []
+        for place in range(0, len(text), PIECE_BYTES):
+            piece = text[place:place + PIECE_BYTES]
+            found.append((self.start, piece))
+            self.start += len(piece.encode("utf-8"))
+        return found
+
+
+# Child -----------------------------------------------------------------------
+
+class Child:
+    """The worker's side of its runner: pipes, life line, signals, death certificate."""
+
+    def __init__(self, data, lock):
+        ours, theirs = socket.socketpair()
+        lifeline, self._lifeline = os.pipe()
+        passed = (theirs.fileno(), lifeline, lock)
+        self.process = subprocess.Popen(
+            [sys.executable, str(jobqueue.WORKER_FILE), "--runner", *map(str, passed), "--data", str(data)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            pass_fds=passed, start_new_session=True, cwd=str(jobqueue.HOME))
+        theirs.close()
+        os.close(lifeline)
+        ours.setblocking(False)
+        self._channel = ours
+        self._arrived = b""
+        self._leaving = b""
+        self._log_end = None
+        self._poll = select.poll()
+        self._poll.register(ours, select.POLLIN)
+        self.started = time.monotonic()
+        self.ready = False
+        self.ended = False              # the channel is closed or broke the rules
+        self.tasks = 0
+        self.memory = 0                 # peak, in bytes
+        self.files = {}
+        self.death = None               # (exit code or -signal, cpu seconds, peak memory)
+
+    def hand_over(self, order):
+        """Send an attempt to run, with a new log pipe of its own."""
+        self._log_end, theirs = os.pipe()
+        os.set_blocking(self._log_end, False)
+        self._poll.register(self._log_end, select.POLLIN)
+        line = dump_json(order).encode("utf-8") + b"\n"
+        try:
+            sent = socket.send_fds(self._channel, [line], [theirs])
+            self._leaving = line[sent:]
+        except OSError:
+            self.ended = True           # its death is noticed by whoever waits for it
+        finally:
+            os.close(theirs)
+        self._want_to_write()
+
+    def reply(self, message):
+        """Answer the runner."""
+        self._leaving += dump_json(message).encode("utf-8") + b"\n"
+        self._flush()
+
+    def watch(self, descriptor):
+        """Wake up for this as well."""
+        self._poll.register(descriptor, select.POLLIN)
+
+    def wait(self, seconds):
+        """Wait until something happens, `seconds` at most."""
+        for descriptor, _ in self._poll.poll(max(0, seconds) * 1000):
+            if descriptor == self._channel.fileno() and self._leaving:
+                self._flush()
+
+    def messages(self):
+        """What the runner said; anything against the rules ends it."""
+        self._fill()
+        while not self.ended or self._arrived:
+            line, newline, rest = self._arrived.partition(b"\n")
+            if not newline:
+                break
+            self._arrived = rest
+            try:
+                message = json.loads(line)
+                if not isinstance(message, dict):
+                    raise ValueError("not an object")
+            except ValueError:
+                self.ended = True
+                return
+            yield message
+
+    def read_log(self):
+        """What was printed since, 1 MiB at most."""
+        data = b""
+        while self._log_end is not None and len(data) < jobqueue.LOG_MAX_BYTES:
+            try:
+                piece = os.read(self._log_end, PIECE_BYTES)
+            except BlockingIOError:
+                break
+            if not piece:
+                self.close_log()
+                break
+            data += piece
+        return data
+
+    @property
+    def log_is_open(self):
+        """True while somebody could still print into this attempt's log."""
+        return self._log_end is not None
+
+    def close_log(self):
+        """Read no more of this attempt's log."""
+        if self._log_end is not None:
+            self._poll.unregister(self._log_end)
+            os.close(self._log_end)
+            self._log_end = None
+
+    def is_dead(self):
+        """True once the runner has ended; the rest of its group is then killed and it is collected."""
+        if self.death is None:
+            found = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None:
+                return False
+            self.signal(signal.SIGKILL)
+            _, status, used = os.wait4(self.process.pid, 0)
+            code = os.waitstatus_to_exitcode(status)
+            self.process.returncode = code
+            scale = 1 if sys.platform == "darwin" else 1024
+            self.death = (code, used.ru_utime + used.ru_stime, used.ru_maxrss * scale)
+        return True
+
+    def signal(self, number):
+        """Send a signal to the runner's whole group; only while its leader is not collected."""
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, number)
+
+    def end(self):
+        """Kill the group and wait for the runner; everything is closed afterwards."""
+        if self.death is None:
+            self.signal(signal.SIGKILL)
+            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+            self.is_dead()
+        self.close_log()
+        self._channel.close()
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+            self._lifeline = None
+
+    def _fill(self):
+        """Read the channel until it has no more or a line is too long."""
+        while not self.ended:
+            try:
+                data = self._channel.recv(1 << 16)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            self.ended = not data
+            self._arrived += data
+            if len(data) < 1 << 16:
+                if len(self._arrived) > LINE_MAX_BYTES and b"\n" not in self._arrived[:LINE_MAX_BYTES]:
+                    self.ended = True
+                return
+
+    def _flush(self):
+        try:
+            while self._leaving:
+                self._leaving = self._leaving[self._channel.send(self._leaving):]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.ended, self._leaving = True, b""
+        self._want_to_write()
+
+    def _want_to_write(self):
+        events = select.POLLIN | (select.POLLOUT if self._leaving else 0)
+        self._poll.modify(self._channel, events)
+
+
+# Worker ----------------------------------------------------------------------
+
+class Attempt:
+    """The attempt a worker has claimed: its row, its log, and why it is being ended, if it is."""
+
+    def __init__(self, row, now):
+        self.row = row
+        self.id = row["id"]
+        self.claim = row["claim"]
+        self.started = now              # monotonic
+        self.renewed = now
+        self.stored = now
+        self.looked = now
+        self.log = LogBuffer()
+        self.report = None              # progress not stored yet
+        self.outcome = None             # what the runner said
+        self.trace = None
+        self.requests = []              # tasks it is adding, until the last part came
+        self.ending = None              # kind of outcome if we end it
+        self.why = None
+        self.killed_at = None
+
+    def end(self, kind, message=None):
+        """Have it ended, for the first reason that comes."""
+        if self.ending is None:
+            self.ending, self.why = kind, message
+
+
+class Worker:
+    """Claims, hands over, waits, records; one thread, one runner."""
+
+    def __init__(self, queue, mode, verbose=False, seconds=None):
+        self._queue = queue
+        self._database = queue.database
+        self._clock = queue.database.clock
+        self._mode = mode
+        self._verbose = verbose
+        now = self._clock.monotonic()
+        self._until = None if seconds is None else now + seconds
+        self._born = self._last_work = now
+        self._child = None
+        self._attempt = None
+        self._stopping = None           # why it will leave
+        self._signals = 0
+        self._stopped_at = None
+        self._tasks = 0
+        self._state = "idle"
+        self._seen_version = None
+        self._next_due = None
+        self._next_check = self._next_say = 0.0
+        self._broken_at = None
+        self._code = jobqueue.file_stamps([jobqueue.WORKER_FILE, jobqueue.HOME / "jobqueue.py"])
+        self._wake_end, self._waker = socket.socketpair()
+
+    def run(self, row=None, lock=None):
+        """Work until there is a reason to leave; returns the exit code."""
+        if not self._take_place(row, lock):
+            return 0
+        try:
+            self._catch_signals()
+            self._start_runner()
+            while not self._has_left():
+                self._step()
+        finally:
+            self._say("leaves: %s" % self._stopping)
+            self._leave_for_good()
+        return 0
+
+    # Arriving and leaving
+
+    def _take_place(self, row, lock):
+        if row is not None and self._arrive(row, lock):
+            return True
+        with self._database.transaction(durable=False) as transaction:
+            made = self._queue.workers.reserve(transaction, self._mode)
+        return bool(made) and self._arrive(*made[0])
+
+    def _arrive(self, row, lock):
+        path = self._queue.workers.locks / lock
+        handle, proven = jobqueue.take_lock(path)
+        if self._queue.workers.arrive(row, lock, proven, os.getpid()):
+            self._id, self._lock_name, self._lock = row, lock, handle
+            self._say("worker %d is here" % row)
+            return True
+        self._queue.workers.remove_lock(lock, handle)
+        return False
+
+    def _catch_signals(self):
+        self._wake_end.setblocking(False)
+        self._waker.setblocking(False)
+        signal.set_wakeup_fd(self._wake_end.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number, _):
+        self._signals += 1
+
+    def _has_left(self):
+        """True once the row is gone because there is a reason to go and nothing is running."""
+        if self._attempt is not None:
+            return False
+        if self._stopping:
+            return True
+        return self._is_idle_for_good() and self._left_nothing_behind()
+
+    def _is_idle_for_good(self):
+        if self._mode == "service":
+            return False
+        now, settings = self._clock.monotonic(), self._queue.settings
+        if self._mode == "cron":
+            return self._child.ready and self._next_due is not None
+        if now - self._last_work < settings.get("linger"):
+            return False
+        soon = self._clock.now() + settings.get("linger_due")
+        return not self._queue.claims.due_within(self._database, soon)
+
+    def _left_nothing_behind(self):
+        """Leave in one transaction that finds nothing to claim, so that no add counts on us."""
+        with self._database.transaction(durable=False) as transaction:
+            self._queue.claims.promote(transaction, self._clock.now())
+            if self._queue.claims.claimable(transaction, 1):
+                self._seen_version = None
+                return False
+            self._queue.workers.leave(transaction, self._id, "idle", self._tasks)
+        self._stopping = "idle"
+        return True
+
+    def _leave_for_good(self):
+        if self._child:
+            self._child.end()
+        with contextlib.suppress(JobQueueError):
+            with self._database.transaction(durable=False) as transaction:
+                self._queue.workers.leave(transaction, self._id, self._stopping or "error", self._tasks)
+            self._queue.workers.remove_lock(self._lock_name, self._lock)
+            if self._mode == "detached" and self._stopping == "limit":
+                self._queue.workers.start_needed()
+
+    # The loop
+
+    def _step(self):
+        """One round: keep what must be kept alive, then wait for the runner or look for work."""
+        self._heed_signals()
+        self._check_self()
+        if self._attempt:
+            self._watch_attempt()
+        elif not self._child.ready:
+            self._await_runner()
+        elif not self._claim_next():
+            self._rest()
+
+    def _heed_signals(self):
+        """Asked to stop: let the running task end for a moment, at the second signal end it."""
+        if not self._signals:
+            return
+        with contextlib.suppress(BlockingIOError):
+            self._waker.recv(100)
+        now = self._clock.monotonic()
+        self._stopping = self._stopping or "stopped by a signal"
+        self._stopped_at = self._stopped_at or now
+        if self._attempt and (now - self._stopped_at > GRACE_SECONDS or self._signals > 1):
+            self._attempt.end("interrupted", "the worker was stopped")
+
+    def _check_self(self):
+        """Once a second: tick, say that we live, see whether there is a reason to leave."""
+        now = self._clock.monotonic()
+        if now < self._next_check:
+            return
+        self._next_check = now + CHECK_SECONDS
+        self._queue.tick.maybe()
+        if now >= self._next_say:
+            self._next_say = now + jobqueue.RENEW_SECONDS
+            self._say_state(self._state)
+        if not self._stopping:
+            self._stopping = self._reason_to_leave(now)
+
+    def _reason_to_leave(self, now):
+        settings = self._queue.settings
+        if self._until is not None and now > self._until:
+            return "limit"
+        if now - self._born > settings.get("worker_seconds") and self._mode != "service":
+            return "limit"
+        if jobqueue.file_stamps(self._code) != self._code:
+            return "limit"
+        if self._queue.workers.place(self._database, self._id) > settings.get("NbMaxWorker"):
+            return "too many workers"
+        return None
+
+    def _say_state(self, state):
+        with self._database.transaction(durable=False) as transaction:
+            self._set_state(transaction, state)
+
+    def _set_state(self, transaction, state):
+        self._state = state
+        if not self._queue.workers.say(transaction, self._id, state, self._tasks):
+            self._stopping = self._stopping or "its row is gone"
+
+    # Looking for work
+
+    def _claim_next(self):
+        """Claim a task if there may be one; True if one is running now."""
+        version = self._database.others_version()
+        now = self._clock.now()
+        if version == self._seen_version and now < self._next_due:
+            return False
+        self._seen_version = version
+        claims = self._queue.claims
+        if not claims.claimable(self._database, 1) and not claims.due_within(self._database, now):
+            self._next_due = self._next_look(now)
+            return False
+        if self._runner_is_stale():
+            self._start_runner()
+            return True
+        with self._database.transaction(durable=False) as transaction:
+            row = claims.claim(transaction, self._id, self._clock.now())
+            if row:
+                self._set_state(transaction, "busy")
+        if row is None:
+            self._next_due = self._next_look(now)
+            return False
+        self._begin(row)
+        return True
+
+    def _next_look(self, now):
+        """When something becomes due by itself, an hour at most."""
+        due = self._database.value("SELECT run_at FROM task INDEXED BY task_due WHERE status=5 "
+                                   "ORDER BY run_at LIMIT 1")
+        return min(now + 3600, due) if due is not None else now + 3600
+
+    def _rest(self):
+        """Wait a little before looking again: briefly at first, longer later."""
+        idle = self._clock.monotonic() - self._last_work
+        least, most = IDLE_POLL_SECONDS
+        pause = least if idle < 1 else min(most, least * idle ** 2)
+        if self._database.journal != "wal":
+            pause = IDLE_POLL_ROLLBACK_SECONDS
+        self._child.wait(pause)
+        for _ in self._child.messages():
+            self._child.ended = True    # it has no business to speak now
+        if self._child.ended or self._child.is_dead():
+            self._start_runner()
+
+    # The runner
+
+    def _start_runner(self):
+        if self._child:
+            self._child.end()
+        self._child = Child(self._database.folder, self._lock)
+        self._child.watch(self._waker.fileno())
+
+    def _await_runner(self):
+        """Claim nothing before the runner has said what it can run."""
+        self._child.wait(0.2)
+        for message in self._child.messages():
+            if "announce" in message:
+                self._take_announcement(message["announce"])
+                return
+        if self._child.ended or self._child.is_dead():
+            self._runner_failed("the process that runs the functions ended at its start")
+        elif self._clock.monotonic() - self._child.started > RUNNER_START_SECONDS:
+            self._runner_failed("importing tasks.py took longer than %d s" % RUNNER_START_SECONDS)
+
+    def _take_announcement(self, announcement):
+        self._queue.catalogue.store(announcement)
+        self._child.files = self._queue.catalogue.state()["files"]
+        if announcement.get("error"):
+            self._wait_for_better_code()
+        else:
+            self._child.ready = True
+            self._seen_version, self._next_due = None, self._clock.now()
+
+    def _runner_failed(self, message):
+        self._queue.catalogue.store({"error": {"message": message, "file": "tasks.py", "line": None}})
+        self._child.files = self._queue.catalogue.state()["files"]
+        self._wait_for_better_code()
+
+    def _wait_for_better_code(self):
+        """tasks.py cannot be read: try again when it changes, or after a while."""
+        files, until = self._child.files, self._clock.monotonic() + BROKEN_RETRY_SECONDS
+        self._child.end()
+        while (self._clock.monotonic() < until and jobqueue.file_stamps(files) == files
+               and not self._stopping and not self._signals):
+            if self._is_idle_for_good() and self._left_nothing_behind():
+                return
+            self._check_self()
+            self._clock.sleep(0.5)
+        self._heed_signals()
+        if not self._stopping:
+            self._start_runner()
+
+    def _runner_is_stale(self):
+        """True if the next task should get a fresh runner."""
+        child, settings = self._child, self._queue.settings
+        if child.tasks >= settings.get("runner_tasks") or child.ended or child.log_is_open:
+            return True
+        if child.memory > settings.get("runner_memory") << 20:
+            return True
+        return jobqueue.file_stamps(child.files) != child.files
+
+    # One attempt
+
+    def _begin(self, row):
+        """Hand a claimed task over to the runner."""
+        self._say("task %d (%s), attempt %d" % (row["id"], row["function"], row["attempts"]))
+        if row["on_crash"] == "fail":   # it must be known to have begun even after a power cut
+            with self._database.transaction(durable=True) as transaction:
+                self._queue.claims.renew(transaction, row["id"], row["claim"], self._clock.now())
+        self._attempt = Attempt(row, self._clock.monotonic())
+        self._child.tasks += 1
+        self._child.hand_over({
+            "id": row["id"], "owner": row["owner"], "attempt": row["attempts"], "crashes": row["crashes"],
+            "claim": row["claim"], "function": row["function"], "arguments": json.loads(row["arguments"])})
+
+    def _watch_attempt(self):
+        """Wait for the runner and see to everything that has its time."""
+        attempt, now = self._attempt, self._clock.monotonic()
+        self._child.wait(self._seconds_to_wait(attempt, now))
+        self._take_messages(attempt)
+        attempt.log.add(self._child.read_log())
+        if attempt.outcome is not None or self._child.ended or attempt.ending:
+            self._maybe_finish(attempt)
+        if self._attempt is attempt:
+            self._keep(attempt, self._clock.monotonic())
+
+    @staticmethod
+    def _seconds_to_wait(attempt, now):
+        if attempt.ending:
+            return 0.05
+        return max(0.0, min(1.0, attempt.started + attempt.row["timeout"] - now))
+
+    def _take_messages(self, attempt):
+        for message in self._child.messages():
+            if message.get("claim") != attempt.claim or attempt.outcome is not None:
+                self._child.ended = True
+                return
+            if "outcome" in message:
+                attempt.outcome = message["outcome"]
+                attempt.report = attempt.outcome.get("report") or attempt.report
+            elif "report" in message:
+                attempt.report = message["report"]
+            elif "enqueue" in message:
+                self._add_tasks(attempt, message)
+            else:
+                self._child.ended = True
+
+    def _add_tasks(self, attempt, message):
+        """Add what the function enqueues, at once and for the same owner."""
+        attempt.requests += message["enqueue"]
+        if message["more"]:
+            return
+        requests, attempt.requests = attempt.requests, []
+        try:
+            ids = self._queue.add(requests, attempt.row["owner_id"])
+            self._child.reply({"ids": ids})
+        except JobQueueError as error:
+            self._child.reply({"refused": error.detail, "errors": error.errors})
+
+    def _keep(self, attempt, now):
+        """Renew, store what was printed, see whether it is to be ended."""
+        if now - attempt.renewed > jobqueue.SELF_FENCE_SECONDS:
+            attempt.end("lost")
+        if now - attempt.started > attempt.row["timeout"]:
+            attempt.end("timeout", "ran longer than %g s" % attempt.row["timeout"])
+        if now - attempt.looked > LOOK_SECONDS:
+            attempt.looked = now
+            self._look_for_cancel(attempt)
+        due = now - attempt.stored > STORE_SECONDS and (attempt.log or attempt.report)
+        if now - attempt.renewed > jobqueue.RENEW_SECONDS or due or attempt.log.is_full:
+            self._store(attempt, now)
+        if attempt.ending:
+            self._kill(attempt, now)
+
+    def _look_for_cancel(self, attempt):
+        version = self._database.others_version()
+        if version == self._seen_version:
+            return
+        self._seen_version = version
+        asked = self._queue.claims.cancel_asked(self._database, attempt.id, attempt.claim)
+        if asked is None:
+            attempt.end("lost")
+        elif asked:
+            attempt.end("cancelled", "cancelled while it ran")
+
+    def _store(self, attempt, now):
+        """Renew the claim and store log and progress, all under the fence."""
+        with self._database.transaction(durable=False) as transaction:
+            if self._queue.claims.renew(transaction, attempt.id, attempt.claim, self._clock.now()):
+                self._write_log(transaction, attempt)
+                attempt.renewed = now
+            else:
+                attempt.end("lost")
+        attempt.stored = now
+
+    def _write_log(self, transaction, attempt, final=False):
+        for start, text in attempt.log.pieces(final):
+            Logs.append(transaction, attempt.id, attempt.row["attempts"], start, text)
+        if attempt.report:
+            self._queue.claims.report(transaction, attempt.id, attempt.claim,
+                                      attempt.report["progress"], attempt.report["message"])
+            attempt.report = None
+
+    def _kill(self, attempt, now):
+        if attempt.killed_at is None:
+            attempt.killed_at = now
+            self._say("task %d is ended: %s" % (attempt.id, attempt.ending))
+            self._child.signal(signal.SIGKILL if attempt.ending == "lost" else signal.SIGTERM)
+        elif now - attempt.killed_at > GRACE_SECONDS:
+            self._child.signal(signal.SIGKILL)
+
+    def _maybe_finish(self, attempt):
+        """Finish if there is an outcome, or if the runner is dead; one in the pipe wins."""
+        if attempt.outcome is not None and not (attempt.ending == "lost"):
+            self._finish(attempt, self._runner_outcome(attempt))
+            return
+        if self._child.ended and attempt.ending is None and not self._child.is_dead():
+            attempt.end("crashed", "the process that ran it broke off")
+        if not self._child.is_dead():
+            return
+        self._take_messages(attempt)
+        attempt.log.add(self._child.read_log())
+        if attempt.outcome is not None and attempt.ending != "lost":
+            self._finish(attempt, self._runner_outcome(attempt))
+        else:
+            self._finish(attempt, self._death_outcome(attempt))
+
+    def _runner_outcome(self, attempt):
+        said = attempt.outcome
+        self._child.memory = said.get("peak_memory") or 0
+        attempt.trace = said.get("traceback")
+        return Outcome(said["kind"], said.get("result"), said.get("error_type"), said.get("error_message"),
+                       said.get("retry_after"), self._clock.monotonic() - attempt.started,
+                       said.get("cpu_seconds"), said.get("peak_memory"))
+
+    def _death_outcome(self, attempt):
+        code, cpu, memory = self._child.death
+        kind = attempt.ending or "crashed"
+        died = "signal %d" % -code if code < 0 else "exit code %d" % code
+        message = attempt.why or "the process that ran it ended with %s" % died
+        types = {"timeout": "Timeout", "crashed": "Crashed", "interrupted": "Interrupted"}
+        return Outcome(kind, None, types.get(kind), message if kind in types else None, None,
+                       self._clock.monotonic() - attempt.started, cpu, memory)
+
+    def _finish(self, attempt, outcome):
+        """Record the outcome and, if the runner is still good, claim the next task with it."""
+        straggler = self._child.death is None and self._child.log_is_open
+        if straggler:
+            attempt.log.add(self._child.read_log())
+        fresh = self._child.death is not None or self._child.log_is_open or self._runner_is_stale()
+        self._tasks += 1
+        row = None
+        if attempt.ending != "lost":
+            row = self._record(attempt, outcome, None if fresh or self._stopping else self._id)
+        self._attempt = None
+        self._last_work = self._clock.monotonic()
+        if fresh:
+            self._start_runner()
+        if row:
+            self._begin(row)
+
+    def _record(self, attempt, outcome, claim_for):
+        """End the attempt and claim the next task in one transaction; alone if that fails."""
+        try:
+            return self._record_once(attempt, outcome, claim_for)
+        except jobqueue.Busy:
+            raise
+        except Exception as error:
+            self._say("recording task %d: %s" % (attempt.id, error))
+        try:
+            return self._record_once(attempt, outcome, None)
+        except jobqueue.Busy:
+            raise
+        except Exception as error:
+            told_why = "its outcome could not be stored: %s" % error
+        attempt.trace, attempt.report = None, None
+        return self._record_once(attempt, Outcome("fail", error_type="StorageError", error_message=told_why), None)
+
+    def _record_once(self, attempt, outcome, claim_for):
+        with self._database.transaction(durable=False) as transaction:
+            now = self._clock.now()
+            if outcome.kind == "unknown_function":
+                self._record_unknown(transaction, attempt, now)
+            else:
+                self._write_ending(transaction, attempt)
+                self._queue.claims.end(transaction, attempt.id, attempt.claim, outcome, now)
+            row = claim_for and self._queue.claims.claim(transaction, claim_for, now)
+            if not row:
+                self._set_state(transaction, "idle" if not self._stopping else "stopping")
+            return row
+
+    def _write_ending(self, transaction, attempt):
+        if self._queue.claims.cancel_asked(transaction, attempt.id, attempt.claim) is None:
+            return
+        self._write_log(transaction, attempt, final=True)
+        if attempt.trace:
+            for start, text in attempt.log.cut(attempt.trace):
+                Logs.append(transaction, attempt.id, attempt.row["attempts"], start, text)
+
+    def _record_unknown(self, transaction, attempt, now):
+        """A function that is missing: wait for it for a while, then fail."""
+        claims, reason = self._queue.claims, "unknown_function"
+        first = claims.first_put_back(transaction, attempt.id, reason)
+        if first is not None and now - first > jobqueue.UNKNOWN_FUNCTION_SECONDS:
+            message = "tasks.py does not declare %s" % attempt.row["function"]
+            claims.end(transaction, attempt.id, attempt.claim,
+                       Outcome(reason, error_type="UnknownFunction", error_message=message), now)
+        else:
+            claims.put_back_until(transaction, attempt.id, attempt.claim,
+                                  now + jobqueue.UNKNOWN_FUNCTION_RETRY_SECONDS, reason, now)
+
+    def _say(self, text):
+        if self._verbose:
+            print("%s %s" % (jobqueue.iso(self._clock.now()), text), file=sys.stderr, flush=True)
+
+
+# Entry -----------------------------------------------------------------------
+
+def run_runner(channel, lifeline, lock, data):
+    """The child's process: armed, then obedient."""
+    arm_lifeline(lifeline)
+    os.set_inheritable(channel, False)
+    os.set_inheritable(lock, False)
+    return Runner(socket.socket(fileno=channel), data).run()
+
+
+def print_catalogue():
+    """Announce the functions on standard output, whatever tasks.py itself prints."""
+    out = os.dup(1)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    announcement = dump_json(read_functions()).encode("utf-8")
+    with open(out, "wb") as file:
+        file.write(announcement)
+    return 0
+
+
+def work(options):
+    """A worker process: detached, for cron, or as a service."""
+    mode = "detached" if options.detached else "service" if options.service else "cron"
+    seconds = options.seconds if mode == "cron" else None
+    queue = JobQueue(options.data, patience=WORKER_PATIENCE_SECONDS)
+    with contextlib.suppress(OSError):
+        os.nice(max(0, queue.settings.get("nice") - os.getpriority(os.PRIO_PROCESS, 0)))
+    if mode == "cron":
+        queue.tick.run()
+    return Worker(queue, mode, options.verbose, seconds).run(options.row, options.lock)
+
+
+def main(arguments=None):
+    """Parse the command line and be what it says; returns an exit code."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    parser = argparse.ArgumentParser(prog="worker.py", description="Works on the tasks of jobqueue.",
+                                     allow_abbrev=False)
+    parser.add_argument("--data", metavar="DIR", help="data folder (default: data beside jobqueue.py)")
+    parser.add_argument("--service", action="store_true", help="never end by itself")
+    parser.add_argument("--seconds", type=float, default=CRON_SECONDS, metavar="S",
+                        help="without --service: work for at most S seconds (50)")
+    parser.add_argument("--verbose", action="store_true", help="print what happens")
+    for hidden in ("--detached", "--catalogue"):
+        parser.add_argument(hidden, action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--row", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--lock", help=argparse.SUPPRESS)
+    parser.add_argument("--runner", type=int, nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    os.umask(0o077)
+    try:
+        if options.runner:
+            return run_runner(*options.runner, options.data)
+        if options.catalogue:
+            return print_catalogue()
+        return work(options)
+    except JobQueueError as error:
+        print("jobqueue: " + error.detail, file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
