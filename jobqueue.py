@@ -34,24 +34,16 @@ Contents (each section uses only the sections above it)
     Host               what `check` says about this host
     Command line       python3 jobqueue.py COMMAND
 """
-import argparse
 import contextlib
 import errno
 import fcntl
-import hashlib
-import hmac
-import inspect
 import json
 import math
 import os
-import random
 import re
-import secrets
-import shutil
 import signal
 import sqlite3
 import stat
-import subprocess
 import sys
 import threading
 import time
@@ -97,7 +89,7 @@ WEB_PATIENCE_SECONDS = 5.0      # how long a request waits for a busy database
 BEGIN_SECONDS = 0.05            # who cannot BEGIN this long gives its turn away
 WRITE_STREAK_SECONDS = 0.005
 WRITE_REST_SECONDS = 0.0015
-WAL_CHECKPOINT_BYTES = 1 << 20
+WAL_CHECKPOINT_BYTES = 4 << 20
 WAL_ALARM_BYTES = 16 << 20
 CHECKPOINT_SECONDS = 0.05
 CHECKPOINT_PAUSE_SECONDS = 1.0
@@ -190,8 +182,12 @@ class NotFound(JobQueueError):
 
 
 class NotAllowed(JobQueueError):
-    """The path exists, but not for this method."""
+    """The path exists, but not for this method; `allowed` are those it is there for."""
     status, code = 405, "method_not_allowed"
+
+    def __init__(self, detail, allowed):
+        super().__init__(detail)
+        self.allowed = allowed
 
 
 class Conflict(JobQueueError):
@@ -267,7 +263,12 @@ class Clock:
     now = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)
     sleep = staticmethod(time.sleep)
-    uniform = staticmethod(random.uniform)
+
+    @staticmethod
+    def uniform(low, high):
+        """A random number between the two."""
+        import random
+        return random.uniform(low, high)
 
 
 def iso(seconds):
@@ -279,16 +280,29 @@ def iso(seconds):
     return "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ" % (*parts[:6], fraction)
 
 
+RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?"
+                     r"([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+
+
+def parse_moment(text):
+    """RFC 3339 with an offset as a datetime; ValueError otherwise, on every Python alike."""
+    match = RFC3339.fullmatch(text)
+    if not match:
+        raise ValueError("not a time with an offset: %s" % text)
+    day, clock, fraction, offset = match.groups()
+    offset = "+00:00" if offset in "Zz" else offset
+    fraction = ".%s" % (fraction or "0").ljust(6, "0")[:6]
+    seconds = clock if len(clock) == 8 else clock + ":00"
+    return datetime.fromisoformat("%sT%s%s%s" % (day, seconds, fraction, offset))
+
+
 def parse_time(text, field):
     """RFC 3339 with an offset as UTC seconds since 1970; Invalid names `field` otherwise."""
-    example = "must be a time with an offset, such as 2026-01-31T12:00:00Z"
     try:
-        moment = datetime.fromisoformat(re.sub("[zZ]$", "+00:00", text))
-        if moment.tzinfo is None:
-            raise ValueError("no offset")
-        return moment.timestamp()
+        return parse_moment(text).timestamp()
     except (ValueError, TypeError, OverflowError):
-        raise field_error(field, example) from None
+        raise field_error(field, "must be a time with an offset, such as 2026-01-31T12:00:00Z") \
+            from None
 
 
 def storable(text):
@@ -368,8 +382,14 @@ def _check_json(value, depth):
         raise ValueError("a number is too large")
 
 
+def random_token(size=16):
+    """`size` random bytes as text that nobody can guess."""
+    return os.urandom(size).hex()
+
+
 def digest(token):
     """What is stored of a random token: enough to recognise it, nothing to use."""
+    import hashlib
     return hashlib.sha256(token.encode("utf-8", "backslashreplace")).hexdigest()
 
 
@@ -400,7 +420,7 @@ def data_folder(flag=None, environment=os.environ):
     beside = HOME / "data"
     if not beside.is_file():
         return beside
-    with beside.open(encoding="utf-8") as file:
+    with beside.open(encoding="utf-8-sig") as file:
         line = file.readline().strip()
     if not line:
         raise SetupError("%s is an empty file; its first line must be the data folder's path."
@@ -411,7 +431,9 @@ def data_folder(flag=None, environment=os.environ):
 # Schema ----------------------------------------------------------------------
 #
 # Times are UTC seconds since 1970. SQL is what SQLite 3.7.17 understands.
-# Ids are never used again (AUTOINCREMENT), so that a stale id can only be missing.
+# Ids are never used again (AUTOINCREMENT), so that a stale id can only be missing; activity and
+# log do without, because it costs a page in every commit. Two indexes on task serve everything:
+# every change of status moves its entries, and each move costs a page as well.
 
 SCHEMA = """
 CREATE TABLE user (
@@ -501,7 +523,7 @@ CREATE TABLE task (
     status INTEGER NOT NULL,            -- index into STATUS_WORDS
     reason TEXT,                        -- why failed, or why it waits for a retry
     priority INTEGER NOT NULL,          -- -100..100, larger first
-    turn INTEGER NOT NULL,              -- place among equals, see next_turn
+    turn INTEGER NOT NULL,              -- pending: place among equals; scheduled: run_at in ms
     run_at REAL,                        -- not before; NULL: at once
     unique_key TEXT,                    -- NULL when finished
     max_retries INTEGER NOT NULL,
@@ -531,11 +553,9 @@ CREATE TABLE task (
     finished_at REAL
 );
 CREATE INDEX task_claim ON task (status, queue, priority DESC, turn, id);
-CREATE INDEX task_turn ON task (owner_id, status, queue, priority, turn);
-CREATE INDEX task_due ON task (status, run_at);
-CREATE INDEX task_list ON task (owner_id, status);
+CREATE INDEX task_owner ON task (owner_id, status, queue, priority DESC);
 CREATE TABLE activity (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    id INTEGER PRIMARY KEY,
     at REAL NOT NULL,
     event TEXT NOT NULL,
     task_id INTEGER,
@@ -552,7 +572,7 @@ CREATE TABLE activity (
 );
 CREATE INDEX activity_task ON activity (task_id);
 CREATE TABLE log (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    id INTEGER PRIMARY KEY,
     task_id INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
     start INTEGER NOT NULL,             -- offset of this piece in bytes of UTF-8
@@ -677,6 +697,7 @@ class Turn:
         self._clock = clock
         self._threads = threading.Lock()
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._waiting = os.open("%s.wait" % path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._works = True
         self._released = self._streak = 0.0
 
@@ -686,11 +707,8 @@ class Turn:
             raise Busy("The queue is busy; nothing was changed. Please try again.", retry_after=2)
         try:
             self._rest()
-            while not self._lock():
-                if self._clock.monotonic() > deadline:
-                    raise Busy("The queue is busy; nothing was changed. Please try again.",
-                               retry_after=2)
-                self._clock.sleep(self._clock.uniform(0.0002, 0.001))
+            if not self._lock(self._file, fcntl.LOCK_EX):
+                self._wait(deadline)
         except BaseException:
             self._threads.release()
             raise
@@ -705,12 +723,25 @@ class Turn:
     def close(self):
         """Forget the file."""
         os.close(self._file)
+        os.close(self._waiting)
 
-    def _lock(self):
+    def _wait(self, deadline):
+        """Ask again and again, while a shared lock on the second file says that somebody waits."""
+        self._lock(self._waiting, fcntl.LOCK_SH)
+        try:
+            while not self._lock(self._file, fcntl.LOCK_EX):
+                if self._clock.monotonic() > deadline:
+                    raise Busy("The queue is busy; nothing was changed. Please try again.",
+                               retry_after=2)
+                self._clock.sleep(self._clock.uniform(0.0002, 0.001))
+        finally:
+            fcntl.flock(self._waiting, fcntl.LOCK_UN)
+
+    def _lock(self, file, kind):
         if not self._works:
             return True
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EACCES, errno.EINTR):
                 return False
@@ -722,8 +753,15 @@ class Turn:
         if now - self._released > WRITE_REST_SECONDS:
             self._streak = now
         elif now - self._streak > WRITE_STREAK_SECONDS:
-            self._clock.sleep(WRITE_REST_SECONDS)
+            if self._somebody_waits():
+                self._clock.sleep(WRITE_REST_SECONDS)
             self._streak = self._clock.monotonic()
+
+    def _somebody_waits(self):
+        if self._works and self._lock(self._waiting, fcntl.LOCK_EX):
+            fcntl.flock(self._waiting, fcntl.LOCK_UN)
+            return False
+        return self._works
 
 
 class Database:
@@ -943,7 +981,8 @@ def read_journal(folder):
 
 def create_data_folder(folder, clock=Clock):
     """Make a complete data folder under another name, then rename it: never half of one."""
-    room = folder.with_name("%s.new-%s" % (folder.name, secrets.token_hex(6)))
+    import shutil
+    room = folder.with_name("%s.new-%s" % (folder.name, random_token(6)))
     try:
         room.mkdir(mode=0o700)
         _fill_data_folder(room)
@@ -968,10 +1007,11 @@ def _fill_data_folder(room):
     journal = {"mode": mode, "file_system": kind, "machine": machine_name()}
     for name, text in ((".htaccess", deny), ("index.html", ""), ("journal.json", dump_json(journal))):
         write_private(room / name, text)
-    path = room / ("jobqueue-%s.db" % secrets.token_hex(8))
+    path = room / ("jobqueue-%s.db" % random_token(8))
     write_private(path, "")
     link = Connection(path)
     try:
+        link.run("PRAGMA page_size=1024")       # a commit writes whole pages: small ones cost less
         link.value("PRAGMA journal_mode=" + mode.upper())
         link.run("PRAGMA wal_autocheckpoint=0")
         link.run("PRAGMA synchronous=FULL")
@@ -986,7 +1026,7 @@ def _fill_data_folder(room):
 
 def write_private(path, text):
     """Write a small file that only we may read, whole or not at all."""
-    part = path.with_name(path.name + "." + secrets.token_hex(4))
+    part = path.with_name(path.name + "." + random_token(4))
     try:
         handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(handle, "w", encoding="utf-8") as file:
@@ -1409,6 +1449,11 @@ LIST_ROW = ("SELECT %s, CASE WHEN length(arguments)<=4000 THEN arguments END AS 
             "WHERE cancel_requested<2 AND " % LIST_COLUMNS)
 
 
+def plain(number):
+    """A whole number without its .0, as people wrote it."""
+    return int(number) if number == int(number) else number
+
+
 def task_json(row, listed=False):
     """A task as HTTP, command line and Python show it; `listed` leaves out the large parts."""
     error = None
@@ -1422,8 +1467,8 @@ def task_json(row, listed=False):
         "unique_key": row["unique_key"], "after": [],
         "attempts": row["attempts"], "crashes": row["crashes"],
         "max_retries": row["max_retries"], "retries_left": row["retries_left"],
-        "retry_delay": row["retry_delay"], "retry_backoff": row["retry_backoff"],
-        "timeout": row["timeout"], "on_crash": row["on_crash"],
+        "retry_delay": plain(row["retry_delay"]), "retry_backoff": plain(row["retry_backoff"]),
+        "timeout": plain(row["timeout"]), "on_crash": row["on_crash"],
         "cancel_requested": row["cancel_requested"] > 0, "progress": row["progress"],
         "message": row["message"], "error": error, "worker": row["worker_id"],
         "schedule": row["schedule_id"], "created_at": iso(row["created_at"]),
@@ -1435,17 +1480,39 @@ def task_json(row, listed=False):
 
 
 def next_turn(transaction, owner_id, queue, priority):
-    """The turn of a task that becomes pending now.
+    """The turn of a task that becomes pending now: max(lowest there, the owner's newest there) + 1.
 
     One owner's ten thousand tasks and another's one then interleave.
     """
     lowest = transaction.value(
         "SELECT turn FROM task INDEXED BY task_claim WHERE status=0 AND queue=? AND priority=? "
         "ORDER BY turn LIMIT 1", (queue, priority))
-    highest = transaction.value(
-        "SELECT turn FROM task INDEXED BY task_turn WHERE owner_id=? AND status=0 AND queue=? "
-        "AND priority=? ORDER BY turn DESC LIMIT 1", (owner_id, queue, priority))
-    return max(lowest or 0, highest or 0) + 1
+    newest = transaction.value(
+        "SELECT turn FROM task INDEXED BY task_owner WHERE owner_id=? AND status=0 AND queue=? "
+        "AND priority=? ORDER BY id DESC LIMIT 1", (owner_id, queue, priority))
+    return max(lowest or 0, newest or 0) + 1
+
+
+def scheduled_turn(run_at):
+    """What stands in `turn` while a task is scheduled, so that one index finds what is due."""
+    return math.ceil(run_at * 1000)
+
+
+def lanes(source, status, owner_id=None):
+    """The (queue, priority) pairs that hold tasks of a status: few, and found by skipping."""
+    start = "SELECT queue, priority FROM task INDEXED BY task_claim WHERE status=? "
+    values = (status,)
+    if owner_id is not None:
+        start = "SELECT queue, priority FROM task INDEXED BY task_owner WHERE status=? AND owner_id=? "
+        values = (status, owner_id)
+    found = []
+    lane = source.one(start + "ORDER BY queue, priority DESC LIMIT 1", values)
+    while lane:
+        found.append(tuple(lane))
+        lane = source.one(start + "AND queue=? AND priority<? ORDER BY priority DESC LIMIT 1",
+                          (*values, *found[-1])) or source.one(
+            start + "AND queue>? ORDER BY queue, priority DESC LIMIT 1", (*values, found[-1][0]))
+    return found
 
 
 class Order:
@@ -1509,8 +1576,9 @@ class Tasks:
             options = order.options
             lane = options["queue"], options["priority"]
             later = order.run_at is not None and order.run_at > now
-            turn = 0
-            if not later:
+            if later:
+                turn = scheduled_turn(order.run_at)
+            else:
                 turn = turns[lane] + 1 if lane in turns else next_turn(transaction, owner_id, *lane)
                 turns[lane] = turn
             rows.append((task_id, owner_id, lane[0], order.function, order.arguments,
@@ -1565,10 +1633,9 @@ class Tasks:
         """{"all": n, "pending": n, ...}, each at most COUNT_MAX; None if a search takes too long."""
         if wanted.searches:
             return self._count_by_search(wanted)
-        index, condition = "task_claim", "status=?"
-        values = ()
+        index, condition, values = "task_claim", "status=?", ()
         if wanted.owner_id is not None:
-            index, condition, values = "task_list", "status=? AND owner_id=?", (wanted.owner_id,)
+            index, condition, values = "task_owner", "status=? AND owner_id=?", (wanted.owner_id,)
         counts = [self._database.value(
             "SELECT count(*) FROM (SELECT 1 FROM task INDEXED BY %s WHERE %s LIMIT %d)"
             % (index, condition, COUNT_MAX), (status, *values)) for status in range(7)]
@@ -1582,19 +1649,19 @@ class Tasks:
             LIST_ROW + "task.id IN (%s) ORDER BY task.id DESC" % ", ".join("?" * len(ids)), ids)
 
     def _newest(self, wanted, limit, before):
-        """Ids from the index of each owner and status, merged; or of all, from the table."""
+        """Ids from each lane of each owner and status, merged; or of all, from the table."""
         if wanted.owner_id is None and wanted.statuses is None:
             return [row[0] for row in self._database.all(
                 "SELECT id FROM task WHERE id<? ORDER BY id DESC LIMIT ?", (before, limit))]
         owners = [wanted.owner_id]
         if wanted.owner_id is None:
             owners = [row[0] for row in self._database.all("SELECT id FROM user")]
-        ids = []
-        for owner_id in owners:
-            for status in wanted.statuses or range(7):
-                ids += [row[0] for row in self._database.all(
-                    "SELECT id FROM task INDEXED BY task_list WHERE owner_id=? AND status=? "
-                    "AND id<? ORDER BY id DESC LIMIT ?", (owner_id, status, before, limit))]
+        ids = [row[0] for owner_id in owners for status in wanted.statuses or range(7)
+               for lane in lanes(self._database, status, owner_id)
+               for row in self._database.all(
+                   "SELECT id FROM task INDEXED BY task_owner WHERE owner_id=? AND status=? "
+                   "AND queue=? AND priority=? AND id<? ORDER BY id DESC LIMIT ?",
+                   (owner_id, status, *lane, before, limit))]
         return sorted(ids, reverse=True)[:limit]
 
     def _windows(self, before):
@@ -1693,6 +1760,7 @@ def task_folder(data, task_id):
 
 def remove_task_folder(data, task_id):
     """Remove what a task left there, if anything."""
+    import shutil
     shutil.rmtree(task_folder(data, task_id), ignore_errors=True)
 
 
@@ -1768,6 +1836,15 @@ def judge(task, outcome, now, uniform):
     return Verdict(FAILED, reason)
 
 
+# What is read of a task at its claim and at its end.
+CLAIMED_COLUMNS = ", ".join("task." + name for name in (
+    "id owner_id queue function arguments attempts crashes claim timeout on_crash created_at "
+    "run_at").split())
+ENDING_COLUMNS = ("id, owner_id, queue, function, priority, turn, run_at, attempts, crashes, claim, "
+                  "interruptions, max_retries, retries_left, retry_delay, retry_backoff, on_crash, "
+                  "cancel_requested, worker_id, started_at")
+
+
 class Claims:
     """Every way into and out of "running"; each write names the claim it acts for.
 
@@ -1783,14 +1860,22 @@ class Claims:
 
     def promote(self, transaction, now):
         """Make due scheduled tasks pending, PROMOTE_AT_ONCE at most."""
-        for row in transaction.all(
-                "SELECT id, owner_id, queue, priority, function, attempts FROM task "
-                "INDEXED BY task_due WHERE status=5 AND run_at<=? ORDER BY run_at LIMIT ?",
-                (now, PROMOTE_AT_ONCE)):
-            turn = next_turn(transaction, row["owner_id"], row["queue"], row["priority"])
-            transaction.run("UPDATE task SET status=0, turn=? WHERE id=? AND status=5",
-                            (turn, row["id"]))
-            note(transaction, now, "promoted", row)
+        for lane in lanes(transaction, SCHEDULED):
+            for row in transaction.all(
+                    "SELECT id, owner_id, queue, priority, function, attempts, run_at FROM task "
+                    "INDEXED BY task_claim WHERE status=5 AND queue=? AND priority=? AND turn<=? "
+                    "ORDER BY turn LIMIT ?", (*lane, int(now * 1000), PROMOTE_AT_ONCE)):
+                turn = next_turn(transaction, row["owner_id"], *lane)
+                transaction.run("UPDATE task SET status=0, turn=? WHERE id=? AND status=5",
+                                (turn, row["id"]))
+                note(transaction, now, "promoted", row)
+
+    def next_due(self, source):
+        """When the next scheduled task becomes due, or None."""
+        turns = [source.value("SELECT turn FROM task INDEXED BY task_claim WHERE status=5 "
+                              "AND queue=? AND priority=? ORDER BY turn LIMIT 1", lane)
+                 for lane in lanes(source, SCHEDULED)]
+        return min(turns) / 1000 if turns else None
 
     def claim(self, transaction, worker_id, now):
         """Take the next task; its row, or None if there is nothing to do here."""
@@ -1798,7 +1883,7 @@ class Claims:
         queue = self._next_queue(transaction)
         if queue is None:
             return None
-        token = secrets.token_hex(16)
+        token = random_token(16)
         monotonic = self._clock.monotonic()
         claimed = transaction.run("""
             UPDATE task SET status=1, claim=?, attempts=attempts+1, worker_id=?, lease_boot=?,
@@ -1810,9 +1895,9 @@ class Claims:
             (token, worker_id, self.boot, monotonic + LEASE_SECONDS, now + LEASE_SECONDS, now, queue))
         if not claimed:
             return None
-        row = transaction.one("SELECT task.*, user.name AS owner FROM task INDEXED BY task_claim "
+        row = transaction.one("SELECT %s, user.name AS owner FROM task INDEXED BY task_claim "
                               "CROSS JOIN user ON user.id=task.owner_id "
-                              "WHERE status=1 AND claim=?", (token,))
+                              "WHERE status=1 AND claim=?" % CLAIMED_COLUMNS, (token,))
         due_at = max(row["created_at"], row["run_at"] or 0)
         note(transaction, now, "started", row, worker_id=worker_id, waited=max(0.0, now - due_at))
         return row
@@ -1822,11 +1907,6 @@ class Claims:
         return sum(source.value(
             "SELECT count(*) FROM (SELECT 1 FROM task INDEXED BY task_claim "
             "WHERE status=0 AND queue=? LIMIT ?)", (queue, limit)) for queue in self._open(source))
-
-    def due_within(self, source, moment):
-        """True if a scheduled task is due by `moment`."""
-        return source.value("SELECT 1 FROM task INDEXED BY task_due WHERE status=5 AND run_at<=? "
-                            "LIMIT 1", (moment,)) is not None
 
     def renew(self, transaction, task_id, claim, now):
         """Hold the claim for another LEASE_SECONDS; False if it was lost."""
@@ -1849,8 +1929,8 @@ class Claims:
 
     def end(self, transaction, task_id, claim, outcome, now):
         """Record how an attempt ended; the Verdict, or None if the claim was lost."""
-        task = transaction.one("SELECT * FROM task WHERE id=? AND status=1 AND claim=?",
-                               (task_id, claim))
+        task = transaction.one("SELECT %s FROM task WHERE id=? AND status=1 AND claim=?"
+                               % ENDING_COLUMNS, (task_id, claim))
         if task is None:
             return None
         verdict = judge(task, outcome, now, self._clock.uniform)
@@ -1869,17 +1949,17 @@ class Claims:
 
     def put_back_until(self, transaction, task_id, claim, run_at, reason, now):
         """Put a task back unspent until `run_at`, because nothing here can run it."""
-        task = transaction.one("SELECT * FROM task WHERE id=? AND status=1 AND claim=?",
-                               (task_id, claim))
+        task = transaction.one("SELECT %s FROM task WHERE id=? AND status=1 AND claim=?"
+                               % ENDING_COLUMNS, (task_id, claim))
         if task is None:
             return
         if task["cancel_requested"]:
             self.end(transaction, task_id, claim, Outcome("cancelled"), now)
             return
         transaction.run(
-            "UPDATE task SET status=5, run_at=?, reason=?, lease_boot=NULL, lease_monotonic=NULL, "
+            "UPDATE task SET status=5, turn=?, run_at=?, reason=?, lease_boot=NULL, lease_monotonic=NULL, "
             "lease_wall=NULL, started_at=NULL WHERE id=? AND status=1 AND claim=?",
-            (run_at, reason, task_id, claim))
+            (scheduled_turn(run_at), run_at, reason, task_id, claim))
         note(transaction, now, "put_back", task, worker_id=task["worker_id"], message=reason)
 
     def first_put_back(self, source, task_id, reason):
@@ -1922,24 +2002,22 @@ class Claims:
 
     def _leave_running(self, transaction, task, verdict, outcome, now):
         finished = verdict.status in (SUCCEEDED, FAILED, CANCELLED)
-        pending = verdict.status == PENDING
-        turn = task["turn"]
-        if pending and outcome.kind != "put_back":
-            turn = next_turn(transaction, task["owner_id"], task["queue"], task["priority"])
+        turn, run_at = task["turn"], task["run_at"]
+        if verdict.status == SCHEDULED:
+            turn, run_at = scheduled_turn(verdict.run_at), verdict.run_at
+        elif verdict.status == PENDING and outcome.kind != "put_back":
+            turn, run_at = next_turn(transaction, task["owner_id"], task["queue"], task["priority"]), now
         transaction.run("""
             UPDATE task SET status=?, reason=?, turn=?, run_at=?,
                 retries_left=max(0, retries_left-?), crashes=crashes+?,
                 interruptions=interruptions+?, result=?, error_type=?, error_message=?,
-                progress=CASE WHEN ? THEN NULL ELSE progress END,
                 unique_key=CASE WHEN ? THEN NULL ELSE unique_key END,
                 lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL, cancel_requested=0,
                 finished_at=?
             WHERE id=? AND status=1 AND claim=?""",
-            (verdict.status, verdict.reason, turn,
-             now if pending and outcome.kind != "put_back" else verdict.run_at or task["run_at"],
-             verdict.spend, verdict.crash, verdict.interruption, outcome.result,
-             outcome.error_type, outcome.error_message, pending, finished,
-             now if finished else None, task["id"], task["claim"]))
+            (verdict.status, verdict.reason, turn, run_at, verdict.spend, verdict.crash,
+             verdict.interruption, outcome.result, outcome.error_type, outcome.error_message,
+             finished, now if finished else None, task["id"], task["claim"]))
 
 
 # Workers ---------------------------------------------------------------------
@@ -1988,6 +2066,7 @@ def grab_if_free(path):
 
 def find_interpreter(chosen=""):
     """A Python to start workers with; under some web servers sys.executable is the server."""
+    import shutil
     version = "python%d.%d" % sys.version_info[:2]
     candidates = [chosen, sys.executable if "python" in os.path.basename(sys.executable or "") else "",
                   os.path.join(sys.prefix, "bin", version), os.path.join(sys.exec_prefix, "bin", version),
@@ -2008,7 +2087,7 @@ def worker_environment(extra, environment=os.environ):
 class Workers:
     """The rows and lock files of worker processes, and starting them."""
 
-    def __init__(self, database, settings, claims, start=subprocess.Popen):
+    def __init__(self, database, settings, claims, start=None):
         self._database = database
         self._settings = settings
         self._claims = claims
@@ -2035,7 +2114,7 @@ class Workers:
         now, monotonic = self._clock.now(), self._clock.monotonic()
         made = []
         for _ in range(max(0, min(wanted, limit - count))):
-            lock = secrets.token_hex(12)
+            lock = random_token(12)
             made.append((transaction.insert(
                 "INSERT INTO worker (machine, boot, lock, mode, state, version, started_at, seen_at, "
                 "lease_monotonic, lease_wall) VALUES (?, ?, ?, ?, 'starting', ?, ?, ?, ?, ?)",
@@ -2173,12 +2252,13 @@ class Workers:
         return min(room, missing)
 
     def _start_one(self, worker_id, lock):
+        import subprocess
         try:
             python = find_interpreter(self._settings.get("python"))
             extra = self._settings.get("pass_environment")
             with self._open_log() as log:
-                child = self._start(
-                    [python, str(WORKER_FILE), "--detached", "--data", str(self._database.folder),
+                child = (self._start or subprocess.Popen)(
+                    [python, "-S", str(WORKER_FILE), "--detached", "--data", str(self._database.folder),
                      "--row", str(worker_id), "--lock", lock],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                     close_fds=True, cwd=str(HOME), env=worker_environment(extra))
@@ -2246,38 +2326,40 @@ class Catalogue:
         self._database = database
         self._settings = settings
         self._reading = threading.Lock()
+        self._known = (0.0, None, None)     # until, state, functions
 
     def functions(self):
         """All functions, in the order of their declaration."""
-        return [self._function_json(row) for row in self._database.all("SELECT * FROM function ORDER BY id")]
+        return list(self._load()[2].values())
 
-    def get(self, name):
-        """One function; Invalid if there is none of that name."""
-        row = self._database.one("SELECT * FROM function WHERE name=?", (name,))
-        if row is None:
-            known = [row[0] for row in self._database.all("SELECT name FROM function ORDER BY id")]
-            raise field_error("function", "%s is not known; known are %s"
-                              % (shorten(str(name), 60), ", ".join(known) or "none"))
-        return self._function_json(row)
+    def find(self, name):
+        """One function, or None."""
+        return self._load()[2].get(name)
 
     def state(self):
         """What is known of the last reading: files, error, samples, read_at."""
-        return recall(self._database, ".catalogue") or {
-            "files": {}, "error": None, "samples": False, "read_at": None}
+        return self._load()[1]
 
-    def refresh(self):
-        """Read tasks.py again if it or what it imports changed; keep the last good one if it fails."""
-        if not self._changed() or not self._reading.acquire(blocking=False):
+    def refresh(self, wait=False):
+        """Read tasks.py again if it or what it imports changed; keep the last good one if it fails.
+
+        While another thread reads it, callers go on with what is known, unless that is nothing.
+        """
+        if not self._changed():
+            return
+        if not self._reading.acquire(blocking=wait or not self.state()["files"]):
             return
         try:
-            stamps = file_stamps([TASKS_FILE, WORKER_FILE])
-            self.store(self._announcement(), stamps)
+            if self._changed():
+                stamps = file_stamps([TASKS_FILE, WORKER_FILE])
+                self.store(self._announcement(), stamps)
         finally:
             self._reading.release()
 
     def store(self, announcement, stamps=None):
         """Keep what a runner announced; an error leaves the last good functions in place."""
         before = self.state()
+        self._known = (0.0, None, None)
         files = [TASKS_FILE, WORKER_FILE] + announcement.get("files", [])
         state = {"files": {**file_stamps(files), **(stamps or {})}, "error": announcement.get("error"),
                  "samples": announcement.get("samples", False), "read_at": before["read_at"]}
@@ -2296,6 +2378,18 @@ class Catalogue:
                     "VALUES (?, ?, ?, ?, ?, ?)",
                     (function["name"], function["title"], function["description"],
                      dump_json(function["schema"]), dump_json(function["options"]), function["who"]))
+        self._known = (0.0, None, None)
+
+    def _load(self):
+        """(until, state, {name: function}), read again after CACHE_SECONDS."""
+        now, known = self._database.clock.monotonic(), self._known
+        if known[0] < now:
+            state = recall(self._database, ".catalogue") or {
+                "files": {}, "error": None, "samples": False, "read_at": None}
+            rows = self._database.all("SELECT * FROM function ORDER BY id")
+            known = self._known = (now + CACHE_SECONDS, state,
+                                   {row["name"]: self._function_json(row) for row in rows})
+        return known
 
     def _changed(self):
         known = self.state()["files"]
@@ -2303,6 +2397,7 @@ class Catalogue:
 
     def _announcement(self):
         """Ask a child process what tasks.py declares."""
+        import subprocess
         try:
             python = find_interpreter(self._settings.get("python"))
             answer = subprocess.run(
@@ -2350,10 +2445,14 @@ class Tick:
     def run(self):
         """Do all that is due now."""
         self._next = self._clock.monotonic() + TICK_SECONDS
+        self.clean()
+        self._workers.start_needed()
+
+    def clean(self):
+        """All but starting workers."""
         self._bury_dead()
         self._promote()
         self._sweep()
-        self._workers.start_needed()
 
     def _bury_dead(self):
         dead = self._workers.find_dead()
@@ -2380,7 +2479,8 @@ class Tick:
                 self._claims.end(transaction, task_id, claim, outcome, now)
 
     def _promote(self):
-        if self._claims.due_within(self._database, self._clock.now()):
+        due = self._claims.next_due(self._database)
+        if due is not None and due <= self._clock.now():
             with self._database.transaction(durable=False) as transaction:
                 self._claims.promote(transaction, self._clock.now())
 
@@ -2490,7 +2590,8 @@ class Person:
 
 def hash_password(password, salt=None):
     """A password as it is stored: method$parameters$salt$hash, so that the cost can rise later."""
-    salt = salt or secrets.token_bytes(16)
+    import hashlib
+    salt = salt or os.urandom(16)
     secret = password.encode("utf-8")
     if hasattr(hashlib, "scrypt"):
         n, r, p = SCRYPT_COST
@@ -2504,6 +2605,8 @@ def hash_password(password, salt=None):
 
 def verify_password(password, stored):
     """True if `password` is the stored one; an unknown method is never right."""
+    import hashlib
+    import hmac
     try:
         method, parameters, salt, key = stored.split("$")
         secret, salt = password.encode("utf-8"), bytes.fromhex(salt)
@@ -2558,7 +2661,7 @@ class Accounts:
                 return self._code_file.read_text("ascii").strip()
         except OSError:
             pass
-        code = secrets.token_urlsafe(16)
+        code = random_token(16)
         write_private(self._code_file, code + "\n")
         return code
 
@@ -2582,9 +2685,10 @@ class Accounts:
                 path.unlink()
 
     def _code_is_right(self, code):
+        import hmac
         right = [self.setup_code()]
         with contextlib.suppress(OSError, UnicodeDecodeError):
-            right.append(self._own_code_file.read_text("utf-8").strip())
+            right.append(self._own_code_file.read_text("utf-8-sig").strip())
         return any(len(known) >= SETUP_CODE_MIN_CHARACTERS
                    and hmac.compare_digest(code.encode("utf-8", "replace"), known.encode("utf-8"))
                    for known in right)
@@ -2699,7 +2803,7 @@ class Accounts:
 
     def open_session(self, row):
         """A new session for a user's row; returns its token, which is stored only as a digest."""
-        token, now = secrets.token_urlsafe(32), self._clock.now()
+        token, now = random_token(32), self._clock.now()
         with self._database.transaction() as transaction:
             transaction.run(
                 "INSERT INTO session (digest, user_id, created_at, seen_at, expires_at) "
@@ -2739,7 +2843,7 @@ class Accounts:
             raise field_error("name", "must have 1 to 100 characters")
         if scope not in TOKEN_SCOPES:
             raise field_error("scope", "must be one of %s" % ", ".join(TOKEN_SCOPES))
-        token = "jq_" + secrets.token_urlsafe(32)
+        token = "jq_" + random_token(32)
         with self._database.transaction() as transaction:
             token_id = transaction.insert(
                 "INSERT INTO token (digest, user_id, name, scope, created_at) VALUES (?, ?, ?, ?, ?)",
@@ -3003,6 +3107,18 @@ class JobQueue:
             raise Invalid("Nothing was added: %s" % _join_errors(errors[:5]), errors)
         return orders
 
+    def function(self, name, person=None):
+        """The function that is to be run, if `person` (None: the site's own code) may add it."""
+        if self.catalogue.find(name) is None:
+            self.catalogue.refresh(wait=True)
+        open_to = WHO_MAY_ADD if person is None else ("user", "admin") if person.is_admin else ("user",)
+        known = {function["name"]: function for function in self.catalogue.functions()
+                 if function["who"] in open_to}
+        if name not in known:
+            raise field_error("function", "%s is not known; known are %s"
+                              % (shorten(name, 60), ", ".join(known) or "none"))
+        return known[name]
+
     def start_workers(self):
         """Start workers for what was just added; if that cannot be done now, a tick will."""
         with contextlib.suppress(JobQueueError):
@@ -3018,7 +3134,7 @@ class JobQueue:
             raise Invalid("", errors)
         name = request["function"]
         if name not in functions:
-            functions[name] = self._function_for(name, person)
+            functions[name] = self.function(name, person)
         function = functions[name]
         arguments = request.get("arguments", {})
         if isinstance(arguments, dict):
@@ -3030,13 +3146,6 @@ class JobQueue:
         options = {key: request.get(key, default) for key, default in function["options"].items()}
         return Order(name, dump_json({**ordered, **arguments}), options, self._run_at(request))
 
-    def _function_for(self, name, person):
-        function = self.catalogue.get(name)
-        may_add = {"user": True, "admin": person is None or person.is_admin, "nobody": person is None}
-        if not may_add[function["who"]]:
-            raise field_error("function", "%s is not known" % name)
-        return function
-
     @staticmethod
     def _check_choices(request, person):
         """What depends on who asks, or on two fields together."""
@@ -3044,7 +3153,7 @@ class JobQueue:
         if request.get("run_at") is not None and request.get("delay") is not None:
             errors += _wrong("delay", "cannot be given together with run_at")
         asked = request.get("priority")
-        if person and not person.is_admin and isinstance(asked, int) and asked > 0:
+        if person and not person.is_admin and isinstance(asked, (int, float)) and asked > 0:
             errors += _wrong("priority", "must be 0 or less; higher ones are for admins")
         return errors
 
@@ -3109,6 +3218,7 @@ class Function:
                 raise TypeError("%s takes at most %d arguments" % (self.name, len(names)))
             named = {**dict(zip(names, positional)), **named}
         else:
+            import inspect
             signature = inspect.signature(self.target)
             bound = signature.bind(*positional, **named).arguments
             for parameter in signature.parameters.values():
@@ -3263,6 +3373,8 @@ def problem(error):
         headers.append(("Retry-After", str(max(1, math.ceil(error.retry_after)))))
     if error.status == 401:
         headers.append(("WWW-Authenticate", "Bearer"))
+    if error.status == 405:
+        headers.append(("Allow", ", ".join(error.allowed)))
     return Answer(error.status, dump_json(value).encode("utf-8"), "application/problem+json", headers)
 
 
@@ -3388,6 +3500,7 @@ class StaticFiles:
 
     def _read(self, name, path):
         import gzip
+        import hashlib
         try:
             status = path.stat()
             stamp = status.st_mtime_ns, status.st_size
@@ -3812,8 +3925,9 @@ class Application:
             if match:
                 allowed.append(known)
         if allowed:
+            allowed += ["HEAD"] if "GET" in allowed else []
             raise NotAllowed("%s is not possible here; possible: %s."
-                             % (shorten(request.method, 20), ", ".join(allowed)))
+                             % (shorten(request.method, 20), ", ".join(allowed)), allowed)
         raise NotFound("There is nothing at this address.")
 
     def _admit(self, request, who):
@@ -3860,6 +3974,7 @@ class Application:
 
 def entity_tag(body):
     """An ETag that changes with the content."""
+    import hashlib
     return '"%s"' % hashlib.sha256(body).hexdigest()[:20]
 
 
@@ -4290,6 +4405,7 @@ def _check_integrity(queue):
 
 
 def _check_disk(queue):
+    import shutil
     free = shutil.disk_usage(queue.database.folder).free
     return Check("Disk", "ok" if free > 100e6 else "bad", "%.1f GB free" % (free / 1e9))
 
@@ -4399,7 +4515,7 @@ def _tick_for_ever(queue):
 def cmd_add(queue, options):
     """Add a task and print its id."""
     queue.catalogue.refresh()
-    function = queue.catalogue.get(options.function)
+    function = queue.function(options.function)
     request = {"function": function["name"], "arguments": _typed_arguments(function, options.argument)}
     for name in ("priority", "delay", "run_at", "queue", "max_retries", "retry_delay", "retry_backoff",
                  "timeout", "on_crash"):
@@ -4617,6 +4733,7 @@ COMMANDS = {
 
 def command_parser():
     """The parser of all commands."""
+    import argparse
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--data", metavar="DIR", help="data folder (default: data beside jobqueue.py)")
     common.add_argument("--json", action="store_true", help="print JSON")

@@ -21,18 +21,17 @@ Contents (each section uses only the sections above it)
     Worker      the loop: claim, hand over, wait, record
     Entry       python3 worker.py
 """
-import argparse
 import codecs
 import contextlib
 import importlib
 import json
+import math
 import os
 import re
 import resource
 import select
 import signal
 import socket
-import subprocess
 import sys
 import time
 import traceback
@@ -64,6 +63,8 @@ PIECE_BYTES = 64 << 10
 WORKER_PATIENCE_SECONDS = 45.0          # less than the self-fence
 ANSWER_MAX_BYTES = 1 << 20              # of an HTTP request
 REQUEST_SECONDS = 30.0                  # for each read of an HTTP answer
+WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "worker_seconds", "runner_tasks",
+                   "runner_memory")     # read once in CHECK_SECONDS
 
 
 # Samples ---------------------------------------------------------------------
@@ -160,7 +161,7 @@ def to_python(kind, value):
     if isinstance(kind, type) and issubclass(kind, Enum):
         return next((member for member in kind if value in (member.value, member.name)), value)
     if kind is datetime:
-        return datetime.fromisoformat(re.sub("[zZ]$", "+00:00", value))
+        return jobqueue.parse_moment(value)
     if kind in (date, clock_time):
         return kind.fromisoformat(value)
     if kind in (int, float, Path, set, tuple):
@@ -334,6 +335,7 @@ class CommandFailed(Exception):
 
 def run_command(function, arguments, context):
     """Run a program with the arguments in their places; no shell."""
+    import subprocess
     parts = [piece for part in function.target for piece in fill_part(part, arguments)]
     environment = {**os.environ, "JOBQUEUE_TASK_ID": str(context.id),
                    "JOBQUEUE_ATTEMPT": str(context.attempt), "JOBQUEUE_CLAIM": context.claim}
@@ -653,11 +655,12 @@ class Child:
     """The worker's side of its runner: pipes, life line, signals, death certificate."""
 
     def __init__(self, data, lock):
+        import subprocess
         ours, theirs = socket.socketpair()
         lifeline, self._lifeline = os.pipe()
         passed = (theirs.fileno(), lifeline, lock)
         self.process = subprocess.Popen(
-            [sys.executable, str(jobqueue.WORKER_FILE), "--runner", *map(str, passed), "--data", str(data)],
+            [sys.executable, str(jobqueue.WORKER_FILE), "--runner", *map(str, passed), str(data)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             pass_fds=passed, start_new_session=True, cwd=str(jobqueue.HOME))
         theirs.close()
@@ -862,8 +865,8 @@ class Worker:
         self._state = "idle"
         self._seen_version = None
         self._next_due = None
-        self._next_check = self._next_say = 0.0
-        self._broken_at = None
+        self._next_check = self._next_say = self._next_stamps = 0.0
+        self._settings = {name: queue.settings.get(name) for name in WORKER_SETTINGS}
         self._code = jobqueue.file_stamps([jobqueue.WORKER_FILE, jobqueue.HOME / "jobqueue.py"])
         self._wake_end, self._waker = socket.socketpair()
 
@@ -921,13 +924,12 @@ class Worker:
     def _is_idle_for_good(self):
         if self._mode == "service":
             return False
-        now, settings = self._clock.monotonic(), self._queue.settings
         if self._mode == "cron":
             return self._child.ready and self._next_due is not None
-        if now - self._last_work < settings.get("linger"):
+        if self._clock.monotonic() - self._last_work < self._settings["linger"]:
             return False
-        soon = self._clock.now() + settings.get("linger_due")
-        return not self._queue.claims.due_within(self._database, soon)
+        due = self._queue.claims.next_due(self._database)
+        return due is None or due > self._clock.now() + self._settings["linger_due"]
 
     def _left_nothing_behind(self):
         """Leave in one transaction that finds nothing to claim, so that no add counts on us."""
@@ -989,14 +991,14 @@ class Worker:
             self._stopping = self._reason_to_leave(now)
 
     def _reason_to_leave(self, now):
-        settings = self._queue.settings
+        self._settings = {name: self._queue.settings.get(name) for name in WORKER_SETTINGS}
         if self._until is not None and now > self._until:
             return "limit"
-        if now - self._born > settings.get("worker_seconds") and self._mode != "service":
+        if now - self._born > self._settings["worker_seconds"] and self._mode != "service":
             return "limit"
         if jobqueue.file_stamps(self._code) != self._code:
             return "limit"
-        if self._queue.workers.place(self._database, self._id) > settings.get("NbMaxWorker"):
+        if self._queue.workers.place(self._database, self._id) > self._settings["NbMaxWorker"]:
             return "too many workers"
         return None
 
@@ -1019,8 +1021,8 @@ class Worker:
             return False
         self._seen_version = version
         claims = self._queue.claims
-        if not claims.claimable(self._database, 1) and not claims.due_within(self._database, now):
-            self._next_due = self._next_look(now)
+        self._next_due = claims.next_due(self._database) or math.inf
+        if self._next_due > now and not claims.claimable(self._database, 1):
             return False
         if self._runner_is_stale():
             self._start_runner()
@@ -1030,16 +1032,9 @@ class Worker:
             if row:
                 self._set_state(transaction, "busy")
         if row is None:
-            self._next_due = self._next_look(now)
             return False
         self._begin(row)
         return True
-
-    def _next_look(self, now):
-        """When something becomes due by itself, an hour at most."""
-        due = self._database.value("SELECT run_at FROM task INDEXED BY task_due WHERE status=5 "
-                                   "ORDER BY run_at LIMIT 1")
-        return min(now + 3600, due) if due is not None else now + 3600
 
     def _rest(self):
         """Wait a little before looking again: briefly at first, longer later."""
@@ -1104,11 +1099,15 @@ class Worker:
 
     def _runner_is_stale(self):
         """True if the next task should get a fresh runner."""
-        child, settings = self._child, self._queue.settings
-        if child.tasks >= settings.get("runner_tasks") or child.ended or child.log_is_open:
+        child, settings = self._child, self._settings
+        if child.tasks >= settings["runner_tasks"] or child.ended or child.log_is_open:
             return True
-        if child.memory > settings.get("runner_memory") << 20:
+        if child.memory > settings["runner_memory"] << 20:
             return True
+        now = self._clock.monotonic()
+        if now < self._next_stamps:
+            return False
+        self._next_stamps = now + CHECK_SECONDS
         return jobqueue.file_stamps(child.files) != child.files
 
     # One attempt
@@ -1302,6 +1301,8 @@ class Worker:
             return row
 
     def _write_ending(self, transaction, attempt):
+        if not (attempt.log or attempt.report or attempt.trace):
+            return
         if self._queue.claims.cancel_asked(transaction, attempt.id, attempt.claim) is None:
             return
         self._write_log(transaction, attempt, final=True)
@@ -1330,9 +1331,10 @@ class Worker:
 
 def run_runner(channel, lifeline, lock, data):
     """The child's process: armed, then obedient."""
-    arm_lifeline(lifeline)
+    channel = int(channel)
+    arm_lifeline(int(lifeline))
     os.set_inheritable(channel, False)
-    os.set_inheritable(lock, False)
+    os.set_inheritable(int(lock), False)
     return Runner(socket.socket(fileno=channel), data).run()
 
 
@@ -1355,15 +1357,13 @@ def work(options):
     with contextlib.suppress(OSError):
         os.nice(max(0, queue.settings.get("nice") - os.getpriority(os.PRIO_PROCESS, 0)))
     if mode == "cron":
-        queue.tick.run()
+        queue.tick.clean()              # the dead must not keep us from a place
     return Worker(queue, mode, options.verbose, seconds).run(options.row, options.lock)
 
 
-def main(arguments=None):
-    """Parse the command line and be what it says; returns an exit code."""
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
+def worker_parser():
+    """The parser of the options that people use, and of those that starting a worker uses."""
+    import argparse
     parser = argparse.ArgumentParser(prog="worker.py", description="Works on the tasks of jobqueue.",
                                      allow_abbrev=False)
     parser.add_argument("--data", metavar="DIR", help="data folder (default: data beside jobqueue.py)")
@@ -1371,19 +1371,25 @@ def main(arguments=None):
     parser.add_argument("--seconds", type=float, default=CRON_SECONDS, metavar="S",
                         help="without --service: work for at most S seconds (50)")
     parser.add_argument("--verbose", action="store_true", help="print what happens")
-    for hidden in ("--detached", "--catalogue"):
-        parser.add_argument(hidden, action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--detached", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--row", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--lock", help=argparse.SUPPRESS)
-    parser.add_argument("--runner", type=int, nargs=3, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments=None):
+    """Be what the command line says; returns an exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
     os.umask(0o077)
     try:
-        if options.runner:
-            return run_runner(*options.runner, options.data)
-        if options.catalogue:
+        if arguments[:1] == ["--runner"]:
+            return run_runner(*arguments[1:])
+        if arguments[:1] == ["--catalogue"]:
             return print_catalogue()
-        return work(options)
+        return work(worker_parser().parse_args(arguments))
     except JobQueueError as error:
         print("jobqueue: " + error.detail, file=sys.stderr)
         return error.exit_code
