@@ -106,6 +106,7 @@ SERVER_THREADS = 8
 JSON_MAX_DEPTH = 32
 INTEGER_MAX = 2 ** 53
 
+ARGUMENTS_MAX_CHARACTERS = 200_000
 LOG_MAX_BYTES = 1 << 20         # per attempt; beyond it the middle is cut out
 LOG_PAGE_BYTES = 256 << 10
 ERROR_MAX_CHARACTERS = 2000
@@ -507,7 +508,6 @@ CREATE TABLE worker (
     mode TEXT NOT NULL,                 -- detached, cron or service
     state TEXT NOT NULL,                -- starting, idle, busy or stopping
     version TEXT NOT NULL,
-    task_id INTEGER,
     tasks INTEGER NOT NULL DEFAULT 0,   -- ended by it so far
     started_at REAL NOT NULL,
     seen_at REAL NOT NULL,
@@ -721,9 +721,10 @@ class Turn:
         self._threads.release()
 
     def close(self):
-        """Forget the file."""
-        os.close(self._file)
-        os.close(self._waiting)
+        """Forget the files; harmless twice."""
+        for file in {self._file, self._waiting} - {-1}:
+            os.close(file)
+        self._file = self._waiting = -1
 
     def _wait(self, deadline):
         """Ask again and again, while a shared lock on the second file says that somebody waits."""
@@ -859,6 +860,7 @@ class Database:
     def _connect(self):
         link = Connection(self.path)
         link.run("PRAGMA foreign_keys=ON")
+        link.run("PRAGMA cache_size=-1000")     # others' commits empty it anyway
         if self.journal == "wal":
             link.run("PRAGMA wal_autocheckpoint=0")
             link.run("PRAGMA journal_size_limit=0")     # so that the file's size tells its content
@@ -2180,9 +2182,9 @@ class Workers:
             if handle is not None:
                 os.close(handle)
             return None, None
-        if row["lock_proven"]:
-            handle = grab_if_free(path)
-            return handle, "died" if handle is not None else None
+        handle = grab_if_free(path) if row["lock_proven"] else None
+        if handle is not None:
+            return handle, "died"
         return None, "silent" if row["lease_monotonic"] < self._clock.monotonic() else None
 
     def bury(self, transaction, row, why):
@@ -2490,6 +2492,9 @@ class Tick:
             return
         self._next_sweep = self._clock.monotonic() + 3600
         self._workers.sweep_locks()
+        for path in (self._database.folder / "work").glob("[0-9]*"):
+            if not self._database.value("SELECT 1 FROM task WHERE id=?", (int(path.name),)):
+                remove_task_folder(self._database.folder, int(path.name))
         now = self._clock.now()
         old = ("SELECT count(*) FROM session WHERE expires_at<?", "SELECT count(*) FROM throttle WHERE until<?")
         if sum(self._database.value(statement, (now - 3600,)) for statement in old):
@@ -3143,8 +3148,11 @@ class JobQueue:
         if errors:
             raise Invalid("", errors)
         ordered = {key: arguments[key] for key in function["schema"]["properties"] if key in arguments}
+        text = dump_json({**ordered, **arguments})
+        if len(text) > ARGUMENTS_MAX_CHARACTERS:
+            raise field_error("arguments", "are longer than %d characters" % ARGUMENTS_MAX_CHARACTERS)
         options = {key: request.get(key, default) for key, default in function["options"].items()}
-        return Order(name, dump_json({**ordered, **arguments}), options, self._run_at(request))
+        return Order(name, text, options, self._run_at(request))
 
     @staticmethod
     def _check_choices(request, person):

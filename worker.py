@@ -34,11 +34,8 @@ import signal
 import socket
 import sys
 import time
-import traceback
-import typing
 from datetime import date, datetime, time as clock_time
 from enum import Enum
-from inspect import Parameter, getdoc, signature
 from pathlib import Path
 
 import jobqueue
@@ -71,6 +68,8 @@ WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "worker_seconds", "run
 
 def declare_samples():
     """Functions to try the page with; gone once there is a tasks.py."""
+    from typing import Literal
+
     @jobqueue.task
     def add(a: int, b: int, seconds: float = 0) -> int:
         """Add two numbers, slowly if you like.
@@ -85,7 +84,7 @@ def declare_samples():
         return a + b
 
     @jobqueue.task
-    def count_down(start: int = 10, style: typing.Literal["numbers", "words"] = "numbers") -> str:
+    def count_down(start: int = 10, style: Literal["numbers", "words"] = "numbers") -> str:
         """Count down once a second, and say how far it is."""
         words = "zero one two three four five six seven eight nine ten".split()
         for left in range(start, 0, -1):
@@ -104,6 +103,10 @@ def declare_samples():
 
 
 # Catalogue -------------------------------------------------------------------
+#
+# typing and inspect are imported where they are used: the worker itself needs neither.
+
+NOTHING = object()                      # no default, no type hint
 
 SIMPLE_TYPES = {str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "number"},
                 bool: {"type": "boolean"}, list: {"type": "array"}, tuple: {"type": "array"},
@@ -115,6 +118,7 @@ SIMPLE_TYPES = {str: {"type": "string"}, int: {"type": "integer"}, float: {"type
 
 def type_schema(kind):
     """The schema of a type hint; {} (a text field) for what is not understood."""
+    import typing
     with contextlib.suppress(TypeError):
         if kind in SIMPLE_TYPES:
             return dict(SIMPLE_TYPES[kind])
@@ -132,6 +136,7 @@ def type_schema(kind):
 
 def is_union(origin):
     """True for Optional[X], Union[X, Y] and X | Y."""
+    import typing
     return origin is typing.Union or getattr(origin, "__name__", "") == "UnionType"
 
 
@@ -150,7 +155,8 @@ def union_schema(members):
 
 def to_python(kind, value):
     """A JSON value as the type hint wants it."""
-    if value is None or kind in (None, Parameter.empty):
+    import typing
+    if value is None or kind in (None, NOTHING):
         return value
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if is_union(origin):
@@ -183,7 +189,7 @@ class Parameters:
 
     def schema(self):
         """JSON Schema 2020-12 of the arguments."""
-        helps = parameter_help(getdoc(self.function.target) or "") if self.function.kind == "python" else {}
+        helps = parameter_help(documentation(self.function))
         properties = {name: self._property(name, helps.get(name)) for name in self.kinds}
         return {"type": "object", "properties": properties,
                 "required": [name for name in self.kinds if name not in self.defaults],
@@ -194,22 +200,24 @@ class Parameters:
         return {name: to_python(self.kinds.get(name), value) for name, value in arguments.items()}
 
     def _read_signature(self, target):
+        from inspect import Parameter, signature
         hints = type_hints(target)
         for name, parameter in signature(target).parameters.items():
             if parameter.kind is Parameter.VAR_KEYWORD:
                 self.open = True
             elif parameter.kind is not Parameter.VAR_POSITIONAL:
-                self._add(name, hints.get(name, Parameter.empty), parameter.default)
+                default = NOTHING if parameter.default is Parameter.empty else parameter.default
+                self._add(name, hints.get(name, NOTHING), default)
 
     def _add(self, name, kind, default):
-        if kind is Parameter.empty and default not in (Parameter.empty, None):
+        if kind is NOTHING and default not in (NOTHING, None):
             kind = type(default)
         self.kinds[name] = kind
-        if default is not Parameter.empty:
+        if default is not NOTHING:
             self.defaults[name] = default
 
     def _property(self, name, text):
-        schema = {} if self.kinds[name] is Parameter.empty else type_schema(self.kinds[name])
+        schema = {} if self.kinds[name] is NOTHING else type_schema(self.kinds[name])
         if name in self.defaults:
             with contextlib.suppress(TypeError, ValueError):
                 schema["default"] = json.loads(dump_json(self.defaults[name]))
@@ -236,9 +244,10 @@ def make_nullable(schema):
 
 def split_parameter(given):
     """(type, default) of a parameter that command and http_request were given."""
+    import typing
     if isinstance(given, type) or typing.get_origin(given) is not None:
-        return given, Parameter.empty
-    return Parameter.empty if given is None else type(given), given
+        return given, NOTHING
+    return NOTHING if given is None else type(given), given
 
 
 def stands_alone(arguments, name):
@@ -249,25 +258,27 @@ def stands_alone(arguments, name):
 
 def type_hints(target):
     """{name: type} of a function; hints that cannot be evaluated are left out."""
+    import typing
     try:
         return typing.get_type_hints(target)
     except Exception:                   # the owner's code: anything can happen in it
         names = getattr(target, "__globals__", {})
         hints = {name: evaluate_hint(hint, names)
                  for name, hint in getattr(target, "__annotations__", {}).items()}
-        return {name: hint for name, hint in hints.items() if hint is not Parameter.empty}
+        return {name: hint for name, hint in hints.items() if hint is not NOTHING}
 
 
 def evaluate_hint(hint, names):
     """A type hint that may be a text, such as "int | None" on a Python that has no |."""
+    from typing import Optional
     if not isinstance(hint, str):
         return hint
     plain, optional = re.subn(r"\s*\|\s*None\s*$|^\s*None\s*\|\s*", "", hint)
     try:
         kind = eval(plain, dict(names))  # the owner's own source, as typing evaluates it
     except Exception:
-        return Parameter.empty
-    return typing.Optional[kind] if optional else kind
+        return NOTHING
+    return Optional[kind] if optional else kind
 
 
 def parameter_help(text):
@@ -281,10 +292,15 @@ def parameter_help(text):
     return {name: line.strip() for name, line in found.items()}
 
 
+def documentation(function):
+    """A Python function's docstring without its indentation; empty for all others."""
+    from inspect import getdoc
+    return (getdoc(function.target) or "").strip() if function.kind == "python" else ""
+
+
 def describe(function):
     """A function as the catalogue keeps it."""
-    text = getdoc(function.target) if function.kind == "python" else None
-    title, _, rest = (text or "").strip().partition("\n")
+    title, _, rest = documentation(function).partition("\n")
     description = re.split(r"^\s*(?:Args|Arguments|Parameters|Returns|Raises|Yields|Examples?):?\s*$|^\s*:\w+",
                            rest.strip(), flags=re.MULTILINE)[0].strip()
     return {"name": function.name, "title": title or function.name.replace("_", " "),
@@ -316,6 +332,7 @@ def loaded_files():
 
 def explain_import(error):
     """What is wrong with tasks.py, where: {"message", "file", "line"}."""
+    import traceback
     file, line = getattr(error, "filename", None), getattr(error, "lineno", None)
     if not isinstance(error, SyntaxError) or not file:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__)
@@ -588,6 +605,7 @@ class Runner:
 
 def told(error, kind):
     """An exception as an outcome: type, message, and the traceback below our own frames."""
+    import traceback
     frames = error.__traceback__
     while frames and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next
@@ -881,7 +899,9 @@ class Worker:
                 self._step()
         finally:
             self._say("leaves: %s" % self._stopping)
-            self._leave_for_good()
+            if self._child:
+                self._child.end()
+        self._leave_for_good()
         return 0
 
     # Arriving and leaving
@@ -943,14 +963,12 @@ class Worker:
         return True
 
     def _leave_for_good(self):
-        if self._child:
-            self._child.end()
-        with contextlib.suppress(JobQueueError):
-            with self._database.transaction(durable=False) as transaction:
-                self._queue.workers.leave(transaction, self._id, self._stopping or "error", self._tasks)
-            self._queue.workers.remove_lock(self._lock_name, self._lock)
-            if self._mode == "detached" and self._stopping == "limit":
-                self._queue.workers.start_needed()
+        """Remove row and lock; after an error others find the lock free instead."""
+        with self._database.transaction(durable=False) as transaction:
+            self._queue.workers.leave(transaction, self._id, self._stopping, self._tasks)
+        self._queue.workers.remove_lock(self._lock_name, self._lock)
+        if self._mode == "detached" and self._stopping == "limit":
+            self._queue.workers.start_needed()
 
     # The loop
 
@@ -1052,10 +1070,17 @@ class Worker:
     # The runner
 
     def _start_runner(self):
+        """A fresh runner; if the host refuses one, say so and leave."""
         if self._child:
             self._child.end()
-        self._child = Child(self._database.folder, self._lock)
-        self._child.watch(self._waker.fileno())
+        try:
+            self._child = Child(self._database.folder, self._lock)
+            self._child.watch(self._waker.fileno())
+        except OSError as error:
+            self._child = None
+            self._stopping = "no runner could be started"
+            with self._database.transaction(durable=False) as transaction:
+                self._queue.workers.start_failed(transaction, jobqueue.explain_start_error(error))
 
     def _await_runner(self):
         """Claim nothing before the runner has said what it can run."""

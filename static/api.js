@@ -1,0 +1,140 @@
+// @ts-check
+/** Requests, waiting and polling. */
+import { store } from './store.js';
+
+const BUSY = [0, 429, 502, 503, 504, 508];
+let skew = 0;
+
+/** The server's time in milliseconds, so that a wrong clock here shows no wrong durations. */
+export const now = () => Date.now() + skew;
+
+/** A request that did not succeed; status 0 is a lost connection. */
+export class ApiError extends Error {
+  /** @param {number} status @param {any} body problem+json @param {number} wait in seconds */
+  constructor(status, body, wait) {
+    const what = status ? `The server answered ${status}` : 'The server could not be reached';
+    super(body?.detail || `${body?.title || what}. Please try again.`);
+    this.status = status;
+    this.wait = wait;
+    this.setup = Boolean(body?.setup);
+    /** @type {{field: string, message: string}[]} */
+    this.errors = body?.errors || [];
+  }
+}
+
+/**
+ * Waits, but not longer than until the page is seen again, or `wake` is called.
+ * @param {number} seconds
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<void>}
+ */
+export function pause(seconds, signal) {
+  return new Promise((resolve) => {
+    const over = new AbortController();
+    const done = () => {
+      if (document.hidden && !signal?.aborted) return;
+      clearTimeout(timer);
+      over.abort();
+      resolve();
+    };
+    const timer = setTimeout(done, seconds * 1000);
+    document.addEventListener('visibilitychange', done, over);
+    store.addEventListener('wake', done, over);
+    addEventListener('online', done, over);
+    signal?.addEventListener('abort', done, over);
+    if (signal?.aborted) done();
+  });
+}
+
+/** Makes every poll look now, after somebody did something. */
+export const wake = () => void store.dispatchEvent(new Event('wake'));
+
+/**
+ * Repeats a step that resolves with the seconds until the next; never while hidden.
+ * @param {AbortSignal} signal
+ * @param {() => Promise<number>} step
+ * @param {number} [wait] seconds before the first step
+ */
+export async function poll(signal, step, wait = 0) {
+  while (!signal.aborted) {
+    if (wait || document.hidden) await pause(wait, signal);
+    if (!signal.aborted) wait = await step().catch(later);
+  }
+}
+
+/** A poll goes on after a refusal, but not after a mistake of the page's own. @param {any} error */
+function later(error) {
+  if (error instanceof ApiError) return 15;
+  throw error;
+}
+
+/**
+ * One try. Resolves with the parsed body, or rejects with an ApiError.
+ * @param {string} method
+ * @param {string} path
+ * @param {unknown} body
+ * @param {AbortSignal} [signal]
+ */
+async function send(method, path, body, signal) {
+  const cut = new AbortController();
+  const timer = setTimeout(() => cut.abort(), 30000);
+  signal?.addEventListener('abort', () => cut.abort(), { signal: cut.signal });
+  try {
+    const response = await fetch(path, {
+      method,
+      body: body === undefined ? null : JSON.stringify(body),
+      headers: method === 'GET' ? {} : { 'Content-Type': 'application/json' },
+      cache: 'no-cache',
+      signal: cut.signal,
+    });
+    return await read(response);
+  } catch (error) {
+    throw error instanceof ApiError ? error : new ApiError(0, null, 0);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** The body of an answer; notes the server's clock. @param {Response} response */
+async function read(response) {
+  const date = Date.parse(response.headers.get('date') || '');
+  if (Math.abs(date - Date.now() - skew) > 1500) skew = date - Date.now();
+  if (response.status === 204) return null;
+  const body = await response.json().catch(() => null);
+  if (response.ok && body) return body;
+  const wait = Number(response.headers.get('retry-after')) || 0;
+  throw new ApiError(response.ok ? 0 : response.status, body, wait);
+}
+
+/**
+ * Asks the server. Reading goes on trying while the connection is lost or the server is busy.
+ * @param {string} method
+ * @param {string} path relative to the page
+ * @param {unknown} [body] sent as JSON
+ * @param {AbortSignal} [signal]
+ * @returns {Promise<any>}
+ */
+export async function request(method, path, body, signal) {
+  for (let wait = 2; ; wait = Math.min(wait * 1.5, 15)) {
+    try {
+      const answer = await send(method, path, body, signal);
+      store.set('connection', '');
+      if (answer?.service) store.set('service', answer.service);
+      if (method !== 'GET') wake();
+      return answer;
+    } catch (problem) {
+      const error = /** @type {ApiError} */ (problem);
+      if (error.status === 401) {
+        store.state.setup = error.setup;
+        store.set('session', null);
+      }
+      if (signal?.aborted || method !== 'GET' || !BUSY.includes(error.status)) throw error;
+      const what = error.status ? 'The server is busy' : 'Connection lost';
+      store.set('connection', `${what}, trying again…`);
+      await pause(error.wait || wait, signal);
+    }
+  }
+}
+
+/** Reads. @param {string} path @param {AbortSignal} [signal] */
+export const get = (path, signal) => request('GET', path, undefined, signal);

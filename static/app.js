@@ -1,0 +1,111 @@
+// @ts-check
+/** The frame around every page: who is logged in, what is wrong, and which page is asked for. */
+import { get } from './api.js';
+import { find, h, setAttribute, setText } from './dom.js';
+import { isAdmin, store } from './store.js';
+import * as tasks from './tasks.js';
+
+/** @type {Record<string, () => Promise<import('./types.js').Page>>} */
+const PAGES = {
+  tasks: async () => tasks,
+  task: () => import('./task.js'),
+  new: () => import('./new.js'),
+  workers: () => import('./pages.js'),
+  settings: () => import('./pages.js'),
+  users: () => import('./pages.js'),
+  account: () => import('./pages.js'),
+  login: () => import('./pages.js'),
+};
+let leave = new AbortController();
+let current = '';
+
+/**
+ * The page that the address asks for: #/tasks?status=failed, #/tasks/7, #/new/report.
+ * @returns {import('./types.js').Route}
+ */
+function readAddress() {
+  const [path, query] = location.hash.replace(/^#\/?/, '').split(/\?(.*)/s);
+  const [name, id = ''] = path.split('/').map((part) => (
+    new URLSearchParams(`part=${part}`).get('part') || ''));
+  const params = new URLSearchParams(query);
+  if (!store.state.session) return { page: 'login', id: '', params };
+  if (!Object.hasOwn(PAGES, name)) return { page: 'tasks', id: '', params };
+  return { page: id && name === 'tasks' ? 'task' : name, id, params };
+}
+
+/** Leaves a page and opens the one that is asked for. */
+async function navigate() {
+  leave.abort();
+  leave = new AbortController();
+  const { signal } = leave;
+  const route = readAddress();
+  document.body.classList.add('busy');
+  try {
+    await (await open(route.page)).show(route, signal);
+  } catch (error) {
+    if (!signal.aborted) (await import('./live.js')).showProblem(error);
+  }
+  if (!signal.aborted) arrive(route);
+}
+
+/** Loads a page, with its style. @param {string} name */
+async function open(name) {
+  const [page] = await Promise.all([PAGES[name](), name === 'tasks' || addStyle()]);
+  return page;
+}
+
+/** The style of all but the list. @type {Promise<unknown>|undefined} */
+let style;
+
+/** Resolves when that style is there, so that no page is shown without it. */
+function addStyle() {
+  style ||= new Promise((done) => {
+    document.head.append(h('link', {
+      rel: 'stylesheet', href: 'static/pages.css', onload: done, onerror: done,
+    }));
+  });
+  return style;
+}
+
+/** Marks where one is; the heading gets the focus. @param {import('./types.js').Route} route */
+function arrive({ page, id }) {
+  document.body.classList.remove('busy');
+  const here = `${page}/${id}`;
+  const link = page === 'task' || page === 'new' ? 'tasks' : page;
+  for (const item of document.querySelectorAll('header a')) {
+    setAttribute(item, 'aria-current', item.getAttribute('href') === `#/${link}` && 'page');
+  }
+  if (current && current !== here) {
+    if (page !== 'tasks') scrollTo(0, 0);
+    document.querySelector('h1')?.focus({ preventScroll: true });
+  }
+  current = here;
+}
+
+/** Shows the header of who is logged in, or the log-in. */
+function patchSession() {
+  const { session } = store.state;
+  find('header').hidden = find('footer').hidden = !session;
+  if (session) {
+    setText(find('#me'), session.user.name);
+    const items = document.querySelectorAll('.admin');
+    for (const item of items) setAttribute(item, 'hidden', !isAdmin());
+    const { version, data } = session;
+    setText(find('footer'), `jobqueue ${version}${data ? ` · ${data}` : ''}`);
+  }
+  return navigate();
+}
+
+/** Asks who is here, then shows what the address says. */
+async function start() {
+  const live = import('./live.js');
+  live.then(({ initializeLines }) => initializeLines());
+  store.state.session = await get('api/session').catch(() => null);
+  store.on('session', patchSession);
+  addEventListener('hashchange', navigate);
+  await patchSession();
+  (await live).initializeFrame();
+  addStyle();
+}
+
+start();

@@ -1,0 +1,90 @@
+// @ts-check
+/** Making and changing elements; text is only ever put in as text. */
+
+/** @typedef {Node|string|null|undefined|false} Child */
+
+/**
+ * An element with attributes (functions become listeners: `onclick`) and children.
+ * @template {keyof HTMLElementTagNameMap} K
+ * @param {K} tag
+ * @param {Record<string, unknown>} [attributes]
+ * @param {...Child} children
+ * @returns {HTMLElementTagNameMap[K]}
+ */
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) setAttribute(element, name, value);
+  element.append(...kept(children));
+  return element;
+}
+
+/** Children without the ones that a condition left out. @param {Child[]} children */
+const kept = (children) => /** @type {(Node|string)[]} */ (
+  children.filter((child) => child || child === '')
+);
+
+/**
+ * Sets, removes or listens, after the kind of value.
+ * @param {Element} element
+ * @param {string} name
+ * @param {any} value
+ */
+export function setAttribute(element, name, value) {
+  if (typeof value === 'function') element.addEventListener(name.slice(2), value);
+  else if (value === false || value == null) element.removeAttribute(name);
+  else element.setAttribute(name, value === true ? '' : value);
+}
+
+/**
+ * The element that must be there.
+ * @param {string} selector
+ * @param {ParentNode} [root]
+ * @returns {HTMLElement}
+ */
+export function find(selector, root = document) {
+  return /** @type {HTMLElement} */ (root.querySelector(selector));
+}
+
+/** Changes text in place, and only if it changed. @param {Node} node @param {string} text */
+export function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+/**
+ * An icon of the page's own sprite; decoration, the word beside it says the same.
+ * @param {string} name
+ */
+export function icon(name) {
+  const svg = document.createElementNS('http://www.w3.org/2000/svg', 'svg');
+  svg.setAttribute('class', 'icon');
+  svg.setAttribute('aria-hidden', 'true');
+  const use = document.createElementNS(svg.namespaceURI || '', 'use');
+  use.setAttribute('href', `#i-${name}`);
+  svg.append(use);
+  return svg;
+}
+
+/** Replaces the page's content and its title. @param {string} title @param {...Child} children */
+export function render(title, ...children) {
+  setTitle(title);
+  find('main').replaceChildren(...kept(children));
+}
+
+/** The title, which also says the state. @param {string} title */
+export const setTitle = (title) => setText(find('title'), `${title} · jobqueue`);
+
+/** @type {ReturnType<typeof setTimeout>|undefined} */
+let hush;
+
+/**
+ * Tells screen readers, and when `visible` everyone for some seconds.
+ * @param {string} text
+ * @param {boolean} [visible]
+ */
+export function say(text, visible = false) {
+  const live = find('#live');
+  live.classList.toggle('toast', visible);
+  live.textContent = text;
+  clearTimeout(hush);
+  hush = setTimeout(() => live.classList.remove('toast'), 8000);
+}

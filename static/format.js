@@ -1,0 +1,118 @@
+// @ts-check
+/** Words for states, times and numbers. */
+import { now } from './api.js';
+import { h, icon, setAttribute, setText } from './dom.js';
+
+/** @typedef {import('./types.js').Row} Row */
+
+export const STATUSES = /** @type {const} */ ([
+  'pending', 'running', 'scheduled', 'waiting', 'succeeded', 'failed', 'cancelled',
+]);
+const REASONS = /** @type {Record<string, string>} */ ({
+  error: 'an error',
+  timeout: 'the time limit',
+  crashed: 'a crash',
+  interrupted: 'an interruption',
+  dependency: 'a task before it did not succeed',
+  unknown_function: 'the function is not in tasks.py',
+});
+
+/** The reason of a failure or a retry, in words. @param {string|null} reason */
+export const reasonWords = (reason) => REASONS[reason || ''] || reason || '';
+
+/** Whether it will not go on by itself. @param {Row} task */
+export const isFinished = (task) => ['succeeded', 'failed', 'cancelled'].includes(task.status);
+
+/** The state in one word. @param {Row} task */
+export function stateWord(task) {
+  return task.status === 'running' && task.cancel_requested ? 'stopping…' : task.status;
+}
+
+/** What went wrong, in one line, or "". @param {Row} task */
+export function errorLine({ error, reason }) {
+  if (!error) return reasonWords(reason);
+  return error.message ? `${error.type}: ${error.message}` : error.type;
+}
+
+/** A state: shape, word and colour; `patchState` brings it up to date. @param {Row} task */
+export function stateBadge(task) {
+  const badge = h('span', { class: 'state' }, icon(task.status), h('span'));
+  patchState(badge, task);
+  return badge;
+}
+
+/** Brings a badge up to date. @param {Element} badge @param {Row} task */
+export function patchState(badge, task) {
+  if (badge.getAttribute('data-state') !== task.status) {
+    badge.setAttribute('data-state', task.status);
+    badge.firstChild?.replaceWith(icon(task.status));
+  }
+  setText(/** @type {Node} */ (badge.lastChild), stateWord(task));
+}
+
+/**
+ * Formats in one way everywhere, because the page speaks one language.
+ * @param {Intl.DateTimeFormatOptions} options
+ */
+const formatter = (options) => new Intl.DateTimeFormat('en-GB', options);
+const clock = formatter({ hour: '2-digit', minute: '2-digit' });
+const day = formatter({ day: 'numeric', month: 'short' });
+const year = formatter({ day: 'numeric', month: 'short', year: 'numeric' });
+const full = formatter({ dateStyle: 'full', timeStyle: 'long' });
+
+/** Words for the days around today. @type {Record<number, string>} */
+const DAYS = { [-1]: 'yesterday ', 0: '', 1: 'tomorrow ' };
+
+/** A time as people say it: just now, 12:01, yesterday 18:40, in 3 min. @param {Date} time */
+export function timeWords(time) {
+  const seconds = (time.getTime() - now()) / 1000;
+  if (seconds > 0 && seconds < 3600) return `in ${duration(Math.ceil(seconds))}`;
+  if (seconds <= 0 && seconds > -45) return 'just now';
+  const midnight = new Date(now()).setHours(0, 0, 0, 0);
+  const days = Math.round((new Date(time).setHours(0, 0, 0, 0) - midnight) / 864e5);
+  if (days in DAYS) return DAYS[days] + clock.format(time);
+  return Math.abs(days) < 180 ? `${day.format(time)} ${clock.format(time)}` : year.format(time);
+}
+
+/** A <time> with the full time and zone as its tooltip. @param {string|null} iso */
+export function timeElement(iso) {
+  const element = h('time');
+  patchTime(element, iso);
+  return element;
+}
+
+/** Brings a time up to date. @param {Element} element @param {string|null} iso */
+export function patchTime(element, iso) {
+  const time = iso ? new Date(iso) : null;
+  setText(element, time ? timeWords(time) : '');
+  if (element.getAttribute('datetime') === iso) return;
+  setAttribute(element, 'datetime', iso);
+  setAttribute(element, 'title', time && full.format(time));
+}
+
+/** Seconds as people say them: 0.3 s, 12 s, 4 min, 2 h 5 min, 3 d. @param {number} seconds */
+export function duration(seconds) {
+  if (seconds < 10) return `${Math.max(0, Math.round(seconds * 10) / 10)} s`;
+  if (seconds < 60) return `${Math.floor(seconds)} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  const hours = Math.floor(seconds / 3600);
+  if (hours > 48) return `${Math.floor(hours / 24)} d`;
+  const minutes = Math.floor((seconds % 3600) / 60);
+  return minutes ? `${hours} h ${minutes} min` : `${hours} h`;
+}
+
+/**
+ * How long an attempt took or has been running, in seconds; null if it never ran.
+ * @param {Row} task
+ */
+export function elapsed(task) {
+  if (!task.started_at || !(task.status === 'running' || task.finished_at)) return null;
+  const end = task.finished_at ? Date.parse(task.finished_at) : now();
+  return Math.max(0, (end - Date.parse(task.started_at)) / 1000);
+}
+
+/** A count, with thin spaces; the server stops counting after 10 000. @param {number} count */
+export function countWords(count) {
+  const text = Math.min(count, 10000).toLocaleString('en').replace(/,/g, '\u202f');
+  return count > 10000 ? `${text}+` : text;
+}

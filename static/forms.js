@@ -1,0 +1,241 @@
+// @ts-check
+/** What forms share: fields with errors beside them, secrets, questions in place, copying. */
+import { ApiError } from './api.js';
+import { find, h, say } from './dom.js';
+import { act } from './live.js';
+import { isAdmin, store } from './store.js';
+
+/** @typedef {HTMLInputElement|HTMLSelectElement|HTMLTextAreaElement} Control */
+let ids = 0;
+
+/**
+ * One field: label above, help and error below, joined for screen readers.
+ * @param {string} label
+ * @param {HTMLElement} control
+ * @param {{help?: string, optional?: boolean, after?: import('./dom.js').Child}} [more]
+ */
+export function field(label, control, { help = '', optional = false, after } = {}) {
+  const id = `f${(ids += 1)}`;
+  const name = control.getAttribute('name');
+  control.id = id;
+  control.setAttribute('aria-describedby', `${id}h ${id}e`);
+  return h('div', { class: 'field', 'data-field': name },
+    h('label', { for: id }, label, optional && h('span', { class: 'help' }, ' optional')),
+    after ? h('div', { class: 'with' }, control, after) : control,
+    h('p', { id: `${id}h`, class: 'help', hidden: !help }, help),
+    h('p', { id: `${id}e`, class: 'error', hidden: true }));
+}
+
+/**
+ * A checkbox; its label stands beside it.
+ * @param {string} label
+ * @param {HTMLInputElement} control
+ * @param {string} [help]
+ */
+export function check(label, control, help = '') {
+  const element = field('', control, { help });
+  find('label', element).append(label);
+  control.after(find('label', element));
+  element.classList.add('check');
+  return element;
+}
+
+/**
+ * A password with a button to see it.
+ * @param {string} label
+ * @param {string} name
+ * @param {string} autocomplete
+ * @param {string} [help]
+ */
+export function secretField(label, name, autocomplete, help) {
+  const input = h('input', { type: 'password', name, autocomplete, required: true });
+  return field(label, input, { help, after: showButton(input, label) });
+}
+
+/** Shows or hides a password. @param {HTMLInputElement} input @param {string} label */
+export function showButton(input, label) {
+  const button = h('button', {
+    type: 'button', class: 'button', 'aria-pressed': 'false', 'aria-label': `Show ${label}`,
+    onclick: () => {
+      const show = input.type === 'password';
+      input.type = show ? 'text' : 'password';
+      button.setAttribute('aria-pressed', String(show));
+      button.textContent = show ? 'Hide' : 'Show';
+    },
+  }, 'Show');
+  return button;
+}
+
+/**
+ * A form that sends once at a time and puts each error beside its field; values stay.
+ * @param {string} button what sending is called
+ * @param {(form: HTMLFormElement) => Promise<unknown>} send
+ * @param {...import('./dom.js').Child} children
+ */
+export function sendingForm(button, send, ...children) {
+  const submit = h('button', { class: 'button primary' }, button);
+  const form = h('form', { class: 'form', novalidate: true,
+    onsubmit: (/** @type {Event} */ event) => {
+      event.preventDefault();
+      act(submit, () => trySending(form, send));
+    } }, ...children, h('p', { class: 'error', 'data-all': true, hidden: true }),
+  h('div', { class: 'actions' }, submit));
+  return form;
+}
+
+/**
+ * Sends, or shows what is wrong.
+ * @param {HTMLFormElement} form @param {(form: HTMLFormElement) => Promise<unknown>} send
+ */
+async function trySending(form, send) {
+  clearErrors(form);
+  if (!checkFilledIn(form)) return;
+  try {
+    await send(form);
+  } catch (error) {
+    if (!(error instanceof ApiError || error instanceof FieldErrors)) throw error;
+    showErrors(form, error);
+  }
+}
+
+/** What the page itself finds wrong before it sends anything. */
+export class FieldErrors extends Error {
+  /** @param {{field: string, message: string}[]} errors */
+  constructor(errors) {
+    super('');
+    this.errors = errors;
+  }
+}
+
+/** Takes the last errors away. @param {HTMLFormElement} form */
+function clearErrors(form) {
+  for (const line of /** @type {NodeListOf<HTMLElement>} */ (form.querySelectorAll('.error'))) {
+    line.hidden = true;
+  }
+  for (const bad of form.querySelectorAll('[aria-invalid]')) bad.removeAttribute('aria-invalid');
+}
+
+/** Finds empty and unreadable fields. @param {HTMLFormElement} form */
+function checkFilledIn(form) {
+  const controls = /** @type {Control[]} */ ([...form.elements].filter((one) => 'name' in one));
+  const errors = controls.flatMap(({ name, required, value, validity }) => {
+    if (validity.badInput) return { field: name, message: 'This cannot be read.' };
+    return required && !value.trim() ? { field: name, message: 'Please fill this in.' } : [];
+  });
+  if (errors.length) showErrors(form, new FieldErrors(errors));
+  return !errors.length;
+}
+
+/**
+ * Each message beside its field, the rest above the button; the first one gets the focus.
+ * @param {HTMLFormElement} form
+ * @param {ApiError|FieldErrors} problem
+ */
+function showErrors(form, problem) {
+  const rest = problem.errors.filter(({ field: name, message }) => !showError(form, name, message));
+  const words = rest.map(({ field: name, message }) => (name ? `${name}: ${message}` : message));
+  const all = find('[data-all]', form);
+  const some = rest.length < problem.errors.length;
+  all.textContent = words.join('\n') || (some ? '' : problem.message);
+  all.hidden = !all.textContent;
+  if (all.textContent) say(all.textContent);
+  const first = form.querySelector('[aria-invalid]');
+  first?.closest('details')?.setAttribute('open', '');
+  /** @type {HTMLElement|null} */ (first)?.focus();
+}
+
+/**
+ * Puts a message beside its field.
+ * @param {HTMLFormElement} form
+ * @param {string} name
+ * @param {string} message
+ * @returns {boolean} whether there is such a field
+ */
+function showError(form, name, message) {
+  const fields = /** @type {NodeListOf<HTMLElement>} */ (form.querySelectorAll('[data-field]'));
+  const found = [...fields].find(({ dataset }) => dataset.field === name
+    || dataset.field === String(name).replace(/\[?\.?\d+\]?$/, ''));
+  if (!found) return false;
+  const line = find('.error', found);
+  line.textContent = line.hidden ? message : `${line.textContent} ${message}`;
+  line.hidden = false;
+  found.querySelector('input, select, textarea')?.setAttribute('aria-invalid', 'true');
+  return true;
+}
+
+/** The values of a form by name. @param {HTMLFormElement} form @returns {Record<string, string>} */
+export const valuesOf = (form) => (
+  /** @type {Record<string, string>} */ (Object.fromEntries(new FormData(form))));
+
+/**
+ * A button that asks in its own place before it does what cannot be undone.
+ * @param {string} label
+ * @param {string} question
+ * @param {() => Promise<unknown>} work
+ */
+export function askingButton(label, question, work) {
+  const holder = h('span', { class: 'asking' });
+  const ask = h('button', { type: 'button', class: 'button', onclick: () => {
+    const yes = h('button', { type: 'button', class: 'button danger',
+      onclick: () => act(yes, work) }, label);
+    const no = h('button', { type: 'button', class: 'button', onclick: back }, 'Keep');
+    const group = h('span', { class: 'question', role: 'group', 'aria-label': question,
+      onkeydown: (/** @type {KeyboardEvent} */ { key }) => key === 'Escape' && back() },
+    question, yes, no);
+    holder.replaceChildren(group);
+    no.focus();
+  } }, label);
+  const back = () => {
+    holder.replaceChildren(ask);
+    ask.focus();
+  };
+  holder.append(ask);
+  return holder;
+}
+
+/**
+ * Text to take along. Where the browser allows no copying it is selected instead.
+ * @param {string} text
+ * @param {string} label
+ */
+export function copyBox(text, label) {
+  const code = h('pre', { class: 'code', tabindex: 0, role: 'group', 'aria-label': label }, text);
+  const button = h('button', { type: 'button', class: 'small', onclick: async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      say('Copied', true);
+    } catch {
+      getSelection()?.selectAllChildren(code);
+      say('Selected; copy it with your keyboard or menu.', true);
+    }
+  } }, 'Copy');
+  return h('div', { class: 'copy' }, code, button);
+}
+
+/** A table of a smaller page. @param {string} name @param {string[]} titles @param {Node} body */
+export function plainTable(name, titles, body) {
+  return h('table', { class: 'plain' }, h('caption', { class: 'hidden' }, name),
+    h('thead', {}, h('tr', {}, ...titles.map((title) => h('th', { scope: 'col' }, title)))), body);
+}
+
+/** A cell; its label is shown where columns have no room. @param {string} label */
+export const cell = (label, /** @type {import('./dom.js').Child[]} */ ...children) => (
+  h('td', { 'data-label': label }, ...children));
+
+const EXAMPLE = `import sys
+from jobqueue import command
+
+command("detect", [sys.executable, "detect.py", "{latitude}", "{longitude}"],
+        latitude=float, longitude=float, timeout=3600)
+`;
+
+/** While the functions are only samples: how to have one's own. @returns {HTMLElement[]} */
+export function sampleHint() {
+  if (!store.state.catalogue?.samples || !isAdmin()) return [];
+  return [h('section', { class: 'teach' }, h('h2', {}, 'Your own functions'),
+    h('p', {}, 'The functions here are samples. Put these lines into a file ',
+      h('code', {}, 'tasks.py'), ' beside ', h('code', {}, 'jobqueue.py'),
+      ' and name a script of yours:'),
+    copyBox(EXAMPLE, 'tasks.py'),
+    h('p', { class: 'help' }, 'The words in braces become the fields of a form.'))];
+}

@@ -1,0 +1,375 @@
+// @ts-check
+/** What follows the first view: lines, menu and keys; the list's filters and clicks. */
+import { ApiError, get, pause, poll, request } from './api.js';
+import { find, h, render, say, setText } from './dom.js';
+import { isFinished } from './format.js';
+import { sampleHint } from './forms.js';
+import { isAdmin, store } from './store.js';
+import { address } from './tasks.js';
+
+/** @typedef {import('./tasks.js').TaskList} TaskList */
+
+const OFF = 'jobqueue-keys-off';
+const HELP = [['/', 'search'], ['n', 'new task'], ['j', 'next task'], ['k', 'task before'],
+  ['Enter', 'open the task'], ['?', 'these keys']];
+
+/** The lines above the page, which say what is wrong; called at once. */
+export function initializeLines() {
+  store.on('connection', patchConnection);
+  store.on('service', patchService);
+  store.on('session', patchService);
+  patchConnection();
+  patchService();
+}
+
+/** What else the frame needs; called after the first page. */
+export function initializeFrame() {
+  poll(new AbortController().signal, askService);
+  initializeMenu();
+  initializeSkip();
+  initializeKeys();
+  store.on('catalogue', patchCatalogue);
+  store.on('session', readCatalogue);
+  store.on('service', () => isAdmin() && readCatalogue());
+  readCatalogue();
+}
+
+/** Instead of a page that could not be shown. @param {any} error */
+export function showProblem(error) {
+  if (!(error instanceof ApiError)) console.error(error);
+  const missing = error.status === 404;
+  render(missing ? 'Not found' : 'Problem',
+    h('h1', { tabindex: -1 }, missing ? 'There is nothing here' : 'That did not work'),
+    h('p', {}, missing ? 'It was deleted, or it belongs to someone else.' : error.message),
+    h('p', {}, h('a', { href: '#/tasks' }, 'All tasks')));
+}
+
+/**
+ * One line; hidden when there is nothing to say.
+ * @param {string} selector
+ * @param {string} [text]
+ */
+function patchLine(selector, text = '') {
+  const line = find(selector);
+  const words = find('span', line);
+  if (text && words.textContent !== text) say(text);
+  line.hidden = !text;
+  setText(words, text);
+}
+
+/** The connection, while it is lost. */
+function patchConnection() {
+  patchLine('#connection', store.state.connection);
+}
+
+/** The one sentence on what the queue is doing. */
+function patchService() {
+  const { service, session } = store.state;
+  const shown = session && service && service.code !== 'ok' ? service : null;
+  const { code = '' } = shown || {};
+  find('#service').classList.toggle('calm', /busy|starting|paused|off/.test(code));
+  find('#service').classList.toggle('brief', /busy|starting/.test(code));
+  patchLine('#service', shown?.text);
+}
+
+/** Pages that do not ask for the sentence themselves still show it. */
+async function askService() {
+  if (store.state.session && !find('table.list')) await get('api/workers');
+  return store.state.service?.code === 'starting' ? 2 : 10;
+}
+
+/**
+ * Does what a button asks for, once at a time, and says what went wrong.
+ * @param {HTMLElement} button
+ * @param {() => Promise<unknown>} work
+ */
+export async function act(button, work) {
+  if (button.ariaBusy === 'true') return;
+  button.ariaBusy = 'true';
+  try {
+    await work();
+  } catch (error) {
+    say(/** @type {Error} */ (error).message, true);
+  } finally {
+    button.ariaBusy = null;
+  }
+}
+
+/** The functions, for filters, forms and the broken tasks.py that admins must hear of. */
+async function readCatalogue() {
+  if (!store.state.session) return;
+  store.set('catalogue', await get('api/functions').catch(() => null));
+}
+
+/** Tells admins where their tasks.py is broken. */
+function patchCatalogue() {
+  const error = isAdmin() && store.state.catalogue?.error;
+  if (!error) return patchLine('#code');
+  const place = [error.file || 'tasks.py', error.line && `line ${error.line}`];
+  patchLine('#code', `${place.filter(Boolean).join(', ')}: ${error.message}`);
+}
+
+/** The menu closes when one chooses, clicks or goes elsewhere, and on Escape. */
+function initializeMenu() {
+  const menu = /** @type {HTMLDetailsElement} */ (find('details.menu'));
+  const elsewhere = (/** @type {Event} */ event) => {
+    const target = /** @type {Node} */ (event.target);
+    const inside = menu.contains(target);
+    const chosen = event.type === 'click' && !find('summary', menu).contains(target);
+    if (!inside || chosen) menu.open = false;
+  };
+  document.addEventListener('click', elsewhere);
+  document.addEventListener('focusin', elsewhere);
+  menu.addEventListener('keydown', ({ key }) => {
+    if (key !== 'Escape') return;
+    menu.open = false;
+    find('summary', menu).focus();
+  });
+  const button = find('#leave');
+  button.addEventListener('click', () => act(button, logOut));
+}
+
+/** Ends the session; the page then shows the log-in. */
+async function logOut() {
+  await request('DELETE', 'api/session');
+  store.set('session', null);
+}
+
+/** The skip link must not change the address, which says where one is. */
+function initializeSkip() {
+  find('.skip').addEventListener('click', (event) => {
+    event.preventDefault();
+    find('h1').focus();
+  });
+}
+
+/** @type {Record<string, () => void>} */
+const KEYS = {
+  '/': search,
+  n: () => { location.hash = '#/new'; },
+  j: () => step(1),
+  k: () => step(-1),
+  '?': showHelp,
+};
+
+/** Listens on the whole page. */
+export function initializeKeys() {
+  document.addEventListener('keydown', (event) => {
+    const action = KEYS[event.key];
+    if (!action || !isFree(event) || !keysAreOn()) return;
+    event.preventDefault();
+    action();
+  });
+}
+
+/** Whether one wants them; remembered in this browser. */
+export function keysAreOn() {
+  try {
+    return !localStorage.getItem(OFF);
+  } catch {
+    return true;
+  }
+}
+
+/** Remembers it in this browser. @param {boolean} on */
+export function switchKeys(on) {
+  if (on) localStorage.removeItem(OFF);
+  else localStorage.setItem(OFF, '1');
+}
+
+/** Whether nothing else wants this key. @param {KeyboardEvent} event */
+function isFree({ target, ctrlKey, metaKey, altKey }) {
+  const typing = /** @type {Element} */ (target).closest('input, select, textarea, dialog');
+  return store.state.session && !typing && !ctrlKey && !metaKey && !altKey;
+}
+
+/** Goes to the search, on the list if need be. */
+async function search() {
+  const field = () => find('input[type=search]');
+  if (!field()) location.hash = '#/tasks';
+  while (!field() || document.body.matches('.busy')) await pause(0.1);
+  field().focus();
+}
+
+/** Moves through the list. @param {number} by */
+function step(by) {
+  const links = [...document.querySelectorAll('table.list tbody a')];
+  const row = document.activeElement?.closest('table.list tbody tr');
+  const place = links.findIndex((link) => row?.contains(link));
+  const next = place < 0 ? 0 : Math.min(links.length - 1, Math.max(0, place + by));
+  /** @type {HTMLElement|undefined} */ (links[next])?.focus();
+}
+
+/** Shows what there is, and where to switch it off. */
+function showHelp() {
+  const close = () => dialog.close();
+  const list = h('dl', { class: 'pairs' });
+  for (const [key, words] of HELP) list.append(h('dt', {}, h('kbd', {}, key)), h('dd', {}, words));
+  const dialog = h('dialog', { 'aria-labelledby': 'keys', onclose: () => dialog.remove() },
+    h('h2', { id: 'keys' }, 'Keyboard'), list,
+    h('p', { class: 'help' }, 'To switch them off: ',
+      h('a', { href: '#/account', onclick: close }, 'your account')),
+    h('button', { class: 'button', onclick: close }, 'Close'));
+  find('body').append(dialog);
+  dialog.showModal();
+}
+
+/**
+ * After each look at the server; listens and builds the filters the first time.
+ * @param {TaskList} list
+ * @param {AbortSignal} signal
+ */
+export async function live(list, signal) {
+  if (!list.filters.childElementCount) initializeList(list);
+  patchFilters(list);
+  patchEmpty(list);
+  await lookAfter(list, signal);
+}
+
+/** Builds the filters and listens. @param {TaskList} list */
+function initializeList(list) {
+  buildFilters(list);
+  list.body.addEventListener('click', (event) => click(list, event));
+  store.on('catalogue', () => patchFilters(list));
+}
+
+/** Search, function and, for admins, owner. @param {TaskList} list */
+function buildFilters(list) {
+  const { filters } = list;
+  /** @type {ReturnType<typeof setTimeout>|undefined} */
+  let timer;
+  filters.append(h('select', { name: 'function', 'aria-label': 'Function' }));
+  if (isAdmin()) filters.append(h('select', { name: 'owner', 'aria-label': 'Owner' }));
+  filters.append(h('input', {
+    type: 'search', name: 'q', 'aria-label': 'Search tasks', placeholder: 'Search…',
+  }));
+  filters.addEventListener('change', () => filter(list));
+  filters.addEventListener('input', () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => filter(list), 300);
+  });
+  filters.addEventListener('submit', (event) => {
+    event.preventDefault();
+    filter(list);
+  });
+}
+
+/** Puts what the form says into the address. @param {TaskList} list */
+function filter({ filters, params }) {
+  const values = /** @type {Record<string, string>} */ (
+    Object.fromEntries(new FormData(filters)));
+  const next = address(params, values);
+  if (filters.isConnected && next !== address(params, {})) location.replace(next);
+}
+
+/** Puts what the address says into the form. @param {TaskList} list */
+function patchFilters(list) {
+  const functions = store.state.catalogue?.functions.map(({ name }) => name) || [];
+  patchChoice(list, 'function', 'All functions', functions);
+  if (isAdmin()) patchChoice(list, 'owner', 'Everyone', owners(list));
+  const search = /** @type {HTMLInputElement} */ (find('input', list.filters));
+  if (search !== document.activeElement) search.value = list.params.get('q') || '';
+}
+
+/** Oneself, and who else was seen in the list. @param {TaskList} list */
+function owners({ rows, session }) {
+  const seen = [...rows.values()].map(({ task }) => task.owner).sort();
+  return [session?.user.name || '', ...seen];
+}
+
+/**
+ * Adds what one can choose, and chooses what the address says.
+ * @param {TaskList} list
+ * @param {string} name
+ * @param {string} all what choosing nothing is called
+ * @param {string[]} values
+ */
+function patchChoice({ filters, params }, name, all, values) {
+  const select = /** @type {HTMLSelectElement} */ (find(`[name=${name}]`, filters));
+  const chosen = params.get(name) || '';
+  const known = new Set([...select.options].map(({ value }) => value));
+  for (const value of new Set(['', ...values, chosen])) {
+    if (!known.has(value)) select.append(h('option', { value }, value || all));
+  }
+  if (select !== document.activeElement) select.value = chosen;
+}
+
+/** Says what an empty list means, and what to do about it. @param {TaskList} list */
+function patchEmpty({ empty, params, rows }) {
+  const kind = rows.size ? 'none' : `${params}` ? 'filtered' : 'first';
+  if (empty.dataset.kind === kind) return;
+  empty.dataset.kind = kind;
+  if (kind === 'none') empty.replaceChildren();
+  if (kind === 'filtered') {
+    empty.replaceChildren(h('p', {}, 'No task matches. ',
+      h('a', { href: '#/tasks' }, 'Show all tasks')));
+  }
+  if (kind === 'first') empty.replaceChildren(...firstSteps());
+}
+
+/** For who has no task yet. */
+function firstSteps() {
+  const holder = h('div', { class: 'teach' }, h('h2', {}, 'No task yet'),
+    h('p', {}, 'A task runs one function with the values you give it, in the background. '
+      + 'You can close this page meanwhile.'),
+    h('p', {}, h('a', { class: 'button primary', href: '#/new' }, 'Add the first task')));
+  const hint = h('div');
+  const patch = () => hint.replaceChildren(...sampleHint());
+  store.on('catalogue', patch);
+  patch();
+  return [holder, hint];
+}
+
+/**
+ * Rows that no longer match stay, so they are asked after one by one, a few at a time.
+ * @param {TaskList} list
+ * @param {AbortSignal} signal
+ */
+async function lookAfter(list, signal) {
+  const { page, params, rows } = list;
+  const seen = new Set(page.tasks.map(({ id }) => id));
+  const lowest = Math.min(...seen);
+  const status = params.get('status');
+  const missing = [...rows.values()].filter(({ task }) => !seen.has(task.id)
+    && (!isFinished(task) || (task.id > lowest && (!status || task.status === status))));
+  for (const shown of missing.slice(0, 4)) await lookAt(list, shown, signal);
+}
+
+/**
+ * Asks after one task; it goes to the end of the line, so that all have their turn.
+ * @param {TaskList} list
+ * @param {import('./tasks.js').Shown} shown
+ * @param {AbortSignal} signal
+ */
+async function lookAt(list, shown, signal) {
+  const { id } = shown.task;
+  list.rows.delete(id);
+  try {
+    const task = await get(`api/tasks/${id}`, signal);
+    list.rows.set(id, shown);
+    list.update(task);
+  } catch {
+    if (signal.aborted) list.rows.set(id, shown);
+    else shown.element.classList.add('gone');
+  }
+}
+
+/**
+ * A click anywhere in a row opens its task, one on its button does what that says.
+ * @param {TaskList} list
+ * @param {MouseEvent} event
+ */
+function click(list, event) {
+  const target = /** @type {Element} */ (event.target);
+  const row = target.closest('tr');
+  const button = target.closest('button');
+  if (button) act(button, () => change(list, button));
+  else if (!row || target.closest('a') || getSelection()?.toString()) return;
+  else if (!event.ctrlKey && !event.metaKey) find('a', row).click();
+}
+
+/** Retries or cancels from the list. @param {TaskList} list @param {HTMLElement} button */
+async function change(list, button) {
+  const path = `api/tasks/${button.dataset.id}/${button.textContent?.toLowerCase()}`;
+  list.update(await request('POST', path));
+}

@@ -1,0 +1,337 @@
+// @ts-check
+/** The smaller pages: logging in, workers, users, settings, one's own account. */
+import { get, poll, request } from './api.js';
+import { find, h, render, say, setText } from './dom.js';
+import {
+  askingButton, cell, check, copyBox, field, plainTable, secretField, sendingForm, valuesOf,
+} from './forms.js';
+import { timeElement } from './format.js';
+import { act, keysAreOn, switchKeys } from './live.js';
+import { store } from './store.js';
+
+/** @typedef {import('./types.js').Setting} Setting */
+/** @typedef {import('./types.js').Token} Token */
+/** @typedef {import('./types.js').User} User */
+/** @typedef {import('./types.js').Worker} Worker */
+
+const FROM = { environment: 'Set by the environment; change it there.',
+  flag: 'Set on the command line; change it there.', default: '', table: '' };
+
+/** @type {import('./types.js').Page['show']} */
+export async function show({ page }, signal) {
+  if (page === 'login') return showLogin();
+  if (page === 'workers') return showWorkers(signal);
+  const answer = await get(`api/${page === 'account' ? 'tokens' : page}`, signal);
+  if (signal.aborted) return;
+  if (page === 'users') showUsers(answer.users);
+  else if (page === 'account') showAccount(answer.tokens);
+  else showSettings(answer.settings);
+}
+
+/** Logging in, or setting up the first admin: with the code's link, or while there is none. */
+function showLogin() {
+  const code = location.hash.match(/^#setup=(.*)/)?.[1];
+  if (code !== undefined || store.state.setup) showSetup(decodeURIComponent(code || ''));
+  else showLogIn();
+}
+
+/** Two fields; after them one is where one wanted to go. */
+function showLogIn() {
+  const form = sendingForm('Log in', async (sent) => {
+    store.set('session', await request('POST', 'api/session', valuesOf(sent)));
+  }, field('Name', nameInput('username')), secretField('Password', 'password', 'current-password'));
+  showCard('Log in to jobqueue', form);
+  find('input', form).focus();
+}
+
+/** Names are typed as they are. @param {string} autocomplete */
+const nameInput = (autocomplete) => h('input', {
+  name: 'name', autocomplete, required: true, autocapitalize: 'none', spellcheck: 'false',
+});
+
+/** The first visit: who holds the one-time code becomes the admin. @param {string} code */
+function showSetup(code) {
+  const codeHelp = code ? 'Filled in from your link.'
+    : 'It is in the file setup-code.txt in the data folder. Open it in your file manager.';
+  const codeInput = h('input', {
+    name: 'code', value: code, required: true, autocomplete: 'one-time-code', spellcheck: 'false',
+  });
+  const form = sendingForm('Start', async (sent) => {
+    const session = await request('POST', 'api/setup', valuesOf(sent));
+    history.replaceState(null, '', '#/tasks');
+    store.set('session', session);
+  }, field('Code', codeInput, { help: codeHelp }), field('Your name', nameInput('username')),
+  secretField('Password', 'password', 'new-password'));
+  const log = h('a', { href: '#/tasks' }, 'Log in instead');
+  showCard('Welcome to jobqueue', h('p', { class: 'help' },
+    'You become its first admin; you can add more people later.'), form, code && log);
+  find(code ? '[name=name]' : '[name=code]', form).focus();
+}
+
+/** A small page of its own. @param {string} title @param {...import('./dom.js').Child} children */
+function showCard(title, ...children) {
+  render(title, h('div', { class: 'card' }, h('h1', { tabindex: -1 }, title), ...children));
+}
+
+/** All settings in one form. @param {Setting[]} settings */
+function showSettings(settings) {
+  const form = sendingForm('Save', async (sent) => {
+    const changes = changesIn(settings, sent);
+    if (Object.keys(changes).length) await change(changes);
+    else say('Nothing was changed.', true);
+  }, ...settings.map(settingField));
+  render('Settings', h('h1', { tabindex: -1 }, 'Settings'), form);
+}
+
+/** Saves, and shows what holds now. @param {Record<string, unknown>} changes */
+async function change(changes) {
+  const { settings } = await request('PATCH', 'api/settings', changes);
+  showSettings(settings);
+  say('Saved.', true);
+}
+
+/** One setting; what was set elsewhere is only shown. @param {Setting} setting */
+function settingField(setting) {
+  const { name, type, from, minimum, maximum } = setting;
+  const fixed = from === 'environment' || from === 'flag';
+  const text = setting.value === null ? '' : String(setting.value);
+  const number = type === 'integer' || type === 'number';
+  const help = [setting.help, FROM[from]].filter(Boolean).join(' ');
+  if (type === 'boolean') {
+    const box = h('input', { name, type: 'checkbox', checked: setting.value, disabled: fixed });
+    return check(name, box, help);
+  }
+  const input = h('input', { name, value: text, disabled: fixed, spellcheck: 'false',
+    type: number ? 'number' : 'text', step: type === 'number' ? 'any' : number && 1,
+    min: minimum, max: maximum, autocomplete: 'off' });
+  return field(name, input, { help, after: from === 'table' && defaultButton(setting) });
+}
+
+/** Takes a change back. @param {Setting} setting */
+function defaultButton({ name, default: usual }) {
+  const words = usual === null || usual === '' ? 'Empty again' : `Back to ${usual}`;
+  const button = h('button', { type: 'button', class: 'button', 'aria-label': `${words}: ${name}`,
+    onclick: () => act(button, () => change({ [name]: null })) }, words);
+  return button;
+}
+
+/**
+ * Only what was changed is sent, so that two admins do not undo each other's work.
+ * @param {Setting[]} settings
+ * @param {HTMLFormElement} form
+ */
+function changesIn(settings, form) {
+  /** @type {Record<string, unknown>} */
+  const changes = {};
+  for (const { name, type, value } of settings) {
+    const control = /** @type {HTMLInputElement} */ (form.elements.namedItem(name));
+    const now = valueOf(control, type);
+    if (!control.disabled && now !== (value ?? '')) changes[name] = now === '' ? null : now;
+  }
+  return changes;
+}
+
+/**
+ * What a field says, in the setting's type.
+ * @param {HTMLInputElement} control @param {string} type
+ */
+function valueOf(control, type) {
+  if (type === 'boolean') return control.checked;
+  return type === 'text' || control.value === '' ? control.value : Number(control.value);
+}
+
+/** Everyone, and a form for one more. @param {User[]} users */
+function showUsers(users) {
+  const body = h('tbody', {}, ...users.map(userRow));
+  render('Users', h('h1', { tabindex: -1 }, 'Users'),
+    plainTable('Users', ['Name', 'Role', 'Last seen', 'Actions'], body),
+    h('h2', {}, 'Add a user'), addForm(body));
+}
+
+/** A form for one more user. @param {HTMLElement} body */
+function addForm(body) {
+  const form = sendingForm('Add user', async (sent) => {
+    const user = await request('POST', 'api/users', valuesOf(sent));
+    body.append(userRow({ last_seen_at: null, ...user }));
+    say(`${user.name} was added.`, true);
+    form.reset();
+  }, field('Name', h('input', { name: 'name', required: true, autocomplete: 'off',
+    autocapitalize: 'none', spellcheck: 'false' })),
+  secretField('Password', 'password', 'new-password'),
+  field('Role', h('select', { name: 'role' }, h('option', { value: 'user' }, 'user'),
+    h('option', { value: 'admin' }, 'admin')), { help: 'Admins see and change everything.' }));
+  return form;
+}
+
+/** One user, and what can be done. @param {User} user */
+function userRow(user) {
+  const { name, role, disabled, last_seen_at: seen } = user;
+  const row = h('tr', {}, h('th', { scope: 'row' }, h('bdi', {}, name)),
+    cell('Role', disabled ? `${role}, disabled` : role),
+    cell('Last seen', seen ? timeElement(seen) : 'never'), h('td'));
+  const actions = h('div', { class: 'actions' });
+  row.lastElementChild?.append(name === store.state.session?.user.name
+    ? h('span', { class: 'help' }, 'you') : actions);
+  const other = role === 'admin' ? 'user' : 'admin';
+  actions.append(changeButton(row, user, `Make ${other}`, { role: other }),
+    changeButton(row, user, disabled ? 'Enable' : 'Disable', { disabled: !disabled }),
+    passwordButton(actions, user),
+    askingButton('Delete', `Delete ${name}?`, async () => {
+      await request('DELETE', path(user));
+      row.remove();
+      say(`${name} was deleted.`, true);
+      find('h1').focus();
+    }));
+  return row;
+}
+
+/** The address of a user. @param {User} user */
+const path = ({ name }) => `api/users/${encodeURIComponent(name)}`;
+
+/**
+ * Changes a user and their row.
+ * @param {HTMLElement} row
+ * @param {User} user
+ * @param {string} label
+ * @param {Partial<User>} change
+ */
+function changeButton(row, user, label, change) {
+  const button = h('button', { class: 'button', 'aria-label': `${label}: ${user.name}`,
+    onclick: () => act(button, async () => {
+      const changed = await request('PATCH', path(user), change);
+      const fresh = userRow({ ...user, ...changed });
+      row.replaceWith(fresh);
+      fresh.querySelector('button')?.focus();
+      say(`${user.name} was changed.`, true);
+    }) }, label);
+  return button;
+}
+
+/**
+ * Opens a small form for a new password in the place of the actions.
+ * @param {HTMLElement} actions
+ * @param {User} user
+ */
+function passwordButton(actions, user) {
+  const open = h('button', { class: 'button', 'aria-label': `New password: ${user.name}`,
+    onclick: () => {
+      const back = () => {
+        form.replaceWith(actions);
+        open.focus();
+      };
+      const form = sendingForm('Set password', async (sent) => {
+        await request('PATCH', path(user), valuesOf(sent));
+        say(`${user.name} has a new password.`, true);
+        back();
+      }, secretField(`New password for ${user.name}`, 'password', 'new-password'));
+      form.lastElementChild?.append(h('button', { type: 'button', class: 'button',
+        onclick: back }, 'Keep the old one'));
+      actions.replaceWith(form);
+      find('input', form).focus();
+    } }, 'New password');
+  return open;
+}
+
+/** The workers, kept live. @param {AbortSignal} signal */
+async function showWorkers(signal) {
+  const lead = h('p', { class: 'lead' });
+  const body = h('tbody');
+  const titles = ['Worker', 'State', 'Started', 'Last seen', 'Tasks done'];
+  const table = plainTable('Workers', titles, body);
+  const help = h('p', { class: 'help' }, 'Workers start by themselves when there is work and end '
+    + 'when nothing is left to do.');
+  const refresh = async () => {
+    const { workers, maximum } = await get('api/workers', signal);
+    setText(lead, `${workers.length || 'None'} of at most ${maximum} running.`);
+    table.hidden = !workers.length;
+    body.replaceChildren(...workers.map(workerRow));
+    return workers.length ? 3 : 10;
+  };
+  const wait = await refresh();
+  if (signal.aborted) return;
+  render('Workers', h('h1', { tabindex: -1 }, 'Workers'), lead, table, help);
+  poll(signal, refresh, wait);
+}
+
+/** One worker and its task. @param {Worker} worker */
+function workerRow(worker) {
+  const { machine, pid, state, mode, task, started_at: started, seen_at: seen } = worker;
+  const name = `${machine}${pid ? `, process ${pid}` : ''}`;
+  const label = `${worker.function || 'task'} ${task}`;
+  const doing = task !== null && h('a', { href: `#/tasks/${task}` }, label);
+  return h('tr', {}, h('th', { scope: 'row' }, name, h('span', { class: 'help' }, ` ${mode}`)),
+    cell('State', state, doing && ': ', doing),
+    cell('Started', timeElement(started)),
+    cell('Last seen', timeElement(seen)),
+    cell('Tasks done', String(worker.tasks)));
+}
+
+/** One's own password, tokens and keys. @param {Token[]} tokens */
+function showAccount(tokens) {
+  const name = store.state.session?.user.name || '';
+  render('Account', h('h1', { tabindex: -1 }, 'Account'),
+    h('p', { class: 'help' }, 'You are logged in as ', h('bdi', {}, name), '.'),
+    h('h2', {}, 'Password'), passwordForm(name),
+    h('h2', {}, 'Tokens for programs'), ...tokenParts(tokens),
+    h('h2', {}, 'Keyboard'), keysField());
+}
+
+/** The name helps password managers. @param {string} name */
+function passwordForm(name) {
+  const form = sendingForm('Change password', async (sent) => {
+    const { username, ...body } = valuesOf(sent);
+    await request('PATCH', `api/users/${encodeURIComponent(username)}`, body);
+    form.reset();
+    say('Your password was changed.', true);
+  }, h('input', { name: 'username', autocomplete: 'username', value: name, hidden: true }),
+  secretField('Current password', 'current_password', 'current-password'),
+  secretField('New password', 'password', 'new-password'));
+  return form;
+}
+
+/** The tokens there are, and a form for one more. @param {Token[]} tokens */
+function tokenParts(tokens) {
+  const body = h('tbody', {}, ...tokens.map(tokenRow));
+  const made = h('div');
+  const table = plainTable('Tokens', ['Name', 'Made', 'Last used', 'Actions'], body);
+  table.hidden = !tokens.length;
+  const form = sendingForm('Make a token', async (sent) => {
+    const token = await request('POST', 'api/tokens', { ...valuesOf(sent), scope: 'user' });
+    made.replaceChildren(...madeParts(token));
+    body.append(tokenRow(token));
+    table.hidden = false;
+    form.reset();
+    find('pre', made).focus();
+  }, field('Name', h('input', { name: 'name', required: true, autocomplete: 'off' }),
+    { help: 'What it is for, so that you know it again.' }));
+  const help = h('p', { class: 'help' }, 'A program that sends ',
+    h('code', {}, 'Authorization: Bearer jq_…'), ' may do what you may do with tasks.');
+  return [help, table, made, form];
+}
+
+/** A token, the only time it is shown. @param {Token} token */
+function madeParts({ name, token = '' }) {
+  return [h('p', {}, 'This is the token ', h('b', {}, name),
+    '. Copy it now; it is not shown again.'), copyBox(token, `Token ${name}`)];
+}
+
+/** One token. @param {Token} token */
+function tokenRow({ id, name, created_at: made, last_used_at: used }) {
+  const remove = askingButton('Delete', `Delete ${name}?`, async () => {
+    await request('DELETE', `api/tokens/${id}`);
+    row.remove();
+    say(`The token ${name} was deleted.`, true);
+    find('h1').focus();
+  });
+  const row = h('tr', {}, h('th', { scope: 'row' }, h('bdi', {}, name)),
+    cell('Made', timeElement(made)),
+    cell('Last used', used ? timeElement(used) : 'never'), h('td', {}, remove));
+  return row;
+}
+
+/** For those whose other tools use the same keys. */
+function keysField() {
+  const box = h('input', { type: 'checkbox', checked: keysAreOn(),
+    onchange: () => switchKeys(box.checked) });
+  return check('Use keyboard shortcuts', box, 'Press ? to see them.');
+}

@@ -1,0 +1,411 @@
+// @ts-check
+/** One task: its state in words, what came of it, and what can be done about it. */
+import { ApiError, get, poll, request } from './api.js';
+import { find, h, render, say, setAttribute, setText, setTitle } from './dom.js';
+import { askingButton, copyBox } from './forms.js';
+import {
+  duration, elapsed, errorLine, isFinished, patchState, stateBadge, stateWord, timeElement,
+  timeWords,
+} from './format.js';
+import { act } from './live.js';
+import { store } from './store.js';
+
+/** @typedef {import('./types.js').Task} Task */
+/** @typedef {import('./types.js').Activity} Activity */
+/** @typedef {import('./types.js').Schema} Schema */
+
+const MOST_ROWS = 200;
+const SHAPES = { pending: '○', running: '◐', succeeded: '✓', failed: '✕', cancelled: '–',
+  scheduled: '◷', waiting: '⋯' };
+
+/** @type {import('./types.js').Page['show']} */
+export async function show({ id }, signal) {
+  const task = await get(`api/tasks/${encodeURIComponent(id)}`, signal);
+  if (signal.aborted) return;
+  const view = new TaskView(task);
+  view.enter();
+  poll(signal, () => view.refresh(signal));
+  store.on('catalogue', () => view.patchArguments(), signal);
+}
+
+/** The page's parts; each look at the server brings them up to date in place. */
+class TaskView {
+  /** @param {Task} task */
+  constructor(task) {
+    this.task = task;
+    this.shown = '';
+    this.looks = 0;
+    this.log = new LogView(task.id);
+    this.state = h('div', { class: 'sentence' }, stateBadge(task), h('span'));
+    this.progress = h('div', { class: 'progress' }, h('progress', { 'aria-label': 'Progress' }),
+      h('span'));
+    this.actions = h('div', { class: 'actions' });
+    this.outcome = h('div');
+    this.values = h('section');
+    this.facts = h('p', { class: 'help' });
+    this.timeline = h('section');
+  }
+
+  /** Shows the page for the first time. */
+  enter() {
+    const { id, function: name, summary } = this.task;
+    render('', h('a', { class: 'back', href: '#/tasks' }, '← Tasks'),
+      h('h1', { tabindex: -1 }, name, ' ', h('bdi', { class: 'summary' }, summary)),
+      this.state, this.progress, this.actions, this.outcome, this.log.root,
+      this.values, this.timeline, this.facts);
+    this.facts.textContent = `Task ${id}`;
+    this.patch();
+  }
+
+  /** One look; resolves with the seconds until the next. @param {AbortSignal} signal */
+  async refresh(signal) {
+    try {
+      const task = await get(`api/tasks/${this.task.id}`, signal);
+      if (signal.aborted) return 0;
+      this.task = task;
+      this.patch();
+      await this.log.follow(task, signal);
+      if (!/pending|running/.test(task.status)) return 10;
+      return (this.looks += 1) < 10 ? 1 : 2;
+    } catch (error) {
+      if (error instanceof ApiError && error.status === 404) this.showGone();
+      throw error;
+    }
+  }
+
+  /** Someone else deleted it while it was shown. */
+  showGone() {
+    setText(/** @type {Node} */ (this.state.lastChild), 'This task was deleted.');
+    this.actions.replaceChildren();
+  }
+
+  /** Brings everything up to date; what is built anew only when the state changed. */
+  patch() {
+    const { task } = this;
+    const word = stateWord(task);
+    const sentence = sentenceFor(task);
+    setTitle(`${SHAPES[task.status]} ${task.function} ${task.summary}`.slice(0, 80));
+    patchState(find('.state', this.state), task);
+    setText(/** @type {Node} */ (this.state.lastChild), sentence);
+    this.patchProgress();
+    const key = [word, task.attempts, task.run_at, task.finished_at].join();
+    if (key === this.shown) return;
+    if (this.shown) say(`${word} ${sentence}`);
+    this.shown = key;
+    this.patchActions();
+    this.patchOutcome();
+    this.patchArguments();
+    this.patchFacts();
+    this.readActivity().catch(() => null);
+  }
+
+  /** Progress, its message and an estimate. */
+  patchProgress() {
+    const { progress, status, message } = this.task;
+    const bar = /** @type {HTMLProgressElement} */ (find('progress', this.progress));
+    this.progress.hidden = status !== 'running' || (progress === null && !message);
+    bar.hidden = progress === null;
+    bar.value = progress || 0;
+    const percent = progress !== null && `${Math.floor(progress * 100)} %`;
+    const words = [percent, message, estimate(this.task)].filter(Boolean).join(' · ');
+    setText(/** @type {Node} */ (this.progress.lastChild), words);
+  }
+
+  /** What can be done in this state. */
+  patchActions() {
+    const { task } = this;
+    const again = `#/new/${encodeURIComponent(task.function)}?from=${task.id}`;
+    const focused = this.actions.contains(document.activeElement);
+    const own = !isFinished(task) ? !task.cancel_requested && this.button('Cancel')
+      : task.status !== 'succeeded' && this.button('Retry');
+    this.actions.replaceChildren(own || '',
+      h('a', { class: 'button', href: again }, 'Run again with changes'),
+      askingButton('Delete', `Delete ${task.id}?`, () => this.remove()));
+    if (focused) find('h1').focus({ preventScroll: true });
+  }
+
+  /** @param {'Cancel'|'Retry'} name */
+  button(name) {
+    const button = h('button', { class: 'button', onclick: () => act(button, async () => {
+      this.task = await request('POST', `api/tasks/${this.task.id}/${name.toLowerCase()}`);
+      this.patch();
+    }) }, name);
+    return button;
+  }
+
+  /** Deletes the task, then shows the others. */
+  async remove() {
+    await request('DELETE', `api/tasks/${this.task.id}`);
+    location.hash = '#/tasks';
+    say(`Task ${this.task.id} was deleted.`, true);
+  }
+
+  /** The result of a success, the error of anything else. */
+  patchOutcome() {
+    const { status, result } = this.task;
+    const parts = [];
+    if (status === 'succeeded') parts.push(h('h2', {}, 'Result'), resultElement(result));
+    if (this.task.error) parts.push(...errorElements(this.task));
+    this.outcome.replaceChildren(...parts);
+  }
+
+  /** The values, masked where the schema says so; it may come later than the task. */
+  patchArguments() {
+    const { task } = this;
+    const { catalogue } = store.state;
+    const schema = catalogue?.functions.find(({ name }) => name === task.function)?.schema;
+    this.values.replaceChildren(h('h2', {}, 'Arguments'), catalogue
+      ? argumentsElement(task.arguments, schema) : h('p', { class: 'help' }, '…'));
+  }
+
+  /** What else is known, in one quiet line. */
+  patchFacts() {
+    const { id, owner, queue, priority, timeout, attempts, crashes } = this.task;
+    setText(this.facts, [`Task ${id}`, `owner ${owner}`, `queue ${queue}`,
+      priority && `priority ${priority}`, attempts > 1 && `attempt ${attempts}`,
+      crashes && `${crashes} crashes`, `time limit ${duration(timeout)}`]
+      .filter(Boolean).join(' · '));
+  }
+
+  /** What happened to it, first things first. */
+  async readActivity() {
+    const { id } = this.task;
+    const { activity } = await get(`api/activity?task=${id}&limit=200`);
+    const items = /** @type {Activity[]} */ (activity).reverse().map(activityElement);
+    this.timeline.replaceChildren(h('h2', {}, 'Timeline'),
+      h('ol', { class: 'timeline' }, ...items));
+  }
+}
+
+/** The state's reason in words. @param {Task} task */
+function sentenceFor(task) {
+  const seconds = elapsed(task);
+  const took = seconds === null ? '' : duration(seconds);
+  const retries = task.attempts - 1;
+  const tries = retries > 0 ? `after ${retries} ${retries > 1 ? 'retries' : 'retry'}` : '';
+  switch (task.status) {
+    case 'running': return task.cancel_requested ? `running for ${took}` : `for ${took}`;
+    case 'succeeded': return ['in', took, tries].filter(Boolean).join(' ');
+    case 'failed': return `${tries}: ${clip(errorLine(task))}`.replace(/^: /, '');
+    case 'scheduled': return laterSentence(task);
+    case 'waiting': return 'for the tasks it comes after';
+    case 'pending': return `added ${timeWords(new Date(task.created_at))}`;
+    default: return took && `after ${took}`;
+  }
+}
+
+/** A message that is long stands in full further down. @param {string} text */
+const clip = (text) => (text.length > 120 ? `${text.slice(0, 120)}…` : text);
+
+/** When it starts, and why not now. @param {Task} task */
+function laterSentence(task) {
+  const time = task.run_at ? timeWords(new Date(task.run_at)) : '';
+  if (!task.reason) return time;
+  return `again ${time} after ${clip(errorLine(task))}`;
+}
+
+/** How long it may still take, once there is enough to guess from. @param {Task} task */
+function estimate(task) {
+  const seconds = elapsed(task);
+  const { progress } = task;
+  if (!progress || !seconds || progress < 0.03 || progress >= 1) return '';
+  return `about ${duration(Math.ceil((seconds / progress) * (1 - progress)))} left`;
+}
+
+/** The last line of a traceback first, the rest folded. @param {Task} task */
+function errorElements(task) {
+  const traceback = task.error?.traceback;
+  return [h('h2', {}, 'Error'), h('p', { class: 'code bad', dir: 'auto' }, errorLine(task)),
+    traceback && h('details', {}, h('summary', {}, 'Traceback'),
+      h('pre', { class: 'code', tabindex: 0, role: 'group', 'aria-label': 'Traceback' },
+        traceback)),
+  ].filter((part) => part instanceof Node);
+}
+
+const EVENTS = /** @type {Record<string, string>} */ ({
+  retry: 'ended badly, will be tried again',
+  retried: 'retried by hand',
+  cancel_requested: 'asked to stop',
+  timeout: 'reached its time limit',
+  put_back: 'put back',
+  promoted: 'became due',
+});
+
+/** One thing that happened. @param {Activity} entry */
+function activityElement(entry) {
+  const { at, event, attempt, waited, seconds, cpu_seconds: cpu, peak_memory: memory } = entry;
+  const details = [
+    event === 'started' && attempt && attempt > 1 && `attempt ${attempt}`,
+    waited != null && `waited ${duration(waited)}`,
+    seconds != null && `took ${duration(seconds)}`,
+    cpu != null && `${duration(cpu)} of processor`,
+    memory && `${Math.ceil(memory / 1048576)} MB of memory`,
+    entry.message,
+  ].filter(Boolean).join(', ');
+  return h('li', {}, timeElement(at), h('span', {}, h('b', {}, EVENTS[event] || event),
+    details && ` ${details}`));
+}
+
+/** Whether it fits a line. @param {unknown} value */
+const isScalar = (value) => value === null || typeof value !== 'object';
+
+/**
+ * Whether it has names and values.
+ * @param {unknown} value @returns {value is Record<string, unknown>}
+ */
+const isDict = (value) => !isScalar(value) && !Array.isArray(value);
+
+/** What a function returned. @param {unknown} result @returns {HTMLElement} */
+export function resultElement(result) {
+  if (isScalar(result)) return h('p', { class: 'scalar', dir: 'auto' }, scalar(result));
+  if (isDict(result)) return pairs(Object.entries(result));
+  const rows = /** @type {unknown[]} */ (result);
+  if (rows.length && rows.every(isDict)) return table(rows);
+  return copyBox(JSON.stringify(result, null, 2), 'Result');
+}
+
+/**
+ * The arguments of a task; secrets are masked.
+ * @param {Record<string, unknown>} values
+ * @param {Schema|undefined} schema
+ */
+export function argumentsElement(values, schema) {
+  const shown = Object.entries(values).map(([name, value]) => {
+    const secret = schema?.properties?.[name]?.format === 'password';
+    return /** @type {[string, unknown]} */ ([name, secret ? '••••••' : value]);
+  });
+  return shown.length ? pairs(shown) : h('p', { class: 'help' }, 'None.');
+}
+
+/** Names and values in two columns. @param {[string, unknown][]} entries */
+function pairs(entries) {
+  return h('dl', { class: 'pairs' }, ...entries.flatMap(([name, value]) => (
+    [h('dt', {}, name), h('dd', {}, inline(value))])));
+}
+
+/** Rows with the same names, as a table. @param {Record<string, unknown>[]} rows */
+function table(rows) {
+  const shown = rows.slice(0, MOST_ROWS);
+  const names = [...new Set(shown.flatMap(Object.keys))];
+  const left = rows.length - shown.length;
+  return h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': 'Result table' },
+    h('table', {}, h('caption', { class: 'hidden' }, 'Result'),
+      h('thead', {}, h('tr', {}, ...names.map((name) => h('th', { scope: 'col' }, name)))),
+      h('tbody', {}, ...shown.map((row) => h('tr', {},
+        ...names.map((name) => h('td', {}, name in row ? inline(row[name]) : '')))))),
+    left > 0 && h('p', { class: 'help' }, `and ${left} more rows`));
+}
+
+/** A value within others. @param {unknown} value */
+function inline(value) {
+  if (isScalar(value)) return h('bdi', {}, scalar(value));
+  return h('code', {}, JSON.stringify(value));
+}
+
+/** A single value in words. @param {unknown} value */
+function scalar(value) {
+  if (value === null) return '–';
+  if (value === '') return '(empty)';
+  return typeof value === 'boolean' ? (value ? 'yes' : 'no') : String(value);
+}
+
+/** The log of one attempt at a time: followed to its end, until one scrolls up. */
+export class LogView {
+  offset = 0;
+  attempt = 0;
+  known = 0;
+  ended = false;
+
+  /** @param {number} id of the task */
+  constructor(id) {
+    this.id = id;
+    this.text = h('pre', { class: 'log', tabindex: 0, role: 'group', 'aria-label': 'Log text',
+      onscroll: () => this.patchEnd() });
+    this.choice = h('select', { 'aria-label': 'Attempt', onchange: () => this.choose() });
+    this.end = h('button', { class: 'small', onclick: () => this.toEnd() }, 'To the end ↓');
+    this.download = h('a', { download: '' }, 'Download');
+    this.note = h('p', { class: 'help', hidden: true }, 'The middle was cut out; it was long.');
+    this.root = h('section', { hidden: true }, h('div', { class: 'bar' },
+      h('h2', {}, 'Log'), this.choice, this.end, this.download), this.note, this.text);
+  }
+
+  /** Starts again with the chosen attempt. */
+  choose() {
+    this.start(Number(this.choice.value));
+    act(this.text, () => this.read());
+  }
+
+  /** @param {number} attempt */
+  start(attempt) {
+    this.attempt = attempt;
+    this.offset = 0;
+    this.ended = false;
+    this.text.replaceChildren();
+  }
+
+  /**
+   * A new attempt is shown at once, if one was looking at the one before.
+   * @param {import('./types.js').Task} task
+   * @param {AbortSignal} signal
+   */
+  async follow({ attempts }, signal) {
+    if (!attempts) return;
+    if (attempts > this.known && this.attempt === this.known) this.start(attempts);
+    if (attempts > this.known) this.listAttempts(attempts);
+    if (!this.ended) await this.read(signal);
+  }
+
+  /** @param {number} attempts */
+  listAttempts(attempts) {
+    for (let attempt = this.known + 1; attempt <= attempts; attempt += 1) {
+      this.choice.append(h('option', { value: attempt }, `Attempt ${attempt}`));
+    }
+    this.known = attempts;
+    this.choice.value = String(this.attempt);
+    this.choice.hidden = attempts < 2;
+  }
+
+  /** Reads until there is no more for now. @param {AbortSignal} [signal] */
+  async read(signal) {
+    const { attempt } = this;
+    const path = `api/tasks/${this.id}/log?attempt=${attempt}`;
+    let part;
+    do {
+      part = /** @type {import('./types.js').LogPart} */ (
+        await get(`${path}&offset=${this.offset}`, signal));
+      if (signal?.aborted || attempt !== this.attempt) return;
+      this.take(part);
+    } while (part.text);
+    this.ended = part.complete;
+    setAttribute(this.download, 'href', `${path}&download=1`);
+  }
+
+  /** @param {import('./types.js').LogPart} part */
+  take({ text, next, cut, complete }) {
+    const follow = this.isAtEnd();
+    this.root.hidden = false;
+    this.offset = next;
+    this.note.hidden = !cut;
+    if (text) this.text.append(text);
+    const nothing = complete ? 'It printed nothing.' : 'Nothing printed yet.';
+    setAttribute(this.text, 'data-empty', this.text.textContent ? null : nothing);
+    if (follow) this.toEnd();
+    this.patchEnd();
+  }
+
+  /** Whether the last line is in sight. */
+  isAtEnd() {
+    const { scrollTop, clientHeight, scrollHeight } = this.text;
+    return scrollTop + clientHeight > scrollHeight - 24;
+  }
+
+  /** Shows the last line. */
+  toEnd() {
+    this.text.scrollTop = this.text.scrollHeight;
+  }
+
+  /** The way back to the end, for who scrolled up. */
+  patchEnd() {
+    this.end.hidden = this.isAtEnd();
+  }
+}

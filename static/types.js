@@ -1,0 +1,49 @@
+// @ts-check
+/**
+ * The shapes of the server's answers, for the type checker only: no page loads this file.
+ *
+ * @typedef {'pending'|'running'|'succeeded'|'failed'|'cancelled'|'scheduled'|'waiting'} Status
+ * @typedef {{type: string, message: string, traceback?: string|null}} TaskError
+ * @typedef {{
+ *   id: number, owner: string, function: string, summary: string, queue: string,
+ *   status: Status, reason: string|null, priority: number, run_at: string|null,
+ *   attempts: number, crashes: number, max_retries: number, timeout: number,
+ *   cancel_requested: boolean, progress: number|null, message: string|null,
+ *   error: TaskError|null, created_at: string, started_at: string|null,
+ *   finished_at: string|null}} Row a task as lists carry it
+ * @typedef {Row & {arguments: Record<string, unknown>, result: unknown}} Task
+ * @typedef {{tasks: Row[], next: string|null, counts: Record<string, number>}} TaskPage
+ * @typedef {{code: string, text: string}} Service
+ * @typedef {{name: string, role: 'admin'|'user', disabled: boolean,
+ *   last_seen_at: string|null}} User
+ * @typedef {{user: {name: string, role: 'admin'|'user'}, version: string,
+ *   data: string|null}} Session
+ *
+ * @typedef {{type?: string|string[], format?: string, enum?: unknown[], items?: Schema,
+ *   properties?: Record<string, Schema>, required?: string[], default?: unknown,
+ *   description?: string, minimum?: number, maximum?: number}} Schema
+ * @typedef {{name: string, title: string, description: string, schema: Schema,
+ *   options: {queue: string, priority: number, max_retries: number, timeout: number},
+ *   who: 'user'|'admin'|'nobody'}} TaskFunction
+ * @typedef {{message: string, file: string|null, line: number|null}} CodeError
+ * @typedef {{functions: TaskFunction[], error: CodeError|null, samples: boolean}} Catalogue
+ *
+ * @typedef {{at: string, event: string, attempt: number|null, waited: number|null,
+ *   seconds: number|null, cpu_seconds: number|null, peak_memory: number|null,
+ *   message: string|null}} Activity
+ * @typedef {{next: number, text: string, cut: boolean, complete: boolean}} LogPart
+ * @typedef {{machine: string, pid: number|null, state: string, mode: string, tasks: number,
+ *   started_at: string, seen_at: string|null, task: number|null,
+ *   function: string|null}} Worker
+ * @typedef {{name: string, value: unknown, default: unknown, help: string,
+ *   from: 'default'|'table'|'environment'|'flag', type: 'integer'|'number'|'text'|'boolean',
+ *   minimum: number|null, maximum: number|null}} Setting
+ * @typedef {{id: number, name: string, created_at: string, last_used_at: string|null,
+ *   token?: string}} Token
+ *
+ * @typedef {{session: Session|null, service: Service|null, catalogue: Catalogue|null,
+ *   connection: string, setup: boolean}} State what the store knows
+ * @typedef {{page: string, id: string, params: URLSearchParams}} Route
+ * @typedef {{show: (route: Route, signal: AbortSignal) => Promise<void>}} Page
+ */
+export {};
