@@ -107,6 +107,7 @@ JSON_MAX_DEPTH = 32
 INTEGER_MAX = 2 ** 53
 
 ARGUMENTS_MAX_CHARACTERS = 200_000
+ERRORS_MAX = 20                 # told about one request
 LOG_MAX_BYTES = 1 << 20         # per attempt; beyond it the middle is cut out
 LOG_PAGE_BYTES = 256 << 10
 ERROR_MAX_CHARACTERS = 2000
@@ -433,8 +434,8 @@ def data_folder(flag=None, environment=os.environ):
 #
 # Times are UTC seconds since 1970. SQL is what SQLite 3.7.17 understands.
 # Ids are never used again (AUTOINCREMENT), so that a stale id can only be missing; activity and
-# log do without, because it costs a page in every commit. Two indexes on task serve everything:
-# every change of status moves its entries, and each move costs a page as well.
+# log do without, because it costs a page in every commit. So does each index on task, since
+# every change of status moves its entries: three must do.
 
 SCHEMA = """
 CREATE TABLE user (
@@ -553,7 +554,8 @@ CREATE TABLE task (
     finished_at REAL
 );
 CREATE INDEX task_claim ON task (status, queue, priority DESC, turn, id);
-CREATE INDEX task_owner ON task (owner_id, status, queue, priority DESC);
+CREATE INDEX task_turn ON task (owner_id, status, queue, priority, turn);
+CREATE INDEX task_owner ON task (owner_id, status);
 CREATE TABLE activity (
     id INTEGER PRIMARY KEY,
     at REAL NOT NULL,
@@ -629,7 +631,7 @@ def storage_error(error, path):
 
 def file_system(path):
     """The type of the file system that holds `path`, or "unknown"."""
-    best, kind = "", "unknown"
+    best, kind, path = "", "unknown", os.path.realpath(path)
     try:
         lines = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
@@ -637,7 +639,7 @@ def file_system(path):
     for line in lines:
         left, _, right = line.partition(" - ")
         mount = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), left.split(" ")[4])
-        if len(mount) >= len(best) and (str(path) + "/").startswith(mount.rstrip("/") + "/"):
+        if len(mount) >= len(best) and (path + "/").startswith(mount.rstrip("/") + "/"):
             best, kind = mount, right.split(" ")[0]
     return kind
 
@@ -894,9 +896,8 @@ class Database:
         while True:
             self._turn.take(deadline)
             try:
-                self._set_synchronous(durable)
                 soon = min(deadline, self.clock.monotonic() + BEGIN_SECONDS)
-                self._patiently(lambda: self._writer.run("BEGIN IMMEDIATE"), soon)
+                self._patiently(lambda: self._begin_once(durable), soon)
                 return
             except Busy:
                 self._turn.give()
@@ -907,11 +908,12 @@ class Database:
                 self._turn.give()
                 raise
 
-    def _set_synchronous(self, durable):
+    def _begin_once(self, durable):
         wanted = "FULL" if durable or self.journal != "wal" else "NORMAL"
         if wanted != self._synchronous:
             self._writer.run("PRAGMA synchronous=" + wanted)
             self._synchronous = wanted
+        self._writer.run("BEGIN IMMEDIATE")
 
     def _roll_back(self):
         if self._writer.open_transaction:
@@ -970,6 +972,8 @@ def read_journal(folder):
     """
     try:
         mode = json.loads((folder / "journal.json").read_text("utf-8"))["mode"]
+        if mode not in ("wal", "truncate"):
+            raise ValueError(mode)
     except (OSError, ValueError, KeyError, TypeError):
         raise SetupError("%s/journal.json is missing or unreadable; it says how the database is "
                          "written." % folder) from None
@@ -1201,13 +1205,17 @@ def _join_errors(errors):
 
 # Log and activity ------------------------------------------------------------
 
-def note(transaction, at, event, task=None, **values):
+def note(transaction, at, event, task=None, worker_id=None, waited=None, seconds=None,
+         cpu_seconds=None, peak_memory=None, message=None):
     """Append one row to the activity: what happened to a task (a row of it) or a worker."""
+    about = (None,) * 5
     if task is not None:
-        values = {"task_id": task["id"], "owner_id": task["owner_id"], "function": task["function"],
-                  "queue": task["queue"], "attempt": task["attempts"] or None, **values}
-    transaction.run("INSERT INTO activity (at, event, %s) VALUES (?, ?%s)"
-                    % (", ".join(values), ", ?" * len(values)), (at, event, *values.values()))
+        about = (task["id"], task["attempts"] or None, task["owner_id"], task["function"],
+                 task["queue"])
+    transaction.run(
+        "INSERT INTO activity (at, event, task_id, attempt, owner_id, function, queue, worker_id, "
+        "waited, seconds, cpu_seconds, peak_memory, message) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (at, event, *about, worker_id, waited, seconds, cpu_seconds, peak_memory, message))
 
 
 class Activity:
@@ -1316,6 +1324,17 @@ SECRET_NAME = re.compile(r"(^|_)(password|passwd|token|secret|api_?key)$", re.IG
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
+PLAIN_TYPES = {"string": str, "integer": int, "number": float, "boolean": bool}
+WORDS_ABOUT = {"default", "description", "type"}
+
+
+def is_plain(schema, value):
+    """True if the type alone decides and is right: the common case, quickly."""
+    kind = schema.get("type")
+    return (kind.__class__ is str and PLAIN_TYPES.get(kind) is type(value)
+            and schema.keys() <= WORDS_ABOUT)
+
+
 def check_value(schema, value, field):
     """What is wrong with `value`: a list of {"field", "message"}, empty if nothing.
 
@@ -1387,11 +1406,15 @@ def _check_object(schema, value, field):
     prefix = field + "." if field else ""
     errors = []
     for name, item in value.items():
+        if len(errors) > ERRORS_MAX:
+            break
         if name in properties:
+            if is_plain(properties[name], item):
+                continue
             errors += check_value(properties[name], item, prefix + name)
         elif not schema.get("additionalProperties", True):
-            errors += _wrong(prefix + name, "is not known here; known are %s"
-                             % (", ".join(properties) or "none"))
+            errors += _wrong(prefix + shorten(name, 60), "is not known here; known are %s"
+                             % shorten(", ".join(properties) or "none", 300))
     errors += [{"field": prefix + name, "message": "is missing"}
                for name in schema.get("required", ()) if name not in value]
     return errors
@@ -1482,17 +1505,17 @@ def task_json(row, listed=False):
 
 
 def next_turn(transaction, owner_id, queue, priority):
-    """The turn of a task that becomes pending now: max(lowest there, the owner's newest there) + 1.
+    """The turn of a task that becomes pending now: max(lowest there, the owner's highest) + 1.
 
     One owner's ten thousand tasks and another's one then interleave.
     """
     lowest = transaction.value(
         "SELECT turn FROM task INDEXED BY task_claim WHERE status=0 AND queue=? AND priority=? "
         "ORDER BY turn LIMIT 1", (queue, priority))
-    newest = transaction.value(
-        "SELECT turn FROM task INDEXED BY task_owner WHERE owner_id=? AND status=0 AND queue=? "
-        "AND priority=? ORDER BY id DESC LIMIT 1", (owner_id, queue, priority))
-    return max(lowest or 0, newest or 0) + 1
+    highest = transaction.value(
+        "SELECT turn FROM task INDEXED BY task_turn WHERE owner_id=? AND status=0 AND queue=? "
+        "AND priority=? ORDER BY turn DESC LIMIT 1", (owner_id, queue, priority))
+    return max(lowest or 0, highest or 0) + 1
 
 
 def scheduled_turn(run_at):
@@ -1500,20 +1523,16 @@ def scheduled_turn(run_at):
     return math.ceil(run_at * 1000)
 
 
-def lanes(source, status, owner_id=None):
+def lanes(source, status):
     """The (queue, priority) pairs that hold tasks of a status: few, and found by skipping."""
     start = "SELECT queue, priority FROM task INDEXED BY task_claim WHERE status=? "
-    values = (status,)
-    if owner_id is not None:
-        start = "SELECT queue, priority FROM task INDEXED BY task_owner WHERE status=? AND owner_id=? "
-        values = (status, owner_id)
     found = []
-    lane = source.one(start + "ORDER BY queue, priority DESC LIMIT 1", values)
+    lane = source.one(start + "ORDER BY queue, priority DESC LIMIT 1", (status,))
     while lane:
         found.append(tuple(lane))
         lane = source.one(start + "AND queue=? AND priority<? ORDER BY priority DESC LIMIT 1",
-                          (*values, *found[-1])) or source.one(
-            start + "AND queue>? ORDER BY queue, priority DESC LIMIT 1", (*values, found[-1][0]))
+                          (status, *found[-1])) or source.one(
+            start + "AND queue>? ORDER BY queue, priority DESC LIMIT 1", (status, found[-1][0]))
     return found
 
 
@@ -1651,7 +1670,7 @@ class Tasks:
             LIST_ROW + "task.id IN (%s) ORDER BY task.id DESC" % ", ".join("?" * len(ids)), ids)
 
     def _newest(self, wanted, limit, before):
-        """Ids from each lane of each owner and status, merged; or of all, from the table."""
+        """Ids from the index of each owner and status, merged; or of all, from the table."""
         if wanted.owner_id is None and wanted.statuses is None:
             return [row[0] for row in self._database.all(
                 "SELECT id FROM task WHERE id<? ORDER BY id DESC LIMIT ?", (before, limit))]
@@ -1659,11 +1678,9 @@ class Tasks:
         if wanted.owner_id is None:
             owners = [row[0] for row in self._database.all("SELECT id FROM user")]
         ids = [row[0] for owner_id in owners for status in wanted.statuses or range(7)
-               for lane in lanes(self._database, status, owner_id)
                for row in self._database.all(
                    "SELECT id FROM task INDEXED BY task_owner WHERE owner_id=? AND status=? "
-                   "AND queue=? AND priority=? AND id<? ORDER BY id DESC LIMIT ?",
-                   (owner_id, status, *lane, before, limit))]
+                   "AND id<? ORDER BY id DESC LIMIT ?", (owner_id, status, before, limit))]
         return sorted(ids, reverse=True)[:limit]
 
     def _windows(self, before):
@@ -2243,7 +2260,7 @@ class Workers:
         room = limit - len(states)
         if room <= 0:
             return 0
-        ready = sum(state in ("idle", "starting") for state in states)
+        ready = states.count("idle") + states.count("starting")
         missing = self._claims.claimable(source, limit + ready) - ready
         if missing <= 0:
             return 0
@@ -3039,6 +3056,30 @@ class Task:
         self._queue.tasks.delete(self.id)
 
 
+class Frame:
+    """All of a request but its arguments, checked: the function, the options, the time."""
+
+    def __init__(self, rest, function, options, run_at):
+        self.rest = rest
+        self._function = function
+        self._options = options
+        self._run_at = run_at
+
+    def order(self, arguments):
+        """The Order for these arguments; Invalid names what is wrong with them."""
+        schema = self._function["schema"]
+        errors = check_value(schema, arguments, "arguments")
+        if errors:
+            raise Invalid("", errors)
+        known = [key for key in schema["properties"] if key in arguments]
+        if known != list(arguments):
+            arguments = {**{key: arguments[key] for key in known}, **arguments}
+        text = dump_json(arguments)
+        if len(text) > ARGUMENTS_MAX_CHARACTERS:
+            raise field_error("arguments", "are longer than %d characters" % ARGUMENTS_MAX_CHARACTERS)
+        return Order(self._function["name"], text, self._options, self._run_at)
+
+
 REQUEST_SCHEMA = {
     "type": "object", "additionalProperties": False, "required": ["function"],
     "properties": {
@@ -3098,14 +3139,15 @@ class JobQueue:
 
     def check_requests(self, requests, person=None):
         """The Orders for `requests`; Invalid names every wrong field, with its index if many."""
-        functions, orders, errors = {}, [], []
+        orders, errors, frame = [], [], Frame(None, None, None, None)
         for index, request in enumerate(requests):
             try:
-                orders.append(self._order(request, person, functions))
+                frame = self._frame(request, person, frame)
+                orders.append(frame.order(request.get("arguments", {})))
             except Invalid as error:
                 errors += [{**one, "index": index} for one in error.errors]
-            if len(errors) > 20:
-                break
+                if len(errors) > ERRORS_MAX:
+                    break
         if errors:
             if len(requests) == 1:
                 errors = [{"field": one["field"], "message": one["message"]} for one in errors]
@@ -3133,26 +3175,22 @@ class JobQueue:
         """Close the database."""
         self.database.close()
 
-    def _order(self, request, person, functions):
+    def _frame(self, request, person, last):
+        """What is around a request's arguments, checked; many in a row often share one."""
+        rest = {key: value for key, value in request.items() if key != "arguments"}
+        if rest == last.rest and isinstance(request.get("arguments", {}), dict):
+            return last
         errors = check_value(REQUEST_SCHEMA, request, "")
-        if not isinstance(request, dict) or any(error["field"] == "function" for error in errors):
+        if any(error["field"] == "function" for error in errors):
             raise Invalid("", errors)
-        name = request["function"]
-        if name not in functions:
-            functions[name] = self.function(name, person)
-        function = functions[name]
-        arguments = request.get("arguments", {})
-        if isinstance(arguments, dict):
-            errors += check_value(function["schema"], arguments, "arguments")
+        function = self.function(request["function"], person)
         errors += self._check_choices(request, person)
         if errors:
+            if isinstance(request.get("arguments", {}), dict):
+                errors += check_value(function["schema"], request.get("arguments", {}), "arguments")
             raise Invalid("", errors)
-        ordered = {key: arguments[key] for key in function["schema"]["properties"] if key in arguments}
-        text = dump_json({**ordered, **arguments})
-        if len(text) > ARGUMENTS_MAX_CHARACTERS:
-            raise field_error("arguments", "are longer than %d characters" % ARGUMENTS_MAX_CHARACTERS)
         options = {key: request.get(key, default) for key, default in function["options"].items()}
-        return Order(name, text, options, self._run_at(request))
+        return Frame(rest, function, options, self._run_at(request))
 
     @staticmethod
     def _check_choices(request, person):
@@ -3332,7 +3370,7 @@ def _declare(function):
 # HTTP ------------------------------------------------------------------------
 
 STATUS_TITLES = {
-    200: "OK", 201: "Created", 204: "No Content", 304: "Not Modified", 400: "Bad Request",
+    200: "OK", 201: "Created", 204: "No Content", 304: "Not Modified", 308: "Permanent Redirect", 400: "Bad Request",
     401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
     408: "Request Timeout", 409: "Conflict", 411: "Length Required", 413: "Content Too Large",
     415: "Unsupported Media Type", 421: "Misdirected Request", 422: "Unprocessable Content",
@@ -3366,6 +3404,14 @@ class Answer:
             self.headers.append(("Content-Type", kind))
 
 
+def status_and_headers(answer):
+    """(status line, all headers) of an Answer, as WSGI wants them."""
+    headers = answer.headers + SECURITY_HEADERS
+    if answer.status not in (204, 304):
+        headers.append(("Content-Length", str(len(answer.body))))
+    return "%d %s" % (answer.status, STATUS_TITLES.get(answer.status, "Unknown")), headers
+
+
 def json_answer(value, status=200, headers=()):
     """An Answer of JSON."""
     return Answer(status, dump_json(value).encode("utf-8"), headers=headers)
@@ -3392,8 +3438,8 @@ class Request:
     def __init__(self, environ):
         self._environ = environ
         self.method = environ["REQUEST_METHOD"]
-        self.base = environ.get("SCRIPT_NAME", "").rstrip("/") + "/"
-        path = environ.get("PATH_INFO", "") or "/"
+        self.base = quote(environ.get("SCRIPT_NAME", "").rstrip("/") + "/", encoding="latin-1")
+        path = environ.get("PATH_INFO", "")
         self.path = path.encode("latin-1", "replace").decode("utf-8", "replace")
         self.query_text = environ.get("QUERY_STRING", "")
         self.content_type = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
@@ -3439,10 +3485,11 @@ class Request:
         value = self.json()
         if not isinstance(value, dict):
             raise Malformed("The body must be a JSON object.")
-        unknown = [error for name in value if name not in known
-                   for error in _wrong(name, "is not known here; known are %s" % ", ".join(known))]
+        unknown = [name for name in value if name not in known][:ERRORS_MAX]
         if unknown:
-            raise Invalid(_join_errors(unknown), unknown)
+            errors = [error for name in unknown for error in _wrong(
+                shorten(name, 60), "is not known here; known are %s" % ", ".join(known))]
+            raise Invalid(_join_errors(errors[:5]), errors)
         return value
 
     def cookie(self, name):
@@ -3536,6 +3583,11 @@ def static_answer(status, body, kind, headers):
 def get_page(app, request):
     """The page."""
     return app.static.answer("index.html", request)
+
+
+def redirect_to_page(app, request):
+    """The folder without its slash: relative links would point beside it."""
+    return Answer(308, headers=[("Location", request.base)])
 
 
 def get_static(app, request, name):
@@ -3836,6 +3888,7 @@ ID, NAME = "([0-9]{1,15})", "([^/]{1,300})"
 
 ROUTES = [
     ("GET", "/", get_page, ANYONE),
+    ("GET", "", redirect_to_page, ANYONE),
     ("GET", "/static/" + NAME, get_static, ANYONE),
     ("GET", "/healthz", get_health, ANYONE),
     ("POST", "/api/setup", post_setup, ANYONE),
@@ -3878,8 +3931,7 @@ class Application:
         request = Request(environ)
         answer = self._answer(request)
         body = b"" if request.method == "HEAD" else answer.body
-        headers = [*answer.headers, *SECURITY_HEADERS, ("Content-Length", str(len(answer.body)))]
-        start_response("%d %s" % (answer.status, STATUS_TITLES.get(answer.status, "Unknown")), headers)
+        start_response(*status_and_headers(answer))
         return [body]
 
     def cached(self, key, build):
@@ -3911,14 +3963,22 @@ class Application:
             return self._with_tag(request, answer) if request.method in ("GET", "HEAD") else answer
         except JobQueueError as error:
             if error.status == 401:
-                error.extra = {"setup": not self.queue.accounts.has_admin()}
-                if error.extra["setup"]:
-                    self.queue.accounts.setup_code()
+                error.extra = {"setup": self._invite_to_setup()}
             return problem(error)
         except Exception:
             import traceback
             traceback.print_exc()
             return problem(JobQueueError("Something went wrong here; the server's log says what."))
+
+    def _invite_to_setup(self):
+        """True while there is no admin; the code that makes one is then there to be read."""
+        try:
+            if self.queue.accounts.has_admin():
+                return False
+            self.queue.accounts.setup_code()
+        except (JobQueueError, OSError) as error:
+            print("jobqueue: %s" % error, file=sys.stderr)
+        return True
 
     def _route(self, request):
         method = "GET" if request.method == "HEAD" else request.method
@@ -3997,7 +4057,7 @@ def application(environ, start_response):
             _applications[process] = Application(JobQueue())
         except JobQueueError as error:
             answer = problem(error)
-            start_response("%d %s" % (answer.status, STATUS_TITLES[answer.status]), answer.headers)
+            start_response(*status_and_headers(answer))
             return [answer.body]
     return _applications[process](environ, start_response)
 
@@ -4318,8 +4378,7 @@ class Server:
         error = JobQueueError(words, retry_after=2 if status == 503 else None)
         error.status, error.code = status, "bad_request" if status != 503 else "busy"
         answer = problem(error)
-        headers = [*answer.headers, *SECURITY_HEADERS, ("Content-Length", str(len(answer.body)))]
-        client.leaving = compose("%d %s" % (status, STATUS_TITLES[status]), headers, False) + answer.body
+        client.leaving = compose(*status_and_headers(answer), False) + answer.body
         client.keep = False
         client.arrived.clear()
         self._try_to_send(client)
