@@ -301,7 +301,10 @@ def parse_moment(text):
 def parse_time(text, field):
     """RFC 3339 with an offset as UTC seconds since 1970; Invalid names `field` otherwise."""
     try:
-        return parse_moment(text).timestamp()
+        seconds = parse_moment(text).timestamp()
+        if not 0 <= seconds < 253402300800:     # the years that four digits can say in UTC
+            raise ValueError(text)
+        return seconds
     except (ValueError, TypeError, OverflowError):
         raise field_error(field, "must be a time with an offset, such as 2026-01-31T12:00:00Z") \
             from None
@@ -1266,22 +1269,22 @@ class Logs:
             "SELECT DISTINCT attempt FROM log WHERE task_id=? ORDER BY attempt", (task_id,))]
 
     def read(self, task_id, attempt, offset=0, limit=LOG_PAGE_BYTES):
-        """(text, next offset, whether something before or between was cut out)."""
-        rows = self._database.all(
-            "SELECT start, length, text FROM log WHERE task_id=? AND attempt=? AND start+length>? "
-            "ORDER BY start LIMIT 1000", (task_id, attempt, offset))
+        """(text of at most `limit` bytes, next offset, whether something before or between was cut)."""
         parts, at, cut = [], offset, False
-        for row in rows:
-            data = row["text"].encode("utf-8")
+        for row in self._database.all(
+                "SELECT start, length, text FROM log WHERE task_id=? AND attempt=? "
+                "AND start+length>? ORDER BY start", (task_id, attempt, offset)):
             if row["start"] > at:
-                cut = True
                 parts.append("\n[... %d bytes cut out ...]\n" % (row["start"] - at))
-                at = row["start"]
-            piece = data[at - row["start"]:][:max(0, limit - (at - offset))]
-            piece = piece.decode("utf-8", "ignore").encode("utf-8") if piece != data else piece
-            parts.append(piece.decode("utf-8", "ignore"))
-            at += len(piece)
-            if at < row["start"] + row["length"] or at - offset >= limit:
+                at, cut = row["start"], True
+            data = row["text"].encode("utf-8")[at - row["start"]:]
+            while data and data[0] & 0xC0 == 0x80:      # an offset inside a character
+                data, at = data[1:], at + 1
+            text = data[:limit].decode("utf-8", "ignore")
+            taken = len(text.encode("utf-8"))
+            parts.append(text)
+            at, limit = at + taken, limit - taken
+            if taken < len(data):
                 break
         return "".join(parts), at, cut
 
@@ -1372,10 +1375,12 @@ def _check_text(schema, value, field):
     form = schema.get("format")
     try:
         if form == "date":
-            if not re.fullmatch(r"\d{4}-\d\d-\d\d", value):
+            if not re.fullmatch(r"\d{4}-\d\d-\d\d", value, re.ASCII):
                 raise ValueError(value)
             date.fromisoformat(value)
         elif form == "time":
+            if not re.fullmatch(r"\d\d:\d\d(:\d\d(\.\d{3,6})?)?", value, re.ASCII):
+                raise ValueError(value)
             clock_time.fromisoformat(value)
         elif form == "date-time":
             parse_time(value, field)
@@ -1423,13 +1428,17 @@ def _check_object(schema, value, field):
 def parse_text(schema, text, field):
     """A value typed on the command line, read as `schema` wants it; Invalid if that fails."""
     if "enum" in schema:
-        found = [choice for choice in schema["enum"] if str(choice) == text]
+        found = [choice for choice in schema["enum"]
+                 if text == ("" if choice is None else str(choice))]
         return found[0] if found else text
     kinds = schema.get("type", "string")
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if text == "" and "null" in kinds:
         return None
     try:
+        if kinds[0] == "array" and not text.startswith("["):
+            return [parse_text(schema.get("items", {}), part.strip(), field)
+                    for part in text.split(",")]
         return _PARSERS.get(kinds[0], str)(text)
     except (ValueError, OverflowError):
         raise field_error(field, "must be %s" % TYPE_WORDS[kinds[0]]) from None
@@ -1441,23 +1450,30 @@ def _parse_boolean(text):
     raise ValueError(text)
 
 
-def _parse_list(text):
-    return json.loads(text) if text.startswith("[") else [part.strip() for part in text.split(",")]
+def _parse_number(text):
+    if not math.isfinite(float(text)):
+        raise ValueError(text)
+    return float(text)
 
 
-_PARSERS = {"integer": int, "number": float, "boolean": _parse_boolean, "array": _parse_list,
-            "object": json.loads}
+_PARSERS = {"integer": int, "number": _parse_number, "boolean": _parse_boolean,
+            "array": json.loads, "object": json.loads}
 
 
 def summarize(arguments_text):
     """A task's arguments in words: the values in order, secrets masked, shortened."""
     if arguments_text is None:
         return "…"
-    parts = []
-    for name, value in json.loads(arguments_text).items():
-        text = value if isinstance(value, str) else dump_json(value)
-        parts.append("•••" if SECRET_NAME.search(name) else text)
+    values = mask(json.loads(arguments_text)).values()
+    parts = [value if isinstance(value, str) else dump_json(value) for value in values]
     return shorten(", ".join(parts), SUMMARY_MAX_CHARACTERS)
+
+
+def mask(value):
+    """The same value with what is named like a secret hidden."""
+    if isinstance(value, dict):
+        return {name: "•••" if SECRET_NAME.search(name) else mask(item) for name, item in value.items()}
+    return [mask(item) for item in value] if isinstance(value, list) else value
 
 
 # Tasks -----------------------------------------------------------------------
@@ -1658,8 +1674,9 @@ class Tasks:
         if wanted.owner_id is not None:
             index, condition, values = "task_owner", "status=? AND owner_id=?", (wanted.owner_id,)
         counts = [self._database.value(
-            "SELECT count(*) FROM (SELECT 1 FROM task INDEXED BY %s WHERE %s LIMIT %d)"
-            % (index, condition, COUNT_MAX), (status, *values)) for status in range(7)]
+            "SELECT count(*) FROM (SELECT 1 FROM task INDEXED BY %s WHERE %s%s LIMIT %d)"
+            % (index, condition, " AND cancel_requested<2" if status == RUNNING else "", COUNT_MAX),
+            (status, *values)) for status in range(7)]
         return self._counted(counts)
 
     def _counted(self, counts):
@@ -1712,8 +1729,8 @@ class Tasks:
         counts = [0] * 7
         for low, high in self._windows(INTEGER_MAX):
             for status, count in self._database.all(
-                    "SELECT status, count(*) FROM task WHERE id>=? AND id<? AND %s GROUP BY status"
-                    % condition, (low, high, *values)):
+                    "SELECT status, count(*) FROM task WHERE id>=? AND id<? AND cancel_requested<2 "
+                    "AND %s GROUP BY status" % condition, (low, high, *values)):
                 counts[status] += count
             if self._clock.monotonic() > deadline:
                 return None
@@ -1725,7 +1742,9 @@ class Tasks:
         """Cancel at once, or ask the worker to; Conflict if it has ended."""
         with self._database.transaction() as transaction:
             row, now = self._changing(transaction, task_id, owner_id)
-            if row["status"] in (SUCCEEDED, FAILED, CANCELLED):
+            if row["status"] == CANCELLED:
+                return
+            if row["status"] in (SUCCEEDED, FAILED):
                 raise Conflict("Task %d has ended already (%s)."
                                % (task_id, STATUS_WORDS[row["status"]]))
             if row["status"] == RUNNING:
@@ -1848,7 +1867,7 @@ def judge(task, outcome, now, uniform):
     if kind in ("error", "timeout") and task["retries_left"] > 0:
         delay = outcome.retry_after
         if delay is None:
-            tried = task["max_retries"] - task["retries_left"]
+            tried = min(task["max_retries"] - task["retries_left"], 100)
             delay = min(task["retry_delay"] * task["retry_backoff"] ** tried, 30 * 86400)
             delay *= uniform(1.0, 1.2)
         return Verdict(SCHEDULED, reason, "retry", run_at=now + delay, spend=1)
@@ -1879,11 +1898,14 @@ class Claims:
 
     def promote(self, transaction, now):
         """Make due scheduled tasks pending, PROMOTE_AT_ONCE at most."""
+        room = PROMOTE_AT_ONCE
         for lane in lanes(transaction, SCHEDULED):
-            for row in transaction.all(
-                    "SELECT id, owner_id, queue, priority, function, attempts, run_at FROM task "
-                    "INDEXED BY task_claim WHERE status=5 AND queue=? AND priority=? AND turn<=? "
-                    "ORDER BY turn LIMIT ?", (*lane, int(now * 1000), PROMOTE_AT_ONCE)):
+            due = transaction.all(
+                "SELECT id, owner_id, queue, function, attempts FROM task INDEXED BY task_claim "
+                "WHERE status=5 AND queue=? AND priority=? AND turn<=? ORDER BY turn LIMIT ?",
+                (*lane, int(now * 1000), room))
+            room -= len(due)
+            for row in due:
                 turn = next_turn(transaction, row["owner_id"], *lane)
                 transaction.run("UPDATE task SET status=0, turn=? WHERE id=? AND status=5",
                                 (turn, row["id"]))
@@ -3074,7 +3096,10 @@ class Frame:
         known = [key for key in schema["properties"] if key in arguments]
         if known != list(arguments):
             arguments = {**{key: arguments[key] for key in known}, **arguments}
-        text = dump_json(arguments)
+        try:
+            text = dump_json(arguments)
+        except (ValueError, TypeError) as error:
+            raise field_error("arguments", "cannot be written as JSON: %s" % error) from None
         if len(text) > ARGUMENTS_MAX_CHARACTERS:
             raise field_error("arguments", "are longer than %d characters" % ARGUMENTS_MAX_CHARACTERS)
         return Order(self._function["name"], text, self._options, self._run_at)
@@ -3177,6 +3202,8 @@ class JobQueue:
 
     def _frame(self, request, person, last):
         """What is around a request's arguments, checked; many in a row often share one."""
+        if not isinstance(request, dict):
+            raise Invalid("", _wrong("", "must be an object"))
         rest = {key: value for key, value in request.items() if key != "arguments"}
         if rest == last.rest and isinstance(request.get("arguments", {}), dict):
             return last
@@ -3440,7 +3467,8 @@ class Request:
         self.method = environ["REQUEST_METHOD"]
         self.base = quote(environ.get("SCRIPT_NAME", "").rstrip("/") + "/", encoding="latin-1")
         path = environ.get("PATH_INFO", "")
-        self.path = path.encode("latin-1", "replace").decode("utf-8", "replace")
+        self.lacks_slash = not path     # relative links would point beside the folder
+        self.path = (path or "/").encode("latin-1", "replace").decode("utf-8", "replace")
         self.query_text = environ.get("QUERY_STRING", "")
         self.content_type = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
         self.address = environ.get("REMOTE_ADDR", "")
@@ -3581,13 +3609,10 @@ def static_answer(status, body, kind, headers):
 # Each takes (application, request, *parts of the path) and returns an Answer.
 
 def get_page(app, request):
-    """The page."""
+    """The page, always at an address that ends with a slash."""
+    if request.lacks_slash:
+        return Answer(308, headers=[("Location", request.base)])
     return app.static.answer("index.html", request)
-
-
-def redirect_to_page(app, request):
-    """The folder without its slash: relative links would point beside it."""
-    return Answer(308, headers=[("Location", request.base)])
 
 
 def get_static(app, request, name):
@@ -3675,9 +3700,9 @@ def post_tasks(app, request):
 
 def _owner_for(app, request, given):
     """Whose tasks these become: the caller's, or for an admin the one owner they name."""
-    names = {one.get("owner") for one in given if not isinstance(one.get("owner"), (list, dict))}
-    names.discard(None)
-    if not names or names == {request.person.name}:
+    names = {one.get("owner") or request.person.name for one in given
+             if isinstance(one.get("owner"), (str, type(None)))}
+    if names <= {request.person.name}:
         return request.person.id
     if not request.person.is_admin:
         raise field_error("owner", "can be chosen by admins only")
@@ -3888,7 +3913,6 @@ ID, NAME = "([0-9]{1,15})", "([^/]{1,300})"
 
 ROUTES = [
     ("GET", "/", get_page, ANYONE),
-    ("GET", "", redirect_to_page, ANYONE),
     ("GET", "/static/" + NAME, get_static, ANYONE),
     ("GET", "/healthz", get_health, ANYONE),
     ("POST", "/api/setup", post_setup, ANYONE),
