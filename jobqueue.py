@@ -344,18 +344,6 @@ def dump_json(value):
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def load_json(text):
-    """A JSON text from outside; Malformed for what would be read differently elsewhere."""
-    try:
-        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
-        _check_json(value, JSON_MAX_DEPTH)
-        return value
-    except RecursionError:
-        raise Malformed("The JSON is nested too deeply.") from None
-    except ValueError as error:
-        raise Malformed("This is not JSON that can be read: %s." % error) from None
-
-
 def _refuse_constant(name):
     raise ValueError("%s is not a JSON number" % name)
 
@@ -385,6 +373,18 @@ def _check_json(value, depth):
             raise ValueError("a number is beyond 2**53")
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError("a number is too large")
+
+
+def load_json(text):
+    """A JSON text from outside; Malformed for what would be read differently elsewhere."""
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+        _check_json(value, JSON_MAX_DEPTH)
+        return value
+    except RecursionError:
+        raise Malformed("The JSON is nested too deeply.") from None
+    except ValueError as error:
+        raise Malformed("This is not JSON that can be read: %s." % error) from None
 
 
 def random_token(size=16):
@@ -595,8 +595,10 @@ def migrate(transaction, migrations):
     """Bring the schema to the newest version inside one transaction; Newer ones are refused."""
     version = transaction.value("PRAGMA user_version")
     if version > len(migrations):
-        raise SetupError("The database has schema version %d, this jobqueue.py knows %d. "
-                         "Copy the newer jobqueue.py and worker.py here." % (version, len(migrations)))
+        raise SetupError(
+            "The database has schema version %d, this jobqueue.py knows %d. "
+            "Copy the newer jobqueue.py and worker.py here." % (version, len(migrations))
+        )
     for script in migrations[version:]:
         for statement in script.split(";\n"):
             transaction.run(statement)
@@ -768,6 +770,50 @@ class Turn:
             fcntl.flock(self._waiting, fcntl.LOCK_UN)
             return False
         return self._works
+
+
+def find_database(folder):
+    """The one jobqueue-*.db in `folder`, never empty; every other sight is an error."""
+    try:
+        found = [name for name in os.listdir(folder) if re.fullmatch(r"jobqueue-.*\.db", name)]
+    except FileNotFoundError:
+        raise SetupError("There is no data folder %s." % folder) from None
+    except OSError as error:
+        raise SetupError(
+            "The data folder %s cannot be read: %s." % (folder, error.strerror)
+        ) from None
+    if len(found) != 1:
+        raise SetupError("The data folder %s holds %s: exactly one is expected, so nothing was "
+                         "changed." % (folder, ", ".join(found) or "no jobqueue-*.db"))
+    path = Path(folder) / found[0]
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
+        raise StorageBroken("The database %s is empty: it was overwritten or emptied. "
+                            "Put a backup in its place." % path)
+    return path
+
+
+def read_journal(folder):
+    """How the database is written, "wal" or "truncate": decided once, read before SQLite opens it.
+
+    A log that several machines would share corrupts, so a folder that turned into a network
+    folder is refused.
+    """
+    try:
+        mode = json.loads((folder / "journal.json").read_text("utf-8"))["mode"]
+        if mode not in ("wal", "truncate"):
+            raise ValueError(mode)
+    except (OSError, ValueError, KeyError, TypeError):
+        raise SetupError("%s/journal.json is missing or unreadable; it says how the database is "
+                         "written." % folder) from None
+    kind = file_system(folder)
+    if mode == "wal" and kind not in LOCAL_FILE_SYSTEMS:
+        raise SetupError(
+            "The data folder %s is written in WAL mode, which is not safe on this file "
+            "system (%s). Stop everything on the machine that made it and run there: "
+            "python3 jobqueue.py check --repair" % (folder, kind)
+        )
+    return mode
 
 
 class Database:
@@ -948,61 +994,17 @@ class Database:
             self._roll_back()
 
 
-def find_database(folder):
-    """The one jobqueue-*.db in `folder`, never empty; every other sight is an error."""
+def write_private(path, text):
+    """Write a small file that only we may read, whole or not at all."""
+    part = path.with_name(path.name + "." + random_token(4))
     try:
-        found = [name for name in os.listdir(folder) if re.fullmatch(r"jobqueue-.*\.db", name)]
-    except FileNotFoundError:
-        raise SetupError("There is no data folder %s." % folder) from None
-    except OSError as error:
-        raise SetupError("The data folder %s cannot be read: %s." % (folder, error.strerror)) from None
-    if len(found) != 1:
-        raise SetupError("The data folder %s holds %s: exactly one is expected, so nothing was "
-                         "changed." % (folder, ", ".join(found) or "no jobqueue-*.db"))
-    path = Path(folder) / found[0]
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
-        raise StorageBroken("The database %s is empty: it was overwritten or emptied. "
-                            "Put a backup in its place." % path)
-    return path
-
-
-def read_journal(folder):
-    """How the database is written, "wal" or "truncate": decided once, read before SQLite opens it.
-
-    A log that several machines would share corrupts, so a folder that turned into a network
-    folder is refused.
-    """
-    try:
-        mode = json.loads((folder / "journal.json").read_text("utf-8"))["mode"]
-        if mode not in ("wal", "truncate"):
-            raise ValueError(mode)
-    except (OSError, ValueError, KeyError, TypeError):
-        raise SetupError("%s/journal.json is missing or unreadable; it says how the database is "
-                         "written." % folder) from None
-    kind = file_system(folder)
-    if mode == "wal" and kind not in LOCAL_FILE_SYSTEMS:
-        raise SetupError("The data folder %s is written in WAL mode, which is not safe on this file "
-                         "system (%s). Stop everything on the machine that made it and run there: "
-                         "python3 jobqueue.py check --repair" % (folder, kind))
-    return mode
-
-
-def create_data_folder(folder, clock=Clock):
-    """Make a complete data folder under another name, then rename it: never half of one."""
-    import shutil
-    room = folder.with_name("%s.new-%s" % (folder.name, random_token(6)))
-    try:
-        room.mkdir(mode=0o700)
-        _fill_data_folder(room)
-        os.rename(room, folder)
-    except OSError as error:
-        shutil.rmtree(room, ignore_errors=True)
-        if folder.is_dir():
-            return                      # another process was first
-        raise SetupError("The data folder %s cannot be made: %s." % (folder, error.strerror)) from None
-    except BaseException:
-        shutil.rmtree(room, ignore_errors=True)
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(part, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()
         raise
 
 
@@ -1014,7 +1016,11 @@ def _fill_data_folder(room):
     kind = file_system(room)
     mode = "wal" if kind in LOCAL_FILE_SYSTEMS else "truncate"
     journal = {"mode": mode, "file_system": kind, "machine": machine_name()}
-    for name, text in ((".htaccess", deny), ("index.html", ""), ("journal.json", dump_json(journal))):
+    for name, text in (
+        (".htaccess", deny),
+        ("index.html", ""),
+        ("journal.json", dump_json(journal)),
+    ):
         write_private(room / name, text)
     path = room / ("jobqueue-%s.db" % random_token(8))
     write_private(path, "")
@@ -1033,26 +1039,24 @@ def _fill_data_folder(room):
         link.close()
 
 
-def write_private(path, text):
-    """Write a small file that only we may read, whole or not at all."""
-    part = path.with_name(path.name + "." + random_token(4))
+def create_data_folder(folder, clock=Clock):
+    """Make a complete data folder under another name, then rename it: never half of one."""
+    import shutil
+    room = folder.with_name("%s.new-%s" % (folder.name, random_token(6)))
     try:
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(part, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            part.unlink()
+        room.mkdir(mode=0o700)
+        _fill_data_folder(room)
+        os.rename(room, folder)
+    except OSError as error:
+        shutil.rmtree(room, ignore_errors=True)
+        if folder.is_dir():
+            return                      # another process was first
+        raise SetupError(
+            "The data folder %s cannot be made: %s." % (folder, error.strerror)
+        ) from None
+    except BaseException:
+        shutil.rmtree(room, ignore_errors=True)
         raise
-
-
-def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
-    """Open the data folder's database, making the folder first if there is none."""
-    if not os.path.lexists(folder):
-        create_data_folder(folder, clock)
-    refuse_other_user(folder)
-    return Database(folder, clock, patience)
 
 
 def refuse_other_user(folder):
@@ -1061,7 +1065,9 @@ def refuse_other_user(folder):
     try:
         owner = os.stat(folder).st_uid
     except OSError as error:
-        raise SetupError("The data folder %s cannot be read: %s." % (folder, error.strerror)) from None
+        raise SetupError(
+            "The data folder %s cannot be read: %s." % (folder, error.strerror)
+        ) from None
     if owner != os.getuid():
         try:
             name = pwd.getpwuid(owner).pw_name
@@ -1069,6 +1075,14 @@ def refuse_other_user(folder):
             name = "#%d" % owner
         raise SetupError("The data folder %s belongs to the user %s. Run this as that user: "
                          "sudo -u '%s' python3 %s ..." % (folder, name, name, HOME / "jobqueue.py"))
+
+
+def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
+    """Open the data folder's database, making the folder first if there is none."""
+    if not os.path.lexists(folder):
+        create_data_folder(folder, clock)
+    refuse_other_user(folder)
+    return Database(folder, clock, patience)
 
 
 # Settings --------------------------------------------------------------------
@@ -1095,7 +1109,9 @@ class Setting:
                  and self.minimum <= value <= self.maximum)
         if not right:
             kind = "a whole number" if self.type == "integer" else "a number"
-            raise field_error(self.name, "must be %s from %s to %s" % (kind, self.minimum, self.maximum))
+            raise field_error(
+                self.name, "must be %s from %s to %s" % (kind, self.minimum, self.maximum)
+            )
         return type(self.default)(value)
 
     def parse(self, text):
@@ -1131,6 +1147,18 @@ SETTINGS = {setting.name: setting for setting in (
     Setting("host_names", "", 0, 2000,
             "Names under which browsers reach the built-in server, besides localhost."),
 )}
+
+
+def remember(transaction, name, value):
+    """Keep a value under a name; None forgets it. Names of our own begin with a dot."""
+    if value is None:
+        transaction.run("DELETE FROM setting WHERE name=?", (name,))
+    elif not transaction.run("UPDATE setting SET value=? WHERE name=?", (dump_json(value), name)):
+        transaction.run("INSERT INTO setting (name, value) VALUES (?, ?)", (name, dump_json(value)))
+
+
+def _join_errors(errors):
+    return "; ".join("%s %s" % (error["field"], error["message"]) for error in errors) + "."
 
 
 class Settings:
@@ -1177,33 +1205,26 @@ class Settings:
         if name not in SETTINGS:
             raise field_error(name, "is not a setting")
         if name in self._fixed:
-            raise field_error(name, "is set by %s and cannot be changed here" % self._fixed[name][0])
+            raise field_error(
+                name, "is set by %s and cannot be changed here" % self._fixed[name][0]
+            )
         return None if value is None else SETTINGS[name].check(value)
 
     def _describe_one(self, setting, table):
-        origin, value = self._fixed.get(setting.name) or (
-            ("table", table[setting.name]) if setting.name in table else ("default", setting.default))
+        origin, value = "default", setting.default
+        if setting.name in self._fixed:
+            origin, value = self._fixed[setting.name]
+        elif setting.name in table:
+            origin, value = "table", table[setting.name]
         return {"name": setting.name, "value": value, "default": setting.default, "from": origin,
                 "type": setting.type, "minimum": setting.minimum, "maximum": setting.maximum,
                 "help": setting.help}
-
-
-def remember(transaction, name, value):
-    """Keep a value under a name; None forgets it. Names of our own begin with a dot."""
-    if value is None:
-        transaction.run("DELETE FROM setting WHERE name=?", (name,))
-    elif not transaction.run("UPDATE setting SET value=? WHERE name=?", (dump_json(value), name)):
-        transaction.run("INSERT INTO setting (name, value) VALUES (?, ?)", (name, dump_json(value)))
 
 
 def recall(source, name):
     """What `remember` kept, or None."""
     text = source.value("SELECT value FROM setting WHERE name=?", (name,))
     return None if text is None else json.loads(text)
-
-
-def _join_errors(errors):
-    return "; ".join("%s %s" % (error["field"], error["message"]) for error in errors) + "."
 
 
 # Log and activity ------------------------------------------------------------
@@ -1217,8 +1238,10 @@ def note(transaction, at, event, task=None, worker_id=None, waited=None, seconds
                  task["queue"])
     transaction.run(
         "INSERT INTO activity (at, event, task_id, attempt, owner_id, function, queue, worker_id, "
-        "waited, seconds, cpu_seconds, peak_memory, message) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (at, event, *about, worker_id, waited, seconds, cpu_seconds, peak_memory, message))
+        "waited, seconds, cpu_seconds, peak_memory, message) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (at, event, *about, worker_id, waited, seconds, cpu_seconds, peak_memory, message),
+    )
 
 
 class Activity:
@@ -1254,9 +1277,10 @@ class Logs:
             "INSERT INTO log (task_id, attempt, start, length, text) VALUES (?, ?, ?, ?, ?)",
             (task_id, attempt, start, length, text))
         if start + length > LOG_MAX_BYTES:
-            transaction.run("DELETE FROM log WHERE task_id=? AND attempt=? AND start>=? AND start<?",
-                            (task_id, attempt, LOG_MAX_BYTES // 2,
-                             start + length - LOG_MAX_BYTES // 2))
+            transaction.run(
+                "DELETE FROM log WHERE task_id=? AND attempt=? AND start>=? AND start<?",
+                (task_id, attempt, LOG_MAX_BYTES // 2, start + length - LOG_MAX_BYTES // 2),
+            )
 
     @staticmethod
     def remove(transaction, task_id):
@@ -1269,7 +1293,7 @@ class Logs:
             "SELECT DISTINCT attempt FROM log WHERE task_id=? ORDER BY attempt", (task_id,))]
 
     def read(self, task_id, attempt, offset=0, limit=LOG_PAGE_BYTES):
-        """(text of at most `limit` bytes, next offset, whether something before or between was cut)."""
+        """(text of at most `limit` bytes, next offset, whether something was cut out of it)."""
         parts, at, cut = [], offset, False
         for row in self._database.all(
                 "SELECT start, length, text FROM log WHERE task_id=? AND attempt=? "
@@ -1301,7 +1325,10 @@ def _number(low, high, kind="number"):
 
 # What can be said about each task of a function: schema and default.
 TASK_OPTIONS = {
-    "queue": (_text("[A-Za-z0-9_.-]{1,50}", "must be 1 to 50 letters, digits, _ . or -"), "default"),
+    "queue": (
+        _text("[A-Za-z0-9_.-]{1,50}", "must be 1 to 50 letters, digits, _ . or -"),
+        "default",
+    ),
     "priority": (_number(-100, 100, "integer"), 0),
     "max_retries": (_number(0, 1000, "integer"), 0),
     "retry_delay": (_number(0, 30 * 86400), 60),
@@ -1326,7 +1353,6 @@ TYPE_CHECKS = {
 SECRET_NAME = re.compile(r"(^|_)(password|passwd|token|secret|api_?key)$", re.IGNORECASE)
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
-
 PLAIN_TYPES = {"string": str, "integer": int, "number": float, "boolean": bool}
 WORDS_ABOUT = {"default", "description", "type"}
 
@@ -1336,33 +1362,6 @@ def is_plain(schema, value):
     kind = schema.get("type")
     return (kind.__class__ is str and PLAIN_TYPES.get(kind) is type(value)
             and schema.keys() <= WORDS_ABOUT)
-
-
-def check_value(schema, value, field):
-    """What is wrong with `value`: a list of {"field", "message"}, empty if nothing.
-
-    `schema` is the part of JSON Schema 2020-12 that functions and options use.
-    """
-    if "enum" in schema:
-        choices = schema["enum"]
-        if any(value == choice and type(value) is type(choice) for choice in choices):
-            return []
-        return _wrong(field, "must be one of %s" % ", ".join(
-            "null" if choice is None else str(choice) for choice in choices))
-    kinds = schema.get("type")
-    if kinds is not None:
-        kinds = (kinds,) if isinstance(kinds, str) else kinds
-        if not any(TYPE_CHECKS[kind](value) for kind in kinds):
-            return _wrong(field, "must be %s" % " or ".join(TYPE_WORDS[kind] for kind in kinds))
-    if isinstance(value, str):
-        return _check_text(schema, value, field)
-    if isinstance(value, list):
-        items = schema.get("items")
-        return [error for place, item in enumerate(value)
-                for error in check_value(items, item, "%s[%d]" % (field, place))] if items else []
-    if isinstance(value, dict):
-        return _check_object(schema, value, field)
-    return _check_bounds(schema, value, field)
 
 
 def _wrong(field, message):
@@ -1425,6 +1424,49 @@ def _check_object(schema, value, field):
     return errors
 
 
+def check_value(schema, value, field):
+    """What is wrong with `value`: a list of {"field", "message"}, empty if nothing.
+
+    `schema` is the part of JSON Schema 2020-12 that functions and options use.
+    """
+    if "enum" in schema:
+        choices = schema["enum"]
+        if any(value == choice and type(value) is type(choice) for choice in choices):
+            return []
+        return _wrong(field, "must be one of %s" % ", ".join(
+            "null" if choice is None else str(choice) for choice in choices))
+    kinds = schema.get("type")
+    if kinds is not None:
+        kinds = (kinds,) if isinstance(kinds, str) else kinds
+        if not any(TYPE_CHECKS[kind](value) for kind in kinds):
+            return _wrong(field, "must be %s" % " or ".join(TYPE_WORDS[kind] for kind in kinds))
+    if isinstance(value, str):
+        return _check_text(schema, value, field)
+    if isinstance(value, list):
+        items = schema.get("items")
+        return [error for place, item in enumerate(value)
+                for error in check_value(items, item, "%s[%d]" % (field, place))] if items else []
+    if isinstance(value, dict):
+        return _check_object(schema, value, field)
+    return _check_bounds(schema, value, field)
+
+
+def _parse_boolean(text):
+    if text.lower() in TRUE_WORDS + FALSE_WORDS:
+        return text.lower() in TRUE_WORDS
+    raise ValueError(text)
+
+
+def _parse_number(text):
+    if not math.isfinite(float(text)):
+        raise ValueError(text)
+    return float(text)
+
+
+_PARSERS = {"integer": int, "number": _parse_number, "boolean": _parse_boolean,
+            "array": json.loads, "object": json.loads}
+
+
 def parse_text(schema, text, field):
     """A value typed on the command line, read as `schema` wants it; Invalid if that fails."""
     if "enum" in schema:
@@ -1444,20 +1486,14 @@ def parse_text(schema, text, field):
         raise field_error(field, "must be %s" % TYPE_WORDS[kinds[0]]) from None
 
 
-def _parse_boolean(text):
-    if text.lower() in TRUE_WORDS + FALSE_WORDS:
-        return text.lower() in TRUE_WORDS
-    raise ValueError(text)
-
-
-def _parse_number(text):
-    if not math.isfinite(float(text)):
-        raise ValueError(text)
-    return float(text)
-
-
-_PARSERS = {"integer": int, "number": _parse_number, "boolean": _parse_boolean,
-            "array": json.loads, "object": json.loads}
+def mask(value):
+    """The same value with what is named like a secret hidden."""
+    if isinstance(value, dict):
+        return {
+            name: "•••" if SECRET_NAME.search(name) else mask(item)
+            for name, item in value.items()
+        }
+    return [mask(item) for item in value] if isinstance(value, list) else value
 
 
 def summarize(arguments_text):
@@ -1467,13 +1503,6 @@ def summarize(arguments_text):
     values = mask(json.loads(arguments_text)).values()
     parts = [value if isinstance(value, str) else dump_json(value) for value in values]
     return shorten(", ".join(parts), SUMMARY_MAX_CHARACTERS)
-
-
-def mask(value):
-    """The same value with what is named like a secret hidden."""
-    if isinstance(value, dict):
-        return {name: "•••" if SECRET_NAME.search(name) else mask(item) for name, item in value.items()}
-    return [mask(item) for item in value] if isinstance(value, list) else value
 
 
 # Tasks -----------------------------------------------------------------------
@@ -1596,6 +1625,17 @@ class Filter:
         return " AND ".join(parts) or "1", values
 
 
+def task_folder(data, task_id):
+    """Where a task may keep files while it runs."""
+    return Path(data) / "work" / str(task_id)
+
+
+def remove_task_folder(data, task_id):
+    """Remove what a task left there, if anything."""
+    import shutil
+    shutil.rmtree(task_folder(data, task_id), ignore_errors=True)
+
+
 class Tasks:
     """What people do with tasks. Only this class and Claims change a task's state."""
 
@@ -1624,7 +1664,9 @@ class Tasks:
                          options["retry_backoff"], options["timeout"], options["on_crash"], now))
             notes.append((now, task_id, owner_id, order.function, lane[0]))
         for queue in {row[2] for row in rows}:
-            transaction.run("INSERT OR IGNORE INTO queue (name, created_at) VALUES (?, ?)", (queue, now))
+            transaction.run(
+                "INSERT OR IGNORE INTO queue (name, created_at) VALUES (?, ?)", (queue, now)
+            )
         transaction.many(
             "INSERT INTO task (id, owner_id, queue, function, arguments, status, priority, turn, "
             "run_at, max_retries, retries_left, retry_delay, retry_backoff, timeout, on_crash, "
@@ -1667,7 +1709,7 @@ class Tasks:
         return rows, (ids[limit - 1] if len(ids) > limit else None)
 
     def count(self, wanted):
-        """{"all": n, "pending": n, ...}, each at most COUNT_MAX; None if a search takes too long."""
+        """{"all": n, "pending": n, ...}, capped at COUNT_MAX; None if a search takes too long."""
         if wanted.searches:
             return self._count_by_search(wanted)
         index, condition, values = "task_claim", "status=?", ()
@@ -1714,8 +1756,10 @@ class Tasks:
         rows = []
         for low, high in self._windows(before):
             rows += self._database.all(
-                LIST_ROW + "task.id>=? AND task.id<? AND %s ORDER BY task.id DESC LIMIT ?" % condition,
-                (low, high, *values, limit + 1 - len(rows)))
+                LIST_ROW
+                + "task.id>=? AND task.id<? AND %s ORDER BY task.id DESC LIMIT ?" % condition,
+                (low, high, *values, limit + 1 - len(rows)),
+            )
             if len(rows) > limit:
                 return rows[:limit], rows[limit - 1]["id"]
             if low > 0 and self._clock.monotonic() > deadline:
@@ -1750,7 +1794,9 @@ class Tasks:
             if row["status"] == RUNNING:
                 if not row["cancel_requested"]:
                     note(transaction, now, "cancel_requested", row)
-                transaction.run("UPDATE task SET cancel_requested=1 WHERE id=? AND status=1", (task_id,))
+                transaction.run(
+                    "UPDATE task SET cancel_requested=1 WHERE id=? AND status=1", (task_id,)
+                )
                 return
             transaction.run(
                 "UPDATE task SET status=4, reason=NULL, unique_key=NULL, finished_at=? "
@@ -1766,10 +1812,14 @@ class Tasks:
                                % (task_id, STATUS_WORDS[row["status"]]))
             turn = next_turn(transaction, row["owner_id"], row["queue"], row["priority"])
             transaction.run(
-                "UPDATE task SET status=0, reason=NULL, turn=?, run_at=?, retries_left=max_retries, "
+                "UPDATE task SET status=0, reason=NULL, turn=?, run_at=?, "
+                "retries_left=max_retries, "
                 "crashes=0, interruptions=0, cancel_requested=0, progress=NULL, message=NULL, "
-                "result=NULL, error_type=NULL, error_message=NULL, started_at=NULL, finished_at=NULL "
-                "WHERE id=? AND status IN (3, 4)", (turn, now, task_id))
+                "result=NULL, error_type=NULL, error_message=NULL, started_at=NULL, "
+                "finished_at=NULL "
+                "WHERE id=? AND status IN (3, 4)",
+                (turn, now, task_id),
+            )
             note(transaction, now, "retried", row)
 
     def delete(self, task_id, owner_id=None):
@@ -1778,7 +1828,9 @@ class Tasks:
             row, now = self._changing(transaction, task_id, owner_id)
             note(transaction, now, "deleted", row)
             if row["status"] == RUNNING:
-                transaction.run("UPDATE task SET cancel_requested=2 WHERE id=? AND status=1", (task_id,))
+                transaction.run(
+                    "UPDATE task SET cancel_requested=2 WHERE id=? AND status=1", (task_id,)
+                )
                 return
             transaction.run("DELETE FROM task WHERE id=? AND status<>1", (task_id,))
             Logs.remove(transaction, task_id)
@@ -1791,18 +1843,13 @@ class Tasks:
         return row, self._clock.now()
 
 
-def task_folder(data, task_id):
-    """Where a task may keep files while it runs."""
-    return Path(data) / "work" / str(task_id)
-
-
-def remove_task_folder(data, task_id):
-    """Remove what a task left there, if anything."""
-    import shutil
-    shutil.rmtree(task_folder(data, task_id), ignore_errors=True)
-
-
 # Claims ----------------------------------------------------------------------
+
+def shorten_error(text):
+    """An error message for the task's row; the whole of it stands in the log."""
+    text = storable(text)
+    return text if len(text) <= ERROR_MAX_CHARACTERS else text[:ERROR_MAX_CHARACTERS - 1] + "…"
+
 
 class Outcome:
     """How an attempt ended.
@@ -1826,7 +1873,9 @@ class Outcome:
 class Verdict:
     """What becomes of a task whose attempt ended: the new state and what it costs."""
 
-    def __init__(self, status, reason=None, event=None, run_at=None, spend=0, crash=0, interruption=0):
+    def __init__(
+        self, status, reason=None, event=None, run_at=None, spend=0, crash=0, interruption=0
+    ):
         self.status = status
         self.reason = reason
         self.event = event or STATUS_WORDS[status]
@@ -1834,12 +1883,6 @@ class Verdict:
         self.spend = spend
         self.crash = crash
         self.interruption = interruption
-
-
-def shorten_error(text):
-    """An error message for the task's row; the whole of it stands in the log."""
-    text = storable(text)
-    return text if len(text) <= ERROR_MAX_CHARACTERS else text[:ERROR_MAX_CHARACTERS - 1] + "…"
 
 
 def judge(task, outcome, now, uniform):
@@ -1878,9 +1921,11 @@ def judge(task, outcome, now, uniform):
 CLAIMED_COLUMNS = ", ".join("task." + name for name in (
     "id owner_id queue function arguments attempts crashes claim timeout on_crash created_at "
     "run_at").split())
-ENDING_COLUMNS = ("id, owner_id, queue, function, priority, turn, run_at, attempts, crashes, claim, "
-                  "interruptions, max_retries, retries_left, retry_delay, retry_backoff, on_crash, "
-                  "cancel_requested, worker_id, started_at")
+ENDING_COLUMNS = (
+    "id, owner_id, queue, function, priority, turn, run_at, attempts, crashes, claim, "
+    "interruptions, max_retries, retries_left, retry_delay, retry_backoff, on_crash, "
+    "cancel_requested, worker_id, started_at"
+)
 
 
 class Claims:
@@ -1926,14 +1971,24 @@ class Claims:
             return None
         token = random_token(16)
         monotonic = self._clock.monotonic()
-        claimed = transaction.run("""
+        claimed = transaction.run(
+            """
             UPDATE task SET status=1, claim=?, attempts=attempts+1, worker_id=?, lease_boot=?,
                 lease_monotonic=?, lease_wall=?, started_at=?, reason=NULL, progress=NULL,
                 message=NULL, error_type=NULL, error_message=NULL
             WHERE id=(SELECT id FROM task INDEXED BY task_claim WHERE status=0 AND queue=?
                       ORDER BY priority DESC, turn, id LIMIT 1)
               AND status=0""",
-            (token, worker_id, self.boot, monotonic + LEASE_SECONDS, now + LEASE_SECONDS, now, queue))
+            (
+                token,
+                worker_id,
+                self.boot,
+                monotonic + LEASE_SECONDS,
+                now + LEASE_SECONDS,
+                now,
+                queue,
+            ),
+        )
         if not claimed:
             return None
         row = transaction.one("SELECT %s, user.name AS owner FROM task INDEXED BY task_claim "
@@ -1976,7 +2031,9 @@ class Claims:
             return None
         verdict = judge(task, outcome, now, self._clock.uniform)
         if task["cancel_requested"] == DELETE:
-            transaction.run("DELETE FROM task WHERE id=? AND status=1 AND claim=?", (task_id, claim))
+            transaction.run(
+                "DELETE FROM task WHERE id=? AND status=1 AND claim=?", (task_id, claim)
+            )
             Logs.remove(transaction, task_id)
         else:
             self._leave_running(transaction, task, verdict, outcome, now)
@@ -1998,9 +2055,11 @@ class Claims:
             self.end(transaction, task_id, claim, Outcome("cancelled"), now)
             return
         transaction.run(
-            "UPDATE task SET status=5, turn=?, run_at=?, reason=?, lease_boot=NULL, lease_monotonic=NULL, "
-            "lease_wall=NULL, started_at=NULL WHERE id=? AND status=1 AND claim=?",
-            (scheduled_turn(run_at), run_at, reason, task_id, claim))
+            "UPDATE task SET status=5, turn=?, run_at=?, reason=?, lease_boot=NULL, "
+            "lease_monotonic=NULL, lease_wall=NULL, started_at=NULL "
+            "WHERE id=? AND status=1 AND claim=?",
+            (scheduled_turn(run_at), run_at, reason, task_id, claim),
+        )
         note(transaction, now, "put_back", task, worker_id=task["worker_id"], message=reason)
 
     def first_put_back(self, source, task_id, reason):
@@ -2047,7 +2106,10 @@ class Claims:
         if verdict.status == SCHEDULED:
             turn, run_at = scheduled_turn(verdict.run_at), verdict.run_at
         elif verdict.status == PENDING and outcome.kind != "put_back":
-            turn, run_at = next_turn(transaction, task["owner_id"], task["queue"], task["priority"]), now
+            turn, run_at = (
+                next_turn(transaction, task["owner_id"], task["queue"], task["priority"]),
+                now,
+            )
         transaction.run("""
             UPDATE task SET status=?, reason=?, turn=?, run_at=?,
                 retries_left=max(0, retries_left-?), crashes=crashes+?,
@@ -2068,6 +2130,20 @@ ENVIRONMENT_NAMES = frozenset(
     "PYTHONHOME LD_LIBRARY_PATH".split())
 ENVIRONMENT_PREFIXES = ("LC_", "JOBQUEUE_")
 WORKER_LOG_MAX_BYTES = 256 << 10
+
+
+def grab_if_free(path):
+    """The descriptor of a dead worker's lock file, now ours; None if it lives or is missing."""
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None                     # a missing file proves nothing
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return handle
+    except OSError:
+        os.close(handle)
+        return None
 
 
 def take_lock(path):
@@ -2091,27 +2167,18 @@ def take_lock(path):
     return handle, proven
 
 
-def grab_if_free(path):
-    """The descriptor of a dead worker's lock file, now ours; None if it lives or is missing."""
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return None                     # a missing file proves nothing
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return handle
-    except OSError:
-        os.close(handle)
-        return None
-
-
 def find_interpreter(chosen=""):
     """A Python to start workers with; under some web servers sys.executable is the server."""
     import shutil
     version = "python%d.%d" % sys.version_info[:2]
-    candidates = [chosen, sys.executable if "python" in os.path.basename(sys.executable or "") else "",
-                  os.path.join(sys.prefix, "bin", version), os.path.join(sys.exec_prefix, "bin", version),
-                  shutil.which(version) or "", shutil.which("python3") or ""]
+    candidates = [
+        chosen,
+        sys.executable if "python" in os.path.basename(sys.executable or "") else "",
+        os.path.join(sys.prefix, "bin", version),
+        os.path.join(sys.exec_prefix, "bin", version),
+        shutil.which(version) or "",
+        shutil.which("python3") or "",
+    ]
     for path in candidates:
         if path and os.access(path, os.X_OK):
             return path
@@ -2123,6 +2190,14 @@ def worker_environment(extra, environment=os.environ):
     names = set(extra.replace(",", " ").split())
     return {name: value for name, value in environment.items()
             if name in ENVIRONMENT_NAMES or name in names or name.startswith(ENVIRONMENT_PREFIXES)}
+
+
+def explain_start_error(error):
+    """Why a process could not be started, in a site owner's words."""
+    number = getattr(error, "errno", None)
+    reasons = {errno.EAGAIN: "process limit", errno.ENOMEM: "out of memory",
+               errno.EMFILE: "too many open files", errno.ENFILE: "too many open files"}
+    return "a worker could not be started (%s)" % reasons.get(number, error)
 
 
 class Workers:
@@ -2156,11 +2231,12 @@ class Workers:
         made = []
         for _ in range(max(0, min(wanted, limit - count))):
             lock = random_token(12)
-            made.append((transaction.insert(
+            worker_id = transaction.insert(
                 "INSERT INTO worker (machine, boot, lock, mode, state, version, started_at, seen_at, "
                 "lease_monotonic, lease_wall) VALUES (?, ?, ?, ?, 'starting', ?, ?, ?, ?, ?)",
                 (self._claims.machine, self._claims.boot, lock, mode, VERSION, now, now,
-                 monotonic + LEASE_SECONDS, now + LEASE_SECONDS)), lock))
+                 monotonic + LEASE_SECONDS, now + LEASE_SECONDS))
+            made.append((worker_id, lock))
         return made
 
     def arrive(self, worker_id, lock, proven, pid):
@@ -2177,10 +2253,21 @@ class Workers:
     def say(self, transaction, worker_id, state, tasks):
         """A worker's sign of life; False if its row is gone."""
         now = self._clock.now()
-        return transaction.run(
-            "UPDATE worker SET state=?, tasks=?, seen_at=?, lease_monotonic=?, lease_wall=? WHERE id=?",
-            (state, tasks, now, self._clock.monotonic() + LEASE_SECONDS, now + LEASE_SECONDS,
-             worker_id)) == 1
+        return (
+            transaction.run(
+                "UPDATE worker SET state=?, tasks=?, seen_at=?, lease_monotonic=?, lease_wall=? "
+                "WHERE id=?",
+                (
+                    state,
+                    tasks,
+                    now,
+                    self._clock.monotonic() + LEASE_SECONDS,
+                    now + LEASE_SECONDS,
+                    worker_id,
+                ),
+            )
+            == 1
+        )
 
     def leave(self, transaction, worker_id, why, tasks=None):
         """Remove a worker's row; its lock file follows by whoever holds the lock."""
@@ -2271,8 +2358,11 @@ class Workers:
         tries = (recall(transaction, ".start_failure") or {"tries": 0})["tries"]
         least, most = START_RETRY_SECONDS
         pause = min(most, least * 2 ** min(tries, 10)) * self._clock.uniform(1.0, 1.5)
-        remember(transaction, ".start_failure",
-                 {"at": now, "message": shorten(message, 300), "tries": tries + 1, "next": now + pause})
+        remember(
+            transaction,
+            ".start_failure",
+            {"at": now, "message": shorten(message, 300), "tries": tries + 1, "next": now + pause},
+        )
         note(transaction, now, "worker_start_failed", message=shorten(message, 300))
 
     def _needed(self, source):
@@ -2299,10 +2389,26 @@ class Workers:
             extra = self._settings.get("pass_environment")
             with self._open_log() as log:
                 child = (self._start or subprocess.Popen)(
-                    [python, "-S", str(WORKER_FILE), "--detached", "--data", str(self._database.folder),
-                     "--row", str(worker_id), "--lock", lock],
-                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                    close_fds=True, cwd=str(HOME), env=worker_environment(extra))
+                    [
+                        python,
+                        "-S",
+                        str(WORKER_FILE),
+                        "--detached",
+                        "--data",
+                        str(self._database.folder),
+                        "--row",
+                        str(worker_id),
+                        "--lock",
+                        lock,
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    close_fds=True,
+                    cwd=str(HOME),
+                    env=worker_environment(extra),
+                )
             self._children[child] = worker_id
         except (OSError, SetupError, RuntimeError, MemoryError) as error:
             with self._database.transaction(durable=False) as transaction:
@@ -2313,7 +2419,9 @@ class Workers:
         with contextlib.suppress(OSError):
             if self.log.stat().st_size > WORKER_LOG_MAX_BYTES:
                 os.replace(self.log, self.log.with_name("worker.log.old"))
-        return open(os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab")
+        return open(
+            os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab"
+        )
 
     def _poll_children(self):
         """Collect ended children, so that none stays a zombie; one that ended early failed."""
@@ -2333,14 +2441,6 @@ class Workers:
                 lines = file.read().decode("utf-8", "replace").strip().splitlines()
             return ": " + storable(lines[-1])
         return ""
-
-
-def explain_start_error(error):
-    """Why a process could not be started, in a site owner's words."""
-    number = getattr(error, "errno", None)
-    reasons = {errno.EAGAIN: "process limit", errno.ENOMEM: "out of memory",
-               errno.EMFILE: "too many open files", errno.ENFILE: "too many open files"}
-    return "a worker could not be started (%s)" % reasons.get(number, error)
 
 
 # Catalogue -------------------------------------------------------------------
@@ -2402,8 +2502,12 @@ class Catalogue:
         before = self.state()
         self._known = (0.0, None, None)
         files = [TASKS_FILE, WORKER_FILE] + announcement.get("files", [])
-        state = {"files": {**file_stamps(files), **(stamps or {})}, "error": announcement.get("error"),
-                 "samples": announcement.get("samples", False), "read_at": before["read_at"]}
+        state = {
+            "files": {**file_stamps(files), **(stamps or {})},
+            "error": announcement.get("error"),
+            "samples": announcement.get("samples", False),
+            "read_at": before["read_at"],
+        }
         functions = announcement.get("functions")
         if state == before and (functions is None or functions == self.functions()):
             return
@@ -2417,8 +2521,15 @@ class Catalogue:
                 transaction.run(
                     "INSERT INTO function (name, title, description, schema, options, who) "
                     "VALUES (?, ?, ?, ?, ?, ?)",
-                    (function["name"], function["title"], function["description"],
-                     dump_json(function["schema"]), dump_json(function["options"]), function["who"]))
+                    (
+                        function["name"],
+                        function["title"],
+                        function["description"],
+                        dump_json(function["schema"]),
+                        dump_json(function["options"]),
+                        function["who"],
+                    ),
+                )
         self._known = (0.0, None, None)
 
     def _load(self):
@@ -2535,7 +2646,10 @@ class Tick:
             if not self._database.value("SELECT 1 FROM task WHERE id=?", (int(path.name),)):
                 remove_task_folder(self._database.folder, int(path.name))
         now = self._clock.now()
-        old = ("SELECT count(*) FROM session WHERE expires_at<?", "SELECT count(*) FROM throttle WHERE until<?")
+        old = (
+            "SELECT count(*) FROM session WHERE expires_at<?",
+            "SELECT count(*) FROM throttle WHERE until<?",
+        )
         if sum(self._database.value(statement, (now - 3600,)) for statement in old):
             with self._database.transaction(durable=False) as transaction:
                 transaction.run("DELETE FROM session WHERE expires_at<?", (now - 3600,))
@@ -2563,8 +2677,12 @@ class Service:
 
     def _storage(self):
         if self._database.journal == "wal" and self._database.wal_bytes() > WAL_ALARM_BYTES:
-            return ("storage", "The database's log has grown to %d MB: something keeps it from being "
-                    "written back." % (self._database.wal_bytes() >> 20), None)
+            return (
+                "storage",
+                "The database's log has grown to %d MB: something keeps it from being "
+                "written back." % (self._database.wal_bytes() >> 20),
+                None,
+            )
         return None
 
     def _off(self):
@@ -2715,9 +2833,11 @@ class Accounts:
             raise NotFound("This is set up already.")
         self._slow_down("setup")
         if not isinstance(code, str) or not self._code_is_right(code.strip()):
-            raise Denied("This is not the code, or it is older than an hour: open the file %s in your "
-                         "file manager and copy the code from there." % self._code_file.name,
-                         [{"field": "code", "message": "is not right"}])
+            raise Denied(
+                "This is not the code, or it is older than an hour: open the file %s in your "
+                "file manager and copy the code from there." % self._code_file.name,
+                [{"field": "code", "message": "is not right"}],
+            )
         row = self._new_user(name, password, "admin")
         with self._database.transaction() as transaction:
             if transaction.value("SELECT 1 FROM user WHERE role='admin' LIMIT 1"):
@@ -2741,7 +2861,9 @@ class Accounts:
 
     def users(self):
         """All users as admins see them."""
-        return [self._user_json(row) for row in self._database.all("SELECT * FROM user ORDER BY id")]
+        return [
+            self._user_json(row) for row in self._database.all("SELECT * FROM user ORDER BY id")
+        ]
 
     def find(self, name):
         """The row of a user; NotFound if there is none."""
@@ -2755,7 +2877,9 @@ class Accounts:
         name = self._settings.get("default_owner")
         if name:
             return self.find(name)
-        row = self._database.one("SELECT * FROM user WHERE role='admin' AND disabled=0 ORDER BY id LIMIT 1")
+        row = self._database.one(
+            "SELECT * FROM user WHERE role='admin' AND disabled=0 ORDER BY id LIMIT 1"
+        )
         if row is None:
             raise SetupError("There is no admin yet who could own the task. Open the page and make "
                              "one, or run: python3 jobqueue.py user add NAME --admin")
@@ -2785,7 +2909,9 @@ class Accounts:
                 "disabled=coalesce(?, disabled) WHERE id=?", (role, password, disabled, row["id"]))
             if password is not None or disabled:
                 transaction.run("DELETE FROM session WHERE user_id=?", (row["id"],))
-            if not transaction.value("SELECT 1 FROM user WHERE role='admin' AND disabled=0 LIMIT 1"):
+            if not transaction.value(
+                "SELECT 1 FROM user WHERE role='admin' AND disabled=0 LIMIT 1"
+            ):
                 raise Conflict("This is the last admin; make another one first.")
         return self._user_json(self.find(name))
 
@@ -2808,7 +2934,9 @@ class Accounts:
             for table in ("session", "token"):
                 transaction.run("DELETE FROM %s WHERE user_id=?" % table, (row["id"],))
             transaction.run("DELETE FROM user WHERE id=?", (row["id"],))
-            if not transaction.value("SELECT 1 FROM user WHERE role='admin' AND disabled=0 LIMIT 1"):
+            if not transaction.value(
+                "SELECT 1 FROM user WHERE role='admin' AND disabled=0 LIMIT 1"
+            ):
                 raise Conflict("This is the last admin; make another one first.")
 
     def _new_user(self, name, password, role):
@@ -2851,7 +2979,9 @@ class Accounts:
         with self._database.transaction() as transaction:
             transaction.run(
                 "INSERT INTO session (digest, user_id, created_at, seen_at, expires_at) "
-                "VALUES (?, ?, ?, ?, ?)", (digest(token), row["id"], now, now, now + SESSION_SECONDS))
+                "VALUES (?, ?, ?, ?, ?)",
+                (digest(token), row["id"], now, now, now + SESSION_SECONDS),
+            )
             transaction.run("UPDATE user SET last_seen_at=? WHERE id=?", (now, row["id"]))
         return token
 
@@ -2859,9 +2989,11 @@ class Accounts:
         """The Person behind a session cookie, or None."""
         now = self._clock.now()
         row = self._database.one(
-            "SELECT user.*, session.id AS session_id, session.seen_at, session.expires_at FROM session "
-            "JOIN user ON user.id=session.user_id WHERE session.digest=? AND user.disabled=0",
-            (digest(token),))
+            "SELECT user.*, session.id AS session_id, session.seen_at, session.expires_at "
+            "FROM session JOIN user ON user.id=session.user_id "
+            "WHERE session.digest=? AND user.disabled=0",
+            (digest(token),),
+        )
         if row is None or row["expires_at"] < now or row["seen_at"] + SESSION_IDLE_SECONDS < now:
             return None
         if now - row["seen_at"] > 60:
@@ -2890,15 +3022,19 @@ class Accounts:
         token = "jq_" + random_token(32)
         with self._database.transaction() as transaction:
             token_id = transaction.insert(
-                "INSERT INTO token (digest, user_id, name, scope, created_at) VALUES (?, ?, ?, ?, ?)",
-                (digest(token), user_id, name.strip(), scope, self._clock.now()))
+                "INSERT INTO token (digest, user_id, name, scope, created_at) "
+                "VALUES (?, ?, ?, ?, ?)",
+                (digest(token), user_id, name.strip(), scope, self._clock.now()),
+            )
         row = self._database.one("SELECT * FROM token WHERE id=?", (token_id,))
         return {**self._token_json(row), "token": token}
 
     def delete_token(self, user_id, token_id):
         """Revoke one of a user's tokens; NotFound if it is not theirs."""
         with self._database.transaction() as transaction:
-            if not transaction.run("DELETE FROM token WHERE id=? AND user_id=?", (token_id, user_id)):
+            if not transaction.run(
+                "DELETE FROM token WHERE id=? AND user_id=?", (token_id, user_id)
+            ):
                 raise NotFound("There is no token %s." % token_id)
 
     def person_of_token(self, token):
@@ -2928,7 +3064,9 @@ class Accounts:
             for subject in subjects:
                 row = transaction.one("SELECT * FROM throttle WHERE subject=?", (subject,))
                 if row and now < row["until"] < now + 2 * LOGIN_DELAY_SECONDS[1]:
-                    raise TooMany("Too many attempts. Please wait.", retry_after=math.ceil(row["until"] - now))
+                    raise TooMany(
+                        "Too many attempts. Please wait.", retry_after=math.ceil(row["until"] - now)
+                    )
                 self._count_attempt(transaction, subject, row, now)
 
     def _count_attempt(self, transaction, subject, row, now):
@@ -3016,6 +3154,17 @@ def current_task():
     return TaskContext.running
 
 
+REQUEST_SCHEMA = {
+    "type": "object", "additionalProperties": False, "required": ["function"],
+    "properties": {
+        "function": {"type": "string"},
+        "arguments": {"type": "object"},
+        "run_at": {"type": ["string", "null"], "format": "date-time"},
+        "delay": {"type": ["number", "null"], "minimum": 0, "maximum": 10 * 365 * 86400},
+        "owner": {"type": ["string", "null"]},
+        **{name: schema for name, (schema, _) in TASK_OPTIONS.items()}}}
+
+
 class Task:
     """A task as Python sees it: attributes named like the JSON keys, and what one can do to it."""
 
@@ -3049,8 +3198,10 @@ class Task:
     def wait(self, timeout=None):
         """Wait until it is finished; returns itself. TimeoutError after `timeout` seconds."""
         if current_task():
-            raise RuntimeError("a task must not wait for another task: two workers that wait for each "
-                               "other never end")
+            raise RuntimeError(
+                "a task must not wait for another task: two workers that wait for each "
+                "other never end"
+            )
         clock = self._queue.database.clock
         deadline = None if timeout is None else clock.monotonic() + timeout
         pause = 0.02
@@ -3101,19 +3252,10 @@ class Frame:
         except (ValueError, TypeError) as error:
             raise field_error("arguments", "cannot be written as JSON: %s" % error) from None
         if len(text) > ARGUMENTS_MAX_CHARACTERS:
-            raise field_error("arguments", "are longer than %d characters" % ARGUMENTS_MAX_CHARACTERS)
+            raise field_error(
+                "arguments", "are longer than %d characters" % ARGUMENTS_MAX_CHARACTERS
+            )
         return Order(self._function["name"], text, self._options, self._run_at)
-
-
-REQUEST_SCHEMA = {
-    "type": "object", "additionalProperties": False, "required": ["function"],
-    "properties": {
-        "function": {"type": "string"},
-        "arguments": {"type": "object"},
-        "run_at": {"type": ["string", "null"], "format": "date-time"},
-        "delay": {"type": ["number", "null"], "minimum": 0, "maximum": 10 * 365 * 86400},
-        "owner": {"type": ["string", "null"]},
-        **{name: schema for name, (schema, _) in TASK_OPTIONS.items()}}}
 
 
 class JobQueue:
@@ -3135,7 +3277,9 @@ class JobQueue:
 
     def enqueue(self, function, arguments=None, owner=None, **options):
         """Add one task; returns it. Invalid names every field that is wrong."""
-        return Task(self, {"id": self.enqueue_many(function, [arguments or {}], owner, **options)[0]})
+        return Task(
+            self, {"id": self.enqueue_many(function, [arguments or {}], owner, **options)[0]}
+        )
 
     def enqueue_many(self, function, many, owner=None, **options):
         """Add a task for each of `many` argument objects, all or none; returns their ids."""
@@ -3183,7 +3327,9 @@ class JobQueue:
         """The function that is to be run, if `person` (None: the site's own code) may add it."""
         if self.catalogue.find(name) is None:
             self.catalogue.refresh(wait=True)
-        open_to = WHO_MAY_ADD if person is None else ("user", "admin") if person.is_admin else ("user",)
+        open_to = (
+            WHO_MAY_ADD if person is None else ("user", "admin") if person.is_admin else ("user",)
+        )
         known = {function["name"]: function for function in self.catalogue.functions()
                  if function["who"] in open_to}
         if name not in known:
@@ -3249,6 +3395,15 @@ def default_queue():
     return _opened[process]
 
 
+class _Remote:
+    """Stands for the queue inside a runner, which has no database of its own."""
+
+    @staticmethod
+    def get_json(task_id):
+        """A task inside a task can only be told by its id."""
+        raise RuntimeError("inside a task, other tasks are known by their id only")
+
+
 class Function:
     """What @task, command and http_request make: call it to run it here, enqueue it for later."""
 
@@ -3309,23 +3464,56 @@ class Function:
         return default_queue().enqueue_many(self.name, many, owner, **options)
 
 
-class _Remote:
-    """Stands for the queue inside a runner, which has no database of its own."""
-
-    @staticmethod
-    def get_json(task_id):
-        """A task inside a task can only be told by its id."""
-        raise RuntimeError("inside a task, other tasks are known by their id only")
-
-
 declared = {}                           # name -> Function, filled by importing tasks.py
+
+
+def _task_options(options):
+    complete = {name: default for name, (_, default) in TASK_OPTIONS.items()}
+    for name, value in options.items():
+        if name not in TASK_OPTIONS:
+            raise TypeError(
+                "%s is no option of a task; known are %s" % (name, ", ".join(TASK_OPTIONS))
+            )
+        wrong = check_value(TASK_OPTIONS[name][0], value, name)
+        if wrong:
+            raise ValueError("%(field)s %(message)s" % wrong[0])
+        complete[name] = value
+    return complete
+
+
+def _declare(function):
+    if function.who not in WHO_MAY_ADD:
+        raise ValueError("who must be one of %s" % ", ".join(WHO_MAY_ADD))
+    known = declared.get(function.name)
+    if known is not None and known.target is not function.target and \
+            getattr(known.target, "__module__", 1) == getattr(function.target, "__module__", 1):
+        raise ValueError("two functions are called %s" % function.name)
+    declared[function.name] = function
+    return function
 
 
 def task(target=None, *, who="user", **options):
     """Declare a Python function that tasks can run: @task or @task(max_retries=3, ...)."""
     def declare(function):
-        return _declare(Function(function.__name__, "python", function, _task_options(options), who, None))
+        return _declare(
+            Function(function.__name__, "python", function, _task_options(options), who, None)
+        )
     return declare(target) if target is not None else declare
+
+
+def _places(text):
+    return set(re.findall(r"\{([A-Za-z_]\w*)\}", text))
+
+
+def _check_places(name, texts, parameters):
+    used = set().union(*map(_places, texts))
+    if used - set(parameters):
+        raise ValueError(
+            "command(%r): {%s} is no parameter" % (name, sorted(used - set(parameters))[0])
+        )
+    if set(parameters) - used:
+        raise ValueError("command(%r): the parameter %s has no {place}"
+                         % (name, sorted(set(parameters) - used)[0]))
 
 
 def command(name, arguments, *, who="user", **rest):
@@ -3349,8 +3537,10 @@ def http_request(name, method, address, *, who="user", headers=None, **rest):
     """
     options = {key: rest.pop(key) for key in list(rest) if key in TASK_OPTIONS}
     if not re.match(r"https?://[^/{}]+(/|$)", address):
-        raise ValueError("http_request(%r): the address must begin with http:// or https:// and a host "
-                         "without places" % name)
+        raise ValueError(
+            "http_request(%r): the address must begin with http:// or https:// and a host "
+            "without places" % name
+        )
     missing = _places(address) - set(rest)
     if missing:
         raise ValueError("http_request(%r): {%s} is no parameter" % (name, missing.pop()))
@@ -3358,52 +3548,33 @@ def http_request(name, method, address, *, who="user", headers=None, **rest):
     return _declare(Function(name, "http_request", target, _task_options(options), who, rest))
 
 
-def _places(text):
-    return set(re.findall(r"\{([A-Za-z_]\w*)\}", text))
-
-
-def _check_places(name, texts, parameters):
-    used = set().union(*map(_places, texts))
-    if used - set(parameters):
-        raise ValueError("command(%r): {%s} is no parameter" % (name, sorted(used - set(parameters))[0]))
-    if set(parameters) - used:
-        raise ValueError("command(%r): the parameter %s has no {place}"
-                         % (name, sorted(set(parameters) - used)[0]))
-
-
-def _task_options(options):
-    complete = {name: default for name, (_, default) in TASK_OPTIONS.items()}
-    for name, value in options.items():
-        if name not in TASK_OPTIONS:
-            raise TypeError("%s is no option of a task; known are %s" % (name, ", ".join(TASK_OPTIONS)))
-        wrong = check_value(TASK_OPTIONS[name][0], value, name)
-        if wrong:
-            raise ValueError("%(field)s %(message)s" % wrong[0])
-        complete[name] = value
-    return complete
-
-
-def _declare(function):
-    if function.who not in WHO_MAY_ADD:
-        raise ValueError("who must be one of %s" % ", ".join(WHO_MAY_ADD))
-    known = declared.get(function.name)
-    if known is not None and known.target is not function.target and \
-            getattr(known.target, "__module__", 1) == getattr(function.target, "__module__", 1):
-        raise ValueError("two functions are called %s" % function.name)
-    declared[function.name] = function
-    return function
-
-
 # HTTP ------------------------------------------------------------------------
 
 STATUS_TITLES = {
-    200: "OK", 201: "Created", 204: "No Content", 304: "Not Modified", 308: "Permanent Redirect", 400: "Bad Request",
-    401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
-    408: "Request Timeout", 409: "Conflict", 411: "Length Required", 413: "Content Too Large",
-    415: "Unsupported Media Type", 421: "Misdirected Request", 422: "Unprocessable Content",
-    429: "Too Many Requests", 431: "Request Header Fields Too Large",
-    500: "Internal Server Error", 501: "Not Implemented", 503: "Service Unavailable",
-    507: "Insufficient Storage"}
+    200: "OK",
+    201: "Created",
+    204: "No Content",
+    304: "Not Modified",
+    308: "Permanent Redirect",
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    409: "Conflict",
+    411: "Length Required",
+    413: "Content Too Large",
+    415: "Unsupported Media Type",
+    421: "Misdirected Request",
+    422: "Unprocessable Content",
+    429: "Too Many Requests",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    501: "Not Implemented",
+    503: "Service Unavailable",
+    507: "Insufficient Storage",
+}
 
 SECURITY_HEADERS = [
     ("Content-Security-Policy",
@@ -3456,7 +3627,9 @@ def problem(error):
         headers.append(("WWW-Authenticate", "Bearer"))
     if error.status == 405:
         headers.append(("Allow", ", ".join(error.allowed)))
-    return Answer(error.status, dump_json(value).encode("utf-8"), "application/problem+json", headers)
+    return Answer(
+        error.status, dump_json(value).encode("utf-8"), "application/problem+json", headers
+    )
 
 
 class Request:
@@ -3560,6 +3733,13 @@ class Request:
         return body
 
 
+def static_answer(status, body, kind, headers):
+    """An Answer that browsers may keep, if they ask whether it is still right."""
+    answer = Answer(status, body, kind, headers)
+    answer.headers[0] = ("Cache-Control", "no-cache")
+    return answer
+
+
 class StaticFiles:
     """The files of static/, by a fixed list of names, compressed once."""
 
@@ -3597,13 +3777,6 @@ class StaticFiles:
         return self._known[name][1:]
 
 
-def static_answer(status, body, kind, headers):
-    """An Answer that browsers may keep, if they ask whether it is still right."""
-    answer = Answer(status, body, kind, headers)
-    answer.headers[0] = ("Cache-Control", "no-cache")
-    return answer
-
-
 # Handlers --------------------------------------------------------------------
 #
 # Each takes (application, request, *parts of the path) and returns an Answer.
@@ -3624,6 +3797,18 @@ def get_health(app, request):
     """Process answers, database opens, schema is current."""
     version = app.queue.database.value("PRAGMA user_version")
     return json_answer({"status": "ok", "version": VERSION, "schema": version})
+
+
+def _session_json(app, person):
+    data = str(app.queue.database.folder) if person.is_admin else None
+    return {"user": {"name": person.name, "role": person.role}, "version": VERSION,
+            "expires_at": iso(person.expires_at), "data": data}
+
+
+def _session_answer(app, request, token, status):
+    person = app.queue.accounts.person_of_session(token)
+    return json_answer(_session_json(app, person), status,
+                       [("Set-Cookie", app.cookie(request, token, int(SESSION_SECONDS)))])
 
 
 def post_setup(app, request):
@@ -3656,18 +3841,6 @@ def delete_session(app, request):
     return Answer(204, headers=[("Set-Cookie", app.cookie(request, "", 0))])
 
 
-def _session_json(app, person):
-    data = str(app.queue.database.folder) if person.is_admin else None
-    return {"user": {"name": person.name, "role": person.role}, "version": VERSION,
-            "expires_at": iso(person.expires_at), "data": data}
-
-
-def _session_answer(app, request, token, status):
-    person = app.queue.accounts.person_of_session(token)
-    return json_answer(_session_json(app, person), status,
-                       [("Set-Cookie", app.cookie(request, token, int(SESSION_SECONDS)))])
-
-
 def get_functions(app, request):
     """What tasks can run, with the schema of each."""
     app.queue.catalogue.refresh()
@@ -3676,9 +3849,29 @@ def get_functions(app, request):
     functions = [function for function in app.queue.catalogue.functions()
                  if person.is_admin or function["who"] == "user"]
     if error and not person.is_admin:
-        error = {"message": "tasks.py cannot be read; an admin sees why.", "file": None, "line": None}
+        error = {
+            "message": "tasks.py cannot be read; an admin sees why.",
+            "file": None,
+            "line": None,
+        }
     return json_answer({"functions": functions, "error": error, "samples": state["samples"],
                         "read_at": iso(state["read_at"])})
+
+
+def _owner_for(app, request, given):
+    """Whose tasks these become: the caller's, or for an admin the one owner they name."""
+    names = {one.get("owner") or request.person.name for one in given
+             if isinstance(one.get("owner"), (str, type(None)))}
+    if names <= {request.person.name}:
+        return request.person.id
+    if not request.person.is_admin:
+        raise field_error("owner", "can be chosen by admins only")
+    if len(names) > 1:
+        raise field_error("owner", "must be the same for all tasks of one request")
+    try:
+        return app.queue.accounts.find(names.pop())["id"]
+    except NotFound:
+        raise field_error("owner", "is no user") from None
 
 
 def post_tasks(app, request):
@@ -3698,42 +3891,6 @@ def post_tasks(app, request):
                        [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
 
 
-def _owner_for(app, request, given):
-    """Whose tasks these become: the caller's, or for an admin the one owner they name."""
-    names = {one.get("owner") or request.person.name for one in given
-             if isinstance(one.get("owner"), (str, type(None)))}
-    if names <= {request.person.name}:
-        return request.person.id
-    if not request.person.is_admin:
-        raise field_error("owner", "can be chosen by admins only")
-    if len(names) > 1:
-        raise field_error("owner", "must be the same for all tasks of one request")
-    try:
-        return app.queue.accounts.find(names.pop())["id"]
-    except NotFound:
-        raise field_error("owner", "is no user") from None
-
-
-def get_tasks(app, request):
-    """A page of the list, newest first."""
-    key = (request.person.id, request.person.role, request.query_text)
-    return app.cached(key, lambda: _list_tasks(app, request))
-
-
-def _list_tasks(app, request):
-    query = request.query
-    wanted = Filter(_wanted_owner(app, request), _wanted_statuses(query.get("status")),
-                    query.get("function") or None, query.get("queue") or None, query.get("q") or None)
-    limit = request.number("limit", PAGE_ROWS, 1, PAGE_ROWS_MAX)
-    rows, before = app.queue.tasks.find(wanted, limit, request.number("cursor", None, 0, INTEGER_MAX))
-    value = {"tasks": [task_json(row, listed=True) for row in rows],
-             "next": None if before is None else str(before)}
-    if query.get("counts") == "1":
-        value["counts"] = app.queue.tasks.count(wanted)
-    value["service"] = app.queue.service.describe()
-    return value
-
-
 def _wanted_owner(app, request):
     name = request.query.get("owner")
     if not name:
@@ -3749,9 +3906,38 @@ def _wanted_statuses(text):
     words = text.split(",")
     unknown = [word for word in words if word not in STATUS_WORDS]
     if unknown:
-        raise Malformed("status must be one of %s." % ", ".join(STATUS_WORDS),
-                        [{"field": "status", "message": "must be one of %s" % ", ".join(STATUS_WORDS)}])
+        raise Malformed(
+            "status must be one of %s." % ", ".join(STATUS_WORDS),
+            [{"field": "status", "message": "must be one of %s" % ", ".join(STATUS_WORDS)}],
+        )
     return sorted({STATUS_WORDS.index(word) for word in words})
+
+
+def _list_tasks(app, request):
+    query = request.query
+    wanted = Filter(
+        _wanted_owner(app, request),
+        _wanted_statuses(query.get("status")),
+        query.get("function") or None,
+        query.get("queue") or None,
+        query.get("q") or None,
+    )
+    limit = request.number("limit", PAGE_ROWS, 1, PAGE_ROWS_MAX)
+    rows, before = app.queue.tasks.find(
+        wanted, limit, request.number("cursor", None, 0, INTEGER_MAX)
+    )
+    value = {"tasks": [task_json(row, listed=True) for row in rows],
+             "next": None if before is None else str(before)}
+    if query.get("counts") == "1":
+        value["counts"] = app.queue.tasks.count(wanted)
+    value["service"] = app.queue.service.describe()
+    return value
+
+
+def get_tasks(app, request):
+    """A page of the list, newest first."""
+    key = (request.person.id, request.person.role, request.query_text)
+    return app.cached(key, lambda: _list_tasks(app, request))
 
 
 def get_task(app, request, task_id):
@@ -3796,6 +3982,14 @@ def get_log(app, request, task_id):
                         "complete": complete})
 
 
+def _activity_json(row, names):
+    return {"id": row["id"], "at": iso(row["at"]), "event": row["event"], "task": row["task_id"],
+            "attempt": row["attempt"], "worker": row["worker_id"],
+            "owner": names.get(row["owner_id"]), "function": row["function"], "queue": row["queue"],
+            "waited": row["waited"], "seconds": row["seconds"], "cpu_seconds": row["cpu_seconds"],
+            "peak_memory": row["peak_memory"], "message": row["message"]}
+
+
 def get_activity(app, request):
     """What happened, newest first."""
     task_id = request.number("task", None, 0, INTEGER_MAX)
@@ -3809,23 +4003,22 @@ def get_activity(app, request):
                         "next": None if before is None else str(before)})
 
 
-def _activity_json(row, names):
-    return {"id": row["id"], "at": iso(row["at"]), "event": row["event"], "task": row["task_id"],
-            "attempt": row["attempt"], "worker": row["worker_id"],
-            "owner": names.get(row["owner_id"]), "function": row["function"], "queue": row["queue"],
-            "waited": row["waited"], "seconds": row["seconds"], "cpu_seconds": row["cpu_seconds"],
-            "peak_memory": row["peak_memory"], "message": row["message"]}
-
-
 def get_workers(app, request):
     """The worker processes; what they run only if one may know."""
     def shown(row):
         mine = request.person.is_admin or row["owner_id"] == request.person.id
-        return {"id": row["id"], "machine": row["machine"], "pid": row["pid"], "state": row["state"],
-                "mode": row["mode"], "started_at": iso(row["started_at"]),
-                "seen_at": iso(row["seen_at"]), "tasks": row["tasks"],
-                "task": row["task_id"] if mine else None,
-                "function": row["function"] if mine else None}
+        return {
+            "id": row["id"],
+            "machine": row["machine"],
+            "pid": row["pid"],
+            "state": row["state"],
+            "mode": row["mode"],
+            "started_at": iso(row["started_at"]),
+            "seen_at": iso(row["seen_at"]),
+            "tasks": row["tasks"],
+            "task": row["task_id"] if mine else None,
+            "function": row["function"] if mine else None,
+        }
     return json_answer({"workers": [shown(row) for row in app.queue.workers.rows()],
                         "maximum": app.queue.settings.get("NbMaxWorker"),
                         "service": app.queue.service.describe()})
@@ -3851,8 +4044,20 @@ def get_users(app, request):
 def post_users(app, request):
     """Make a user."""
     given = request.object(("name", "password", "role"))
-    user = app.queue.accounts.add_user(given.get("name"), given.get("password"), given.get("role", "user"))
-    return json_answer(user, 201, [("Location", "%sapi/users/%s" % (request.base, quote(user["name"])))])
+    user = app.queue.accounts.add_user(
+        given.get("name"), given.get("password"), given.get("role", "user")
+    )
+    return json_answer(
+        user, 201, [("Location", "%sapi/users/%s" % (request.base, quote(user["name"])))]
+    )
+
+
+def _new_session_header(app, request):
+    """A changed password ends all sessions; whoever changed it gets a new one."""
+    if not request.cookie(app.cookie_name(request)):
+        return []
+    token = app.queue.accounts.open_session(app.queue.accounts.find(request.person.name))
+    return [("Set-Cookie", app.cookie(request, token, int(SESSION_SECONDS)))]
 
 
 def patch_user(app, request, name):
@@ -3866,20 +4071,14 @@ def patch_user(app, request, name):
         if not set(given) <= {"password", "current_password"}:
             raise Denied("Only admins may change roles and disable users.")
         check_password(given.get("password"), person.name)
-        user = accounts.change_own_password(person, given.get("current_password"), given["password"])
+        user = accounts.change_own_password(
+            person, given.get("current_password"), given["password"]
+        )
         return json_answer(user, headers=_new_session_header(app, request))
     if not isinstance(given.get("disabled", False), bool):
         raise field_error("disabled", "must be true or false")
     return json_answer(accounts.change_user(name, given.get("role"), given.get("password"),
                                             given.get("disabled")))
-
-
-def _new_session_header(app, request):
-    """A changed password ends all sessions; whoever changed it gets a new one."""
-    if not request.cookie(app.cookie_name(request)):
-        return []
-    token = app.queue.accounts.open_session(app.queue.accounts.find(request.person.name))
-    return [("Set-Cookie", app.cookie(request, token, int(SESSION_SECONDS)))]
 
 
 def delete_user(app, request, name):
@@ -3896,7 +4095,9 @@ def get_tokens(app, request):
 def post_tokens(app, request):
     """A new API token, shown once."""
     given = request.object(("name", "scope"))
-    token = app.queue.accounts.add_token(request.person.id, given.get("name"), given.get("scope", "user"))
+    token = app.queue.accounts.add_token(
+        request.person.id, given.get("name"), given.get("scope", "user")
+    )
     return json_answer(token, 201)
 
 
@@ -3941,6 +4142,12 @@ ROUTES = [
 ]
 
 
+def entity_tag(body):
+    """An ETag that changes with the content."""
+    import hashlib
+    return '"%s"' % hashlib.sha256(body).hexdigest()[:20]
+
+
 class Application:
     """The WSGI callable of one queue."""
 
@@ -3979,7 +4186,12 @@ class Application:
     def cookie(self, request, token, seconds):
         """A Set-Cookie value."""
         return "%s=%s; Path=%s; Max-Age=%d; HttpOnly; SameSite=Strict%s" % (
-            self.cookie_name(request), token, request.base, seconds, "; Secure" if request.secure else "")
+            self.cookie_name(request),
+            token,
+            request.base,
+            seconds,
+            "; Secure" if request.secure else "",
+        )
 
     def _answer(self, request):
         try:
@@ -4054,7 +4266,9 @@ class Application:
     @staticmethod
     def _with_tag(request, answer):
         tag = getattr(answer, "tag", None)
-        if answer.status != 200 or (tag is None and any(name == "ETag" for name, _ in answer.headers)):
+        if answer.status != 200 or (
+            tag is None and any(name == "ETag" for name, _ in answer.headers)
+        ):
             return answer
         tag = tag or entity_tag(answer.body)
         if request.header("If-None-Match") == tag:
@@ -4062,12 +4276,6 @@ class Application:
         answer.headers[0] = ("Cache-Control", "no-cache, private")
         answer.headers.append(("ETag", tag))
         return answer
-
-
-def entity_tag(body):
-    """An ETag that changes with the content."""
-    import hashlib
-    return '"%s"' % hashlib.sha256(body).hexdigest()[:20]
 
 
 _applications = {}                      # process id -> its Application, for `application`
@@ -4104,7 +4312,9 @@ class Head:
     def __init__(self, data, secure_hosts):
         lines = data.split(b"\r\n")
         if len(lines) > HEAD_MAX_LINES or b"\n" in data.replace(b"\r\n", b""):
-            raise BadRequest(431 if len(lines) > HEAD_MAX_LINES else 400, "The header is malformed.")
+            raise BadRequest(
+                431 if len(lines) > HEAD_MAX_LINES else 400, "The header is malformed."
+            )
         first = REQUEST_LINE.fullmatch(lines[0])
         if not first:
             raise BadRequest(400, "The request line is malformed.")
@@ -4166,13 +4376,25 @@ class Head:
         import io
         path, _, query = self.target.partition("?")
         result = {
-            "REQUEST_METHOD": self.method, "SCRIPT_NAME": "", "QUERY_STRING": query,
-            "PATH_INFO": unquote(path, "latin-1"), "REQUEST_URI": self.target,
-            "REMOTE_ADDR": client, "SERVER_NAME": server[0], "SERVER_PORT": str(server[1]),
-            "SERVER_PROTOCOL": "HTTP/1.1", "wsgi.version": (1, 0), "wsgi.url_scheme": "http",
-            "wsgi.input": io.BytesIO(body), "wsgi.errors": sys.stderr, "wsgi.multithread": True,
-            "wsgi.multiprocess": False, "wsgi.run_once": False,
-            "CONTENT_TYPE": self.headers.get("content-type", ""), "CONTENT_LENGTH": str(self.length)}
+            "REQUEST_METHOD": self.method,
+            "SCRIPT_NAME": "",
+            "QUERY_STRING": query,
+            "PATH_INFO": unquote(path, "latin-1"),
+            "REQUEST_URI": self.target,
+            "REMOTE_ADDR": client,
+            "SERVER_NAME": server[0],
+            "SERVER_PORT": str(server[1]),
+            "SERVER_PROTOCOL": "HTTP/1.1",
+            "wsgi.version": (1, 0),
+            "wsgi.url_scheme": "http",
+            "wsgi.input": io.BytesIO(body),
+            "wsgi.errors": sys.stderr,
+            "wsgi.multithread": True,
+            "wsgi.multiprocess": False,
+            "wsgi.run_once": False,
+            "CONTENT_TYPE": self.headers.get("content-type", ""),
+            "CONTENT_LENGTH": str(self.length),
+        }
         for name, value in self.headers.items():
             if name not in ("content-type", "content-length", "proxy"):
                 result["HTTP_" + name.upper().replace("-", "_")] = value
@@ -4213,6 +4435,28 @@ class Client:
         return head, body
 
 
+def http_date(seconds):
+    """A time as HTTP writes it."""
+    parts = time.gmtime(seconds)
+    return "%s, %02d %s %d %02d:%02d:%02d GMT" % (
+        ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")[parts.tm_wday],
+        parts.tm_mday,
+        ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")[
+            parts.tm_mon - 1
+        ],
+        parts.tm_year,
+        *parts[3:6],
+    )
+
+
+def compose(status, headers, keep):
+    """The head of a response as bytes."""
+    lines = ["HTTP/1.1 " + status, "Date: " + http_date(time.time()),
+             "Connection: " + ("keep-alive" if keep else "close")]
+    lines += ["%s: %s" % pair for pair in headers]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
+
+
 class Server:
     """The built-in web server: one thread reads requests whole, a few run the application.
 
@@ -4227,8 +4471,9 @@ class Server:
         self._app = app
         self._clock = clock
         self._host = host
-        self._listener = socket.create_server((host, port), backlog=128,
-                                              family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        self._listener = socket.create_server(
+            (host, port), backlog=128, family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
         self._listener.setblocking(False)
         self.address = self._listener.getsockname()[:2]
         self._waker, self._wake_end = socket.socketpair()
@@ -4431,23 +4676,6 @@ class Server:
         client.link.close()
 
 
-def compose(status, headers, keep):
-    """The head of a response as bytes."""
-    lines = ["HTTP/1.1 " + status, "Date: " + http_date(time.time()),
-             "Connection: " + ("keep-alive" if keep else "close")]
-    lines += ["%s: %s" % pair for pair in headers]
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
-
-
-def http_date(seconds):
-    """A time as HTTP writes it."""
-    parts = time.gmtime(seconds)
-    return "%s, %02d %s %d %02d:%02d:%02d GMT" % (
-        ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")[parts.tm_wday], parts.tm_mday,
-        ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")[parts.tm_mon - 1],
-        parts.tm_year, *parts[3:6])
-
-
 # Host ------------------------------------------------------------------------
 
 class Check:
@@ -4457,13 +4685,6 @@ class Check:
         self.name = name
         self.verdict = verdict          # ok, note or bad
         self.text = text
-
-
-def check_host(queue):
-    """What this host and this queue are like: a list of Checks."""
-    return [look(queue) for look in (
-        _check_python, _check_data, _check_journal, _check_integrity, _check_disk, _check_admin,
-        _check_functions, _check_workers, _check_oldest, _check_limits)]
 
 
 def _check_python(queue):
@@ -4512,10 +4733,17 @@ def _check_functions(queue):
     queue.catalogue.refresh()
     state = queue.catalogue.state()
     if state["error"]:
-        return Check("Functions", "bad", "tasks.py cannot be read: %(message)s (%(file)s, line %(line)s)"
-                     % state["error"])
+        return Check(
+            "Functions",
+            "bad",
+            "tasks.py cannot be read: %(message)s (%(file)s, line %(line)s)" % state["error"],
+        )
     names = ", ".join(function["name"] for function in queue.catalogue.functions())
-    return Check("Functions", "ok", ("samples, until there is a tasks.py: " if state["samples"] else "") + names)
+    return Check(
+        "Functions",
+        "ok",
+        ("samples, until there is a tasks.py: " if state["samples"] else "") + names,
+    )
 
 
 def _check_workers(queue):
@@ -4527,8 +4755,10 @@ def _check_workers(queue):
 
 
 def _check_oldest(queue):
-    oldest = queue.database.value("SELECT min(max(created_at, coalesce(run_at, 0))) FROM (SELECT * FROM task "
-                                  "INDEXED BY task_claim WHERE status=0 LIMIT 10000)")
+    oldest = queue.database.value(
+        "SELECT min(max(created_at, coalesce(run_at, 0))) FROM (SELECT * FROM task "
+        "INDEXED BY task_claim WHERE status=0 LIMIT 10000)"
+    )
     if oldest is None:
         return Check("Waiting", "ok", "no task is waiting")
     seconds = max(0, queue.database.clock.now() - oldest)
@@ -4541,8 +4771,21 @@ def _check_limits(queue):
     limits = {"processes": resource.RLIMIT_NPROC, "open files": resource.RLIMIT_NOFILE,
               "memory": resource.RLIMIT_AS}
     found = {name: resource.getrlimit(number)[0] for name, number in limits.items()}
-    return Check("Limits", "ok", ", ".join("%s %s" % (
-        name, "unlimited" if value == resource.RLIM_INFINITY else value) for name, value in found.items()))
+    return Check(
+        "Limits",
+        "ok",
+        ", ".join(
+            "%s %s" % (name, "unlimited" if value == resource.RLIM_INFINITY else value)
+            for name, value in found.items()
+        ),
+    )
+
+
+def check_host(queue):
+    """What this host and this queue are like: a list of Checks."""
+    return [look(queue) for look in (
+        _check_python, _check_data, _check_journal, _check_integrity, _check_disk, _check_admin,
+        _check_functions, _check_workers, _check_oldest, _check_limits)]
 
 
 def repair_journal(folder):
@@ -4572,6 +4815,31 @@ def repair_journal(folder):
 EXIT_AWAITED_FAILED, EXIT_TIMED_OUT = 3, 124
 
 
+def complain(text):
+    """A message for a person, on standard error."""
+    print(
+        "jobqueue: " + text.encode("ascii", "backslashreplace").decode("ascii"),
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _tick_for_ever(queue):
+    while True:
+        try:
+            queue.tick.run()
+        except JobQueueError as error:
+            complain(error.detail)
+        queue.database.clock.sleep(TICK_SECONDS)
+
+
+def say(text):
+    """Print to standard output at once, whatever its encoding."""
+    stream = sys.stdout
+    encoding = stream.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
+
+
 def cmd_serve(queue, options):
     """Run the built-in web server until interrupted."""
     try:
@@ -4584,37 +4852,16 @@ def cmd_serve(queue, options):
     if queue.accounts.has_admin():
         say("jobqueue %s is at %s" % (VERSION, address))
     else:
-        say("jobqueue %s is at %s\nOpen this link to make the first admin; it works once, for an hour:\n\n"
-            "    %s#setup=%s\n" % (VERSION, address, address, queue.accounts.setup_code()))
+        say(
+            "jobqueue %s is at %s\n"
+            "Open this link to make the first admin; it works once, for an hour:\n\n"
+            "    %s#setup=%s\n" % (VERSION, address, address, queue.accounts.setup_code())
+        )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
     threading.Thread(target=_tick_for_ever, args=(queue,), daemon=True).start()
     server.run()
     say("stopped; workers go on until their tasks are done")
-    return 0
-
-
-def _tick_for_ever(queue):
-    while True:
-        try:
-            queue.tick.run()
-        except JobQueueError as error:
-            complain(error.detail)
-        queue.database.clock.sleep(TICK_SECONDS)
-
-
-def cmd_add(queue, options):
-    """Add a task and print its id."""
-    queue.catalogue.refresh()
-    function = queue.function(options.function)
-    request = {"function": function["name"], "arguments": _typed_arguments(function, options.argument)}
-    for name in ("priority", "delay", "run_at", "queue", "max_retries", "retry_delay", "retry_backoff",
-                 "timeout", "on_crash"):
-        if getattr(options, name) is not None:
-            request[name] = getattr(options, name)
-    owner = queue.accounts.find(options.owner) if options.owner else queue.accounts.default_owner()
-    ids = queue.add([request], owner["id"])
-    show(options, {"ids": ids}, "\n".join(map(str, ids)))
     return 0
 
 
@@ -4632,21 +4879,79 @@ def _typed_arguments(function, texts):
     return arguments
 
 
+def show(options, value, text):
+    """Print a result: `value` as JSON if that was asked for, else `text`."""
+    shown = (
+        json.dumps(value, indent=2, ensure_ascii=False, default=jsonable) if options.json else text
+    )
+    if shown:
+        say(shown)
+
+
+def cmd_add(queue, options):
+    """Add a task and print its id."""
+    queue.catalogue.refresh()
+    function = queue.function(options.function)
+    request = {
+        "function": function["name"],
+        "arguments": _typed_arguments(function, options.argument),
+    }
+    for name in (
+        "priority",
+        "delay",
+        "run_at",
+        "queue",
+        "max_retries",
+        "retry_delay",
+        "retry_backoff",
+        "timeout",
+        "on_crash",
+    ):
+        if getattr(options, name) is not None:
+            request[name] = getattr(options, name)
+    owner = queue.accounts.find(options.owner) if options.owner else queue.accounts.default_owner()
+    ids = queue.add([request], owner["id"])
+    show(options, {"ids": ids}, "\n".join(map(str, ids)))
+    return 0
+
+
+def _status_text(task):
+    return "%s (%s)" % (task["status"], task["reason"]) if task["reason"] else task["status"]
+
+
+def table(titles, rows):
+    """Columns of text, each as wide as its widest cell."""
+    rows = [titles] + [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(titles))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows
+    )
+
+
 def cmd_list(queue, options):
     """Print tasks, newest first."""
     wanted = Filter(queue.accounts.find(options.owner)["id"] if options.owner else None,
                     _wanted_statuses(options.status), options.function, options.queue)
     rows, _ = queue.tasks.find(wanted, options.limit)
     tasks = [task_json(row, listed=True) for row in rows]
-    show(options, {"tasks": tasks, "service": queue.service.describe()}, table(
-        ("ID", "STATUS", "OWNER", "FUNCTION", "WHAT"),
-        [(task["id"], _status_text(task), task["owner"], task["function"], shorten(task["summary"], 60))
-         for task in tasks]))
+    show(
+        options,
+        {"tasks": tasks, "service": queue.service.describe()},
+        table(
+            ("ID", "STATUS", "OWNER", "FUNCTION", "WHAT"),
+            [
+                (
+                    task["id"],
+                    _status_text(task),
+                    task["owner"],
+                    task["function"],
+                    shorten(task["summary"], 60),
+                )
+                for task in tasks
+            ],
+        ),
+    )
     return 0
-
-
-def _status_text(task):
-    return "%s (%s)" % (task["status"], task["reason"]) if task["reason"] else task["status"]
 
 
 def cmd_show(queue, options):
@@ -4714,14 +5019,38 @@ def cmd_settings(queue, options):
     return 0
 
 
+def read_password():
+    """A password from the terminal, asked twice, or the first line of standard input."""
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().rstrip("\n")
+    import getpass
+    password = getpass.getpass("Password: ")
+    if getpass.getpass("Again: ") != password:
+        raise field_error("password", "was typed differently the second time")
+    return password
+
+
 def cmd_user(queue, options):
-    """Add, list, enable, disable users; change a password (read from the terminal or standard input)."""
+    """Add, list, enable or disable users; change a password, which is asked for."""
     accounts = queue.accounts
     if options.action == "list":
         users = accounts.users()
-        show(options, {"users": users}, table(("NAME", "ROLE", "DISABLED", "LAST SEEN"), [
-            (user["name"], user["role"], "yes" if user["disabled"] else "", user["last_seen_at"] or "")
-            for user in users]))
+        show(
+            options,
+            {"users": users},
+            table(
+                ("NAME", "ROLE", "DISABLED", "LAST SEEN"),
+                [
+                    (
+                        user["name"],
+                        user["role"],
+                        "yes" if user["disabled"] else "",
+                        user["last_seen_at"] or "",
+                    )
+                    for user in users
+                ],
+            ),
+        )
         return 0
     if options.name is None:
         raise field_error("NAME", "is missing")
@@ -4746,8 +5075,17 @@ def cmd_token(queue, options):
         queue.accounts.delete_token(row["id"], int(options.name))
     else:
         tokens = queue.accounts.tokens(row)
-        show(options, {"tokens": tokens}, table(("ID", "NAME", "SCOPE", "LAST USED"), [
-            (token["id"], token["name"], token["scope"], token["last_used_at"] or "") for token in tokens]))
+        show(
+            options,
+            {"tokens": tokens},
+            table(
+                ("ID", "NAME", "SCOPE", "LAST USED"),
+                [
+                    (token["id"], token["name"], token["scope"], token["last_used_at"] or "")
+                    for token in tokens
+                ],
+            ),
+        )
     return 0
 
 
@@ -4777,48 +5115,83 @@ def cmd_check(queue, options):
 
 
 COMMANDS = {
-    "serve": (cmd_serve, [
-        (("--host",), {"default": "127.0.0.1", "help": "address to listen on (127.0.0.1)"}),
-        (("--port",), {"type": int, "default": 8000, "help": "port to listen on (8000)"})]),
-    "add": (cmd_add, [
-        (("function",), {"metavar": "FUNCTION"}),
-        (("argument",), {"metavar": "name=value", "nargs": "*"}),
-        (("--priority",), {"type": int, "metavar": "N", "help": "-100..100, larger first"}),
-        (("--delay",), {"type": float, "metavar": "SECONDS"}),
-        (("--run-at",), {"metavar": "TIME", "help": "such as 2026-01-31T12:00:00Z"}),
-        (("--queue",), {"metavar": "NAME"}),
-        (("--owner",), {"metavar": "USER"}),
-        (("--max-retries",), {"type": int, "metavar": "N"}),
-        (("--retry-delay",), {"type": float, "metavar": "SECONDS"}),
-        (("--retry-backoff",), {"type": float, "metavar": "FACTOR"}),
-        (("--timeout",), {"type": float, "metavar": "SECONDS"}),
-        (("--on-crash",), {"choices": ["retry", "fail"]})]),
-    "list": (cmd_list, [
-        (("--status",), {"metavar": "STATUS[,STATUS]"}),
-        (("--function",), {"metavar": "NAME"}),
-        (("--queue",), {"metavar": "NAME"}),
-        (("--owner",), {"metavar": "USER"}),
-        (("--limit",), {"type": int, "default": PAGE_ROWS, "metavar": "N"})]),
+    "serve": (
+        cmd_serve,
+        [
+            (("--host",), {"default": "127.0.0.1", "help": "address to listen on (127.0.0.1)"}),
+            (("--port",), {"type": int, "default": 8000, "help": "port to listen on (8000)"}),
+        ],
+    ),
+    "add": (
+        cmd_add,
+        [
+            (("function",), {"metavar": "FUNCTION"}),
+            (("argument",), {"metavar": "name=value", "nargs": "*"}),
+            (("--priority",), {"type": int, "metavar": "N", "help": "-100..100, larger first"}),
+            (("--delay",), {"type": float, "metavar": "SECONDS"}),
+            (("--run-at",), {"metavar": "TIME", "help": "such as 2026-01-31T12:00:00Z"}),
+            (("--queue",), {"metavar": "NAME"}),
+            (("--owner",), {"metavar": "USER"}),
+            (("--max-retries",), {"type": int, "metavar": "N"}),
+            (("--retry-delay",), {"type": float, "metavar": "SECONDS"}),
+            (("--retry-backoff",), {"type": float, "metavar": "FACTOR"}),
+            (("--timeout",), {"type": float, "metavar": "SECONDS"}),
+            (("--on-crash",), {"choices": ["retry", "fail"]}),
+        ],
+    ),
+    "list": (
+        cmd_list,
+        [
+            (("--status",), {"metavar": "STATUS[,STATUS]"}),
+            (("--function",), {"metavar": "NAME"}),
+            (("--queue",), {"metavar": "NAME"}),
+            (("--owner",), {"metavar": "USER"}),
+            (("--limit",), {"type": int, "default": PAGE_ROWS, "metavar": "N"}),
+        ],
+    ),
     "show": (cmd_show, [(("id",), {"type": int})]),
-    "wait": (cmd_wait, [(("id",), {"type": int}),
-                        (("--timeout",), {"type": float, "metavar": "SECONDS"})]),
+    "wait": (
+        cmd_wait,
+        [(("id",), {"type": int}), (("--timeout",), {"type": float, "metavar": "SECONDS"})],
+    ),
     "log": (cmd_log, [(("id",), {"type": int}), (("--attempt",), {"type": int, "metavar": "N"})]),
     "cancel": (cmd_cancel, [(("id",), {"type": int})]),
     "retry": (cmd_retry, [(("id",), {"type": int})]),
     "delete": (cmd_delete, [(("id",), {"type": int})]),
     "settings": (cmd_settings, [(("name",), {"nargs": "?"}), (("value",), {"nargs": "?"})]),
-    "user": (cmd_user, [
-        (("action",), {"choices": ["add", "list", "disable", "enable", "password"]}),
-        (("name",), {"nargs": "?"}),
-        (("--admin",), {"action": "store_true", "help": "with add: an admin"})]),
-    "token": (cmd_token, [
-        (("action",), {"choices": ["add", "list", "delete"]}),
-        (("name",), {"nargs": "?", "help": "a name for a new token, or the id of one to delete"}),
-        (("--owner",), {"metavar": "USER"})]),
+    "user": (
+        cmd_user,
+        [
+            (("action",), {"choices": ["add", "list", "disable", "enable", "password"]}),
+            (("name",), {"nargs": "?"}),
+            (("--admin",), {"action": "store_true", "help": "with add: an admin"}),
+        ],
+    ),
+    "token": (
+        cmd_token,
+        [
+            (("action",), {"choices": ["add", "list", "delete"]}),
+            (
+                ("name",),
+                {"nargs": "?", "help": "a name for a new token, or the id of one to delete"},
+            ),
+            (("--owner",), {"metavar": "USER"}),
+        ],
+    ),
     "workers": (cmd_workers, []),
     "tick": (cmd_tick, []),
-    "check": (cmd_check, [(("--repair",), {"action": "store_true", "help":
-                          "with everything stopped: choose the journal mode for this file system"})]),
+    "check": (
+        cmd_check,
+        [
+            (
+                ("--repair",),
+                {
+                    "action": "store_true",
+                    "help": "with everything stopped: choose the journal mode for this file system",
+                },
+            )
+        ],
+    ),
 }
 
 
@@ -4826,7 +5199,9 @@ def command_parser():
     """The parser of all commands."""
     import argparse
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--data", metavar="DIR", help="data folder (default: data beside jobqueue.py)")
+    common.add_argument(
+        "--data", metavar="DIR", help="data folder (default: data beside jobqueue.py)"
+    )
     common.add_argument("--json", action="store_true", help="print JSON")
     parser = argparse.ArgumentParser(
         prog="jobqueue.py", description="Background jobs for a web site on a cheap shared host.",
@@ -4843,47 +5218,12 @@ def command_parser():
     return parser
 
 
-def show(options, value, text):
-    """Print a result: `value` as JSON if that was asked for, else `text`."""
-    shown = json.dumps(value, indent=2, ensure_ascii=False, default=jsonable) if options.json else text
-    if shown:
-        say(shown)
-
-
-def say(text):
-    """Print to standard output at once, whatever its encoding."""
-    stream = sys.stdout
-    encoding = stream.encoding or "utf-8"
-    print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
-
-
-def complain(text):
-    """A message for a person, on standard error."""
-    print("jobqueue: " + text.encode("ascii", "backslashreplace").decode("ascii"), file=sys.stderr, flush=True)
-
-
-def table(titles, rows):
-    """Columns of text, each as wide as its widest cell."""
-    rows = [titles] + [[str(cell) for cell in row] for row in rows]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(titles))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
-
-
-def read_password():
-    """A password from the terminal, asked twice, or the first line of standard input."""
-    if not sys.stdin.isatty():
-        return sys.stdin.readline().rstrip("\n")
-    import getpass
-    password = getpass.getpass("Password: ")
-    if getpass.getpass("Again: ") != password:
-        raise field_error("password", "was typed differently the second time")
-    return password
-
-
 def main(arguments=None):
     """Run one command; returns its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version")):
+    if not arguments or (
+        arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version")
+    ):
         arguments = ["serve", *arguments]
     options = command_parser().parse_args(arguments)
     os.umask(0o077)

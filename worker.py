@@ -116,24 +116,6 @@ SIMPLE_TYPES = {str: {"type": "string"}, int: {"type": "integer"}, float: {"type
                 clock_time: {"type": "string", "format": "time"}}
 
 
-def type_schema(kind):
-    """The schema of a type hint; {} (a text field) for what is not understood."""
-    import typing
-    with contextlib.suppress(TypeError):
-        if kind in SIMPLE_TYPES:
-            return dict(SIMPLE_TYPES[kind])
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return {"enum": json.loads(dump_json(list(kind)))}
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if origin is typing.Literal:
-        return {"enum": list(inner)}
-    if is_union(origin):
-        return union_schema(inner)
-    if origin in (list, set, tuple) and inner:
-        return {"type": "array", "items": type_schema(inner[0])}
-    return dict(SIMPLE_TYPES.get(origin, {}))
-
-
 def is_union(origin):
     """True for Optional[X], Union[X, Y] and X | Y."""
     import typing
@@ -151,6 +133,24 @@ def union_schema(members):
     elif len(others) < len(members) and "type" in schema:
         schema["type"] = [schema["type"], "null"]
     return schema
+
+
+def type_schema(kind):
+    """The schema of a type hint; {} (a text field) for what is not understood."""
+    import typing
+    with contextlib.suppress(TypeError):
+        if kind in SIMPLE_TYPES:
+            return dict(SIMPLE_TYPES[kind])
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return {"enum": json.loads(dump_json(list(kind)))}
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Literal:
+        return {"enum": list(inner)}
+    if is_union(origin):
+        return union_schema(inner)
+    if origin in (list, set, tuple) and inner:
+        return {"type": "array", "items": type_schema(inner[0])}
+    return dict(SIMPLE_TYPES.get(origin, {}))
 
 
 def to_python(kind, value):
@@ -173,6 +173,76 @@ def to_python(kind, value):
     if kind in (int, float, Path, set, tuple):
         return kind(value)
     return value
+
+
+def make_nullable(schema):
+    """The schema that also allows null, because the default is None."""
+    if isinstance(schema.get("type"), str):
+        return {**schema, "type": [schema["type"], "null"]}
+    if "enum" in schema and None not in schema["enum"]:
+        return {**schema, "enum": schema["enum"] + [None]}
+    return schema if schema.keys() - {"default"} else {**schema, "type": ["string", "null"]}
+
+
+def split_parameter(given):
+    """(type, default) of a parameter that command and http_request were given."""
+    import typing
+    if isinstance(given, type) or typing.get_origin(given) is not None:
+        return given, NOTHING
+    return NOTHING if given is None else type(given), given
+
+
+def stands_alone(arguments, name):
+    """True if a value would be a whole argument that the program could take for an option."""
+    return any(part == "{%s}" % name and "--" not in arguments[:place]
+               for place, part in enumerate(arguments))
+
+
+def evaluate_hint(hint, names):
+    """A type hint that may be a text, such as "int | None" on a Python that has no |."""
+    from typing import Optional
+    if not isinstance(hint, str):
+        return hint
+    plain, optional = re.subn(r"\s*\|\s*None\s*$|^\s*None\s*\|\s*", "", hint)
+    try:
+        kind = eval(plain, dict(names))  # the owner's own source, as typing evaluates it
+    except Exception:
+        return NOTHING
+    return Optional[kind] if optional else kind
+
+
+def type_hints(target):
+    """{name: type} of a function; hints that cannot be evaluated are left out."""
+    import typing
+    try:
+        return typing.get_type_hints(target)
+    except Exception:                   # the owner's code: anything can happen in it
+        names = getattr(target, "__globals__", {})
+        hints = {name: evaluate_hint(hint, names)
+                 for name, hint in getattr(target, "__annotations__", {}).items()}
+        return {name: hint for name, hint in hints.items() if hint is not NOTHING}
+
+
+def parameter_help(text):
+    """{parameter: help} from a docstring in the style of Google, NumPy or Sphinx."""
+    found = dict(re.findall(r"^\s*:param (?:\w+ )?(\w+):\s*(.+)$", text, re.MULTILINE))
+    section = re.search(
+        r"^(?:Args|Arguments|Parameters):?\n(?:-+\n)?((?:[ \t]*\S.*\n?|\n(?=[ \t]))+)",
+        text,
+        re.MULTILINE,
+    )
+    if section:
+        found.update(
+            re.findall(r"^\s*(\w+)\s*(?:\([^)]*\))?\s*:\s+(.+)$", section[1], re.MULTILINE)
+        )
+        found.update(re.findall(r"^(\w+)(?:\s*:.*)?\n[ \t]+(\S.*)$", section[1], re.MULTILINE))
+    return {name: line.strip() for name, line in found.items()}
+
+
+def documentation(function):
+    """A Python function's docstring without its indentation; empty for all others."""
+    from inspect import getdoc
+    return (getdoc(function.target) or "").strip() if function.kind == "python" else ""
 
 
 class Parameters:
@@ -233,94 +303,17 @@ class Parameters:
         return schema
 
 
-def make_nullable(schema):
-    """The schema that also allows null, because the default is None."""
-    if isinstance(schema.get("type"), str):
-        return {**schema, "type": [schema["type"], "null"]}
-    if "enum" in schema and None not in schema["enum"]:
-        return {**schema, "enum": schema["enum"] + [None]}
-    return schema if schema.keys() - {"default"} else {**schema, "type": ["string", "null"]}
-
-
-def split_parameter(given):
-    """(type, default) of a parameter that command and http_request were given."""
-    import typing
-    if isinstance(given, type) or typing.get_origin(given) is not None:
-        return given, NOTHING
-    return NOTHING if given is None else type(given), given
-
-
-def stands_alone(arguments, name):
-    """True if a value would be a whole argument that the program could take for an option."""
-    return any(part == "{%s}" % name and "--" not in arguments[:place]
-               for place, part in enumerate(arguments))
-
-
-def type_hints(target):
-    """{name: type} of a function; hints that cannot be evaluated are left out."""
-    import typing
-    try:
-        return typing.get_type_hints(target)
-    except Exception:                   # the owner's code: anything can happen in it
-        names = getattr(target, "__globals__", {})
-        hints = {name: evaluate_hint(hint, names)
-                 for name, hint in getattr(target, "__annotations__", {}).items()}
-        return {name: hint for name, hint in hints.items() if hint is not NOTHING}
-
-
-def evaluate_hint(hint, names):
-    """A type hint that may be a text, such as "int | None" on a Python that has no |."""
-    from typing import Optional
-    if not isinstance(hint, str):
-        return hint
-    plain, optional = re.subn(r"\s*\|\s*None\s*$|^\s*None\s*\|\s*", "", hint)
-    try:
-        kind = eval(plain, dict(names))  # the owner's own source, as typing evaluates it
-    except Exception:
-        return NOTHING
-    return Optional[kind] if optional else kind
-
-
-def parameter_help(text):
-    """{parameter: help} from a docstring in the style of Google, NumPy or Sphinx."""
-    found = dict(re.findall(r"^\s*:param (?:\w+ )?(\w+):\s*(.+)$", text, re.MULTILINE))
-    section = re.search(r"^(?:Args|Arguments|Parameters):?\n(?:-+\n)?((?:[ \t]*\S.*\n?|\n(?=[ \t]))+)",
-                        text, re.MULTILINE)
-    if section:
-        found.update(re.findall(r"^\s*(\w+)\s*(?:\([^)]*\))?\s*:\s+(.+)$", section[1], re.MULTILINE))
-        found.update(re.findall(r"^(\w+)(?:\s*:.*)?\n[ \t]+(\S.*)$", section[1], re.MULTILINE))
-    return {name: line.strip() for name, line in found.items()}
-
-
-def documentation(function):
-    """A Python function's docstring without its indentation; empty for all others."""
-    from inspect import getdoc
-    return (getdoc(function.target) or "").strip() if function.kind == "python" else ""
-
-
 def describe(function):
     """A function as the catalogue keeps it."""
     title, _, rest = documentation(function).partition("\n")
-    description = re.split(r"^\s*(?:Args|Arguments|Parameters|Returns|Raises|Yields|Examples?):?\s*$|^\s*:\w+",
-                           rest.strip(), flags=re.MULTILINE)[0].strip()
+    description = re.split(
+        r"^\s*(?:Args|Arguments|Parameters|Returns|Raises|Yields|Examples?):?\s*$|^\s*:\w+",
+        rest.strip(),
+        flags=re.MULTILINE,
+    )[0].strip()
     return {"name": function.name, "title": title or function.name.replace("_", " "),
             "description": description, "schema": Parameters(function).schema(),
             "options": function.options, "who": function.who}
-
-
-def read_functions():
-    """Import tasks.py and announce what it declares, or what is wrong with it."""
-    samples = not jobqueue.TASKS_FILE.exists()
-    try:
-        if samples:
-            declare_samples()
-        else:
-            sys.path.insert(0, str(jobqueue.HOME))
-            importlib.import_module("tasks")
-        functions = [describe(function) for function in declared.values()]
-        return {"functions": functions, "error": None, "samples": samples, "files": loaded_files()}
-    except BaseException as error:      # SystemExit in tasks.py must be told as well
-        return {"error": explain_import(error), "samples": samples, "files": loaded_files()}
 
 
 def loaded_files():
@@ -344,10 +337,50 @@ def explain_import(error):
             "file": os.path.relpath(file, jobqueue.HOME) if file else None, "line": line}
 
 
+def read_functions():
+    """Import tasks.py and announce what it declares, or what is wrong with it."""
+    samples = not jobqueue.TASKS_FILE.exists()
+    try:
+        if samples:
+            declare_samples()
+        else:
+            sys.path.insert(0, str(jobqueue.HOME))
+            importlib.import_module("tasks")
+        functions = [describe(function) for function in declared.values()]
+        return {"functions": functions, "error": None, "samples": samples, "files": loaded_files()}
+    except BaseException as error:      # SystemExit in tasks.py must be told as well
+        return {"error": explain_import(error), "samples": samples, "files": loaded_files()}
+
+
 # Commands --------------------------------------------------------------------
 
 class CommandFailed(Exception):
     """A program ended with an exit code other than 0."""
+
+
+def as_word(value):
+    """A value as programs read it."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = value if isinstance(value, str) else dump_json(value)
+    return text[1:-1] if text.startswith('"') and not isinstance(value, str) else text
+
+
+def fill_part(part, arguments):
+    """One argument of a command with its values; a list alone becomes several, null none."""
+    alone = re.fullmatch(r"\{([A-Za-z_]\w*)\}", part)
+    if alone and alone[1] in arguments:
+        value = arguments[alone[1]]
+        if value is None:
+            return []
+        return (
+            [as_word(item) for item in value]
+            if isinstance(value, (list, tuple, set))
+            else [as_word(value)]
+        )
+    return [re.sub(r"\{([A-Za-z_]\w*)\}", lambda match: as_word(arguments.get(match[1])), part)]
 
 
 def run_command(function, arguments, context):
@@ -364,43 +397,7 @@ def run_command(function, arguments, context):
     return {"exit_code": 0}
 
 
-def fill_part(part, arguments):
-    """One argument of a command with its values; a list alone becomes several, null none."""
-    alone = re.fullmatch(r"\{([A-Za-z_]\w*)\}", part)
-    if alone and alone[1] in arguments:
-        value = arguments[alone[1]]
-        if value is None:
-            return []
-        return [as_word(item) for item in value] if isinstance(value, (list, tuple, set)) else [as_word(value)]
-    return [re.sub(r"\{([A-Za-z_]\w*)\}", lambda match: as_word(arguments.get(match[1])), part)]
-
-
-def as_word(value):
-    """A value as programs read it."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    text = value if isinstance(value, str) else dump_json(value)
-    return text[1:-1] if text.startswith('"') and not isinstance(value, str) else text
-
-
 # Requests --------------------------------------------------------------------
-
-def run_request(function, arguments, context):
-    """Send an HTTP request; the answer is the result. 4xx fails for good, 429 and 5xx may be retried."""
-    import urllib.request
-    request = build_request(function.target, arguments, context)
-    opener = urllib.request.OpenerDirector()    # no proxies of the environment, no ftp: or file:
-    for handler in ("HTTPHandler", "HTTPSHandler", "HTTPDefaultErrorHandler", "HTTPErrorProcessor",
-                    "HTTPRedirectHandler"):
-        opener.add_handler(getattr(urllib.request, handler)())
-    try:
-        with opener.open(request, timeout=REQUEST_SECONDS) as answer:
-            return read_answer(answer)
-    except urllib.request.HTTPError as error:
-        judge_status(error)
-
 
 def build_request(target, arguments, context):
     """The urllib Request: places filled, the other arguments as query or JSON body."""
@@ -445,25 +442,24 @@ def judge_status(error):
     raise CommandFailed(message)
 
 
+def run_request(function, arguments, context):
+    """Send an HTTP request; the answer is the result. 4xx fails for good, 5xx may be retried."""
+    import urllib.request
+    request = build_request(function.target, arguments, context)
+    opener = urllib.request.OpenerDirector()    # no proxies of the environment, no ftp: or file:
+    for handler in ("HTTPHandler", "HTTPSHandler", "HTTPDefaultErrorHandler", "HTTPErrorProcessor",
+                    "HTTPRedirectHandler"):
+        opener.add_handler(getattr(urllib.request, handler)())
+    try:
+        with opener.open(request, timeout=REQUEST_SECONDS) as answer:
+            return read_answer(answer)
+    except urllib.request.HTTPError as error:
+        judge_status(error)
+
+
 # Runner ----------------------------------------------------------------------
 
 RUN_KINDS = {"command": run_command, "http_request": run_request}
-
-
-def arm_lifeline(end):
-    """Have the kernel kill this whole process group once the worker's end is closed."""
-    import fcntl
-    os.set_inheritable(end, False)
-    try:
-        fcntl.fcntl(end, fcntl.F_SETOWN, -os.getpgrp())
-        fcntl.fcntl(end, 10, signal.SIGKILL)    # F_SETSIG of Linux
-        fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC | os.O_NONBLOCK)
-    except OSError:
-        watch_lifeline(end)
-    ready = select.poll()
-    ready.register(end, select.POLLIN | select.POLLHUP)
-    if ready.poll(0):
-        os._exit(0)                     # it was closed before we were armed
 
 
 def watch_lifeline(end):
@@ -475,6 +471,51 @@ def watch_lifeline(end):
         os.read(end, 1)
         os.killpg(os.getpgrp(), signal.SIGKILL)
     threading.Thread(target=wait, daemon=True).start()
+
+
+def arm_lifeline(end):
+    """Have the kernel kill this whole process group once the worker's end is closed."""
+    import fcntl
+    os.set_inheritable(end, False)
+    try:
+        fcntl.fcntl(end, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(end, 10, signal.SIGKILL)    # F_SETSIG of Linux
+        fcntl.fcntl(
+            end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC | os.O_NONBLOCK
+        )
+    except OSError:
+        watch_lifeline(end)
+    ready = select.poll()
+    ready.register(end, select.POLLIN | select.POLLHUP)
+    if ready.poll(0):
+        os._exit(0)                     # it was closed before we were armed
+
+
+def told(error, kind):
+    """An exception as an outcome: type, message, and the traceback below our own frames."""
+    import traceback
+    frames = error.__traceback__
+    while frames and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    text = "".join(traceback.format_exception(type(error), error, frames))
+    if not text.startswith("Traceback "):
+        text = "Traceback (most recent call last):\n" + text
+    return {
+        "kind": kind,
+        "error_type": type(error).__name__,
+        "error_message": storable(str(error))[:4000],
+        "traceback": storable(text)[-100_000:],
+    }
+
+
+def usage():
+    """(CPU seconds so far with ended children, peak memory in bytes)"""
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(
+        resource.RUSAGE_CHILDREN
+    )
+    scale = 1 if sys.platform == "darwin" else 1024
+    cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+    return cpu, max(own.ru_maxrss, children.ru_maxrss) * scale
 
 
 class Runner:
@@ -503,8 +544,16 @@ class Runner:
 
     def _attempt(self, order):
         self._print_to(self._descriptors.pop(0))
-        context = TaskContext(order["id"], order["owner"], order["attempt"], order["crashes"], order["claim"],
-                              self._data, self._report, self._enqueue)
+        context = TaskContext(
+            order["id"],
+            order["owner"],
+            order["attempt"],
+            order["crashes"],
+            order["claim"],
+            self._data,
+            self._report,
+            self._enqueue,
+        )
         TaskContext.running = context
         self._claim, self._unsent = order["claim"], None
         before = usage()
@@ -515,7 +564,9 @@ class Runner:
                 stream.flush()
         self._print_to(self._null)
         after = usage()
-        outcome.update(cpu_seconds=round(after[0] - before[0], 6), peak_memory=after[1], report=self._unsent)
+        outcome.update(
+            cpu_seconds=round(after[0] - before[0], 6), peak_memory=after[1], report=self._unsent
+        )
         self._send_outcome(outcome)
 
     def _outcome(self, order, context):
@@ -585,7 +636,9 @@ class Runner:
 
     def _send(self, message):
         if os.getpid() != self._pid:
-            raise RuntimeError("this process is a fork of the runner; only the runner itself can report")
+            raise RuntimeError(
+                "this process is a fork of the runner; only the runner itself can report"
+            )
         line = dump_json(message).encode("utf-8") + b"\n"
         if len(line) > LINE_MAX_BYTES:
             raise ValueError("a message of %d bytes is too long" % len(line))
@@ -601,27 +654,6 @@ class Runner:
             self._arrived += data
         line, _, self._arrived = self._arrived.partition(b"\n")
         return json.loads(line)
-
-
-def told(error, kind):
-    """An exception as an outcome: type, message, and the traceback below our own frames."""
-    import traceback
-    frames = error.__traceback__
-    while frames and frames.tb_frame.f_code.co_filename == __file__:
-        frames = frames.tb_next
-    text = "".join(traceback.format_exception(type(error), error, frames))
-    if not text.startswith("Traceback "):
-        text = "Traceback (most recent call last):\n" + text
-    return {"kind": kind, "error_type": type(error).__name__, "error_message": storable(str(error))[:4000],
-            "traceback": storable(text)[-100_000:]}
-
-
-def usage():
-    """(CPU seconds so far with ended children, peak memory in bytes)"""
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    scale = 1 if sys.platform == "darwin" else 1024
-    cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-    return cpu, max(own.ru_maxrss, children.ru_maxrss) * scale
 
 
 # Log -------------------------------------------------------------------------
@@ -772,7 +804,7 @@ class Child:
             self._log_end = None
 
     def is_dead(self):
-        """True once the runner has ended; the rest of its group is then killed and it is collected."""
+        """True once the runner has ended; what is left of its group is then killed."""
         if self.death is None:
             found = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if found is None:
@@ -815,7 +847,10 @@ class Child:
             self.ended = not data
             self._arrived += data
             if len(data) < 1 << 16:
-                if len(self._arrived) > LINE_MAX_BYTES and b"\n" not in self._arrived[:LINE_MAX_BYTES]:
+                if (
+                    len(self._arrived) > LINE_MAX_BYTES
+                    and b"\n" not in self._arrived[:LINE_MAX_BYTES]
+                ):
                     self.ended = True
                 return
 
@@ -1104,7 +1139,9 @@ class Worker:
             self._seen_version, self._next_due = None, self._clock.now()
 
     def _runner_failed(self, message):
-        self._queue.catalogue.store({"error": {"message": message, "file": "tasks.py", "line": None}})
+        self._queue.catalogue.store(
+            {"error": {"message": message, "file": "tasks.py", "line": None}}
+        )
         self._child.files = self._queue.catalogue.state()["files"]
         self._wait_for_better_code()
 
@@ -1145,9 +1182,17 @@ class Worker:
                 self._queue.claims.renew(transaction, row["id"], row["claim"], self._clock.now())
         self._attempt = Attempt(row, self._clock.monotonic())
         self._child.tasks += 1
-        self._child.hand_over({
-            "id": row["id"], "owner": row["owner"], "attempt": row["attempts"], "crashes": row["crashes"],
-            "claim": row["claim"], "function": row["function"], "arguments": json.loads(row["arguments"])})
+        self._child.hand_over(
+            {
+                "id": row["id"],
+                "owner": row["owner"],
+                "attempt": row["attempts"],
+                "crashes": row["crashes"],
+                "claim": row["claim"],
+                "function": row["function"],
+                "arguments": json.loads(row["arguments"]),
+            }
+        )
 
     def _watch_attempt(self):
         """Wait for the runner and see to everything that has its time."""
@@ -1265,9 +1310,16 @@ class Worker:
         said = attempt.outcome
         self._child.memory = said.get("peak_memory") or 0
         attempt.trace = said.get("traceback")
-        return Outcome(said["kind"], said.get("result"), said.get("error_type"), said.get("error_message"),
-                       said.get("retry_after"), self._clock.monotonic() - attempt.started,
-                       said.get("cpu_seconds"), said.get("peak_memory"))
+        return Outcome(
+            said["kind"],
+            said.get("result"),
+            said.get("error_type"),
+            said.get("error_message"),
+            said.get("retry_after"),
+            self._clock.monotonic() - attempt.started,
+            said.get("cpu_seconds"),
+            said.get("peak_memory"),
+        )
 
     def _death_outcome(self, attempt):
         code, cpu, memory = self._child.death
@@ -1310,7 +1362,9 @@ class Worker:
         except Exception as error:
             told_why = "its outcome could not be stored: %s" % error
         attempt.trace, attempt.report = None, None
-        return self._record_once(attempt, Outcome("fail", error_type="StorageError", error_message=told_why), None)
+        return self._record_once(
+            attempt, Outcome("fail", error_type="StorageError", error_message=told_why), None
+        )
 
     def _record_once(self, attempt, outcome, claim_for):
         with self._database.transaction(durable=False) as transaction:
@@ -1389,9 +1443,12 @@ def work(options):
 def worker_parser():
     """The parser of the options that people use, and of those that starting a worker uses."""
     import argparse
-    parser = argparse.ArgumentParser(prog="worker.py", description="Works on the tasks of jobqueue.",
-                                     allow_abbrev=False)
-    parser.add_argument("--data", metavar="DIR", help="data folder (default: data beside jobqueue.py)")
+    parser = argparse.ArgumentParser(
+        prog="worker.py", description="Works on the tasks of jobqueue.", allow_abbrev=False
+    )
+    parser.add_argument(
+        "--data", metavar="DIR", help="data folder (default: data beside jobqueue.py)"
+    )
     parser.add_argument("--service", action="store_true", help="never end by itself")
     parser.add_argument("--seconds", type=float, default=CRON_SECONDS, metavar="S",
                         help="without --service: work for at most S seconds (50)")
