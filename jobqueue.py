@@ -2314,13 +2314,14 @@ class Workers:
         return None, "silent" if row["lease_monotonic"] < self._clock.monotonic() else None
 
     def bury(self, transaction, row, why):
-        """Remove a dead worker's row, unless it has moved since it was looked at."""
+        """Remove a dead worker's row; False if it has moved since it was looked at."""
         if not transaction.run("DELETE FROM worker WHERE id=? AND state=? AND lease_monotonic=?",
                                (row["id"], row["state"], row["lease_monotonic"])):
-            return
+            return False
         note(transaction, self._clock.now(), "worker_lost", worker_id=row["id"], message=why)
         if row["state"] == "starting":
             self.start_failed(transaction, "a started worker %s%s" % (why, self._last_words()))
+        return True
 
     def remove_lock(self, lock, handle):
         """Remove a lock file that we hold."""
@@ -2377,9 +2378,8 @@ class Workers:
         if missing <= 0:
             return 0
         failure = recall(source, ".start_failure")
-        if failure and -3600 < failure["next"] - self._clock.now() and \
-                self._clock.now() < failure["next"]:
-            return 0
+        if failure and 0 < failure["next"] - self._clock.now() < 2 * START_RETRY_SECONDS[1]:
+            return 0                    # a pause that is longer comes from a clock that jumped
         return min(room, missing)
 
     def _start_one(self, worker_id, lock):
@@ -2612,7 +2612,7 @@ class Tick:
         ids = {row["id"] for row, _, _ in dead}
         try:
             if dead or self._claims.lost(self._database, ids, self._clock.now()):
-                self._record_deaths(dead, ids)
+                self._record_deaths(dead)
         except BaseException:
             for _, handle in handles:
                 os.close(handle)
@@ -2620,12 +2620,11 @@ class Tick:
         for lock, handle in handles:
             self._workers.remove_lock(lock, handle)
 
-    def _record_deaths(self, dead, ids):
+    def _record_deaths(self, dead):
         with self._database.transaction(durable=False) as transaction:
             now = self._clock.now()
-            for row, _, why in dead:
-                self._workers.bury(transaction, row, why)
-            for task_id, claim in self._claims.lost(transaction, ids, now):
+            buried = {row["id"] for row, _, why in dead if self._workers.bury(transaction, row, why)}
+            for task_id, claim in self._claims.lost(transaction, buried, now):
                 outcome = Outcome("crashed", error_type="WorkerLost",
                                   error_message="The process that ran this task died.")
                 self._claims.end(transaction, task_id, claim, outcome, now)
@@ -4309,7 +4308,7 @@ class BadRequest(Exception):
 class Head:
     """The strictly parsed head of a request."""
 
-    def __init__(self, data, secure_hosts):
+    def __init__(self, data):
         lines = data.split(b"\r\n")
         if len(lines) > HEAD_MAX_LINES or b"\n" in data.replace(b"\r\n", b""):
             raise BadRequest(
@@ -4326,9 +4325,9 @@ class Head:
             self._add(line)
         if self.method not in METHODS:
             raise BadRequest(501, "This method is not known.")
-        self._check_host(secure_hosts, first[3] == b"1")
+        self.name = self._host_name(first[3] == b"1")
         self.length = self._body_length()
-        if self.headers.get("connection", "").lower() == "close":
+        if "close" in self.headers.get("connection", "").lower().replace(" ", "").split(","):
             self.keep_alive = False
 
     def _add(self, line):
@@ -4344,18 +4343,15 @@ class Head:
             value = "%s%s%s" % (self.headers[name], "; " if name == "cookie" else ", ", value)
         self.headers[name] = value
 
-    def _check_host(self, allowed, required):
+    def _host_name(self, required):
+        """The name under which we are asked, without its port."""
         host = self.headers.get("host")
-        if host is None:
-            if required:
-                raise BadRequest(400, "The Host header is missing.")
-            return
-        match = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?", host)
+        if host is None and not required:
+            return None
+        match = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?", host or "")
         if not match:
-            raise BadRequest(400, "The Host header is malformed.")
-        if allowed and match[1].lower() not in allowed:
-            raise BadRequest(421, "This server is not known by that name; an admin can add it to "
-                                  "the setting host_names.")
+            raise BadRequest(400, "The Host header is missing or malformed.")
+        return match[1].lower()
 
     def _body_length(self):
         if "transfer-encoding" in self.headers:
@@ -4412,19 +4408,21 @@ class Client:
         self.body_start = 0
         self.leaving = b""              # bytes still to be sent
         self.keep = True
+        self.working = False            # its request is being answered
         self.draining = False           # sent all, closed our side, waiting for theirs
         self.deadline = deadline
 
-    def next_request(self, hosts):
+    def next_request(self):
         """(head, body) once a whole request has arrived, else None; BadRequest if it is refused."""
         if self.head is None:
             end = self.arrived.find(b"\r\n\r\n")
+            if (len(self.arrived) if end < 0 else end) > HEAD_MAX_BYTES:
+                raise BadRequest(431, "The header is too large.")
             if end < 0:
-                if len(self.arrived) > HEAD_MAX_BYTES or b"\n\n" in self.arrived:
-                    raise BadRequest(431 if len(self.arrived) > HEAD_MAX_BYTES else 400,
-                                     "The header is too large or malformed.")
+                if b"\n\n" in self.arrived:
+                    raise BadRequest(400, "The header is malformed.")
                 return None
-            self.head = Head(bytes(self.arrived[:end]), hosts)
+            self.head = Head(bytes(self.arrived[:end]))
             self.body_start = end + 4
         end = self.body_start + self.head.length
         if len(self.arrived) < end:
@@ -4470,7 +4468,8 @@ class Server:
         import socket
         self._app = app
         self._clock = clock
-        self._host = host
+        self._is_local = host in ("127.0.0.1", "::1", "localhost")
+        self._names = LOOPBACK_HOSTS
         self._listener = socket.create_server(
             (host, port), backlog=128, family=socket.AF_INET6 if ":" in host else socket.AF_INET
         )
@@ -4493,7 +4492,7 @@ class Server:
         next_sweep = 0.0
         while not self._stopping:
             for key, _ in self._selector.select(1.0):
-                self._handle(key.fileobj)
+                self._handle(key)
             now = self._clock.monotonic()
             if now >= next_sweep:
                 next_sweep = now + 1.0
@@ -4506,26 +4505,18 @@ class Server:
         with contextlib.suppress(OSError):
             self._wake_end.send(b"x")
 
-    def hosts(self):
-        """The names under which this server may be asked for; None: any."""
-        names = tuple(self._app.queue.settings.get("host_names").lower().replace(",", " ").split())
-        if names or self._host in ("127.0.0.1", "::1", "localhost"):
-            return LOOPBACK_HOSTS + names
-        return None
-
-    def _handle(self, source):
-        if source is self._listener:
+    def _handle(self, key):
+        if key.fileobj is self._listener:
             self._accept()
-        elif source is self._waker:
+        elif key.fileobj is self._waker:
             self._waker.recv(4096)
             while not self._done.empty():
                 self._after_answer(self._done.get())
-        else:
-            client = self._selector.get_key(source).data
-            if client.leaving:
-                self._send(client)
+        elif key.data in self._clients:         # it may have been closed a moment ago
+            if key.data.leaving:
+                self._send(key.data)
             else:
-                self._receive(client)
+                self._receive(key.data)
 
     def _accept(self):
         for _ in range(64):
@@ -4547,7 +4538,8 @@ class Server:
                 self._refuse(client, BadRequest(503, "Too many connections."))
 
     def _make_room(self):
-        idle = [client for client in self._clients if not client.leaving and not client.arrived]
+        idle = [client for client in self._clients
+                if not (client.working or client.leaving or client.arrived)]
         if idle:
             self._close(min(idle, key=lambda client: client.deadline))
         else:
@@ -4571,7 +4563,7 @@ class Server:
     def _look_for_request(self, client):
         had_head = client.head is not None
         try:
-            found = client.next_request(self.hosts() if client.head is None else None)
+            found = client.next_request()
         except BadRequest as refusal:
             self._refuse(client, refusal)
             return
@@ -4583,7 +4575,7 @@ class Server:
                         client.link.send(b"HTTP/1.1 100 Continue\r\n\r\n")
             return
         self._selector.unregister(client.link)
-        client.deadline = math.inf
+        client.working, client.deadline = True, math.inf
         self._work.put((client, *found))
 
     def _run_requests(self):
@@ -4601,6 +4593,10 @@ class Server:
                 self._wake_end.send(b"x")
 
     def _respond(self, client, head, body):
+        if not self._answers_to(head.name):
+            client.keep = False
+            return self._refusal(BadRequest(421, "This server is not known by that name; an admin "
+                                                 "can add it to the setting host_names."))
         sent = {}
 
         def start_response(status, headers, _=None):
@@ -4611,6 +4607,23 @@ class Server:
         client.keep = (head.keep_alive and not self._stopping and sent["status"] < "4"
                        and len(self._clients) < CONNECTIONS_MAX * 3 // 4)
         return compose(sent["status"], sent["headers"], client.keep) + content
+
+    def _answers_to(self, name):
+        """True if we may be asked under this name; a page of another site may use only its own."""
+        with contextlib.suppress(JobQueueError):
+            names = self._app.queue.settings.get("host_names").lower().replace(",", " ").split()
+            self._names = LOOPBACK_HOSTS + tuple(names)
+        everything = not self._is_local and self._names == LOOPBACK_HOSTS
+        return name is None or everything or name in self._names
+
+    @staticmethod
+    def _refusal(refusal):
+        """The answer to a BadRequest as bytes."""
+        status, words = refusal.args
+        error = JobQueueError(words, retry_after=2 if status == 503 else None)
+        error.status, error.code = status, "bad_request" if status != 503 else "busy"
+        answer = problem(error)
+        return compose(*status_and_headers(answer), False) + answer.body
 
     @staticmethod
     def _try_to_send(client):
@@ -4624,6 +4637,7 @@ class Server:
 
     def _after_answer(self, client):
         """Back in the reading thread: send the rest, or wait for the next request."""
+        client.working = False
         if client.leaving:
             client.deadline = self._clock.monotonic() + SEND_SECONDS
             self._selector.register(client.link, self._write, client)
@@ -4643,12 +4657,7 @@ class Server:
 
     def _refuse(self, client, refusal):
         """Answer in the gate's own words and close."""
-        status, words = refusal.args
-        error = JobQueueError(words, retry_after=2 if status == 503 else None)
-        error.status, error.code = status, "bad_request" if status != 503 else "busy"
-        answer = problem(error)
-        client.leaving = compose(*status_and_headers(answer), False) + answer.body
-        client.keep = False
+        client.leaving, client.keep = self._refusal(refusal), False
         client.arrived.clear()
         self._try_to_send(client)
         self._selector.unregister(client.link)
