@@ -87,6 +87,8 @@ START_RETRY_SECONDS = (1.0, 60.0)
 
 WEB_PATIENCE_SECONDS = 5.0      # how long a request waits for a busy database
 BEGIN_SECONDS = 0.05            # who cannot BEGIN this long gives its turn away
+WRITE_POLL_SECONDS = (0.0001, 0.001)    # how often who waits asks again: at first and later
+WRITE_GAP_SECONDS = 0.00005     # writing again within this is back-to-back
 WRITE_STREAK_SECONDS = 0.005
 WRITE_REST_SECONDS = 0.0015
 WAL_CHECKPOINT_BYTES = 4 << 20
@@ -116,6 +118,7 @@ PAGE_ROWS = 50
 PAGE_ROWS_MAX = 200
 COUNT_MAX = 10_001
 SEARCH_WINDOW_ROWS = 5_000
+SORT_ROWS = 5_000               # more of a status are looked through, not sorted
 SEARCH_SECONDS = 0.25
 CACHE_SECONDS = 1.0
 
@@ -437,8 +440,8 @@ def data_folder(flag=None, environment=os.environ):
 #
 # Times are UTC seconds since 1970. SQL is what SQLite 3.7.17 understands.
 # Ids are never used again (AUTOINCREMENT), so that a stale id can only be missing; activity and
-# log do without, because it costs a page in every commit. So does each index on task, since
-# every change of status moves its entries: three must do.
+# log do without, because it costs a page in every commit. So does each index that holds the
+# status of a task, since every change moves its entries: two must do.
 
 SCHEMA = """
 CREATE TABLE user (
@@ -558,7 +561,7 @@ CREATE TABLE task (
 );
 CREATE INDEX task_claim ON task (status, queue, priority DESC, turn, id);
 CREATE INDEX task_turn ON task (owner_id, status, queue, priority, turn);
-CREATE INDEX task_owner ON task (owner_id, status);
+CREATE INDEX task_owner ON task (owner_id);
 CREATE TABLE activity (
     id INTEGER PRIMARY KEY,
     at REAL NOT NULL,
@@ -736,12 +739,14 @@ class Turn:
     def _wait(self, deadline):
         """Ask again and again, while a shared lock on the second file says that somebody waits."""
         self._lock(self._waiting, fcntl.LOCK_SH)
+        pause, longest = WRITE_POLL_SECONDS
         try:
             while not self._lock(self._file, fcntl.LOCK_EX):
                 if self._clock.monotonic() > deadline:
                     raise Busy("The queue is busy; nothing was changed. Please try again.",
                                retry_after=2)
-                self._clock.sleep(self._clock.uniform(0.0002, 0.001))
+                self._clock.sleep(self._clock.uniform(pause / 2, pause))
+                pause = min(longest, pause * 1.5)
         finally:
             fcntl.flock(self._waiting, fcntl.LOCK_UN)
 
@@ -758,7 +763,7 @@ class Turn:
 
     def _rest(self):
         now = self._clock.monotonic()
-        if now - self._released > WRITE_REST_SECONDS:
+        if now - self._released > WRITE_GAP_SECONDS:
             self._streak = now
         elif now - self._streak > WRITE_STREAK_SECONDS:
             if self._somebody_waits():
@@ -1515,7 +1520,7 @@ LIST_COLUMNS = ", ".join("task." + name for name in (
     "retry_delay retry_backoff timeout on_crash attempts crashes cancel_requested progress message "
     "error_type error_message worker_id schedule_id created_at started_at finished_at").split())
 LIST_ROW = ("SELECT %s, CASE WHEN length(arguments)<=4000 THEN arguments END AS arguments, "
-            "user.name AS owner FROM task CROSS JOIN user ON user.id=task.owner_id "
+            "user.name AS owner FROM task %%s CROSS JOIN user ON user.id=task.owner_id "
             "WHERE cancel_requested<2 AND " % LIST_COLUMNS)
 
 
@@ -1704,43 +1709,51 @@ class Tasks:
         before = INTEGER_MAX if before is None else before
         if wanted.searches:
             return self._search(wanted, limit, before)
-        ids = self._newest(wanted, limit + 1, before)
-        rows = self._rows_of(ids[:limit])
+        ids = self._ids(wanted, limit + 1, before)
+        if ids is None:
+            return self._search(wanted, limit, before)
+        rows = self._database.all(
+            LIST_ROW % "" + "task.id IN (%s) ORDER BY task.id DESC"
+            % ", ".join("?" * len(ids[:limit])), ids[:limit])
         return rows, (ids[limit - 1] if len(ids) > limit else None)
 
     def count(self, wanted):
         """{"all": n, "pending": n, ...}, capped at COUNT_MAX; None if a search takes too long."""
         if wanted.searches:
             return self._count_by_search(wanted)
-        index, condition, values = "task_claim", "status=?", ()
-        if wanted.owner_id is not None:
-            index, condition, values = "task_owner", "status=? AND owner_id=?", (wanted.owner_id,)
-        counts = [self._database.value(
-            "SELECT count(*) FROM (SELECT 1 FROM task INDEXED BY %s WHERE %s%s LIMIT %d)"
-            % (index, condition, " AND cancel_requested<2" if status == RUNNING else "", COUNT_MAX),
-            (status, *values)) for status in range(7)]
-        return self._counted(counts)
+        source, values = self._by_status(wanted.owner_id)
+        return self._counted([self._database.value(
+            "SELECT count(*) FROM (SELECT 1 %s%s LIMIT %d)"
+            % (source, " AND cancel_requested<2" if status == RUNNING else "", COUNT_MAX),
+            (status, *values)) for status in range(7)])
 
     def _counted(self, counts):
         return {"all": min(sum(counts), COUNT_MAX), **dict(zip(STATUS_WORDS, counts))}
 
-    def _rows_of(self, ids):
-        return self._database.all(
-            LIST_ROW + "task.id IN (%s) ORDER BY task.id DESC" % ", ".join("?" * len(ids)), ids)
+    @staticmethod
+    def _by_status(owner_id):
+        """(SQL, values) of all tasks of one status, of an owner or of all, by an index."""
+        if owner_id is None:
+            return "FROM task INDEXED BY task_claim WHERE status=?", ()
+        return "FROM task INDEXED BY task_turn WHERE status=? AND owner_id=?", (owner_id,)
 
-    def _newest(self, wanted, limit, before):
-        """Ids from the index of each owner and status, merged; or of all, from the table."""
-        if wanted.owner_id is None and wanted.statuses is None:
+    def _ids(self, wanted, limit, before):
+        """Ids newest first, or None if so many match that looking through all is quicker."""
+        if wanted.statuses is None:
+            source, values = "FROM task WHERE", ()
+            if wanted.owner_id is not None:
+                source = "FROM task INDEXED BY task_owner WHERE owner_id=? AND"
+                values = (wanted.owner_id,)
             return [row[0] for row in self._database.all(
-                "SELECT id FROM task WHERE id<? ORDER BY id DESC LIMIT ?", (before, limit))]
-        owners = [wanted.owner_id]
-        if wanted.owner_id is None:
-            owners = [row[0] for row in self._database.all("SELECT id FROM user")]
-        ids = [row[0] for owner_id in owners for status in wanted.statuses or range(7)
-               for row in self._database.all(
-                   "SELECT id FROM task INDEXED BY task_owner WHERE owner_id=? AND status=? "
-                   "AND id<? ORDER BY id DESC LIMIT ?", (owner_id, status, before, limit))]
-        return sorted(ids, reverse=True)[:limit]
+                "SELECT id %s id<? ORDER BY id DESC LIMIT ?" % source, (*values, before, limit))]
+        source, values = self._by_status(wanted.owner_id)
+        ids = []
+        for status in wanted.statuses:
+            ids += [row[0] for row in self._database.all(
+                "SELECT id %s LIMIT ?" % source, (status, *values, SORT_ROWS + 1))]
+            if len(ids) > SORT_ROWS:
+                return None
+        return sorted((found for found in ids if found < before), reverse=True)[:limit]
 
     def _windows(self, before):
         """Ranges of ids, newest first, until all are covered."""
@@ -1752,14 +1765,13 @@ class Tasks:
 
     def _search(self, wanted, limit, before):
         condition, values = wanted.where()
+        way = "NOT INDEXED" if wanted.owner_id is None else "INDEXED BY task_owner"
         deadline = self._clock.monotonic() + SEARCH_SECONDS
         rows = []
         for low, high in self._windows(before):
             rows += self._database.all(
-                LIST_ROW
-                + "task.id>=? AND task.id<? AND %s ORDER BY task.id DESC LIMIT ?" % condition,
-                (low, high, *values, limit + 1 - len(rows)),
-            )
+                LIST_ROW % way + "task.id>=? AND task.id<? AND %s ORDER BY task.id DESC LIMIT ?"
+                % condition, (low, high, *values, limit + 1 - len(rows)))
             if len(rows) > limit:
                 return rows[:limit], rows[limit - 1]["id"]
             if low > 0 and self._clock.monotonic() > deadline:
@@ -1773,8 +1785,9 @@ class Tasks:
         counts = [0] * 7
         for low, high in self._windows(INTEGER_MAX):
             for status, count in self._database.all(
-                    "SELECT status, count(*) FROM task WHERE id>=? AND id<? AND cancel_requested<2 "
-                    "AND %s GROUP BY status" % condition, (low, high, *values)):
+                    "SELECT status, count(*) FROM task NOT INDEXED WHERE id>=? AND id<? "
+                    "AND cancel_requested<2 AND %s GROUP BY status" % condition,
+                    (low, high, *values)):
                 counts[status] += count
             if self._clock.monotonic() > deadline:
                 return None
