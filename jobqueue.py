@@ -867,11 +867,6 @@ class Database:
         """A number that changes when anybody commits, ourselves included."""
         return self.value("PRAGMA data_version")
 
-    def others_version(self):
-        """A number that changes when another process commits; for a process of one thread."""
-        deadline = self.clock.monotonic() + self.patience
-        return self._patiently(lambda: self._writer.value("PRAGMA data_version"), deadline)
-
     # Writing
 
     @contextlib.contextmanager

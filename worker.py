@@ -872,29 +872,184 @@ class Child:
 # Worker ----------------------------------------------------------------------
 
 class Attempt:
-    """The attempt a worker has claimed: its row, its log, and why it is being ended, if it is."""
+    """An attempt in the runner's hands: watched, kept alive, and ended when it must be."""
 
-    def __init__(self, row, now):
+    def __init__(self, queue, child, row):
+        self._queue = queue
+        self._database = queue.database
+        self._clock = queue.database.clock
+        self._child = child
         self.row = row
-        self.id = row["id"]
-        self.claim = row["claim"]
-        self.started = now              # monotonic
-        self.renewed = now
-        self.stored = now
-        self.looked = now
-        self.log = LogBuffer()
-        self.report = None              # progress not stored yet
-        self.outcome = None             # what the runner said
-        self.trace = None
-        self.requests = []              # tasks it is adding, until the last part came
+        self._id, self._claim = row["id"], row["claim"]
+        self._started = self._renewed = self._stored = self._looked = self._clock.monotonic()
+        self._seen_version = None
+        self._log = LogBuffer()
+        self._report = None             # progress not stored yet
+        self._said = None               # the outcome in the runner's words
+        self._trace = None
+        self._requests = []             # tasks it is adding, until the last part came
         self.ending = None              # kind of outcome if we end it
-        self.why = None
-        self.killed_at = None
+        self._why = None
+        self._killed_at = None
 
-    def end(self, kind, message=None):
+    def begin(self):
+        """Hand it over."""
+        row = self.row
+        if row["on_crash"] == "fail":   # it must be known to have begun even after a power cut
+            with self._database.transaction(durable=True) as transaction:
+                self._queue.claims.renew(transaction, self._id, self._claim, self._clock.now())
+        self._child.hand_over({
+            "id": self._id, "owner": row["owner"], "attempt": row["attempts"],
+            "crashes": row["crashes"], "claim": self._claim, "function": row["function"],
+            "arguments": json.loads(row["arguments"])})
+
+    def end(self, kind, why=None):
         """Have it ended, for the first reason that comes."""
         if self.ending is None:
-            self.ending, self.why = kind, message
+            self.ending, self._why = kind, why
+
+    def watch(self):
+        """Wait for something to happen; the Outcome once it has ended, else None."""
+        self._child.wait(self._seconds_to_wait())
+        self._take_messages()
+        self._log.add(self._child.read_log())
+        outcome = None
+        if self._said is not None or self._child.ended or self.ending:
+            outcome = self._outcome()
+        if outcome is None:
+            self._keep(self._clock.monotonic())
+        return outcome
+
+    def write_ending(self, transaction):
+        """Store what is left of log and progress, and the traceback as the log's last piece."""
+        if not (self._log or self._report or self._trace):
+            return
+        if self._queue.claims.cancel_asked(transaction, self._id, self._claim) is None:
+            return
+        self._log.add(self._child.read_log())
+        self._write(transaction, final=True)
+        if self._trace:
+            for start, text in self._log.cut(self._trace):
+                Logs.append(transaction, self._id, self.row["attempts"], start, text)
+
+    def forget_what_it_said(self):
+        """Drop what could not be stored."""
+        self._trace = self._report = None
+
+    def _seconds_to_wait(self):
+        if self.ending:
+            return 0.05
+        limit = self._started + self.row["timeout"] - self._clock.monotonic()
+        return max(0.0, min(LOOK_SECONDS, limit))
+
+    def _take_messages(self):
+        for message in self._child.messages():
+            if message.get("claim") != self._claim or self._said is not None:
+                self._child.ended = True
+                return
+            if "outcome" in message:
+                self._said = message["outcome"]
+                self._report = self._said.get("report") or self._report
+            elif "report" in message:
+                self._report = message["report"]
+            elif "enqueue" in message:
+                self._add_tasks(message)
+            else:
+                self._child.ended = True
+
+    def _add_tasks(self, message):
+        """Add what the function enqueues, at once and for the same owner."""
+        self._requests += message["enqueue"]
+        if message["more"]:
+            return
+        requests, self._requests = self._requests, []
+        try:
+            self._child.reply({"ids": self._queue.add(requests, self.row["owner_id"])})
+        except JobQueueError as error:
+            self._child.reply({"refused": error.detail, "errors": error.errors})
+
+    def _keep(self, now):
+        """Renew, store what was printed, see whether it is to be ended."""
+        if now - self._renewed > jobqueue.SELF_FENCE_SECONDS:
+            self.end("lost")
+        if now - self._started > self.row["timeout"]:
+            self.end("timeout", "ran longer than %g s" % self.row["timeout"])
+        if now - self._looked > LOOK_SECONDS:
+            self._looked = now
+            self._look_for_cancel()
+        due = now - self._stored > STORE_SECONDS and (self._log or self._report)
+        if now - self._renewed > jobqueue.RENEW_SECONDS or due or self._log.is_full:
+            self._store(now)
+        if self.ending:
+            self._kill(now)
+
+    def _look_for_cancel(self):
+        version = self._database.version_seen()
+        if version == self._seen_version:
+            return
+        self._seen_version = version
+        asked = self._queue.claims.cancel_asked(self._database, self._id, self._claim)
+        if asked is None:
+            self.end("lost")
+        elif asked:
+            self.end("cancelled", "cancelled while it ran")
+
+    def _store(self, now):
+        """Renew the claim and store log and progress, all under the fence."""
+        with self._database.transaction(durable=False) as transaction:
+            if self._queue.claims.renew(transaction, self._id, self._claim, self._clock.now()):
+                self._write(transaction)
+                self._renewed = now
+            else:
+                self.end("lost")
+        self._stored = now
+
+    def _write(self, transaction, final=False):
+        for start, text in self._log.pieces(final):
+            Logs.append(transaction, self._id, self.row["attempts"], start, text)
+        if self._report:
+            self._queue.claims.report(transaction, self._id, self._claim,
+                                      self._report["progress"], self._report["message"])
+            self._report = None
+
+    def _kill(self, now):
+        if self._killed_at is None:
+            self._killed_at = now
+            self._child.signal(signal.SIGKILL if self.ending == "lost" else signal.SIGTERM)
+        elif now - self._killed_at > GRACE_SECONDS:
+            self._child.signal(signal.SIGKILL)
+
+    def _outcome(self):
+        """The Outcome if it has ended: what the runner said, else how the runner died."""
+        if self._said is not None and self.ending != "lost":
+            return self._outcome_in_words()
+        if not self._child.is_dead():
+            if self._child.ended:
+                self.end("crashed", "the process that ran it broke off")
+            return None
+        self._take_messages()           # one that was complete in the pipe wins
+        self._log.add(self._child.read_log())
+        if self._said is not None and self.ending != "lost":
+            return self._outcome_in_words()
+        return self._outcome_of_death()
+
+    def _outcome_in_words(self):
+        said = self._said
+        self._child.memory = said.get("peak_memory") or 0
+        self._trace = said.get("traceback")
+        return Outcome(
+            said["kind"], said.get("result"), said.get("error_type"), said.get("error_message"),
+            said.get("retry_after"), self._clock.monotonic() - self._started,
+            said.get("cpu_seconds"), said.get("peak_memory"))
+
+    def _outcome_of_death(self):
+        code, cpu, memory = self._child.death
+        kind = self.ending or "crashed"
+        died = "signal %d" % -code if code < 0 else "exit code %d" % code
+        message = self._why or "the process that ran it ended with %s" % died
+        types = {"timeout": "Timeout", "crashed": "Crashed", "interrupted": "Interrupted"}
+        return Outcome(kind, None, types.get(kind), message if kind in types else None, None,
+                       self._clock.monotonic() - self._started, cpu, memory)
 
 
 class Worker:
@@ -1068,7 +1223,7 @@ class Worker:
 
     def _claim_next(self):
         """Claim a task if there may be one; True if one is running now."""
-        version = self._database.others_version()
+        version = self._database.version_seen()
         now = self._clock.now()
         if version == self._seen_version and now < self._next_due:
             return False
@@ -1172,177 +1327,31 @@ class Worker:
         self._next_stamps = now + CHECK_SECONDS
         return jobqueue.file_stamps(child.files) != child.files
 
-    # One attempt
+    # One attempt after another
 
     def _begin(self, row):
         """Hand a claimed task over to the runner."""
         self._say("task %d (%s), attempt %d" % (row["id"], row["function"], row["attempts"]))
-        if row["on_crash"] == "fail":   # it must be known to have begun even after a power cut
-            with self._database.transaction(durable=True) as transaction:
-                self._queue.claims.renew(transaction, row["id"], row["claim"], self._clock.now())
-        self._attempt = Attempt(row, self._clock.monotonic())
+        self._attempt = Attempt(self._queue, self._child, row)
         self._child.tasks += 1
-        self._child.hand_over(
-            {
-                "id": row["id"],
-                "owner": row["owner"],
-                "attempt": row["attempts"],
-                "crashes": row["crashes"],
-                "claim": row["claim"],
-                "function": row["function"],
-                "arguments": json.loads(row["arguments"]),
-            }
-        )
+        self._attempt.begin()
 
     def _watch_attempt(self):
-        """Wait for the runner and see to everything that has its time."""
-        attempt, now = self._attempt, self._clock.monotonic()
-        self._child.wait(self._seconds_to_wait(attempt, now))
-        self._take_messages(attempt)
-        attempt.log.add(self._child.read_log())
-        if attempt.outcome is not None or self._child.ended or attempt.ending:
-            self._maybe_finish(attempt)
-        if self._attempt is attempt:
-            self._keep(attempt, self._clock.monotonic())
-
-    @staticmethod
-    def _seconds_to_wait(attempt, now):
-        if attempt.ending:
-            return 0.05
-        return max(0.0, min(1.0, attempt.started + attempt.row["timeout"] - now))
-
-    def _take_messages(self, attempt):
-        for message in self._child.messages():
-            if message.get("claim") != attempt.claim or attempt.outcome is not None:
-                self._child.ended = True
-                return
-            if "outcome" in message:
-                attempt.outcome = message["outcome"]
-                attempt.report = attempt.outcome.get("report") or attempt.report
-            elif "report" in message:
-                attempt.report = message["report"]
-            elif "enqueue" in message:
-                self._add_tasks(attempt, message)
-            else:
-                self._child.ended = True
-
-    def _add_tasks(self, attempt, message):
-        """Add what the function enqueues, at once and for the same owner."""
-        attempt.requests += message["enqueue"]
-        if message["more"]:
-            return
-        requests, attempt.requests = attempt.requests, []
-        try:
-            ids = self._queue.add(requests, attempt.row["owner_id"])
-            self._child.reply({"ids": ids})
-        except JobQueueError as error:
-            self._child.reply({"refused": error.detail, "errors": error.errors})
-
-    def _keep(self, attempt, now):
-        """Renew, store what was printed, see whether it is to be ended."""
-        if now - attempt.renewed > jobqueue.SELF_FENCE_SECONDS:
-            attempt.end("lost")
-        if now - attempt.started > attempt.row["timeout"]:
-            attempt.end("timeout", "ran longer than %g s" % attempt.row["timeout"])
-        if now - attempt.looked > LOOK_SECONDS:
-            attempt.looked = now
-            self._look_for_cancel(attempt)
-        due = now - attempt.stored > STORE_SECONDS and (attempt.log or attempt.report)
-        if now - attempt.renewed > jobqueue.RENEW_SECONDS or due or attempt.log.is_full:
-            self._store(attempt, now)
-        if attempt.ending:
-            self._kill(attempt, now)
-
-    def _look_for_cancel(self, attempt):
-        version = self._database.others_version()
-        if version == self._seen_version:
-            return
-        self._seen_version = version
-        asked = self._queue.claims.cancel_asked(self._database, attempt.id, attempt.claim)
-        if asked is None:
-            attempt.end("lost")
-        elif asked:
-            attempt.end("cancelled", "cancelled while it ran")
-
-    def _store(self, attempt, now):
-        """Renew the claim and store log and progress, all under the fence."""
-        with self._database.transaction(durable=False) as transaction:
-            if self._queue.claims.renew(transaction, attempt.id, attempt.claim, self._clock.now()):
-                self._write_log(transaction, attempt)
-                attempt.renewed = now
-            else:
-                attempt.end("lost")
-        attempt.stored = now
-
-    def _write_log(self, transaction, attempt, final=False):
-        for start, text in attempt.log.pieces(final):
-            Logs.append(transaction, attempt.id, attempt.row["attempts"], start, text)
-        if attempt.report:
-            self._queue.claims.report(transaction, attempt.id, attempt.claim,
-                                      attempt.report["progress"], attempt.report["message"])
-            attempt.report = None
-
-    def _kill(self, attempt, now):
-        if attempt.killed_at is None:
-            attempt.killed_at = now
-            self._say("task %d is ended: %s" % (attempt.id, attempt.ending))
-            self._child.signal(signal.SIGKILL if attempt.ending == "lost" else signal.SIGTERM)
-        elif now - attempt.killed_at > GRACE_SECONDS:
-            self._child.signal(signal.SIGKILL)
-
-    def _maybe_finish(self, attempt):
-        """Finish if there is an outcome, or if the runner is dead; one in the pipe wins."""
-        if attempt.outcome is not None and not (attempt.ending == "lost"):
-            self._finish(attempt, self._runner_outcome(attempt))
-            return
-        if self._child.ended and attempt.ending is None and not self._child.is_dead():
-            attempt.end("crashed", "the process that ran it broke off")
-        if not self._child.is_dead():
-            return
-        self._take_messages(attempt)
-        attempt.log.add(self._child.read_log())
-        if attempt.outcome is not None and attempt.ending != "lost":
-            self._finish(attempt, self._runner_outcome(attempt))
-        else:
-            self._finish(attempt, self._death_outcome(attempt))
-
-    def _runner_outcome(self, attempt):
-        said = attempt.outcome
-        self._child.memory = said.get("peak_memory") or 0
-        attempt.trace = said.get("traceback")
-        return Outcome(
-            said["kind"],
-            said.get("result"),
-            said.get("error_type"),
-            said.get("error_message"),
-            said.get("retry_after"),
-            self._clock.monotonic() - attempt.started,
-            said.get("cpu_seconds"),
-            said.get("peak_memory"),
-        )
-
-    def _death_outcome(self, attempt):
-        code, cpu, memory = self._child.death
-        kind = attempt.ending or "crashed"
-        died = "signal %d" % -code if code < 0 else "exit code %d" % code
-        message = attempt.why or "the process that ran it ended with %s" % died
-        types = {"timeout": "Timeout", "crashed": "Crashed", "interrupted": "Interrupted"}
-        return Outcome(kind, None, types.get(kind), message if kind in types else None, None,
-                       self._clock.monotonic() - attempt.started, cpu, memory)
+        outcome = self._attempt.watch()
+        if outcome is not None:
+            self._say("task %d: %s" % (self._attempt.row["id"], outcome.kind))
+            self._finish(self._attempt, outcome)
 
     def _finish(self, attempt, outcome):
         """Record the outcome and, if the runner is still good, claim the next task with it."""
-        straggler = self._child.death is None and self._child.log_is_open
-        if straggler:
-            attempt.log.add(self._child.read_log())
-        fresh = self._child.death is not None or self._child.log_is_open or self._runner_is_stale()
+        fresh = self._child.death is not None or self._runner_is_stale()
         self._tasks += 1
         row = None
-        if attempt.ending != "lost":
+        if outcome.kind != "lost":
             row = self._record(attempt, outcome, None if fresh or self._stopping else self._id)
         self._attempt = None
         self._last_work = self._clock.monotonic()
-        if fresh:
+        if fresh and not self._stopping:
             self._start_runner()
         if row:
             self._begin(row)
@@ -1361,45 +1370,35 @@ class Worker:
             raise
         except Exception as error:
             told_why = "its outcome could not be stored: %s" % error
-        attempt.trace, attempt.report = None, None
-        return self._record_once(
-            attempt, Outcome("fail", error_type="StorageError", error_message=told_why), None
-        )
+        attempt.forget_what_it_said()
+        outcome = Outcome("fail", error_type="StorageError", error_message=told_why)
+        return self._record_once(attempt, outcome, None)
 
     def _record_once(self, attempt, outcome, claim_for):
+        task_id, claim = attempt.row["id"], attempt.row["claim"]
         with self._database.transaction(durable=False) as transaction:
             now = self._clock.now()
             if outcome.kind == "unknown_function":
-                self._record_unknown(transaction, attempt, now)
+                self._record_unknown(transaction, attempt.row, now)
             else:
-                self._write_ending(transaction, attempt)
-                self._queue.claims.end(transaction, attempt.id, attempt.claim, outcome, now)
+                attempt.write_ending(transaction)
+                self._queue.claims.end(transaction, task_id, claim, outcome, now)
             row = claim_for and self._queue.claims.claim(transaction, claim_for, now)
             if not row:
                 self._set_state(transaction, "idle" if not self._stopping else "stopping")
             return row
 
-    def _write_ending(self, transaction, attempt):
-        if not (attempt.log or attempt.report or attempt.trace):
-            return
-        if self._queue.claims.cancel_asked(transaction, attempt.id, attempt.claim) is None:
-            return
-        self._write_log(transaction, attempt, final=True)
-        if attempt.trace:
-            for start, text in attempt.log.cut(attempt.trace):
-                Logs.append(transaction, attempt.id, attempt.row["attempts"], start, text)
-
-    def _record_unknown(self, transaction, attempt, now):
+    def _record_unknown(self, transaction, task, now):
         """A function that is missing: wait for it for a while, then fail."""
         claims, reason = self._queue.claims, "unknown_function"
-        first = claims.first_put_back(transaction, attempt.id, reason)
+        first = claims.first_put_back(transaction, task["id"], reason)
         if first is not None and now - first > jobqueue.UNKNOWN_FUNCTION_SECONDS:
-            message = "tasks.py does not declare %s" % attempt.row["function"]
-            claims.end(transaction, attempt.id, attempt.claim,
-                       Outcome(reason, error_type="UnknownFunction", error_message=message), now)
+            outcome = Outcome(reason, error_type="UnknownFunction",
+                              error_message="tasks.py does not declare %s" % task["function"])
+            claims.end(transaction, task["id"], task["claim"], outcome, now)
         else:
-            claims.put_back_until(transaction, attempt.id, attempt.claim,
-                                  now + jobqueue.UNKNOWN_FUNCTION_RETRY_SECONDS, reason, now)
+            again = now + jobqueue.UNKNOWN_FUNCTION_RETRY_SECONDS
+            claims.put_back_until(transaction, task["id"], task["claim"], again, reason, now)
 
     def _say(self, text):
         if self._verbose:
