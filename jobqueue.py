@@ -1166,6 +1166,7 @@ class Settings:
 
     def __init__(self, database, flags=None, environment=os.environ):
         self._database = database
+        self._known = (0.0, None)       # until, {name: value}
         self._fixed = {}
         for name, setting in SETTINGS.items():
             text = environment.get("JOBQUEUE_" + name.upper())
@@ -1175,16 +1176,18 @@ class Settings:
             self._fixed[name] = ("flag", SETTINGS[name].check(value))
 
     def get(self, name, source=None):
-        """The value in force, read through `source` (a transaction) or the database."""
+        """The value in force: exact through `source` (a transaction), else at most a second old."""
         if name in self._fixed:
             return self._fixed[name][1]
-        text = (source or self._database).value("SELECT value FROM setting WHERE name=?", (name,))
-        return SETTINGS[name].default if text is None else json.loads(text)
+        if source is None or source is self._database:
+            return self._table().get(name, SETTINGS[name].default)
+        value = recall(source, name)
+        return SETTINGS[name].default if value is None else value
 
     def describe(self):
         """All settings as the page shows them."""
-        rows = self._database.all("SELECT name, value FROM setting")
-        table = {row["name"]: json.loads(row["value"]) for row in rows}
+        self._known = (0.0, None)
+        table = self._table()
         return [self._describe_one(setting, table) for setting in SETTINGS.values()]
 
     def change(self, values):
@@ -1200,6 +1203,15 @@ class Settings:
         with self._database.transaction() as transaction:
             for name, value in checked.items():
                 remember(transaction, name, value)
+        self._known = (0.0, None)
+
+    def _table(self):
+        now = self._database.clock.monotonic()
+        if self._known[0] < now:
+            rows = self._database.all("SELECT name, value FROM setting WHERE name NOT LIKE '.%'")
+            self._known = (now + CACHE_SECONDS,
+                           {row["name"]: json.loads(row["value"]) for row in rows})
+        return self._known[1]
 
     def _check(self, name, value):
         if name not in SETTINGS:
@@ -1323,6 +1335,13 @@ def _number(low, high, kind="number"):
     return {"type": kind, "minimum": low, "maximum": high}
 
 
+def is_number(value):
+    """True for numbers that every reader of JSON reads alike."""
+    return (isinstance(value, (int, float)) and not isinstance(value, bool)
+            and (-INTEGER_MAX <= value <= INTEGER_MAX or
+                 isinstance(value, float) and math.isfinite(value)))
+
+
 # What can be said about each task of a function: schema and default.
 TASK_OPTIONS = {
     "queue": (
@@ -1342,9 +1361,8 @@ TYPE_WORDS = {"string": "a text", "integer": "a whole number", "number": "a numb
               "boolean": "true or false", "array": "a list", "object": "an object", "null": "empty"}
 TYPE_CHECKS = {
     "string": lambda value: isinstance(value, str),
-    "integer": lambda value: (isinstance(value, int) and not isinstance(value, bool)
-                              or isinstance(value, float) and value.is_integer()),
-    "number": lambda value: isinstance(value, (int, float)) and not isinstance(value, bool),
+    "integer": lambda value: is_number(value) and value == int(value),
+    "number": lambda value: is_number(value),
     "boolean": lambda value: isinstance(value, bool),
     "array": lambda value: isinstance(value, list),
     "object": lambda value: isinstance(value, dict),
@@ -1361,7 +1379,8 @@ def is_plain(schema, value):
     """True if the type alone decides and is right: the common case, quickly."""
     kind = schema.get("type")
     return (kind.__class__ is str and PLAIN_TYPES.get(kind) is type(value)
-            and schema.keys() <= WORDS_ABOUT)
+            and schema.keys() <= WORDS_ABOUT
+            and (kind in ("string", "boolean") or -INTEGER_MAX <= value <= INTEGER_MAX))
 
 
 def _wrong(field, message):
@@ -3015,10 +3034,10 @@ class Accounts:
 
     # Tokens
 
-    def tokens(self, person):
-        """One's own tokens, without what is secret of them."""
+    def tokens(self, user_id):
+        """A user's tokens, without what is secret of them."""
         return [self._token_json(row) for row in self._database.all(
-            "SELECT * FROM token WHERE user_id=? ORDER BY id", (person.id,))]
+            "SELECT * FROM token WHERE user_id=? ORDER BY id", (user_id,))]
 
     def add_token(self, user_id, name, scope="user"):
         """A new token; its text is in the answer and nowhere else."""
@@ -4096,7 +4115,7 @@ def delete_user(app, request, name):
 
 def get_tokens(app, request):
     """One's own API tokens."""
-    return json_answer({"tokens": app.queue.accounts.tokens(request.person)})
+    return json_answer({"tokens": app.queue.accounts.tokens(request.person.id)})
 
 
 def post_tokens(app, request):
@@ -4864,6 +4883,8 @@ def cmd_serve(queue, options):
     except OSError as error:
         raise SetupError("Port %d on %s cannot be used: %s. Choose another with --port."
                          % (options.port, options.host, error.strerror)) from None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: server.stop())
     host, port = server.address
     address = "http://%s:%d/" % ("[%s]" % host if ":" in host else host, port)
     if queue.accounts.has_admin():
@@ -4874,8 +4895,6 @@ def cmd_serve(queue, options):
             "Open this link to make the first admin; it works once, for an hour:\n\n"
             "    %s#setup=%s\n" % (VERSION, address, address, queue.accounts.setup_code())
         )
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: server.stop())
     threading.Thread(target=_tick_for_ever, args=(queue,), daemon=True).start()
     server.run()
     say("stopped; workers go on until their tasks are done")
@@ -5087,11 +5106,11 @@ def cmd_token(queue, options):
         token = queue.accounts.add_token(row["id"], options.name)
         show(options, token, token["token"])
     elif options.action == "delete":
-        if not (options.name or "").isdigit():
+        if not re.fullmatch("[0-9]{1,15}", options.name or "", re.ASCII):
             raise field_error("ID", "must be the number of a token, see: token list")
         queue.accounts.delete_token(row["id"], int(options.name))
     else:
-        tokens = queue.accounts.tokens(row)
+        tokens = queue.accounts.tokens(row["id"])
         show(
             options,
             {"tokens": tokens},
@@ -5131,12 +5150,24 @@ def cmd_check(queue, options):
     return 1 if any(check.verdict == "bad" for check in checks) else 0
 
 
+def whole_number(low, high):
+    """A parser of command line numbers within bounds."""
+    def parse(text):
+        if not re.fullmatch(r"-?[0-9]{1,16}", text, re.ASCII) or not low <= int(text) <= high:
+            raise ValueError(text)
+        return int(text)
+    parse.__name__ = "number from %d to %d" % (low, high)
+    return parse
+
+
+ID_NUMBER = whole_number(1, INTEGER_MAX)
+
 COMMANDS = {
     "serve": (
         cmd_serve,
         [
             (("--host",), {"default": "127.0.0.1", "help": "address to listen on (127.0.0.1)"}),
-            (("--port",), {"type": int, "default": 8000, "help": "port to listen on (8000)"}),
+            (("--port",), {"type": whole_number(0, 65535), "default": 8000, "help": "port to listen on (8000)"}),
         ],
     ),
     "add": (
@@ -5163,18 +5194,18 @@ COMMANDS = {
             (("--function",), {"metavar": "NAME"}),
             (("--queue",), {"metavar": "NAME"}),
             (("--owner",), {"metavar": "USER"}),
-            (("--limit",), {"type": int, "default": PAGE_ROWS, "metavar": "N"}),
+            (("--limit",), {"type": whole_number(1, 1000), "default": PAGE_ROWS, "metavar": "N"}),
         ],
     ),
-    "show": (cmd_show, [(("id",), {"type": int})]),
+    "show": (cmd_show, [(("id",), {"type": ID_NUMBER})]),
     "wait": (
         cmd_wait,
-        [(("id",), {"type": int}), (("--timeout",), {"type": float, "metavar": "SECONDS"})],
+        [(("id",), {"type": ID_NUMBER}), (("--timeout",), {"type": float, "metavar": "SECONDS"})],
     ),
-    "log": (cmd_log, [(("id",), {"type": int}), (("--attempt",), {"type": int, "metavar": "N"})]),
-    "cancel": (cmd_cancel, [(("id",), {"type": int})]),
-    "retry": (cmd_retry, [(("id",), {"type": int})]),
-    "delete": (cmd_delete, [(("id",), {"type": int})]),
+    "log": (cmd_log, [(("id",), {"type": ID_NUMBER}), (("--attempt",), {"type": ID_NUMBER, "metavar": "N"})]),
+    "cancel": (cmd_cancel, [(("id",), {"type": ID_NUMBER})]),
+    "retry": (cmd_retry, [(("id",), {"type": ID_NUMBER})]),
+    "delete": (cmd_delete, [(("id",), {"type": ID_NUMBER})]),
     "settings": (cmd_settings, [(("name",), {"nargs": "?"}), (("value",), {"nargs": "?"})]),
     "user": (
         cmd_user,
@@ -5252,11 +5283,13 @@ def main(arguments=None):
     except JobQueueError as error:
         complain(error.detail)
         return error.exit_code
+    except (OSError, ValueError, OverflowError, sqlite3.Error) as error:
+        if isinstance(error, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        complain("%s: %s" % (type(error).__name__, error))
+        return 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 1
 
 
 if __name__ == "__main__":

@@ -107,6 +107,8 @@ def declare_samples():
 # typing and inspect are imported where they are used: the worker itself needs neither.
 
 NOTHING = object()                      # no default, no type hint
+# What texts that are an argument of a program by themselves must be like.
+NO_OPTION = {"pattern": "(?s)(?!-).*", "patternMessage": 'must not begin with "-"'}
 
 SIMPLE_TYPES = {str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "number"},
                 bool: {"type": "boolean"}, list: {"type": "array"}, tuple: {"type": "array"},
@@ -295,9 +297,9 @@ class Parameters:
                 schema = make_nullable(schema)
         if jobqueue.SECRET_NAME.search(name) and "string" in schema.get("type", ()):
             schema["format"] = "password"
-        if self.function.kind == "command" and schema.get("type") == "string" \
-                and stands_alone(self.function.target, name):
-            schema.update(pattern="(?s)(?!-).*", patternMessage='must not begin with "-"')
+        if self.function.kind == "command" and stands_alone(self.function.target, name):
+            for part in (schema, schema.get("items", {})):
+                part.update(NO_OPTION)
         if text:
             schema["description"] = text
         return schema

@@ -1,0 +1,914 @@
+#!/usr/bin/env python3
+"""Benchmark: what jobqueue does, beside raw SQLite and its nearest relatives in the same run.
+
+    python3 tests/bench.py                  everything, about six minutes
+    python3 tests/bench.py --quick          smaller numbers, about two minutes
+    python3 tests/bench.py --only drain     one part: see PARTS at the end
+
+Absolute figures depend on the machine and on what else it does; the ratios are what counts, so
+each of ours stands beside an anchor measured in turn with it. huey and litequeue are anchors
+where they are installed (litequeue needs Python 3.12).
+
+Contents
+    Constants   sizes, and what is wanted
+    Figures     rows of the table, and measuring in turns
+    Sites       fresh installations, workers, processes
+    Raw         the same work in bare sqlite3
+    Relatives   the same work in huey and litequeue
+    Hammer      many keep-alive connections
+    Parts       what is measured
+    Entry       the command line
+"""
+import argparse
+import collections
+import contextlib
+import importlib.util
+import json
+import os
+import random
+import secrets
+import selectors
+import shutil
+import socket
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from load_test import Browser, LIST_PATH, Site, end_process, percentile
+
+
+# Constants -------------------------------------------------------------------
+
+Sizes = collections.namedtuple(
+    "Sizes", "adds bulk drain pickups colds finished few many claims hammer_seconds rounds")
+FULL = Sizes(adds=600, bulk=10_000, drain=5_000, pickups=30, colds=7, finished=20_000,
+             few=1_000, many=1_000_000, claims=300, hammer_seconds=3.0, rounds=5)
+QUICK = Sizes(adds=200, bulk=10_000, drain=2_000, pickups=10, colds=3, finished=4_000,
+              few=1_000, many=100_000, claims=100, hammer_seconds=1.0, rounds=3)
+
+CONNECTIONS = (1, 10, 50)
+COMMITS_PER_SECOND = 20             # while the list changes
+PATIENCE_SECONDS = 300.0
+
+TASKS_TEXT = '''\
+import time
+
+from jobqueue import task
+
+
+@task
+def nothing(value: int = 0):
+    """Do nothing."""
+
+
+@task
+def moment() -> float:
+    """Say when it began."""
+    return time.time()
+'''
+
+HUEY_TEXT = '''\
+import os
+import time
+
+from huey import SqliteHuey
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+huey = SqliteHuey("bench", filename=os.path.join(FOLDER, "huey.db"))
+ledger = os.open(os.path.join(FOLDER, "ledger"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+
+@huey.task()
+def nothing(value=0):
+    os.write(ledger, b"%.6f\\n" % time.time())
+
+
+@huey.task()
+def moment():
+    return time.time()
+'''
+
+LITEQUEUE_TEXT = '''\
+import os
+import time
+
+from litequeue import LiteQueue
+
+queue = LiteQueue("litequeue.db")
+ledger = os.open("ledger", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+while True:
+    message = queue.pop()
+    if message is None:
+        time.sleep(0.05)
+        continue
+    os.write(ledger, b"%.6f\\n" % time.time())
+    claim = {"claim_id": message.claim_id} if hasattr(message, "claim_id") else {}
+    queue.done(message.message_id, **claim)
+'''
+
+BARE_SERVER_TEXT = '''\
+import http.server
+import json
+import sqlite3
+import sys
+import threading
+
+connection = sqlite3.connect("file:%s?mode=ro" % sys.argv[1], uri=True, check_same_thread=False)
+connection.row_factory = sqlite3.Row
+lock = threading.Lock()
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = 1 << 20
+    disable_nagle_algorithm = True
+
+    def do_GET(self):
+        with lock:
+            rows = connection.execute(
+                "SELECT id, owner_id, queue, function, arguments, status, reason, priority, "
+                "run_at, max_retries, attempts, progress, message, created_at, started_at, "
+                "finished_at FROM task ORDER BY id DESC LIMIT 50").fetchall()
+        body = json.dumps([dict(row) for row in rows]).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+class Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 128
+
+    def handle_error(self, *_):
+        pass
+
+
+server = Server(("127.0.0.1", 0), Handler)
+print("http://127.0.0.1:%d/" % server.server_address[1], flush=True)
+server.serve_forever()
+'''
+
+COMMITTER_TEXT = '''\
+import sqlite3
+import sys
+import time
+
+connection = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=30)
+connection.execute("PRAGMA wal_autocheckpoint=0")
+connection.execute("PRAGMA synchronous=NORMAL")
+while True:
+    connection.execute("UPDATE task SET message=? WHERE id=1", (str(time.time()),))
+    time.sleep(1 / float(sys.argv[2]))
+'''
+
+
+# Figures ---------------------------------------------------------------------
+
+def amount(value, unit):
+    """A figure with its unit, in as many digits as make sense."""
+    if value is None:
+        return "-"
+    if unit == "/s":
+        return format(value, ",.0f") + unit
+    return ("%.0f %s" if value >= 100 else "%.3g %s") % (value, unit)
+
+
+class Goal:
+    """What a figure should be: `ours` or the `ratio` to the anchor, at least or at most."""
+
+    def __init__(self, what, sign, value, unit=""):
+        self._what = what
+        self._sign = sign
+        self._value = value
+        self._unit = unit
+
+    def is_met(self, ours, ratio):
+        """True if the figure is good enough."""
+        value = ours if self._what == "ours" else ratio
+        return value >= self._value if self._sign == ">=" else value <= self._value
+
+    def __str__(self):
+        if self._what == "ours":
+            return "%s %s" % (self._sign, amount(self._value, self._unit))
+        return "%s %gx" % (self._sign, self._value)
+
+
+Figure = collections.namedtuple("Figure", "what ours unit anchor_name anchor goal",
+                                defaults=("", None, None))
+
+
+def cells(figure):
+    """A Figure as the texts of its row."""
+    ratio = figure.ours / figure.anchor if figure.anchor else None
+    verdict = ""
+    if figure.goal:
+        met = figure.goal.is_met(figure.ours, ratio)
+        verdict = "%s: %s" % (figure.goal, "yes" if met else "NO")
+    anchor = "%s: %s" % (figure.anchor_name, amount(figure.anchor, figure.unit))
+    return [figure.what, amount(figure.ours, figure.unit), anchor if figure.anchor else "-",
+            "%.2f" % ratio if ratio else "-", verdict]
+
+
+def table(figures):
+    """All figures in columns."""
+    rows = [["what", "ours", "anchor", "ratio", "wanted"]] + [cells(one) for one in figures]
+    widths = [max(len(row[place]) for row in rows) for place in range(5)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
+                     for row in rows)
+
+
+def in_turns(rounds, actions):
+    """The median of what each action returns; they take turns, so that noise meets all alike."""
+    results = {name: [] for name in actions}
+    for _ in range(rounds):
+        for name, action in actions.items():
+            results[name].append(action())
+    return {name: statistics.median(values) for name, values in results.items()}
+
+
+def rate(count, action):
+    """How many a second, if `action` does `count` of them."""
+    began = time.perf_counter()
+    action()
+    return count / (time.perf_counter() - began)
+
+
+def wait_until(condition, what, pause=0.02):
+    """Wait for something that must come true."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > until:
+            raise SystemExit("bench: %s took longer than %d s" % (what, PATIENCE_SECONDS))
+        time.sleep(pause)
+
+
+# Sites -----------------------------------------------------------------------
+
+class BenchSite(Site):
+    """An installation that is used from Python, with workers at the same niceness as all else."""
+
+    def __init__(self):
+        super().__init__(TASKS_TEXT)
+        self.queue = None
+        self._services = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end_services()
+        self.close()
+        self.stop()
+        self.remove()
+
+    def open(self, workers):
+        """Make the data folder with an admin; returns the JobQueue."""
+        spec = importlib.util.spec_from_file_location("jobqueue", self.folder / "jobqueue.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        self.queue = module.JobQueue(self.data, environment={})
+        self.queue.accounts.add_user("admin", secrets.token_urlsafe(12), "admin")
+        self.queue.settings.change({"NbMaxWorker": workers, "nice": 0})
+        return self.queue
+
+    def close(self):
+        """Close the JobQueue."""
+        if self.queue:
+            self.queue.close()
+        self.queue = None
+
+    def start_services(self, count):
+        """Start workers that stay, and wait until all have run something."""
+        self._services = [subprocess.Popen(
+            [sys.executable, "worker.py", "--service", "--data", str(self.data)],
+            cwd=self.folder, stdin=subprocess.DEVNULL) for _ in range(count)]
+        wait_until(lambda: self.number("SELECT count(*) FROM worker WHERE state='idle'") == count,
+                   "starting workers")
+        time.sleep(1 + 0.15 * count)    # for their runners
+        self.queue.enqueue_many("nothing", [{}] * count * 5)
+        self.wait_for_tasks()
+
+    def end_services(self):
+        """End those workers."""
+        for process in self._services:
+            process.terminate()
+        for process in self._services:
+            end_process(process)
+        self._services = []
+
+    def pause(self, paused):
+        """Pause or resume the queue."""
+        self.execute("UPDATE queue SET paused=%d" % paused)
+
+    def wait_for_tasks(self):
+        """Wait until nothing is pending or running."""
+        wait_until(lambda: not self.number("SELECT count(*) FROM task WHERE status IN (0, 1)"),
+                   "running all tasks", 0.1)
+
+    def number(self, statement):
+        """One number from the database."""
+        return self.execute(statement)[0][0]
+
+    def execute(self, *statement):
+        """Rows of one statement on a connection of its own."""
+        connection = sqlite3.connect(self.database, isolation_level=None, timeout=30)
+        try:
+            connection.execute("PRAGMA wal_autocheckpoint=0")
+            return connection.execute(*statement).fetchall()
+        finally:
+            connection.close()
+
+    def bytes_at_rest(self):
+        """`bytes_used` once all tasks are done and no worker is left."""
+        self.wait_for_tasks()
+        limit = self.queue.settings.get("NbMaxWorker")
+        self.queue.settings.change({"NbMaxWorker": 0})
+        wait_until(lambda: not self.number("SELECT count(*) FROM worker"), "ending workers")
+        self.queue.settings.change({"NbMaxWorker": limit})
+        return self.bytes_used()
+
+    def bytes_used(self):
+        """The size of the database file once its log is copied back."""
+        busy = self.execute("PRAGMA wal_checkpoint(TRUNCATE)")[0][0]
+        if busy:
+            raise SystemExit("bench: somebody still holds the database")
+        return self.database.stat().st_size
+
+
+def finished_rows(count):
+    """What differs between finished tasks."""
+    start = time.time() - count
+    for number in range(1, count + 1):
+        status = {0: 3, 1: 4}.get(number % 50, 2)
+        at = start + number
+        yield ('{"value":%d}' % number, status, number, "%032x" % number, at, at + 0.1, at + 0.2)
+
+
+def fill(database, count):
+    """Insert finished tasks by SQL, in one transaction."""
+    connection = sqlite3.connect(database, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("DELETE FROM task")
+    connection.executemany(
+        "INSERT INTO task (owner_id, queue, function, arguments, status, priority, turn, "
+        "max_retries, retries_left, retry_delay, retry_backoff, timeout, on_crash, attempts, "
+        "claim, worker_id, result, created_at, started_at, finished_at) VALUES "
+        "(1, 'default', 'nothing', ?, ?, 0, ?, 0, 0, 60, 2, 3600, 'retry', 1, ?, 1, 'null', "
+        "?, ?, ?)", finished_rows(count))
+    connection.execute("COMMIT")
+    connection.close()
+
+
+class Library:
+    """Sites with many finished tasks, made when first asked for."""
+
+    def __init__(self, stack):
+        self._stack = stack
+        self._sites = {}
+
+    def site(self, count):
+        """A stopped site with `count` finished tasks."""
+        if count not in self._sites:
+            site = self._stack.enter_context(BenchSite())
+            site.open(workers=0).enqueue("nothing")
+            fill(site.database, count)
+            site.bytes_used()
+            self._sites[count] = site
+        return self._sites[count]
+
+
+@contextlib.contextmanager
+def temporary_folder():
+    """A folder that is removed in the end."""
+    folder = Path(tempfile.mkdtemp(prefix="jobqueue-bench-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def running(command, **details):
+    """A process that is ended in the end."""
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, **details)
+    try:
+        yield process
+    finally:
+        end_process(process)
+
+
+def pss_megabytes(pid):
+    """The memory of a process, shared pages divided among those who share them."""
+    for line in Path("/proc/%d/smaps_rollup" % pid).read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) / 1024
+    return None
+
+
+def children(pid):
+    """The processes that a process started."""
+    return [int(word) for path in Path("/proc/%d/task" % pid).glob("*/children")
+            for word in path.read_text().split()]
+
+
+# Raw -------------------------------------------------------------------------
+
+class RawQueue:
+    """The least that a durable queue in SQLite does."""
+
+    def __init__(self, folder):
+        self._connection = sqlite3.connect(folder / "raw.db", isolation_level=None)
+        self._connection.execute("PRAGMA journal_mode=WAL")
+        self._connection.execute("PRAGMA synchronous=FULL")
+        self._connection.execute("CREATE TABLE job (id INTEGER PRIMARY KEY, status INTEGER, "
+                                 "priority INTEGER, data TEXT, created_at REAL, claim TEXT)")
+        self._connection.execute("CREATE INDEX job_claim ON job (status, priority, id)")
+
+    def add(self, count):
+        """Add jobs, a transaction each."""
+        for number in range(count):
+            self._insert([number])
+
+    def add_many(self, count):
+        """Add jobs in one transaction."""
+        self._insert(range(count))
+
+    def drain(self):
+        """Claim and finish all, finishing one and claiming the next in one transaction."""
+        self._connection.execute("PRAGMA synchronous=NORMAL")
+        ended = None
+        while True:
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute("UPDATE job SET status=2 WHERE id=? AND status=1", (ended,))
+            row = self._connection.execute("SELECT id FROM job WHERE status=0 "
+                                           "ORDER BY priority, id LIMIT 1").fetchone()
+            if row:
+                self._connection.execute("UPDATE job SET status=1, claim=? WHERE id=? AND status=0",
+                                         (secrets.token_hex(16), row[0]))
+            self._connection.execute("COMMIT")
+            if not row:
+                return
+            ended = row[0]
+
+    def _insert(self, numbers):
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.executemany(
+            "INSERT INTO job (status, priority, data, created_at) VALUES (0, 0, ?, ?)",
+            [('{"value":%d}' % number, time.time()) for number in numbers])
+        self._connection.execute("COMMIT")
+
+
+# Relatives -------------------------------------------------------------------
+
+def is_installed(name):
+    """True if a relative can be measured here."""
+    return importlib.util.find_spec(name) is not None
+
+
+def load_huey(folder):
+    """The module with huey's functions, in its own folder."""
+    path = folder / "huey_bench.py"
+    path.write_text(HUEY_TEXT, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("huey_bench", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def huey_consumer(folder, workers):
+    """huey's workers, as a process that is ended in the end."""
+    return running([sys.executable, "-m", "huey.bin.huey_consumer", "huey_bench.huey",
+                    "-w", str(workers), "-k", "process", "-q"], cwd=folder,
+                   stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(folder)})
+
+
+def rate_of_ledger(path, count):
+    """Lines a second, once there are `count`."""
+    wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") >= count,
+               "a relative's tasks", 0.2)
+    times = sorted(map(float, path.read_text().split()))
+    return (count - 1) / (times[-1] - times[0])
+
+
+def drain_huey(count, workers):
+    """Tasks a second from the first start to the last."""
+    with temporary_folder() as folder:
+        module = load_huey(folder)
+        for number in range(count):
+            module.nothing(number)
+        with huey_consumer(folder, workers):
+            return rate_of_ledger(folder / "ledger", count)
+
+
+def drain_litequeue(count, workers):
+    """Tasks a second from the first start to the last."""
+    from litequeue import LiteQueue
+    with temporary_folder() as folder, contextlib.ExitStack() as stack:
+        queue = LiteQueue(folder / "litequeue.db")
+        for number in range(count):
+            queue.put('{"value":%d}' % number)
+        queue.close()
+        for _ in range(workers):
+            stack.enter_context(running([sys.executable, "-c", LITEQUEUE_TEXT], cwd=folder))
+        return rate_of_ledger(folder / "ledger", count)
+
+
+def relatives_draining(count, workers):
+    """What draining means to those that are installed."""
+    drains = {"huey": drain_huey, "litequeue": drain_litequeue}
+    return {name: lambda drain=drain: drain(count, workers)
+            for name, drain in drains.items() if is_installed(name)}
+
+
+# Hammer ----------------------------------------------------------------------
+
+def content_length(head):
+    """The length of the body that follows."""
+    return int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+
+
+class Hammer:
+    """Asks for the same again and again over many connections, from a process of its own."""
+
+    def __init__(self, host, port, connections, seconds, request):
+        self._request = request
+        self._until = time.perf_counter() + seconds
+        self._selector = selectors.DefaultSelector()
+        self._waits = []
+        for _ in range(connections):
+            link = socket.create_connection((host, port))
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._selector.register(link, selectors.EVENT_READ, [0.0, b""])
+
+    def run(self):
+        """Requests a second, p50 and p95 in seconds."""
+        began = time.perf_counter()
+        for key in list(self._selector.get_map().values()):
+            self._ask(key.fileobj, key.data)
+        while time.perf_counter() < self._until:
+            for key, _ in self._selector.select(1.0):
+                self._hear(key.fileobj, key.data)
+        seconds = time.perf_counter() - began
+        return [len(self._waits) / seconds, percentile(self._waits, 0.5),
+                percentile(self._waits, 0.95)]
+
+    def _ask(self, link, state):
+        state[:] = [time.perf_counter(), b""]
+        link.sendall(self._request)
+
+    def _hear(self, link, state):
+        state[1] += link.recv(262144)
+        head, found, body = state[1].partition(b"\r\n\r\n")
+        if not found or len(body) < content_length(head):
+            return
+        if not head.startswith(b"HTTP/1.1 200"):
+            raise SystemExit("bench: the server answered %r" % head[:200])
+        self._waits.append(time.perf_counter() - state[0])
+        self._ask(link, state)
+
+
+def hammer(server, path, cookie, connections, seconds):
+    """(requests a second, p50, p95) of a server."""
+    address = urlsplit(server)
+    request = "GET /%s HTTP/1.1\r\nHost: %s\r\n%s\r\n" % (
+        path, address.netloc, "Cookie: %s\r\n" % cookie if cookie else "")
+    answer = subprocess.run(
+        [sys.executable, __file__, "--hammer", address.hostname, str(address.port),
+         str(connections), str(seconds)], input=request.encode("ascii"), stdout=subprocess.PIPE,
+        check=True)
+    return json.loads(answer.stdout)
+
+
+def run_hammer(words):
+    """The other side of `hammer`, in its own process."""
+    host, port, connections, seconds = words
+    request = sys.stdin.buffer.read()
+    print(json.dumps(Hammer(host, int(port), int(connections), float(seconds), request).run()))
+
+
+# Parts -----------------------------------------------------------------------
+#
+# Each takes (sizes, library) and yields Figures.
+
+def relatives_adding(folder, count):
+    """What adding means to those that are installed."""
+    actions = {}
+    if is_installed("huey"):
+        nothing = load_huey(folder).nothing
+        actions["huey"] = lambda: [nothing(number) for number in range(count)]
+    if is_installed("litequeue"):
+        from litequeue import LiteQueue
+        queue = LiteQueue(folder / "litequeue.db")
+        actions["litequeue (not durable)"] = lambda: [
+            queue.put('{"value":%d}' % number) for number in range(count)]
+    return actions
+
+
+def measure_adds(sizes, _):
+    """Adding, one by one and in bulk, through the Python interface."""
+    with BenchSite() as site, temporary_folder() as folder:
+        queue, raw = site.open(workers=0), RawQueue(folder)
+        queue.enqueue("nothing")
+        actions = {
+            "ours": lambda: [queue.enqueue("nothing", {"value": number})
+                             for number in range(sizes.adds)],
+            "raw": lambda: raw.add(sizes.adds), **relatives_adding(folder, sizes.adds)}
+        rates = in_turns(sizes.rounds, {name: lambda action=action: rate(sizes.adds, action)
+                                        for name, action in actions.items()})
+        goals = {"huey": Goal("ratio", ">=", 1)}
+        for name, anchor in rates.items():
+            if name != "ours":
+                yield Figure("add one by one, durable", rates["ours"], "/s", name, anchor,
+                             goals.get(name))
+        many = [{"value": number} for number in range(sizes.bulk)]
+        rates = in_turns(sizes.rounds, {
+            "ours": lambda: rate(sizes.bulk, lambda: queue.enqueue_many("nothing", many)),
+            "raw": lambda: rate(sizes.bulk, lambda: raw.add_many(sizes.bulk))})
+        yield Figure("add in bulk, 10,000 at once", rates["ours"], "/s", "raw", rates["raw"],
+                     Goal("ours", ">=", 50_000, "/s"))
+
+
+def drain_ours(count, workers):
+    """Tasks a second from the first start to the last success, as the activity has it."""
+    with BenchSite() as site:
+        queue = site.open(workers)
+        site.start_services(workers)
+        site.pause(True)
+        first = queue.enqueue_many("nothing", [{"value": number} for number in range(count)])[0]
+        site.pause(False)
+        site.wait_for_tasks()
+        (began, ended, ran), = site.execute(
+            "SELECT min(at), max(at), sum(event='succeeded') FROM activity "
+            "WHERE event IN ('started', 'succeeded') AND task_id>=?", (first,))
+        if ran != count:
+            raise SystemExit("bench: %d of %d tasks succeeded" % (ran, count))
+        return count / (ended - began)
+
+
+def drain_raw(count):
+    """The same in bare SQLite, by one process."""
+    with temporary_folder() as folder:
+        raw = RawQueue(folder)
+        raw.add_many(count)
+        return rate(count, raw.drain)
+
+
+def measure_drain(sizes, _):
+    """Running tasks that do nothing, with workers that are up."""
+    goals = {("huey", 2): Goal("ratio", ">=", 3), ("litequeue", 2): Goal("ratio", ">=", 2)}
+    for workers in (2, 20):
+        rates = in_turns(3, {
+            "ours": lambda workers=workers: drain_ours(sizes.drain, workers),
+            "raw, one process": lambda: drain_raw(sizes.drain),
+            **relatives_draining(sizes.drain, workers)})
+        for name, anchor in rates.items():
+            if name != "ours":
+                yield Figure("drain with %d workers" % workers, rates["ours"], "/s", name, anchor,
+                             goals.get((name, workers)))
+
+
+def pickups(count, ask):
+    """Milliseconds until a function began that says when it did."""
+    waits = []
+    for _ in range(count):
+        time.sleep(random.uniform(0.2, 0.8))
+        began = time.time()
+        waits.append((ask() - began) * 1000)
+    return waits
+
+
+def measure_pickup(sizes, _):
+    """From the call that adds a task to its first line, after a pause."""
+    with BenchSite() as site:
+        queue = site.open(workers=1)
+        site.start_services(1)
+        ours = pickups(sizes.pickups, lambda: queue.enqueue("moment").wait().result)
+    anchors = []
+    if is_installed("huey"):
+        with temporary_folder() as folder:
+            module = load_huey(folder)
+            with huey_consumer(folder, 1):
+                module.moment()(blocking=True, timeout=PATIENCE_SECONDS)
+                anchors = pickups(sizes.pickups, lambda: module.moment()(blocking=True))
+    for share, goal in ((0.5, Goal("ours", "<=", 5, "ms")), (0.95, None)):
+        yield Figure("pick-up when idle, p%d" % (share * 100), percentile(ours, share), "ms",
+                     "huey", percentile(anchors, share) if anchors else None, goal)
+
+
+def python_start():
+    """Milliseconds that a bare interpreter takes."""
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+    return (time.perf_counter() - began) * 1000
+
+
+def huey_cold_start():
+    """Milliseconds from starting huey's consumer to the start of the first task."""
+    with temporary_folder() as folder:
+        load_huey(folder).nothing()
+        began = time.time()
+        with huey_consumer(folder, 1):
+            ledger = folder / "ledger"
+            wait_until(lambda: ledger.read_bytes().endswith(b"\n"), "huey's start", 0.005)
+            return (float(ledger.read_text()) - began) * 1000
+
+
+def cold_start(site, admin):
+    """Milliseconds from the request to the result with no worker up."""
+    admin.send("PATCH", "api/settings", {"NbMaxWorker": 0, "nice": 0}).expect(200)
+    wait_until(lambda: not site.number("SELECT count(*) FROM worker"), "ending workers")
+    admin.send("PATCH", "api/settings", {"NbMaxWorker": 2}).expect(200)
+    began = time.perf_counter()
+    path = "api/tasks/%d" % admin.send(
+        "POST", "api/tasks", {"function": "nothing"}).expect(201)["id"]
+    wait_until(lambda: admin.send("GET", path).expect(200)["status"] == "succeeded",
+               "a cold start", 0.005)
+    return (time.perf_counter() - began) * 1000
+
+
+def measure_cold(sizes, _):
+    """From adding over HTTP to the result while no worker runs."""
+    with BenchSite() as site:
+        site.start()
+        admin = site.set_up()
+        admin.send("GET", "api/functions").expect(200)
+        actions = {"ours": lambda: cold_start(site, admin), "python": python_start}
+        if is_installed("huey"):
+            actions["huey"] = huey_cold_start
+        medians = in_turns(sizes.colds, actions)
+        site.stop(admin)
+        for name in ("python", "huey"):
+            if name in medians:
+                label = "python3 -c pass" if name == "python" else "huey consumer"
+                yield Figure("cold start to result", medians["ours"], "ms", label, medians[name])
+
+
+def bare_python():
+    """(name, memory) of an interpreter that only imported what everything here needs."""
+    code = "import json, sqlite3, time; print(flush=True); time.sleep(60)"
+    with running([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        return "python3 with json, sqlite3", pss_megabytes(process.pid)
+
+
+def measure_memory(*_):
+    """Memory of server, worker and runner after some use."""
+    with BenchSite() as site:
+        site.start()
+        admin = site.set_up()
+        for _ in range(20):
+            admin.send("POST", "api/tasks", {"function": "nothing"}).expect(201)
+            admin.send("GET", LIST_PATH).expect(200)
+        site.wait_for_tasks()
+        admin.send("PATCH", "api/settings", {"NbMaxWorker": 1}).expect(200)
+        wait_until(lambda: len(site.worker_pids()) == 1, "ending all workers but one")
+        worker = site.worker_pids()[0]
+        parts = [pss_megabytes(worker), sum(map(pss_megabytes, children(worker)))]
+        yield Figure("memory of the server", pss_megabytes(site.process.pid), "MB", *bare_python(),
+                     Goal("ours", "<=", 25, "MB"))
+        yield Figure("memory of a worker", parts[0], "MB")
+        yield Figure("memory of a runner", parts[1], "MB")
+        yield Figure("memory of worker and runner", sum(parts), "MB", *bare_python(),
+                     Goal("ours", "<=", 25, "MB"))
+        site.stop(admin)
+
+
+def measure_disk(sizes, _):
+    """Bytes that a finished small task takes in the database, its history included."""
+    with BenchSite() as site:
+        queue = site.open(workers=2)
+        queue.enqueue("nothing")
+        before = site.bytes_at_rest()
+        for _ in range(sizes.finished // 2000):
+            queue.enqueue_many("nothing", [{"value": number} for number in range(2000)])
+        used = site.bytes_at_rest() - before
+        yield Figure("a finished task on disk", used / sizes.finished, "bytes",
+                     goal=Goal("ours", "<=", 800, "bytes"))
+
+
+def claim_cost(site, count):
+    """Median microseconds of one claim, its transaction begun already."""
+    queue, costs = site.queue, []
+    now = time.time()
+    for _ in range(count):
+        with queue.database.transaction(durable=False) as transaction:
+            began = time.perf_counter()
+            row = queue.claims.claim(transaction, 1, now)
+            costs.append(time.perf_counter() - began)
+            transaction.run("UPDATE task SET status=2 WHERE id=?", (row["id"],))
+    return statistics.median(costs) * 1e6
+
+
+def measure_claim(sizes, library):
+    """Claiming a task while few or many finished ones are in the table."""
+    sites = {count: library.site(count) for count in (sizes.few, sizes.many)}
+    for site in sites.values():
+        site.queue.enqueue_many("nothing", [{}] * sizes.claims * sizes.rounds)
+    costs = in_turns(sizes.rounds, {
+        count: lambda site=site: claim_cost(site, sizes.claims) for count, site in sites.items()})
+    yield Figure("claim with %s finished" % format(sizes.many, ","), costs[sizes.many], "us",
+                 "with %s" % format(sizes.few, ","), costs[sizes.few], Goal("ratio", "<=", 1.3))
+
+
+@contextlib.contextmanager
+def list_server(site):
+    """A server on a site from the library; a logged-in Browser of it."""
+    password = secrets.token_urlsafe(12)
+    site.queue.accounts.change_user("admin", password=password)
+    site.start()
+    browser = Browser(site.server)
+    try:
+        yield browser.log_in("admin", password)
+    finally:
+        browser.close()
+        end_process(site.process)
+
+
+@contextlib.contextmanager
+def bare_server(database):
+    """The address of a bare server on a database."""
+    with running([sys.executable, "-c", BARE_SERVER_TEXT, str(database)],
+                 stdout=subprocess.PIPE) as process:
+        yield process.stdout.readline().decode("ascii").strip()
+
+
+def compare_lists(sizes, count, admin, bare, connections, how=""):
+    """Rate and waits of both servers at one number of connections."""
+    runs = [[hammer(*request, connections, sizes.hammer_seconds)
+             for request in ((admin.server, LIST_PATH, admin.cookie), (bare, "", None))]
+            for _ in range(2)]
+    ours, theirs = map(max, zip(*runs))
+    what = "list, %s tasks, %d connections%s" % (format(count, ","), connections, how)
+    goal = Goal("ratio", ">=", 0.7) if connections == 50 and not how else None
+    yield Figure(what, ours[0], "/s", "bare server", theirs[0], goal)
+    yield Figure(what + ", p50", ours[1] * 1000, "ms", "bare server", theirs[1] * 1000)
+    goal = Goal("ours", "<=", 100, "ms") if count == sizes.many else None
+    yield Figure(what + ", p95", ours[2] * 1000, "ms", "bare server", theirs[2] * 1000, goal)
+
+
+def measure_list(sizes, library):
+    """The page's list over HTTP, beside a bare server that does one query."""
+    for count in (sizes.few, sizes.many):
+        site = library.site(count)
+        with list_server(site) as admin, bare_server(site.database) as bare:
+            for connections in CONNECTIONS:
+                yield from compare_lists(sizes, count, admin, bare, connections)
+            with running([sys.executable, "-c", COMMITTER_TEXT, str(site.database),
+                          str(COMMITS_PER_SECOND)]):
+                yield from compare_lists(sizes, count, admin, bare, 50, ", changing")
+
+
+PARTS = {
+    "adds": measure_adds,
+    "drain": measure_drain,
+    "pickup": measure_pickup,
+    "cold": measure_cold,
+    "memory": measure_memory,
+    "disk": measure_disk,
+    "claim": measure_claim,
+    "list": measure_list,
+}
+
+
+# Entry -----------------------------------------------------------------------
+
+def run(names, sizes):
+    """Measure these parts; returns all Figures."""
+    figures = []
+    with contextlib.ExitStack() as stack:
+        library = Library(stack)
+        for name in names:
+            for figure in PARTS[name](sizes, library):
+                print("  ".join(cells(figure)), file=sys.stderr, flush=True)
+                figures.append(figure)
+    return figures
+
+
+def main(arguments=None):
+    """Measure and print the table; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", action="append", choices=PARTS, help="this part; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="smaller numbers")
+    parser.add_argument("--hammer", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.hammer:
+        run_hammer(options.hammer)
+        return 0
+    figures = run(options.only or PARTS, QUICK if options.quick else FULL)
+    print("Python %s, SQLite %s, %d processors\n" % (
+        sys.version.split()[0], sqlite3.sqlite_version, os.cpu_count()))
+    print(table(figures))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
