@@ -47,7 +47,7 @@ import stat
 import sys
 import threading
 import time
-from datetime import date, datetime, time as clock_time, timedelta, timezone
+from datetime import date, datetime, time as clock_time
 from enum import Enum
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote
@@ -1948,6 +1948,7 @@ def judge(task, outcome, now, uniform):
 CLAIMED_COLUMNS = ", ".join("task." + name for name in (
     "id owner_id queue function arguments attempts crashes claim timeout on_crash created_at "
     "run_at").split())
+BATCHED = " AND attempts=0 AND on_crash='retry' AND function=?"
 ENDING_COLUMNS = (
     "id, owner_id, queue, function, priority, turn, run_at, attempts, crashes, claim, "
     "interruptions, max_retries, retries_left, retry_delay, retry_backoff, on_crash, "
@@ -1990,32 +1991,40 @@ class Claims:
                  for lane in lanes(source, SCHEDULED)]
         return min(turns) / 1000 if turns else None
 
-    def claim(self, transaction, worker_id, now):
-        """Take the next task; its row, or None if there is nothing to do here."""
+    def claim(self, transaction, worker_id, now, wanted=1, function=None):
+        """Take the next task, or a batch of up to `wanted` that all run `function`; their rows.
+
+        A batch holds first attempts only, and none that must not be run twice: what did not
+        begin before its worker died counts as crashed like the one that did.
+        """
         self.promote(transaction, now)
+        first = self._claim_one(transaction, worker_id, now)
+        rows = [first] if first else []
+        if first and (first["function"] != function or first["attempts"] > 1
+                      or first["on_crash"] == "fail"):
+            return rows
+        while rows and len(rows) < wanted:
+            row = self._claim_one(transaction, worker_id, now, BATCHED, (function,))
+            if row is None:
+                break
+            rows.append(row)
+        return rows
+
+    def _claim_one(self, transaction, worker_id, now, condition="", values=()):
         queue = self._next_queue(transaction)
         if queue is None:
             return None
-        token = random_token(16)
+        token = random_token()
         monotonic = self._clock.monotonic()
-        claimed = transaction.run(
-            """
+        claimed = transaction.run("""
             UPDATE task SET status=1, claim=?, attempts=attempts+1, worker_id=?, lease_boot=?,
                 lease_monotonic=?, lease_wall=?, started_at=?, reason=NULL, progress=NULL,
                 message=NULL, error_type=NULL, error_message=NULL
             WHERE id=(SELECT id FROM task INDEXED BY task_claim WHERE status=0 AND queue=?
                       ORDER BY priority DESC, turn, id LIMIT 1)
-              AND status=0""",
-            (
-                token,
-                worker_id,
-                self.boot,
-                monotonic + LEASE_SECONDS,
-                now + LEASE_SECONDS,
-                now,
-                queue,
-            ),
-        )
+              AND status=0""" + condition,
+            (token, worker_id, self.boot, monotonic + LEASE_SECONDS, now + LEASE_SECONDS, now, queue,
+             *values))
         if not claimed:
             return None
         row = transaction.one("SELECT %s, user.name AS owner FROM task INDEXED BY task_claim "

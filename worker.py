@@ -40,7 +40,7 @@ from pathlib import Path
 
 import jobqueue
 from jobqueue import (Fail, JobQueue, JobQueueError, Logs, Outcome, RetryAfter, TaskContext,
-                      declared, dump_json, remember, storable)
+                      declared, dump_json, storable)
 
 
 # Constants -------------------------------------------------------------------
@@ -48,7 +48,11 @@ from jobqueue import (Fail, JobQueue, JobQueueError, Logs, Outcome, RetryAfter, 
 LINE_MAX_BYTES = 1 << 20                # one message between worker and runner
 RUNNER_START_SECONDS = 120.0            # big imports
 GRACE_SECONDS = 5.0                     # from TERM to KILL
+DYING_SECONDS = 0.5                     # from the end of the channel to that of the process
 CRON_SECONDS = 50.0
+BATCH_AFTER = 16                        # so many quick ends of a function make batches of it
+BATCH_MAX = 32                          # tasks in a batch
+BATCH_SECONDS = 0.05                    # how late an outcome of a batch may be recorded
 STORE_SECONDS = 1.0                     # how often log and progress reach the database
 LOOK_SECONDS = 1.0                      # how often a running task's cancel flag is looked at
 CHECK_SECONDS = 1.0                     # how often a worker asks itself whether to leave
@@ -347,6 +351,7 @@ def read_functions():
             declare_samples()
         else:
             sys.path.insert(0, str(jobqueue.HOME))
+            sys.dont_write_bytecode = True      # it would hide a change within the same second
             importlib.import_module("tasks")
         functions = [describe(function) for function in declared.values()]
         return {"functions": functions, "error": None, "samples": samples, "files": loaded_files()}
@@ -598,9 +603,9 @@ class Runner:
         try:
             self._send({"claim": self._claim, "outcome": outcome})
         except ValueError:
-            self._send({"claim": self._claim, "outcome": {
-                "kind": "fail", "error_type": "ValueError",
-                "error_message": "the result is larger than %d bytes" % LINE_MAX_BYTES}})
+            outcome.update(kind="fail", result=None, error_type="ValueError",
+                           error_message="the result is larger than %d bytes" % LINE_MAX_BYTES)
+            self._send({"claim": self._claim, "outcome": outcome})
 
     def _print_to(self, descriptor):
         os.dup2(descriptor, 1)
@@ -893,6 +898,7 @@ class Attempt:
         self.ending = None              # kind of outcome if we end it
         self._why = None
         self._killed_at = None
+        self._broken = None             # since when its channel is closed
 
     def begin(self):
         """Hand it over."""
@@ -910,9 +916,9 @@ class Attempt:
         if self.ending is None:
             self.ending, self._why = kind, why
 
-    def watch(self):
-        """Wait for something to happen; the Outcome once it has ended, else None."""
-        self._child.wait(self._seconds_to_wait())
+    def watch(self, seconds):
+        """Wait for something to happen, `seconds` at most; the Outcome once it has ended."""
+        self._child.wait(min(seconds, self._seconds_to_wait()))
         self._take_messages()
         self._log.add(self._child.read_log())
         outcome = None
@@ -928,7 +934,6 @@ class Attempt:
             return
         if self._queue.claims.cancel_asked(transaction, self._id, self._claim) is None:
             return
-        self._log.add(self._child.read_log())
         self._write(transaction, final=True)
         if self._trace:
             for start, text in self._log.cut(self._trace):
@@ -1026,14 +1031,22 @@ class Attempt:
         if self._said is not None and self.ending != "lost":
             return self._outcome_in_words()
         if not self._child.is_dead():
-            if self._child.ended:
-                self.end("crashed", "the process that ran it broke off")
+            if self._child.ended and self.ending is None:
+                self._await_death()
             return None
         self._take_messages()           # one that was complete in the pipe wins
         self._log.add(self._child.read_log())
         if self._said is not None and self.ending != "lost":
             return self._outcome_in_words()
         return self._outcome_of_death()
+
+    def _await_death(self):
+        """The channel is closed: the runner is dying, or it broke the rules and must be ended."""
+        now = self._clock.monotonic()
+        self._broken = self._broken or now
+        if now - self._broken > DYING_SECONDS:
+            self.end("crashed", "the process that ran it broke off")
+        self._clock.sleep(0.01)
 
     def _outcome_in_words(self):
         said = self._said
@@ -1067,7 +1080,11 @@ class Worker:
         self._until = None if seconds is None else now + seconds
         self._born = self._last_work = now
         self._child = None
-        self._attempt = None
+        self._attempt = None            # in the runner's hands
+        self._claimed = []              # rows of the batch that have not begun
+        self._ended = []                # (attempt, outcome) that are not recorded yet
+        self._settle_by = math.inf      # when they must be
+        self._quick = (None, 0, 1)      # function, quick ends of it in a row, how many to claim
         self._stopping = None           # why it will leave
         self._signals = 0
         self._stopped_at = None
@@ -1238,13 +1255,10 @@ class Worker:
             self._start_runner()
             return True
         with self._database.transaction(durable=False) as transaction:
-            row = claims.claim(transaction, self._id, self._clock.now())
-            if row:
+            self._claimed = claims.claim(transaction, self._id, self._clock.now())
+            if self._claimed:
                 self._set_state(transaction, "busy")
-        if row is None:
-            return False
-        self._begin(row)
-        return True
+        return self._begin_next()
 
     def _rest(self):
         """Wait a little before looking again: briefly at first, longer later."""
@@ -1265,8 +1279,10 @@ class Worker:
         """A fresh runner; if the host refuses one, say so and leave."""
         if self._child:
             self._child.end()
+        stamps = jobqueue.file_stamps([jobqueue.TASKS_FILE, jobqueue.WORKER_FILE])
         try:
             self._child = Child(self._database.folder, self._lock)
+            self._child.files = stamps  # as they were before it began to read them
             self._child.watch(self._waker.fileno())
         except OSError as error:
             self._child = None
@@ -1287,8 +1303,7 @@ class Worker:
             self._runner_failed("importing tasks.py took longer than %d s" % RUNNER_START_SECONDS)
 
     def _take_announcement(self, announcement):
-        self._queue.catalogue.store(announcement)
-        self._child.files = self._queue.catalogue.state()["files"]
+        self._keep_announcement(announcement)
         if announcement.get("error"):
             self._wait_for_better_code()
         else:
@@ -1296,11 +1311,12 @@ class Worker:
             self._seen_version, self._next_due = None, self._clock.now()
 
     def _runner_failed(self, message):
-        self._queue.catalogue.store(
-            {"error": {"message": message, "file": "tasks.py", "line": None}}
-        )
-        self._child.files = self._queue.catalogue.state()["files"]
+        self._keep_announcement({"error": {"message": message, "file": "tasks.py", "line": None}})
         self._wait_for_better_code()
+
+    def _keep_announcement(self, announcement):
+        self._queue.catalogue.store(announcement, self._child.files)
+        self._child.files = self._queue.catalogue.state()["files"]
 
     def _wait_for_better_code(self):
         """tasks.py cannot be read: try again when it changes, or after a while."""
@@ -1324,71 +1340,120 @@ class Worker:
         if child.memory > settings["runner_memory"] << 20:
             return True
         now = self._clock.monotonic()
-        if now < self._next_stamps:
-            return False
-        self._next_stamps = now + CHECK_SECONDS
-        return jobqueue.file_stamps(child.files) != child.files
+        files = [jobqueue.TASKS_FILE]   # this one always, all others now and then
+        if now > self._next_stamps:
+            self._next_stamps, files = now + CHECK_SECONDS, child.files
+        return any(child.files.get(name) != stamp
+                   for name, stamp in jobqueue.file_stamps(files).items())
 
     # One attempt after another
 
-    def _begin(self, row):
-        """Hand a claimed task over to the runner."""
-        self._say("task %d (%s), attempt %d" % (row["id"], row["function"], row["attempts"]))
-        self._attempt = Attempt(self._queue, self._child, row)
-        self._child.tasks += 1
-        self._attempt.begin()
+    def _begin_next(self):
+        """Hand the next claimed task over to the runner; False if there is none."""
+        while self._claimed:
+            attempt = Attempt(self._queue, self._child, self._claimed.pop(0))
+            if not self._ended or self._may_begin(attempt):
+                self._say("task %d (%s)" % (attempt.row["id"], attempt.row["function"]))
+                self._attempt = attempt
+                self._child.tasks += 1
+                attempt.begin()
+                return True
+        return False
+
+    def _may_begin(self, attempt):
+        """Look at a batched task once more: it may have been cancelled or lost meanwhile."""
+        version = self._database.version_seen()
+        if version == self._seen_version:
+            return True
+        asked = self._queue.claims.cancel_asked(
+            self._database, attempt.row["id"], attempt.row["claim"])
+        if asked:
+            self._ended.append((attempt, Outcome("cancelled")))
+        return asked == 0
 
     def _watch_attempt(self):
-        outcome = self._attempt.watch()
+        now = self._clock.monotonic()
+        outcome = self._attempt.watch(max(0.0, self._settle_by - now))
         if outcome is not None:
             self._say("task %d: %s" % (self._attempt.row["id"], outcome.kind))
-            self._finish(self._attempt, outcome)
+            self._finish(outcome)
+        elif self._clock.monotonic() > self._settle_by:
+            self._quick = (None, 0, 1)
+            self._settle(0)
 
-    def _finish(self, attempt, outcome):
-        """Record the outcome and, if the runner is still good, claim the next task with it."""
+    def _finish(self, outcome):
+        """Go on with the batch, or record it and claim the next if the runner is still good."""
         fresh = self._child.death is not None or self._runner_is_stale()
         self._tasks += 1
-        row = None
         if outcome.kind != "lost":
-            row = self._record(attempt, outcome, None if fresh or self._stopping else self._id)
-        self._attempt = None
+            self._ended.append((self._attempt, outcome))
+        function, self._attempt = self._attempt.row["function"], None
         self._last_work = self._clock.monotonic()
+        self._settle_by = min(self._settle_by, self._last_work + BATCH_SECONDS)
+        good = outcome.kind == "succeeded" and not fresh and not self._stopping
+        self._quick = self._count_quick(function, outcome.seconds) if good else (None, 0, 1)
+        if good and self._last_work < self._settle_by and self._begin_next():
+            return
+        self._settle(0 if fresh or self._stopping else self._quick[2])
         if fresh and not self._stopping:
             self._start_runner()
-        if row:
-            self._begin(row)
+        self._begin_next()
 
-    def _record(self, attempt, outcome, claim_for):
-        """End the attempt and claim the next task in one transaction; alone if that fails."""
+    def _count_quick(self, function, seconds):
+        """How many tasks of a function that keeps ending quickly may be claimed at once."""
+        known, count, size = self._quick
+        if function != known:
+            return function, 1, 1
+        room = int(BATCH_SECONDS / 2 / max(seconds, 1e-4))
+        size = min(2 * size, BATCH_MAX, room) if count >= BATCH_AFTER else 1
+        return function, count + 1, max(1, size)
+
+    def _settle(self, wanted):
+        """Record what has ended, put back what has not begun, claim up to `wanted` more."""
+        ended, unbegun = self._ended, self._claimed
+        self._ended, self._claimed, self._settle_by = [], [], math.inf
         try:
-            return self._record_once(attempt, outcome, claim_for)
+            self._claimed = self._record(ended, unbegun, wanted)
+            return
+        except jobqueue.Busy:
+            raise
+        except Exception as error:      # whatever it is about: each alone must still be tried
+            self._say("recording: %s" % error)
+        for attempt, outcome in ended:
+            self._record_alone(attempt, outcome)
+        self._record([], unbegun, 0)
+
+    def _record_alone(self, attempt, outcome):
+        """Record one outcome, or that it could not be stored."""
+        try:
+            self._record([(attempt, outcome)], [], 0)
         except jobqueue.Busy:
             raise
         except Exception as error:
-            self._say("recording task %d: %s" % (attempt.id, error))
-        try:
-            return self._record_once(attempt, outcome, None)
-        except jobqueue.Busy:
-            raise
-        except Exception as error:
-            told_why = "its outcome could not be stored: %s" % error
-        attempt.forget_what_it_said()
-        outcome = Outcome("fail", error_type="StorageError", error_message=told_why)
-        return self._record_once(attempt, outcome, None)
+            attempt.forget_what_it_said()
+            outcome = Outcome("fail", error_type="StorageError",
+                              error_message="its outcome could not be stored: %s" % error)
+            self._record([(attempt, outcome)], [], 0)
 
-    def _record_once(self, attempt, outcome, claim_for):
-        task_id, claim = attempt.row["id"], attempt.row["claim"]
+    def _record(self, ended, unbegun, wanted):
+        """One transaction for all of it; returns the rows that were claimed."""
+        claims, rows = self._queue.claims, []
         with self._database.transaction(durable=False) as transaction:
             now = self._clock.now()
-            if outcome.kind == "unknown_function":
-                self._record_unknown(transaction, attempt.row, now)
-            else:
-                attempt.write_ending(transaction)
-                self._queue.claims.end(transaction, task_id, claim, outcome, now)
-            row = claim_for and self._queue.claims.claim(transaction, claim_for, now)
-            if not row:
+            for attempt, outcome in ended:
+                if outcome.kind == "unknown_function":
+                    self._record_unknown(transaction, attempt.row, now)
+                else:
+                    attempt.write_ending(transaction)
+                    claims.end(transaction, attempt.row["id"], attempt.row["claim"], outcome, now)
+            for row in unbegun:
+                claims.end(transaction, row["id"], row["claim"], Outcome("put_back"), now)
+            if wanted:
+                rows = claims.claim(transaction, self._id, now, wanted, self._quick[0])
+            if not rows and not self._attempt:
                 self._set_state(transaction, "idle" if not self._stopping else "stopping")
-            return row
+        self._seen_version = self._database.version_seen() if len(rows) > 1 else None
+        return rows
 
     def _record_unknown(self, transaction, task, now):
         """A function that is missing: wait for it for a while, then fail."""
