@@ -1134,7 +1134,7 @@ SETTINGS = {setting.name: setting for setting in (
             "A worker also stays while a scheduled task is due within this many seconds."),
     Setting("worker_seconds", 3000, 10, 86400,
             "A worker is replaced after this many seconds; some hosts kill older processes."),
-    Setting("runner_tasks", 1000, 1, 1000000,
+    Setting("runner_tasks", 10000, 1, 1000000,
             "The process that runs the functions is replaced after this many tasks."),
     Setting("runner_memory", 512, 16, 1000000,
             "... or once it has used this many megabytes."),
@@ -3964,7 +3964,7 @@ def _list_tasks(app, request):
     value = {"tasks": [task_json(row, listed=True) for row in rows],
              "next": None if before is None else str(before)}
     if query.get("counts") == "1":
-        value["counts"] = app.queue.tasks.count(wanted)
+        value["counts"] = app.queue.tasks.count(wanted) or {}
     value["service"] = app.queue.service.describe()
     return value
 
@@ -5176,7 +5176,8 @@ COMMANDS = {
         cmd_serve,
         [
             (("--host",), {"default": "127.0.0.1", "help": "address to listen on (127.0.0.1)"}),
-            (("--port",), {"type": whole_number(0, 65535), "default": 8000, "help": "port to listen on (8000)"}),
+            (("--port",), {"type": whole_number(0, 65535), "default": 8000,
+                           "help": "port to listen on (8000)"}),
         ],
     ),
     "add": (
@@ -5211,7 +5212,8 @@ COMMANDS = {
         cmd_wait,
         [(("id",), {"type": ID_NUMBER}), (("--timeout",), {"type": float, "metavar": "SECONDS"})],
     ),
-    "log": (cmd_log, [(("id",), {"type": ID_NUMBER}), (("--attempt",), {"type": ID_NUMBER, "metavar": "N"})]),
+    "log": (cmd_log, [(("id",), {"type": ID_NUMBER}),
+                      (("--attempt",), {"type": ID_NUMBER, "metavar": "N"})]),
     "cancel": (cmd_cancel, [(("id",), {"type": ID_NUMBER})]),
     "retry": (cmd_retry, [(("id",), {"type": ID_NUMBER})]),
     "delete": (cmd_delete, [(("id",), {"type": ID_NUMBER})]),

@@ -669,7 +669,7 @@ class LogBuffer:
     """What one attempt printed since it was last stored; never more than LOG_MAX_BYTES."""
 
     def __init__(self):
-        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self._decoder = None            # made when something is printed
         self._waiting = bytearray()     # not yet decoded
         self.start = 0                  # offset of what waits
 
@@ -692,6 +692,8 @@ class LogBuffer:
 
     def pieces(self, final=False):
         """[(offset, text)] of what waits, which is then forgotten."""
+        if self._decoder is None:
+            self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         text = self._decoder.decode(bytes(self._waiting), final)
         self._waiting.clear()
         return self.cut(storable(text))
@@ -776,7 +778,7 @@ class Child:
                 break
             self._arrived = rest
             try:
-                message = json.loads(line)
+                message = json.loads(line.decode("utf-8"))
                 if not isinstance(message, dict):
                     raise ValueError("not an object")
             except ValueError:

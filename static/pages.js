@@ -31,7 +31,7 @@ export async function show({ page }, signal) {
 /** Logging in, or setting up the first admin: with the code's link, or while there is none. */
 function showLogin() {
   const code = location.hash.match(/^#setup=(.*)/)?.[1];
-  if (code !== undefined || store.state.setup) showSetup(decodeURIComponent(code || ''));
+  if (code !== undefined || store.state.setup) showSetup(code || '');
   else showLogIn();
 }
 
