@@ -841,9 +841,14 @@ class Database:
         self._pause_checkpoints_until = 0.0
         self._wal = Path(str(self.path) + "-wal")
         deadline = clock.monotonic() + patience
-        self._reader = self._patiently(lambda: self._connect(), deadline)
-        self._writer = self._patiently(lambda: self._connect(), deadline)
-        self._check_schema()
+        self._links = []
+        try:
+            self._reader = self._patiently(self._connect, deadline)
+            self._writer = self._patiently(self._connect, deadline)
+            self._check_schema()
+        except BaseException:
+            self.close()
+            raise
 
     # Reading
 
@@ -904,12 +909,13 @@ class Database:
     def close(self):
         """Close both connections."""
         with self._reading:
-            self._reader.close()
-        self._writer.close()
+            for link in self._links:
+                link.close()
         self._turn.close()
 
     def _connect(self):
         link = Connection(self.path)
+        self._links.append(link)
         link.run("PRAGMA foreign_keys=ON")
         link.run("PRAGMA cache_size=-1000")     # others' commits empty it anyway
         if self.journal == "wal":
@@ -3392,7 +3398,7 @@ class JobQueue:
         if any(error["field"] == "function" for error in errors):
             raise Invalid("", errors)
         function = self.function(request["function"], person)
-        errors += self._check_choices(request, person)
+        errors += self._check_choices(request, person, function)
         if errors:
             if isinstance(request.get("arguments", {}), dict):
                 errors += check_value(function["schema"], request.get("arguments", {}), "arguments")
@@ -3400,8 +3406,7 @@ class JobQueue:
         options = {key: request.get(key, default) for key, default in function["options"].items()}
         return Frame(rest, function, options, self._run_at(request))
 
-    @staticmethod
-    def _check_choices(request, person):
+    def _check_choices(self, request, person, function):
         """What depends on who asks, or on two fields together."""
         errors = []
         if request.get("run_at") is not None and request.get("delay") is not None:
@@ -3409,6 +3414,10 @@ class JobQueue:
         asked = request.get("priority")
         if person and not person.is_admin and isinstance(asked, (int, float)) and asked > 0:
             errors += _wrong("priority", "must be 0 or less; higher ones are for admins")
+        queue = request.get("queue", function["options"]["queue"])
+        if (person and not person.is_admin and queue != function["options"]["queue"]
+                and not self.database.value("SELECT 1 FROM queue WHERE name=?", (str(queue),))):
+            errors += _wrong("queue", "is not a queue here; an admin can begin a new one")
         return errors
 
     def _run_at(self, request):
@@ -4337,6 +4346,10 @@ REQUEST_LINE = re.compile(rb"([A-Z]{3,10}) (/[!-~]{0,8000}) HTTP/1\.([01])")
 HEADER_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
 
 
+# Hashing a password takes 16 MiB, which stay with the thread that did it: one thread does it.
+PASSWORD_PATHS = ("/api/session", "/api/setup", "/api/users")
+
+
 class BadRequest(Exception):
     """A request that the gate refuses: (status, words). The connection is closed after it."""
 
@@ -4518,13 +4531,14 @@ class Server:
         self._read, self._write = selectors.EVENT_READ, selectors.EVENT_WRITE
         self._clients = set()
         self._work = queue.SimpleQueue()
+        self._password_work = queue.SimpleQueue()
         self._done = queue.SimpleQueue()
         self._stopping = False
 
     def run(self):
         """Serve until `stop`; ends with open requests answered or dropped."""
-        for _ in range(SERVER_THREADS):
-            threading.Thread(target=self._run_requests, daemon=True).start()
+        for work in [self._work] * SERVER_THREADS + [self._password_work]:
+            threading.Thread(target=self._run_requests, args=(work,), daemon=True).start()
         next_sweep = 0.0
         while not self._stopping:
             for key, _ in self._selector.select(1.0):
@@ -4612,11 +4626,12 @@ class Server:
             return
         self._selector.unregister(client.link)
         client.working, client.deadline = True, math.inf
-        self._work.put((client, *found))
+        hashes = found[0].method != "GET" and found[0].target.startswith(PASSWORD_PATHS)
+        (self._password_work if hashes else self._work).put((client, *found))
 
-    def _run_requests(self):
+    def _run_requests(self, work):
         while True:
-            client, head, body = self._work.get()
+            client, head, body = work.get()
             try:
                 client.leaving = self._respond(client, head, body)
             except Exception:

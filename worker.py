@@ -128,19 +128,6 @@ def is_union(origin):
     return origin is typing.Union or getattr(origin, "__name__", "") == "UnionType"
 
 
-def union_schema(members):
-    """X | None may also be null; of several types only a text field can hold all."""
-    others = [member for member in members if member is not type(None)]
-    if len(others) != 1:
-        return {}
-    schema = type_schema(others[0])
-    if len(others) < len(members) and "enum" in schema:
-        schema["enum"] = schema["enum"] + [None]
-    elif len(others) < len(members) and "type" in schema:
-        schema["type"] = [schema["type"], "null"]
-    return schema
-
-
 def type_schema(kind):
     """The schema of a type hint; {} (a text field) for what is not understood."""
     import typing
@@ -157,6 +144,19 @@ def type_schema(kind):
     if origin in (list, set, tuple) and inner:
         return {"type": "array", "items": type_schema(inner[0])}
     return dict(SIMPLE_TYPES.get(origin, {}))
+
+
+def union_schema(members):
+    """X | None may also be null; of several types only a text field can hold all."""
+    others = [member for member in members if member is not type(None)]
+    if len(others) != 1:
+        return {}
+    schema = type_schema(others[0])
+    if len(others) < len(members) and "enum" in schema:
+        schema["enum"] = schema["enum"] + [None]
+    elif len(others) < len(members) and "type" in schema:
+        schema["type"] = [schema["type"], "null"]
+    return schema
 
 
 def to_python(kind, value):
@@ -365,6 +365,15 @@ class CommandFailed(Exception):
     """A program ended with an exit code other than 0."""
 
 
+def is_number(text):
+    """True for what float() reads: a minus may begin it."""
+    try:
+        float(text)
+        return True
+    except ValueError:
+        return False
+
+
 def as_word(value):
     """A value as programs read it."""
     if value is None:
@@ -390,10 +399,22 @@ def fill_part(part, arguments):
     return [re.sub(r"\{([A-Za-z_]\w*)\}", lambda match: as_word(arguments.get(match[1])), part)]
 
 
+def fill_parts(target, arguments):
+    """All arguments of a command; Fail if a value would turn one into an option of the program."""
+    parts, guarded = [], True
+    for part in target:
+        guarded = guarded and part != "--"
+        for piece in fill_part(part, arguments):
+            if guarded and piece.startswith("-") and not part.startswith("-") and not is_number(piece):
+                raise Fail('an argument must not begin with "-": %s' % piece[:100])
+            parts.append(piece)
+    return parts
+
+
 def run_command(function, arguments, context):
     """Run a program with the arguments in their places; no shell."""
     import subprocess
-    parts = [piece for part in function.target for piece in fill_part(part, arguments)]
+    parts = fill_parts(function.target, arguments)
     environment = {**os.environ, "JOBQUEUE_TASK_ID": str(context.id),
                    "JOBQUEUE_ATTEMPT": str(context.attempt), "JOBQUEUE_CLAIM": context.claim}
     ended = subprocess.run(parts, stdin=subprocess.DEVNULL, env=environment, check=False)

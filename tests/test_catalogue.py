@@ -1,4 +1,5 @@
 """The functions of tasks.py, as a child process announced them."""
+
 import json
 import subprocess
 from unittest import mock
@@ -173,6 +174,9 @@ class TestCatalogue(TestCase):
             return real(arguments)
 
         self.announce("a")
-        with mock.patch.object(subprocess, "run", look), mock.patch.dict("os.environ", {"SECRET_OF_WEB": "x"}):
+        with (
+            mock.patch.object(subprocess, "run", look),
+            mock.patch.dict("os.environ", {"SECRET_OF_WEB": "x"}),
+        ):
             self.refresh()
         self.assertNotIn("SECRET_OF_WEB", seen[0])

@@ -1,4 +1,5 @@
 """Busy, broken and full: what SQLite can do to us, and what we do then."""
+
 import contextlib
 import fcntl
 import os
@@ -79,7 +80,10 @@ class TestTransactions(DatabaseCase):
         self.remember(".y")
 
     def test_a_wrong_statement_becomes_an_error_for_people_and_undoes_everything(self):
-        with self.refused(jobqueue.StorageBroken, "no such table"), self.database.transaction() as transaction:
+        with (
+            self.refused(jobqueue.StorageBroken, "no such table"),
+            self.database.transaction() as transaction,
+        ):
             jobqueue.remember(transaction, ".x", 5)
             transaction.run("UPDATE nonsense SET a=1")
         self.assertIsNone(jobqueue.recall(self.database, ".x"))
@@ -113,8 +117,10 @@ class TestTransactions(DatabaseCase):
 
     def test_processes_take_turns_and_lose_no_update(self):
         self.remember(".n", 0)
-        text = SECOND + ("for _ in range(40):\n    with database.transaction(durable=False) as t:\n"
-                         "        jobqueue.remember(t, '.n', jobqueue.recall(t, '.n') + 1)\n")
+        text = SECOND + (
+            "for _ in range(40):\n    with database.transaction(durable=False) as t:\n"
+            "        jobqueue.remember(t, '.n', jobqueue.recall(t, '.n') + 1)\n"
+        )
         children = [subprocess.Popen([sys.executable, "-c", text, str(self.data)]) for _ in range(6)]
         self.assertEqual([child.wait(60) for child in children], [0] * 6)
         self.assertEqual(jobqueue.recall(self.database, ".n"), 240)
@@ -134,7 +140,11 @@ class TestTransactions(DatabaseCase):
         self.assertEqual(spy.synchronous_at("INSERT INTO task"), "FULL")
 
     def test_cancel_retry_and_delete_are_committed_with_full(self):
-        for action, start in (("cancel", "UPDATE task"), ("retry", "UPDATE task"), ("delete", "DELETE FROM task")):
+        for action, start in (
+            ("cancel", "UPDATE task"),
+            ("retry", "UPDATE task"),
+            ("delete", "DELETE FROM task"),
+        ):
             task_id = self.add()
             if action == "retry":
                 self.queue.tasks.cancel(task_id)
@@ -172,8 +182,15 @@ class TestBusy(DatabaseCase):
     def test_it_succeeds_once_the_stranger_is_done(self):
         link = self.hold()
         sleeps = []
-        with mock.patch.object(self.clock, "sleep", side_effect=lambda seconds: (
-                self.clock.advance(seconds), sleeps.append(1), len(sleeps) == 30 and link.rollback())):
+        with mock.patch.object(
+            self.clock,
+            "sleep",
+            side_effect=lambda seconds: (
+                self.clock.advance(seconds),
+                sleeps.append(1),
+                len(sleeps) == 30 and link.rollback(),
+            ),
+        ):
             self.remember(".x", 7)
         self.assertGreaterEqual(len(sleeps), 30)
         self.assertEqual(jobqueue.recall(self.database, ".x"), 7)
@@ -250,8 +267,9 @@ class TestBusy(DatabaseCase):
             self.assertEqual(self.database.value("SELECT 1"), 1)
 
     def test_a_read_that_stays_busy_is_told(self):
-        with mock.patch.object(self.database._reader, "all",
-                               side_effect=sqlite3.OperationalError("database is locked")):
+        with mock.patch.object(
+            self.database._reader, "all", side_effect=sqlite3.OperationalError("database is locked")
+        ):
             with self.refused(jobqueue.Busy):
                 self.database.value("SELECT 1")
 
@@ -378,8 +396,11 @@ class TestCheckpoints(DatabaseCase):
         places = [place for place, (_, text) in enumerate(spy.seen) if "wal_checkpoint" in text]
         self.assertTrue(places)
         for place in places:
-            writer = [text for name, text in spy.seen[:place] if name == "_writer"
-                      and re.match("BEGIN|COMMIT|ROLLBACK", text)]
+            writer = [
+                text
+                for name, text in spy.seen[:place]
+                if name == "_writer" and re.match("BEGIN|COMMIT|ROLLBACK", text)
+            ]
             self.assertEqual(writer[-1], "BEGIN IMMEDIATE")
             self.assertEqual(spy.seen[place][0], "_reader")
 
@@ -498,13 +519,13 @@ class TestBrokenFiles(DatabaseCase):
 
     def test_a_truncated_file(self):
         data = self.path.read_bytes()
-        self.path.write_bytes(data[:len(data) // 3 // 4096 * 4096 or 4096])
+        self.path.write_bytes(data[: len(data) // 3 // 4096 * 4096 or 4096])
         self.check(jobqueue.StorageBroken, "is damaged")
 
     def test_random_bytes_in_its_pages(self):
         data = bytearray(self.path.read_bytes())
         for page in range(1, len(data) // 4096):
-            data[page * 4096:page * 4096 + 100] = os.urandom(100)
+            data[page * 4096 : page * 4096 + 100] = os.urandom(100)
         self.path.write_bytes(data)
         self.check(jobqueue.StorageBroken, "is damaged")
 
@@ -549,8 +570,11 @@ class TestBrokenFiles(DatabaseCase):
     def test_a_broken_database_stays_unclaimed_while_it_is_open_elsewhere(self):
         queue = jobqueue.JobQueue(self.data, self.clock, environment={})
         self.addCleanup(close_quietly, queue)
-        with mock.patch.object(queue.database._reader, "all",
-                               side_effect=sqlite3.DatabaseError("database disk image is malformed")):
+        with mock.patch.object(
+            queue.database._reader,
+            "all",
+            side_effect=sqlite3.DatabaseError("database disk image is malformed"),
+        ):
             with self.refused(jobqueue.StorageBroken, "ackup in its place"):
                 queue.tick.run()
 
@@ -571,13 +595,16 @@ class TestBrokenFiles(DatabaseCase):
         self.assertIsNone(jobqueue.recall(queue.database, ".big0"))
 
     def test_each_message_of_sqlite_has_its_error(self):
-        for text, kind in (("attempt to write a readonly database", jobqueue.StorageBroken),
-                           ("database is locked", jobqueue.Busy), ("database table is locked", jobqueue.Busy),
-                           ("locking protocol", jobqueue.Busy),
-                           ("database disk image is malformed", jobqueue.StorageBroken),
-                           ("file is not a database", jobqueue.StorageBroken),
-                           ("disk I/O error", jobqueue.StorageBroken),
-                           ("unable to open database file", jobqueue.StorageBroken)):
+        for text, kind in (
+            ("attempt to write a readonly database", jobqueue.StorageBroken),
+            ("database is locked", jobqueue.Busy),
+            ("database table is locked", jobqueue.Busy),
+            ("locking protocol", jobqueue.Busy),
+            ("database disk image is malformed", jobqueue.StorageBroken),
+            ("file is not a database", jobqueue.StorageBroken),
+            ("disk I/O error", jobqueue.StorageBroken),
+            ("unable to open database file", jobqueue.StorageBroken),
+        ):
             self.assertIs(type(jobqueue.storage_error(sqlite3.OperationalError(text), "x.db")), kind, text)
 
 
@@ -675,15 +702,19 @@ class TestJournalMode(DatabaseCase):
 
     def test_a_wal_folder_that_now_is_on_a_network_is_refused_before_sqlite_opens_it(self):
         self.make("ext4").close()
-        with mock.patch.object(jobqueue, "file_system", return_value="nfs"), \
-                mock.patch.object(jobqueue, "Connection", side_effect=AssertionError("it was opened")):
+        with (
+            mock.patch.object(jobqueue, "file_system", return_value="nfs"),
+            mock.patch.object(jobqueue, "Connection", side_effect=AssertionError("it was opened")),
+        ):
             with self.refused(jobqueue.SetupError, "check --repair"):
                 jobqueue.Database(self.folder / "made", self.clock)
 
     def test_a_second_machine_on_a_wal_folder_is_refused(self):
         self.make("ext4").close()
-        with mock.patch.object(jobqueue, "machine_name", return_value="another-machine"), \
-                mock.patch.object(jobqueue, "file_system", return_value="nfs"):
+        with (
+            mock.patch.object(jobqueue, "machine_name", return_value="another-machine"),
+            mock.patch.object(jobqueue, "file_system", return_value="nfs"),
+        ):
             with self.assertRaises(jobqueue.SetupError):
                 jobqueue.Database(self.folder / "made", self.clock)
 
@@ -704,16 +735,24 @@ class TestJournalMode(DatabaseCase):
         self.assertEqual(jobqueue.read_journal(self.folder / "made"), "wal")
 
     def test_a_mounted_file_system_is_found_by_the_longest_path(self):
-        text = ("1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 8:2 / /home rw - xfs /dev/b rw\n"
-                "3 2 0:1 / /home/ana/my\\040share rw - nfs4 host:/x rw\n4 1 0:2 / /homework rw - cifs //x rw\n")
+        text = (
+            "1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 8:2 / /home rw - xfs /dev/b rw\n"
+            "3 2 0:1 / /home/ana/my\\040share rw - nfs4 host:/x rw\n4 1 0:2 / /homework rw - cifs //x rw\n"
+        )
         with mock.patch.object(jobqueue.Path, "read_text", return_value=text):
-            for path, kind in (("/var/data", "ext4"), ("/home/ana/data", "xfs"), ("/homework/data", "cifs"),
-                               ("/home/ana/my share/data", "nfs4"), ("/home", "xfs")):
+            for path, kind in (
+                ("/var/data", "ext4"),
+                ("/home/ana/data", "xfs"),
+                ("/homework/data", "cifs"),
+                ("/home/ana/my share/data", "nfs4"),
+                ("/home", "xfs"),
+            ):
                 self.assertEqual(jobqueue.file_system(path), kind, path)
 
     def test_a_symbolic_link_counts_as_what_it_points_to(self):
         text = "1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 0:1 / %s rw - nfs4 host:/x rw\n" % (
-            os.path.realpath(self.folder / "share").replace(" ", "\\040"))
+            os.path.realpath(self.folder / "share").replace(" ", "\\040")
+        )
         (self.folder / "share").mkdir()
         (self.folder / "link").symlink_to(self.folder / "share")
         with mock.patch.object(jobqueue.Path, "read_text", return_value=text):

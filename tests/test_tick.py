@@ -1,4 +1,5 @@
 """The housekeeping in passing, and the one sentence on what the queue is doing."""
+
 import errno
 from unittest import mock
 
@@ -33,7 +34,9 @@ class TestTick(TestCase):
             self.clock.advance(LEASE_SECONDS + 1)
             self.tick()
         row = self.row(task_id)
-        self.assertEqual((self.status(task_id), row["reason"], row["error_type"]), ("failed", "crashed", "WorkerLost"))
+        self.assertEqual(
+            (self.status(task_id), row["reason"], row["error_type"]), ("failed", "crashed", "WorkerLost")
+        )
 
     def test_a_running_task_of_a_dead_worker_that_is_to_be_deleted_is_deleted(self):
         task_id = self.add()
@@ -72,15 +75,21 @@ class TestTick(TestCase):
 
     def test_old_sessions_and_old_failures_are_swept_once_an_hour(self):
         now = self.clock.now()
-        self.write("INSERT INTO session (digest, user_id, created_at, seen_at, expires_at) VALUES ('x', 1, ?, ?, ?)",
-                   (now, now, now + 10))
-        self.write("INSERT INTO throttle (subject, failures, failed_at, until) VALUES ('user:x', 3, ?, ?)", (now, now))
+        self.write(
+            "INSERT INTO session (digest, user_id, created_at, seen_at, expires_at) VALUES ('x', 1, ?, ?, ?)",
+            (now, now, now + 10),
+        )
+        self.write(
+            "INSERT INTO throttle (subject, failures, failed_at, until) VALUES ('user:x', 3, ?, ?)",
+            (now, now),
+        )
         self.tick()
         self.assertEqual(self.database.value("SELECT count(*) FROM session"), 1)
         self.clock.advance(2 * 3600)
         self.tick()
-        self.assertEqual(self.database.value("SELECT (SELECT count(*) FROM session) "
-                                             "+ (SELECT count(*) FROM throttle)"), 0)
+        self.assertEqual(
+            self.database.value("SELECT (SELECT count(*) FROM session) + (SELECT count(*) FROM throttle)"), 0
+        )
 
     def test_a_busy_database_is_told_and_hurts_nothing(self):
         self.add(options={"delay": 1})

@@ -1,0 +1,445 @@
+"""The page in a real Chromium: what people do with it, hostile text, small and dark screens, the keyboard."""
+import re
+import time
+import unittest
+from urllib.parse import quote
+
+from tests.browser import BrowserTestCase
+from tests.support import PASSWORD, wait_until
+
+TASKS = '''
+import time
+from jobqueue import task, current_task
+
+@task
+def report(city: str, pages: int = 3, detailed: bool = False) -> dict:
+    """Write the monthly report of a city.
+
+    Args:
+        city: where
+    """
+    print("writing about", city, flush=True)
+    current_task().progress(1, 2, "halfway there")
+    time.sleep(4)
+    print("done with", city)
+    return {"city": city, "pages": pages}
+
+@task
+def fail(text: str):
+    raise ValueError(text)
+
+@task
+def echo(text: str) -> dict:
+    """<img src=x onerror=alert(1)> is a title."""
+    print(text)
+    current_task().progress(1, 2, text)
+    return {"text": text, text: [text], "rows": [{text: text}]}
+'''
+PAYLOADS = (
+    "<img src=x onerror=alert(1)>", "<script>alert(1)</script>", "\"><svg onload=alert(1)>", "'-alert(1)-'",
+    "javascript:alert(1)", "</script><script>alert(1)</script>", "{{7*7}}${7*7}",
+    "<iframe srcdoc='<b>x'></iframe>",
+    "<a href=javascript:alert(1)>click</a>", "</title><b>bold</b>", "<!--", "&lt;b&gt;",
+    "<style>*{display:none}</style>",
+    "\u202e<b>txet</b>", "<math><mi//xlink:href=\"data:x,<script>alert(1)</script>\">",
+    "<form action=//evil.example>",
+    "<base href=//evil.example>", "<input autofocus onfocus=alert(1)>", "<b>" * 40, "x" * 3000)
+
+
+class Journey(BrowserTestCase):
+    """From the printed link to a deleted task, with two people."""
+
+    TASKS = TASKS
+    USERS = False
+
+    def test_a_first_visit_a_task_and_a_second_person(self):
+        said = "".join(self.site.server.stdout.readline() for _ in range(3))
+        link = re.search(r"#setup=\S+", said)[0]
+        ana = self.set_up(link)
+        number = self.add_report(ana)
+        self.watch_it_run(ana, number)
+        bob = self.second_person(ana)
+        self.sees_none_of_it(bob, number)
+        self.delete(ana, number)
+
+    def set_up(self, link):
+        """The link makes the first admin."""
+        ana = self.open()
+        ana.go(link)
+        ana.see("Welcome to jobqueue")
+        ana.type("[name=name]", "ana")
+        ana.type("[name=password]", PASSWORD)
+        ana.click("button", "Start")
+        ana.find("h1", "Tasks")
+        ana.see("No task yet")
+        self.assertNotIn("setup", ana.run("return location.href"))
+        return ana
+
+    def add_report(self, ana):
+        """The form has a field for each parameter, and says what is wrong beside it."""
+        ana.click("a", "New task")
+        ana.click("a[href='#/new/report']")
+        ana.find("h1", "report")
+        ana.see("Write the monthly report of a city.")
+        self.assertEqual(ana.run("return document.querySelector('[name=\"arguments.pages\"]').value"), "3")
+        self.assertEqual(ana.run("return document.querySelector('[name=\"arguments.detailed\"]').type"),
+                         "checkbox")
+        ana.click("button", "Add task")
+        ana.see("Please fill this in.")
+        ana.type("[name='arguments.city']", "Tromsø")
+        ana.click("button", "Add task")
+        wait_until(lambda: re.search(r"#/tasks/\d+$", ana.run("return location.hash")),
+                   what="the task's page")
+        return int(ana.run("return location.hash").split("/")[-1])
+
+    def watch_it_run(self, ana, number):
+        """A worker starts by itself; progress, log and result appear without a reload."""
+        ana.run("window.here = true")
+        ana.see("halfway there")
+        ana.see("writing about Tromsø")
+        ana.see("succeeded")
+        ana.see("done with Tromsø")
+        ana.see("pages")
+        ana.click("a", "← Tasks")
+        ana.see("succeeded", "table.list tbody tr")
+        self.assertTrue(ana.run("return window.here"))
+        self.assertEqual(self.site.json("show", number)["result"], {"city": "Tromsø", "pages": 3})
+        self.list_is_live(ana)
+
+    def list_is_live(self, ana):
+        """What is added elsewhere shows up, and moves on, by itself."""
+        number = self.site.add("report", city="Oslo")
+        ana.see("1 new")
+        ana.click("button", "1 new")
+        row = "table.list tbody tr:first-child"
+        ana.see("Oslo", row)
+        ana.see("succeeded", row)
+        self.site.run("delete", number)
+
+    def second_person(self, ana):
+        """An admin adds somebody, who logs in with another browser."""
+        self.site.run("user", "add", "bob", given=PASSWORD + "\n")
+        ana.click("a", "Users")
+        ana.see("bob")
+        return self.open("bob")
+
+    def sees_none_of_it(self, bob, number):
+        """Neither in the list, nor by its address, nor by searching."""
+        bob.see("No task yet")
+        self.assertEqual(bob.count("a.admin:not([hidden])"), 0)
+        bob.go("#/tasks/%d" % number)
+        bob.see("There is nothing here")
+        bob.go("#/tasks?q=Troms")
+        bob.see("No task matches")
+        self.assertNotIn("Tromsø", bob.text())
+
+    def delete(self, ana, number):
+        """Deleting asks once, then the task is gone."""
+        ana.go("#/tasks/%d" % number)
+        ana.click("button", "Delete")
+        ana.see("Delete %d?" % number)
+        ana.click(".question button", "Delete")
+        ana.find("h1", "Tasks")
+        ana.see_no("Tromsø")
+        self.assertEqual(self.site.rows("SELECT id FROM task WHERE id=?", (number,)), [])
+
+
+class Use(BrowserTestCase):
+    """Single things that people do."""
+
+    TASKS = TASKS
+
+    def test_a_wrong_password_is_told_and_the_right_one_lets_in(self):
+        bob = self.open()
+        bob.go()
+        bob.type("[name=name]", "bob")
+        bob.type("[name=password]", "wrong")
+        bob.click("button", "Log in")
+        bob.see("The name or the password is not right.")
+        bob.type("[name=password]", PASSWORD)
+        bob.click("button", "Log in")
+        bob.find("h1", "Tasks")
+
+    def test_logging_out_shows_the_log_in_again(self):
+        bob = self.open("bob")
+        bob.click("header summary")
+        bob.click("#leave")
+        bob.see("Log in to jobqueue")
+        bob.go("#/tasks")
+        bob.see("Log in to jobqueue")
+
+    def test_a_failed_task_shows_its_error_and_can_be_retried(self):
+        number = self.site.add("fail", "--owner", "bob", text="no such city")
+        self.site.wait(number)
+        bob = self.open("bob")
+        bob.see("failed", "table.list")
+        bob.go("#/tasks/%d" % number)
+        bob.see("ValueError: no such city")
+        bob.click("button", "Retry")
+        wait_until(lambda: self.site.json("show", number)["attempts"] == 2)
+        bob.see("failed")
+
+    def test_a_task_can_be_cancelled_in_the_list(self):
+        number = self.site.add("report", "--owner", "bob", "--delay", "600", city="Bergen")
+        bob = self.open("bob")
+        bob.click("button", "Cancel %d" % number)
+        bob.see("cancelled", "table.list")
+        self.assertEqual(self.site.json("show", number)["status"], "cancelled")
+
+    def test_running_again_starts_from_the_same_values(self):
+        number = self.site.add("report", "--owner", "bob", "--delay", "600", city="Narvik", pages=7)
+        bob = self.open("bob")
+        bob.go("#/tasks/%d" % number)
+        bob.click("a", "Run again with changes")
+        bob.find("h1", "report")
+        self.assertEqual(bob.run("return ['city', 'pages'].map((n) => "
+                                 "document.querySelector(`[name='arguments.${n}']`).value)"), ["Narvik", "7"])
+
+    def test_an_answer_from_the_server_stands_beside_its_field(self):
+        bob = self.open("bob")
+        bob.go("#/new/report")
+        bob.type("[name='arguments.city']", "Bodø")
+        bob.click("summary", "Later and options")
+        bob.type("[name=queue]", "a b")
+        bob.click("button", "Add task")
+        bob.see("ust be 1 to 50 letters", "[data-field=queue]")
+        self.assertEqual(bob.run("return document.querySelector('[name=\"arguments.city\"]').value"), "Bodø")
+
+    def test_a_server_that_is_away_is_told_and_found_again(self):
+        bob = self.open("bob")
+        port = int(self.base.rsplit(":", 1)[1].strip("/"))
+        self.site.stop_server()
+        try:
+            bob.see("Connection lost", "#connection", seconds=30)
+        finally:
+            self.site.start_server("--port", str(port))
+        wait_until(lambda: bob.run("return document.querySelector('#connection').hidden"), 40,
+                   "the connection")
+        self.browsers.remove(bob)                   # its console tells of the refused connections
+
+    def test_an_admin_changes_a_setting(self):
+        ana = self.open("ana")
+        ana.click("a", "Settings")
+        ana.type("[name=linger]", "21")
+        ana.click("button", "Save")
+        ana.see("Saved.")
+        self.assertEqual(self.site.json("settings", "linger")["value"], 21)
+
+    def test_a_token_is_shown_once(self):
+        bob = self.open("bob")
+        bob.go("#/account")
+        bob.find("h1", "Account")
+        bob.type("form [name=name]", "laptop")
+        bob.run("document.querySelector('form [name=name]').form.requestSubmit()")
+        wait_until(lambda: re.search(r"jq_\w{20,}", bob.run("return document.body.innerText + "
+                   "[...document.querySelectorAll('input, textarea')].map((e) => e.value)")),
+                   what="the token")
+        bob.go("#/account")
+        bob.see("laptop")
+        self.assertNotRegex(bob.text(), r"jq_\w{20,}")
+
+
+class Hostile(BrowserTestCase):
+    """Text that would be more than text is shown as it was typed (H9)."""
+
+    TASKS = TASKS
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.ids = {}
+        for name in ("echo", "fail"):
+            for text in PAYLOADS:
+                cls.ids[name, text] = cls.site.add(name, "--owner", "bob", text=text)
+        token = cls.site.python("from jobqueue import JobQueue; q = JobQueue(); u = q.accounts.find('bob'); "
+                                "q.accounts.add_token(u['id'], %r)" % PAYLOADS[0])
+        assert token == ""
+        for number in cls.ids.values():
+            cls.site.wait(number)
+
+    def harmless(self, browser, where):
+        """Nothing of it ran, was loaded, refused by the policy, or became an element."""
+        self.assertIsNone(browser.dialog(), where)
+        foreign = browser.run("""
+            const odd = 'iframe, base, style, math, object, embed, main img, main script, b b, [src*=evil]';
+            const links = /^(href|src|action|formaction|srcdoc|xlink:href)$/;
+            const runs = ({ name, value }) => name.startsWith('on')
+                || (links.test(name) && /^\\s*(javascript|data):/i.test(value));
+            return [...document.querySelectorAll('*')].filter((e) => e.matches(odd)
+                || [...e.attributes].some(runs)).map((e) => e.outerHTML)""")
+        self.assertEqual(foreign, [], where)
+        self.assertEqual(self.serious(browser), [], where)
+
+    def shown(self, browser, text):
+        """The text stands on the page as it was typed."""
+        script = "return document.querySelector('main').textContent.includes(arguments[0])"
+        wait_until(lambda: browser.run(script, text), what="%r on the page" % text[:60])
+
+    def test_in_the_list(self):
+        for name in ("bob", "ana"):
+            self.look_at_the_list(self.open(name))
+
+    def look_at_the_list(self, browser):
+        browser.go("#/tasks?limit=200")
+        wait_until(lambda: browser.count("table.list tbody tr") >= 2 * len(PAYLOADS))
+        for text in PAYLOADS[:15]:
+            self.shown(browser, text)
+        self.harmless(browser, "the list")
+
+    def test_alone(self):
+        bob = self.open("bob")
+        for (name, text), number in self.ids.items():
+            bob.run("location.hash = arguments[0]", "#/tasks/%d" % number)
+            bob.see("Task %d" % number)
+            bob.see("Timeline")
+            wait_until(lambda: bob.count("dl.pairs dd") > 0)
+            self.shown(bob, text)
+            self.harmless(bob, "%s %r" % (name, text[:40]))
+
+    def test_in_forms(self):
+        bob = self.open("bob")
+        bob.go("#/new")
+        bob.see("<img src=x onerror=alert(1)> is a title.")
+        self.harmless(bob, "the choice of functions")
+        for text in PAYLOADS:
+            bob.go("#/new/echo?from=%d" % self.ids["echo", text])
+            bob.find("h1", "echo")
+            self.assertEqual(bob.run("return document.querySelector('[name=\"arguments.text\"]').value"),
+                             text)
+            self.harmless(bob, "the form")
+
+    def test_in_the_address(self):
+        bob = self.open("bob")
+        for text in PAYLOADS:
+            for place in ("#/tasks?q=%s", "#/tasks?status=%s", "#/tasks/%s", "#/new/%s", "#%s", "#/%s",
+                          "#setup=%s", "#/tasks?cursor=%s", "#/tasks?function=%s"):
+                for written in {quote(text, safe=""), text.replace("%", "%25")}:
+                    bob.run("location.hash = arguments[0]", place % written)
+                    bob.run("return document.body.innerText")
+            self.pause(0.1)
+            self.harmless(bob, text[:40])
+
+    def test_in_the_address_of_the_first_visit(self):
+        nobody = self.open()
+        for text in PAYLOADS + ("%", "%zz", "%E0%A4%A"):
+            nobody.go("#setup=" + quote(text, safe="%"))
+            nobody.see("Welcome to jobqueue")
+            self.harmless(nobody, text[:40])
+
+    def test_in_names_of_tokens(self):
+        bob = self.open("bob")
+        bob.go("#/account")
+        bob.see(PAYLOADS[0])
+        self.harmless(bob, "the account")
+
+
+class Screens(BrowserTestCase):
+    """Small screens, dark screens, the keyboard."""
+
+    TASKS = TASKS
+    PAGES = ("#/tasks", "#/tasks/1", "#/tasks/2", "#/new", "#/new/report", "#/workers", "#/settings",
+             "#/users", "#/account", "#/nothing", "#/tasks/99999")
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        for number in (cls.site.add("report",
+                                    city="Llanfairpwllgwyngyllgogerychwyrndrobwllllantysiliogogogoch" * 3),
+                       cls.site.add("fail", text="an/endless/path/without/a/space" * 20),
+                       cls.site.add("report", "--delay", "600", city="Vik")):
+            if number < 3:
+                cls.site.wait(number)
+
+    def each_page(self, browser):
+        for page in self.PAGES:
+            browser.go(page)
+            browser.find("h1")
+            wait_until(lambda: browser.count("body.busy") == 0)
+            self.pause(0.2)
+            yield page
+
+    def test_no_page_needs_scrolling_sideways_on_320_pixels(self):
+        ana = self.open("ana")
+        ana.emulate("Emulation.setDeviceMetricsOverride", width=320, height=640, deviceScaleFactor=2,
+                    mobile=True)
+        for page in self.each_page(ana):
+            width = ana.run("return document.documentElement.scrollWidth")
+            self.assertLessEqual(width, 320, page)
+
+    def test_every_page_is_dark_where_the_screen_is(self):
+        ana = self.open("ana")
+        ana.emulate("Emulation.setEmulatedMedia",
+                    features=[{"name": "prefers-color-scheme", "value": "dark"}])
+        for page in self.each_page(ana):
+            self.assertGreater(self.brightness(ana, "color") - self.brightness(ana, "backgroundColor"), 0.5,
+                               page)
+        ana.emulate("Emulation.setEmulatedMedia",
+                    features=[{"name": "prefers-color-scheme", "value": "light"}])
+        self.assertGreater(self.brightness(ana, "backgroundColor") - self.brightness(ana, "color"), 0.5)
+
+    def brightness(self, browser, name):
+        """0..1 of a colour of the page, drawn on a canvas so that any way of writing it is understood."""
+        red, green, blue = browser.run("""
+            const places = [document.body, document.documentElement];
+            const styles = places.map((e) => getComputedStyle(e)[arguments[0]]);
+            const colour = styles.find((c) => !/^rgba\\(0, 0, 0, 0\\)$/.test(c)) || 'Canvas';
+            const context = document.createElement('canvas').getContext('2d');
+            context.fillStyle = colour;
+            context.fillRect(0, 0, 1, 1);
+            return [...context.getImageData(0, 0, 1, 1).data].slice(0, 3)""", name)
+        return (0.299 * red + 0.587 * green + 0.114 * blue) / 255
+
+    def test_everything_can_be_reached_with_the_keyboard(self):
+        ana = self.open("ana")
+        ana.see("Vik", "table.list")
+        ana.go("#/tasks")
+        ana.see("Vik", "table.list")
+        ana.press("Tab")
+        self.assertEqual(ana.focused(), "Skip to content")
+        seen = set()
+        for _ in range(60):
+            ana.press("Tab")
+            seen.add(ana.focused())
+        for words in ("Tasks", "Workers", "Users", "Settings", "New task", "Cancel 3", "Search tasks"):
+            self.assertTrue([text for text in seen if words in text], words)
+
+    def test_keys_lead_to_search_list_and_new_task(self):
+        ana = self.open("ana")
+        ana.see("Vik", "table.list")
+        first = ana.run("return document.querySelector('table.list tbody a').ariaLabel")
+        ana.press("j")
+        self.assertEqual(ana.focused(), first)
+        ana.press("j")
+        self.assertNotEqual(ana.focused(), first)
+        ana.press("k", "Enter")
+        ana.see("Timeline")
+        ana.press("n")
+        ana.find("h1", "New task")
+        ana.press("/")
+        wait_until(lambda: ana.focused() == "Search tasks")
+        ana.press(*"Vik")
+        wait_until(lambda: "q=Vik" in ana.run("return location.hash"))
+        ana.press("n")                              # a letter, while one types
+        self.assertIn("#/tasks", ana.run("return location.hash"))
+
+    def test_a_task_can_be_added_without_a_mouse(self):
+        ana = self.open("ana")
+        ana.press("n")
+        ana.find("a[href='#/new/report']")
+        ana.run("document.querySelector('a[href=\"#/new/report\"]').focus()")
+        ana.press("Enter")
+        ana.find("[name='arguments.city']")
+        ana.run("document.querySelector('[name=\"arguments.city\"]').focus()")
+        ana.press(*"Vang", "Enter")
+        wait_until(lambda: re.search(r"#/tasks/\d+$", ana.run("return location.hash")))
+        ana.see("Vang")
+
+    def test_motion_and_time_stay_small(self):
+        ana = self.open()
+        started = time.monotonic()
+        ana.log_in("ana")
+        self.assertLess(time.monotonic() - started, 10)
+
+
+if __name__ == "__main__":
+    unittest.main()

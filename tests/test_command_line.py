@@ -1,0 +1,652 @@
+"""The command line: every command, what it prints, its exit codes, and what it refuses."""
+import contextlib
+import io
+import json
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import unittest
+from unittest import mock
+
+import jobqueue
+from tests.support import ROOT, Site, TestCase, function_json, need, quick_hash
+
+NEW = "another horse"
+
+
+class Done:
+    """What a command left behind."""
+
+    def __init__(self, code, out, err):
+        self.code = code
+        self.out = out
+        self.err = err
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+class CommandTestCase(TestCase):
+    """Runs commands in this process, on the test's queue."""
+
+    def setUp(self):
+        super().setUp()
+        cheap = mock.patch.object(jobqueue, "hash_password", quick_hash)
+        cheap.start()
+        self.addCleanup(cheap.stop)
+
+    def run_command(self, *arguments, given=""):
+        """Run one command on this test's queue and clock."""
+        out, err = io.StringIO(), io.StringIO()
+        mask = os.umask(0o077)
+        try:
+            with mock.patch.object(jobqueue, "JobQueue", lambda *_, **__: self.queue), \
+                    mock.patch("sys.stdin", io.StringIO(given)), \
+                    contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                code = jobqueue.main([str(argument) for argument in arguments])
+        except SystemExit as end:
+            code = end.code
+        finally:
+            os.umask(mask)
+        return Done(code, out.getvalue(), err.getvalue())
+
+    def ok(self, *arguments, **more):
+        """Run a command that works; what it printed."""
+        done = self.run_command(*arguments, **more)
+        self.assertEqual((done.code, done.err), (0, ""), arguments)
+        return done.out.strip()
+
+    def json(self, *arguments, **more):
+        """Run a command that works with --json; the value."""
+        return json.loads(self.ok(*arguments, "--json", **more))
+
+    def fails(self, code, *arguments, words="", **more):
+        """Run a command that ends with `code`: one line on standard error, nothing on standard output."""
+        done = self.run_command(*arguments, **more)
+        self.assertEqual(done.code, code, (arguments, done.out, done.err))
+        self.assertEqual(done.out, "")
+        self.assertNotIn("Traceback", done.err)
+        if code != 2 or not done.err.startswith("usage:"):
+            self.assertEqual(done.err.count("\n"), 1, done.err)
+            self.assertTrue(done.err.startswith("jobqueue: "))
+        self.assertIn(words, done.err)
+
+
+class Adding(CommandTestCase):
+
+    def test_the_id_is_printed(self):
+        self.assertEqual(self.ok("add", "add", "a=1"), "1")
+        self.assertEqual(self.json("add", "add", "a=1"), {"ids": [2]})
+
+    def test_it_belongs_to_the_first_admin_or_the_owner_given(self):
+        self.ok("add", "add", "a=1")
+        self.ok("add", "add", "a=1", "--owner", "bob")
+        self.queue.settings.change({"default_owner": "eve"})
+        self.ok("add", "add", "a=1")
+        self.assertEqual([self.queue.get_json(number)["owner"] for number in (1, 2, 3)],
+                         ["ana", "bob", "eve"])
+
+    def test_every_option_arrives(self):
+        self.ok("add", "add", "a=1", "--priority", "7", "--delay", "60", "--queue", "mail", "--max-retries",
+                "2", "--retry-delay", "1.5", "--retry-backoff", "3", "--timeout", "9", "--on-crash", "fail")
+        task = self.queue.get_json(1)
+        self.assertEqual([task[name] for name in ("priority", "queue", "max_retries", "retry_delay",
+                                                  "retry_backoff", "timeout", "on_crash", "status")],
+                         [7, "mail", 2, 1.5, 3, 9, "fail", "scheduled"])
+        self.ok("add", "add", "a=1", "--run-at", "2030-01-01T00:00:00Z")
+        self.assertEqual(self.queue.get_json(2)["run_at"], "2030-01-01T00:00:00.000Z")
+
+    def test_texts_become_what_the_parameter_is(self):
+        kinds = {"text": {"type": "string"}, "count": {"type": "integer"}, "ratio": {"type": "number"},
+                 "on": {"type": "boolean"}, "day": {"type": "string", "format": "date"},
+                 "style": {"enum": ["big", "small", 3]},
+                 "words": {"type": "array", "items": {"type": "string"}},
+                 "numbers": {"type": "array", "items": {"type": "integer"}}, "any": {"type": "object"},
+                 "maybe": {"type": ["integer", "null"]}, "free": {}}
+        self.declare(function_json("every", kinds, required=()))
+        for text, value in (
+                ("text=7", "7"), ("text=", ""), ("text=a=b", "a=b"), ("text=é ü", "é ü"), ("count=-7", -7),
+                ("ratio=1e-3", 0.001), ("on=yes", True), ("on=False", False), ("on=0", False),
+                ("on=ON", True), ("day=2026-02-28", "2026-02-28"), ("style=big", "big"), ("style=3", 3),
+                ("words=a, b,c", ["a", "b", "c"]),
+                ('words=["a,b"]', ["a,b"]), ("numbers=[1, 2]", [1, 2]), ('any={"x": [null]}', {"x": [None]}),
+                ("maybe=", None), ("maybe=5", 5), ("free=x", "x")):
+            with self.subTest(text=text):
+                self.ok("add", "every", text)
+                name = text.partition("=")[0]
+                newest = self.database.value("SELECT max(id) FROM task")
+                self.assertEqual(self.queue.get_json(newest)["arguments"], {name: value})
+
+    def test_a_list_of_numbers_may_be_typed_with_commas(self):
+        self.declare(function_json("sum", {"numbers": {"type": "array", "items": {"type": "integer"}}}))
+        self.ok("add", "sum", "numbers=1,2,3")
+        self.assertEqual(self.queue.get_json(1)["arguments"], {"numbers": [1, 2, 3]})
+
+    def test_what_is_none_of_it_is_refused(self):
+        kinds = {"count": {"type": "integer"}, "ratio": {"type": "number"}, "on": {"type": "boolean"},
+                 "style": {"enum": ["big"]}, "any": {"type": "object"}, "list": {"type": "array"}}
+        self.declare(function_json("every", kinds, required=()))
+        for text in ("count=x", "count=1.5", "count=", "ratio=x", "ratio=nan", "ratio=inf", "on=maybe",
+                     "style=huge",
+                     "any={", "any=[]", "list=[", "colour=red", "nonsense", "=x", "any=NaN", 'any={"x": NaN}',
+                     "count=" + "9" * 30, "count=" + "9" * 5000):
+            with self.subTest(text=text[:30]):
+                self.fails(2, "add", "every", text)
+        self.assertEqual(self.database.value("SELECT count(*) FROM task"), 0)
+
+    def test_options_that_are_wrong_are_refused(self):
+        for option, value in (("--priority", "101"), ("--priority", "x"), ("--delay", "-1"),
+                              ("--delay", "nan"),
+                              ("--delay", "inf"), ("--run-at", "tomorrow"), ("--queue", "a b"),
+                              ("--timeout", "0"),
+                              ("--timeout", "nan"), ("--max-retries", "-1"), ("--retry-delay", "nan"),
+                              ("--retry-backoff", "99"), ("--on-crash", "explode"), ("--colour", "red")):
+            with self.subTest(option=option, value=value):
+                self.fails(2, "add", "add", "a=1", option, value)
+        self.fails(2, "add", "add", "a=1", "--delay", "1", "--run-at", "2030-01-01T00:00:00Z")
+        self.fails(4, "add", "add", "a=1", "--owner", "nobody")
+        self.assertEqual(self.database.value("SELECT count(*) FROM task"), 0)
+
+    def test_unknown_functions_and_missing_arguments_are_refused(self):
+        self.fails(2, "add", "nothing", words="known are")
+        self.fails(2, "add", "add", words="arguments.a is missing")
+        self.fails(2, "add")
+
+    def test_the_owner_of_the_machine_may_add_what_nobody_else_may(self):
+        self.assertEqual(self.ok("add", "cleanup"), "1")
+
+    def test_without_an_admin_it_says_how_to_make_one(self):
+        self.write("DELETE FROM user")
+        self.fails(1, "add", "add", "a=1", words="user add NAME --admin")
+
+
+class Tasks(CommandTestCase):
+
+    def test_list_shows_the_newest_first_and_filters(self):
+        self.add("bob", a=11)
+        self.queue.tasks.cancel(self.add("eve", function="greet", name="Zoë"))
+        lines = self.ok("list").splitlines()
+        self.assertRegex(lines[0], "^ID +STATUS +OWNER +FUNCTION +WHAT$")
+        self.assertRegex(lines[1], "^2 +cancelled +eve +greet +Zoë$")
+        self.assertEqual([task["id"] for task in self.json("list", "--status", "pending,failed")["tasks"]],
+                         [1])
+        self.assertEqual([task["id"] for task in self.json("list", "--owner", "eve")["tasks"]], [2])
+        self.assertEqual([task["id"] for task in self.json("list", "--function", "add")["tasks"]], [1])
+        self.assertEqual([task["id"] for task in self.json("list", "--queue", "mail")["tasks"]], [])
+        self.assertEqual(len(self.json("list", "--limit", "1")["tasks"]), 1)
+        self.assertEqual(self.json("list")["service"]["code"], "starting")
+
+    def test_list_refuses_what_is_no_filter(self):
+        self.fails(2, "list", "--status", "nothing")
+        self.fails(4, "list", "--owner", "nobody")
+        self.fails(2, "list", "--limit", "x")
+
+    def test_list_with_an_odd_limit_shows_no_more_than_that(self):
+        self.add_many("bob", 3)
+        for limit in ("0", "-1", "-3"):
+            done = self.run_command("list", "--limit", limit, "--json")
+            self.assertTrue(done.code == 2 or len(done.json["tasks"]) <= 1, limit)
+
+    def test_show_prints_one_task(self):
+        self.add("bob", a=11)
+        self.assertEqual(self.json("show", 1)["arguments"], {"a": 11})
+        self.assertIn("owner           bob", self.ok("show", 1))
+
+    def test_cancel_retry_and_delete(self):
+        self.add("bob")
+        self.assertEqual(self.ok("cancel", 1), "")
+        self.assertEqual(self.status(1), "cancelled")
+        self.ok("retry", 1)
+        self.assertEqual(self.status(1), "pending")
+        self.fails(5, "retry", 1, words="only failed and cancelled")
+        self.ok("delete", 1)
+        self.assertIsNone(self.status(1))
+
+    def test_a_task_that_has_ended_cannot_be_cancelled(self):
+        self.add("bob")
+        self.run_one()
+        self.fails(5, "cancel", 1, words="ended already")
+
+    def test_a_task_that_is_not_there_is_4(self):
+        for command in ("show", "wait", "log", "cancel", "retry", "delete"):
+            self.fails(4, command, 99, words="There is no task 99")
+
+    def test_an_id_that_no_row_can_have_is_4_or_2(self):
+        for command in ("show", "wait", "log", "cancel", "retry", "delete"):
+            for number in (10 ** 30, 2 ** 63, -1, 0):
+                done = self.run_command(command, number)
+                self.assertIn(done.code, (2, 4), (command, number))
+                self.assertNotIn("Traceback", done.err)
+        self.fails(2, "show", "x")
+
+    def test_wait_tells_by_its_exit_code_how_it_ended(self):
+        self.add_many("bob", 3)
+        self.run_one("succeeded", "7")
+        self.run_one("error", None, "ValueError", "no")
+        self.assertEqual(self.run_command("wait", 1).code, 0)
+        done = self.run_command("wait", 2)
+        self.assertEqual((done.code, done.out), (3, "failed (error)\n"))
+        self.assertEqual(self.run_command("wait", 1, "--json").json["result"], 7)
+        self.fails(124, "wait", 3, "--timeout", "5", words="still pending")
+
+    def test_log_prints_an_attempt(self):
+        self.add("bob")
+        self.claim()
+        with self.database.transaction() as transaction:
+            self.queue.logs.append(transaction, 1, 1, 0, "häl\u2028lo\n")
+        self.assertEqual(self.ok("log", 1), "häl\u2028lo")
+        self.assertEqual(self.json("log", 1), {"attempt": 1, "text": "häl\u2028lo\n"})
+        self.assertEqual(self.ok("log", 1, "--attempt", "7"), "")
+
+
+class Owners(CommandTestCase):
+    """Settings, users and tokens."""
+
+    def test_settings_are_listed_shown_and_changed(self):
+        self.assertIn("NbMaxWorker", self.ok("settings"))
+        self.assertEqual(self.ok("settings", "NbMaxWorker"), "2")
+        self.assertEqual(self.ok("settings", "NbMaxWorker", "5"), "5")
+        self.assertEqual(self.json("settings", "NbMaxWorker")["from"], "table")
+        self.assertEqual(len(self.json("settings")["settings"]), len(jobqueue.SETTINGS))
+        self.assertEqual(self.ok("settings", "host_names", "a.example b.example"), "a.example b.example")
+
+    def test_settings_that_are_wrong_are_refused(self):
+        for name, value in (("NbMaxWorker", "65"), ("NbMaxWorker", "x"), ("NbMaxWorker", "1.5"),
+                            ("NbMaxWorker", "nan"),
+                            ("NbMaxWorker", "inf"), ("NbMaxWorker", ""), ("nosuch", "1"),
+                            ("python", "x" * 2000)):
+            with self.subTest(name=name, value=value[:9]):
+                self.fails(2, "settings", name, value)
+        self.fails(2, "settings", "nosuch")
+
+    def test_a_user_is_added_with_a_password_from_standard_input(self):
+        self.ok("user", "add", "zoe", given=NEW + "\n")
+        self.ok("user", "add", "max", "--admin", given=NEW)
+        self.assertTrue(self.queue.accounts.log_in("zoe", NEW, ""))
+        self.assertEqual([(user["name"], user["role"]) for user in self.json("user", "list")["users"]][3:],
+                         [("zoe", "user"), ("max", "admin")])
+        self.assertIn("zoe", self.ok("user", "list"))
+
+    def test_a_password_changes_and_users_are_disabled_and_enabled(self):
+        self.ok("user", "password", "bob", given=NEW + "\n")
+        self.queue.accounts.log_in("bob", NEW, "")
+        self.ok("user", "disable", "bob")
+        with self.assertRaises(jobqueue.Unauthorized):
+            self.queue.accounts.log_in("bob", NEW, "")
+        self.ok("user", "enable", "bob")
+        self.queue.accounts.log_in("bob", NEW, "")
+
+    def test_users_that_are_wrong_are_refused(self):
+        self.fails(2, "user", "add", "zoe", given="short\n", words="password")
+        self.fails(2, "user", "add", "zoe", given="", words="password")
+        self.fails(2, "user", "add", "a b", given=NEW, words="name")
+        self.fails(2, "user", "add", given=NEW, words="NAME is missing")
+        self.fails(5, "user", "add", "bob", given=NEW, words="already")
+        self.fails(4, "user", "disable", "nobody")
+        self.fails(4, "user", "password", "nobody", given=NEW)
+        self.fails(5, "user", "disable", "ana", words="last admin")
+        self.fails(2, "user", "explode")
+
+    def test_tokens_are_added_listed_and_deleted(self):
+        token = self.ok("token", "add", "laptop", "--owner", "bob")
+        self.assertEqual(self.queue.accounts.person_of_token(token).name, "bob")
+        self.assertTrue(self.json("token", "add", "cron")["token"].startswith("jq_"))
+        listed = self.ok("token", "list", "--owner", "bob")
+        self.assertIn("laptop", listed)
+        self.assertNotIn(token, listed)
+        number = self.json("token", "list", "--owner", "bob")["tokens"][0]["id"]
+        self.fails(4, "token", "delete", number, words="There is no token")
+        self.ok("token", "delete", number, "--owner", "bob")
+        self.assertIsNone(self.queue.accounts.person_of_token(token))
+
+    def test_tokens_that_are_wrong_are_refused(self):
+        self.fails(2, "token", "add", words="name")
+        self.fails(2, "token", "delete", "x", words="number")
+        self.fails(2, "token", "delete", words="number")
+        self.fails(4, "token", "delete", "99")
+        self.fails(4, "token", "list", "--owner", "nobody")
+        self.assertIn(self.run_command("token", "delete", "9" * 30).code, (2, 4))
+
+
+class Others(CommandTestCase):
+
+    def test_workers_and_tick(self):
+        self.assertEqual(self.json("workers"), {"workers": [], "maximum": 2})
+        self.add("bob")
+        self.claim(worker_id=1)
+        row = self.json("workers")["workers"][0]
+        self.assertEqual((row["id"], row["mode"], row["function"]), (1, "detached", "add"))
+        self.assertIn(1, [value for name, value in row.items() if name in ("task", "task_id")])
+        self.assertIn("detached", self.ok("workers"))
+        self.assertEqual(self.ok("tick"), "")
+
+    def test_check_says_how_everything_is(self):
+        done = self.run_command("check", "--json")
+        verdicts = {check["name"]: check["verdict"] for check in done.json["checks"]}
+        self.assertEqual((done.code, set(verdicts.values()) <= {"ok", "note"}), (0, True), done.out)
+        self.assertLessEqual({"Python", "Data", "Database", "Admin", "Functions", "Workers"}, set(verdicts))
+
+    def test_check_is_1_when_something_is_bad(self):
+        self.queue.catalogue.store({"error": {"message": "SyntaxError: no", "file": "tasks.py", "line": 7}})
+        done = self.run_command("check")
+        self.assertEqual(done.code, 1)
+        self.assertIn("line 7", done.out)
+
+    def test_help_and_version(self):
+        self.assertEqual(self.run_command("--version").out, "jobqueue %s\n" % jobqueue.VERSION)
+        text = self.run_command("--help").out
+        for name in jobqueue.COMMANDS:
+            self.assertIn(name, text)
+            self.assertEqual(self.run_command(name, "--help").code, 0)
+
+    def test_what_is_no_command_is_usage(self):
+        for arguments in (["explode"], ["list", "--explode"], ["show"], ["show", "1", "2"]):
+            self.fails(2, *arguments)
+
+    def test_a_busy_database_is_75(self):
+        self.database.patience = 0.05
+        link = sqlite3.connect(str(self.database.path), isolation_level=None)
+        self.addCleanup(link.close)
+        link.execute("BEGIN IMMEDIATE")
+        self.fails(75, "add", "add", "a=1", words="busy")
+        self.fails(75, "user", "disable", "bob", words="busy")
+        link.execute("ROLLBACK")
+
+    def test_names_that_are_no_text_are_refused_in_one_line(self):
+        """What the shell gives for bytes that are not UTF-8."""
+        for arguments in (["list", "--owner", "\udcff"], ["list", "--function", "\udcff"],
+                          ["token", "add", "\udcff"],
+                          ["token", "list", "--owner", "\udcff"], ["user", "disable", "\udcff"],
+                          ["add", "\udcff"], ["add", "add", "\udcff=1"],
+                          ["settings", "host_names", "\udcff"]):
+            with self.subTest(arguments=arguments):
+                done = self.run_command(*arguments)
+                self.assertNotIn("Traceback", done.err)
+
+    def test_an_argument_that_is_no_text_can_be_shown(self):
+        self.ok("add", "greet", "name=a\udcffb")
+        self.assertIn("udcff", self.ok("show", 1))
+        self.assertIn("udcff", self.ok("show", 1, "--json"))
+
+    def test_output_that_the_terminal_cannot_show_is_escaped(self):
+        self.add("bob", function="greet", name="日本\u202e")
+        raw = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+        mask = os.umask(0o077)
+        self.addCleanup(os.umask, mask)
+        with mock.patch("sys.stdout", raw), mock.patch.object(jobqueue, "JobQueue", lambda *_: self.queue):
+            self.assertEqual(jobqueue.main(["list"]), 0)
+        raw.flush()
+        self.assertIn(b"\\u65e5", raw.buffer.getvalue())
+
+
+class Real(unittest.TestCase):
+    """Real processes, where it matters what the shell sees."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.site = Site(NbMaxWorker=0)
+        cls.addClassCleanup(cls.site.close)
+
+    def run_command(self, *arguments, **more):
+        return self.site.run(*arguments, code=None, **more)
+
+    def one_line(self, done, code=1, words=""):
+        """It failed with one clear line on standard error and nothing else."""
+        self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertIn(words, done.stderr)
+
+    def test_a_task_is_added_and_shown(self):
+        number = self.site.add("add", a=1, b=2)
+        self.assertEqual(self.site.json("show", number)["arguments"], {"a": 1, "b": 2})
+
+    def test_a_pipe_that_is_closed_early_is_no_traceback(self):
+        for _ in range(5):
+            self.site.add("add", a=1, b=2)
+        line = "'%s' '%s' list | head -c 1" % (sys.executable, self.site.home / "jobqueue.py")
+        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=self.site.environment)
+        self.assertNotIn("Traceback", done.stderr)
+
+    def test_a_taken_port_is_one_line(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            self.one_line(self.run_command("serve", "--port", port), words="Port %d" % port)
+
+    def test_ports_and_hosts_that_are_none_are_one_line(self):
+        for options in (("--port", "99999"), ("--port", "-1"), ("--host", "no.such.host.invalid"),
+                        ("--host", "999.1.1.1")):
+            with self.subTest(options=options):
+                done = self.run_command("serve", "--port", "0", *options)
+                self.assertIn(done.returncode, (1, 2))
+                self.assertNotIn("Traceback", done.stderr)
+                self.assertEqual(done.stdout, "")
+
+    def test_serve_is_what_runs_without_a_command(self):
+        site = Site(users=False)
+        self.addCleanup(site.close)
+        site.start_server()
+        link = site.server.stdout.readline() + site.server.stdout.readline() + site.server.stdout.readline()
+        self.assertRegex(link, r"http://127\.0\.0\.1:\d+/#setup=\S{20,}")
+        self.assertEqual(site.stop_server(), 0)
+
+    def test_importing_and_asking_for_help_make_nothing(self):
+        site = Site(users=False)
+        self.addCleanup(site.close)
+        site.run("--help")
+        site.python("import jobqueue")
+        self.assertFalse(site.data.exists())
+
+    def test_the_data_folder_is_for_its_owner_only(self):
+        self.assertEqual(self.site.data.stat().st_mode & 0o777, 0o700)
+        for path in self.site.data.rglob("*"):
+            self.assertEqual(path.stat().st_mode & 0o077, 0, path)
+
+    def test_password_and_token_are_in_no_process_list(self):
+        done = subprocess.Popen([sys.executable, "jobqueue.py", "user", "add", "zoe"], cwd=self.site.home,
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                text=True)
+        lines = "\n".join(self.site.processes().values())
+        out, err = done.communicate("canary horse\n", timeout=60)
+        self.assertEqual((done.returncode, out, err), (0, "", ""))
+        self.assertNotIn("canary", lines)
+        self.assertEqual(self.run_command("user", "add", "yan", "canary horse").returncode, 2)
+
+
+class Folders(unittest.TestCase):
+    """Data folders that cannot be used: one clear line, exit code 1, nothing overwritten."""
+
+    def setUp(self):
+        self.site = Site()
+        self.addCleanup(self.site.close)
+
+    def refused(self, words, *arguments, code=1, **more):
+        before = self.files()
+        done = self.site.run(*(arguments or ("list",)), code=None, **more)
+        self.assertEqual((done.returncode, done.stdout), (code, ""), done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertIn(words, done.stderr)
+        self.assertEqual(self.files(), before)
+
+    def files(self):
+        """{name: content} of the data folder."""
+        if not self.site.data.is_dir():
+            return None
+        return {path.name: path.read_bytes() for path in self.site.data.iterdir()
+                if path.is_file() and not path.name.endswith(("-shm", "turn.lock"))}
+
+    @property
+    def database(self):
+        return next(self.site.data.glob("jobqueue-*.db"))
+
+    def remove_log(self):
+        for path in self.site.data.glob("*.db-*"):
+            path.unlink()
+
+    def test_an_empty_database(self):
+        self.remove_log()
+        self.database.write_bytes(b"")
+        self.refused("is empty")
+
+    def test_a_page_of_html_in_its_place(self):
+        self.remove_log()
+        self.database.write_text("<!doctype html>" + " " * 9000)
+        self.refused("damaged")
+
+    def test_a_header_that_was_overwritten(self):
+        self.remove_log()
+        data = bytearray(self.database.read_bytes())
+        data[:100] = b"x" * 100
+        self.database.write_bytes(bytes(data))
+        self.refused("damaged")
+
+    def test_a_database_without_our_tables(self):
+        self.remove_log()
+        self.database.unlink()
+        link = sqlite3.connect(str(self.site.data / "jobqueue-1.db"))
+        link.execute("CREATE TABLE x (a)")
+        link.commit()
+        link.close()
+        self.refused("empty")
+
+    def test_a_newer_schema(self):
+        link = sqlite3.connect(str(self.database), isolation_level=None)
+        link.execute("PRAGMA user_version=999")
+        link.close()
+        self.refused("schema version 999")
+
+    def test_no_database_two_databases_and_a_folder_in_its_place(self):
+        path = self.database
+        shutil.copy(path, self.site.data / "jobqueue-copy.db")
+        self.refused("exactly one")
+        (self.site.data / "jobqueue-copy.db").unlink()
+        self.remove_log()
+        path.unlink()
+        self.refused("no jobqueue-*.db")
+        path.mkdir()
+        self.refused("empty")
+
+    def test_an_empty_folder_is_never_filled(self):
+        shutil.rmtree(self.site.data)
+        self.site.data.mkdir()
+        self.refused("no jobqueue-*.db")
+        self.assertEqual(list(self.site.data.iterdir()), [])
+
+    def test_a_missing_journal_file(self):
+        (self.site.data / "journal.json").unlink()
+        self.refused("journal.json")
+
+    def test_a_file_that_names_the_folder(self):
+        moved = self.site.home.parent / "elsewhere"
+        self.site.data.rename(moved)
+        self.site.data.write_text("../elsewhere\n")
+        self.assertEqual(len(self.site.json("user", "list")["users"]), 3)
+        for text, words in (("", "empty file"), ("\n", "empty file")):
+            self.site.data.write_text(text)
+            self.refused(words)
+
+    def test_a_file_that_is_no_text(self):
+        self.site.data.rename(self.site.home.parent / "elsewhere")
+        self.site.data.write_bytes(b"\xff\xfe/x")
+        done = self.site.run("list", code=None)
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
+
+    def test_a_folder_that_cannot_be_made(self):
+        done = self.site.run("list", "--data", "/proc/jobs", code=None)
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
+        self.assertIn("cannot be made", done.stderr)
+
+    def test_a_new_folder_below_a_missing_one_is_one_line(self):
+        done = self.site.run("list", "--data", self.site.home / "a" / "b", code=None)
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
+
+    def test_another_users_folder_is_refused_with_the_right_command(self):
+        text = ("import os, sys; os.getuid = lambda: 12345; import jobqueue; "
+                "sys.exit(jobqueue.main(['list']))")
+        done = subprocess.run([sys.executable, "-c", text], cwd=self.site.home, env=self.site.environment,
+                              capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), done.stderr)
+        self.assertIn("sudo -u", done.stderr)
+        self.assertIn("jobqueue.py", done.stderr)
+
+
+class Unprivileged(unittest.TestCase):
+    """What root may do and others may not: run as somebody else."""
+
+    USER = 65534
+
+    def setUp(self):
+        need(os.getuid() == 0, "the rights to run as somebody else")
+        python = shutil.which("python3", path=os.defpath)
+        need(python, "a python3 that everybody may run")
+        self.site = Site(users=False, python=python)
+        self.addCleanup(self.site.close)
+        for path in (self.site.home.parent, self.site.home, *self.site.home.rglob("*")):
+            os.chown(path, self.USER, self.USER)
+
+    def run_command(self, *arguments):
+        def become():
+            os.setgid(self.USER)
+            os.setuid(self.USER)
+        return subprocess.run([self.site.interpreter, "jobqueue.py", *arguments], cwd=self.site.home,
+                              env={**self.site.environment, "HOME": "/"}, preexec_fn=become,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+
+    def one_line(self, done, words=""):
+        self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertIn(words, done.stderr)
+
+    def test_a_site_folder_that_cannot_be_written(self):
+        self.site.home.chmod(0o555)
+        self.one_line(self.run_command("list"), "cannot be made")
+
+    def test_a_data_folder_that_cannot_be_written(self):
+        self.assertEqual(self.run_command("list").returncode, 0)
+        for path in self.site.data.iterdir():
+            path.chmod(0o400 if path.is_file() else 0o500)
+        self.site.data.chmod(0o500)
+        self.one_line(self.run_command("settings", "linger", "20"))
+
+    def test_a_folder_that_cannot_be_entered(self):
+        self.assertEqual(self.run_command("list").returncode, 0)
+        self.site.data.chmod(0)
+        self.one_line(self.run_command("list"))
+
+    def test_a_folder_of_root_is_refused(self):
+        self.assertEqual(self.run_command("list").returncode, 0)
+        os.chown(self.site.data, 0, 0)
+        self.one_line(self.run_command("list"), "belongs to the user root")
+
+
+class OldPython(unittest.TestCase):
+
+    def test_an_old_python_is_refused_in_one_line(self):
+        text = ("import sys; sys.version_info = (3, 8, 18, 'final', 0); import runpy; "
+                "runpy.run_path('jobqueue.py', run_name='__main__')")
+        done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), done.stderr)
+        self.assertIn("3.9 or newer", done.stderr)
+
+    def test_really_old_ones_say_the_same(self):
+        found = [path for path in map(shutil.which, ("python3.6", "python3.7", "python3.8")) if path]
+        found = [path for path in found if subprocess.run([path, "-V"], capture_output=True).returncode == 0]
+        need(found, "a Python older than 3.9")
+        for path in found:
+            done = subprocess.run([path, str(ROOT / "jobqueue.py"), "--version"], stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, encoding="utf-8", env={"PATH": os.environ["PATH"]})
+            self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), done.stderr)
+            self.assertIn("3.9 or newer", done.stderr)
+
+    def test_windows_is_refused_in_one_line(self):
+        text = "import os, runpy, jobqueue; os.name = 'nt'; runpy.run_path('jobqueue.py')"
+        done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), done.stderr)
+        self.assertIn("Windows", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
