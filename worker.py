@@ -405,7 +405,8 @@ def fill_parts(target, arguments):
     for part in target:
         guarded = guarded and part != "--"
         for piece in fill_part(part, arguments):
-            if guarded and piece.startswith("-") and not part.startswith("-") and not is_number(piece):
+            option = piece.startswith("-") and not is_number(piece)
+            if guarded and option and not part.startswith("-"):
                 raise Fail('an argument must not begin with "-": %s' % piece[:100])
             parts.append(piece)
     return parts
