@@ -2766,7 +2766,7 @@ class Service:
 
 # Accounts --------------------------------------------------------------------
 
-NAME_PATTERN = re.compile(r"[\w.@+-]{1,50}")
+NAME_PATTERN = re.compile(r"\w[\w.@+-]{0,49}")
 ROLES = ("user", "admin")
 TOKEN_SCOPES = ("user",)
 
@@ -2982,7 +2982,8 @@ class Accounts:
 
     def _new_user(self, name, password, role):
         if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
-            raise field_error("name", "must be 1 to 50 letters, digits, _ . @ + or -")
+            raise field_error("name", "must be 1 to 50 letters, digits, _ . @ + or -, and begin "
+                              "with a letter or digit")
         if role not in ROLES:
             raise field_error("role", "must be one of user, admin")
         check_password(password, name)
