@@ -802,7 +802,7 @@ def claim_cost(site, count):
     for _ in range(count):
         with queue.database.transaction(durable=False) as transaction:
             began = time.perf_counter()
-            row = queue.claims.claim(transaction, 1, now)
+            row = queue.claims.claim(transaction, 1, now)[0]
             costs.append(time.perf_counter() - began)
             transaction.run("UPDATE task SET status=2 WHERE id=?", (row["id"],))
     return statistics.median(costs) * 1e6
