@@ -378,6 +378,11 @@ def _check_json(value, depth):
         raise ValueError("a number is too large")
 
 
+def read_json(text):
+    """JSON text as Python has it; ValueError also for NaN and Infinity."""
+    return json.loads(text, parse_constant=_refuse_constant)
+
+
 def load_json(text):
     """A JSON text from outside; Malformed for what would be read differently elsewhere."""
     try:
@@ -900,7 +905,7 @@ class Database:
             self._turn.give()
 
     def wal_bytes(self):
-        """Size of the log that a checkpoint has still to copy back."""
+        """Size of the log's file; at most WAL_CHECKPOINT_BYTES while copying back keeps up."""
         try:
             return self._wal.stat().st_size
         except OSError:
@@ -920,7 +925,9 @@ class Database:
         link.run("PRAGMA cache_size=-1000")     # others' commits empty it anyway
         if self.journal == "wal":
             link.run("PRAGMA wal_autocheckpoint=0")
-            link.run("PRAGMA journal_size_limit=0")     # so that the file's size tells its content
+            # The log's file keeps this size, so that commits need not make it longer, and a
+            # longer one tells that there is something to copy back.
+            link.run("PRAGMA journal_size_limit=%d" % WAL_CHECKPOINT_BYTES)
             link.value("SELECT count(*) FROM sqlite_master")
         else:
             link.value("PRAGMA journal_mode=TRUNCATE")
@@ -977,7 +984,7 @@ class Database:
 
     def _checkpoint_if_due(self):
         """Copy the log back while holding turn and write lock, for a moment at most."""
-        if self.journal != "wal" or self.wal_bytes() < WAL_CHECKPOINT_BYTES:
+        if self.journal != "wal" or self.wal_bytes() <= WAL_CHECKPOINT_BYTES:
             return
         started = self.clock.monotonic()
         if started < self._pause_checkpoints_until:
@@ -1941,7 +1948,7 @@ def judge(task, outcome, now, uniform):
                        "failed" if last else "interrupted", interruption=1)
     reason = kind if kind in ("timeout", "unknown_function") else "error"
     if kind in ("error", "timeout") and task["retries_left"] > 0:
-        delay = outcome.retry_after
+        delay = outcome.retry_after and min(outcome.retry_after, 30 * 86400)
         if delay is None:
             tried = min(task["max_retries"] - task["retries_left"], 100)
             delay = min(task["retry_delay"] * task["retry_backoff"] ** tried, 30 * 86400)
@@ -2029,8 +2036,8 @@ class Claims:
             WHERE id=(SELECT id FROM task INDEXED BY task_claim WHERE status=0 AND queue=?
                       ORDER BY priority DESC, turn, id LIMIT 1)
               AND status=0""" + condition,
-            (token, worker_id, self.boot, monotonic + LEASE_SECONDS, now + LEASE_SECONDS, now, queue,
-             *values))
+            (token, worker_id, self.boot, monotonic + LEASE_SECONDS, now + LEASE_SECONDS, now,
+             queue, *values))
         if not claimed:
             return None
         row = transaction.one("SELECT %s, user.name AS owner FROM task INDEXED BY task_claim "
@@ -2274,8 +2281,9 @@ class Workers:
         for _ in range(max(0, min(wanted, limit - count))):
             lock = random_token(12)
             worker_id = transaction.insert(
-                "INSERT INTO worker (machine, boot, lock, mode, state, version, started_at, seen_at, "
-                "lease_monotonic, lease_wall) VALUES (?, ?, ?, ?, 'starting', ?, ?, ?, ?, ?)",
+                "INSERT INTO worker (machine, boot, lock, mode, state, version, started_at, "
+                "seen_at, lease_monotonic, lease_wall) "
+                "VALUES (?, ?, ?, ?, 'starting', ?, ?, ?, ?, ?)",
                 (self._claims.machine, self._claims.boot, lock, mode, VERSION, now, now,
                  monotonic + LEASE_SECONDS, now + LEASE_SECONDS))
             made.append((worker_id, lock))
@@ -2665,7 +2673,8 @@ class Tick:
     def _record_deaths(self, dead):
         with self._database.transaction(durable=False) as transaction:
             now = self._clock.now()
-            buried = {row["id"] for row, _, why in dead if self._workers.bury(transaction, row, why)}
+            buried = {row["id"] for row, _, why in dead
+                      if self._workers.bury(transaction, row, why)}
             for task_id, claim in self._claims.lost(transaction, buried, now):
                 outcome = Outcome("crashed", error_type="WorkerLost",
                                   error_message="The process that ran this task died.")

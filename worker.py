@@ -62,6 +62,7 @@ BROKEN_RETRY_SECONDS = 60.0
 PROGRESS_SECONDS = 0.2
 PIECE_BYTES = 64 << 10
 WORKER_PATIENCE_SECONDS = 45.0          # less than the self-fence
+RESULT_MAX_DEPTH = 64
 ANSWER_MAX_BYTES = 1 << 20              # of an HTTP request
 REQUEST_SECONDS = 30.0                  # for each read of an HTTP answer
 WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "worker_seconds", "runner_tasks",
@@ -520,6 +521,23 @@ def arm_lifeline(end):
         os._exit(0)                     # it was closed before we were armed
 
 
+def words_of(error):
+    """An exception's own words, if it has any that can be shown."""
+    try:
+        return str(error)
+    except Exception:
+        return "(an error that cannot be shown)"
+
+
+def is_deep(value, levels):
+    """True if lists and dicts are nested deeper than `levels`: not every reader could follow."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        return False
+    return levels == 0 or any(is_deep(item, levels - 1) for item in value)
+
+
 def told(error, kind):
     """An exception as an outcome: type, message, and the traceback below our own frames."""
     import traceback
@@ -532,7 +550,7 @@ def told(error, kind):
     return {
         "kind": kind,
         "error_type": type(error).__name__,
-        "error_message": storable(str(error))[:4000],
+        "error_message": storable(words_of(error))[:4000],
         "traceback": storable(text)[-100_000:],
     }
 
@@ -557,14 +575,13 @@ class Runner:
         self._arrived = b""
         self._descriptors = []
         self._null = os.open(os.devnull, os.O_RDWR)
+        self._streams = {}              # our stdout and stderr
         self._parameters = {}
         self._next_report = 0.0
 
     def run(self):
         """Announce the functions, then run what comes until the channel ends."""
         self._send({"announce": read_functions()})
-        for stream in (sys.stdout, sys.stderr):
-            stream.reconfigure(line_buffering=True, errors="backslashreplace")
         while True:
             message = self._receive()
             if message is None:
@@ -573,30 +590,35 @@ class Runner:
 
     def _attempt(self, order):
         self._print_to(self._descriptors.pop(0))
-        context = TaskContext(
-            order["id"],
-            order["owner"],
-            order["attempt"],
-            order["crashes"],
-            order["claim"],
-            self._data,
-            self._report,
-            self._enqueue,
-        )
+        self._tidy()
+        context = TaskContext(order["id"], order["owner"], order["attempt"], order["crashes"],
+                              order["claim"], self._data, self._report, self._enqueue)
         TaskContext.running = context
         self._claim, self._unsent = order["claim"], None
         before = usage()
         outcome = self._outcome(order, context)
         TaskContext.running = None
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):
+        for stream in self._streams.values():
+            with contextlib.suppress(Exception):
                 stream.flush()
         self._print_to(self._null)
         after = usage()
-        outcome.update(
-            cpu_seconds=round(after[0] - before[0], 6), peak_memory=after[1], report=self._unsent
-        )
+        outcome.update(cpu_seconds=round(after[0] - before[0], 6), peak_memory=after[1],
+                       report=self._unsent)
         self._send_outcome(outcome)
+
+    def _tidy(self):
+        """Undo what the last task may have done to this process."""
+        os.chdir(jobqueue.HOME)
+        os.umask(0o077)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for name, descriptor in (("stdout", 1), ("stderr", 2)):
+            known = self._streams.get(name)
+            if known is None or known.closed:
+                known = open(descriptor, "w", buffering=1, encoding="utf-8",
+                             errors="backslashreplace", closefd=False)
+                self._streams[name] = known
+            setattr(sys, name, known)
 
     def _outcome(self, order, context):
         function = declared.get(order["function"])
@@ -604,9 +626,11 @@ class Runner:
             return {"kind": "unknown_function"}
         try:
             result = self._call(function, order["arguments"], context)
+            if is_deep(result, RESULT_MAX_DEPTH):
+                raise ValueError("the result is nested deeper than %d levels" % RESULT_MAX_DEPTH)
             return {"kind": "succeeded", "result": dump_json(result)}
         except RetryAfter as error:
-            return {**told(error, "error"), "retry_after": max(0.0, error.seconds)}
+            return {**told(error, "error"), "retry_after": min(max(0.0, error.seconds), 1e9)}
         except Fail as error:
             return told(error, "fail")
         except BaseException as error:  # whatever the owner's code raises is that attempt's error
@@ -902,6 +926,33 @@ class Child:
 
 # Worker ----------------------------------------------------------------------
 
+SAID_KINDS = ("succeeded", "error", "fail", "unknown_function")
+
+
+def is_report(report):
+    """True for progress as a runner tells it; the owner's code can write to its channel too."""
+    if not isinstance(report, dict):
+        return report is None
+    progress, message = report.get("progress"), report.get("message")
+    return ((progress is None or isinstance(progress, (int, float)) and 0 <= progress <= 1)
+            and isinstance(message, (str, type(None))) and report.keys() == {"progress", "message"})
+
+
+def is_outcome(said):
+    """True for an outcome as a runner tells it, with a result that everybody can read."""
+    if not isinstance(said, dict) or said.get("kind") not in SAID_KINDS:
+        return False
+    texts = [said.get(name) for name in ("result", "error_type", "error_message", "traceback")]
+    numbers = [said.get(name) for name in ("retry_after", "cpu_seconds", "peak_memory")]
+    try:
+        result = jobqueue.read_json(said.get("result") or "null")
+    except (ValueError, TypeError, RecursionError):
+        return False
+    return (all(isinstance(text, (str, type(None))) for text in texts)
+            and all(number is None or jobqueue.is_number(number) for number in numbers)
+            and is_report(said.get("report")) and not is_deep(result, RESULT_MAX_DEPTH))
+
+
 class Attempt:
     """An attempt in the runner's hands: watched, kept alive, and ended when it must be."""
 
@@ -978,20 +1029,21 @@ class Attempt:
             if message.get("claim") != self._claim or self._said is not None:
                 self._child.ended = True
                 return
-            if "outcome" in message:
+            if is_outcome(message.get("outcome")):
                 self._said = message["outcome"]
                 self._report = self._said.get("report") or self._report
-            elif "report" in message:
+            elif "report" in message and is_report(message["report"]):
                 self._report = message["report"]
-            elif "enqueue" in message:
+            elif isinstance(message.get("enqueue"), list):
                 self._add_tasks(message)
             else:
                 self._child.ended = True
+                return
 
     def _add_tasks(self, message):
         """Add what the function enqueues, at once and for the same owner."""
         self._requests += message["enqueue"]
-        if message["more"]:
+        if message.get("more"):
             return
         requests, self._requests = self._requests, []
         try:
@@ -1414,9 +1466,10 @@ class Worker:
         function, self._attempt = self._attempt.row["function"], None
         self._last_work = self._clock.monotonic()
         self._settle_by = min(self._settle_by, self._last_work + BATCH_SECONDS)
-        good = outcome.kind == "succeeded" and not fresh and not self._stopping
+        usable = not fresh and not self._stopping
+        good = usable and outcome.kind == "succeeded"
         self._quick = self._count_quick(function, outcome.seconds) if good else (None, 0, 1)
-        if good and self._last_work < self._settle_by and self._begin_next():
+        if usable and self._last_work < self._settle_by and self._begin_next():
             return
         self._settle(0 if fresh or self._stopping else self._quick[2])
         if fresh and not self._stopping:
