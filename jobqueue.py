@@ -93,6 +93,7 @@ WRITE_STREAK_SECONDS = 0.005
 WRITE_REST_SECONDS = 0.0015
 WAL_CHECKPOINT_BYTES = 4 << 20
 WAL_ALARM_BYTES = 16 << 20
+DISK_MIN_BYTES = 1 << 20
 CHECKPOINT_SECONDS = 0.05
 CHECKPOINT_PAUSE_SECONDS = 1.0
 
@@ -2726,6 +2727,9 @@ class Service:
         return {"code": "ok", "text": "", "since": None}
 
     def _storage(self):
+        room = os.statvfs(self._database.folder)
+        if room.f_bavail * room.f_frsize < DISK_MIN_BYTES:
+            return "storage", "The disk is full: nothing can be added or recorded.", None
         if self._database.journal == "wal" and self._database.wal_bytes() > WAL_ALARM_BYTES:
             return (
                 "storage",

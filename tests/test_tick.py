@@ -114,6 +114,13 @@ class TestService(TestCase):
     def test_nothing_to_say(self):
         self.assertEqual(self.said(), {"code": "ok", "text": "", "since": None})
 
+    def test_a_full_disk_is_said_whatever_else_there_is_to_say(self):
+        full = mock.Mock(f_bavail=0, f_frsize=4096)
+        with mock.patch("os.statvfs", return_value=full):
+            said = self.said()
+        self.assertEqual(said["code"], "storage")
+        self.assertIn("disk is full", said["text"])
+
     def test_an_idle_worker_with_work_is_nothing_to_say(self):
         self.worker("idle")
         self.add()
