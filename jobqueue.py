@@ -827,6 +827,15 @@ def read_journal(folder):
     return mode
 
 
+def file_identity(path):
+    """What stays the same as long as a path leads to the same file; None if it leads nowhere."""
+    try:
+        status = os.stat(path)
+        return status.st_dev, status.st_ino
+    except OSError:
+        return None
+
+
 class Database:
     """The data folder's database: reads, write transactions, checkpoints.
 
@@ -846,6 +855,7 @@ class Database:
         self._synchronous = None
         self._pause_checkpoints_until = 0.0
         self._wal = Path(str(self.path) + "-wal")
+        self._file = file_identity(self.path)
         deadline = clock.monotonic() + patience
         self._links = []
         try:
@@ -904,6 +914,12 @@ class Database:
         finally:
             self._writer_thread = None
             self._turn.give()
+
+    def check_file(self):
+        """StorageBroken if the file was removed or replaced: what we write would be lost with it."""
+        if file_identity(self.path) != self._file:
+            raise StorageBroken("The database %s was removed or replaced while it was in use. "
+                                "Stop and start everything." % self.path)
 
     def wal_bytes(self):
         """Size of the log's file; at most WAL_CHECKPOINT_BYTES while copying back keeps up."""
@@ -973,6 +989,7 @@ class Database:
 
     def _begin_once(self, durable):
         wanted = "FULL" if durable or self.journal != "wal" else "NORMAL"
+        self.check_file()
         if wanted != self._synchronous:
             self._writer.run("PRAGMA synchronous=" + wanted)
             self._synchronous = wanted
@@ -1903,7 +1920,7 @@ class Outcome:
                  seconds=None, cpu_seconds=None, peak_memory=None):
         self.kind = kind
         self.result = result            # JSON text
-        self.error_type = error_type
+        self.error_type = error_type and shorten(storable(error_type), 100)
         self.error_message = error_message and shorten_error(error_message)
         self.retry_after = retry_after  # seconds, instead of the task's own delay
         self.seconds = seconds
@@ -2012,22 +2029,20 @@ class Claims:
         begin before its worker died counts as crashed like the one that did.
         """
         self.promote(transaction, now)
-        first = self._claim_one(transaction, worker_id, now)
+        queue = self._next_queue(transaction)
+        first = self._claim_one(transaction, worker_id, now, queue)
         rows = [first] if first else []
         if first and (first["function"] != function or first["attempts"] > 1
                       or first["on_crash"] == "fail"):
             return rows
         while rows and len(rows) < wanted:
-            row = self._claim_one(transaction, worker_id, now, BATCHED, (function,))
+            row = self._claim_one(transaction, worker_id, now, queue, BATCHED, (function,))
             if row is None:
                 break
             rows.append(row)
         return rows
 
-    def _claim_one(self, transaction, worker_id, now, condition="", values=()):
-        queue = self._next_queue(transaction)
-        if queue is None:
-            return None
+    def _claim_one(self, transaction, worker_id, now, queue, condition="", values=()):
         token = random_token()
         monotonic = self._clock.monotonic()
         claimed = transaction.run("""
@@ -2112,10 +2127,16 @@ class Claims:
         )
         note(transaction, now, "put_back", task, worker_id=task["worker_id"], message=reason)
 
-    def first_put_back(self, source, task_id, reason):
-        """When a task was first put back for this reason, or None."""
+    def first_put_back(self, source, task_id, reason, since):
+        """When a task was first put back for this reason since a time, or None."""
         return source.value("SELECT min(at) FROM activity WHERE task_id=? AND event='put_back' "
-                            "AND message=?", (task_id, reason))
+                            "AND message=? AND at>?", (task_id, reason, since))
+
+    def begun(self, source, task):
+        """Which attempt this is of those that reached a runner."""
+        put_back = source.value("SELECT count(*) FROM activity WHERE task_id=? "
+                                "AND event='put_back'", (task["id"],))
+        return task["attempts"] - put_back
 
     def lost(self, source, dead_workers, now):
         """Running tasks whose worker is dead or whose lease has run out: (id, claim) pairs."""
@@ -2202,6 +2223,7 @@ def take_lock(path):
     Returns (file descriptor, whether the lock is proven). The file gets its name only once it
     is locked, so that whoever finds it free knows that its owner is dead.
     """
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     part = path.with_name(path.name + ".new")
     handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     proven = False
@@ -2362,7 +2384,22 @@ class Workers:
         handle = grab_if_free(path) if row["lock_proven"] else None
         if handle is not None:
             return handle, "died"
-        return None, "silent" if row["lease_monotonic"] < self._clock.monotonic() else None
+        if row["lease_monotonic"] > self._clock.monotonic():
+            return None, None
+        # It stands still, but its runner may go on: end both before anybody else begins.
+        return None, None if row["lock_proven"] and self._end_silent(row["pid"], path) else "silent"
+
+    @staticmethod
+    def _end_silent(pid, path):
+        """Kill a worker that holds its lock but shows no life; False if that is not its pid."""
+        try:
+            held = {os.readlink(entry.path) for entry in os.scandir("/proc/%d/fd" % pid)}
+            if str(path.resolve()) in held:
+                os.kill(pid, signal.SIGKILL)
+                return True
+        except (OSError, TypeError):
+            pass
+        return False
 
     def bury(self, transaction, row, why):
         """Remove a dead worker's row; False if it has moved since it was looked at."""
@@ -3853,6 +3890,7 @@ def get_static(app, request, name):
 
 def get_health(app, request):
     """Process answers, database opens, schema is current."""
+    app.queue.database.check_file()
     version = app.queue.database.value("PRAGMA user_version")
     return json_answer({"status": "ok", "version": VERSION, "schema": version})
 

@@ -53,6 +53,7 @@ CRON_SECONDS = 50.0
 BATCH_AFTER = 16                        # so many quick ends of a function make batches of it
 BATCH_MAX = 32                          # tasks in a batch
 BATCH_SECONDS = 0.05                    # how late an outcome of a batch may be recorded
+BATCH_LOOK_SECONDS = 0.01               # how often a batch looks for cancelled tasks
 STORE_SECONDS = 1.0                     # how often log and progress reach the database
 LOOK_SECONDS = 1.0                      # how often a running task's cancel flag is looked at
 CHECK_SECONDS = 1.0                     # how often a worker asks itself whether to leave
@@ -366,15 +367,6 @@ class CommandFailed(Exception):
     """A program ended with an exit code other than 0."""
 
 
-def is_number(text):
-    """True for what float() reads: a minus may begin it."""
-    try:
-        float(text)
-        return True
-    except ValueError:
-        return False
-
-
 def as_word(value):
     """A value as programs read it."""
     if value is None:
@@ -400,14 +392,22 @@ def fill_part(part, arguments):
     return [re.sub(r"\{([A-Za-z_]\w*)\}", lambda match: as_word(arguments.get(match[1])), part)]
 
 
+def has_numbers_only(part, arguments):
+    """True if a minus in this argument can only be that of a number."""
+    names = re.findall(r"\{([A-Za-z_]\w*)\}", part)
+    values = [arguments.get(name) for name in names]
+    return all(jobqueue.is_number(item) for value in values
+               for item in (value if isinstance(value, (list, tuple, set)) else [value]))
+
+
 def fill_parts(target, arguments):
     """All arguments of a command; Fail if a value would turn one into an option of the program."""
     parts, guarded = [], True
     for part in target:
         guarded = guarded and part != "--"
+        harmless = part.startswith("-") or has_numbers_only(part, arguments)
         for piece in fill_part(part, arguments):
-            option = piece.startswith("-") and not is_number(piece)
-            if guarded and option and not part.startswith("-"):
+            if guarded and piece.startswith("-") and not harmless:
                 raise Fail('an argument must not begin with "-": %s' % piece[:100])
             parts.append(piece)
     return parts
@@ -977,12 +977,14 @@ class Attempt:
 
     def begin(self):
         """Hand it over."""
-        row = self.row
+        row, number = self.row, self.row["attempts"]
+        if number > 1:                  # claims that never reached a runner are not told
+            number = self._queue.claims.begun(self._database, row)
         if row["on_crash"] == "fail":   # it must be known to have begun even after a power cut
             with self._database.transaction(durable=True) as transaction:
                 self._queue.claims.renew(transaction, self._id, self._claim, self._clock.now())
         self._child.hand_over({
-            "id": self._id, "owner": row["owner"], "attempt": row["attempts"],
+            "id": self._id, "owner": row["owner"], "attempt": number,
             "crashes": row["crashes"], "claim": self._claim, "function": row["function"],
             "arguments": json.loads(row["arguments"])})
 
@@ -1168,7 +1170,7 @@ class Worker:
         self._state = "idle"
         self._seen_version = None
         self._next_due = None
-        self._next_check = self._next_say = self._next_stamps = 0.0
+        self._next_check = self._next_say = self._next_stamps = self._next_look = 0.0
         self._settings = {name: queue.settings.get(name) for name in WORKER_SETTINGS}
         self._code = jobqueue.file_stamps([jobqueue.WORKER_FILE, jobqueue.HOME / "jobqueue.py"])
         self._wake_end, self._waker = socket.socketpair()
@@ -1438,9 +1440,10 @@ class Worker:
 
     def _may_begin(self, attempt):
         """Look at a batched task once more: it may have been cancelled or lost meanwhile."""
-        version = self._database.version_seen()
-        if version == self._seen_version:
+        now = self._clock.monotonic()
+        if now < self._next_look or self._database.version_seen() == self._seen_version:
             return True
+        self._next_look = now + BATCH_LOOK_SECONDS
         asked = self._queue.claims.cancel_asked(
             self._database, attempt.row["id"], attempt.row["claim"])
         if asked:
@@ -1535,7 +1538,8 @@ class Worker:
     def _record_unknown(self, transaction, task, now):
         """A function that is missing: wait for it for a while, then fail."""
         claims, reason = self._queue.claims, "unknown_function"
-        first = claims.first_put_back(transaction, task["id"], reason)
+        first = claims.first_put_back(transaction, task["id"], reason,
+                                      now - 2 * jobqueue.UNKNOWN_FUNCTION_SECONDS)
         if first is not None and now - first > jobqueue.UNKNOWN_FUNCTION_SECONDS:
             outcome = Outcome(reason, error_type="UnknownFunction",
                               error_message="tasks.py does not declare %s" % task["function"])
@@ -1555,9 +1559,17 @@ def run_runner(channel, lifeline, lock, data):
     """The child's process: armed, then obedient."""
     channel = int(channel)
     arm_lifeline(int(lifeline))
-    os.set_inheritable(channel, False)
-    os.set_inheritable(int(lock), False)
-    return Runner(socket.socket(fileno=channel), data).run()
+    link = socket.socket(fileno=channel)
+    for descriptor in (channel, int(lock)):
+        os.set_inheritable(descriptor, False)
+
+    def forget():
+        """A fork may outlive us: it must not look like us, nor speak for us."""
+        link.close()
+        os.close(int(lock))
+
+    os.register_at_fork(after_in_child=forget)
+    return Runner(link, data).run()
 
 
 def print_catalogue():

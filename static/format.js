@@ -83,7 +83,7 @@ export function timeElement(iso) {
 
 /** Brings a time up to date. @param {Element} element @param {string|null} iso */
 export function patchTime(element, iso) {
-  const time = iso ? new Date(iso) : null;
+  const time = iso && Date.parse(iso) ? new Date(iso) : null;
   setText(element, time ? timeWords(time) : '');
   if (element.getAttribute('datetime') === iso) return;
   setAttribute(element, 'datetime', iso);

@@ -551,7 +551,7 @@ class TestEnds(TestCase):
                 )
             self.clock.advance(31)
         self.assertEqual(
-            self.queue.claims.first_put_back(self.database, task_id, "unknown_function"), started
+            self.queue.claims.first_put_back(self.database, task_id, "unknown_function", 0), started
         )
 
     def test_a_missing_function_does_not_undo_a_cancel_or_a_deletion(self):

@@ -318,6 +318,20 @@ class TestBusy(DatabaseCase):
         self.assertEqual(self.database.value("SELECT count(*) FROM task"), 0)
 
 
+class TestReplacedFile(DatabaseCase):
+    def test_a_database_that_was_removed_while_in_use_takes_no_more_writes(self):
+        os.rename(self.database.path, self.folder / "elsewhere")
+        with self.refused(jobqueue.StorageBroken, "removed or replaced"):
+            self.remember(".x", 1)
+
+    def test_one_that_was_replaced_is_not_written_to_either(self):
+        copy = self.folder / "copy"
+        copy.write_bytes(self.database.path.read_bytes())
+        os.replace(copy, self.database.path)
+        with self.refused(jobqueue.StorageBroken, "removed or replaced"):
+            self.remember(".x", 1)
+
+
 class TestTurn(DatabaseCase):
     def write_back_to_back(self):
         """Seconds that were spent on resting."""

@@ -1,5 +1,7 @@
-"""Functions that misbehave inside their runner: each harms its own attempt and nothing else."""
+"""Functions and hosts that misbehave: each harms its own attempt and nothing else."""
 
+import os
+import signal
 import unittest
 
 from tests.support import Site, wait_until
@@ -46,6 +48,19 @@ def wordless():
 @task(max_retries=3)
 def much_later(seconds: str):
     raise RetryAfter(float(seconds))
+
+@task
+def daemon():
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            time.sleep(40)
+        os._exit(0)
+    os.wait()
+
+@task
+def sleep(seconds: float):
+    time.sleep(seconds)
 
 @task
 def nested(levels: int):
@@ -111,6 +126,31 @@ class TestHostileFunctions(unittest.TestCase):
         self.assertEqual(task["reason"], "error")
         self.assertIn("nested deeper", task["error"]["message"])
         self.assertEqual(self.site.wait(self.site.add("nested", levels=20))["status"], "succeeded")
+
+    def test_a_daemon_that_a_task_left_behind_does_not_pass_for_a_worker(self):
+        self.site.wait(self.site.add("daemon"))
+        task_id = self.site.add("sleep", seconds=3)
+        wait_until(lambda: self.site.json("show", task_id)["status"] == "running")
+        worker = self.site.json("show", task_id)["worker"]
+        (row,) = self.site.rows("SELECT pid FROM worker WHERE id=%d" % worker)
+        os.kill(row["pid"], signal.SIGKILL)
+        self.site.run("tick")
+        wait_until(lambda: self.site.run("tick") and self.site.json("show", task_id)["attempts"] == 2)
+        self.assertEqual(self.site.wait(task_id)["status"], "succeeded")
+
+    def test_a_worker_that_stands_still_for_a_lease_is_ended_before_another_begins(self):
+        task_id = self.site.add("sleep", seconds=4)
+        wait_until(lambda: self.site.json("show", task_id)["status"] == "running")
+        worker = self.site.json("show", task_id)["worker"]
+        (row,) = self.site.rows("SELECT pid FROM worker WHERE id=%d" % worker)
+        os.kill(row["pid"], signal.SIGSTOP)
+        self.site.python("from jobqueue import JobQueue; q = JobQueue(); "
+                         "t = q.database.transaction(); "
+                         "c = t.__enter__(); c.run('UPDATE worker SET lease_monotonic=0 WHERE id=%d'); "
+                         "t.__exit__(None, None, None); q.tick.clean(); q.tick.clean()" % worker)
+        wait_until(lambda: row["pid"] not in self.site.processes() and self.site.run("tick")
+                   and self.site.json("show", task_id)["attempts"] == 2)
+        self.assertEqual(self.site.wait(task_id)["crashes"], 1)
 
 
 if __name__ == "__main__":
