@@ -22,6 +22,7 @@ from tests.support import PASSWORD, Site, need, wait_until
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"     # the protocol's own name for a reference
 FLAGS = ("--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --no-proxy-server "
          "--disable-background-networking --disable-component-update --disable-sync "
+         "--disable-ipc-flooding-protection "
          "--disable-dev-shm-usage --window-size=1100,800 --lang=en-US").split()
 KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "Shift": "\ue008", "Down": "\ue015"}
 _open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
