@@ -37,6 +37,7 @@ Contents (each section uses only the sections above it)
 import contextlib
 import errno
 import fcntl
+import itertools
 import json
 import math
 import os
@@ -379,9 +380,12 @@ def _check_json(value, depth):
         raise ValueError("a number is too large")
 
 
+_decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
+
+
 def read_json(text):
     """JSON text as Python has it; ValueError also for NaN and Infinity."""
-    return json.loads(text, parse_constant=_refuse_constant)
+    return _decode(text)
 
 
 def load_json(text):
@@ -675,8 +679,8 @@ class Connection:
         return self._link.execute(statement, values).lastrowid
 
     def many(self, statement, rows):
-        """Execute once for each of `rows`."""
-        self._link.executemany(statement, rows)
+        """Execute once for each of `rows`; return the number of rows changed."""
+        return self._link.executemany(statement, rows).rowcount
 
     def all(self, statement, values=()):
         """All rows."""
@@ -1272,19 +1276,27 @@ def recall(source, name):
 
 # Log and activity ------------------------------------------------------------
 
-def note(transaction, at, event, task=None, worker_id=None, waited=None, seconds=None,
-         cpu_seconds=None, peak_memory=None, message=None):
-    """Append one row to the activity: what happened to a task (a row of it) or a worker."""
+def activity_row(at, event, task=None, worker_id=None, waited=None, seconds=None,
+                 cpu_seconds=None, peak_memory=None, message=None):
+    """What happened to a task (a row of it) or a worker, as note_all() takes it."""
     about = (None,) * 5
     if task is not None:
         about = (task["id"], task["attempts"] or None, task["owner_id"], task["function"],
                  task["queue"])
-    transaction.run(
+    return (at, event, *about, worker_id, waited, seconds, cpu_seconds, peak_memory, message)
+
+
+def note_all(transaction, rows):
+    """Append rows to the activity."""
+    transaction.many(
         "INSERT INTO activity (at, event, task_id, attempt, owner_id, function, queue, worker_id, "
         "waited, seconds, cpu_seconds, peak_memory, message) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (at, event, *about, worker_id, waited, seconds, cpu_seconds, peak_memory, message),
-    )
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+
+def note(transaction, at, event, *about, **details):
+    """Append one row to the activity; what it may hold is told by activity_row()."""
+    note_all(transaction, [activity_row(at, event, *about, **details)])
 
 
 class Activity:
@@ -1977,9 +1989,8 @@ def judge(task, outcome, now, uniform):
 
 # What is read of a task at its claim and at its end.
 CLAIMED_COLUMNS = ", ".join("task." + name for name in (
-    "id owner_id queue function arguments attempts crashes claim timeout on_crash created_at "
-    "run_at").split())
-BATCHED = " AND attempts=0 AND on_crash='retry' AND function=?"
+    "id owner_id queue function arguments attempts crashes timeout on_crash created_at run_at"
+).split())
 ENDING_COLUMNS = (
     "id, owner_id, queue, function, priority, turn, run_at, attempts, crashes, claim, "
     "interruptions, max_retries, retries_left, retry_delay, retry_backoff, on_crash, "
@@ -2029,39 +2040,37 @@ class Claims:
         begin before its worker died counts as crashed like the one that did.
         """
         self.promote(transaction, now)
-        queue = self._next_queue(transaction)
-        first = self._claim_one(transaction, worker_id, now, queue)
-        rows = [first] if first else []
-        if first and (first["function"] != function or first["attempts"] > 1
-                      or first["on_crash"] == "fail"):
-            return rows
-        while rows and len(rows) < wanted:
-            row = self._claim_one(transaction, worker_id, now, queue, BATCHED, (function,))
-            if row is None:
-                break
-            rows.append(row)
-        return rows
+        heads = self._heads(transaction, wanted)
+        batch = itertools.takewhile(
+            lambda row: row["function"] == function and row["attempts"] == 0
+            and row["on_crash"] == "retry", heads)
+        return self._take(transaction, list(batch) or heads[:1], worker_id, now)
 
-    def _claim_one(self, transaction, worker_id, now, queue, condition="", values=()):
-        token = random_token()
-        monotonic = self._clock.monotonic()
-        claimed = transaction.run("""
+    def _heads(self, transaction, limit):
+        return transaction.all("""
+            SELECT %s, user.name AS owner
+            FROM task INDEXED BY task_claim CROSS JOIN user ON user.id=task.owner_id
+            WHERE status=0 AND queue=?
+            ORDER BY priority DESC, turn, task.id LIMIT ?""" % CLAIMED_COLUMNS,
+            (self._next_queue(transaction), limit))
+
+    def _take(self, transaction, heads, worker_id, now):
+        """Make pending tasks ours; their rows with the claim and the attempt's number."""
+        rows = [dict(row, claim=random_token(), attempts=row["attempts"] + 1) for row in heads]
+        lease = (self.boot, self._clock.monotonic() + LEASE_SECONDS, now + LEASE_SECONDS)
+        taken = transaction.many("""
             UPDATE task SET status=1, claim=?, attempts=attempts+1, worker_id=?, lease_boot=?,
                 lease_monotonic=?, lease_wall=?, started_at=?, reason=NULL, progress=NULL,
                 message=NULL, error_type=NULL, error_message=NULL
-            WHERE id=(SELECT id FROM task INDEXED BY task_claim WHERE status=0 AND queue=?
-                      ORDER BY priority DESC, turn, id LIMIT 1)
-              AND status=0""" + condition,
-            (token, worker_id, self.boot, monotonic + LEASE_SECONDS, now + LEASE_SECONDS, now,
-             queue, *values))
-        if not claimed:
-            return None
-        row = transaction.one("SELECT %s, user.name AS owner FROM task INDEXED BY task_claim "
-                              "CROSS JOIN user ON user.id=task.owner_id "
-                              "WHERE status=1 AND claim=?" % CLAIMED_COLUMNS, (token,))
-        due_at = max(row["created_at"], row["run_at"] or 0)
-        note(transaction, now, "started", row, worker_id=worker_id, waited=max(0.0, now - due_at))
-        return row
+            WHERE id=? AND status=0""",
+            [(row["claim"], worker_id, *lease, now, row["id"]) for row in rows])
+        if taken != len(rows):
+            raise Busy("A task was claimed by two at once; nothing was changed.")
+        note_all(transaction, [
+            activity_row(now, "started", row, worker_id,
+                         waited=max(0.0, now - max(row["created_at"], row["run_at"] or 0)))
+            for row in rows])
+        return rows
 
     def claimable(self, source, limit):
         """How many tasks a worker here could claim now, counted up to `limit`."""
@@ -2090,25 +2099,49 @@ class Claims:
 
     def end(self, transaction, task_id, claim, outcome, now):
         """Record how an attempt ended; the Verdict, or None if the claim was lost."""
-        task = transaction.one("SELECT %s FROM task WHERE id=? AND status=1 AND claim=?"
-                               % ENDING_COLUMNS, (task_id, claim))
-        if task is None:
-            return None
-        verdict = judge(task, outcome, now, self._clock.uniform)
-        if task["cancel_requested"] == DELETE:
-            transaction.run(
-                "DELETE FROM task WHERE id=? AND status=1 AND claim=?", (task_id, claim)
-            )
-            Logs.remove(transaction, task_id)
-        else:
-            self._leave_running(transaction, task, verdict, outcome, now)
+        return self.end_all(transaction, [(task_id, claim, outcome)], now)[0]
+
+    def end_all(self, transaction, ended, now):
+        """Record how attempts ended, (task id, claim, Outcome) each; their Verdicts as end()."""
+        held = self._held(transaction, [task_id for task_id, _, _ in ended])
+        verdicts, leaving, notes = [], [], []
+        for task_id, claim, outcome in ended:
+            task = held.get(task_id)
+            if task is None or task["claim"] != claim:
+                verdicts.append(None)
+                continue
+            verdict = judge(task, outcome, now, self._clock.uniform)
+            verdicts.append(verdict)
+            notes.append(self._ending_note(task, outcome, verdict, now))
+            if task["cancel_requested"] == DELETE:
+                self._delete(transaction, task)
+            else:
+                leaving.append(self._left(transaction, task, verdict, outcome, now))
+        self._leave_running(transaction, leaving)
+        note_all(transaction, notes)
+        return verdicts
+
+    def _held(self, source, task_ids):
+        """{id: row} of those tasks that are running."""
+        marks = ", ".join("?" * len(task_ids))
+        rows = source.all("SELECT %s FROM task NOT INDEXED WHERE id IN (%s) AND status=1"
+                          % (ENDING_COLUMNS, marks), task_ids)
+        return {row["id"]: row for row in rows}
+
+    @staticmethod
+    def _ending_note(task, outcome, verdict, now):
         if outcome.seconds is None:
             outcome.seconds = max(0.0, now - task["started_at"])
         told = outcome.error_message or (verdict.reason if verdict.status != SUCCEEDED else None)
-        note(transaction, now, verdict.event, task, worker_id=task["worker_id"],
-             seconds=outcome.seconds, cpu_seconds=outcome.cpu_seconds,
-             peak_memory=outcome.peak_memory, message=told and shorten(told, 500))
-        return verdict
+        return activity_row(now, verdict.event, task, task["worker_id"], None, outcome.seconds,
+                            outcome.cpu_seconds, outcome.peak_memory,
+                            told and shorten(told, 500))
+
+    @staticmethod
+    def _delete(transaction, task):
+        transaction.run("DELETE FROM task WHERE id=? AND status=1 AND claim=?",
+                        (task["id"], task["claim"]))
+        Logs.remove(transaction, task["id"])
 
     def put_back_until(self, transaction, task_id, claim, run_at, reason, now):
         """Put a task back unspent until `run_at`, because nothing here can run it."""
@@ -2171,7 +2204,9 @@ class Claims:
             return self._last_queue
         return None
 
-    def _leave_running(self, transaction, task, verdict, outcome, now):
+    @staticmethod
+    def _left(transaction, task, verdict, outcome, now):
+        """What _leave_running() writes of one task."""
         finished = verdict.status in (SUCCEEDED, FAILED, CANCELLED)
         turn, run_at = task["turn"], task["run_at"]
         if verdict.status == SCHEDULED:
@@ -2181,17 +2216,20 @@ class Claims:
                 next_turn(transaction, task["owner_id"], task["queue"], task["priority"]),
                 now,
             )
-        transaction.run("""
+        return (verdict.status, verdict.reason, turn, run_at, verdict.spend, verdict.crash,
+                verdict.interruption, outcome.result, outcome.error_type, outcome.error_message,
+                finished, now if finished else None, task["id"], task["claim"])
+
+    @staticmethod
+    def _leave_running(transaction, leaving):
+        transaction.many("""
             UPDATE task SET status=?, reason=?, turn=?, run_at=?,
                 retries_left=max(0, retries_left-?), crashes=crashes+?,
                 interruptions=interruptions+?, result=?, error_type=?, error_message=?,
                 unique_key=CASE WHEN ? THEN NULL ELSE unique_key END,
                 lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL, cancel_requested=0,
                 finished_at=?
-            WHERE id=? AND status=1 AND claim=?""",
-            (verdict.status, verdict.reason, turn, run_at, verdict.spend, verdict.crash,
-             verdict.interruption, outcome.result, outcome.error_type, outcome.error_message,
-             finished, now if finished else None, task["id"], task["claim"]))
+            WHERE id=? AND status=1 AND claim=?""", leaving)
 
 
 # Workers ---------------------------------------------------------------------

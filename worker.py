@@ -51,9 +51,9 @@ GRACE_SECONDS = 5.0                     # from TERM to KILL
 DYING_SECONDS = 0.5                     # from the end of the channel to that of the process
 CRON_SECONDS = 50.0
 BATCH_AFTER = 16                        # so many quick ends of a function make batches of it
-BATCH_MAX = 32                          # tasks in a batch
+BATCH_MAX = 64                          # tasks in a batch
 BATCH_SECONDS = 0.05                    # how late an outcome of a batch may be recorded
-BATCH_LOOK_SECONDS = 0.01               # how often a batch looks for cancelled tasks
+BATCH_WAKE_SECONDS = 0.01               # how long its outcomes may lie in the channel
 STORE_SECONDS = 1.0                     # how often log and progress reach the database
 LOOK_SECONDS = 1.0                      # how often a running task's cancel flag is looked at
 CHECK_SECONDS = 1.0                     # how often a worker asks itself whether to leave
@@ -568,12 +568,15 @@ def usage():
 class Runner:
     """Runs one attempt after another as the worker hands them over; knows no database."""
 
-    def __init__(self, channel, data):
+    def __init__(self, channel, bell, data):
         self._channel = channel
+        self._bell = bell               # rung when the worker should look at the channel
         self._data = data
         self._pid = os.getpid()
         self._arrived = b""
+        self._orders = []               # that came while something else was awaited
         self._descriptors = []
+        self._go = None                 # of a batch: a byte in it for each order not begun
         self._null = os.open(os.devnull, os.O_RDWR)
         self._streams = {}              # our stdout and stderr
         self._parameters = {}
@@ -583,29 +586,51 @@ class Runner:
         """Announce the functions, then run what comes until the channel ends."""
         self._send({"announce": read_functions()})
         while True:
-            message = self._receive()
-            if message is None:
+            order = self._orders.pop(0) if self._orders else self._receive()
+            if order is None:
                 return 0
-            self._attempt(message)
+            if order["first"]:
+                self._change_go(None if order["last"] else self._descriptors.pop(0))
+            log = self._descriptors.pop(0)
+            if self._may_begin():
+                self._attempt(order, log)
+            else:
+                os.close(log)
 
-    def _attempt(self, order):
-        self._print_to(self._descriptors.pop(0))
+    def forget(self):
+        """Close what a fork of us must not have: it may outlive us, and must not speak for us."""
+        self._channel.close()
+        for descriptor in (self._bell, self._go, *self._descriptors):
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _change_go(self, go):
+        if self._go is not None:
+            os.close(self._go)
+        self._go = go
+
+    def _may_begin(self):
+        """Take the order's byte, unless the worker took it back."""
+        return self._go is None or os.read(self._go, 1) != b""
+
+    def _attempt(self, order, log):
+        self._print_to(log)
         self._tidy()
         context = TaskContext(order["id"], order["owner"], order["attempt"], order["crashes"],
                               order["claim"], self._data, self._report, self._enqueue)
         TaskContext.running = context
         self._claim, self._unsent = order["claim"], None
-        before = usage()
+        before, began = usage(), time.monotonic()
         outcome = self._outcome(order, context)
+        seconds, after = time.monotonic() - began, usage()
         TaskContext.running = None
         for stream in self._streams.values():
             with contextlib.suppress(Exception):
                 stream.flush()
         self._print_to(self._null)
-        after = usage()
-        outcome.update(cpu_seconds=round(after[0] - before[0], 6), peak_memory=after[1],
-                       report=self._unsent)
-        self._send_outcome(outcome)
+        outcome.update(seconds=round(seconds, 6), cpu_seconds=round(after[0] - before[0], 6),
+                       peak_memory=after[1], report=self._unsent)
+        self._send_outcome(outcome, ring=order["last"])
 
     def _tidy(self):
         """Undo what the last task may have done to this process."""
@@ -625,7 +650,7 @@ class Runner:
         if function is None:
             return {"kind": "unknown_function"}
         try:
-            result = self._call(function, order["arguments"], context)
+            result = self._call(function, json.loads(order["arguments"]), context)
             if is_deep(result, RESULT_MAX_DEPTH):
                 raise ValueError("the result is nested deeper than %d levels" % RESULT_MAX_DEPTH)
             return {"kind": "succeeded", "result": dump_json(result)}
@@ -645,13 +670,13 @@ class Runner:
             return RUN_KINDS[function.kind](function, {**defaults, **values}, context)
         return function.target(**values)
 
-    def _send_outcome(self, outcome):
+    def _send_outcome(self, outcome, ring):
         try:
-            self._send({"claim": self._claim, "outcome": outcome})
+            self._send({"claim": self._claim, "outcome": outcome}, ring)
         except ValueError:
             outcome.update(kind="fail", result=None, error_type="ValueError",
                            error_message="the result is larger than %d bytes" % LINE_MAX_BYTES)
-            self._send({"claim": self._claim, "outcome": outcome})
+            self._send({"claim": self._claim, "outcome": outcome}, ring)
 
     def _print_to(self, descriptor):
         os.dup2(descriptor, 1)
@@ -681,13 +706,16 @@ class Runner:
             size += length
         self._send({"claim": self._claim, "enqueue": part, "more": False})
         answer = self._receive()
+        while answer and "function" in answer:
+            self._orders.append(answer)
+            answer = self._receive()
         if answer is None:
             os._exit(1)
         if "refused" in answer:
             raise jobqueue.Invalid(answer["refused"], answer["errors"])
         return answer["ids"]
 
-    def _send(self, message):
+    def _send(self, message, ring=True):
         if os.getpid() != self._pid:
             raise RuntimeError(
                 "this process is a fork of the runner; only the runner itself can report"
@@ -696,11 +724,14 @@ class Runner:
         if len(line) > LINE_MAX_BYTES:
             raise ValueError("a message of %d bytes is too long" % len(line))
         self._channel.sendall(line)
+        if ring and self._go is not None:
+            os.write(self._bell, b".")
 
     def _receive(self):
         """The next message, or None once the worker is gone; descriptors are put aside."""
         while b"\n" not in self._arrived:
-            data, descriptors, _, _ = socket.recv_fds(self._channel, 1 << 16, 4)
+            data, descriptors, _, _ = socket.recv_fds(
+                self._channel, 1 << 16, BATCH_MAX + 1, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
             self._descriptors += descriptors
             if not data:
                 return None
@@ -711,13 +742,35 @@ class Runner:
 
 # Log -------------------------------------------------------------------------
 
-class LogBuffer:
-    """What one attempt printed since it was last stored; never more than LOG_MAX_BYTES."""
+class LogPipe:
+    """Our end of the pipe an attempt prints into, and what came out but is not stored yet."""
 
-    def __init__(self):
+    def __init__(self, end):
+        os.set_blocking(end, False)
+        self.end = end
         self._decoder = None            # made when something is printed
-        self._waiting = bytearray()     # not yet decoded
+        self._waiting = bytearray()     # not yet decoded; never more than LOG_MAX_BYTES
         self.start = 0                  # offset of what waits
+
+    def read(self):
+        """Take what was printed since, LOG_MAX_BYTES at most; close at the end of the file."""
+        for _ in range(jobqueue.LOG_MAX_BYTES // PIECE_BYTES):
+            if self.end is None:
+                return
+            try:
+                data = os.read(self.end, PIECE_BYTES)
+            except BlockingIOError:
+                return
+            if data:
+                self.add(data)
+            else:
+                self.close()
+
+    def close(self):
+        """Read no more; harmless twice."""
+        if self.end is not None:
+            os.close(self.end)
+            self.end = None
 
     def add(self, data):
         """Take what was printed; of a flood only the latest is kept."""
@@ -762,43 +815,68 @@ class Child:
     def __init__(self, data, lock):
         import subprocess
         ours, theirs = socket.socketpair()
+        self._bell, bell = os.pipe()
         lifeline, self._lifeline = os.pipe()
-        passed = (theirs.fileno(), lifeline, lock)
+        passed = (theirs.fileno(), bell, lifeline, lock)
         self.process = subprocess.Popen(
             [sys.executable, str(jobqueue.WORKER_FILE), "--runner", *map(str, passed), str(data)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             pass_fds=passed, start_new_session=True, cwd=str(jobqueue.HOME))
         theirs.close()
+        os.close(bell)
         os.close(lifeline)
         ours.setblocking(False)
         self._channel = ours
         self._arrived = b""
         self._leaving = b""
-        self._log_end = None
+        self._go = None                 # of a batch: a byte in it for each order not begun
+        self._log_end = None            # the one that wakes us
         self._poll = select.poll()
         self._poll.register(ours, select.POLLIN)
+        self._poll.register(self._bell, select.POLLIN)
         self.started = time.monotonic()
         self.ready = False
         self.ended = False              # the channel is closed or broke the rules
+        self.has_straggler = False      # something it started still holds an ended task's log
         self.tasks = 0
         self.memory = 0                 # peak, in bytes
         self.files = {}
         self.death = None               # (exit code or -signal, cpu seconds, peak memory)
 
-    def hand_over(self, order):
-        """Send an attempt to run, with a new log pipe of its own."""
-        self._log_end, theirs = os.pipe()
-        os.set_blocking(self._log_end, False)
-        self._poll.register(self._log_end, select.POLLIN)
-        line = dump_json(order).encode("utf-8") + b"\n"
+    def hand_over(self, orders):
+        """Send orders to be run one after another; returns our ends of their log pipes.
+
+        A batch comes with a pipe that holds a byte for each. The runner takes one before it begins,
+        recall() takes all that are left: so what has begun is never in doubt.
+        """
+        pipes = [os.pipe() for _ in orders]
+        passed = [theirs for _, theirs in pipes]
+        if len(orders) > 1:
+            self._go, filling = os.pipe()
+            os.write(filling, b"." * len(orders))
+            os.close(filling)
+            passed.insert(0, self._go)
+        last = len(orders) - 1
+        lines = b"".join(
+            dump_json({**order, "first": place == 0, "last": place == last}).encode("utf-8") + b"\n"
+            for place, order in enumerate(orders))
         try:
-            sent = socket.send_fds(self._channel, [line], [theirs])
-            self._leaving = line[sent:]
+            self._leaving = lines[socket.send_fds(self._channel, [lines], passed):]
         except OSError:
             self.ended = True           # its death is noticed by whoever waits for it
-        finally:
+        for _, theirs in pipes:
             os.close(theirs)
-        self._want_to_write()
+        self.tasks += len(orders)
+        return [ours for ours, _ in pipes]
+
+    def recall(self):
+        """Take back the orders that have not begun; how many."""
+        if self._go is None:
+            return 0
+        left = len(os.read(self._go, BATCH_MAX))
+        os.close(self._go)
+        self._go = None
+        return left
 
     def reply(self, message):
         """Answer the runner."""
@@ -809,10 +887,19 @@ class Child:
         """Wake up for this as well."""
         self._poll.register(descriptor, select.POLLIN)
 
-    def wait(self, seconds):
-        """Wait until something happens, `seconds` at most."""
+    def wait(self, seconds, log_end=None):
+        """Wait until something happens, `seconds` at most; printing into a log is something.
+
+        While a batch runs, neither outcomes nor printing wake us: the runner rings when its last
+        task has ended, or when it wants something.
+        """
+        if self._go is not None:
+            seconds, log_end = min(seconds, BATCH_WAKE_SECONDS), None
+        self._attend(log_end)
         for descriptor, _ in self._poll.poll(max(0, seconds) * 1000):
-            if descriptor == self._channel.fileno() and self._leaving:
+            if descriptor == self._bell:
+                os.read(self._bell, 1 << 10)
+            elif descriptor == self._channel.fileno() and self._leaving:
                 self._flush()
 
     def messages(self):
@@ -824,39 +911,13 @@ class Child:
                 break
             self._arrived = rest
             try:
-                message = json.loads(line.decode("utf-8"))
+                message = jobqueue.read_json(line.decode("utf-8"))
                 if not isinstance(message, dict):
                     raise ValueError("not an object")
             except ValueError:
                 self.ended = True
                 return
             yield message
-
-    def read_log(self):
-        """What was printed since, 1 MiB at most."""
-        data = b""
-        while self._log_end is not None and len(data) < jobqueue.LOG_MAX_BYTES:
-            try:
-                piece = os.read(self._log_end, PIECE_BYTES)
-            except BlockingIOError:
-                break
-            if not piece:
-                self.close_log()
-                break
-            data += piece
-        return data
-
-    @property
-    def log_is_open(self):
-        """True while somebody could still print into this attempt's log."""
-        return self._log_end is not None
-
-    def close_log(self):
-        """Read no more of this attempt's log."""
-        if self._log_end is not None:
-            self._poll.unregister(self._log_end)
-            os.close(self._log_end)
-            self._log_end = None
 
     def is_dead(self):
         """True once the runner has ended; what is left of its group is then killed."""
@@ -884,9 +945,10 @@ class Child:
             self.signal(signal.SIGKILL)
             os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
             self.is_dead()
-        self.close_log()
+        self.recall()
         self._channel.close()
         if self._lifeline is not None:
+            os.close(self._bell)
             os.close(self._lifeline)
             self._lifeline = None
 
@@ -917,16 +979,25 @@ class Child:
             pass
         except OSError:
             self.ended, self._leaving = True, b""
-        self._want_to_write()
 
-    def _want_to_write(self):
-        events = select.POLLIN | (select.POLLOUT if self._leaving else 0)
-        self._poll.modify(self._channel, events)
+    def _attend(self, log_end):
+        """Have the poll look at what matters now."""
+        quiet = self._go is not None and not self._arrived
+        self._poll.modify(self._channel, (0 if quiet else select.POLLIN)
+                          | (select.POLLOUT if self._leaving else 0))
+        if log_end != self._log_end:
+            if self._log_end is not None:
+                self._poll.unregister(self._log_end)
+            if log_end is not None:
+                self._poll.register(log_end, select.POLLIN)
+            self._log_end = log_end
 
 
 # Worker ----------------------------------------------------------------------
 
 SAID_KINDS = ("succeeded", "error", "fail", "unknown_function")
+SAID_TEXTS = ("result", "error_type", "error_message", "traceback")
+SAID_NUMBERS = ("retry_after", "seconds", "cpu_seconds", "peak_memory")
 
 
 def is_report(report):
@@ -942,14 +1013,13 @@ def is_outcome(said):
     """True for an outcome as a runner tells it, with a result that everybody can read."""
     if not isinstance(said, dict) or said.get("kind") not in SAID_KINDS:
         return False
-    texts = [said.get(name) for name in ("result", "error_type", "error_message", "traceback")]
-    numbers = [said.get(name) for name in ("retry_after", "cpu_seconds", "peak_memory")]
     try:
         result = jobqueue.read_json(said.get("result") or "null")
     except (ValueError, TypeError, RecursionError):
         return False
-    return (all(isinstance(text, (str, type(None))) for text in texts)
-            and all(number is None or jobqueue.is_number(number) for number in numbers)
+    texts = {type(said.get(name)) for name in SAID_TEXTS}
+    numbers = [said[name] for name in SAID_NUMBERS if said.get(name) is not None]
+    return (texts <= {str, type(None)} and all(map(jobqueue.is_number, numbers))
             and is_report(said.get("report")) and not is_deep(result, RESULT_MAX_DEPTH))
 
 
@@ -965,7 +1035,7 @@ class Attempt:
         self._id, self._claim = row["id"], row["claim"]
         self._started = self._renewed = self._stored = self._looked = self._clock.monotonic()
         self._seen_version = None
-        self._log = LogBuffer()
+        self.log = None                 # the LogPipe, once it was handed over
         self._report = None             # progress not stored yet
         self._said = None               # the outcome in the runner's words
         self._trace = None
@@ -975,29 +1045,50 @@ class Attempt:
         self._killed_at = None
         self._broken = None             # since when its channel is closed
 
-    def begin(self):
-        """Hand it over."""
+    def order(self):
+        """What the runner is told; everything that must be stored before is."""
         row, number = self.row, self.row["attempts"]
         if number > 1:                  # claims that never reached a runner are not told
             number = self._queue.claims.begun(self._database, row)
         if row["on_crash"] == "fail":   # it must be known to have begun even after a power cut
             with self._database.transaction(durable=True) as transaction:
                 self._queue.claims.renew(transaction, self._id, self._claim, self._clock.now())
-        self._child.hand_over({
-            "id": self._id, "owner": row["owner"], "attempt": number,
-            "crashes": row["crashes"], "claim": self._claim, "function": row["function"],
-            "arguments": json.loads(row["arguments"])})
+        return {"id": self._id, "owner": row["owner"], "attempt": number,
+                "crashes": row["crashes"], "claim": self._claim, "function": row["function"],
+                "arguments": row["arguments"]}
+
+    def is_next(self):
+        """Its time begins now: it was handed over, or the one before it in the batch has ended."""
+        self._started = self._clock.monotonic()
 
     def end(self, kind, why=None):
         """Have it ended, for the first reason that comes."""
         if self.ending is None:
             self.ending, self._why = kind, why
 
-    def watch(self, seconds):
-        """Wait for something to happen, `seconds` at most; the Outcome once it has ended."""
-        self._child.wait(min(seconds, self._seconds_to_wait()))
-        self._take_messages()
-        self._log.add(self._child.read_log())
+    @property
+    def has_spoken(self):
+        """True once the runner has said how it ended."""
+        return self._said is not None
+
+    def take(self, message):
+        """Take what the runner says of it; False if that is against the rules."""
+        if message.get("claim") != self._claim or self._said is not None:
+            return False
+        if is_outcome(message.get("outcome")):
+            self._said = message["outcome"]
+            self._report = self._said.get("report") or self._report
+        elif "report" in message and is_report(message["report"]):
+            self._report = message["report"]
+        elif isinstance(message.get("enqueue"), list):
+            self._add_tasks(message)
+        else:
+            return False
+        return True
+
+    def look(self):
+        """The Outcome if it has ended; else what it printed is read and it is kept alive."""
+        self.log.read()
         outcome = None
         if self._said is not None or self._child.ended or self.ending:
             outcome = self._outcome()
@@ -1005,42 +1096,33 @@ class Attempt:
             self._keep(self._clock.monotonic())
         return outcome
 
+    def close(self):
+        """Read no more of what it prints; True if something still could."""
+        is_open = self.log.end is not None
+        self.log.close()
+        return is_open
+
     def write_ending(self, transaction):
         """Store what is left of log and progress, and the traceback as the log's last piece."""
-        if not (self._log or self._report or self._trace):
+        if not (self.log or self._report or self._trace):
             return
         if self._queue.claims.cancel_asked(transaction, self._id, self._claim) is None:
             return
         self._write(transaction, final=True)
         if self._trace:
-            for start, text in self._log.cut(self._trace):
+            for start, text in self.log.cut(self._trace):
                 Logs.append(transaction, self._id, self.row["attempts"], start, text)
 
     def forget_what_it_said(self):
         """Drop what could not be stored."""
         self._trace = self._report = None
 
-    def _seconds_to_wait(self):
+    def patience(self):
+        """How many seconds it can be left alone."""
         if self.ending:
             return 0.05
         limit = self._started + self.row["timeout"] - self._clock.monotonic()
         return max(0.0, min(LOOK_SECONDS, limit))
-
-    def _take_messages(self):
-        for message in self._child.messages():
-            if message.get("claim") != self._claim or self._said is not None:
-                self._child.ended = True
-                return
-            if is_outcome(message.get("outcome")):
-                self._said = message["outcome"]
-                self._report = self._said.get("report") or self._report
-            elif "report" in message and is_report(message["report"]):
-                self._report = message["report"]
-            elif isinstance(message.get("enqueue"), list):
-                self._add_tasks(message)
-            else:
-                self._child.ended = True
-                return
 
     def _add_tasks(self, message):
         """Add what the function enqueues, at once and for the same owner."""
@@ -1062,8 +1144,8 @@ class Attempt:
         if now - self._looked > LOOK_SECONDS:
             self._looked = now
             self._look_for_cancel()
-        due = now - self._stored > STORE_SECONDS and (self._log or self._report)
-        if now - self._renewed > jobqueue.RENEW_SECONDS or due or self._log.is_full:
+        due = now - self._stored > STORE_SECONDS and (self.log or self._report)
+        if now - self._renewed > jobqueue.RENEW_SECONDS or due or self.log.is_full:
             self._store(now)
         if self.ending:
             self._kill(now)
@@ -1090,7 +1172,7 @@ class Attempt:
         self._stored = now
 
     def _write(self, transaction, final=False):
-        for start, text in self._log.pieces(final):
+        for start, text in self.log.pieces(final):
             Logs.append(transaction, self._id, self.row["attempts"], start, text)
         if self._report:
             self._queue.claims.report(transaction, self._id, self._claim,
@@ -1108,14 +1190,11 @@ class Attempt:
         """The Outcome if it has ended: what the runner said, else how the runner died."""
         if self._said is not None and self.ending != "lost":
             return self._outcome_in_words()
-        if not self._child.is_dead():
+        if self._child.death is None:
             if self._child.ended and self.ending is None:
                 self._await_death()
             return None
-        self._take_messages()           # one that was complete in the pipe wins
-        self._log.add(self._child.read_log())
-        if self._said is not None and self.ending != "lost":
-            return self._outcome_in_words()
+        self.log.read()
         return self._outcome_of_death()
 
     def _await_death(self):
@@ -1132,8 +1211,8 @@ class Attempt:
         self._trace = said.get("traceback")
         return Outcome(
             said["kind"], said.get("result"), said.get("error_type"), said.get("error_message"),
-            said.get("retry_after"), self._clock.monotonic() - self._started,
-            said.get("cpu_seconds"), said.get("peak_memory"))
+            said.get("retry_after"), said.get("seconds"), said.get("cpu_seconds"),
+            said.get("peak_memory"))
 
     def _outcome_of_death(self):
         code, cpu, memory = self._child.death
@@ -1158,8 +1237,8 @@ class Worker:
         self._until = None if seconds is None else now + seconds
         self._born = self._last_work = now
         self._child = None
-        self._attempt = None            # in the runner's hands
-        self._claimed = []              # rows of the batch that have not begun
+        self._running = []              # attempts in the runner's hands; the first has begun
+        self._unbegun = []              # attempts that were taken back
         self._ended = []                # (attempt, outcome) that are not recorded yet
         self._settle_by = math.inf      # when they must be
         self._quick = (None, 0, 1)      # function, quick ends of it in a row, how many to claim
@@ -1170,7 +1249,7 @@ class Worker:
         self._state = "idle"
         self._seen_version = None
         self._next_due = None
-        self._next_check = self._next_say = self._next_stamps = self._next_look = 0.0
+        self._next_check = self._next_say = self._next_stamps = 0.0
         self._settings = {name: queue.settings.get(name) for name in WORKER_SETTINGS}
         self._code = jobqueue.file_stamps([jobqueue.WORKER_FILE, jobqueue.HOME / "jobqueue.py"])
         self._wake_end, self._waker = socket.socketpair()
@@ -1222,7 +1301,7 @@ class Worker:
 
     def _has_left(self):
         """True once the row is gone because there is a reason to go and nothing is running."""
-        if self._attempt is not None:
+        if self._running:
             return False
         if self._stopping:
             return True
@@ -1263,8 +1342,8 @@ class Worker:
         """One round: keep what must be kept alive, then wait for the runner or look for work."""
         self._heed_signals()
         self._check_self()
-        if self._attempt:
-            self._watch_attempt()
+        if self._running:
+            self._watch()
         elif not self._child.ready:
             self._await_runner()
         elif not self._claim_next():
@@ -1279,8 +1358,8 @@ class Worker:
         now = self._clock.monotonic()
         self._stopping = self._stopping or "stopped by a signal"
         self._stopped_at = self._stopped_at or now
-        if self._attempt and (now - self._stopped_at > GRACE_SECONDS or self._signals > 1):
-            self._attempt.end("interrupted", "the worker was stopped")
+        if self._running and (now - self._stopped_at > GRACE_SECONDS or self._signals > 1):
+            self._running[0].end("interrupted", "the worker was stopped")
 
     def _check_self(self):
         """Once a second: tick, say that we live, see whether there is a reason to leave."""
@@ -1333,10 +1412,11 @@ class Worker:
             self._start_runner()
             return True
         with self._database.transaction(durable=False) as transaction:
-            self._claimed = claims.claim(transaction, self._id, self._clock.now())
-            if self._claimed:
+            rows = claims.claim(transaction, self._id, self._clock.now())
+            if rows:
                 self._set_state(transaction, "busy")
-        return self._begin_next()
+        self._begin(rows)
+        return bool(rows)
 
     def _rest(self):
         """Wait a little before looking again: briefly at first, longer later."""
@@ -1413,7 +1493,7 @@ class Worker:
     def _runner_is_stale(self):
         """True if the next task should get a fresh runner."""
         child, settings = self._child, self._settings
-        if child.tasks >= settings["runner_tasks"] or child.ended or child.log_is_open:
+        if child.tasks >= settings["runner_tasks"] or child.ended or child.has_straggler:
             return True
         if child.memory > settings["runner_memory"] << 20:
             return True
@@ -1424,84 +1504,109 @@ class Worker:
         return any(child.files.get(name) != stamp
                    for name, stamp in jobqueue.file_stamps(files).items())
 
-    # One attempt after another
+    # What the runner has in hand
 
-    def _begin_next(self):
-        """Hand the next claimed task over to the runner; False if there is none."""
-        while self._claimed:
-            attempt = Attempt(self._queue, self._child, self._claimed.pop(0))
-            if not self._ended or self._may_begin(attempt):
-                self._say("task %d (%s)" % (attempt.row["id"], attempt.row["function"]))
-                self._attempt = attempt
-                self._child.tasks += 1
-                attempt.begin()
-                return True
-        return False
+    def _begin(self, rows):
+        """Hand claimed tasks over to the runner."""
+        if not rows:
+            return
+        self._running = [Attempt(self._queue, self._child, row) for row in rows]
+        orders = [attempt.order() for attempt in self._running]
+        self._say("begins %s: %s" % (rows[0]["function"], " ".join(str(row["id"]) for row in rows)))
+        for attempt, end in zip(self._running, self._child.hand_over(orders)):
+            attempt.log = LogPipe(end)
+        self._running[0].is_next()
+        if len(rows) > 1:
+            self._settle_by = self._clock.monotonic() + BATCH_SECONDS
 
-    def _may_begin(self, attempt):
-        """Look at a batched task once more: it may have been cancelled or lost meanwhile."""
-        now = self._clock.monotonic()
-        if now < self._next_look or self._database.version_seen() == self._seen_version:
-            return True
-        self._next_look = now + BATCH_LOOK_SECONDS
-        asked = self._queue.claims.cancel_asked(
-            self._database, attempt.row["id"], attempt.row["claim"])
-        if asked:
-            self._ended.append((attempt, Outcome("cancelled")))
-        return asked == 0
-
-    def _watch_attempt(self):
-        now = self._clock.monotonic()
-        outcome = self._attempt.watch(max(0.0, self._settle_by - now))
-        if outcome is not None:
-            self._say("task %d: %s" % (self._attempt.row["id"], outcome.kind))
-            self._finish(outcome)
+    def _watch(self):
+        """Wait for the runner, take what it says, keep alive what it runs."""
+        first = self._running[0]
+        due = self._settle_by - self._clock.monotonic()
+        self._child.wait(min(due, first.patience()), first.log.end)
+        if self._child.ended or first.ending:
+            self._child.is_dead()       # asked before we read: an outcome that came first wins
+        self._take_messages()
+        if self._running:
+            self._look_after(self._running[0])
+        if not self._running:
+            self._finish()
         elif self._clock.monotonic() > self._settle_by:
             self._quick = (None, 0, 1)
+            self._take_back()
             self._settle(0)
 
-    def _finish(self, outcome):
-        """Go on with the batch, or record it and claim the next if the runner is still good."""
-        fresh = self._child.death is not None or self._runner_is_stale()
+    def _look_after(self, first):
+        if self._child.ended or self._stopping or first.ending:
+            self._take_back()
+        if self._running:
+            self._look_at(first)
+
+    def _take_messages(self):
+        for message in self._child.messages():
+            if not self._running or not self._running[0].take(message):
+                self._child.ended = True
+                return
+            if self._running[0].has_spoken:
+                self._look_at(self._running[0])
+
+    def _look_at(self, attempt):
+        """Go on to the next once the first has ended."""
+        outcome = attempt.look()
+        if outcome is None:
+            return
+        self._say("task %d: %s" % (attempt.row["id"], outcome.kind))
+        self._running.pop(0)
+        self._child.has_straggler |= attempt.close()
         self._tasks += 1
         if outcome.kind != "lost":
-            self._ended.append((self._attempt, outcome))
-        function, self._attempt = self._attempt.row["function"], None
+            self._ended.append((attempt, outcome))
         self._last_work = self._clock.monotonic()
         self._settle_by = min(self._settle_by, self._last_work + BATCH_SECONDS)
-        usable = not fresh and not self._stopping
-        good = usable and outcome.kind == "succeeded"
-        self._quick = self._count_quick(function, outcome.seconds) if good else (None, 0, 1)
-        if usable and self._last_work < self._settle_by and self._begin_next():
-            return
-        self._settle(0 if fresh or self._stopping else self._quick[2])
+        good = outcome.kind == "succeeded"
+        self._quick = self._count_quick(attempt.row, outcome.seconds) if good else (None, 0, 1)
+        if self._running:
+            self._running[0].is_next()
+
+    def _take_back(self):
+        """Take back what the runner has not begun."""
+        kept = len(self._running) - self._child.recall()
+        for attempt in self._running[kept:]:
+            attempt.close()
+        self._unbegun += self._running[kept:]
+        del self._running[kept:]
+
+    def _finish(self):
+        """Record what has ended and claim the next if the runner is still good."""
+        self._child.recall()
+        fresh = self._child.death is not None or self._runner_is_stale()
+        rows = self._settle(0 if fresh or self._stopping else self._quick[2])
         if fresh and not self._stopping:
             self._start_runner()
-        self._begin_next()
+        self._begin(rows)
 
-    def _count_quick(self, function, seconds):
+    def _count_quick(self, row, seconds):
         """How many tasks of a function that keeps ending quickly may be claimed at once."""
         known, count, size = self._quick
-        if function != known:
-            return function, 1, 1
-        room = int(BATCH_SECONDS / 2 / max(seconds, 1e-4))
+        if row["function"] != known:
+            return row["function"], 1, 1
+        room = int(BATCH_SECONDS / 2 / max(seconds or 0, 1e-4))
         size = min(2 * size, BATCH_MAX, room) if count >= BATCH_AFTER else 1
-        return function, count + 1, max(1, size)
+        return known, count + 1, max(1, size)
 
     def _settle(self, wanted):
         """Record what has ended, put back what has not begun, claim up to `wanted` more."""
-        ended, unbegun = self._ended, self._claimed
-        self._ended, self._claimed, self._settle_by = [], [], math.inf
+        ended, unbegun = self._ended, self._unbegun
+        self._ended, self._unbegun, self._settle_by = [], [], math.inf
         try:
-            self._claimed = self._record(ended, unbegun, wanted)
-            return
+            return self._record(ended, unbegun, wanted)
         except jobqueue.Busy:
             raise
         except Exception as error:      # whatever it is about: each alone must still be tried
             self._say("recording: %s" % error)
         for attempt, outcome in ended:
             self._record_alone(attempt, outcome)
-        self._record([], unbegun, 0)
+        return self._record([], unbegun, 0)
 
     def _record_alone(self, attempt, outcome):
         """Record one outcome, or that it could not be stored."""
@@ -1520,19 +1625,20 @@ class Worker:
         claims, rows = self._queue.claims, []
         with self._database.transaction(durable=False) as transaction:
             now = self._clock.now()
+            endings = [(attempt.row, Outcome("put_back")) for attempt in unbegun]
             for attempt, outcome in ended:
                 if outcome.kind == "unknown_function":
                     self._record_unknown(transaction, attempt.row, now)
                 else:
                     attempt.write_ending(transaction)
-                    claims.end(transaction, attempt.row["id"], attempt.row["claim"], outcome, now)
-            for row in unbegun:
-                claims.end(transaction, row["id"], row["claim"], Outcome("put_back"), now)
+                    endings.append((attempt.row, outcome))
+            claims.end_all(transaction, [
+                (row["id"], row["claim"], outcome) for row, outcome in endings], now)
             if wanted:
                 rows = claims.claim(transaction, self._id, now, wanted, self._quick[0])
-            if not rows and not self._attempt:
+            if not rows and not self._running:
                 self._set_state(transaction, "idle" if not self._stopping else "stopping")
-        self._seen_version = self._database.version_seen() if len(rows) > 1 else None
+        self._seen_version = None
         return rows
 
     def _record_unknown(self, transaction, task, now):
@@ -1555,21 +1661,20 @@ class Worker:
 
 # Entry -----------------------------------------------------------------------
 
-def run_runner(channel, lifeline, lock, data):
+def run_runner(channel, bell, lifeline, lock, data):
     """The child's process: armed, then obedient."""
-    channel = int(channel)
     arm_lifeline(int(lifeline))
-    link = socket.socket(fileno=channel)
-    for descriptor in (channel, int(lock)):
-        os.set_inheritable(descriptor, False)
+    for descriptor in (channel, bell, lock):
+        os.set_inheritable(int(descriptor), False)
+    runner = Runner(socket.socket(fileno=int(channel)), int(bell), data)
 
     def forget():
-        """A fork may outlive us: it must not look like us, nor speak for us."""
-        link.close()
+        """A fork may outlive us: it must not look like us either."""
+        runner.forget()
         os.close(int(lock))
 
     os.register_at_fork(after_in_child=forget)
-    return Runner(link, data).run()
+    return runner.run()
 
 
 def print_catalogue():
