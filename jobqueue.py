@@ -943,7 +943,7 @@ class Database:
         link = Connection(self.path)
         self._links.append(link)
         link.run("PRAGMA foreign_keys=ON")
-        link.run("PRAGMA cache_size=-1000")     # others' commits empty it anyway
+        link.run("PRAGMA cache_size=-250")     # others' commits empty it anyway
         if self.journal == "wal":
             link.run("PRAGMA wal_autocheckpoint=0")
             # The log's file keeps this size, so that commits need not make it longer, and a
@@ -2515,18 +2515,8 @@ class Workers:
             extra = self._settings.get("pass_environment")
             with self._open_log() as log:
                 child = (self._start or subprocess.Popen)(
-                    [
-                        python,
-                        "-S",
-                        str(WORKER_FILE),
-                        "--detached",
-                        "--data",
-                        str(self._database.folder),
-                        "--row",
-                        str(worker_id),
-                        "--lock",
-                        lock,
-                    ],
+                    [python, "-S", "-m", "worker",
+                     "--detached", str(worker_id), lock, str(self._database.folder)],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -2679,7 +2669,7 @@ class Catalogue:
         try:
             python = find_interpreter(self._settings.get("python"))
             answer = subprocess.run(
-                [python, str(WORKER_FILE), "--catalogue"], stdin=subprocess.DEVNULL,
+                [python, "-m", "worker", "--catalogue"], stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=CATALOGUE_SECONDS,
                 start_new_session=True, cwd=str(HOME),
                 env=worker_environment(self._settings.get("pass_environment")))
@@ -4990,8 +4980,19 @@ def say(text):
     print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
 
 
+def _use_compiled_module(options):
+    """Go on as `python3 -m jobqueue`: a script is compiled at each start, and keeps that memory."""
+    if __name__ == "__main__" and __spec__ is None and sys.executable:
+        data = str(Path(data_folder(options.data)).absolute())
+        os.chdir(HOME)
+        os.execv(sys.executable, [
+            sys.executable, "-m", "jobqueue", "serve", "--host", options.host,
+            "--port", str(options.port), "--data", data])
+
+
 def cmd_serve(queue, options):
     """Run the built-in web server until interrupted."""
+    _use_compiled_module(options)
     try:
         server = Server(Application(queue), options.host, options.port)
     except OSError as error:

@@ -819,7 +819,7 @@ class Child:
         lifeline, self._lifeline = os.pipe()
         passed = (theirs.fileno(), bell, lifeline, lock)
         self.process = subprocess.Popen(
-            [sys.executable, str(jobqueue.WORKER_FILE), "--runner", *map(str, passed), str(data)],
+            [sys.executable, "-m", "worker", "--runner", *map(str, passed), str(data)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             pass_fds=passed, start_new_session=True, cwd=str(jobqueue.HOME))
         theirs.close()
@@ -1688,20 +1688,18 @@ def print_catalogue():
     return 0
 
 
-def work(options):
+def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
     """A worker process: detached, for cron, or as a service."""
-    mode = "detached" if options.detached else "service" if options.service else "cron"
-    seconds = options.seconds if mode == "cron" else None
-    queue = JobQueue(options.data, patience=WORKER_PATIENCE_SECONDS)
+    queue = JobQueue(data, patience=WORKER_PATIENCE_SECONDS)
     with contextlib.suppress(OSError):
         os.nice(max(0, queue.settings.get("nice") - os.getpriority(os.PRIO_PROCESS, 0)))
     if mode == "cron":
         queue.tick.clean()              # the dead must not keep us from a place
-    return Worker(queue, mode, options.verbose, seconds).run(options.row, options.lock)
+    return Worker(queue, mode, verbose, seconds).run(row, lock)
 
 
 def worker_parser():
-    """The parser of the options that people use, and of those that starting a worker uses."""
+    """The parser of the options that people use."""
     import argparse
     parser = argparse.ArgumentParser(
         prog="worker.py", description="Works on the tasks of jobqueue.", allow_abbrev=False
@@ -1713,9 +1711,6 @@ def worker_parser():
     parser.add_argument("--seconds", type=float, default=CRON_SECONDS, metavar="S",
                         help="without --service: work for at most S seconds (50)")
     parser.add_argument("--verbose", action="store_true", help="print what happens")
-    parser.add_argument("--detached", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--row", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--lock", help=argparse.SUPPRESS)
     return parser
 
 
@@ -1731,7 +1726,13 @@ def main(arguments=None):
             return run_runner(*arguments[1:])
         if arguments[:1] == ["--catalogue"]:
             return print_catalogue()
-        return work(worker_parser().parse_args(arguments))
+        if arguments[:1] == ["--detached"]:
+            row, lock, data = arguments[1:]
+            return work("detached", data, row=int(row), lock=lock)
+        options = worker_parser().parse_args(arguments)
+        if options.service:
+            return work("service", options.data, verbose=options.verbose)
+        return work("cron", options.data, options.seconds, options.verbose)
     except JobQueueError as error:
         print("jobqueue: " + error.detail, file=sys.stderr)
         return error.exit_code

@@ -274,6 +274,9 @@ def wait_until(condition, seconds=20.0, what="the condition"):
         time.sleep(0.02)
 
 
+WORKER = r"(worker\.py|-m worker)"
+
+
 class Site:
     """The project as somebody copied it to a host, in a folder with a space in its name.
 
@@ -483,13 +486,14 @@ class Site:
     def workers(self):
         """Process ids of the living workers; a child that is just about to become a runner is none."""
         found = {
-            pid: line for pid, line in self.processes().items() if "worker.py" in line and not is_inner(line)
+            pid: line for pid, line in self.processes().items()
+            if re.search(WORKER, line) and not is_inner(line)
         }
         return [pid for pid in found if parent_of(pid) not in found]
 
     def runners(self):
         """Process ids of the living runners."""
-        return [pid for pid, line in self.processes().items() if "worker.py --runner" in line]
+        return [pid for pid, line in self.processes().items() if re.search(WORKER + " --runner", line)]
 
     def stop_all(self, number=signal.SIGKILL, seconds=10):
         """Signal everything that came from this folder until nothing is left."""

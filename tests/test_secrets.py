@@ -126,7 +126,7 @@ class Secrets(unittest.TestCase):
                 self.assertNotIn(secret, text, "the %s stands in %s" % (name, where))
 
     def test_no_process_list_shows_a_secret(self):
-        self.assertIn("worker.py", self.processes)
+        self.assertIn("-m worker", self.processes)
         self.check("the process list", self.processes)
 
     def test_no_answer_shows_a_secret_again(self):

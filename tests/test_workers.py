@@ -361,17 +361,12 @@ class TestStarting(WorkerCase):
         self.add()
         self.assertEqual(len(self.started), 1)
 
-    def test_a_worker_is_started_by_its_path_with_its_row_and_lock(self):
+    def test_a_worker_is_started_as_a_module_with_its_row_lock_and_data(self):
         self.add()
         row = self.workers.rows()[0]
-        command = self.started[0]
-        self.assertIn(str(jobqueue.WORKER_FILE), command)
-        for name, value in (
-            ("--row", str(row["id"])),
-            ("--lock", row["lock"]),
-            ("--data", str(self.database.folder)),
-        ):
-            self.assertEqual(command[command.index(name) + 1], value)
+        wanted = ["-m", "worker", "--detached", str(row["id"]), row["lock"],
+                  str(self.database.folder)]
+        self.assertEqual(self.started[0][-len(wanted):], wanted)
 
     def test_a_failure_is_remembered_explained_and_leaves_no_row(self):
         self.start_error = BlockingIOError(errno.EAGAIN, "no more processes")
