@@ -613,6 +613,23 @@ def relatives_adding(folder, count):
     return actions
 
 
+def add_bare_rows(queue, count):
+    """What our tables and indexes cost by themselves: nothing is checked, nobody takes turns."""
+    link = sqlite3.connect(queue.database.path, isolation_level=None)
+    link.execute("PRAGMA wal_autocheckpoint=0")
+    link.execute("PRAGMA synchronous=FULL")
+    names = [row[1] for row in link.execute("PRAGMA table_info(task)") if row[1] != "id"]
+    values = link.execute("SELECT %s FROM task LIMIT 1" % ", ".join(names)).fetchone()
+    insert = "INSERT INTO task (%s) VALUES (%s)" % (", ".join(names), ", ".join("?" * len(names)))
+    for _ in range(count):
+        link.execute("BEGIN IMMEDIATE")
+        task_id = link.execute(insert, values).lastrowid
+        link.execute("INSERT INTO activity (at, event, task_id, owner_id, function, queue) "
+                     "VALUES (?, 'added', ?, 1, 'nothing', 'default')", (time.time(), task_id))
+        link.execute("COMMIT")
+    link.close()
+
+
 def measure_adds(sizes, _):
     """Adding, one by one and in bulk, through the Python interface."""
     with BenchSite() as site, temporary_folder() as folder:
@@ -621,7 +638,9 @@ def measure_adds(sizes, _):
         actions = {
             "ours": lambda: [queue.enqueue("nothing", {"value": number})
                              for number in range(sizes.adds)],
-            "raw": lambda: raw.add(sizes.adds), **relatives_adding(folder, sizes.adds)}
+            "raw": lambda: raw.add(sizes.adds),
+            "raw, the same rows": lambda: add_bare_rows(queue, sizes.adds),
+            **relatives_adding(folder, sizes.adds)}
         rates = in_turns(sizes.rounds, {name: lambda action=action: rate(sizes.adds, action)
                                         for name, action in actions.items()})
         goals = {"huey": Goal("ratio", ">=", 1)}
