@@ -19,19 +19,19 @@ Contents (each section uses only the sections above it)
     Database           connections, turns at writing, transactions, checkpoints
     Settings           what an admin can change while everything runs
     Log and activity   what attempts printed, and one row per transition
-    Functions          @task, command, http_request; checking arguments against a schema
+    Functions          the options of tasks; checking arguments against a schema
     Tasks              add, find, cancel, retry, delete
     Claims             claim, renew, end, promote, reap: every way into and out of "running"
     Workers            rows, lock files, starting processes
     Catalogue          the functions that tasks.py declares, as a child process announced them
     Tick               the housekeeping that any process does in passing
     Accounts           first admin, users, passwords, sessions, tokens
-    Python interface   JobQueue, Task, current_task
+    Python interface   JobQueue, Task, current_task, @task, command, http_request, external
+    Host               what `check` says about this host, backups
     HTTP               requests, answers, the rules of who may ask from where
     Handlers           one function per route
     Application        ROUTES and the WSGI callable
     Servers            the built-in web server
-    Host               what `check` says about this host
     Command line       python3 jobqueue.py COMMAND
 """
 import contextlib
@@ -95,6 +95,7 @@ WRITE_REST_SECONDS = 0.0015
 WAL_CHECKPOINT_BYTES = 4 << 20
 WAL_ALARM_BYTES = 16 << 20
 DISK_MIN_BYTES = 1 << 20
+DISK_LOW_BYTES = 100 << 20
 CHECKPOINT_SECONDS = 0.05
 CHECKPOINT_PAUSE_SECONDS = 1.0
 
@@ -136,6 +137,10 @@ LOGIN_FREE_FAILURES = 5
 LOGIN_DELAY_SECONDS = (1.0, 900.0)
 LOGIN_ADDRESS_FAILURES = 20
 
+BACKUP_DAYS = 7                 # an older one is worth a remark
+CLOCK_SLACK_SECONDS = 60.0
+SQLITE_MAGIC = b"SQLite format 3\0"
+WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public".split())
 LOCAL_FILE_SYSTEMS = frozenset(
     "ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay simfs ufs".split())
 
@@ -601,7 +606,11 @@ CREATE TABLE log (
 """
 
 # MIGRATIONS[n] brings version n to version n + 1; PRAGMA user_version holds the version.
-MIGRATIONS = [SCHEMA]
+MIGRATIONS = [
+    SCHEMA,
+    # A queue that only other people's workers serve, see external().
+    "ALTER TABLE queue ADD COLUMN external INTEGER NOT NULL DEFAULT 0",
+]
 
 
 def migrate(transaction, migrations):
@@ -700,6 +709,14 @@ class Connection:
     def open_transaction(self):
         """True between BEGIN and its end."""
         return self._link.in_transaction
+
+    def copy_to(self, path):
+        """Copy the database into the file `path`; what was copied is checked."""
+        with contextlib.closing(sqlite3.connect(str(path))) as copy:
+            self._link.backup(copy)
+            found = copy.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise StorageBroken("The copy is damaged, and so may be the database: %s." % found)
 
     def close(self):
         """Close; SQLite may then write the log back, which it does under an exclusive lock."""
@@ -924,6 +941,32 @@ class Database:
         if file_identity(self.path) != self._file:
             raise StorageBroken("The database %s was removed or replaced while it was in use. "
                                 "Stop and start everything." % self.path)
+
+    def damage(self):
+        """What SQLite finds wrong with the file, None if nothing; all of it is read."""
+        deadline = self.clock.monotonic() + self.patience
+        with self._own_link() as link:
+            try:
+                found = self._patiently(lambda: link.value("PRAGMA quick_check(1)"), deadline)
+            except StorageBroken as error:
+                found = error.detail
+        return None if found == "ok" else found
+
+    def copy_to(self, path):
+        """Copy everything, as it is at one moment, into the empty file `path`, and check it."""
+        deadline = self.clock.monotonic() + self.patience
+        with self._own_link() as link:
+            self._patiently(lambda: link.copy_to(path), deadline)
+
+    @contextlib.contextmanager
+    def _own_link(self):
+        """A connection for what takes long, so that nobody waits for it."""
+        link = Connection(self.path)
+        try:
+            link.run("PRAGMA wal_autocheckpoint=0")
+            yield link
+        finally:
+            link.close()
 
     def wal_bytes(self):
         """Size of the log's file; at most WAL_CHECKPOINT_BYTES while copying back keeps up."""
@@ -2177,15 +2220,22 @@ class Claims:
             "SELECT id, claim, worker_id, lease_boot, lease_monotonic, lease_wall "
             "FROM task INDEXED BY task_claim WHERE status=1")
         return [(row["id"], row["claim"]) for row in rows
-                if row["worker_id"] in dead_workers or self._expired(row, now)]
+                if row["worker_id"] in dead_workers or self._seconds_left(row, now) < 0]
 
-    def _expired(self, row, now):
+    def leases(self, source, now):
+        """{id: seconds until others may take it over} of the running tasks."""
+        rows = source.all("SELECT id, lease_boot, lease_monotonic, lease_wall "
+                          "FROM task INDEXED BY task_claim WHERE status=1")
+        return {row["id"]: self._seconds_left(row, now) for row in rows}
+
+    def _seconds_left(self, row, now):
         if self.boot and row["lease_boot"] == self.boot:
-            return row["lease_monotonic"] < self._clock.monotonic()
-        return row["lease_wall"] + OTHER_MACHINE_SLACK_SECONDS < now
+            return row["lease_monotonic"] - self._clock.monotonic()
+        return row["lease_wall"] + OTHER_MACHINE_SLACK_SECONDS - now
 
     def _open(self, source):
-        return [row[0] for row in source.all("SELECT name FROM queue WHERE paused=0 ORDER BY name")]
+        return [row[0] for row in source.all(
+            "SELECT name FROM queue WHERE paused=0 AND external=0 ORDER BY name")]
 
     def _next_queue(self, transaction):
         """The open queue whose head has the highest priority; equal ones take turns."""
@@ -2632,6 +2682,7 @@ class Catalogue:
             remember(transaction, ".catalogue", state)
             if functions is None:
                 return
+            self._mark_external(transaction, functions)
             transaction.run("DELETE FROM function")
             for function in functions:
                 transaction.run(
@@ -2647,6 +2698,16 @@ class Catalogue:
                     ),
                 )
         self._known = (0.0, None, None)
+
+    def _mark_external(self, transaction, functions):
+        """Leave the queues of external functions to other people's workers."""
+        names = {function["options"]["queue"] for function in functions
+                 if function.get("external")}
+        transaction.run("UPDATE queue SET external=0 WHERE external=1")
+        for name in names:
+            transaction.run("INSERT OR IGNORE INTO queue (name, created_at) VALUES (?, ?)",
+                            (name, self._database.clock.now()))
+            transaction.run("UPDATE queue SET external=1 WHERE name=?", (name,))
 
     def _load(self):
         """(until, state, {name: function}), read again after CACHE_SECONDS."""
@@ -3494,10 +3555,22 @@ class JobQueue:
         if person and not person.is_admin and isinstance(asked, (int, float)) and asked > 0:
             errors += _wrong("priority", "must be 0 or less; higher ones are for admins")
         queue = request.get("queue", function["options"]["queue"])
-        if (person and not person.is_admin and queue != function["options"]["queue"]
-                and not self.database.value("SELECT 1 FROM queue WHERE name=?", (str(queue),))):
-            errors += _wrong("queue", "is not a queue here; an admin can begin a new one")
+        if queue != function["options"]["queue"]:
+            errors += self._check_queue(str(queue), function, person)
         return errors
+
+    def _check_queue(self, queue, function, person):
+        """What is wrong with another queue than the function's own."""
+        external = {row["name"]: row["external"]
+                    for row in self.database.all("SELECT name, external FROM queue")}
+        own = function["options"]["queue"]
+        if external.get(own):
+            return _wrong("queue", "must be %s: nobody else runs %s" % (own, function["name"]))
+        if external.get(queue):
+            return _wrong("queue", "must be another: nobody there runs %s" % function["name"])
+        if person and not person.is_admin and queue not in external:
+            return _wrong("queue", "is not a queue here; an admin can begin a new one")
+        return []
 
     def _run_at(self, request):
         if request.get("delay") is not None:
@@ -3528,11 +3601,11 @@ class _Remote:
 
 
 class Function:
-    """What @task, command and http_request make: call it to run it here, enqueue it for later."""
+    """What @task and its kin make: call it to run it here, enqueue it for later."""
 
     def __init__(self, name, kind, target, options, who, parameters):
         self.name = name
-        self.kind = kind                # python, command or http_request
+        self.kind = kind                # python, command, http_request or external
         self.target = target
         self.options = options
         self.who = who
@@ -3669,6 +3742,235 @@ def http_request(name, method, address, *, who="user", headers=None, **rest):
         raise ValueError("http_request(%r): {%s} is no parameter" % (name, missing.pop()))
     target = {"method": method.upper(), "address": address, "headers": dict(headers or {})}
     return _declare(Function(name, "http_request", target, _task_options(options), who, rest))
+
+
+def external(name, *, queue, who="user", **rest):
+    """Declare a function that other people's workers run, in any language: README tells how.
+
+    Our own workers leave its queue alone, so it must be one that no other function uses.
+    """
+    options = {key: rest.pop(key) for key in list(rest) if key in TASK_OPTIONS}
+    options = _task_options({**options, "queue": queue})
+    if queue == TASK_OPTIONS["queue"][1]:
+        raise ValueError("external(%r): the queue must be one of its own, not %s" % (name, queue))
+    return _declare(Function(name, "external", None, options, who, rest))
+
+
+# Host ------------------------------------------------------------------------
+
+class Check:
+    """One line of what `check` says: how it is, in a site owner's words."""
+
+    def __init__(self, name, verdict, text):
+        self.name = name
+        self.verdict = verdict          # ok, note or bad
+        self.text = text
+
+
+def _check_python(queue):
+    return Check("Python", "ok", "%s %d.%d.%d, SQLite %s"
+                 % (sys.executable, *sys.version_info[:3], sqlite3.sqlite_version))
+
+
+def _check_data(queue):
+    mode = stat.S_IMODE(queue.database.folder.stat().st_mode)
+    if mode & 0o077:
+        return Check("Data", "bad", "%s can be read by other users of this machine (mode %o): run "
+                     "chmod 700 on it" % (queue.database.folder, mode))
+    return Check("Data", "ok", str(queue.database.folder))
+
+
+def _check_exposure(queue):
+    folder = queue.database.folder
+    if not WEB_FOLDERS.intersection(part.lower() for part in folder.parts):
+        return Check("Exposure", "ok", "the data is not inside a web folder")
+    if not (folder / ".htaccess").exists():
+        return Check("Exposure", "bad", "the data is inside a web folder and its .htaccess is "
+                     "missing: whoever guesses a name can download it. Move it: write another "
+                     "path into a text file called data")
+    return Check("Exposure", "note", "the data is inside a web folder; its .htaccess forbids it to "
+                 "Apache and LiteSpeed. See that a browser cannot open data/index.html there")
+
+
+def _check_journal(queue):
+    kind, size = file_system(queue.database.folder), queue.database.wal_bytes()
+    why = "a local disk" if kind in LOCAL_FILE_SYSTEMS else "a network or unknown file system"
+    text = "%s, because %s is %s" % (queue.database.journal.upper(), kind, why)
+    if size > WAL_ALARM_BYTES:
+        return Check("Journal", "bad", "%s; its log has grown to %d MB: a program keeps reading "
+                     "the database and must be ended" % (text, size >> 20))
+    return Check("Journal", "ok", "%s; log %.1f MB" % (text, size / 1e6))
+
+
+def _check_integrity(queue):
+    found = queue.database.damage()
+    path = queue.database.path
+    if found:
+        return Check("Database", "bad", "%s is damaged: %s. Stop everything and put a backup in "
+                     "its place" % (path.name, shorten(found, 200)))
+    return Check("Database", "ok", "%s: intact, %.1f MB, schema %d" % (
+        path.name, path.stat().st_size / 1e6, len(MIGRATIONS)))
+
+
+def _check_backup(queue):
+    last = recall(queue.database, ".backup")
+    if last is None:
+        return Check("Backup", "note", "none yet: python3 jobqueue.py backup FILE")
+    days = max(0.0, queue.database.clock.now() - last["at"]) / 86400
+    return Check("Backup", "ok" if days < BACKUP_DAYS else "note",
+                 "the last one was made %s: %s" % (iso(last["at"]), last["path"]))
+
+
+def _check_disk(queue):
+    room = os.statvfs(queue.database.folder)
+    free = room.f_bavail * room.f_frsize
+    return Check("Disk", "ok" if free > DISK_LOW_BYTES else "bad", "%.1f GB free" % (free / 1e9))
+
+
+def _check_admin(queue):
+    if queue.accounts.has_admin():
+        return Check("Admin", "ok", "%d users" % len(queue.accounts.users()))
+    return Check("Admin", "note", "none yet: open the page and use the code in %s"
+                 % (queue.database.folder / "setup-code.txt"))
+
+
+def _check_functions(queue):
+    queue.catalogue.refresh()
+    state = queue.catalogue.state()
+    if state["error"]:
+        return Check(
+            "Functions",
+            "bad",
+            "tasks.py cannot be read: %(message)s (%(file)s, line %(line)s)" % state["error"],
+        )
+    names = ", ".join(function["name"] for function in queue.catalogue.functions())
+    return Check(
+        "Functions",
+        "ok",
+        ("samples, until there is a tasks.py: " if state["samples"] else "") + names,
+    )
+
+
+def _check_workers(queue):
+    failure = recall(queue.database, ".start_failure")
+    if failure:
+        return Check("Workers", "bad", "%s at %s" % (failure["message"], iso(failure["at"])))
+    return Check("Workers", "ok", "%d of at most %d run" % (
+        len(queue.workers.rows()), queue.settings.get("NbMaxWorker")))
+
+
+def _check_oldest(queue):
+    oldest = queue.database.value(
+        "SELECT min(max(created_at, coalesce(run_at, 0))) FROM (SELECT * FROM task "
+        "INDEXED BY task_claim WHERE status=0 LIMIT 10000)"
+    )
+    if oldest is None:
+        return Check("Waiting", "ok", "no task is waiting")
+    seconds = max(0, queue.database.clock.now() - oldest)
+    return Check("Waiting", "ok" if seconds < 3600 else "note",
+                 "the oldest pending task waits since %d s" % seconds)
+
+
+def _check_running(queue):
+    leases = queue.claims.leases(queue.database, queue.database.clock.now())
+    if not leases:
+        return Check("Running", "ok", "no task runs")
+    task_id, left = min(leases.items(), key=lambda item: item[1])
+    if left < -LEASE_SECONDS:
+        return Check("Running", "bad", "nobody has answered for task %d for %d s and nobody takes "
+                     "it over: open the page or run python3 jobqueue.py tick" % (task_id, -left))
+    return Check("Running", "ok", "tasks running: %d; the first lease ends in %d s unless it is "
+                 "renewed" % (len(leases), left))
+
+
+def _check_clock(queue):
+    newest = queue.database.value("SELECT at FROM activity ORDER BY id DESC LIMIT 1") or 0
+    ahead = newest - queue.database.clock.now()
+    if ahead > CLOCK_SLACK_SECONDS:
+        return Check("Clock", "bad", "it is %d s behind what was last recorded (%s): it was put "
+                     "back, or was wrong before" % (ahead, iso(newest)))
+    return Check("Clock", "ok", "%s UTC" % iso(queue.database.clock.now())[:19].replace("T", " "))
+
+
+def _check_limits(queue):
+    import resource
+    limits = {"processes": resource.RLIMIT_NPROC, "open files": resource.RLIMIT_NOFILE,
+              "memory": resource.RLIMIT_AS}
+    found = {name: resource.getrlimit(number)[0] for name, number in limits.items()}
+    return Check(
+        "Limits",
+        "ok",
+        ", ".join(
+            "%s %s" % (name, "unlimited" if value == resource.RLIM_INFINITY else value)
+            for name, value in found.items()
+        ),
+    )
+
+
+CHECKS = (_check_python, _check_data, _check_exposure, _check_journal, _check_integrity,
+          _check_backup, _check_disk, _check_admin, _check_functions, _check_workers,
+          _check_running, _check_oldest, _check_clock, _check_limits)
+
+
+def check_host(queue):
+    """What this host and this queue are like: a list of Checks."""
+    return [look(queue) for look in CHECKS]
+
+
+def _refuse_target(queue, target):
+    """SetupError if writing a backup to `target` would destroy something else."""
+    if target.is_dir():
+        raise SetupError("%s is a folder; name a file in it." % target)
+    if file_identity(target) == file_identity(queue.database.path):
+        raise SetupError("%s is the database itself." % target)
+    if target.exists() and target.read_bytes()[:16] not in (b"", SQLITE_MAGIC):
+        raise SetupError("%s exists and is no backup; it was not touched." % target)
+
+
+def back_up(queue, target):
+    """Write a checked copy of the database, as it is at one moment, to the file `target`.
+
+    An older backup there is replaced only once the new one is complete. SetupError says what is
+    wrong with `target`; tasks can be added and run meanwhile.
+    """
+    target = Path(target).absolute()
+    part = target.with_name(target.name + ".part")
+    try:
+        _refuse_target(queue, target)
+        write_private(part, "")
+        try:
+            queue.database.copy_to(part)
+            os.replace(part, target)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise SetupError("The backup cannot be written to %s: %s."
+                         % (target, error.strerror)) from None
+    with queue.database.transaction() as transaction:
+        remember(transaction, ".backup",
+                 {"at": queue.database.clock.now(), "path": str(target)})
+
+
+def repair_journal(folder):
+    """Choose the journal mode that is safe on the file system that `folder` is on now.
+
+    Everything must be stopped: the exclusive lock that changing it needs proves that.
+    """
+    path = find_database(folder)
+    kind = file_system(folder)
+    mode = "wal" if kind in LOCAL_FILE_SYSTEMS else "truncate"
+    link = Connection(path)
+    try:
+        found = link.value("PRAGMA journal_mode=%s" % mode.upper())
+    except sqlite3.Error as error:
+        raise storage_error(error, path) from error
+    finally:
+        link.close()
+    if found != mode:
+        raise SetupError("SQLite could not change to %s; it stays at %s." % (mode, found))
+    write_private(folder / "journal.json",
+                  dump_json({"mode": mode, "file_system": kind, "machine": machine_name()}))
+    return mode
 
 
 # HTTP ------------------------------------------------------------------------
@@ -4148,6 +4450,11 @@ def get_workers(app, request):
                         "service": app.queue.service.describe()})
 
 
+def get_host(app, request):
+    """What `check` says of this host."""
+    return json_answer({"checks": [vars(check) for check in check_host(app.queue)]})
+
+
 def get_settings(app, request):
     """All settings with their bounds and where each value comes from."""
     return json_answer({"settings": app.queue.settings.describe()})
@@ -4254,6 +4561,7 @@ ROUTES = [
     ("GET", "/api/tasks/" + ID + "/log", get_log, USER),
     ("GET", "/api/activity", get_activity, USER),
     ("GET", "/api/workers", get_workers, USER),
+    ("GET", "/api/host", get_host, ADMIN),
     ("GET", "/api/settings", get_settings, ADMIN),
     ("PATCH", "/api/settings", patch_settings, ADMIN),
     ("GET", "/api/users", get_users, ADMIN),
@@ -4816,140 +5124,6 @@ class Server:
         client.link.close()
 
 
-# Host ------------------------------------------------------------------------
-
-class Check:
-    """One line of what `check` says: how it is, in a site owner's words."""
-
-    def __init__(self, name, verdict, text):
-        self.name = name
-        self.verdict = verdict          # ok, note or bad
-        self.text = text
-
-
-def _check_python(queue):
-    return Check("Python", "ok", "%s %d.%d.%d, SQLite %s"
-                 % (sys.executable, *sys.version_info[:3], sqlite3.sqlite_version))
-
-
-def _check_data(queue):
-    mode = stat.S_IMODE(queue.database.folder.stat().st_mode)
-    if mode & 0o077:
-        return Check("Data", "bad", "%s can be read by other users of this machine (mode %o): run "
-                     "chmod 700 on it" % (queue.database.folder, mode))
-    return Check("Data", "ok", str(queue.database.folder))
-
-
-def _check_journal(queue):
-    kind, size = file_system(queue.database.folder), queue.database.wal_bytes()
-    why = "local" if kind in LOCAL_FILE_SYSTEMS else "network or unknown"
-    text = "%s on %s (%s)" % (queue.database.journal.upper(), kind, why)
-    if size > WAL_ALARM_BYTES:
-        return Check("Journal", "bad", "%s; its log has grown to %d MB" % (text, size >> 20))
-    return Check("Journal", "ok", text)
-
-
-def _check_integrity(queue):
-    found = queue.database.value("PRAGMA quick_check(1)")
-    return Check("Database", "ok" if found == "ok" else "bad", "%s: %s, %.1f MB" % (
-        queue.database.path.name, "intact" if found == "ok" else found,
-        queue.database.path.stat().st_size / 1e6))
-
-
-def _check_disk(queue):
-    import shutil
-    free = shutil.disk_usage(queue.database.folder).free
-    return Check("Disk", "ok" if free > 100e6 else "bad", "%.1f GB free" % (free / 1e9))
-
-
-def _check_admin(queue):
-    if queue.accounts.has_admin():
-        return Check("Admin", "ok", "%d users" % len(queue.accounts.users()))
-    return Check("Admin", "note", "none yet: open the page and use the code in %s"
-                 % (queue.database.folder / "setup-code.txt"))
-
-
-def _check_functions(queue):
-    queue.catalogue.refresh()
-    state = queue.catalogue.state()
-    if state["error"]:
-        return Check(
-            "Functions",
-            "bad",
-            "tasks.py cannot be read: %(message)s (%(file)s, line %(line)s)" % state["error"],
-        )
-    names = ", ".join(function["name"] for function in queue.catalogue.functions())
-    return Check(
-        "Functions",
-        "ok",
-        ("samples, until there is a tasks.py: " if state["samples"] else "") + names,
-    )
-
-
-def _check_workers(queue):
-    failure = recall(queue.database, ".start_failure")
-    if failure:
-        return Check("Workers", "bad", "%s at %s" % (failure["message"], iso(failure["at"])))
-    return Check("Workers", "ok", "%d of at most %d run" % (
-        len(queue.workers.rows()), queue.settings.get("NbMaxWorker")))
-
-
-def _check_oldest(queue):
-    oldest = queue.database.value(
-        "SELECT min(max(created_at, coalesce(run_at, 0))) FROM (SELECT * FROM task "
-        "INDEXED BY task_claim WHERE status=0 LIMIT 10000)"
-    )
-    if oldest is None:
-        return Check("Waiting", "ok", "no task is waiting")
-    seconds = max(0, queue.database.clock.now() - oldest)
-    return Check("Waiting", "ok" if seconds < 3600 else "note",
-                 "the oldest pending task waits since %d s" % seconds)
-
-
-def _check_limits(queue):
-    import resource
-    limits = {"processes": resource.RLIMIT_NPROC, "open files": resource.RLIMIT_NOFILE,
-              "memory": resource.RLIMIT_AS}
-    found = {name: resource.getrlimit(number)[0] for name, number in limits.items()}
-    return Check(
-        "Limits",
-        "ok",
-        ", ".join(
-            "%s %s" % (name, "unlimited" if value == resource.RLIM_INFINITY else value)
-            for name, value in found.items()
-        ),
-    )
-
-
-def check_host(queue):
-    """What this host and this queue are like: a list of Checks."""
-    return [look(queue) for look in (
-        _check_python, _check_data, _check_journal, _check_integrity, _check_disk, _check_admin,
-        _check_functions, _check_workers, _check_oldest, _check_limits)]
-
-
-def repair_journal(folder):
-    """Choose the journal mode that is safe on the file system that `folder` is on now.
-
-    Everything must be stopped: the exclusive lock that changing it needs proves that.
-    """
-    path = find_database(folder)
-    kind = file_system(folder)
-    mode = "wal" if kind in LOCAL_FILE_SYSTEMS else "truncate"
-    link = Connection(path)
-    try:
-        found = link.value("PRAGMA journal_mode=%s" % mode.upper())
-    except sqlite3.Error as error:
-        raise storage_error(error, path) from error
-    finally:
-        link.close()
-    if found != mode:
-        raise SetupError("SQLite could not change to %s; it stays at %s." % (mode, found))
-    write_private(folder / "journal.json",
-                  dump_json({"mode": mode, "file_system": kind, "machine": machine_name()}))
-    return mode
-
-
 # Command line ----------------------------------------------------------------
 
 EXIT_AWAITED_FAILED, EXIT_TIMED_OUT = 3, 124
@@ -5257,6 +5431,15 @@ def cmd_workers(queue, options):
     return 0
 
 
+def cmd_backup(queue, options):
+    """Copy the database to a file, while everything goes on."""
+    back_up(queue, options.file)
+    size = os.path.getsize(options.file)
+    show(options, {"file": options.file, "bytes": size},
+         "%s: %.1f MB, checked" % (options.file, size / 1e6))
+    return 0
+
+
 def cmd_check(queue, options):
     """Say what this host and this queue are like; exit code 1 if something is bad."""
     checks = check_host(queue)
@@ -5345,6 +5528,7 @@ COMMANDS = {
     ),
     "workers": (cmd_workers, []),
     "tick": (cmd_tick, []),
+    "backup": (cmd_backup, [(("file",), {"metavar": "FILE"})]),
     "check": (
         cmd_check,
         [

@@ -321,7 +321,18 @@ def describe(function):
     )[0].strip()
     return {"name": function.name, "title": title or function.name.replace("_", " "),
             "description": description, "schema": Parameters(function).schema(),
-            "options": function.options, "who": function.who}
+            "options": function.options, "who": function.who,
+            "external": function.kind == "external"}
+
+
+def check_queues(functions):
+    """ValueError if a function of ours is in a queue that our workers leave alone."""
+    left_alone = {function.options["queue"] for function in functions
+                  if function.kind == "external"}
+    for function in functions:
+        if function.kind != "external" and function.options["queue"] in left_alone:
+            raise ValueError("%s: the queue %s is for external functions"
+                             % (function.name, function.options["queue"]))
 
 
 def loaded_files():
@@ -355,6 +366,7 @@ def read_functions():
             sys.path.insert(0, str(jobqueue.HOME))
             sys.dont_write_bytecode = True      # it would hide a change within the same second
             importlib.import_module("tasks")
+        check_queues(declared.values())
         functions = [describe(function) for function in declared.values()]
         return {"functions": functions, "error": None, "samples": samples, "files": loaded_files()}
     except BaseException as error:      # SystemExit in tasks.py must be told as well
@@ -647,7 +659,7 @@ class Runner:
 
     def _outcome(self, order, context):
         function = declared.get(order["function"])
-        if function is None:
+        if function is None or function.kind == "external":
             return {"kind": "unknown_function"}
         try:
             result = self._call(function, json.loads(order["arguments"]), context)

@@ -31,6 +31,7 @@ TABLE = {
     ("GET", "/api/tasks/ID/log"):               (401,   200,   404,     200,   404),
     ("GET", "/api/activity"):                   (401,   200,   200,     200,   None),
     ("GET", "/api/workers"):                    (401,   200,   200,     200,   None),
+    ("GET", "/api/host"):                       (401,   403,   403,     200,   None),
     ("GET", "/api/settings"):                   (401,   403,   403,     200,   None),
     ("PATCH", "/api/settings"):                 (401,   403,   403,     200,   None),
     ("GET", "/api/users"):                      (401,   403,   403,     200,   None),
