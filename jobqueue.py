@@ -3767,29 +3767,32 @@ class Check:
         self.text = text
 
 
+# Each _check_... returns (verdict, text).
+
 def _check_python(queue):
-    return Check("Python", "ok", "%s %d.%d.%d, SQLite %s"
-                 % (sys.executable, *sys.version_info[:3], sqlite3.sqlite_version))
+    return "ok", "%s %d.%d.%d, SQLite %s" % (
+        sys.executable, *sys.version_info[:3], sqlite3.sqlite_version)
 
 
 def _check_data(queue):
-    mode = stat.S_IMODE(queue.database.folder.stat().st_mode)
+    folder = queue.database.folder
+    mode = stat.S_IMODE(folder.stat().st_mode)
     if mode & 0o077:
-        return Check("Data", "bad", "%s can be read by other users of this machine (mode %o): run "
-                     "chmod 700 on it" % (queue.database.folder, mode))
-    return Check("Data", "ok", str(queue.database.folder))
+        return "bad", ("%s can be read by other users of this machine (mode %o): run chmod 700 "
+                       "on it" % (folder, mode))
+    return "ok", str(folder)
 
 
 def _check_exposure(queue):
     folder = queue.database.folder
     if not WEB_FOLDERS.intersection(part.lower() for part in folder.parts):
-        return Check("Exposure", "ok", "the data is not inside a web folder")
+        return "ok", "the data is not inside a web folder"
     if not (folder / ".htaccess").exists():
-        return Check("Exposure", "bad", "the data is inside a web folder and its .htaccess is "
-                     "missing: whoever guesses a name can download it. Move it: write another "
-                     "path into a text file called data")
-    return Check("Exposure", "note", "the data is inside a web folder; its .htaccess forbids it to "
-                 "Apache and LiteSpeed. See that a browser cannot open data/index.html there")
+        return "bad", ("the data is inside a web folder and its .htaccess is missing: whoever "
+                       "guesses a name can download it. Move it: write another path into a text "
+                       "file called data")
+    return "note", ("the data is inside a web folder; its .htaccess forbids it to Apache and "
+                    "LiteSpeed. See that a browser cannot open data/index.html there")
 
 
 def _check_journal(queue):
@@ -3797,99 +3800,90 @@ def _check_journal(queue):
     why = "a local disk" if kind in LOCAL_FILE_SYSTEMS else "a network or unknown file system"
     text = "%s, because %s is %s" % (queue.database.journal.upper(), kind, why)
     if size > WAL_ALARM_BYTES:
-        return Check("Journal", "bad", "%s; its log has grown to %d MB: a program keeps reading "
-                     "the database and must be ended" % (text, size >> 20))
-    return Check("Journal", "ok", "%s; log %.1f MB" % (text, size / 1e6))
+        return "bad", ("%s; its log has grown to %d MB: a program keeps reading the database and "
+                       "must be ended" % (text, size >> 20))
+    return "ok", "%s; log %.1f MB" % (text, size / 1e6)
 
 
 def _check_integrity(queue):
-    found = queue.database.damage()
-    path = queue.database.path
+    path, found = queue.database.path, queue.database.damage()
     if found:
-        return Check("Database", "bad", "%s is damaged: %s. Stop everything and put a backup in "
-                     "its place" % (path.name, shorten(found, 200)))
-    return Check("Database", "ok", "%s: intact, %.1f MB, schema %d" % (
-        path.name, path.stat().st_size / 1e6, len(MIGRATIONS)))
+        return "bad", ("%s is damaged: %s. Stop everything and put a backup in its place"
+                       % (path.name, shorten(found, 200)))
+    return "ok", "%s: intact, %.1f MB, schema %d" % (
+        path.name, path.stat().st_size / 1e6, len(MIGRATIONS))
 
 
 def _check_backup(queue):
     last = recall(queue.database, ".backup")
     if last is None:
-        return Check("Backup", "note", "none yet: python3 jobqueue.py backup FILE")
+        return "note", "none yet: python3 jobqueue.py backup FILE"
     days = max(0.0, queue.database.clock.now() - last["at"]) / 86400
-    return Check("Backup", "ok" if days < BACKUP_DAYS else "note",
-                 "the last one was made %s: %s" % (iso(last["at"]), last["path"]))
+    return ("ok" if days < BACKUP_DAYS else "note",
+            "the last one was made %s: %s" % (iso(last["at"]), last["path"]))
 
 
 def _check_disk(queue):
     room = os.statvfs(queue.database.folder)
     free = room.f_bavail * room.f_frsize
-    return Check("Disk", "ok" if free > DISK_LOW_BYTES else "bad", "%.1f GB free" % (free / 1e9))
+    return "ok" if free > DISK_LOW_BYTES else "bad", "%.1f GB free" % (free / 1e9)
 
 
 def _check_admin(queue):
     if queue.accounts.has_admin():
-        return Check("Admin", "ok", "%d users" % len(queue.accounts.users()))
-    return Check("Admin", "note", "none yet: open the page and use the code in %s"
-                 % (queue.database.folder / "setup-code.txt"))
+        return "ok", "%d users" % len(queue.accounts.users())
+    return "note", ("none yet: open the page and use the code in %s"
+                    % (queue.database.folder / "setup-code.txt"))
 
 
 def _check_functions(queue):
     queue.catalogue.refresh()
     state = queue.catalogue.state()
     if state["error"]:
-        return Check(
-            "Functions",
-            "bad",
-            "tasks.py cannot be read: %(message)s (%(file)s, line %(line)s)" % state["error"],
-        )
+        return "bad", ("tasks.py cannot be read: %(message)s (%(file)s, line %(line)s)"
+                       % state["error"])
     names = ", ".join(function["name"] for function in queue.catalogue.functions())
-    return Check(
-        "Functions",
-        "ok",
-        ("samples, until there is a tasks.py: " if state["samples"] else "") + names,
-    )
+    return "ok", ("samples, until there is a tasks.py: " if state["samples"] else "") + names
 
 
 def _check_workers(queue):
     failure = recall(queue.database, ".start_failure")
     if failure:
-        return Check("Workers", "bad", "%s at %s" % (failure["message"], iso(failure["at"])))
-    return Check("Workers", "ok", "%d of at most %d run" % (
-        len(queue.workers.rows()), queue.settings.get("NbMaxWorker")))
-
-
-def _check_oldest(queue):
-    oldest = queue.database.value(
-        "SELECT min(max(created_at, coalesce(run_at, 0))) FROM (SELECT * FROM task "
-        "INDEXED BY task_claim WHERE status=0 LIMIT 10000)"
-    )
-    if oldest is None:
-        return Check("Waiting", "ok", "no task is waiting")
-    seconds = max(0, queue.database.clock.now() - oldest)
-    return Check("Waiting", "ok" if seconds < 3600 else "note",
-                 "the oldest pending task waits since %d s" % seconds)
+        return "bad", "%s at %s" % (failure["message"], iso(failure["at"]))
+    return "ok", "%d of at most %d run" % (
+        len(queue.workers.rows()), queue.settings.get("NbMaxWorker"))
 
 
 def _check_running(queue):
     leases = queue.claims.leases(queue.database, queue.database.clock.now())
     if not leases:
-        return Check("Running", "ok", "no task runs")
+        return "ok", "no task runs"
     task_id, left = min(leases.items(), key=lambda item: item[1])
     if left < -LEASE_SECONDS:
-        return Check("Running", "bad", "nobody has answered for task %d for %d s and nobody takes "
-                     "it over: open the page or run python3 jobqueue.py tick" % (task_id, -left))
-    return Check("Running", "ok", "tasks running: %d; the first lease ends in %d s unless it is "
-                 "renewed" % (len(leases), left))
+        return "bad", ("nobody has answered for task %d for %d s and nobody takes it over: open "
+                       "the page or run python3 jobqueue.py tick" % (task_id, -left))
+    return "ok", ("tasks running: %d; the first lease ends in %d s unless it is renewed"
+                  % (len(leases), left))
+
+
+def _check_oldest(queue):
+    oldest = queue.database.value("""
+        SELECT min(max(created_at, coalesce(run_at, 0)))
+        FROM (SELECT * FROM task INDEXED BY task_claim WHERE status=0 LIMIT 10000)""")
+    if oldest is None:
+        return "ok", "no task is waiting"
+    seconds = max(0, queue.database.clock.now() - oldest)
+    return ("ok" if seconds < 3600 else "note",
+            "the oldest pending task waits since %d s" % seconds)
 
 
 def _check_clock(queue):
     newest = queue.database.value("SELECT at FROM activity ORDER BY id DESC LIMIT 1") or 0
     ahead = newest - queue.database.clock.now()
     if ahead > CLOCK_SLACK_SECONDS:
-        return Check("Clock", "bad", "it is %d s behind what was last recorded (%s): it was put "
-                     "back, or was wrong before" % (ahead, iso(newest)))
-    return Check("Clock", "ok", "%s UTC" % iso(queue.database.clock.now())[:19].replace("T", " "))
+        return "bad", ("it is %d s behind what was last recorded (%s): it was put back, or was "
+                       "wrong before" % (ahead, iso(newest)))
+    return "ok", "%s UTC" % iso(queue.database.clock.now())[:19].replace("T", " ")
 
 
 def _check_limits(queue):
@@ -3897,24 +3891,27 @@ def _check_limits(queue):
     limits = {"processes": resource.RLIMIT_NPROC, "open files": resource.RLIMIT_NOFILE,
               "memory": resource.RLIMIT_AS}
     found = {name: resource.getrlimit(number)[0] for name, number in limits.items()}
-    return Check(
-        "Limits",
-        "ok",
-        ", ".join(
-            "%s %s" % (name, "unlimited" if value == resource.RLIM_INFINITY else value)
-            for name, value in found.items()
-        ),
-    )
+    return "ok", ", ".join(
+        "%s %s" % (name, "unlimited" if value == resource.RLIM_INFINITY else value)
+        for name, value in found.items())
 
 
-CHECKS = (_check_python, _check_data, _check_exposure, _check_journal, _check_integrity,
-          _check_backup, _check_disk, _check_admin, _check_functions, _check_workers,
-          _check_running, _check_oldest, _check_clock, _check_limits)
+CHECKS = (("Python", _check_python), ("Data", _check_data), ("Exposure", _check_exposure),
+          ("Journal", _check_journal), ("Database", _check_integrity), ("Backup", _check_backup),
+          ("Disk", _check_disk), ("Admin", _check_admin), ("Functions", _check_functions),
+          ("Workers", _check_workers), ("Running", _check_running), ("Waiting", _check_oldest),
+          ("Clock", _check_clock), ("Limits", _check_limits))
 
 
 def check_host(queue):
-    """What this host and this queue are like: a list of Checks."""
-    return [look(queue) for look in CHECKS]
+    """What this host and this queue are like: a list of Checks, whatever fails on the way."""
+    checks = []
+    for name, look in CHECKS:
+        try:
+            checks.append(Check(name, *look(queue)))
+        except JobQueueError as error:
+            checks.append(Check(name, "bad", error.detail))
+    return checks
 
 
 def _refuse_target(queue, target):
