@@ -82,6 +82,7 @@ UNKNOWN_FUNCTION_SECONDS = 600.0
 UNKNOWN_FUNCTION_RETRY_SECONDS = 30.0
 PROMOTE_AT_ONCE = 500
 TICK_SECONDS = 2.0              # a killed worker's task starts again within 5 s
+TICK_FAILED_SECONDS = 15.0
 STARTING_SECONDS = 10.0         # a started process that never took its lock
 STARTING_LOCKED_SECONDS = 60.0  # one that holds its lock but is not ready
 START_RETRY_SECONDS = (1.0, 60.0)
@@ -107,6 +108,7 @@ BODY_SECONDS = 30.0
 IDLE_CONNECTION_SECONDS = 15.0
 SEND_SECONDS = 30.0
 CONNECTIONS_MAX = 512
+HELD_MAX_BYTES = 32 << 20       # of requests that are not answered yet
 SERVER_THREADS = 8
 JSON_MAX_DEPTH = 32
 INTEGER_MAX = 2 ** 53
@@ -165,6 +167,7 @@ class JobQueueError(Exception):
     status = 500
     code = "error"
     exit_code = 1
+    public = None                       # what the web is told instead of `detail`, which has paths
 
     def __init__(self, detail, errors=(), retry_after=None):
         super().__init__(detail)
@@ -235,6 +238,8 @@ class Busy(JobQueueError):
 class StorageBroken(JobQueueError):
     """The database cannot be read or written; it is left exactly as it is."""
     status, code = 503, "storage"
+    public = ("The queue cannot be used at the moment. On the host, python3 jobqueue.py check "
+              "says why.")
 
 
 class StorageFull(JobQueueError):
@@ -245,6 +250,7 @@ class StorageFull(JobQueueError):
 class SetupError(JobQueueError):
     """This host, folder or configuration cannot be used as it is."""
     status, code = 503, "setup"
+    public = StorageBroken.public
 
 
 class Fail(Exception):
@@ -262,6 +268,15 @@ class RetryAfter(Exception):
 def field_error(field, message):
     """An Invalid about one field."""
     return Invalid("%s %s" % (field, message), [{"field": field, "message": message}])
+
+
+def complain(text):
+    """A message for a person, on standard error."""
+    print(
+        "jobqueue: " + text.encode("ascii", "backslashreplace").decode("ascii"),
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 # Time and text ---------------------------------------------------------------
@@ -876,12 +891,14 @@ class Database:
         self._synchronous = None
         self._pause_checkpoints_until = 0.0
         self._wal = Path(str(self.path) + "-wal")
-        self._file = file_identity(self.path)
         deadline = clock.monotonic() + patience
         self._links = []
         try:
+            if self.journal == "wal":
+                self._refuse_missing_log()
             self._reader = self._patiently(self._connect, deadline)
             self._writer = self._patiently(self._connect, deadline)
+            self._file, self._log_file = file_identity(self.path), file_identity(self._wal)
             self._check_schema()
         except BaseException:
             self.close()
@@ -937,10 +954,24 @@ class Database:
             self._turn.give()
 
     def check_file(self):
-        """StorageBroken if the file was removed or replaced: what we write would be lost with it."""
-        if file_identity(self.path) != self._file:
-            raise StorageBroken("The database %s was removed or replaced while it was in use. "
-                                "Stop and start everything." % self.path)
+        """StorageBroken if file or log was removed or replaced: what we write would be lost."""
+        if file_identity(self.path) != self._file or file_identity(self._wal) != self._log_file:
+            raise StorageBroken("The database %s or its log was removed or replaced while it was "
+                                "in use. Stop and start everything." % self.path)
+
+    def _refuse_missing_log(self):
+        """StorageBroken if the log was deleted: without it the database is an older one.
+
+        SQLite makes the log before the index that goes with it, and removes it after that.
+        """
+        index = Path(str(self.path) + "-shm")
+        for _ in range(2):              # others that open and close look like it for a moment
+            if self._wal.exists() or not index.exists():
+                return
+        raise StorageBroken(
+            "The log of the database, %s, was deleted: without it the newest tasks are missing. Put "
+            "it back; if it is lost, delete %s to go on with what is left."
+            % (self._wal, index.name))
 
     def damage(self):
         """What SQLite finds wrong with the file, None if nothing; all of it is read."""
@@ -2074,6 +2105,7 @@ class Claims:
         turns = [source.value("SELECT turn FROM task INDEXED BY task_claim WHERE status=5 "
                               "AND queue=? AND priority=? ORDER BY turn LIMIT 1", lane)
                  for lane in lanes(source, SCHEDULED)]
+        turns = [turn for turn in turns if turn is not None]    # a lane may be empty by now
         return min(turns) / 1000 if turns else None
 
     def claim(self, transaction, worker_id, now, wanted=1, function=None):
@@ -2474,8 +2506,20 @@ class Workers:
             return handle, "died"
         if row["lease_monotonic"] > self._clock.monotonic():
             return None, None
+        if not row["lock_proven"]:
+            return None, "silent"
         # It stands still, but its runner may go on: end both before anybody else begins.
-        return None, None if row["lock_proven"] and self._end_silent(row["pid"], path) else "silent"
+        handled = not self._can_say_that_it_lives(row["id"]) or self._end_silent(row["pid"], path)
+        return None, None if handled else "silent"
+
+    def _can_say_that_it_lives(self, worker_id):
+        """False on a full disk: then silence means nothing."""
+        try:
+            with self._database.transaction(durable=False) as transaction:
+                transaction.run("UPDATE worker SET seen_at=seen_at WHERE id=?", (worker_id,))
+            return True
+        except StorageFull:
+            return False
 
     @staticmethod
     def _end_silent(pid, path):
@@ -2532,13 +2576,14 @@ class Workers:
     def start_failed(self, transaction, message):
         """Remember why no worker could be started, and when to try again."""
         now = self._clock.now()
-        tries = (recall(transaction, ".start_failure") or {"tries": 0})["tries"]
+        before = recall(transaction, ".start_failure") or {"tries": 0, "next": 0}
+        tries = before["tries"] + (now >= before["next"])   # several at once are one occasion
         least, most = START_RETRY_SECONDS
-        pause = min(most, least * 2 ** min(tries, 10)) * self._clock.uniform(1.0, 1.5)
+        pause = min(most, least * 2 ** min(tries - 1, 10)) * self._clock.uniform(1.0, 1.5)
         remember(
             transaction,
             ".start_failure",
-            {"at": now, "message": shorten(message, 300), "tries": tries + 1, "next": now + pause},
+            {"at": now, "message": shorten(message, 300), "tries": tries, "next": now + pause},
         )
         note(transaction, now, "worker_start_failed", message=shorten(message, 300))
 
@@ -2767,9 +2812,17 @@ class Tick:
         self._next_sweep = 0.0
 
     def maybe(self):
-        """Tick if this process has not done so for TICK_SECONDS."""
-        if self._clock.monotonic() >= self._next:
+        """Tick if this process has not done so for TICK_SECONDS.
+
+        What goes wrong is said and tried again later: it must not end what it is done in passing of.
+        """
+        if self._clock.monotonic() < self._next:
+            return
+        try:
             self.run()
+        except Exception as error:
+            self._next = self._clock.monotonic() + TICK_FAILED_SECONDS
+            complain("housekeeping failed: %s: %s" % (type(error).__name__, error))
 
     def run(self):
         """Do all that is due now."""
@@ -2853,7 +2906,10 @@ class Service:
         return {"code": "ok", "text": "", "since": None}
 
     def _storage(self):
-        room = os.statvfs(self._database.folder)
+        try:
+            room = os.statvfs(self._database.folder)
+        except OSError:
+            return "storage", "The data folder is gone or cannot be read.", None
         if room.f_bavail * room.f_frsize < DISK_MIN_BYTES:
             return "storage", "The disk is full: nothing can be added or recorded.", None
         if self._database.journal == "wal" and self._database.wal_bytes() > WAL_ALARM_BYTES:
@@ -2945,6 +3001,14 @@ def hash_password(password, salt=None):
     return "$".join((method, parameters, salt.hex(), key.hex()))
 
 
+def nobodys_password():
+    """What a password is compared with if there is no such user, so that it takes as long."""
+    import hashlib
+    if hasattr(hashlib, "scrypt"):
+        return "scrypt$%d,%d,%d$%s$%s" % (*SCRYPT_COST, "00" * 16, "00" * 64)
+    return "pbkdf2$%d$%s$%s" % (PBKDF2_ROUNDS, "00" * 16, "00" * 32)
+
+
 def verify_password(password, stored):
     """True if `password` is the stored one; an unknown method is never right."""
     import hashlib
@@ -2978,9 +3042,6 @@ def check_password(password, name, field="password"):
 
 class Accounts:
     """Users, how they prove who they are, and what they may hold."""
-
-    # What a wrong name is compared with, so that it takes as long as a wrong password.
-    NOBODY = "scrypt$%d,%d,%d$%s$%s" % (*SCRYPT_COST, "00" * 16, "00" * 64)
 
     def __init__(self, database, settings):
         self._database = database
@@ -3148,7 +3209,7 @@ class Accounts:
         subject = "user:" + storable(name.lower()[:100])
         self._slow_down(subject, "address:" + address)
         row = self._database.one("SELECT * FROM user WHERE name=?", (storable(name),))
-        right = self._verify(password, row["password"] if row else self.NOBODY)
+        right = self._verify(password, row["password"] if row else nobodys_password())
         if not right or row is None or row["disabled"]:
             raise Unauthorized("The name or the password is not right.")
         self._pardon(subject, "address:" + address)
@@ -3732,11 +3793,13 @@ def http_request(name, method, address, *, who="user", headers=None, **rest):
     With GET, HEAD and DELETE the other parameters become the query.
     """
     options = {key: rest.pop(key) for key in list(rest) if key in TASK_OPTIONS}
-    if not re.match(r"https?://[^/{}]+(/|$)", address):
-        raise ValueError(
-            "http_request(%r): the address must begin with http:// or https:// and a host "
-            "without places" % name
-        )
+    if not re.match(r"https?://[^/{}@\s]+(/|$)", address):
+        raise ValueError("http_request(%r): the address must begin with http:// or https:// and a "
+                         "host, without places, name or password" % name)
+    for header, value in (headers or {}).items():
+        if not re.fullmatch(r"[\t -~\xa0-\xff]*", str(value)):
+            raise ValueError("http_request(%r): the header %s holds a line break or another "
+                             "character that cannot be sent" % (name, header))
     missing = _places(address) - set(rest)
     if missing:
         raise ValueError("http_request(%r): {%s} is no parameter" % (name, missing.pop()))
@@ -4039,9 +4102,11 @@ def json_answer(value, status=200, headers=()):
 
 def problem(error):
     """An error as application/problem+json (RFC 9457)."""
+    if error.public:
+        complain(error.detail)
     title = STATUS_TITLES.get(error.status, "Error")
     value = {"type": "about:blank", "title": title, "status": error.status, "code": error.code,
-             "detail": error.detail, "errors": error.errors, **getattr(error, "extra", {})}
+             "detail": error.public or error.detail, "errors": error.errors, **getattr(error, "extra", {})}
     headers = []
     if error.retry_after is not None:
         headers.append(("Retry-After", str(max(1, math.ceil(error.retry_after)))))
@@ -4689,8 +4754,7 @@ class Application:
 
     def _tick(self):
         """Any request does the housekeeping, so that nothing waits for cron."""
-        with contextlib.suppress(JobQueueError):
-            self.queue.tick.maybe()
+        self.queue.tick.maybe()
 
     @staticmethod
     def _with_tag(request, answer):
@@ -4843,6 +4907,7 @@ class Client:
         self.leaving = b""              # bytes still to be sent
         self.keep = True
         self.working = False            # its request is being answered
+        self.body_bytes = 0             # of that request
         self.draining = False           # sent all, closed our side, waiting for theirs
         self.deadline = deadline
 
@@ -4918,6 +4983,7 @@ class Server:
         self._work = queue.SimpleQueue()
         self._password_work = queue.SimpleQueue()
         self._done = queue.SimpleQueue()
+        self._held = 0                  # bytes that arrived, at most: counted anew when too many
         self._stopping = False
 
     def run(self):
@@ -4993,7 +5059,17 @@ class Server:
             if not client.arrived:
                 client.deadline = self._clock.monotonic() + HEAD_SECONDS
             client.arrived += data
-            self._look_for_request(client)
+            if self._has_room_for(len(data)):
+                self._look_for_request(client)
+            else:
+                self._refuse(client, BadRequest(503, "Too much is being sent at once."))
+
+    def _has_room_for(self, size):
+        """False if all that was sent and not answered yet is more than a small host can hold."""
+        self._held += size
+        if self._held > HELD_MAX_BYTES:
+            self._held = sum(len(client.arrived) + client.body_bytes for client in self._clients)
+        return self._held <= HELD_MAX_BYTES
 
     def _look_for_request(self, client):
         had_head = client.head is not None
@@ -5010,7 +5086,7 @@ class Server:
                         client.link.send(b"HTTP/1.1 100 Continue\r\n\r\n")
             return
         self._selector.unregister(client.link)
-        client.working, client.deadline = True, math.inf
+        client.working, client.deadline, client.body_bytes = True, math.inf, len(found[1])
         hashes = found[0].method != "GET" and found[0].target.startswith(PASSWORD_PATHS)
         (self._password_work if hashes else self._work).put((client, *found))
 
@@ -5073,7 +5149,7 @@ class Server:
 
     def _after_answer(self, client):
         """Back in the reading thread: send the rest, or wait for the next request."""
-        client.working = False
+        client.working, client.body_bytes = False, 0
         if client.leaving:
             client.deadline = self._clock.monotonic() + SEND_SECONDS
             self._selector.register(client.link, self._write, client)
@@ -5126,21 +5202,9 @@ class Server:
 EXIT_AWAITED_FAILED, EXIT_TIMED_OUT = 3, 124
 
 
-def complain(text):
-    """A message for a person, on standard error."""
-    print(
-        "jobqueue: " + text.encode("ascii", "backslashreplace").decode("ascii"),
-        file=sys.stderr,
-        flush=True,
-    )
-
-
 def _tick_for_ever(queue):
     while True:
-        try:
-            queue.tick.run()
-        except JobQueueError as error:
-            complain(error.detail)
+        queue.tick.maybe()
         queue.database.clock.sleep(TICK_SECONDS)
 
 

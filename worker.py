@@ -23,6 +23,7 @@ Contents (each section uses only the sections above it)
 """
 import codecs
 import contextlib
+import functools
 import importlib
 import json
 import math
@@ -60,6 +61,7 @@ CHECK_SECONDS = 1.0                     # how often a worker asks itself whether
 IDLE_POLL_SECONDS = (0.003, 0.1)        # from just now to a while ago
 IDLE_POLL_ROLLBACK_SECONDS = 1.0
 BROKEN_RETRY_SECONDS = 60.0
+FULL_DISK_SECONDS = 0.2
 PROGRESS_SECONDS = 0.2
 PIECE_BYTES = 64 << 10
 WORKER_PATIENCE_SECONDS = 45.0          # less than the self-fence
@@ -441,6 +443,13 @@ def run_command(function, arguments, context):
 
 # Requests --------------------------------------------------------------------
 
+def refuse_dot_segments(template, address):
+    """Fail if an argument became "." or "..", which would lead out of its place in the path."""
+    for written, filled in zip(template.partition("?")[0].split("/"), address.split("/")):
+        if filled.partition("?")[0] in (".", "..") and written != filled:
+            raise Fail("address not allowed: a place in its path was filled with dots")
+
+
 def build_request(target, arguments, context):
     """The urllib Request: places filled, the other arguments as query or JSON body."""
     from urllib.parse import quote, urlencode
@@ -448,6 +457,7 @@ def build_request(target, arguments, context):
     used = set(re.findall(r"\{(\w+)\}", target["address"]))
     address = re.sub(r"\{(\w+)\}", lambda match: quote(as_word(arguments.get(match[1])), safe=""),
                      target["address"])
+    refuse_dot_segments(target["address"], address)
     rest = {name: value for name, value in arguments.items() if name not in used}
     headers = {"User-Agent": "jobqueue/" + jobqueue.VERSION,
                "Idempotency-Key": "task-%d" % context.id, **target["headers"]}
@@ -484,18 +494,37 @@ def judge_status(error):
     raise CommandFailed(message)
 
 
+@functools.lru_cache(maxsize=None)
+def http_opener():
+    """What sends requests: no proxies of the environment, no ftp: or file:, no other server."""
+    import urllib.request
+
+    class SameServer(urllib.request.HTTPRedirectHandler):
+        """Follows redirects, but not to where the owner did not write: secrets go along."""
+        max_redirections = 3
+
+        def redirect_request(self, request, *rest):
+            following = super().redirect_request(request, *rest)
+            if following and (following.type, following.host) != (request.type, request.host):
+                raise Fail("address not allowed: the server redirected to %s://%s"
+                           % (following.type, following.host))
+            return following
+
+    opener = urllib.request.OpenerDirector()
+    for handler in ("HTTPHandler", "HTTPSHandler", "HTTPDefaultErrorHandler", "HTTPErrorProcessor"):
+        opener.add_handler(getattr(urllib.request, handler)())
+    opener.add_handler(SameServer())
+    return opener
+
+
 def run_request(function, arguments, context):
     """Send an HTTP request; the answer is the result. 4xx fails for good, 5xx may be retried."""
-    import urllib.request
+    from urllib.error import HTTPError
     request = build_request(function.target, arguments, context)
-    opener = urllib.request.OpenerDirector()    # no proxies of the environment, no ftp: or file:
-    for handler in ("HTTPHandler", "HTTPSHandler", "HTTPDefaultErrorHandler", "HTTPErrorProcessor",
-                    "HTTPRedirectHandler"):
-        opener.add_handler(getattr(urllib.request, handler)())
     try:
-        with opener.open(request, timeout=REQUEST_SECONDS) as answer:
+        with http_opener().open(request, timeout=REQUEST_SECONDS) as answer:
             return read_answer(answer)
-    except urllib.request.HTTPError as error:
+    except HTTPError as error:
         judge_status(error)
 
 
@@ -762,6 +791,7 @@ class LogPipe:
         self.end = end
         self._decoder = None            # made when something is printed
         self._waiting = bytearray()     # not yet decoded; never more than LOG_MAX_BYTES
+        self._pieces = []               # (offset, text) that are not known to be stored
         self.start = 0                  # offset of what waits
 
     def read(self):
@@ -799,24 +829,28 @@ class LogPipe:
         return len(self._waiting) >= jobqueue.LOG_MAX_BYTES and self.start == 0
 
     def __bool__(self):
-        return bool(self._waiting)
+        return bool(self._waiting or self._pieces)
 
     def pieces(self, final=False):
-        """[(offset, text)] of what waits, which is then forgotten."""
-        if self._decoder is None:
-            self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
-        text = self._decoder.decode(bytes(self._waiting), final)
-        self._waiting.clear()
-        return self.cut(storable(text))
+        """[(offset, text)] to be stored; the same again until stored() is called."""
+        if final or not self._pieces:
+            if self._decoder is None:
+                self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+            text = self._decoder.decode(bytes(self._waiting), final)
+            self._waiting.clear()
+            self.put(storable(text))
+        return self._pieces
 
-    def cut(self, text):
-        """[(offset, piece)] of a text that follows what is stored."""
-        found = []
+    def put(self, text):
+        """Add a text behind what was decoded so far."""
         for place in range(0, len(text), PIECE_BYTES):
             piece = text[place:place + PIECE_BYTES]
-            found.append((self.start, piece))
+            self._pieces.append((self.start, piece))
             self.start += len(piece.encode("utf-8"))
-        return found
+
+    def stored(self):
+        """Forget the pieces."""
+        self._pieces = []
 
 
 # Child -----------------------------------------------------------------------
@@ -1035,6 +1069,13 @@ def is_outcome(said):
             and is_report(said.get("report")) and not is_deep(result, RESULT_MAX_DEPTH))
 
 
+@contextlib.contextmanager
+def put_off():
+    """For what can be written later as well: a full disk is no reason to end."""
+    with contextlib.suppress(jobqueue.StorageFull):
+        yield
+
+
 class Attempt:
     """An attempt in the runner's hands: watched, kept alive, and ended when it must be."""
 
@@ -1120,13 +1161,15 @@ class Attempt:
             return
         if self._queue.claims.cancel_asked(transaction, self._id, self._claim) is None:
             return
-        self._write(transaction, final=True)
         if self._trace:
-            for start, text in self.log.cut(self._trace):
-                Logs.append(transaction, self._id, self.row["attempts"], start, text)
+            self.log.pieces(final=True)
+            self.log.put(self._trace)
+            self._trace = None
+        self._write(transaction, final=True)
 
     def forget_what_it_said(self):
-        """Drop what could not be stored."""
+        """Drop what was stored, or cannot be."""
+        self.log.stored()
         self._trace = self._report = None
 
     def patience(self):
@@ -1175,13 +1218,21 @@ class Attempt:
 
     def _store(self, now):
         """Renew the claim and store log and progress, all under the fence."""
-        with self._database.transaction(durable=False) as transaction:
-            if self._queue.claims.renew(transaction, self._id, self._claim, self._clock.now()):
-                self._write(transaction)
-                self._renewed = now
-            else:
-                self.end("lost")
         self._stored = now
+        with put_off():
+            if not self._renew_and_write():
+                self.end("lost")
+                return
+            self._renewed = now
+            self.log.stored()
+            self._report = None
+
+    def _renew_and_write(self):
+        with self._database.transaction(durable=False) as transaction:
+            held = self._queue.claims.renew(transaction, self._id, self._claim, self._clock.now())
+            if held:
+                self._write(transaction)
+            return held
 
     def _write(self, transaction, final=False):
         for start, text in self.log.pieces(final):
@@ -1189,7 +1240,6 @@ class Attempt:
         if self._report:
             self._queue.claims.report(transaction, self._id, self._claim,
                                       self._report["progress"], self._report["message"])
-            self._report = None
 
     def _kill(self, now):
         if self._killed_at is None:
@@ -1399,7 +1449,7 @@ class Worker:
         return None
 
     def _say_state(self, state):
-        with self._database.transaction(durable=False) as transaction:
+        with put_off(), self._database.transaction(durable=False) as transaction:
             self._set_state(transaction, state)
 
     def _set_state(self, transaction, state):
@@ -1423,7 +1473,8 @@ class Worker:
         if self._runner_is_stale():
             self._start_runner()
             return True
-        with self._database.transaction(durable=False) as transaction:
+        rows = []
+        with put_off(), self._database.transaction(durable=False) as transaction:
             rows = claims.claim(transaction, self._id, self._clock.now())
             if rows:
                 self._set_state(transaction, "busy")
@@ -1611,26 +1662,36 @@ class Worker:
         ended, unbegun = self._ended, self._unbegun
         self._ended, self._unbegun, self._settle_by = [], [], math.inf
         try:
-            return self._record(ended, unbegun, wanted)
+            return self._record_patiently(ended, unbegun, wanted)
         except jobqueue.Busy:
             raise
         except Exception as error:      # whatever it is about: each alone must still be tried
             self._say("recording: %s" % error)
         for attempt, outcome in ended:
             self._record_alone(attempt, outcome)
-        return self._record([], unbegun, 0)
+        return self._record_patiently([], unbegun, 0)
 
     def _record_alone(self, attempt, outcome):
         """Record one outcome, or that it could not be stored."""
         try:
-            self._record([(attempt, outcome)], [], 0)
+            self._record_patiently([(attempt, outcome)], [], 0)
         except jobqueue.Busy:
             raise
         except Exception as error:
             attempt.forget_what_it_said()
             outcome = Outcome("fail", error_type="StorageError",
                               error_message="its outcome could not be stored: %s" % error)
-            self._record([(attempt, outcome)], [], 0)
+            self._record_patiently([(attempt, outcome)], [], 0)
+
+    def _record_patiently(self, ended, unbegun, wanted):
+        """Record; while the disk is full again and again, for the claims stay ours till then."""
+        while True:
+            try:
+                return self._record(ended, unbegun, wanted)
+            except jobqueue.StorageFull:
+                if self._signals > 1:
+                    raise
+            self._clock.sleep(FULL_DISK_SECONDS)
 
     def _record(self, ended, unbegun, wanted):
         """One transaction for all of it; returns the rows that were claimed."""

@@ -141,7 +141,9 @@ class WebTestCase(TestCase):
         cheap.start()
         self.addCleanup(cheap.stop)
         self.queue.catalogue.refresh = lambda **_: None
-        self.queue.accounts.NOBODY = quick_hash("nobody has this")
+        nobody = mock.patch.object(jobqueue, "nobodys_password", lambda: quick_hash("nobody has this"))
+        nobody.start()
+        self.addCleanup(nobody.stop)
         self.app = jobqueue.Application(self.queue)
         self.nobody = Visitor(self.app)
         self.ana, self.bob, self.eve = (self.browser(name) for name in ("ana", "bob", "eve"))
