@@ -388,8 +388,9 @@ class Site:
         self.run("wait", task_id, "--timeout", seconds, code=None, seconds=seconds + 20)
         return self.json("show", task_id)
 
-    def rows(self, statement, values=()):
-        """All rows, read by a connection of our own that never writes the log back."""
+    @contextlib.contextmanager
+    def connection(self):
+        """A connection of our own that never writes the log back."""
         path = next(self.data.glob("jobqueue-*.db"))
         link = sqlite3.connect(
             "file:%s?mode=rw" % quote(str(path)), uri=True, timeout=10, isolation_level=None
@@ -397,9 +398,14 @@ class Site:
         try:
             link.execute("PRAGMA wal_autocheckpoint=0")
             link.row_factory = sqlite3.Row
-            return link.execute(statement, values).fetchall()
+            yield link
         finally:
             link.close()
+
+    def rows(self, statement, values=()):
+        """All rows."""
+        with self.connection() as link:
+            return link.execute(statement, values).fetchall()
 
     def value(self, statement, values=()):
         """The first column of the first row, or None."""
