@@ -969,8 +969,8 @@ class Database:
             if self._wal.exists() or not index.exists():
                 return
         raise StorageBroken(
-            "The log of the database, %s, was deleted: without it the newest tasks are missing. Put "
-            "it back; if it is lost, delete %s to go on with what is left."
+            "The log of the database, %s, was deleted: without it the newest tasks are missing. "
+            "Put it back; if it is lost, delete %s to go on with what is left."
             % (self._wal, index.name))
 
     def damage(self):
@@ -2814,7 +2814,7 @@ class Tick:
     def maybe(self):
         """Tick if this process has not done so for TICK_SECONDS.
 
-        What goes wrong is said and tried again later: it must not end what it is done in passing of.
+        What goes wrong is said and tried again later: it must not end what it is done beside.
         """
         if self._clock.monotonic() < self._next:
             return
@@ -4106,7 +4106,8 @@ def problem(error):
         complain(error.detail)
     title = STATUS_TITLES.get(error.status, "Error")
     value = {"type": "about:blank", "title": title, "status": error.status, "code": error.code,
-             "detail": error.public or error.detail, "errors": error.errors, **getattr(error, "extra", {})}
+             "detail": error.public or error.detail, "errors": error.errors,
+             **getattr(error, "extra", {})}
     headers = []
     if error.retry_after is not None:
         headers.append(("Retry-After", str(max(1, math.ceil(error.retry_after)))))
