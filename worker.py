@@ -1286,6 +1286,107 @@ class Attempt:
                        self._clock.monotonic() - self._started, cpu, memory)
 
 
+class Batch:
+    """What the runner has in hand: one attempt, or several quick ones that it runs in a row."""
+
+    def __init__(self, queue, child, rows):
+        self._clock = queue.database.clock
+        self._child = child
+        self.running = [Attempt(queue, child, row) for row in rows]     # the first has begun
+        self.unbegun = []               # attempts that were taken back
+        self.ended = []                 # (attempt, outcome) that are not recorded yet
+        self.record_by = math.inf
+
+    def begin(self):
+        """Hand all of it over."""
+        orders = [attempt.order() for attempt in self.running]
+        for attempt, end in zip(self.running, self._child.hand_over(orders)):
+            attempt.log = LogPipe(end)
+        self.running[0].is_next()
+        if len(orders) > 1:
+            self.record_by = self._clock.monotonic() + BATCH_SECONDS
+
+    def watch(self):
+        """Wait for the runner, take what it says, keep alive what it runs."""
+        first = self.running[0]
+        due = self.record_by - self._clock.monotonic()
+        self._child.wait(min(due, first.patience()), first.log.end)
+        if self._child.ended or first.ending:
+            self._child.is_dead()       # asked before we read: an outcome that came first wins
+        self._take_messages()
+        if self.running and (self._child.ended or self.running[0].ending):
+            self.take_back()
+        if self.running:
+            self._look_at(self.running[0])
+
+    def take_back(self):
+        """Take back what the runner has not begun."""
+        kept = len(self.running) - self._child.recall()
+        for attempt in self.running[kept:]:
+            attempt.close()
+        self.unbegun += self.running[kept:]
+        del self.running[kept:]
+
+    def interrupt(self):
+        """Have the attempt that runs ended, because we must leave."""
+        for attempt in self.running[:1]:
+            attempt.end("interrupted", "the worker was stopped")
+
+    def hand_in(self):
+        """(ended, unbegun), to be recorded by who takes them."""
+        taken = self.ended, self.unbegun
+        self.ended, self.unbegun, self.record_by = [], [], math.inf
+        return taken
+
+    def is_late(self):
+        """True if what has ended cannot wait for the rest any more."""
+        return self._clock.monotonic() > self.record_by
+
+    def _take_messages(self):
+        for message in self._child.messages():
+            if not self.running or not self.running[0].take(message):
+                self._child.ended = True
+                return
+            if self.running[0].has_spoken:
+                self._look_at(self.running[0])
+
+    def _look_at(self, attempt):
+        """Go on to the next once the first has ended."""
+        outcome = attempt.look()
+        if outcome is None:
+            return
+        self.running.pop(0)
+        self._child.has_straggler |= attempt.close()
+        self.ended.append((attempt, outcome))
+        now = self._clock.monotonic()
+        self.record_by = min(self.record_by, now + BATCH_SECONDS)
+        if self.running:
+            self.running[0].is_next()
+
+
+class Pace:
+    """How many tasks may be claimed at once: several of a function that keeps ending quickly."""
+
+    def __init__(self):
+        self.function, self._count, self.size = None, 0, 1
+
+    def note(self, function, outcome):
+        """Learn from an attempt that has ended."""
+        if outcome.kind != "succeeded":
+            self.slow_down()
+        elif function != self.function:
+            self.function, self._count, self.size = function, 1, 1
+        else:
+            self._count += 1
+            room = int(BATCH_SECONDS / 2 / max(outcome.seconds or 0, 1e-4))
+            wanted = min(2 * self.size, BATCH_MAX, room) if self._count > BATCH_AFTER else 1
+            self.size = max(1, wanted)
+
+    def slow_down(self):
+        """Begin again with one."""
+        self.function, self._count, self.size = None, 0, 1
+
+
 class Worker:
     """Claims, hands over, waits, records; one thread, one runner."""
 
@@ -1299,11 +1400,8 @@ class Worker:
         self._until = None if seconds is None else now + seconds
         self._born = self._last_work = now
         self._child = None
-        self._running = []              # attempts in the runner's hands; the first has begun
-        self._unbegun = []              # attempts that were taken back
-        self._ended = []                # (attempt, outcome) that are not recorded yet
-        self._settle_by = math.inf      # when they must be
-        self._quick = (None, 0, 1)      # function, quick ends of it in a row, how many to claim
+        self._batch = None              # in the runner's hands
+        self._pace = Pace()
         self._stopping = None           # why it will leave
         self._signals = 0
         self._stopped_at = None
@@ -1363,7 +1461,7 @@ class Worker:
 
     def _has_left(self):
         """True once the row is gone because there is a reason to go and nothing is running."""
-        if self._running:
+        if self._batch:
             return False
         if self._stopping:
             return True
@@ -1404,7 +1502,7 @@ class Worker:
         """One round: keep what must be kept alive, then wait for the runner or look for work."""
         self._heed_signals()
         self._check_self()
-        if self._running:
+        if self._batch:
             self._watch()
         elif not self._child.ready:
             self._await_runner()
@@ -1420,8 +1518,10 @@ class Worker:
         now = self._clock.monotonic()
         self._stopping = self._stopping or "stopped by a signal"
         self._stopped_at = self._stopped_at or now
-        if self._running and (now - self._stopped_at > GRACE_SECONDS or self._signals > 1):
-            self._running[0].end("interrupted", "the worker was stopped")
+        if self._batch:
+            self._batch.take_back()
+            if now - self._stopped_at > GRACE_SECONDS or self._signals > 1:
+                self._batch.interrupt()
 
     def _check_self(self):
         """Once a second: tick, say that we live, see whether there is a reason to leave."""
@@ -1567,133 +1667,81 @@ class Worker:
         return any(child.files.get(name) != stamp
                    for name, stamp in jobqueue.file_stamps(files).items())
 
-    # What the runner has in hand
+    # Running and recording
 
     def _begin(self, rows):
         """Hand claimed tasks over to the runner."""
-        if not rows:
-            return
-        self._running = [Attempt(self._queue, self._child, row) for row in rows]
-        orders = [attempt.order() for attempt in self._running]
-        self._say("begins %s: %s" % (rows[0]["function"], " ".join(str(row["id"]) for row in rows)))
-        for attempt, end in zip(self._running, self._child.hand_over(orders)):
-            attempt.log = LogPipe(end)
-        self._running[0].is_next()
-        if len(rows) > 1:
-            self._settle_by = self._clock.monotonic() + BATCH_SECONDS
+        self._batch = Batch(self._queue, self._child, rows) if rows else None
+        if rows:
+            self._say("begins %s: %s" % (rows[0]["function"],
+                                         " ".join(str(row["id"]) for row in rows)))
+            self._batch.begin()
 
     def _watch(self):
-        """Wait for the runner, take what it says, keep alive what it runs."""
-        first = self._running[0]
-        due = self._settle_by - self._clock.monotonic()
-        self._child.wait(min(due, first.patience()), first.log.end)
-        if self._child.ended or first.ending:
-            self._child.is_dead()       # asked before we read: an outcome that came first wins
-        self._take_messages()
-        if self._running:
-            self._look_after(self._running[0])
-        if not self._running:
+        if self._batch.running:
+            self._batch.watch()
+        if not self._batch.running:
             self._finish()
-        elif self._clock.monotonic() > self._settle_by:
-            self._quick = (None, 0, 1)
-            self._take_back()
-            self._settle(0)
-
-    def _look_after(self, first):
-        if self._child.ended or self._stopping or first.ending:
-            self._take_back()
-        if self._running:
-            self._look_at(first)
-
-    def _take_messages(self):
-        for message in self._child.messages():
-            if not self._running or not self._running[0].take(message):
-                self._child.ended = True
-                return
-            if self._running[0].has_spoken:
-                self._look_at(self._running[0])
-
-    def _look_at(self, attempt):
-        """Go on to the next once the first has ended."""
-        outcome = attempt.look()
-        if outcome is None:
-            return
-        self._say("task %d: %s" % (attempt.row["id"], outcome.kind))
-        self._running.pop(0)
-        self._child.has_straggler |= attempt.close()
-        self._tasks += 1
-        if outcome.kind != "lost":
-            self._ended.append((attempt, outcome))
-        self._last_work = self._clock.monotonic()
-        self._settle_by = min(self._settle_by, self._last_work + BATCH_SECONDS)
-        good = outcome.kind == "succeeded"
-        self._quick = self._count_quick(attempt.row, outcome.seconds) if good else (None, 0, 1)
-        if self._running:
-            self._running[0].is_next()
-
-    def _take_back(self):
-        """Take back what the runner has not begun."""
-        kept = len(self._running) - self._child.recall()
-        for attempt in self._running[kept:]:
-            attempt.close()
-        self._unbegun += self._running[kept:]
-        del self._running[kept:]
+        elif self._batch.is_late():
+            self._batch.take_back()
+            self._settle(None)
+            self._pace.slow_down()
 
     def _finish(self):
         """Record what has ended and claim the next if the runner is still good."""
         self._child.recall()
         fresh = self._child.death is not None or self._runner_is_stale()
-        rows = self._settle(0 if fresh or self._stopping else self._quick[2])
+        rows = self._settle(None if fresh or self._stopping else self._pace)
+        self._batch = None
         if fresh and not self._stopping:
             self._start_runner()
         self._begin(rows)
 
-    def _count_quick(self, row, seconds):
-        """How many tasks of a function that keeps ending quickly may be claimed at once."""
-        known, count, size = self._quick
-        if row["function"] != known:
-            return row["function"], 1, 1
-        room = int(BATCH_SECONDS / 2 / max(seconds or 0, 1e-4))
-        size = min(2 * size, BATCH_MAX, room) if count >= BATCH_AFTER else 1
-        return known, count + 1, max(1, size)
-
-    def _settle(self, wanted):
-        """Record what has ended, put back what has not begun, claim up to `wanted` more."""
-        ended, unbegun = self._ended, self._unbegun
-        self._ended, self._unbegun, self._settle_by = [], [], math.inf
+    def _settle(self, pace):
+        """Record what has ended, put back what has not begun, claim what the pace allows."""
+        ended, unbegun = self._batch.hand_in()
+        for attempt, outcome in ended:
+            self._count(attempt, outcome)
+        ended = [(attempt, outcome) for attempt, outcome in ended if outcome.kind != "lost"]
         try:
-            return self._record_patiently(ended, unbegun, wanted)
+            return self._record_patiently(ended, unbegun, pace)
         except jobqueue.Busy:
             raise
         except Exception as error:      # whatever it is about: each alone must still be tried
             self._say("recording: %s" % error)
         for attempt, outcome in ended:
             self._record_alone(attempt, outcome)
-        return self._record_patiently([], unbegun, 0)
+        return self._record_patiently([], unbegun)
+
+    def _count(self, attempt, outcome):
+        self._say("task %d: %s" % (attempt.row["id"], outcome.kind))
+        self._tasks += 1
+        self._last_work = self._clock.monotonic()
+        self._pace.note(attempt.row["function"], outcome)
 
     def _record_alone(self, attempt, outcome):
         """Record one outcome, or that it could not be stored."""
         try:
-            self._record_patiently([(attempt, outcome)], [], 0)
+            self._record_patiently([(attempt, outcome)], [])
         except jobqueue.Busy:
             raise
         except Exception as error:
             attempt.forget_what_it_said()
             outcome = Outcome("fail", error_type="StorageError",
                               error_message="its outcome could not be stored: %s" % error)
-            self._record_patiently([(attempt, outcome)], [], 0)
+            self._record_patiently([(attempt, outcome)], [])
 
-    def _record_patiently(self, ended, unbegun, wanted):
+    def _record_patiently(self, ended, unbegun, pace=None):
         """Record; while the disk is full again and again, for the claims stay ours till then."""
         while True:
             try:
-                return self._record(ended, unbegun, wanted)
+                return self._record(ended, unbegun, pace)
             except jobqueue.StorageFull:
                 if self._signals > 1:
                     raise
             self._clock.sleep(FULL_DISK_SECONDS)
 
-    def _record(self, ended, unbegun, wanted):
+    def _record(self, ended, unbegun, pace):
         """One transaction for all of it; returns the rows that were claimed."""
         claims, rows = self._queue.claims, []
         with self._database.transaction(durable=False) as transaction:
@@ -1707,9 +1755,9 @@ class Worker:
                     endings.append((attempt.row, outcome))
             claims.end_all(transaction, [
                 (row["id"], row["claim"], outcome) for row, outcome in endings], now)
-            if wanted:
-                rows = claims.claim(transaction, self._id, now, wanted, self._quick[0])
-            if not rows and not self._running:
+            if pace:
+                rows = claims.claim(transaction, self._id, now, pace.size, pace.function)
+            if not rows and not self._batch.running:
                 self._set_state(transaction, "idle" if not self._stopping else "stopping")
         self._seen_version = None
         return rows
