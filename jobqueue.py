@@ -693,6 +693,7 @@ class Connection:
         self._link = sqlite3.connect("file:%s?mode=rw" % quote(str(path)), uri=True, timeout=0,
                                      isolation_level=None, check_same_thread=False)
         self._link.row_factory = sqlite3.Row
+        self._link.execute("PRAGMA wal_autocheckpoint=0")   # only Database copies the log back
 
     def run(self, statement, values=()):
         """Execute; return the number of rows changed."""
@@ -974,9 +975,12 @@ class Database:
             % (self._wal, index.name))
 
     def damage(self):
-        """What SQLite finds wrong with the file, None if nothing; all of it is read."""
+        """What SQLite finds wrong with the file, None if nothing; all of it is read.
+
+        By a connection of its own, like copying: nobody waits for what takes long.
+        """
         deadline = self.clock.monotonic() + self.patience
-        with self._own_link() as link:
+        with contextlib.closing(Connection(self.path)) as link:
             try:
                 found = self._patiently(lambda: link.value("PRAGMA quick_check(1)"), deadline)
             except StorageBroken as error:
@@ -986,18 +990,8 @@ class Database:
     def copy_to(self, path):
         """Copy everything, as it is at one moment, into the empty file `path`, and check it."""
         deadline = self.clock.monotonic() + self.patience
-        with self._own_link() as link:
+        with contextlib.closing(Connection(self.path)) as link:
             self._patiently(lambda: link.copy_to(path), deadline)
-
-    @contextlib.contextmanager
-    def _own_link(self):
-        """A connection for what takes long, so that nobody waits for it."""
-        link = Connection(self.path)
-        try:
-            link.run("PRAGMA wal_autocheckpoint=0")
-            yield link
-        finally:
-            link.close()
 
     def wal_bytes(self):
         """Size of the log's file; at most WAL_CHECKPOINT_BYTES while copying back keeps up."""
@@ -1015,11 +1009,18 @@ class Database:
 
     def _connect(self):
         link = Connection(self.path)
+        try:
+            self._configure(link)
+        except BaseException:
+            link.close()
+            raise
         self._links.append(link)
+        return link
+
+    def _configure(self, link):
         link.run("PRAGMA foreign_keys=ON")
         link.run("PRAGMA cache_size=-250")     # others' commits empty it anyway
         if self.journal == "wal":
-            link.run("PRAGMA wal_autocheckpoint=0")
             # The log's file keeps this size, so that commits need not make it longer, and a
             # longer one tells that there is something to copy back.
             link.run("PRAGMA journal_size_limit=%d" % WAL_CHECKPOINT_BYTES)
@@ -1027,7 +1028,6 @@ class Database:
         else:
             link.value("PRAGMA journal_mode=TRUNCATE")
             link.run("PRAGMA synchronous=FULL")
-        return link
 
     def _check_schema(self):
         version = self.value("PRAGMA user_version")
@@ -1092,15 +1092,24 @@ class Database:
             return
         try:
             with self._reading:
-                while self.clock.monotonic() - started < CHECKPOINT_SECONDS:
-                    busy, pages, copied = self._reader.one("PRAGMA wal_checkpoint(PASSIVE)")
-                    if not busy and pages == copied:
-                        self._pause_checkpoints_until = 0.0
-                        return
+                if self._copy_back(started + CHECKPOINT_SECONDS):
+                    self._pause_checkpoints_until = 0.0
         except sqlite3.Error:
             return
         finally:
             self._roll_back()
+
+    def _copy_back(self, deadline):
+        """Copy the log back as long as that gets further; True if all of it is copied."""
+        before = None
+        while self.clock.monotonic() < deadline:
+            busy, pages, copied = self._reader.one("PRAGMA wal_checkpoint(PASSIVE)")
+            if not busy and pages == copied:
+                return True
+            if copied == before:        # somebody still reads what is behind
+                return False
+            before = copied
+        return False
 
 
 def write_private(path, text):
@@ -1137,7 +1146,6 @@ def _fill_data_folder(room):
     try:
         link.run("PRAGMA page_size=1024")       # a commit writes whole pages: small ones cost less
         link.value("PRAGMA journal_mode=" + mode.upper())
-        link.run("PRAGMA wal_autocheckpoint=0")
         link.run("PRAGMA synchronous=FULL")
         link.run("BEGIN IMMEDIATE")
         migrate(link, MIGRATIONS)
