@@ -1364,10 +1364,17 @@ class Batch:
             self.running[0].is_next()
 
 
+def largest_batch():
+    """How many tasks a batch may hold here: each needs two descriptors while it is handed over."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return BATCH_MAX if limit == resource.RLIM_INFINITY else max(1, min(BATCH_MAX, limit // 4 - 16))
+
+
 class Pace:
     """How many tasks may be claimed at once: several of a function that keeps ending quickly."""
 
     def __init__(self):
+        self._most = largest_batch()
         self.function, self._count, self.size = None, 0, 1
 
     def note(self, function, outcome):
@@ -1379,7 +1386,7 @@ class Pace:
         else:
             self._count += 1
             room = int(BATCH_SECONDS / 2 / max(outcome.seconds or 0, 1e-4))
-            wanted = min(2 * self.size, BATCH_MAX, room) if self._count > BATCH_AFTER else 1
+            wanted = min(2 * self.size, self._most, room) if self._count > BATCH_AFTER else 1
             self.size = max(1, wanted)
 
     def slow_down(self):

@@ -9,6 +9,7 @@ import os
 import random
 import re
 import signal
+import subprocess
 import threading
 import time
 import unittest
@@ -664,6 +665,21 @@ class TestBatches(ProcessCase):
         ends = [self.row(task_id)["finished_at"] for task_id in ids]
         self.assertEqual(max(ends), ends[30], "all others were done before it")
         self.check_records(ids)
+
+    def test_few_descriptors_make_smaller_batches(self):
+        wait_until(lambda: not self.site.workers(), 10, "no worker")
+        worker = subprocess.Popen(
+            ["sh", "-c", 'ulimit -n 80; exec "$0" worker.py --service', self.site.interpreter],
+            cwd=self.site.home, env=self.site.environment)
+        try:
+            wait_until(lambda: self.site.value("SELECT 1 FROM worker WHERE state='idle'"), 10)
+            ids = self.enqueue("ledger", [{}] * 200)
+            self.wait_for_all(ids)
+        finally:
+            worker.kill()
+            worker.wait()
+        rows = self.site.rows("SELECT attempts, worker_id FROM task WHERE id>=?", (ids[0],))
+        self.assertEqual(({row[0] for row in rows}, len({row[1] for row in rows})), ({1}, 1))
 
     def test_a_batch_whose_worker_is_killed_runs_again_and_nothing_is_lost(self):
         ids = self.enqueue("ledger", [{}] * 300)
