@@ -271,12 +271,19 @@ def field_error(field, message):
 
 
 def complain(text):
-    """A message for a person, on standard error."""
-    print(
-        "jobqueue: " + text.encode("ascii", "backslashreplace").decode("ascii"),
-        file=sys.stderr,
-        flush=True,
-    )
+    """A message for a person, on standard error if there is one."""
+    text = text.encode("ascii", "backslashreplace").decode("ascii")
+    with contextlib.suppress(OSError, ValueError):
+        print("jobqueue: " + text, file=sys.stderr, flush=True)
+
+
+def report_bug(error):
+    """The traceback of what nobody foresaw; its words if even that fails."""
+    try:
+        import traceback
+        traceback.print_exception(type(error), error, error.__traceback__)
+    except Exception:
+        complain("%s: %s" % (type(error).__name__, error))
 
 
 # Time and text ---------------------------------------------------------------
@@ -2548,7 +2555,7 @@ class Workers:
             return False
         note(transaction, self._clock.now(), "worker_lost", worker_id=row["id"], message=why)
         if row["state"] == "starting":
-            self.start_failed(transaction, "a started worker %s%s" % (why, self._last_words()))
+            self.start_failed(transaction, "a started worker " + why)
         return True
 
     def remove_lock(self, lock, handle):
@@ -2617,6 +2624,7 @@ class Workers:
             python = find_interpreter(self._settings.get("python"))
             extra = self._settings.get("pass_environment")
             with self._open_log() as log:
+                printed = log.tell()
                 child = (self._start or subprocess.Popen)(
                     [python, "-S", "-m", "worker",
                      "--detached", str(worker_id), lock, str(self._database.folder)],
@@ -2628,7 +2636,7 @@ class Workers:
                     cwd=str(HOME),
                     env=worker_environment(extra),
                 )
-            self._children[child] = worker_id
+            self._children[child] = worker_id, printed
         except (OSError, SetupError, RuntimeError, MemoryError) as error:
             with self._database.transaction(durable=False) as transaction:
                 transaction.run("DELETE FROM worker WHERE id=? AND state='starting'", (worker_id,))
@@ -2644,19 +2652,21 @@ class Workers:
 
     def _poll_children(self):
         """Collect ended children, so that none stays a zombie; one that ended early failed."""
-        for child, worker_id in list(self._children.items()):
+        for child, (worker_id, printed) in list(self._children.items()):
             if child.poll() is None:
                 continue
             del self._children[child]
             row = self._database.one("SELECT * FROM worker WHERE id=?", (worker_id,))
             if row and row["state"] == "starting" and child.returncode:
                 with self._database.transaction(durable=False) as transaction:
-                    self.bury(transaction, row, "ended with exit code %s" % child.returncode)
+                    self.bury(transaction, row, "ended with exit code %s%s"
+                              % (child.returncode, self._last_words(printed)))
 
-    def _last_words(self):
+    def _last_words(self, since):
+        """The last line of the log, if it was printed after that place in it."""
         with contextlib.suppress(OSError, IndexError):
             with self.log.open("rb") as file:
-                file.seek(max(0, self.log.stat().st_size - 2000))
+                file.seek(max(since, self.log.stat().st_size - 2000))
                 lines = file.read().decode("utf-8", "replace").strip().splitlines()
             return ": " + storable(lines[-1])
         return ""
@@ -3580,7 +3590,11 @@ class JobQueue:
         open_to = (
             WHO_MAY_ADD if person is None else ("user", "admin") if person.is_admin else ("user",)
         )
-        known = {function["name"]: function for function in self.catalogue.functions()
+        functions, error = self.catalogue.functions(), self.catalogue.state()["error"]
+        if error and not functions:
+            raise Busy("The functions cannot be read at the moment: %s." % error["message"],
+                       retry_after=10)
+        known = {function["name"]: function for function in functions
                  if function["who"] in open_to}
         if name not in known:
             raise field_error("function", "%s is not known; known are %s"
@@ -4704,9 +4718,8 @@ class Application:
             if error.status == 401:
                 error.extra = {"setup": self._invite_to_setup()}
             return problem(error)
-        except Exception:
-            import traceback
-            traceback.print_exc()
+        except Exception as error:
+            report_bug(error)
             return problem(JobQueueError("Something went wrong here; the server's log says what."))
 
     def _invite_to_setup(self):
@@ -4963,6 +4976,10 @@ def compose(status, headers, keep):
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
 
 
+# What requests import where they use it. A server that has run out of descriptors cannot any more.
+NEEDED_LATER = ("gzip", "hashlib", "hmac", "random", "resource", "shutil", "subprocess", "traceback")
+
+
 class Server:
     """The built-in web server: one thread reads requests whole, a few run the application.
 
@@ -4971,9 +4988,12 @@ class Server:
     """
 
     def __init__(self, app, host, port, clock=Clock):
+        import importlib
         import queue
         import selectors
         import socket
+        for name in NEEDED_LATER:
+            importlib.import_module(name)
         self._app = app
         self._clock = clock
         self._is_local = host in ("127.0.0.1", "::1", "localhost")
@@ -5104,9 +5124,8 @@ class Server:
             client, head, body = work.get()
             try:
                 client.leaving = self._respond(client, head, body)
-            except Exception:
-                import traceback
-                traceback.print_exc()
+            except Exception as error:
+                report_bug(error)
                 client.leaving, client.keep = b"", False
             self._try_to_send(client)
             self._done.put(client)

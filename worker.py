@@ -1862,8 +1862,11 @@ def main(arguments=None):
             return work("service", options.data, verbose=options.verbose)
         return work("cron", options.data, options.seconds, options.verbose)
     except JobQueueError as error:
-        print("jobqueue: " + error.detail, file=sys.stderr)
+        jobqueue.complain(error.detail)
         return error.exit_code
+    except (OSError, MemoryError) as error:
+        jobqueue.complain("%s: %s" % (type(error).__name__, error))
+        return 1
 
 
 if __name__ == "__main__":

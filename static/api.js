@@ -5,7 +5,7 @@ import { store } from './store.js';
 const BUSY = [0, 429, 502, 503, 504, 508];
 let skew = 0;
 
-/** The server's time in milliseconds, so that a wrong clock here shows no wrong durations. */
+/** The server's time in milliseconds, because the clock here may be wrong. */
 export const now = () => Date.now() + skew;
 
 /** A request that did not succeed; status 0 is a lost connection. */
@@ -23,7 +23,7 @@ export class ApiError extends Error {
 }
 
 /**
- * Waits, but not longer than until the page is seen again, or `wake` is called.
+ * Waits, at most until the page is seen again or somebody did something.
  * @param {number} seconds
  * @param {AbortSignal} [signal]
  * @returns {Promise<void>}
@@ -45,9 +45,6 @@ export function pause(seconds, signal) {
     if (signal?.aborted) done();
   });
 }
-
-/** Makes every poll look now, after somebody did something. */
-export const wake = () => void store.dispatchEvent(new Event('wake'));
 
 /**
  * Repeats a step that resolves with the seconds until the next; never while hidden.
@@ -120,7 +117,7 @@ export async function request(method, path, body, signal) {
       const answer = await send(method, path, body, signal);
       store.set('connection', '');
       if (answer?.service) store.set('service', answer.service);
-      if (method !== 'GET') wake();
+      if (method !== 'GET') store.dispatchEvent(new Event('wake'));
       return answer;
     } catch (problem) {
       const error = /** @type {ApiError} */ (problem);

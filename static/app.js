@@ -5,7 +5,9 @@ import { find, h, setAttribute, setText } from './dom.js';
 import { isAdmin, store } from './store.js';
 import * as tasks from './tasks.js';
 
-/** @type {Record<string, () => Promise<import('./types.js').Page>>} */
+/** @import {Page, Route} from './types.js' */
+
+/** @type {Record<string, () => Promise<Page>>} */
 const PAGES = {
   tasks: async () => tasks,
   task: () => import('./task.js'),
@@ -21,7 +23,7 @@ let current = '';
 
 /**
  * The page that the address asks for: #/tasks?status=failed, #/tasks/7, #/new/report.
- * @returns {import('./types.js').Route}
+ * @returns {Route}
  */
 function readAddress() {
   const [path, query] = location.hash.replace(/^#\/?/, '').split(/\?(.*)/s);
@@ -54,10 +56,10 @@ async function open(name) {
   return page;
 }
 
-/** The style of all but the list. @type {Promise<unknown>|undefined} */
+/** @type {Promise<unknown>|undefined} */
 let style;
 
-/** Resolves when that style is there, so that no page is shown without it. */
+/** Adds the style of all but the list; no such page is shown before it is there. */
 function addStyle() {
   style ||= new Promise((done) => {
     document.head.append(h('link', {
@@ -67,7 +69,7 @@ function addStyle() {
   return style;
 }
 
-/** Marks where one is; the heading gets the focus. @param {import('./types.js').Route} route */
+/** Marks where one is; the heading gets the focus. @param {Route} route */
 function arrive({ page, id }) {
   document.body.classList.remove('busy');
   const here = `${page}/${id}`;
@@ -88,8 +90,9 @@ function patchSession() {
   find('header').hidden = find('footer').hidden = !session;
   if (session) {
     setText(find('#me'), session.user.name);
-    const items = document.querySelectorAll('.admin');
-    for (const item of items) setAttribute(item, 'hidden', !isAdmin());
+    for (const item of document.querySelectorAll('.admin')) {
+      setAttribute(item, 'hidden', !isAdmin());
+    }
     const { version, data } = session;
     setText(find('footer'), `jobqueue ${version}${data ? ` · ${data}` : ''}`);
   }

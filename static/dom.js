@@ -18,10 +18,8 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Children without the ones that a condition left out. @param {Child[]} children */
-const kept = (children) => /** @type {(Node|string)[]} */ (
-  children.filter((child) => child || child === '')
-);
+/** The children that no condition left out. @param {Child[]} children */
+const kept = (children) => children.filter((child) => child != null && child !== false);
 
 /**
  * Sets, removes or listens, after the kind of value.
@@ -51,16 +49,23 @@ export function setText(node, text) {
 }
 
 /**
- * An icon of the page's own sprite; decoration, the word beside it says the same.
+ * A table, with a name for screen readers.
+ * @param {string} kind
+ * @param {string} name
+ * @param {Child[]} titles
+ * @param {Node} body
+ */
+export const table = (kind, name, titles, body) => h('table', { class: kind },
+  h('caption', { class: 'hidden' }, name),
+  h('thead', {}, h('tr', {}, ...titles.map((title) => h('th', { scope: 'col' }, title)))), body);
+
+/**
+ * An icon of the page's sprite; the word beside it says the same.
  * @param {string} name
  */
 export function icon(name) {
-  const svg = document.createElementNS('http://www.w3.org/2000/svg', 'svg');
-  svg.setAttribute('class', 'icon');
-  svg.setAttribute('aria-hidden', 'true');
-  const use = document.createElementNS(svg.namespaceURI || '', 'use');
-  use.setAttribute('href', `#i-${name}`);
-  svg.append(use);
+  const svg = /** @type {Element} */ (find('.icon').cloneNode(true));
+  find('use', svg).setAttribute('href', `#i-${name}`);
   return svg;
 }
 
@@ -73,8 +78,7 @@ export function render(title, ...children) {
 /** The title, which also says the state. @param {string} title */
 export const setTitle = (title) => setText(find('title'), `${title} · jobqueue`);
 
-/** @type {ReturnType<typeof setTimeout>|undefined} */
-let hush;
+let hush = 0;
 
 /**
  * Tells screen readers, and when `visible` everyone for some seconds.

@@ -3,19 +3,20 @@
 import { now } from './api.js';
 import { h, icon, setAttribute, setText } from './dom.js';
 
-/** @typedef {import('./types.js').Row} Row */
+/** @import {Row} from './types.js' */
 
 export const STATUSES = /** @type {const} */ ([
   'pending', 'running', 'scheduled', 'waiting', 'succeeded', 'failed', 'cancelled',
 ]);
-const REASONS = /** @type {Record<string, string>} */ ({
+/** @type {Record<string, string>} */
+const REASONS = {
   error: 'an error',
   timeout: 'the time limit',
   crashed: 'a crash',
   interrupted: 'an interruption',
   dependency: 'a task before it did not succeed',
   unknown_function: 'the function is not in tasks.py',
-});
+};
 
 /** The reason of a failure or a retry, in words. @param {string|null} reason */
 export const reasonWords = (reason) => REASONS[reason || ''] || reason || '';
@@ -101,10 +102,7 @@ export function duration(seconds) {
   return minutes ? `${hours} h ${minutes} min` : `${hours} h`;
 }
 
-/**
- * How long an attempt took or has been running, in seconds; null if it never ran.
- * @param {Row} task
- */
+/** The seconds since an attempt began, or that it took; null without one. @param {Row} task */
 export function elapsed(task) {
   if (!task.started_at || !(task.status === 'running' || task.finished_at)) return null;
   const end = task.finished_at ? Date.parse(task.finished_at) : now();

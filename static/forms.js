@@ -5,14 +5,14 @@ import { find, h, say } from './dom.js';
 import { act } from './live.js';
 import { isAdmin, store } from './store.js';
 
-/** @typedef {HTMLInputElement|HTMLSelectElement|HTMLTextAreaElement} Control */
+/** @import {Child} from './dom.js' */
 let ids = 0;
 
 /**
  * One field: label above, help and error below, joined for screen readers.
  * @param {string} label
  * @param {HTMLElement} control
- * @param {{help?: string, optional?: boolean, after?: import('./dom.js').Child}} [more]
+ * @param {{help?: string, optional?: boolean, after?: Child}} [more]
  */
 export function field(label, control, { help = '', optional = false, after } = {}) {
   const id = `f${(ids += 1)}`;
@@ -32,9 +32,8 @@ export function field(label, control, { help = '', optional = false, after } = {
  * @param {HTMLInputElement} control
  * @param {string} [help]
  */
-export function check(label, control, help = '') {
-  const element = field('', control, { help });
-  find('label', element).append(label);
+export function check(label, control, help) {
+  const element = field(label, control, { help });
   control.after(find('label', element));
   element.classList.add('check');
   return element;
@@ -45,11 +44,10 @@ export function check(label, control, help = '') {
  * @param {string} label
  * @param {string} name
  * @param {string} autocomplete
- * @param {string} [help]
  */
-export function secretField(label, name, autocomplete, help) {
+export function secretField(label, name, autocomplete) {
   const input = h('input', { type: 'password', name, autocomplete, required: true });
-  return field(label, input, { help, after: showButton(input, label) });
+  return field(label, input, { after: showButton(input, label) });
 }
 
 /** Shows or hides a password. @param {HTMLInputElement} input @param {string} label */
@@ -70,7 +68,7 @@ export function showButton(input, label) {
  * A form that sends once at a time and puts each error beside its field; values stay.
  * @param {string} button what sending is called
  * @param {(form: HTMLFormElement) => Promise<unknown>} send
- * @param {...import('./dom.js').Child} children
+ * @param {...Child} children
  */
 export function sendingForm(button, send, ...children) {
   const submit = h('button', { class: 'button primary' }, button);
@@ -89,23 +87,20 @@ export function sendingForm(button, send, ...children) {
  */
 async function trySending(form, send) {
   clearErrors(form);
-  if (!checkFilledIn(form)) return;
   try {
+    checkFilledIn(form);
     await send(form);
   } catch (error) {
-    if (!(error instanceof ApiError || error instanceof FieldErrors)) throw error;
+    if (!(error instanceof ApiError)) throw error;
     showErrors(form, error);
   }
 }
 
-/** What the page itself finds wrong before it sends anything. */
-export class FieldErrors extends Error {
-  /** @param {{field: string, message: string}[]} errors */
-  constructor(errors) {
-    super('');
-    this.errors = errors;
-  }
-}
+/**
+ * What the page itself finds wrong, as the server would say it.
+ * @param {{field: string, message: string}[]} errors
+ */
+export const refusal = (errors) => new ApiError(422, { errors }, 0);
 
 /** Takes the last errors away. @param {HTMLFormElement} form */
 function clearErrors(form) {
@@ -115,21 +110,21 @@ function clearErrors(form) {
   for (const bad of form.querySelectorAll('[aria-invalid]')) bad.removeAttribute('aria-invalid');
 }
 
-/** Finds empty and unreadable fields. @param {HTMLFormElement} form */
+/** Throws if a field is empty or cannot be read. @param {HTMLFormElement} form */
 function checkFilledIn(form) {
-  const controls = /** @type {Control[]} */ ([...form.elements].filter((one) => 'name' in one));
+  const controls = /** @type {HTMLInputElement[]} */ (
+    [...form.elements].filter((one) => 'name' in one));
   const errors = controls.flatMap(({ name, required, value, validity }) => {
     if (validity.badInput) return { field: name, message: 'This cannot be read.' };
     return required && !value.trim() ? { field: name, message: 'Please fill this in.' } : [];
   });
-  if (errors.length) showErrors(form, new FieldErrors(errors));
-  return !errors.length;
+  if (errors.length) throw refusal(errors);
 }
 
 /**
  * Each message beside its field, the rest above the button; the first one gets the focus.
  * @param {HTMLFormElement} form
- * @param {ApiError|FieldErrors} problem
+ * @param {ApiError} problem
  */
 function showErrors(form, problem) {
   const rest = problem.errors.filter(({ field: name, message }) => !showError(form, name, message));
@@ -139,17 +134,16 @@ function showErrors(form, problem) {
   all.textContent = words.join('\n') || (some ? '' : problem.message);
   all.hidden = !all.textContent;
   if (all.textContent) say(all.textContent);
-  const first = form.querySelector('[aria-invalid]');
+  const first = find('[aria-invalid]', form);
   first?.closest('details')?.setAttribute('open', '');
-  /** @type {HTMLElement|null} */ (first)?.focus();
+  first?.focus();
 }
 
 /**
- * Puts a message beside its field.
+ * Puts a message beside its field; false if there is none.
  * @param {HTMLFormElement} form
  * @param {string} name
  * @param {string} message
- * @returns {boolean} whether there is such a field
  */
 function showError(form, name, message) {
   const fields = /** @type {NodeListOf<HTMLElement>} */ (form.querySelectorAll('[data-field]'));
@@ -163,7 +157,7 @@ function showError(form, name, message) {
   return true;
 }
 
-/** The values of a form by name. @param {HTMLFormElement} form @returns {Record<string, string>} */
+/** The values of a form by name. @param {HTMLFormElement} form */
 export const valuesOf = (form) => (
   /** @type {Record<string, string>} */ (Object.fromEntries(new FormData(form))));
 
@@ -212,14 +206,8 @@ export function copyBox(text, label) {
   return h('div', { class: 'copy' }, code, button);
 }
 
-/** A table of a smaller page. @param {string} name @param {string[]} titles @param {Node} body */
-export function plainTable(name, titles, body) {
-  return h('table', { class: 'plain' }, h('caption', { class: 'hidden' }, name),
-    h('thead', {}, h('tr', {}, ...titles.map((title) => h('th', { scope: 'col' }, title)))), body);
-}
-
 /** A cell; its label is shown where columns have no room. @param {string} label */
-export const cell = (label, /** @type {import('./dom.js').Child[]} */ ...children) => (
+export const cell = (label, /** @type {Child[]} */ ...children) => (
   h('td', { 'data-label': label }, ...children));
 
 const EXAMPLE = `import sys
@@ -229,7 +217,7 @@ command("detect", [sys.executable, "detect.py", "{latitude}", "{longitude}"],
         latitude=float, longitude=float, timeout=3600)
 `;
 
-/** While the functions are only samples: how to have one's own. @returns {HTMLElement[]} */
+/** While the functions are only samples: how to have one's own. */
 export function sampleHint() {
   if (!store.state.catalogue?.samples || !isAdmin()) return [];
   return [h('section', { class: 'teach' }, h('h2', {}, 'Your own functions'),

@@ -3,15 +3,13 @@
 import { ApiError, get, pause, poll, request } from './api.js';
 import { find, h, render, say, setText } from './dom.js';
 import { isFinished } from './format.js';
-import { sampleHint } from './forms.js';
+import { sampleHint, valuesOf } from './forms.js';
 import { isAdmin, store } from './store.js';
 import { address } from './tasks.js';
 
-/** @typedef {import('./tasks.js').TaskList} TaskList */
+/** @import {Shown, TaskList} from './tasks.js' */
 
 const OFF = 'jobqueue-keys-off';
-const HELP = [['/', 'search'], ['n', 'new task'], ['j', 'next task'], ['k', 'task before'],
-  ['Enter', 'open the task'], ['?', 'these keys']];
 
 /** The lines above the page, which say what is wrong; called at once. */
 export function initializeLines() {
@@ -95,7 +93,7 @@ export async function act(button, work) {
   }
 }
 
-/** The functions, for filters, forms and the broken tasks.py that admins must hear of. */
+/** The functions, for filters, forms and what is wrong in tasks.py. */
 async function readCatalogue() {
   if (!store.state.session) return;
   store.set('catalogue', await get('api/functions').catch(() => null));
@@ -143,19 +141,20 @@ function initializeSkip() {
   });
 }
 
-/** @type {Record<string, () => void>} */
-const KEYS = {
-  '/': search,
-  n: () => { location.hash = '#/new'; },
-  j: () => step(1),
-  k: () => step(-1),
-  '?': showHelp,
-};
+/** @type {[string, string, (() => unknown)?][]} */
+const KEYS = [
+  ['/', 'search', search],
+  ['n', 'new task', () => { location.hash = '#/new'; }],
+  ['j', 'next task', () => step(1)],
+  ['k', 'task before', () => step(-1)],
+  ['Enter', 'open the task'],
+  ['?', 'these keys', showHelp],
+];
 
 /** Listens on the whole page. */
-export function initializeKeys() {
+function initializeKeys() {
   document.addEventListener('keydown', (event) => {
-    const action = KEYS[event.key];
+    const action = KEYS.find(([key]) => key === event.key)?.[2];
     if (!action || !isFree(event) || !keysAreOn()) return;
     event.preventDefault();
     action();
@@ -193,18 +192,18 @@ async function search() {
 
 /** Moves through the list. @param {number} by */
 function step(by) {
-  const links = [...document.querySelectorAll('table.list tbody a')];
-  const row = document.activeElement?.closest('table.list tbody tr');
+  const links = [...(find('.list tbody')?.querySelectorAll('a') || [])];
+  const row = document.activeElement?.closest('.list tbody tr');
   const place = links.findIndex((link) => row?.contains(link));
   const next = place < 0 ? 0 : Math.min(links.length - 1, Math.max(0, place + by));
-  /** @type {HTMLElement|undefined} */ (links[next])?.focus();
+  links[next]?.focus();
 }
 
 /** Shows what there is, and where to switch it off. */
 function showHelp() {
   const close = () => dialog.close();
   const list = h('dl', { class: 'pairs' });
-  for (const [key, words] of HELP) list.append(h('dt', {}, h('kbd', {}, key)), h('dd', {}, words));
+  for (const [key, words] of KEYS) list.append(h('dt', {}, h('kbd', {}, key)), h('dd', {}, words));
   const dialog = h('dialog', { 'aria-labelledby': 'keys', onclose: () => dialog.remove() },
     h('h2', { id: 'keys' }, 'Keyboard'), list,
     h('p', { class: 'help' }, 'To switch them off: ',
@@ -236,8 +235,7 @@ function initializeList(list) {
 /** Search, function and, for admins, owner. @param {TaskList} list */
 function buildFilters(list) {
   const { filters } = list;
-  /** @type {ReturnType<typeof setTimeout>|undefined} */
-  let timer;
+  let timer = 0;
   filters.append(h('select', { name: 'function', 'aria-label': 'Function' }));
   if (isAdmin()) filters.append(h('select', { name: 'owner', 'aria-label': 'Owner' }));
   filters.append(h('input', {
@@ -256,9 +254,7 @@ function buildFilters(list) {
 
 /** Puts what the form says into the address. @param {TaskList} list */
 function filter({ filters, params }) {
-  const values = /** @type {Record<string, string>} */ (
-    Object.fromEntries(new FormData(filters)));
-  const next = address(params, values);
+  const next = address(params, valuesOf(filters));
   if (filters.isConnected && next !== address(params, {})) location.replace(next);
 }
 
@@ -321,7 +317,7 @@ function firstSteps() {
 }
 
 /**
- * Rows that no longer match stay, so they are asked after one by one, a few at a time.
+ * Asks after rows that no longer match, for they stay; a few at a time.
  * @param {TaskList} list
  * @param {AbortSignal} signal
  */
@@ -338,7 +334,7 @@ async function lookAfter(list, signal) {
 /**
  * Asks after one task; it goes to the end of the line, so that all have their turn.
  * @param {TaskList} list
- * @param {import('./tasks.js').Shown} shown
+ * @param {Shown} shown
  * @param {AbortSignal} signal
  */
 async function lookAt(list, shown, signal) {

@@ -3,26 +3,24 @@
 import { get, request } from './api.js';
 import { h, render } from './dom.js';
 import {
-  FieldErrors, check, field, sampleHint, sendingForm, showButton, valuesOf,
+  check, field, refusal, sampleHint, sendingForm, showButton, valuesOf,
 } from './forms.js';
 import { isAdmin, store } from './store.js';
 
-/** @typedef {import('./types.js').TaskFunction} TaskFunction */
-/** @typedef {import('./types.js').Task} Task */
-/** @typedef {import('./types.js').Schema} Schema */
+/** @import {Page, Schema, Task, TaskFunction} from './types.js' */
 /** @typedef {{name: string, schema: Schema, required: boolean}} Property */
 
 const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
 const zoneHelp = `Your time zone: ${ZONE || 'local time'}.`;
 const SCALARS = ['string', 'integer', 'number'];
-const INPUTS = /** @type {Record<string, string>} */ ({
+/** @type {Record<string, string>} */
+const INPUTS = {
   date: 'date', time: 'time', password: 'password', 'date-time': 'datetime-local',
-});
-const STEPS = /** @type {Record<string, string>} */ ({
-  integer: '1', number: 'any', time: '1', 'datetime-local': '1',
-});
+};
+/** @type {Record<string, string>} */
+const STEPS = { integer: '1', number: 'any', time: '1', 'datetime-local': '1' };
 
-/** @type {import('./types.js').Page['show']} */
+/** @type {Page['show']} */
 export async function show({ id, params }, signal) {
   const from = params.get('from');
   const [catalogue, task] = await Promise.all([
@@ -80,7 +78,7 @@ function showForm(chosen, task) {
  * @param {Task|null} task
  */
 function laterFields({ options }, task) {
-  /** @param {'priority'|'queue'|'max_retries'|'timeout'} name */
+  /** @param {keyof TaskFunction['options']} name */
   const usual = (name) => ({
     name, placeholder: options[name], value: task && task[name] !== options[name] && task[name],
   });
@@ -111,7 +109,7 @@ function readForm(chosen, form) {
   const values = valuesOf(form);
   const { run_at: at, delay, unit, queue } = values;
   if (at && delay) {
-    throw new FieldErrors([{ field: 'delay', message: 'Fill in either this or the time above.' }]);
+    throw refusal([{ field: 'delay', message: 'Fill in either this or the time above.' }]);
   }
   /** @type {Record<string, unknown>} */
   const body = {
@@ -145,11 +143,7 @@ function isNullable({ type, enum: values }) {
 /** The type without null. @param {Schema} schema */
 const typeOf = ({ type }) => (Array.isArray(type) ? type.find((one) => one !== 'null') : type);
 
-/**
- * How a property is asked for.
- * @param {Schema} schema
- * @returns {'choice'|'check'|'lines'|'json'|'text'|'input'}
- */
+/** How a property is asked for. @param {Schema} schema */
 function kindOf(schema) {
   const type = typeOf(schema);
   if (schema.enum || (type === 'boolean' && isNullable(schema))) return 'choice';
@@ -200,8 +194,7 @@ function helpFor(schema, kind) {
   ].filter(Boolean).join(' ');
 }
 
-/** @typedef {(schema: Schema, value: any, options: Record<string, any>) => HTMLElement} Maker */
-/** @type {Record<string, Maker>} */
+/** @type {Record<string, (schema: Schema, value: any, options: {}) => HTMLElement>} */
 const CONTROLS = {
   choice: (schema, value, options) => h('select', options, ...choices(schema).map((one, index) => (
     h('option', { value: one === null ? '' : index, selected: one === value },
@@ -255,7 +248,7 @@ function localTime(time) {
 const utc = (value) => new Date(value).toISOString().replace('.000Z', 'Z');
 
 /**
- * The arguments as filled in; empty optional fields are left out. Throws FieldErrors.
+ * The arguments as filled in; empty optional fields are left out.
  * @param {Property[]} properties
  * @param {FormData} data
  */
@@ -272,7 +265,7 @@ function argumentsFrom(properties, data) {
       errors.push({ field: `arguments.${name}`, message: /** @type {Error} */ (error).message });
     }
   }
-  if (errors.length) throw new FieldErrors(errors);
+  if (errors.length) throw refusal(errors);
   return result;
 }
 

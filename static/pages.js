@@ -1,26 +1,25 @@
 // @ts-check
-/** The smaller pages: logging in, workers, users, settings, one's own account. */
+/** The smaller pages: logging in, workers, users, settings, this host, one's own account. */
 import { get, poll, request } from './api.js';
-import { find, h, render, say, setText } from './dom.js';
+import { find, h, icon, render, say, setText, table } from './dom.js';
 import {
-  askingButton, cell, check, copyBox, field, plainTable, secretField, sendingForm, valuesOf,
+  askingButton, cell, check, copyBox, field, secretField, sendingForm, valuesOf,
 } from './forms.js';
 import { timeElement } from './format.js';
 import { act, keysAreOn, switchKeys } from './live.js';
 import { store } from './store.js';
 
-/** @typedef {import('./types.js').Setting} Setting */
-/** @typedef {import('./types.js').Token} Token */
-/** @typedef {import('./types.js').User} User */
-/** @typedef {import('./types.js').Worker} Worker */
+/** @import {Child} from './dom.js' */
+/** @import {Check, Page, Setting, Token, User, Worker} from './types.js' */
 
 const FROM = { environment: 'Set by the environment; change it there.',
   flag: 'Set on the command line; change it there.', default: '', table: '' };
 
-/** @type {import('./types.js').Page['show']} */
-export async function show({ page }, signal) {
+/** @type {Page['show']} */
+export async function show({ page, id }, signal) {
   if (page === 'login') return showLogin();
   if (page === 'workers') return showWorkers(signal);
+  if (page === 'settings' && id === 'host') return showHost(signal);
   const answer = await get(`api/${page === 'account' ? 'tokens' : page}`, signal);
   if (signal.aborted) return;
   if (page === 'users') showUsers(answer.users);
@@ -68,7 +67,7 @@ function showSetup(code) {
   find(code ? '[name=name]' : '[name=code]', form).focus();
 }
 
-/** A small page of its own. @param {string} title @param {...import('./dom.js').Child} children */
+/** A small page of its own. @param {string} title @param {...Child} children */
 function showCard(title, ...children) {
   render(title, h('div', { class: 'card' }, h('h1', { tabindex: -1 }, title), ...children));
 }
@@ -80,7 +79,8 @@ function showSettings(settings) {
     if (Object.keys(changes).length) await change(changes);
     else say('Nothing was changed.', true);
   }, ...settings.map(settingField));
-  render('Settings', h('h1', { tabindex: -1 }, 'Settings'), form);
+  render('Settings', h('h1', { tabindex: -1 }, 'Settings'), h('p', { class: 'lead' },
+    h('a', { href: '#/settings/host' }, 'This host'), ': database, disk, workers, clock.'), form);
 }
 
 /** Saves, and shows what holds now. @param {Record<string, unknown>} changes */
@@ -140,27 +140,50 @@ function valueOf(control, type) {
   return type === 'text' || control.value === '' ? control.value : Number(control.value);
 }
 
+/** What `check` says of this host, the problems first. @param {AbortSignal} signal */
+async function showHost(signal) {
+  const back = h('a', { class: 'back', href: '#/settings' }, '← Settings');
+  render('This host', back, h('h1', { tabindex: -1 }, 'This host'),
+    h('p', { class: 'lead' }, 'Looking…'));
+  const checks = /** @type {Check[]} */ ((await get('api/host', signal)).checks);
+  const [bad, notes, fine] = ['bad', 'note', 'ok'].map((name) => (
+    checks.filter(({ verdict }) => verdict === name)));
+  const words = `This host: ${bad.length || 'no'} problem${bad.length === 1 ? '' : 's'}`;
+  const again = () => dispatchEvent(new Event('hashchange'));
+  render(words, back, h('div', { class: 'head' }, h('h1', { tabindex: -1 }, words),
+    h('button', { class: 'button', onclick: again }, 'Look again')),
+  table('plain host', 'This host', ['What', 'State', 'Remark'], h('tbody', {},
+    ...[...bad, ...notes, ...fine].map(checkRow))));
+  find('h1').focus();
+}
+
+/** One thing that was looked at. @param {Check} check */
+function checkRow({ name, verdict, text }) {
+  const shape = { bad: 'failed', note: 'alert', ok: 'succeeded' }[verdict];
+  return h('tr', {}, h('th', { scope: 'row' }, name),
+    h('td', {}, h('span', { class: 'state', 'data-state': shape }, icon(shape), verdict)),
+    h('td', {}, h('bdi', {}, text)));
+}
+
 /** Everyone, and a form for one more. @param {User[]} users */
 function showUsers(users) {
   const body = h('tbody', {}, ...users.map(userRow));
   render('Users', h('h1', { tabindex: -1 }, 'Users'),
-    plainTable('Users', ['Name', 'Role', 'Last seen', 'Actions'], body),
+    table('plain', 'Users', ['Name', 'Role', 'Last seen', 'Actions'], body),
     h('h2', {}, 'Add a user'), addForm(body));
 }
 
 /** A form for one more user. @param {HTMLElement} body */
 function addForm(body) {
-  const form = sendingForm('Add user', async (sent) => {
+  return sendingForm('Add user', async (sent) => {
     const user = await request('POST', 'api/users', valuesOf(sent));
     body.append(userRow({ last_seen_at: null, ...user }));
     say(`${user.name} was added.`, true);
-    form.reset();
-  }, field('Name', h('input', { name: 'name', required: true, autocomplete: 'off',
-    autocapitalize: 'none', spellcheck: 'false' })),
+    sent.reset();
+  }, field('Name', nameInput('off')),
   secretField('Password', 'password', 'new-password'),
   field('Role', h('select', { name: 'role' }, h('option', { value: 'user' }, 'user'),
     h('option', { value: 'admin' }, 'admin')), { help: 'Admins see and change everything.' }));
-  return form;
 }
 
 /** One user, and what can be done. @param {User} user */
@@ -185,7 +208,7 @@ function userRow(user) {
   return row;
 }
 
-/** The address of a user. @param {User} user */
+/** The address of a user. @param {{name: string}} user */
 const path = ({ name }) => `api/users/${encodeURIComponent(name)}`;
 
 /**
@@ -237,19 +260,19 @@ async function showWorkers(signal) {
   const lead = h('p', { class: 'lead' });
   const body = h('tbody');
   const titles = ['Worker', 'State', 'Started', 'Last seen', 'Tasks done'];
-  const table = plainTable('Workers', titles, body);
+  const rows = table('plain', 'Workers', titles, body);
   const help = h('p', { class: 'help' }, 'Workers start by themselves when there is work and end '
     + 'when nothing is left to do.');
   const refresh = async () => {
     const { workers, maximum } = await get('api/workers', signal);
     setText(lead, `${workers.length || 'None'} of at most ${maximum} running.`);
-    table.hidden = !workers.length;
+    rows.hidden = !workers.length;
     body.replaceChildren(...workers.map(workerRow));
     return workers.length ? 3 : 10;
   };
   const wait = await refresh();
   if (signal.aborted) return;
-  render('Workers', h('h1', { tabindex: -1 }, 'Workers'), lead, table, help);
+  render('Workers', h('h1', { tabindex: -1 }, 'Workers'), lead, rows, help);
   poll(signal, refresh, wait);
 }
 
@@ -278,35 +301,34 @@ function showAccount(tokens) {
 
 /** The name helps password managers. @param {string} name */
 function passwordForm(name) {
-  const form = sendingForm('Change password', async (sent) => {
+  return sendingForm('Change password', async (sent) => {
     const { username, ...body } = valuesOf(sent);
-    await request('PATCH', `api/users/${encodeURIComponent(username)}`, body);
-    form.reset();
+    await request('PATCH', path({ name: username }), body);
+    sent.reset();
     say('Your password was changed.', true);
   }, h('input', { name: 'username', autocomplete: 'username', value: name, hidden: true }),
   secretField('Current password', 'current_password', 'current-password'),
   secretField('New password', 'password', 'new-password'));
-  return form;
 }
 
 /** The tokens there are, and a form for one more. @param {Token[]} tokens */
 function tokenParts(tokens) {
   const body = h('tbody', {}, ...tokens.map(tokenRow));
   const made = h('div');
-  const table = plainTable('Tokens', ['Name', 'Made', 'Last used', 'Actions'], body);
-  table.hidden = !tokens.length;
+  const list = table('plain', 'Tokens', ['Name', 'Made', 'Last used', 'Actions'], body);
+  list.hidden = !tokens.length;
   const form = sendingForm('Make a token', async (sent) => {
     const token = await request('POST', 'api/tokens', { ...valuesOf(sent), scope: 'user' });
     made.replaceChildren(...madeParts(token));
     body.append(tokenRow(token));
-    table.hidden = false;
-    form.reset();
+    list.hidden = false;
+    sent.reset();
     find('pre', made).focus();
   }, field('Name', h('input', { name: 'name', required: true, autocomplete: 'off' }),
     { help: 'What it is for, so that you know it again.' }));
   const help = h('p', { class: 'help' }, 'A program that sends ',
     h('code', {}, 'Authorization: Bearer jq_…'), ' may do what you may do with tasks.');
-  return [help, table, made, form];
+  return [help, list, made, form];
 }
 
 /** A token, the only time it is shown. @param {Token} token */

@@ -1,7 +1,7 @@
 // @ts-check
 /** What the whole page knows; views listen for the key they show. */
 
-/** @typedef {import('./types.js').State} State */
+/** @import {State} from './types.js' */
 
 /** Each change is an event of its key's name. */
 class Store extends EventTarget {

@@ -1,7 +1,7 @@
 // @ts-check
 /** One task: its state in words, what came of it, and what can be done about it. */
 import { ApiError, get, poll, request } from './api.js';
-import { find, h, render, say, setAttribute, setText, setTitle } from './dom.js';
+import { find, h, render, say, setAttribute, setText, setTitle, table } from './dom.js';
 import { askingButton, copyBox } from './forms.js';
 import {
   duration, elapsed, errorLine, isFinished, patchState, stateBadge, stateWord, timeElement,
@@ -10,15 +10,13 @@ import {
 import { act } from './live.js';
 import { store } from './store.js';
 
-/** @typedef {import('./types.js').Task} Task */
-/** @typedef {import('./types.js').Activity} Activity */
-/** @typedef {import('./types.js').Schema} Schema */
+/** @import {Activity, LogPart, Page, Schema, Task} from './types.js' */
 
 const MOST_ROWS = 200;
 const SHAPES = { pending: '○', running: '◐', succeeded: '✓', failed: '✕', cancelled: '–',
   scheduled: '◷', waiting: '⋯' };
 
-/** @type {import('./types.js').Page['show']} */
+/** @type {Page['show']} */
 export async function show({ id }, signal) {
   const task = await get(`api/tasks/${encodeURIComponent(id)}`, signal);
   if (signal.aborted) return;
@@ -36,9 +34,11 @@ class TaskView {
     this.shown = '';
     this.looks = 0;
     this.log = new LogView(task.id);
-    this.state = h('div', { class: 'sentence' }, stateBadge(task), h('span'));
-    this.progress = h('div', { class: 'progress' }, h('progress', { 'aria-label': 'Progress' }),
-      h('span'));
+    this.badge = stateBadge(task);
+    this.sentence = h('span');
+    this.bar = h('progress', { 'aria-label': 'Progress' });
+    this.estimate = h('span');
+    this.progress = h('div', { class: 'progress' }, this.bar, this.estimate);
     this.actions = h('div', { class: 'actions' });
     this.outcome = h('div');
     this.values = h('section');
@@ -48,12 +48,11 @@ class TaskView {
 
   /** Shows the page for the first time. */
   enter() {
-    const { id, function: name, summary } = this.task;
+    const { function: name, summary } = this.task;
     render('', h('a', { class: 'back', href: '#/tasks' }, '← Tasks'),
       h('h1', { tabindex: -1 }, name, ' ', h('bdi', { class: 'summary' }, summary)),
-      this.state, this.progress, this.actions, this.outcome, this.log.root,
-      this.values, this.timeline, this.facts);
-    this.facts.textContent = `Task ${id}`;
+      h('div', { class: 'sentence' }, this.badge, this.sentence), this.progress, this.actions,
+      this.outcome, this.log.root, this.values, this.timeline, this.facts);
     this.patch();
   }
 
@@ -75,7 +74,7 @@ class TaskView {
 
   /** Someone else deleted it while it was shown. */
   showGone() {
-    setText(/** @type {Node} */ (this.state.lastChild), 'This task was deleted.');
+    setText(this.sentence, 'This task was deleted.');
     this.actions.replaceChildren();
   }
 
@@ -85,8 +84,8 @@ class TaskView {
     const word = stateWord(task);
     const sentence = sentenceFor(task);
     setTitle(`${SHAPES[task.status]} ${task.function} ${task.summary}`.slice(0, 80));
-    patchState(find('.state', this.state), task);
-    setText(/** @type {Node} */ (this.state.lastChild), sentence);
+    patchState(this.badge, task);
+    setText(this.sentence, sentence);
     this.patchProgress();
     const key = [word, task.attempts, task.run_at, task.finished_at].join();
     if (key === this.shown) return;
@@ -101,14 +100,13 @@ class TaskView {
 
   /** Progress, its message and an estimate. */
   patchProgress() {
-    const { progress, status, message } = this.task;
-    const bar = /** @type {HTMLProgressElement} */ (find('progress', this.progress));
+    const { bar, task } = this;
+    const { progress, status, message } = task;
     this.progress.hidden = status !== 'running' || (progress === null && !message);
     bar.hidden = progress === null;
     bar.value = progress || 0;
     const percent = progress !== null && `${Math.floor(progress * 100)} %`;
-    const words = [percent, message, estimate(this.task)].filter(Boolean).join(' · ');
-    setText(/** @type {Node} */ (this.progress.lastChild), words);
+    setText(this.estimate, [percent, message, estimate(task)].filter(Boolean).join(' · '));
   }
 
   /** What can be done in this state. */
@@ -142,11 +140,10 @@ class TaskView {
 
   /** The result of a success, the error of anything else. */
   patchOutcome() {
-    const { status, result } = this.task;
-    const parts = [];
-    if (status === 'succeeded') parts.push(h('h2', {}, 'Result'), resultElement(result));
-    if (this.task.error) parts.push(...errorElements(this.task));
-    this.outcome.replaceChildren(...parts);
+    const { status, result, error } = this.task;
+    this.outcome.replaceChildren();
+    if (status === 'succeeded') this.outcome.append(h('h2', {}, 'Result'), resultElement(result));
+    if (error) this.outcome.append(errorElement(this.task));
   }
 
   /** The values, masked where the schema says so; it may come later than the task. */
@@ -204,7 +201,7 @@ function laterSentence(task) {
   return `again ${time} after ${clip(errorLine(task))}`;
 }
 
-/** How long it may still take, once there is enough to guess from. @param {Task} task */
+/** How long it may still take, once one can guess. @param {Task} task */
 function estimate(task) {
   const seconds = elapsed(task);
   const { progress } = task;
@@ -213,23 +210,24 @@ function estimate(task) {
 }
 
 /** The last line of a traceback first, the rest folded. @param {Task} task */
-function errorElements(task) {
+function errorElement(task) {
   const traceback = task.error?.traceback;
-  return [h('h2', {}, 'Error'), h('p', { class: 'code bad', dir: 'auto' }, errorLine(task)),
+  return h('div', {}, h('h2', {}, 'Error'),
+    h('p', { class: 'mono code bad', dir: 'auto' }, errorLine(task)),
     traceback && h('details', {}, h('summary', {}, 'Traceback'),
       h('pre', { class: 'code', tabindex: 0, role: 'group', 'aria-label': 'Traceback' },
-        traceback)),
-  ].filter((part) => part instanceof Node);
+        traceback)));
 }
 
-const EVENTS = /** @type {Record<string, string>} */ ({
+/** @type {Record<string, string>} */
+const EVENTS = {
   retry: 'ended badly, will be tried again',
   retried: 'retried by hand',
   cancel_requested: 'asked to stop',
   timeout: 'reached its time limit',
   put_back: 'put back',
   promoted: 'became due',
-});
+};
 
 /** One thing that happened. @param {Activity} entry */
 function activityElement(entry) {
@@ -255,12 +253,11 @@ const isScalar = (value) => value === null || typeof value !== 'object';
  */
 const isDict = (value) => !isScalar(value) && !Array.isArray(value);
 
-/** What a function returned. @param {unknown} result @returns {HTMLElement} */
-export function resultElement(result) {
+/** What a function returned. @param {unknown} result */
+function resultElement(result) {
   if (isScalar(result)) return h('p', { class: 'scalar', dir: 'auto' }, scalar(result));
   if (isDict(result)) return pairs(Object.entries(result));
-  const rows = /** @type {unknown[]} */ (result);
-  if (rows.length && rows.every(isDict)) return table(rows);
+  if (Array.isArray(result) && result.length && result.every(isDict)) return tableOf(result);
   return copyBox(JSON.stringify(result, null, 2), 'Result');
 }
 
@@ -269,7 +266,7 @@ export function resultElement(result) {
  * @param {Record<string, unknown>} values
  * @param {Schema|undefined} schema
  */
-export function argumentsElement(values, schema) {
+function argumentsElement(values, schema) {
   const shown = Object.entries(values).map(([name, value]) => {
     const secret = schema?.properties?.[name]?.format === 'password';
     return /** @type {[string, unknown]} */ ([name, secret ? '••••••' : value]);
@@ -284,15 +281,13 @@ function pairs(entries) {
 }
 
 /** Rows with the same names, as a table. @param {Record<string, unknown>[]} rows */
-function table(rows) {
+function tableOf(rows) {
   const shown = rows.slice(0, MOST_ROWS);
   const names = [...new Set(shown.flatMap(Object.keys))];
   const left = rows.length - shown.length;
   return h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': 'Result table' },
-    h('table', {}, h('caption', { class: 'hidden' }, 'Result'),
-      h('thead', {}, h('tr', {}, ...names.map((name) => h('th', { scope: 'col' }, name)))),
-      h('tbody', {}, ...shown.map((row) => h('tr', {},
-        ...names.map((name) => h('td', {}, name in row ? inline(row[name]) : '')))))),
+    table('', 'Result', names, h('tbody', {}, ...shown.map((row) => h('tr', {},
+      ...names.map((name) => h('td', {}, name in row ? inline(row[name]) : '')))))),
     left > 0 && h('p', { class: 'help' }, `and ${left} more rows`));
 }
 
@@ -310,7 +305,7 @@ function scalar(value) {
 }
 
 /** The log of one attempt at a time: followed to its end, until one scrolls up. */
-export class LogView {
+class LogView {
   offset = 0;
   attempt = 0;
   known = 0;
@@ -345,8 +340,7 @@ export class LogView {
 
   /**
    * A new attempt is shown at once, if one was looking at the one before.
-   * @param {import('./types.js').Task} task
-   * @param {AbortSignal} signal
+   * @param {Task} task @param {AbortSignal} signal
    */
   async follow({ attempts }, signal) {
     if (!attempts) return;
@@ -371,8 +365,7 @@ export class LogView {
     const path = `api/tasks/${this.id}/log?attempt=${attempt}`;
     let part;
     do {
-      part = /** @type {import('./types.js').LogPart} */ (
-        await get(`${path}&offset=${this.offset}`, signal));
+      part = await get(`${path}&offset=${this.offset}`, signal);
       if (signal?.aborted || attempt !== this.attempt) return;
       this.take(part);
     } while (part.text);
@@ -380,7 +373,7 @@ export class LogView {
     setAttribute(this.download, 'href', `${path}&download=1`);
   }
 
-  /** @param {import('./types.js').LogPart} part */
+  /** @param {LogPart} part */
   take({ text, next, cut, complete }) {
     const follow = this.isAtEnd();
     this.root.hidden = false;

@@ -1,20 +1,20 @@
 // @ts-check
 /** The list of tasks: tabs, filters, rows that stay in place, new ones announced above. */
 import { get, poll } from './api.js';
-import { find, h, icon, render, say, setAttribute, setText, setTitle } from './dom.js';
+import { find, h, icon, render, say, setAttribute, setText, setTitle, table } from './dom.js';
 import {
   STATUSES, countWords, duration, elapsed, errorLine, isFinished, patchState, patchTime, stateBadge,
 } from './format.js';
 import { store } from './store.js';
 
-/** @typedef {import('./types.js').Row} Row */
-/** @typedef {{element: HTMLTableRowElement, task: Row}} Shown */
+/** @import {Page, Row, Session, TaskPage} from './types.js' */
+/** @typedef {{element: HTMLElement, task: Row}} Shown */
 
 const PAGE = 50;
 /** @type {TaskList|null} */
 let list = null;
 
-/** @type {import('./types.js').Page['show']} */
+/** @type {Page['show']} */
 export async function show(route, signal) {
   const { session } = store.state;
   if (list?.session !== session) list = new TaskList(session);
@@ -93,20 +93,21 @@ export class TaskList {
   rows = new Map();
   /** @type {Row[]} rows that wait to be let in */
   fresh = [];
-  /** @type {import('./types.js').TaskPage} */
+  /** @type {TaskPage} */
   page = { tasks: [], next: null, counts: {} };
   params = new URLSearchParams();
   resort = true;
   wait = 2;
   scroll = 0;
 
-  /** @param {import('./types.js').Session|null} session */
+  /** @param {Session|null} session */
   constructor(session) {
     this.session = session;
     this.tabs = h('nav', { class: 'tabs', 'aria-label': 'Status' });
     this.body = h('tbody');
     this.more = h('button', { class: 'fresh', hidden: true, onclick: () => this.letIn() });
-    this.table = buildTable(this.body);
+    this.table = table('list', 'Tasks, newest first', ['#', 'Function', 'What', 'State', 'Started',
+      'Took', h('span', { class: 'hidden' }, 'Action')], this.body);
     this.empty = h('div', { class: 'empty' });
     this.pager = h('nav', { class: 'pager', 'aria-label': 'Older and newer tasks' });
     this.filters = h('form', { role: 'search', class: 'filters' });
@@ -152,7 +153,7 @@ export class TaskList {
     return this.wait;
   }
 
-  /** @param {import('./types.js').TaskPage} page */
+  /** @param {TaskPage} page */
   take(page) {
     this.page = page;
     const lowest = Math.min(...this.rows.keys());
@@ -190,9 +191,10 @@ export class TaskList {
 
   /** The row of a task, up to date, made if there is none. @param {Row} task */
   add(task) {
-    if (!this.rows.has(task.id)) this.rows.set(task.id, { element: buildRow(task), task });
+    const shown = this.rows.get(task.id) || { element: buildRow(task), task };
+    this.rows.set(task.id, shown);
     this.update(task);
-    return /** @type {Shown} */ (this.rows.get(task.id)).element;
+    return shown.element;
   }
 
   /** Everything around the rows. */
@@ -226,13 +228,4 @@ export class TaskList {
       setText(find('b', tab), count === undefined ? '' : countWords(count));
     }
   }
-}
-
-/** The table around the rows. @param {HTMLElement} body */
-function buildTable(body) {
-  const titles = ['#', 'Function', 'What', 'State', 'Started', 'Took', ''];
-  const head = titles.map((title) => h('th', { scope: 'col' },
-    title || h('span', { class: 'hidden' }, 'Action')));
-  return h('table', { class: 'list' }, h('caption', { class: 'hidden' }, 'Tasks, newest first'),
-    h('thead', {}, h('tr', {}, ...head)), body);
 }

@@ -1,13 +1,13 @@
 // @ts-check
 /**
- * The shapes of the server's answers, for the type checker only: no page loads this file.
+ * What the server answers, for the type checker only: no page loads this file.
  *
- * @typedef {'pending'|'running'|'succeeded'|'failed'|'cancelled'|'scheduled'|'waiting'} Status
  * @typedef {{type: string, message: string, traceback?: string|null}} TaskError
  * @typedef {{
  *   id: number, owner: string, function: string, summary: string, queue: string,
- *   status: Status, reason: string|null, priority: number, run_at: string|null,
- *   attempts: number, crashes: number, max_retries: number, timeout: number,
+ *   status: typeof import('./format.js').STATUSES[number], reason: string|null,
+ *   priority: number, run_at: string|null, attempts: number, crashes: number,
+ *   max_retries: number, timeout: number,
  *   cancel_requested: boolean, progress: number|null, message: string|null,
  *   error: TaskError|null, created_at: string, started_at: string|null,
  *   finished_at: string|null}} Row a task as lists carry it
@@ -35,6 +35,7 @@
  * @typedef {{machine: string, pid: number|null, state: string, mode: string, tasks: number,
  *   started_at: string, seen_at: string|null, task: number|null,
  *   function: string|null}} Worker
+ * @typedef {{name: string, verdict: 'ok'|'note'|'bad', text: string}} Check
  * @typedef {{name: string, value: unknown, default: unknown, help: string,
  *   from: 'default'|'table'|'environment'|'flag', type: 'integer'|'number'|'text'|'boolean',
  *   minimum: number|null, maximum: number|null}} Setting

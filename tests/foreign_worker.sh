@@ -10,6 +10,7 @@ set -u
 database=$1 queue=$2 ledger=$3
 boot=$(cat /proc/sys/kernel/random/boot_id)
 
+# Counts sleep, which CLOCK_MONOTONIC does not: on a machine that sleeps leave :boot NULL.
 monotonic() { read -r seconds _ < /proc/uptime; echo "$seconds"; }
 
 sql() {                                 # runs standard input as one script; its rows

@@ -72,24 +72,27 @@ UNFINISHED = ("pending", "running", "scheduled", "waiting")
 FINISHED = ("succeeded", "failed", "cancelled")
 STATUS_WORDS = ("pending", "running", "succeeded", "failed", "cancelled", "scheduled", "waiting")
 
-TASKS_TEXT = '''\
+LEDGER_TEXT = '''\
 import os
 import time
 
 from jobqueue import current_task, task
 
 LEDGER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "%s")
+WORKER = os.getppid()
 
 
-def note(kind):
+def note(kind, id=None):
     """Append one line to the ledger with one write."""
     now = current_task()
-    line = "%%s %%d %%d %%s %%d %%.6f\\n" %% (
-        kind, now.id, now.attempt, now.claim, os.getpid(), time.monotonic())
+    line = "%%s %%d %%d %%s %%d %%.6f %%d\\n" %% (
+        kind, id or now.id, now.attempt, now.claim, os.getpid(), time.monotonic(), WORKER)
     ledger = os.open(LEDGER, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(ledger, line.encode("ascii"))
     os.close(ledger)
+''' % LEDGER_NAME
 
+TASKS_TEXT = LEDGER_TEXT + '''
 
 @task
 def %s(seconds: float):
@@ -97,10 +100,10 @@ def %s(seconds: float):
     note("START")
     time.sleep(seconds)
     note("END")
-''' % (LEDGER_NAME, FUNCTION)
+''' % FUNCTION
 
 Row = collections.namedtuple("Row", "id status attempts waited")
-Entry = collections.namedtuple("Entry", "kind id attempt claim pid at")
+Entry = collections.namedtuple("Entry", "kind id attempt claim pid at worker", defaults=(0,))
 Sample = collections.namedtuple("Sample", "at pending running workers unfinished")
 
 
@@ -265,8 +268,9 @@ def read_ledger(path):
     """What the functions themselves wrote: a list of Entry."""
     entries = []
     for line in Path(path).read_text("ascii").splitlines():
-        kind, id_, attempt, claim, pid, at = line.split()
-        entries.append(Entry(kind, int(id_), int(attempt), claim, int(pid), float(at)))
+        kind, id_, attempt, claim, pid, at, *worker = line.split()
+        entries.append(Entry(kind, int(id_), int(attempt), claim, int(pid), float(at),
+                             *map(int, worker)))
     return entries
 
 
@@ -680,8 +684,11 @@ class Progress:
         self._width = 0
 
     def __call__(self, added, done, running, workers):
-        text = "added %d of %d, running %d, done %d, workers %d" % (
-            added, self._total, running, done, workers)
+        self.show("added %d of %d, running %d, done %d, workers %d" % (
+            added, self._total, running, done, workers))
+
+    def show(self, text):
+        """Show how things stand."""
         if self._stream.isatty():
             self._stream.write("\r" + text.ljust(self._width))
             self._width = len(text)

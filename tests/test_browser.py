@@ -1,11 +1,12 @@
 """The page in a real Chromium: what people do with it, hostile text, small and dark screens, the keyboard."""
+import gzip
 import re
 import time
 import unittest
 from urllib.parse import quote
 
 from tests.browser import BrowserTestCase
-from tests.support import PASSWORD, wait_until
+from tests.support import PASSWORD, ROOT, wait_until
 
 TASKS = '''
 import time
@@ -44,6 +45,45 @@ PAYLOADS = (
     "\u202e<b>txet</b>", "<math><mi//xlink:href=\"data:x,<script>alert(1)</script>\">",
     "<form action=//evil.example>",
     "<base href=//evil.example>", "<input autofocus onfocus=alert(1)>", "<b>" * 40, "x" * 3000)
+
+VERDICTS = ["bad", "note", "ok"]
+FIRST_VIEW_BYTES, WHOLE_PAGE_BYTES = 14336, 40960       # as they are sent: compressed
+
+
+class Weight(unittest.TestCase):
+    """What has to be sent before something is seen, and in all."""
+
+    def weight(self, names):
+        """Compressed as the server does it."""
+        return sum(len(gzip.compress((ROOT / "static" / name).read_bytes(), 9)) for name in names)
+
+    def first_view(self):
+        """index.html, what it names, and what that imports."""
+        found, left = set(), {"index.html"}
+        while left:
+            name = left.pop()
+            found.add(name)
+            text = (ROOT / "static" / name).read_text("utf-8")
+            left |= set(re.findall(r'"static/([\w.]+)"', text))
+            left |= set(re.findall(r"^(?:import .*|\}) from '\./([\w.]+)';$", text, re.MULTILINE))
+            left -= found
+        return found
+
+    def test_the_first_view_is_small(self):
+        names = self.first_view()
+        self.assertLessEqual({"index.html", "style.css", "app.js", "tasks.js", "format.js"}, names)
+        self.assertNotIn("live.js", names)
+        self.assertLessEqual(self.weight(names), FIRST_VIEW_BYTES)
+
+    def test_the_whole_page_is_small(self):
+        names = {path.name for path in (ROOT / "static").iterdir()} - {"openapi.json"}
+        self.assertLessEqual(self.first_view(), names)
+        self.assertLessEqual(self.weight(names), WHOLE_PAGE_BYTES)
+
+    def test_all_that_the_first_view_imports_is_asked_for_at_once(self):
+        index = (ROOT / "static" / "index.html").read_text("utf-8")
+        for name in self.first_view() - {"index.html"}:
+            self.assertIn('"static/%s"' % name, index)
 
 
 class Journey(BrowserTestCase):
@@ -225,6 +265,58 @@ class Use(BrowserTestCase):
         ana.see("Saved.")
         self.assertEqual(self.site.json("settings", "linger")["value"], 21)
 
+    def test_an_admin_sees_what_check_says_of_this_host_the_problems_first(self):
+        ana = self.open("ana")
+        ana.click("a", "Settings")
+        ana.click("main a", "This host")
+        ana.find("h1", "This host: no problems")
+        self.assertEqual(ana.focused(), "This host: no problems")
+        self.assertEqual(ana.text("nav [aria-current]"), "Settings")
+        self.addCleanup(self.site.data.chmod, 0o700)
+        self.site.data.chmod(0o755)
+        ana.click("button", "Look again")
+        ana.find("h1", "This host: 1 problem")
+        self.assertEqual(ana.focused(), "This host: 1 problem")
+        self.assertEqual(ana.run("return document.title"), "This host: 1 problem · jobqueue")
+        said = self.site.json("check", code=1)["checks"]
+        shown = self.checks(ana)
+        self.assertEqual(sorted(row[:2] for row in shown),
+                         sorted([check["name"], check["verdict"]] for check in said))
+        verdicts = [row[1] for row in shown]
+        self.assertEqual(verdicts, sorted(verdicts, key=VERDICTS.index))
+        self.assertIn("Disk", [row[0] for row in shown if row[2].endswith("GB free")])
+        self.assertEqual(shown[0], next([check["name"], check["verdict"], check["text"]]
+                                        for check in said if check["name"] == "Data"))
+
+    def checks(self, browser):
+        """Name, verdict and text of each row."""
+        return browser.run("return [...document.querySelectorAll('main tbody tr')].map("
+                           "(row) => [...row.children].map((cell) => cell.innerText))")
+
+    def test_a_look_at_this_host_that_takes_long_says_so(self):
+        ana = self.open("ana")
+        ana.emulate("Network.enable")
+        ana.emulate("Network.emulateNetworkConditions", offline=False, latency=1500,
+                    downloadThroughput=-1, uploadThroughput=-1)
+        ana.run("location.hash = '#/settings/host'")
+        ana.see("Looking…")
+        ana.click("button", "Look again")
+        ana.see("Looking…")
+        ana.find("h1", "This host: no problems")
+
+    def test_who_is_no_admin_sees_nothing_of_this_host(self):
+        bob = self.open("bob")
+        self.assertEqual(bob.count("a[href^='#/settings']:not([hidden])"), 0)
+        bob.go("#/settings/host")
+        bob.find("h1", "That did not work")
+        self.assertEqual(bob.count("main table"), 0)
+        self.assertNotIn("host", bob.text("main").lower())
+        self.assertEqual(bob.run("""
+            const asked = new XMLHttpRequest();
+            asked.open('GET', 'api/host', false);
+            asked.send();
+            return asked.status"""), 403)
+
     def test_a_token_is_shown_once(self):
         bob = self.open("bob")
         bob.go("#/account")
@@ -326,6 +418,20 @@ class Hostile(BrowserTestCase):
             nobody.see("Welcome to jobqueue")
             self.harmless(nobody, text[:40])
 
+    def test_in_what_is_said_of_this_host(self):
+        self.site.python("""if 1:
+            import sys, jobqueue
+            queue = jobqueue.JobQueue()
+            with queue.database.transaction() as transaction:
+                jobqueue.remember(transaction, ".backup", {"at": 0, "path": sys.stdin.read()})
+            """, given="\n".join(PAYLOADS))
+        ana = self.open("ana")
+        ana.go("#/settings/host")
+        ana.see("the last one was made 1970")
+        for text in PAYLOADS:
+            self.shown(ana, text)
+        self.harmless(ana, "this host")
+
     def test_in_names_of_tokens(self):
         bob = self.open("bob")
         bob.go("#/account")
@@ -338,7 +444,7 @@ class Screens(BrowserTestCase):
 
     TASKS = TASKS
     PAGES = ("#/tasks", "#/tasks/1", "#/tasks/2", "#/new", "#/new/report", "#/workers", "#/settings",
-             "#/users", "#/account", "#/nothing", "#/tasks/99999")
+             "#/settings/host", "#/users", "#/account", "#/nothing", "#/tasks/99999")
 
     @classmethod
     def setUpClass(cls):

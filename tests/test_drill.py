@@ -1,0 +1,589 @@
+"""The drill's checker must catch what it is for: in made-up records, and in real seeded faults."""
+import io
+import random
+import unittest
+
+from tests import drill
+from tests.drill import Event, Hit, Order, Records, Removal, Task, check, explains
+from tests.load_test import Entry
+from tests.support import need
+
+WORKER, RUNNER = 50, 100
+
+
+class Story:
+    """Records of tasks that went well, to be changed by a test."""
+
+    def __init__(self):
+        self.records = Records([], [], [], [], [], [], [], [], [], [], [])
+        self.orders, self.tasks = self.records.orders, self.records.tasks
+
+    def add(self, number, function="quick", **arguments):
+        """A task that was acknowledged; its id is its number."""
+        arguments = {"number": number, **arguments}
+        self.orders.append(Order(number, function, arguments, "batch", number))
+        self.tasks.append(Task(number, function, arguments, "pending", None, 0, None, None))
+        self.records.events.append(Event(number, "added", None, None, 0.0))
+
+    def run(self, number, start, end=None, how="END", told=None, worker=WORKER):
+        """A claim, and its lines in the ledger; without `end` it was cut off."""
+        task = self.tasks[number - 1]
+        attempts = task.attempts + 1
+        claim = "claim-%d-%d" % (number, attempts)
+        self.change(number, attempts=attempts, claim=claim, status="running")
+        self.records.events.append(Event(number, "started", attempts, 1, start))
+        for kind, at in (("START", start), (how, end)):
+            if at is not None:
+                self.records.entries.append(
+                    Entry(kind, number, told or attempts, claim, RUNNER, at, worker))
+
+    def end(self, number, status="succeeded", reason=None):
+        """Record the outcome of the last claim."""
+        task = self.tasks[number - 1]
+        result = '"%d %s"' % (number, task.claim) if status == "succeeded" else None
+        self.change(number, status=status, reason=reason, result=result)
+        self.records.events.append(Event(number, status, task.attempts, 1, 0.0))
+
+    def done(self, number, function="quick", start=None, **arguments):
+        """A task that was added, ran once and succeeded."""
+        start = 10.0 * number if start is None else start
+        self.add(number, function, **arguments)
+        self.run(number, start, start + 1)
+        self.end(number)
+
+    def change(self, number, **values):
+        """Change a row."""
+        self.tasks[number - 1] = self.tasks[number - 1]._replace(**values)
+
+    def hit(self, kind, at, until=None, pid=RUNNER):
+        """Do something to a process."""
+        self.records.hits.append(Hit(kind, pid, at, until or at))
+
+    def remove(self, task_id, kind, status):
+        """Ask for a task to be cancelled or deleted."""
+        self.records.removals.append(Removal(task_id, kind, status))
+
+
+class CheckerTestCase(unittest.TestCase):
+    def setUp(self):
+        self.story = Story()
+        self.records = self.story.records
+        for number in (1, 2, 3):
+            self.story.done(number)
+
+    def found(self):
+        """The names of the checks that found something, once all checks were made."""
+        self.findings = check(self.records)
+        return [name for name, problems in self.findings.problems.items() if problems]
+
+    def assert_found(self, *names, kind=None, task_id=None):
+        self.assertEqual(self.found(), list(names), self.findings.problems)
+        if kind:
+            self.assertEqual(self.findings.ids(kind), {task_id})
+
+
+class CleanTests(CheckerTestCase):
+    def test_records_that_agree_are_clean(self):
+        self.assert_found()
+        self.assertTrue(self.findings.is_clean)
+        self.assertEqual(str(self.findings), "lost 0, run twice 0, stuck 0")
+
+    def test_nothing_at_all_is_clean(self):
+        self.assertTrue(check(Records()).is_clean)
+
+    def test_every_check_says_what_it_holds(self):
+        for name, function in drill.CHECKS:
+            self.assertGreater(len(function.__doc__), 15, name)
+
+
+class AddsTests(CheckerTestCase):
+    """I1"""
+
+    def test_an_acknowledged_task_without_a_row_is_lost(self):
+        del self.records.tasks[1]
+        self.assert_found("I1", kind="lost", task_id=2)
+
+    def test_a_deleted_task_may_be_gone(self):
+        del self.records.tasks[1]
+        self.story.remove(2, "delete", None)
+        self.assert_found()
+
+    def test_a_cancelled_task_may_not_be_gone(self):
+        del self.records.tasks[1]
+        self.story.remove(2, "cancel", 200)
+        self.assert_found("I1", kind="lost", task_id=2)
+
+    def test_a_deleted_task_that_is_still_there_is_caught(self):
+        self.story.remove(2, "delete", 204)
+        self.assert_found("I1")
+
+    def test_a_task_whose_deletion_was_refused_may_be_there(self):
+        self.story.remove(2, "delete", 409)
+        self.assert_found()
+
+    def test_a_row_that_is_another_task_than_the_acknowledged_one_is_caught(self):
+        self.records.orders[1] = Order(2, "quick", {"number": 2, "place": 1}, "batch", 2)
+        self.assert_found("I1")
+
+    def test_a_row_that_nobody_asked_for_is_caught(self):
+        del self.records.orders[2]
+        self.assert_found("I1")
+
+    def test_a_task_that_was_added_twice_is_caught(self):
+        self.story.done(4)
+        self.records.orders.pop()
+        self.story.change(4, arguments={"number": 3}, result='"3 claim-4-1"')
+        self.assert_found("I1")
+
+    def test_an_add_without_an_answer_may_be_there_or_not(self):
+        self.records.orders[2] = self.records.orders[2]._replace(id=None)
+        self.records.orders.append(Order(4, "quick", {"number": 4}, "other", None))
+        self.assert_found()
+
+    def test_a_bulk_add_that_is_there_in_part_is_caught(self):
+        self.records.orders[2] = self.records.orders[2]._replace(id=None)
+        self.records.orders.append(Order(4, "quick", {"number": 4}, "batch", None))
+        self.assert_found("I1")
+
+    def add_family(self, children, runs=1):
+        """A parent (task 4) that added so many of three children."""
+        self.story.add(4, "parent", children=3)
+        for run in range(runs):
+            self.story.run(4, 40.0 + 10 * run, 41.0 + 10 * run)
+            if run:
+                self.story.hit("kill", 40.0 + 10 * run - 8)
+        self.story.end(4)
+        for place in range(children):
+            number = 5 + place
+            self.story.done(number, "child", place=place % 3)
+            self.records.orders.pop()
+            self.story.change(number, arguments={"number": 4, "place": place % 3},
+                              result='"4 claim-%d-1"' % number)
+            self.records.entries.append(
+                Entry("ADDED", number, 1, "claim-4-1", RUNNER, 40.5, WORKER))
+
+    def test_what_a_function_adds_is_there_once(self):
+        self.add_family(3)
+        self.assert_found()
+
+    def test_what_a_function_added_and_is_not_there_is_lost(self):
+        self.add_family(3)
+        self.records.entries.append(Entry("ADDED", 99, 1, "claim-4-1", RUNNER, 40.5, WORKER))
+        self.assert_found("I1", kind="lost", task_id=99)
+
+    def test_a_function_that_added_half_of_what_it_should_is_caught(self):
+        self.add_family(2)
+        self.assert_found("I1")
+
+    def test_a_function_that_ran_again_after_a_kill_adds_again(self):
+        self.add_family(6, runs=2)
+        self.assert_found()
+
+    def test_a_function_that_ran_once_and_added_twice_is_caught(self):
+        self.add_family(6)
+        self.assert_found("I1")
+
+
+class EndsTests(CheckerTestCase):
+    """I2 and I7"""
+
+    def test_an_unfinished_task_is_stuck(self):
+        for status in ("pending", "scheduled", "waiting"):
+            self.story.change(2, status=status)
+            self.records.events[:] = [event for event in self.records.events
+                                      if (event.task, event.event) != (2, "succeeded")]
+            self.assert_found("I2", kind="stuck", task_id=2)
+
+    def test_a_task_that_nobody_runs_is_stuck(self):
+        self.story.change(2, status="running")
+        self.assert_found("I2", "I7", kind="stuck", task_id=2)
+
+    def test_a_task_that_stayed_with_its_dead_worker_is_caught_though_it_ended(self):
+        self.records.orphans = [2]
+        self.assert_found("I7", kind="stuck", task_id=2)
+
+
+class RunsTests(CheckerTestCase):
+    """I3 and I5"""
+
+    def setUp(self):
+        super().setUp()
+        self.story.add(4, "sleepy", seconds=1.0)
+
+    def test_a_run_cut_off_by_a_kill_and_repeated_is_explained(self):
+        self.story.run(4, 40.0)
+        self.story.hit("kill", 40.5)
+        self.story.run(4, 42.0, 43.0)
+        self.story.end(4)
+        self.assert_found()
+
+    def test_the_death_of_its_worker_explains_it_as_well(self):
+        self.story.run(4, 40.0, worker=60)
+        self.story.hit("kill", 40.5, pid=60)
+        self.story.run(4, 42.0, 43.0)
+        self.story.end(4)
+        self.assert_found()
+
+    def test_a_kill_of_another_process_explains_nothing(self):
+        self.story.run(4, 40.0)
+        self.story.hit("kill", 40.5, pid=RUNNER + 1)
+        self.story.run(4, 42.0, 43.0)
+        self.story.end(4)
+        self.assert_found("I5", kind="twice", task_id=4)
+
+    def test_a_run_that_was_repeated_without_a_reason_is_caught(self):
+        self.story.run(4, 40.0, 41.0)
+        self.story.run(4, 42.0, 43.0)
+        self.story.end(4)
+        self.assert_found("I5", kind="twice", task_id=4)
+
+    def test_a_kill_before_the_outcome_was_recorded_explains_a_second_run(self):
+        self.story.run(4, 40.0, 41.0)
+        self.story.hit("kill", 41.1)
+        self.story.run(4, 44.0, 45.0)
+        self.story.end(4)
+        self.assert_found()
+
+    def test_a_kill_long_after_the_end_does_not(self):
+        self.story.run(4, 40.0, 41.0)
+        self.story.hit("kill", 41.0 + drill.RECORD_SECONDS + 1)
+        self.story.run(4, 60.0, 61.0)
+        self.story.end(4)
+        self.assert_found("I5", kind="twice", task_id=4)
+
+    def test_overlapping_runs_are_caught_though_a_kill_explains_the_second(self):
+        self.story.run(4, 40.0, 45.0)
+        self.story.hit("kill", 45.1)
+        self.story.run(4, 44.0, 46.0)
+        self.story.end(4)
+        self.assert_found("I3", kind="twice", task_id=4)
+
+    def test_a_run_that_begins_before_the_one_before_was_killed_is_caught(self):
+        self.story.run(4, 40.0)
+        self.story.hit("kill", 45.0)
+        self.story.run(4, 44.0, 46.0)
+        self.story.end(4)
+        self.assert_found("I3", kind="twice", task_id=4)
+
+    def test_a_worker_that_stood_still_beyond_its_lease_explains_an_overlap(self):
+        self.story.run(4, 40.0, 130.0)
+        self.story.hit("stop", 41.0, 120.0)
+        self.story.run(4, 105.0, 106.0)
+        self.story.end(4)
+        self.assert_found()
+
+    def test_a_run_cut_off_for_good_needs_a_reason_as_well(self):
+        self.story.run(4, 40.0)
+        self.story.end(4, "failed", "crashed")
+        self.assert_found("I5")
+
+    def test_a_cancelled_run_may_be_cut_off(self):
+        self.story.run(4, 40.0)
+        self.story.end(4, "cancelled")
+        self.story.remove(4, "cancel", 200)
+        self.assert_found()
+
+    def test_a_task_that_must_not_begin_twice_may_not_even_after_a_kill(self):
+        self.story.change(4, function="once")
+        self.records.orders[3] = self.records.orders[3]._replace(function="once")
+        self.story.run(4, 40.0)
+        self.story.hit("kill", 40.5)
+        self.story.run(4, 42.0, 43.0)
+        self.story.end(4)
+        self.assert_found("I5", kind="twice", task_id=4)
+
+    def test_a_task_that_kills_its_runner_is_given_up_after_three_times(self):
+        self.story.run(4, 40.0, 41.0)
+        self.story.end(4)
+        self.story.add(5, "poison")
+        for runs in (1, 2, 3, 4):
+            self.story.run(5, 50.0 + runs)
+            if runs == drill.CRASH_LIMIT:
+                self.story.end(5, "failed", "crashed")
+                self.assert_found()
+        self.assertIn("I5", self.found())
+        self.assertEqual(self.findings.ids("twice"), {5})
+
+    def fail(self, times):
+        self.story.change(4, function="shaky", arguments={"number": 4, "failures": 9})
+        self.records.orders[3] = Order(4, "shaky", {"number": 4, "failures": 9}, "batch", 4)
+        for time in range(times):
+            self.story.run(4, 40.0 + time, 40.5 + time, "FAIL")
+        self.story.end(4, "failed", "error")
+
+    def test_a_failing_task_is_run_as_often_as_its_retries_say(self):
+        self.fail(drill.RETRIES + 1)
+        self.assert_found()
+
+    def test_a_failing_task_that_is_run_more_often_is_caught(self):
+        self.fail(drill.RETRIES + 2)
+        self.assert_found("I5", kind="twice", task_id=4)
+
+
+class OutcomesTests(CheckerTestCase):
+    """I4"""
+
+    def test_two_outcomes_of_a_task_are_caught(self):
+        self.records.events.append(Event(2, "succeeded", 1, 1, 0.0))
+        self.assert_found("I4")
+
+    def test_two_outcomes_of_a_deleted_task_are_caught(self):
+        self.records.events.append(Event(2, "succeeded", 1, 1, 0.0))
+        del self.records.tasks[1]
+        self.story.remove(2, "delete", 204)
+        self.assert_found("I4")
+
+    def test_a_task_without_an_outcome_on_record_is_caught(self):
+        self.records.events[:] = [event for event in self.records.events
+                                  if (event.task, event.event) != (2, "succeeded")]
+        self.assert_found("I4")
+
+    def test_an_outcome_of_another_attempt_is_caught(self):
+        place = self.records.events.index(Event(2, "succeeded", 1, 1, 0.0))
+        self.records.events[place] = Event(2, "succeeded", 2, 1, 0.0)
+        self.assert_found("I4")
+
+    def test_a_success_of_a_run_that_never_ended_is_lost_work(self):
+        self.records.entries[:] = [entry for entry in self.records.entries
+                                   if (entry.id, entry.kind) != (2, "END")]
+        self.story.hit("kill", 20.5)
+        self.assert_found("I4", kind="lost", task_id=2)
+
+    def test_a_success_of_a_claim_that_was_lost_is_caught(self):
+        self.story.run(2, 22.0, 23.0)
+        self.story.hit("kill", 21.5)
+        self.story.change(2, status="succeeded", claim="claim-2-1")
+        self.records.events[:] = [event._replace(attempt=2)
+                                  if (event.task, event.event) == (2, "succeeded") else event
+                                  for event in self.records.events]
+        self.assert_found("I4", kind="twice", task_id=2)
+
+    def test_the_result_of_another_claim_is_caught(self):
+        self.story.change(2, result='"2 claim-2-0"')
+        self.assert_found("I4")
+
+    def test_a_failure_that_the_ledger_does_not_know_is_caught(self):
+        self.story.change(2, status="failed", reason="error")
+        self.records.events[:] = [event._replace(event="failed")
+                                  if (event.task, event.event) == (2, "succeeded") else event
+                                  for event in self.records.events]
+        self.assert_found("I4")
+
+    def test_a_failure_for_a_reason_that_nobody_gave_is_caught(self):
+        self.story.add(4)
+        self.story.end(4, "failed", "timeout")
+        self.assert_found("I4")
+
+    def test_a_cancelled_task_that_nobody_cancelled_is_caught(self):
+        self.story.add(4)
+        self.story.end(4, "cancelled")
+        self.assert_found("I4")
+        self.story.remove(4, "cancel", None)
+        self.assert_found()
+
+
+class AttemptsTests(CheckerTestCase):
+    """I6"""
+
+    def test_a_claim_that_never_began_leaves_a_gap_in_the_ledger_only(self):
+        self.story.add(4)
+        self.story.run(4, None)
+        self.story.run(4, 42.0, 43.0)
+        self.records.entries[:] = [entry for entry in self.records.entries
+                                   if entry.at is not None]
+        self.story.end(4)
+        self.assert_found()
+
+    def test_an_attempt_that_was_not_counted_is_caught(self):
+        self.story.add(4)
+        self.story.run(4, 40.0)
+        self.story.hit("kill", 40.5)
+        self.story.run(4, 42.0, 43.0, told=1)
+        self.story.end(4)
+        self.assert_found("I6")
+
+    def test_attempts_on_record_that_do_not_count_up_are_caught(self):
+        place = self.records.events.index(Event(2, "started", 1, 1, 20.0))
+        self.records.events[place] = Event(2, "started", 2, 1, 20.0)
+        self.assert_found("I6")
+
+    def test_an_attempt_that_is_not_on_record_is_caught(self):
+        self.story.add(4)
+        self.story.run(4, 40.0, 41.0, told=2)
+        self.story.end(4)
+        self.assert_found("I6")
+
+    def test_two_runs_under_one_claim_are_caught(self):
+        self.records.entries.append(Entry("START", 2, 1, "claim-2-1", RUNNER, 25.0, WORKER))
+        self.assert_found("I5", "I6", kind="twice", task_id=2)
+
+    def test_an_end_without_a_start_is_caught(self):
+        self.records.entries.append(Entry("END", 2, 1, "claim-9-9", RUNNER, 25.0, WORKER))
+        self.assert_found("I6")
+
+    def test_two_ends_of_one_run_are_caught(self):
+        self.records.entries.append(Entry("END", 2, 1, "claim-2-1", RUNNER, 25.0, WORKER))
+        self.assert_found("I6")
+
+
+class OtherTests(CheckerTestCase):
+    """I8, I9, logs and manners"""
+
+    def test_too_many_workers_are_caught(self):
+        self.records.crowds = [(9, 8)]
+        self.assert_found("I8")
+
+    def test_what_was_left_behind_is_caught(self):
+        self.records.traces = ["process 7 is still there"]
+        self.assert_found("I9")
+
+    def test_an_answer_that_must_not_be_is_caught(self):
+        self.records.surprises = ["POST api/tasks was answered with 500"]
+        self.assert_found("words")
+
+    def talk(self, *pieces):
+        self.story.done(4, "chatty", lines=2)
+        self.records.logs += [(4, 1, piece) for piece in pieces]
+
+    def test_a_complete_log_is_clean(self):
+        self.talk("line 0 of 4\nline 1", " of 4\n")
+        self.assert_found()
+
+    def test_a_log_that_lacks_something_is_caught(self):
+        self.talk("line 0 of 4\n")
+        self.assert_found("logs")
+
+    def test_another_tasks_words_in_a_log_are_caught(self):
+        self.talk("line 0 of 4\nline 1 of 4\n")
+        self.records.logs.append((3, 1, "line 1 of 4\n"))
+        self.assert_found("logs")
+
+    def test_the_log_of_a_task_that_is_gone_is_caught(self):
+        self.records.logs.append((99, 1, "line 1 of 99\n"))
+        self.assert_found("logs")
+
+    def test_the_counts_name_tasks_once(self):
+        self.records.orphans = [2, 2]
+        self.story.change(2, status="running")
+        self.found()
+        self.assertEqual(str(self.findings), "lost 0, run twice 0, stuck 1")
+
+    def test_the_report_names_a_few_tasks(self):
+        self.records.orphans = list(range(100, 200))
+        self.found()
+        text = drill.verdict(self.findings)
+        self.assertIn("I7    VIOLATED 100 times", text)
+        self.assertIn("I1    ok", text)
+        self.assertEqual(text.count("task 1"), 5)
+
+
+class ExplanationTests(unittest.TestCase):
+    def run_from(self, start, end=None):
+        run = drill.Run(Entry("START", 1, 1, "c", RUNNER, start, WORKER))
+        run.end = end
+        return run
+
+    def test_a_kill_explains_what_ran_or_had_just_ended(self):
+        for start, end, explained in ((10, None, True), (20.5, None, True), (22, None, False),
+                                      (10, 15, True), (10, 20.5, True), (10, 22, False),
+                                      (1, 2, False)):
+            run = self.run_from(start, end)
+            self.assertEqual(explains(Hit("kill", RUNNER, 20, 20), run), explained, (start, end))
+
+    def test_a_request_to_leave_explains_what_was_cut_off_but_no_end_that_came_before(self):
+        for start, end, explained in ((19, None, True), (22, None, True), (19, 19.9, False),
+                                      (19, 25.1, True), (60, None, False)):
+            run = self.run_from(start, end)
+            self.assertEqual(explains(Hit("term", WORKER, 20, 20), run), explained, (start, end))
+
+    def test_the_first_of_several_hits_is_the_cause(self):
+        entries = [Entry("START", 1, 1, "c", RUNNER, 10.0, WORKER)]
+        hits = [Hit("kill", RUNNER, 14, 14), Hit("kill", WORKER, 12, 12)]
+        evidence = drill.Evidence(Records(entries=entries, hits=hits))
+        self.assertEqual(evidence.cause(evidence.claims["c"]).since, 12)
+
+
+class DecisionTests(unittest.TestCase):
+    def demand(self, seed, share=300):
+        weights = drill.weights_of(300, 60, 8, False)
+        return drill.Demand(random.Random(seed), iter(range(10 ** 6)), share, 3, weights)
+
+    def test_the_same_seed_asks_for_the_same(self):
+        one, two, other = self.demand("a"), self.demand("a"), self.demand("b")
+        first = [one.next() for _ in range(50)]
+        self.assertEqual(first, [two.next() for _ in range(50)])
+        self.assertNotEqual(first, [other.next() for _ in range(50)])
+
+    def test_no_more_poison_than_allowed_is_asked_for(self):
+        demand = self.demand("c")
+        names = [request["function"] for _ in range(3000) for request in demand.next()]
+        self.assertIn(names.count("poison"), range(1, 1 + 3 + 1))
+        self.assertEqual(set(names), set(drill.weights_of(300, 60, 8, False)))
+
+    def test_no_call_asks_for_more_than_is_left(self):
+        demand = self.demand("d", 7)
+        self.assertLessEqual(max(len(demand.next()) for _ in range(500)), 7)
+
+    def test_the_line_to_repeat_a_drill_is_its_command(self):
+        options = drill.parse(["--minutes", "30", "--workers", "20", "--tasks", "50000", "--seed",
+                               "x", "--foreign", "python3 'a b'", "--lease", "6"])
+        words = drill.shlex.split(drill.command_line(options))
+        self.assertEqual(words[:2], ["python3", "tests/drill.py"])
+        self.assertEqual(drill.parse(words[2:]), options)
+
+    def test_a_drill_without_foreign_workers_is_repeated_without(self):
+        options = drill.parse(["--foreign", ""])
+        self.assertEqual(options.foreign, [])
+        self.assertEqual(drill.parse(drill.shlex.split(drill.command_line(options))[2:]), options)
+
+    def test_a_drill_without_a_seed_gets_one(self):
+        self.assertTrue(drill.parse([]).seed)
+
+    def test_the_last_words_of_a_traceback_name_the_error(self):
+        text = ":\n  File \"x\", line 1\n    boom()\nValueError: it broke\nmore\n"
+        self.assertEqual(drill.last_words(text), "ValueError: it broke")
+
+    def test_the_functions_are_a_program(self):
+        compile(drill.TASKS_TEXT, "tasks.py", "exec")
+        compile(drill.DrillSite.tasks_text(["command"]), "tasks.py", "exec")
+
+
+class DrillTestCase(unittest.TestCase):
+    def drill(self, *words):
+        need(drill.os.path.exists("/proc/self/stat"), "Linux's /proc")
+        return drill.run(drill.parse([*words, "--workers", "8"]), io.StringIO())
+
+
+class ShortDrillTests(DrillTestCase):
+    def test_nothing_is_lost_run_twice_or_stuck(self):
+        findings, report = self.drill("--minutes", "0.28", "--tasks", "1500", "--lease", "8",
+                                      "--seed", "6")
+        self.assertTrue(findings.is_clean, report)
+        self.assertRegex(report, r"kills     [1-9]")
+        self.assertRegex(report, r"stopped beyond its lease [1-9]")
+        self.assertIn("lost 0, run twice 0, stuck 0", report)
+        self.assertIn("again: python3 tests/drill.py --seed 6", report)
+
+
+class SeededFaultTests(DrillTestCase):
+    def broken(self, fault, minutes):
+        findings, report = self.drill("--seed-fault", fault, "--minutes", minutes, "--tasks",
+                                      "800", "--seed", "1", "--foreign", "")
+        return {name for name, problems in findings.problems.items() if problems}, report
+
+    def test_a_claim_that_does_not_look_at_the_status_is_caught(self):
+        broken, report = self.broken("claim", "0.12")
+        self.assertIn("I5", broken, report)
+        self.assertNotIn("run twice 0", report)
+
+    def test_a_completion_without_the_fence_is_caught(self):
+        broken, report = self.broken("fence", "0.2")
+        self.assertIn("I4", broken, report)
+
+    def test_an_attempt_that_is_counted_at_its_end_is_caught(self):
+        broken, report = self.broken("count", "0.12")
+        self.assertIn("I6", broken, report)
+
+
+if __name__ == "__main__":
+    unittest.main()
