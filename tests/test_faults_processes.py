@@ -105,7 +105,7 @@ class StarvedCase(SiteCase):
         self.assertEqual({reply.status for reply in replies}, {201})
         service = wait_until(lambda: self.said("no_worker"), 10, "the sentence on the page")
         self.assertRegex(service["text"], words)
-        self.check_quiet()
+        self.assertNotIn("Traceback", self.site.said(log=False))
         return [reply.value["id"] for reply in replies]
 
     def said(self, code):

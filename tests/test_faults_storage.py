@@ -300,10 +300,10 @@ class WatchedSite(Site):
         with open(self.home.parent / "said", "ab") as said:
             return super()._start(arguments, **{"stderr": said, **more})
 
-    def said(self):
+    def said(self, log=True):
         """What they said, and what workers left in their log."""
         paths = (self.home.parent / "said", self.data / "worker.log")
-        return "".join(path.read_text("utf-8") for path in paths if path.is_file())
+        return "".join(path.read_text("utf-8") for path in paths[:1 + log] if path.is_file())
 
     @property
     def database(self):

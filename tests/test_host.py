@@ -40,6 +40,12 @@ class TestChecks(HostTestCase):
         self.database = self.queue.database
         self.assertEqual(self.verdict("Database", "put a backup"), "bad")
 
+    def test_a_large_database_is_not_read_through_while_a_browser_waits(self):
+        with mock.patch.object(jobqueue, "READ_ALL_BYTES", 1000), \
+                mock.patch.object(self.database, "damage", side_effect=AssertionError):
+            found = {check.name: check for check in jobqueue.check_host(self.queue, False)}
+        self.assertIn("too large", found["Database"].text)
+
     def test_looking_at_a_busy_database_is_not_damage(self):
         error = sqlite3.OperationalError("database is locked")
         with mock.patch.object(jobqueue.Connection, "value", side_effect=error), \
