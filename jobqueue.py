@@ -5064,13 +5064,14 @@ class Server:
                 self._receive(key.data)
 
     def _accept(self):
-        for _ in range(64):
+        for count in range(64):
             try:
                 link, address = self._listener.accept()
             except BlockingIOError:
                 return
             except OSError:
-                self._make_room()       # out of descriptors, or the caller is gone already
+                if count == 0:          # out of descriptors, and somebody waits for one
+                    self._make_room()
                 return
             link.setblocking(False)
             with contextlib.suppress(OSError):
