@@ -7,8 +7,9 @@ from tests.support import PASSWORD
 from tests.web import Visitor, WebTestCase, call
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "X-FOO")
-VISITORS = ("anonymous", "expired", "disabled", "revoked", "owner", "token", "stranger", "admin")
-NOBODY = ("anonymous", "expired", "disabled", "revoked")
+NOBODY = ("anonymous", "expired", "idle", "left", "disabled", "disabled token", "revoked")
+PLACES = {**dict.fromkeys(NOBODY, 0), "owner": 1, "token": 1, "stranger": 2, "demoted": 2,
+          "demoted token": 2, "admin": 3}
 
 # The status for who is nobody, for the owner of the object (by session and by token), for a stranger
 # and for an admin with the same object; then that for a missing object, None where there is none.
@@ -69,16 +70,29 @@ class Matrix(WebTestCase):
 
     def setUp(self):
         super().setUp()
-        self.queue.accounts.add_user("dora", PASSWORD)
+        for name in ("dora", "mara"):
+            self.queue.accounts.add_user(name, PASSWORD, "admin")
         self.visitors = {"anonymous": self.nobody, "owner": self.bob, "token": self.program("bob"),
-                         "stranger": self.eve, "admin": self.ana, "disabled": self.browser("dora"),
-                         "expired": self.expired("bob"), "revoked": self.revoked("bob")}
+                         "stranger": self.eve, "admin": self.ana,
+                         "disabled": self.browser("dora"), "disabled token": self.program("dora"),
+                         "demoted": self.browser("mara"), "demoted token": self.program("mara"),
+                         "expired": self.ended("bob", "expires_at", 1),
+                         "idle": self.ended("bob", "seen_at", jobqueue.SESSION_IDLE_SECONDS + 1),
+                         "left": self.left("bob"), "revoked": self.revoked("bob")}
         self.write("UPDATE user SET disabled=1 WHERE name='dora'")
+        self.write("UPDATE user SET role='user' WHERE name='mara'")
 
-    def expired(self, name):
+    def ended(self, name, column, seconds):
+        """Whose session ended so many seconds ago by this column."""
         visitor = self.browser(name)
-        self.write("UPDATE session SET expires_at=? WHERE digest=?",
-                   (self.clock.now() - 1, jobqueue.digest(visitor.cookie.split("=")[1])))
+        self.write("UPDATE session SET %s=? WHERE digest=?" % column,
+                   (self.clock.now() - seconds, jobqueue.digest(visitor.cookie.split("=")[1])))
+        return visitor
+
+    def left(self, name):
+        """Who logged out and kept the cookie."""
+        visitor = self.browser(name)
+        self.queue.accounts.close_session(visitor.cookie.split("=")[1])
         return visitor
 
     def revoked(self, name):
@@ -108,6 +122,9 @@ class Matrix(WebTestCase):
 
     def test_every_route_has_its_row_and_every_row_its_route(self):
         self.assertEqual({(method, path) for method, path, _ in ROUTES}, set(TABLE))
+
+    def test_every_visitor_is_asked_about(self):
+        self.assertEqual(set(self.visitors), set(PLACES))
 
     def test_no_route_is_open_by_mistake(self):
         for method, path, who in ROUTES:
@@ -146,14 +163,13 @@ def add_question(method, path, place, visitor):
             self.assertEqual(self.status(visitor, "HEAD", path, "there"), there)
         self.assertEqual(self.status(visitor, method, path, "there"), there)
     words = re.sub(r"\W+", "_", path.strip("/")) or "page"
-    name = "test_%s_of_%s_by_%s" % (method.lower(), words, visitor)
+    name = "test_%s_of_%s_by_%s" % (method.lower(), words, visitor.replace(" ", "_"))
     test.__name__ = name
     setattr(Matrix, name, test)
 
 
 for _method, _path, _who in ROUTES:
-    for _visitor in VISITORS:
-        _place = 0 if _visitor in NOBODY else {"owner": 1, "token": 1, "stranger": 2, "admin": 3}[_visitor]
+    for _visitor, _place in PLACES.items():
         if (_method, _path) in TABLE:
             add_question(_method, _path, _place, _visitor)
 

@@ -198,3 +198,10 @@ sys.addaudithook(watch)
         )
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr, r"\Ajobqueue needs Python 3\.9 or newer; this is Python 3\.8 .*\n\Z")
+
+
+class TestReadme(unittest.TestCase):
+    def test_the_tests_behind_the_promises_exist(self):
+        named = set(re.findall(r"`(test_\w+)`", (ROOT / "README.md").read_text("utf-8")))
+        self.assertGreater(len(named), 8)
+        self.assertEqual([name for name in named if not (ROOT / "tests" / (name + ".py")).exists()], [])
