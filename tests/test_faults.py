@@ -430,6 +430,9 @@ class TestJumps(TestCase):
         self.queue.workers.arrive(worker_id, lock, proven, os.getpid())
         self.add("bob")
         row = self.claim(worker_id)
+        killing = mock.patch("os.kill", side_effect=AssertionError("a process was signalled"))
+        killing.start()
+        self.addCleanup(killing.stop)
         for jump in JUMPS:
             self.clock.wall += jump
             self.another_queue().tick.run()

@@ -297,7 +297,7 @@ class TestBackup(WriterCase):
         for journal in ("wal", "truncate"):
             with self.subTest(journal):
                 data = self.new_folder(self.folder / journal, journal)
-                children = [self.start(kind, data, journal)
+                children = [self.start(kind, data, journal, jobqueue.WAL_CHECKPOINT_BYTES, 0)
                             for kind in ("add", "add", "count", "count")]
                 self.working(children)
                 self.check_backups(data, children, journal)
