@@ -2654,9 +2654,8 @@ class Workers:
     def _poll_children(self):
         """Collect ended children, so that none stays a zombie; one that ended early failed."""
         for child, (worker_id, printed) in list(self._children.items()):
-            if child.poll() is None:
-                continue
-            del self._children[child]
+            if child.poll() is None or self._children.pop(child, None) is None:
+                continue                # it runs, or another thread has just seen its end
             row = self._database.one("SELECT * FROM worker WHERE id=?", (worker_id,))
             if row and row["state"] == "starting" and child.returncode:
                 with self._database.transaction(durable=False) as transaction:
