@@ -1343,7 +1343,7 @@ class Sampler:
         self._seen = {}                 # (pid, start): when its row was last there
         self._waiting = {}              # (task id, claim): since when its worker is gone
         self._last = None
-        self.worker_ids = {}            # pid: id of its row
+        self.worker_ids = collections.defaultdict(set)  # pid: ids of its rows; pids come again
         self.samples = self.now = 0
         self.most = 0
         self.log_bytes = 0
@@ -1377,7 +1377,7 @@ class Sampler:
         for worker_id, pid in rows:
             process = look_at(pid)
             if process and process.state != "Z":
-                self.worker_ids[pid] = worker_id
+                self.worker_ids[pid].add(worker_id)
                 alive.add((pid, process.started))
         self._seen.update(dict.fromkeys(alive, now))
         self.now = crowd = len(alive) + self._ghosts(alive, now)
@@ -1625,9 +1625,10 @@ def notice_seconds(drill, records):
     lost = {event.worker: event.at for event in records.events if event.event == "worker_lost"}
     found = []
     for hit in records.hits:
-        at = lost.get(drill.sampler.worker_ids.get(hit.pid))
-        if hit.kind == "kill" and at is not None and at - drill.wall > hit.since - DYING_SECONDS:
-            found.append(max(0.0, at - drill.wall - hit.since))
+        ends = [lost[number] - drill.wall for number in drill.sampler.worker_ids.get(hit.pid, ())
+                if number in lost and lost[number] - drill.wall > hit.since - DYING_SECONDS]
+        if hit.kind == "kill" and ends:
+            found.append(max(0.0, min(ends) - hit.since))
     return found
 
 

@@ -667,6 +667,7 @@ class TestBatches(ProcessCase):
         self.check_records(ids)
 
     def test_few_descriptors_make_smaller_batches(self):
+        self.site.settings(NbMaxWorker=1)
         wait_until(lambda: not self.site.workers(), 10, "no worker")
         worker = subprocess.Popen(
             ["sh", "-c", 'ulimit -n 80; exec "$0" worker.py --service', self.site.interpreter],

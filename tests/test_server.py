@@ -439,6 +439,7 @@ class Slow(ServerTestCase):
     def later(self, seconds):
         """Let time pass for the server, and wait until it has noticed."""
         self.healthy()                                  # what it did before is behind it
+        wait_until(lambda: not any(client.working for client in list(self.server._clients)))
         self.server_clock.advance(seconds)
         for _ in range(2):                              # each pass of its loop looks at the clock
             self.server._wake_end.send(b"x")
