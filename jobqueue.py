@@ -4991,7 +4991,7 @@ def compose(status, headers, keep):
 
 
 # What requests import where they use it. A server that has run out of descriptors cannot any more.
-NEEDED_LATER = ("gzip", "hashlib", "hmac", "random", "resource", "shutil", "subprocess", "traceback")
+NEEDED_LATER = "gzip hashlib hmac random resource shutil subprocess traceback".split()
 
 
 class Server:

@@ -1069,11 +1069,9 @@ def is_outcome(said):
             and is_report(said.get("report")) and not is_deep(result, RESULT_MAX_DEPTH))
 
 
-@contextlib.contextmanager
 def put_off():
     """For what can be written later as well: a full disk is no reason to end."""
-    with contextlib.suppress(jobqueue.StorageFull):
-        yield
+    return contextlib.suppress(jobqueue.StorageFull)
 
 
 class Attempt:
