@@ -3602,7 +3602,11 @@ class JobQueue:
         return known[name]
 
     def start_workers(self):
-        """Start workers for what was just added; if that cannot be done now, a tick will."""
+        """Start workers for what was just added; if that cannot be done now, a tick will.
+
+        Where no server runs this is the tick: a killed worker must not hold the place of a new one.
+        """
+        self.tick.maybe()
         with contextlib.suppress(JobQueueError):
             self.workers.start_needed()
 

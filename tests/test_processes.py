@@ -628,6 +628,13 @@ class TestRunning(ProcessCase):
         self.assertEqual(self.site.wait(task_id)["result"], 42)
         self.assertEqual(self.events(task_id), ["added", "started", "succeeded"])
 
+    def test_an_add_after_every_worker_was_killed_starts_one(self):
+        self.site.settings(NbMaxWorker=1)
+        self.site.wait(self.site.add("double", n=1))
+        for pid in self.site.workers():
+            os.kill(pid, signal.SIGKILL)
+        self.wait_for(self.add("double", n=2))
+
     def test_a_failed_task_makes_wait_end_with_3(self):
         task_id = self.site.add("fails", kind="fail")
         self.site.run("wait", task_id, "--timeout", "20", code=3)
