@@ -1035,10 +1035,10 @@ class TestWorkers(ProcessCase):
         before = len(os.listdir("/proc/%d/fd" % worker))
         self.wait_for_all(self.enqueue("ledger", [{}] * 150))
         self.assertIn(worker, self.site.workers())
-        self.assertLessEqual(len(os.listdir("/proc/%d/fd" % worker)), before + 1)
-        children = [stat for stat in self.children_of(worker)]
-        self.assertEqual([state for state in children if state == "Z"], [])
-        self.assertEqual(len(children), 1)
+        wait_until(lambda: len(os.listdir("/proc/%d/fd" % worker)) <= before + 1, 10,
+                   "as few descriptors as before")
+        wait_until(lambda: [state == "Z" for state in self.children_of(worker)] == [False], 10,
+                   "one living child")
 
     def children_of(self, parent):
         """States of its child processes."""

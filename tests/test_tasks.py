@@ -516,6 +516,7 @@ class TestDelete(TaskCase):
         folder.mkdir(parents=True)
         self.queue.tasks.delete(row["id"])
         self.end(row, "cancelled")
+        self.clock.advance(3600)        # the sweep is hourly
         self.queue.tick.run()
         self.assertFalse(folder.exists())
 
