@@ -5266,6 +5266,7 @@ def _use_compiled_module(options):
     """Go on as `python3 -m jobqueue`: a script is compiled at each start, and keeps that memory."""
     if __name__ == "__main__" and __spec__ is None and sys.executable:
         data = str(Path(data_folder(options.data)).absolute())
+        os.environ.setdefault("MALLOC_ARENA_MAX", "1")      # else glibc keeps a heap per thread
         os.chdir(HOME)
         os.execv(sys.executable, [
             sys.executable, "-m", "jobqueue", "serve", "--host", options.host,
