@@ -4601,7 +4601,7 @@ def patch_user(app, request, name):
     if not own and not person.is_admin:
         raise NotFound("There is no user %s." % shorten(name, 60))
     given = request.object(("role", "password", "disabled", "current_password"))
-    if own and ("current_password" in given or not person.is_admin):
+    if own and ("password" in given or not person.is_admin):
         if not set(given) <= {"password", "current_password"}:
             raise Denied("Only admins may change roles and disable users.")
         check_password(given.get("password"), person.name)

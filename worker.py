@@ -951,11 +951,8 @@ class Child:
     def messages(self):
         """What the runner said; anything against the rules ends it."""
         self._fill()
-        while not self.ended or self._arrived:
-            line, newline, rest = self._arrived.partition(b"\n")
-            if not newline:
-                break
-            self._arrived = rest
+        *lines, self._arrived = self._arrived.split(b"\n")
+        for line in lines:
             try:
                 message = jobqueue.read_json(line.decode("utf-8"))
                 if not isinstance(message, dict):
@@ -1063,10 +1060,10 @@ def is_outcome(said):
         result = jobqueue.read_json(said.get("result") or "null")
     except (ValueError, TypeError, RecursionError):
         return False
-    texts = {type(said.get(name)) for name in SAID_TEXTS}
-    numbers = [said[name] for name in SAID_NUMBERS if said.get(name) is not None]
-    return (texts <= {str, type(None)} and all(map(jobqueue.is_number, numbers))
-            and is_report(said.get("report")) and not is_deep(result, RESULT_MAX_DEPTH))
+    texts = all(said.get(name) is None or isinstance(said[name], str) for name in SAID_TEXTS)
+    numbers = all(said.get(name) is None or jobqueue.is_number(said[name]) for name in SAID_NUMBERS)
+    return (texts and numbers and is_report(said.get("report"))
+            and not is_deep(result, RESULT_MAX_DEPTH))
 
 
 def put_off():

@@ -213,6 +213,7 @@ class Users(WebTestCase):
         self.check(old.get("/api/session"), 401)
 
     def test_an_admin_changes_their_own_password_in_the_same_way(self):
+        self.check(self.ana.patch("/api/users/ana", {"password": NEW}), 403)
         reply = self.ana.patch("/api/users/ana", {"password": NEW, "current_password": PASSWORD})
         self.check(reply, 200)
         self.check(self.ana.get("/api/users"), 200)
