@@ -1622,11 +1622,13 @@ def spread(values):
 
 def notice_seconds(drill, records):
     """How long it took until the death of each killed worker was on record."""
-    lost = {event.worker: event.at for event in records.events if event.event == "worker_lost"}
+    born, lost = (
+        {event.worker: event.at - drill.wall for event in records.events if event.event == word}
+        for word in ("worker_started", "worker_lost"))
     found = []
-    for hit in records.hits:
-        ends = [lost[number] - drill.wall for number in drill.sampler.worker_ids.get(hit.pid, ())
-                if number in lost and lost[number] - drill.wall > hit.since - DYING_SECONDS]
+    for hit in records.hits:            # a process id may be given to another worker later
+        ends = [lost[number] for number in drill.sampler.worker_ids.get(hit.pid, ())
+                if number in lost and born.get(number, 0.0) <= hit.since < lost[number] + DYING_SECONDS]
         if hit.kind == "kill" and ends:
             found.append(max(0.0, min(ends) - hit.since))
     return found
