@@ -80,6 +80,17 @@ class TestForeignWorker(unittest.TestCase):
         return [row["event"] for row in self.site.rows(
             "SELECT event FROM activity WHERE task_id=? ORDER BY id", (task_id,))]
 
+    @staticmethod
+    def told(function):
+        """The statements in a function of the foreign worker."""
+        text = (ROOT / "tests" / "foreign_worker.sh").read_text("utf-8")
+        return re.search(r"^%s\(\) .*?<<'SQL'\n(.*?)^SQL$" % function, text, re.S | re.M)[1]
+
+    def say(self, text, **values):
+        with self.site.connection() as link:
+            for statement in statements(text):
+                link.execute(statement, {"now": jobqueue.Clock.now(), **values})
+
     def test_it_runs_what_is_added_and_ours_runs_the_rest(self):
         ids = [self.site.add("render", text="it's %d \" \\" % number) for number in range(5)]
         other = self.site.add("shout", text="x")
@@ -106,19 +117,27 @@ class TestForeignWorker(unittest.TestCase):
 
     def test_a_task_whose_foreign_worker_died_is_given_out_again_after_its_lease(self):
         task_id = self.site.add("render", text="x")
-        claim = (ROOT / "tests" / "foreign_worker.sh").read_text("utf-8")
-        claim = re.search(r"claim_next\(\) .*?<<'SQL'\n(.*?)^SQL$", claim, re.S | re.M)[1]
-        now, boot = jobqueue.Clock.now(), jobqueue.boot_id()
-        with self.site.connection() as link:
-            for statement in statements(claim):
-                link.execute(statement, {"claim": "f" * 32, "boot": boot, "queue": "c", "now": now,
-                                         "monotonic": jobqueue.Clock.monotonic() - 50})
+        self.say(self.told("claim_next"), queue="c", claim="f" * 32, boot=jobqueue.boot_id(),
+                 monotonic=jobqueue.Clock.monotonic() - 50)
         self.site.run("tick")
         self.assertEqual(self.status(task_id), "running")
         self.start_worker()
         wait_until(lambda: self.site.run("tick") and self.status(task_id) == "succeeded", 40,
                    "the end of the lease")
         self.assertIn("crashed", self.events(task_id))
+
+    def test_what_was_cancelled_or_deleted_while_it_ran_ends_as_that(self):
+        self.say("PRAGMA wal_autocheckpoint=0")
+        for word, function in (("cancel", "fail"), ("delete", "fail"), ("delete", "succeed")):
+            with self.subTest(word, function=function):
+                task_id = self.site.add("render", text=function)
+                self.say(self.told("claim_next"), queue="c", claim="f" * 32, boot=None, monotonic=None)
+                self.assertEqual(self.status(task_id), "running")
+                self.site.run(word, task_id)
+                self.say(self.told(function), id=task_id, claim="f" * 32, result='"x"',
+                         error_type="Error", error_message="it was asked to end")
+                row = self.site.rows("SELECT status, cancel_requested FROM task WHERE id=?", (task_id,))
+                self.assertEqual([tuple(one) for one in row], [(4, 0)] if word == "cancel" else [])
 
 
 class TestReadme(unittest.TestCase):

@@ -256,7 +256,7 @@ class TestKilledAtAMarkedPoint(PlantedCase):
                       "before end", "in end", "after end"):
             self.arm(point)
             self.killed(point)
-        self.wait_for_all(ids)
+        self.wait_for_all(ids, 600 if MANY else 60)
         self.check_records(ids)
         self.assertEqual(self.site.value(
             "SELECT count(*) FROM task WHERE id>=? AND status<>2 "
