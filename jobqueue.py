@@ -633,6 +633,61 @@ MIGRATIONS = [
     SCHEMA,
     # A queue that only other people's workers serve, see external().
     "ALTER TABLE queue ADD COLUMN external INTEGER NOT NULL DEFAULT 0",
+    """
+-- A user's own limit; NULL: the setting of this name.
+ALTER TABLE user ADD COLUMN max_pending INTEGER;
+ALTER TABLE task ADD COLUMN remove_on_success INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE task_key (                 -- a row of every task that has a unique_key
+    owner_id INTEGER NOT NULL,
+    unique_key TEXT NOT NULL,
+    task_id INTEGER NOT NULL,
+    PRIMARY KEY (owner_id, unique_key)
+);
+CREATE TABLE task_after (
+    task_id INTEGER NOT NULL,           -- this one comes after ...
+    after_id INTEGER NOT NULL,
+    settled INTEGER NOT NULL DEFAULT 0, -- 1 once nothing is to be waited for any more
+    PRIMARY KEY (task_id, settled, after_id)
+);
+CREATE INDEX task_after_follower ON task_after (after_id);
+CREATE TABLE request (                  -- answers to requests with an Idempotency-Key
+    owner_id INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    digest TEXT NOT NULL,               -- SHA-256 of what was asked
+    answer TEXT NOT NULL,               -- JSON
+    created_at REAL NOT NULL,
+    PRIMARY KEY (owner_id, key)
+);
+CREATE TABLE schedule (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    owner_id INTEGER NOT NULL REFERENCES user(id),
+    name TEXT,                          -- of those from tasks.py and folders; unique per source
+    source TEXT NOT NULL,               -- person, code or folder
+    function TEXT NOT NULL,
+    arguments TEXT NOT NULL,            -- JSON object
+    options TEXT NOT NULL,              -- JSON, those of TASK_OPTIONS that were chosen
+    rule TEXT NOT NULL,
+    zone TEXT NOT NULL,
+    start REAL NOT NULL,                -- where "every N seconds" begins to count
+    catch_up TEXT NOT NULL,             -- none, once or all
+    overlap TEXT NOT NULL,              -- skip, queue or allow
+    paused INTEGER NOT NULL DEFAULT 0,
+    paused_by TEXT,
+    paused_at REAL,
+    paused_why TEXT,
+    problem TEXT,                       -- why it could not add its task the last time
+    next_at REAL,                       -- NULL: never again
+    last_at REAL,                       -- the slot that was looked at last
+    created_at REAL NOT NULL
+);
+CREATE INDEX schedule_next ON schedule (paused, next_at);
+CREATE TABLE slot (                     -- each time a schedule was due, once
+    schedule_id INTEGER NOT NULL,
+    at REAL NOT NULL,
+    task_id INTEGER,                    -- NULL: skipped, and why
+    message TEXT,
+    PRIMARY KEY (schedule_id, at)
+)""",
 ]
 
 
