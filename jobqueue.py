@@ -14,6 +14,7 @@ Contents (each section uses only the sections above it)
     Constants          limits and times, units in the names
     Errors             one base class; every error knows its HTTP status and exit code
     Time and text      the clock, RFC 3339, JSON, tokens
+    Schedule rules     when something is due: every N seconds, daily, weekly, cron
     Options            where the data is: flag, environment, the file beside this one
     Schema             the tables, and how an older database becomes a newer one
     Database           connections, turns at writing, transactions, checkpoints
@@ -34,6 +35,7 @@ Contents (each section uses only the sections above it)
     Servers            the built-in web server
     Command line       python3 jobqueue.py COMMAND
 """
+import bisect
 import contextlib
 import errno
 import fcntl
@@ -48,7 +50,7 @@ import stat
 import sys
 import threading
 import time
-from datetime import date, datetime, time as clock_time
+from datetime import MAXYEAR, date, datetime, time as clock_time, timedelta, timezone
 from enum import Enum
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote
@@ -126,6 +128,11 @@ SEARCH_WINDOW_ROWS = 5_000
 SORT_ROWS = 5_000               # more of a status are looked through, not sorted
 SEARCH_SECONDS = 0.25
 CACHE_SECONDS = 1.0
+
+RULE_MAX_CHARACTERS = 500
+EVERY_MAX_SECONDS = 3650 * 86400
+FIRST_MOMENT = -62135510400     # the second day of the year 1, in seconds since 1970
+YEAR_10000 = 253402300800       # the first moment that four digits cannot say
 
 SESSION_SECONDS = 12 * 3600.0
 SESSION_IDLE_SECONDS = 30 * 60.0
@@ -335,7 +342,7 @@ def parse_time(text, field):
     """RFC 3339 with an offset as UTC seconds since 1970; Invalid names `field` otherwise."""
     try:
         seconds = parse_moment(text).timestamp()
-        if not 0 <= seconds < 253402300800:     # the years that four digits can say in UTC
+        if not 0 <= seconds < YEAR_10000:
             raise ValueError(text)
         return seconds
     except (ValueError, TypeError, OverflowError):
@@ -450,6 +457,459 @@ def boot_id():
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
         return ""
+
+
+# Schedule rules --------------------------------------------------------------
+#
+# When something is due, without a database. All rules but `every` are kept as a cron expression:
+# first the next day that matches is found, then the time on it, as clocks on a wall show them; the
+# zone then says which moment that is. Times of day that the clocks skip or repeat are treated as
+# Debian's cron does.
+
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+SECOND = timedelta(seconds=1)
+WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+MONTHS = ("January February March April May June July August September October November "
+          "December").split()
+MONTH_LENGTHS = ((31,), (28, 29), (31,), (30,), (31,), (30,), (31,), (31,), (30,), (31,), (30,), (31,))
+LAST_DAY, LAST_WORKDAY = 32, 33             # among the days of a month: L and LW
+EACH, LAST = 0, -1                          # which of a month's Fridays: all, the last; 2: the second
+
+EVERY_UNITS = {unit: seconds for units, seconds in (
+    (" s sec second seconds", 1), ("m min minute minutes", 60), ("h hour hours", 3600),
+    ("d day days", 86400)) for unit in units.split(" ")}
+CRON_WORDS = {
+    "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *"}
+# For each form that begins with a word: its pattern, what it is in cron, an example.
+WORDED_RULES = {word: (re.compile(pattern + r" (?P<hour>\d{1,2}):(?P<minute>\d\d)", re.ASCII),
+                       "{minute} {hour} " + days, example) for word, pattern, days, example in (
+    ("daily", "daily", "* * *", "daily 01:30"),
+    ("weekly", r"weekly (?P<day>[a-z]+(?:[,-][a-z]+)*)", "* * {day}", "weekly mon 01:00"),
+    ("monthly", r"monthly (?P<day>\d{1,2}|last)", "{day} * *", "monthly 15 01:00"),
+    ("yearly", r"yearly (?P<month>\d\d)-(?P<day>\d\d)", "{day} {month} *", "yearly 12-24 01:00"))}
+RULE_HINT = ('such as "every 5m", "daily 01:30", "weekly mon 01:00", "monthly last 01:00", '
+             '"yearly 12-24 01:00" or five fields of cron as in "*/15 9-17 * * mon-fri"')
+
+
+class CronField:
+    """One field of a cron expression: its name, its bounds, and names for its values."""
+
+    TERM = re.compile(r"(?:\*|([a-z]+|\d{1,4})(?:-([a-z]+|\d{1,4}))?)(?:/(\d{1,4}))?", re.ASCII)
+
+    def __init__(self, name, low, high, names=()):
+        self.name = name
+        self.low = low
+        self.high = high
+        self.names = {text.lower(): low + place for place, name in enumerate(names)
+                      for text in (name, name[:3])}
+
+    def parse(self, text):
+        """The values that a list of terms stands for; Invalid names the term that is wrong."""
+        return {value for term in text.split(",") for value in self._term(term)}
+
+    def number(self, text):
+        """A number or a name within the bounds."""
+        value = self.names[text] if text in self.names else int(text) if text.isdigit() else -1
+        if not self.low <= value <= self.high:
+            raise self.error(text)
+        return value
+
+    def error(self, term, message=None):
+        """What is wrong with a term, and what would be right."""
+        names = " or %s to %s" % (list(self.names)[1], list(self.names)[-1]) if self.names else ""
+        return field_error("rule", 'cannot have "%s" as %s: %s' % (
+            shorten(term, 20), self.name,
+            message or "write %d to %d%s" % (self.low, self.high, names)))
+
+    def _term(self, term):
+        match = self.TERM.fullmatch(term)
+        if not match:
+            raise self.error(term)
+        first, last, step = match.groups()
+        low = self.number(first) if first else self.low
+        high = self.number(last) if last else low if first and not step else self.high
+        if low > high:
+            raise self.error(term, "a range cannot run backwards, write %d-%d,%d-%d" % (
+                low, self.high, self.low, high))
+        if step and not 1 <= int(step) <= self.high - self.low + 1:
+            raise self.error(term, "steps are 1 to %d" % (self.high - self.low + 1))
+        return range(low, high + 1, int(step or 1))
+
+
+class DateField(CronField):
+    """The day of the month, where L is the last day and LW the last from Monday to Friday."""
+
+    SPECIAL = {"l": LAST_DAY, "lw": LAST_WORKDAY}
+
+    def _term(self, term):
+        return [self.SPECIAL[term]] if term in self.SPECIAL else super()._term(term)
+
+
+class WeekdayField(CronField):
+    """The day of the week: pairs of 0 (Monday) to 6 and which of them in the month.
+
+    5L is the last Friday, 5#2 the second.
+    """
+
+    SPECIAL = re.compile(r"([a-z]{3,9}|\d)(?:l|#([1-5]))", re.ASCII)
+
+    def __init__(self):
+        super().__init__("weekday", 0, 7, WEEKDAYS[6:] + WEEKDAYS[:6])
+
+    def _term(self, term):
+        match = self.SPECIAL.fullmatch(term)
+        if match:
+            return [((self.number(match[1]) - 1) % 7, int(match[2] or LAST))]
+        return [((number - 1) % 7, EACH) for number in super()._term(term)]
+
+
+CRON_FIELDS = (CronField("second", 0, 59), CronField("minute", 0, 59), CronField("hour", 0, 23),
+               DateField("day of the month", 1, 31), CronField("month", 1, 12, MONTHS), WeekdayField())
+
+
+def _first_from(lists, given):
+    """The smallest choice of one value of each sorted list that is not below `given`, or None."""
+    if not lists:
+        return ()
+    values = lists[0]
+    place = bisect.bisect_left(values, given[0])
+    if place < len(values) and values[place] == given[0]:
+        rest = _first_from(lists[1:], given[1:])
+        if rest is not None:
+            return (values[place], *rest)
+        place += 1
+    return (values[place], *(rest[0] for rest in lists[1:])) if place < len(values) else None
+
+
+def _and(words):
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def _listing(values, name):
+    """Values in words, three or more in a row as a range: "Monday to Friday and Sunday"."""
+    words = []
+    for _, run in itertools.groupby(enumerate(sorted(values)), lambda pair: pair[1] - pair[0]):
+        run = [name(value) for _, value in run]
+        words += ["%s to %s" % (run[0], run[-1])] if len(run) > 2 else run
+    return _and(words)
+
+
+def _ordinal(number):
+    if number > 31:
+        return "last day" if number == LAST_DAY else "last working day"
+    ending = "th" if number in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return "%d%s" % (number, ending)
+
+
+class Rule:
+    """When something is due: `text` is the rule, `zone` the name of the time zone it is read in.
+
+    Moments are seconds since 1970, up to the year 9999.
+    """
+
+    def __init__(self, text, zone, tzinfo):
+        self.text = text
+        self.zone = zone
+        self.tzinfo = tzinfo
+
+    def next_after(self, at):
+        """The first moment later than `at`, or None."""
+        with contextlib.suppress(OverflowError):
+            found = self._next(max(at, FIRST_MOMENT))
+            if found is not None and found < YEAR_10000:
+                return float(found)
+        return None
+
+    def upcoming(self, at, count):
+        """The next `count` moments after `at`; fewer only if the years end."""
+        moments = []
+        while len(moments) < count and at is not None:
+            at = self.next_after(at)
+            moments += [at] if at is not None else []
+        return moments
+
+    def shortest_gap(self, at):
+        """The seconds between the two closest of the next hundred moments, or None."""
+        moments = self.upcoming(at, 100)
+        return min((later - one for one, later in zip(moments, moments[1:])), default=None)
+
+    def local(self, at):
+        """A moment as RFC 3339 with the offset of the rule's zone."""
+        there = self._aware(at)
+        minutes = round(there.utcoffset() / timedelta(minutes=1))       # once there were odd seconds
+        return there.astimezone(timezone(timedelta(minutes=minutes))).isoformat(timespec="seconds")
+
+    def clock_change(self, at):
+        """What the clocks do on the day of this moment ("... go forward at 02:00 ..."), or None."""
+        day = self._wall(at).replace(hour=0, minute=0, second=0)
+        if day.year == MAXYEAR:
+            return None
+        low = min(self._moments(day)) - 1
+        high = min(self._moments(day + timedelta(days=1))) - 1
+        forward = self._offset(high) - self._offset(low)
+        if not forward:
+            return None
+        change = self._change(low, high)
+        before, after = self._wall(change - 1) + SECOND, self._wall(change)
+        form = "%H:%M" if before.date() == after.date() else "%Y-%m-%d %H:%M"
+        return "the clocks go %s at %s to %s" % ("forward" if forward > timedelta(0) else "back",
+                                                 before.strftime(form), after.strftime(form))
+
+    def _aware(self, at):
+        return (EPOCH + timedelta(seconds=math.floor(at))).astimezone(self.tzinfo)
+
+    def _wall(self, at):
+        return self._aware(at).replace(tzinfo=None)
+
+    def _offset(self, at):
+        return self._aware(at).utcoffset()
+
+    def _moments(self, wall):
+        """When clocks show this: twice the same; if it is repeated first and second; if it is
+        skipped a larger number first."""
+        return [(wall.replace(tzinfo=self.tzinfo, fold=fold) - EPOCH) // SECOND for fold in (0, 1)]
+
+    def _change(self, low, high):
+        """The moment between the two at which the clocks change."""
+        offset = self._offset(high)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._offset(middle) == offset:
+                high = middle
+            else:
+                low = middle
+        return high
+
+
+class Interval(Rule):
+    """Every so many seconds, counted from a start."""
+
+    def __init__(self, text, zone, tzinfo, seconds, start):
+        super().__init__(text, zone, tzinfo)
+        self.seconds = seconds
+        self.start = start
+
+    def words(self):
+        """The rule in plain English."""
+        unit, size = next(pair for pair in (("hour", 3600), ("minute", 60), ("second", 1))
+                          if self.seconds % pair[1] == 0)
+        number = self.seconds // size
+        return "Every %s" % unit if number == 1 else "Every %d %ss" % (number, unit)
+
+    def _next(self, at):
+        turn = math.floor((at - self.start) / self.seconds)
+        moments = (self.start + (turn + more) * self.seconds for more in range(3))
+        return next(moment for moment in moments if moment > at)
+
+
+class Calendar(Rule):
+    """Times of day on days: what a cron expression says.
+
+    `fixed` rules run once for a time of day that the clocks skip (right after) or repeat (the
+    first time); the others follow the clocks.
+    """
+
+    def __init__(self, text, zone, tzinfo, fields):
+        super().__init__(text, zone, tzinfo)
+        self.fixed = len(fields) == 5 and not fields[0].startswith("*") and not fields[1].startswith("*")
+        self.both = fields[-3].startswith("*") or fields[-1].startswith("*")
+        fields = fields if len(fields) == 6 else ["0", *fields]
+        values = [field.parse(text) for field, text in zip(CRON_FIELDS, fields)]
+        *self.clock, self.months = [sorted(values[place]) for place in (2, 1, 0, 4)]
+        self.dates, self.weekdays = values[3], values[5]
+        self._known = {}
+
+    def matches_some_day(self):
+        """Whether any year has a day for this rule."""
+        return any(self._days(length, first) for month in self.months
+                   for length in MONTH_LENGTHS[month - 1] for first in range(7))
+
+    def _days(self, length, first):
+        """The days that match in a month of this length whose first is this weekday."""
+        if (length, first) not in self._known:
+            last = (first + length - 1) % 7
+            special = {LAST_DAY: length, LAST_WORKDAY: length - max(0, last - 4)}
+            dates = {special.get(day, day) for day in self.dates}
+            weekdays = set()
+            for weekday, which in self.weekdays:
+                days = range(1 + (weekday - first) % 7, length + 1, 7)
+                weekdays.update(days if which == EACH else days[-1:] if which == LAST
+                                else days[which - 1:which])
+            days = dates & weekdays if self.both else dates | weekdays
+            self._known[length, first] = sorted(day for day in days if day <= length)
+        return self._known[length, first]
+
+    def _next_day(self, day):
+        for year in range(day.year, MAXYEAR + 1):
+            leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
+            for month in self.months:
+                if (year, month) >= (day.year, day.month):
+                    first = date(year, month, 1)
+                    for number in self._days(MONTH_LENGTHS[month - 1][leap and month == 2],
+                                             first.weekday()):
+                        if first.replace(day=number) >= day:
+                            return first.replace(day=number)
+        raise OverflowError
+
+    def _next_wall(self, wall):
+        """The next time later than `wall` that matches, as clocks show it."""
+        wall += SECOND
+        day = self._next_day(wall.date())
+        clock = (0, 0, 0)
+        if day == wall.date():
+            clock = _first_from(self.clock, (wall.hour, wall.minute, wall.second))
+            if clock is None:
+                day = self._next_day(day + timedelta(days=1))
+        clock = _first_from(self.clock, clock or (0, 0, 0))
+        return datetime.combine(day, clock_time(*clock))
+
+    def _next(self, at):
+        wall = self._wall(at)
+        again = self._moments(wall)[1]
+        if again > at and not self.fixed:           # the clocks will show this time once more
+            change = self._change(math.floor(at), again)
+            found = self._moments(self._next_wall(wall))[0]
+            if found < change:
+                return found
+            wall = self._wall(change) - SECOND
+        while True:
+            wall = self._next_wall(wall)
+            first, second = self._moments(wall)
+            if first > second:
+                change = self._change(second, first)
+                if self.fixed:
+                    return change
+                wall = self._wall(change) - SECOND
+            elif first > at:
+                return first
+            elif not self.fixed:
+                return second
+
+    def words(self):
+        """The rule in plain English."""
+        hours, minutes, seconds = self.clock
+        days = self._days_in_words()
+        if len(hours) * len(minutes) * len(seconds) <= 4:
+            form = "%02d:%02d" if seconds == [0] else "%02d:%02d:%02d"
+            text = "%s at %s" % (days, _and([
+                form % clock[:form.count("%")] for clock in itertools.product(*self.clock)]))
+        else:
+            text = self._pace_in_words() + (", " + days if days != "every day" else "")
+        return "%s%s (%s)" % (text[0].upper(), text[1:], self.zone)
+
+    def _pace_in_words(self):
+        """Which seconds of which minutes of which hours."""
+        phrases = []
+        for values, unit, size in zip(self.clock[::-1], ("second", "minute", "hour"), (60, 60, 24)):
+            step = values[1] - values[0] if len(values) > 1 else size
+            even = step < size and values == list(range(0, size, step)) and size % step == 0
+            if even and phrases:
+                phrases.append("every %s %s" % (_ordinal(step), unit) if step > 1 else "every " + unit)
+            elif even:
+                phrases.append("every %d %ss" % (step, unit) if step > 1 else "every " + unit)
+            elif phrases or values != [0]:
+                phrases.append("%s%s%s %s" % ("the " if phrases else "at ", unit, "s"[:len(values) - 1],
+                                              _listing(values, str)))
+        while len(phrases) > 1 and phrases[0].startswith("every") and phrases[-1] in (
+                "every minute", "every hour"):
+            phrases.pop()
+        return " of ".join(phrases)
+
+    def _days_in_words(self):
+        all_dates = self.dates >= set(range(1, 32))
+        all_weekdays = self.weekdays >= {(weekday, EACH) for weekday in range(7)}
+        months = _listing(self.months, lambda month: MONTHS[month - 1])
+        months = "every month" if len(self.months) == 12 else months
+        inside = "" if months == "every month" else " in " + months
+        if all_dates and all_weekdays or not self.both and (all_dates or all_weekdays):
+            return "every day" + inside
+        dates = "on the %s of %s" % (_listing(self.dates, _ordinal), months)
+        each = {weekday for weekday, which in self.weekdays if which == EACH}
+        some = ["%s %s" % ("last" if which == LAST else _ordinal(which), WEEKDAYS[weekday])
+                for weekday, which in sorted(self.weekdays) if which != EACH]
+        weekdays = ["every %s%s" % (_listing(each, WEEKDAYS.__getitem__), inside)] if each else []
+        weekdays += ["on the %s of %s" % (_and(some), months)] if some else []
+        if all_weekdays:
+            return dates
+        if all_dates:
+            return _and(weekdays)
+        if self.both:
+            names = [WEEKDAYS[weekday] for weekday in sorted(each)] + ["the " + name for name in some]
+            return "%s if it is %s" % (dates, " or ".join(names))
+        return _and([dates, *weekdays])
+
+
+def _time_zone(name):
+    """The zone of this name; Invalid says what is wrong with it."""
+    if name == "UTC":
+        return timezone.utc
+    import zoneinfo
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_+/-]{1,64}", name, re.ASCII):
+        raise field_error("zone", "must be the name of a time zone, such as Europe/Oslo")
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        pass
+    known = zoneinfo.available_timezones()
+    if not known:
+        raise field_error("zone", "can only be UTC: this machine has no time zone data (the system's "
+                                  "package tzdata, or pip install tzdata, brings it)")
+    meant = sorted(one for one in known if ("/" + one).lower().endswith("/" + name.lower()))
+    raise field_error("zone", "%s is not known; %s" % (name, (
+        "did you mean %s?" % meant[0] if meant else "names are such as Europe/Oslo or UTC")))
+
+
+def _parse_interval(text, zone, tzinfo, start):
+    match = re.fullmatch(r"every (\d{1,9}) ?([a-z]*)", text.lower(), re.ASCII)
+    if not match or match[2] not in EVERY_UNITS:
+        raise field_error("rule", 'must be written as "every 90" (seconds), "every 5m" or "every 2 hours"')
+    seconds = int(match[1]) * EVERY_UNITS[match[2]]
+    if not 1 <= seconds <= EVERY_MAX_SECONDS:
+        raise field_error("rule", "must be every 1 second to every %d days" % (EVERY_MAX_SECONDS // 86400))
+    return Interval(text, zone, tzinfo, seconds, start)
+
+
+def _cron_fields(text):
+    """The fields of the cron expression that a rule stands for."""
+    text = text.lower()
+    word = text.split(" ")[0]
+    if word in WORDED_RULES:
+        pattern, cron, example = WORDED_RULES[word]
+        match = pattern.fullmatch(text)
+        if not match:
+            raise field_error("rule", 'must be written as "%s"' % example)
+        text = cron.format(**match.groupdict()).replace("last", "l")
+    elif word.startswith("@"):
+        if text not in CRON_WORDS:
+            raise field_error("rule", "must be one of %s" % " ".join(CRON_WORDS))
+        text = CRON_WORDS[text]
+    fields = text.split(" ")
+    if len(fields) not in (5, 6):
+        raise field_error("rule", "must be %s; cron has 5 fields (minute, hour, day of the month, "
+                                  "month, weekday), or 6 with the seconds first" % RULE_HINT)
+    return fields
+
+
+def parse_rule(text, zone="UTC", start=0.0):
+    """The Rule that a text stands for; Invalid says what is wrong. `every` counts from `start`."""
+    text = " ".join(text.split()) if isinstance(text, str) and len(text) <= RULE_MAX_CHARACTERS else ""
+    if not (text.isascii() and text.isprintable() and text):
+        raise field_error("rule", "must be a text of at most %d plain characters, %s"
+                          % (RULE_MAX_CHARACTERS, RULE_HINT))
+    tzinfo = _time_zone(zone)
+    if text.lower().startswith("every"):
+        return _parse_interval(text, zone, tzinfo, start)
+    rule = Calendar(text, zone, tzinfo, _cron_fields(text))
+    if not rule.matches_some_day():
+        raise field_error("rule", "never comes: none of its months has such a day")
+    return rule
+
+
+def preview(rule, at, count):
+    """The next `count` moments of a rule after `at`, for people: where clocks change a note says so."""
+    return [{"at": iso(moment), "local": rule.local(moment), "note": rule.clock_change(moment)}
+            for moment in rule.upcoming(at, count)]
 
 
 # Options ---------------------------------------------------------------------
@@ -5050,7 +5510,7 @@ def compose(status, headers, keep):
 
 
 # What requests import where they use it. A server that has run out of descriptors cannot any more.
-NEEDED_LATER = "gzip hashlib hmac random resource shutil subprocess traceback".split()
+NEEDED_LATER = "gzip hashlib hmac random resource shutil subprocess traceback zoneinfo".split()
 
 
 class Server:
@@ -5578,6 +6038,15 @@ def cmd_token(queue, options):
     return 0
 
 
+def cmd_schedule(queue, options):
+    """Print when a rule is due, in local time."""
+    rule = parse_rule(" ".join(options.rule), options.tz)
+    at = Clock.now() if options.start is None else parse_time(options.start, "--from")
+    moments = preview(rule, at, options.count)
+    show(options, moments, "\n".join(moment["local"] for moment in moments))
+    return 0
+
+
 def cmd_tick(queue, options):
     """Do the housekeeping once: bury dead workers, promote, start workers."""
     queue.tick.run()
@@ -5690,6 +6159,16 @@ COMMANDS = {
             (("--owner",), {"metavar": "USER"}),
         ],
     ),
+    "schedule": (
+        cmd_schedule,
+        [
+            (("action",), {"choices": ["preview"]}),
+            (("rule",), {"metavar": "RULE", "nargs": "+", "help": RULE_HINT.replace("%", "%%")}),
+            (("--tz",), {"metavar": "ZONE", "default": "UTC", "help": "such as Europe/Oslo (UTC)"}),
+            (("--from",), {"metavar": "TIME", "dest": "start", "help": "instead of now"}),
+            (("--count",), {"type": whole_number(1, 1000), "default": 10, "metavar": "N"}),
+        ],
+    ),
     "workers": (cmd_workers, []),
     "tick": (cmd_tick, []),
     "backup": (cmd_backup, [(("file",), {"metavar": "FILE"})]),
@@ -5743,7 +6222,8 @@ def main(arguments=None):
     try:
         if options.command == "check" and options.repair:
             say("journal mode: " + repair_journal(data_folder(options.data)))
-        queue = JobQueue(options.data)
+        previewing = options.command == "schedule" and options.action == "preview"
+        queue = None if previewing else JobQueue(options.data)
         return COMMANDS[options.command][0](queue, options)
     except JobQueueError as error:
         complain(error.detail)
