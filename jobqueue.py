@@ -127,6 +127,13 @@ COUNT_MAX = 10_001
 SEARCH_WINDOW_ROWS = 5_000
 SORT_ROWS = 5_000               # more of a status are looked through, not sorted
 SEARCH_SECONDS = 0.25
+LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
+LINES_MAX = 100_000
+PIECE_BYTES = 64 << 10          # read of it at once
+PORTION_ROWS = 500              # of a bulk action in one transaction, if that takes
+PORTION_SECONDS = 0.05          # no longer than this
+ACTION_SECONDS = 1.0            # of a bulk action in one request
+ACTION_IDS = 1000
 CACHE_SECONDS = 1.0
 
 RULE_MAX_CHARACTERS = 500
@@ -2181,9 +2188,18 @@ LIST_COLUMNS = ", ".join("task." + name for name in (
     "id queue function status reason priority run_at unique_key max_retries retries_left "
     "retry_delay retry_backoff timeout on_crash attempts crashes cancel_requested progress message "
     "error_type error_message worker_id schedule_id created_at started_at finished_at").split())
+CHANGING_COLUMNS = "id, owner_id, queue, function, priority, attempts, status, cancel_requested"
 LIST_ROW = ("SELECT %s, CASE WHEN length(arguments)<=4000 THEN arguments END AS arguments, "
             "user.name AS owner FROM task %%s CROSS JOIN user ON user.id=task.owner_id "
             "WHERE cancel_requested<2 AND " % LIST_COLUMNS)
+
+
+# What can be done to many tasks, and in which statuses.
+ACTIONS = {
+    "cancel": (PENDING, RUNNING, SCHEDULED, WAITING),
+    "retry": (FAILED, CANCELLED),
+    "delete": tuple(range(7)),
+}
 
 
 def plain(number):
@@ -2267,6 +2283,13 @@ class Filter:
         self.function = function
         self.queue = queue
         self.text = text                # part of function, arguments or message
+
+    def within(self, statuses):
+        """The same, but only tasks with one of these statuses."""
+        asked = self.statuses
+        return Filter(self.owner_id, [status for status in statuses
+                                      if asked is None or status in asked],
+                      self.function, self.queue, self.text)
 
     @property
     def searches(self):
@@ -2466,17 +2489,7 @@ class Tasks:
             if row["status"] in (SUCCEEDED, FAILED):
                 raise Conflict("Task %d has ended already (%s)."
                                % (task_id, STATUS_WORDS[row["status"]]))
-            if row["status"] == RUNNING:
-                if not row["cancel_requested"]:
-                    note(transaction, now, "cancel_requested", row)
-                transaction.run(
-                    "UPDATE task SET cancel_requested=1 WHERE id=? AND status=1", (task_id,)
-                )
-                return
-            transaction.run(
-                "UPDATE task SET status=4, reason=NULL, unique_key=NULL, finished_at=? "
-                "WHERE id=? AND status IN (0, 5, 6)", (now, task_id))
-            note(transaction, now, "cancelled", row)
+            self._cancel(transaction, [row], now)
 
     def retry(self, task_id, owner_id=None):
         """Make a failed or cancelled task pending again with all its retries; else Conflict."""
@@ -2485,6 +2498,101 @@ class Tasks:
             if row["status"] not in (FAILED, CANCELLED):
                 raise Conflict("Task %d is %s; only failed and cancelled tasks can be retried."
                                % (task_id, STATUS_WORDS[row["status"]]))
+            self._retry(transaction, [row], now)
+
+    def delete(self, task_id, owner_id=None):
+        """Remove a task and its logs; a running one is hidden and removed once it is dead."""
+        with self._database.transaction() as transaction:
+            row, now = self._changing(transaction, task_id, owner_id)
+            self._delete(transaction, [row], now)
+        self._remove_folders([row])
+
+    def count_for(self, action, wanted):
+        """How many of the wanted tasks an action of ACTIONS would change, and the newest id."""
+        wanted = wanted.within(ACTIONS[action])
+        top = self._database.value("SELECT max(id) FROM task") or 0
+        return sum(self._database.value(self._window("count(*)", wanted), values) for values in (
+            self._window_values(wanted, low, min(top, low + SEARCH_WINDOW_ROWS))
+            for low in range(0, top, SEARCH_WINDOW_ROWS))), top
+
+    def act(self, action, wanted, low, top):
+        """Do an action of ACTIONS to the wanted tasks with ids above `low` up to `top`.
+
+        Works for ACTION_SECONDS in short transactions, so that nobody waits; returns (how many
+        tasks were changed, the id up to which it is done).
+        """
+        wanted = wanted.within(ACTIONS[action])
+        deadline = self._clock.monotonic() + ACTION_SECONDS
+        done = 0
+        while low < top and self._clock.monotonic() <= deadline:
+            high = min(top, low + SEARCH_WINDOW_ROWS)
+            ids = [row[0] for row in self._database.all(
+                self._window("id", wanted) + " ORDER BY id LIMIT ?",
+                (*self._window_values(wanted, low, high), PORTION_ROWS))]
+            if ids:
+                changed, reached = self._act_on(action, ids, wanted.owner_id)
+                done += changed
+            low = reached if ids and (reached < ids[-1] or len(ids) == PORTION_ROWS) else high
+        return done, low
+
+    def act_on(self, action, ids, owner_id=None):
+        """Do an action of ACTIONS to those of these tasks to which it can be done; how many."""
+        ids, done = sorted(set(ids)), 0
+        while ids:
+            changed, reached = self._act_on(action, ids[:PORTION_ROWS], owner_id)
+            ids = [task_id for task_id in ids if task_id > reached]
+            done += changed
+        return done
+
+    def _act_on(self, action, ids, owner_id):
+        """One transaction of a bulk action: (tasks changed, last id that was looked at)."""
+        done, handled = [], 0
+        change = {"cancel": self._cancel, "retry": self._retry, "delete": self._delete}[action]
+        condition, values = Filter(owner_id, ACTIONS[action]).where()
+        with self._database.transaction() as transaction:
+            deadline = self._clock.monotonic() + PORTION_SECONDS
+            while handled < len(ids) and (not handled or self._clock.monotonic() <= deadline):
+                some = ids[handled:handled + 50]
+                rows = transaction.all(
+                    "SELECT %s FROM task NOT INDEXED WHERE id IN (%s) AND cancel_requested<2 AND %s "
+                    "ORDER BY id" % (CHANGING_COLUMNS, ", ".join("?" * len(some)), condition),
+                    (*some, *values))
+                change(transaction, rows, self._clock.now())
+                done += rows
+                handled += len(some)
+        if action == "delete":
+            self._remove_folders(done)
+        return len(done), ids[handled - 1]
+
+    @staticmethod
+    def _window(columns, wanted):
+        """The SELECT of the wanted tasks with ids in a window, see _window_values()."""
+        way = "NOT INDEXED" if wanted.owner_id is None else "INDEXED BY task_owner"
+        return ("SELECT %s FROM task %s WHERE id>? AND id<=? AND cancel_requested<2 AND %s"
+                % (columns, way, wanted.where()[0]))
+
+    @staticmethod
+    def _window_values(wanted, low, high):
+        return (low, high, *wanted.where()[1])
+
+    @staticmethod
+    def _cancel(transaction, rows, now):
+        """Cancel unfinished tasks at once, or ask their workers to."""
+        running = [row for row in rows if row["status"] == RUNNING]
+        others = [row for row in rows if row["status"] != RUNNING]
+        transaction.many("UPDATE task SET cancel_requested=1 WHERE id=? AND status=1",
+                         [(row["id"],) for row in running])
+        transaction.many(
+            "UPDATE task SET status=4, reason=NULL, unique_key=NULL, finished_at=? "
+            "WHERE id=? AND status IN (0, 5, 6)", [(now, row["id"]) for row in others])
+        note_all(transaction, [activity_row(now, "cancelled", row) for row in others] + [
+            activity_row(now, "cancel_requested", row) for row in running
+            if not row["cancel_requested"]])
+
+    @staticmethod
+    def _retry(transaction, rows, now):
+        """Make failed and cancelled tasks pending again, as if new."""
+        for row in rows:
             turn = next_turn(transaction, row["owner_id"], row["queue"], row["priority"])
             transaction.run(
                 "UPDATE task SET status=0, reason=NULL, turn=?, run_at=?, "
@@ -2493,23 +2601,24 @@ class Tasks:
                 "result=NULL, error_type=NULL, error_message=NULL, started_at=NULL, "
                 "finished_at=NULL "
                 "WHERE id=? AND status IN (3, 4)",
-                (turn, now, task_id),
+                (turn, now, row["id"]),
             )
-            note(transaction, now, "retried", row)
+        note_all(transaction, [activity_row(now, "retried", row) for row in rows])
 
-    def delete(self, task_id, owner_id=None):
-        """Remove a task and its logs; a running one is hidden and removed once it is dead."""
-        with self._database.transaction() as transaction:
-            row, now = self._changing(transaction, task_id, owner_id)
-            note(transaction, now, "deleted", row)
-            if row["status"] == RUNNING:
-                transaction.run(
-                    "UPDATE task SET cancel_requested=2 WHERE id=? AND status=1", (task_id,)
-                )
-                return
-            transaction.run("DELETE FROM task WHERE id=? AND status<>1", (task_id,))
-            Logs.remove(transaction, task_id)
-        remove_task_folder(self._database.folder, task_id)
+    @staticmethod
+    def _delete(transaction, rows, now):
+        """Remove tasks and their logs; hide running ones until their workers have ended them."""
+        others = [(row["id"],) for row in rows if row["status"] != RUNNING]
+        transaction.many("UPDATE task SET cancel_requested=2 WHERE id=? AND status=1",
+                         [(row["id"],) for row in rows if row["status"] == RUNNING])
+        transaction.many("DELETE FROM task WHERE id=? AND status<>1", others)
+        transaction.many("DELETE FROM log WHERE task_id=?", others)
+        note_all(transaction, [activity_row(now, "deleted", row) for row in rows])
+
+    def _remove_folders(self, rows):
+        for row in rows:
+            if row["status"] != RUNNING:
+                remove_task_folder(self._database.folder, row["id"])
 
     def _changing(self, transaction, task_id, owner_id):
         row = transaction.one(TASK_ROW + "task.id=?", (task_id,))
@@ -4058,9 +4167,9 @@ class JobQueue:
 
     def enqueue_many(self, function, many, owner=None, **options):
         """Add a task for each of `many` argument objects, all or none; returns their ids."""
-        requests = [{"function": function, "arguments": arguments, **options} for arguments in many]
+        requests = ({"function": function, "arguments": arguments, **options} for arguments in many)
         if current_task():
-            return current_task().enqueue(requests)
+            return current_task().enqueue(list(requests))
         row = self.accounts.find(owner) if owner else self.accounts.default_owner()
         return self.add(requests, row["id"])
 
@@ -4075,17 +4184,25 @@ class JobQueue:
     def add(self, requests, owner_id, person=None):
         """Add tasks for `requests` (as in POST /api/tasks), all or none; returns their ids."""
         self.catalogue.refresh()
-        orders = self.check_requests(requests, person)
+        return self.add_orders(self.check_requests(requests, person), owner_id)
+
+    def add_orders(self, orders, owner_id):
+        """Add what check_requests() gave, all or none, and start workers; returns the ids."""
         with self.database.transaction() as transaction:
             ids = self.tasks.add(transaction, owner_id, orders, self.database.clock.now())
         self.start_workers()
         return ids
 
     def check_requests(self, requests, person=None):
-        """The Orders for `requests`; Invalid names every wrong field, with its index if many."""
-        orders, errors, frame = [], [], Frame(None, None, None, None)
+        """The Orders for `requests`; Invalid names every wrong field, with its index if many.
+
+        Where a request could not be read stands the Invalid that says so.
+        """
+        orders, errors, frame, index = [], [], Frame(None, None, None, None), 0
         for index, request in enumerate(requests):
             try:
+                if isinstance(request, Invalid):
+                    raise request
                 frame = self._frame(request, person, frame)
                 orders.append(frame.order(request.get("arguments", {})))
             except Invalid as error:
@@ -4093,7 +4210,7 @@ class JobQueue:
                 if len(errors) > ERRORS_MAX:
                     break
         if errors:
-            if len(requests) == 1:
+            if index == 0:
                 errors = [{"field": one["field"], "message": one["message"]} for one in errors]
             raise Invalid("Nothing was added: %s" % _join_errors(errors[:5]), errors)
         return orders
@@ -4626,6 +4743,7 @@ SECURITY_HEADERS = [
     ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
 ]
+JSON_TYPE, LINES_TYPE = "application/json", "application/x-ndjson"
 STATIC_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
                 ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
                 ".json": "application/json", ".png": "image/png", ".ico": "image/x-icon"}
@@ -4717,7 +4835,7 @@ class Request:
 
     def json(self):
         """The body as JSON."""
-        if self.content_type != "application/json":
+        if self.content_type != JSON_TYPE:
             raise UnsupportedType("Send the body as application/json.")
         try:
             return load_json(self._body().decode("utf-8"))
@@ -4762,18 +4880,47 @@ class Request:
         if not right:
             raise Denied("This request does not come from this site's own page.")
 
+    def lines(self):
+        """The objects of a body with one JSON object a line; for each bad line an Invalid."""
+        for count, line in enumerate(filter(bytes.strip, self._body_lines())):
+            if count == LINES_MAX:
+                raise TooLarge("More than %d tasks cannot be added at once." % LINES_MAX)
+            try:
+                yield load_json(line.decode("utf-8"))
+            except UnicodeDecodeError:
+                yield Invalid("", _wrong("", "is not UTF-8"))
+            except Malformed as error:
+                yield Invalid("", _wrong("", error.detail))
+
+    def _body_lines(self):
+        """The lines of the body, read in pieces."""
+        rest = b""
+        for piece in self._pieces(LINES_MAX_BYTES):
+            *whole, rest = (rest + piece).split(b"\n")
+            if any(len(line) > BODY_MAX_BYTES for line in (*whole, rest)):
+                raise TooLarge("A line is longer than %d bytes." % BODY_MAX_BYTES)
+            yield from whole
+        yield rest
+
     def _body(self):
+        return b"".join(self._pieces(BODY_MAX_BYTES))
+
+    def _pieces(self, limit):
+        """The body in pieces of PIECE_BYTES or less; TooLarge if it has more than `limit` bytes."""
         if self.header("Content-Encoding") not in (None, "identity"):
             raise UnsupportedType("Send the body without compression.")
         length = self._environ.get("CONTENT_LENGTH") or "0"
         if not re.fullmatch("[0-9]{1,12}", length, re.ASCII):
             raise Malformed("Content-Length must be a number.")
-        if int(length) > BODY_MAX_BYTES:
-            raise TooLarge("The body is larger than %d bytes." % BODY_MAX_BYTES)
-        body = self._environ["wsgi.input"].read(int(length))
-        if len(body) != int(length):
-            raise Malformed("The body is shorter than its Content-Length.")
-        return body
+        if int(length) > limit:
+            raise TooLarge("The body is larger than %d bytes." % limit)
+        left = int(length)
+        while left:
+            piece = self._environ["wsgi.input"].read(min(left, PIECE_BYTES))
+            if not piece:
+                raise Malformed("The body is shorter than its Content-Length.")
+            left -= len(piece)
+            yield piece
 
 
 def static_answer(status, body, kind, headers):
@@ -4902,10 +5049,14 @@ def get_functions(app, request):
                         "read_at": iso(state["read_at"])})
 
 
-def _owner_for(app, request, given):
+def _owners_named(request, given):
+    """The owners that these requests name, who asks where they name none."""
+    return {one.get("owner") or request.person.name for one in given
+            if isinstance(one.get("owner"), (str, type(None)))}
+
+
+def _owner_for(app, request, names):
     """Whose tasks these become: the caller's, or for an admin the one owner they name."""
-    names = {one.get("owner") or request.person.name for one in given
-             if isinstance(one.get("owner"), (str, type(None)))}
     if names <= {request.person.name}:
         return request.person.id
     if not request.person.is_admin:
@@ -4918,25 +5069,46 @@ def _owner_for(app, request, given):
         raise field_error("owner", "is no user") from None
 
 
+def _post_lines(app, request):
+    """Add a task for each line of the body."""
+    names = set()
+
+    def noticed(lines):
+        for line in lines:
+            if isinstance(line, dict):
+                names.update(_owners_named(request, [line]))
+            yield line
+
+    app.queue.catalogue.refresh()
+    orders = app.queue.check_requests(noticed(request.lines()), request.person)
+    if not orders:
+        raise Malformed("There is no task in the body.")
+    ids = app.queue.add_orders(orders, _owner_for(app, request, names))
+    return json_answer({"ids": ids, "created": len(ids)}, 201)
+
+
 def post_tasks(app, request):
-    """Add one task or an array of them."""
+    """Add one task, an array of them, or one for each line."""
+    if request.content_type == LINES_TYPE:
+        return _post_lines(app, request)
     given = request.json()
     if isinstance(given, list):
         if not given:
             raise Malformed("The list of tasks is empty.")
         if not all(isinstance(one, dict) for one in given):
             raise Malformed("Every task must be a JSON object.")
-        ids = app.queue.add(given, _owner_for(app, request, given), request.person)
+        ids = app.queue.add(given, _owner_for(app, request, _owners_named(request, given)),
+                            request.person)
         return json_answer({"ids": ids, "created": len(ids)}, 201)
     if not isinstance(given, dict):
         raise Malformed("The body must be a task or a list of tasks.")
-    task_id = app.queue.add([given], _owner_for(app, request, [given]), request.person)[0]
+    owner_id = _owner_for(app, request, _owners_named(request, [given]))
+    task_id = app.queue.add([given], owner_id, request.person)[0]
     return json_answer(app.queue.get_json(task_id), 201,
                        [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
 
 
-def _wanted_owner(app, request):
-    name = request.query.get("owner")
+def _wanted_owner(app, request, name):
     if not name:
         return request.person.scope
     if not request.person.is_admin and name != request.person.name:
@@ -4957,15 +5129,20 @@ def _wanted_statuses(text):
     return sorted({STATUS_WORDS.index(word) for word in words})
 
 
+def _wanted(app, request, given):
+    """The Filter that a query or the object of an action describes."""
+    return Filter(
+        _wanted_owner(app, request, given.get("owner")),
+        _wanted_statuses(given.get("status")),
+        given.get("function") or None,
+        given.get("queue") or None,
+        given.get("q") or None,
+    )
+
+
 def _list_tasks(app, request):
     query = request.query
-    wanted = Filter(
-        _wanted_owner(app, request),
-        _wanted_statuses(query.get("status")),
-        query.get("function") or None,
-        query.get("queue") or None,
-        query.get("q") or None,
-    )
+    wanted = _wanted(app, request, query)
     limit = request.number("limit", PAGE_ROWS, 1, PAGE_ROWS_MAX)
     rows, before = app.queue.tasks.find(
         wanted, limit, request.number("cursor", None, 0, INTEGER_MAX)
@@ -5007,6 +5184,72 @@ def retry_task(app, request, task_id):
     app.queue.tasks.retry(int(task_id), request.person.scope)
     app.queue.start_workers()
     return get_task(app, request, task_id)
+
+
+_TEXT_OR_NULL = {"type": ["string", "null"]}
+ACTION_SCHEMA = {
+    "type": "object", "additionalProperties": False, "required": ["action"],
+    "properties": {
+        "action": {"enum": list(ACTIONS)},
+        "ids": {"type": "array", "items": _number(1, INTEGER_MAX, "integer")},
+        "filter": {"type": "object", "additionalProperties": False, "properties": dict.fromkeys(
+            ("status", "function", "queue", "q", "owner"), _TEXT_OR_NULL)},
+        "expected_count": {"type": ["integer", "null"]},
+        "continue": {"type": ["string", "null"],
+                     "pattern": "[0-9]{1,15}-[0-9]{1,15}-[0-9]{1,15}",
+                     "patternMessage": "must be what the answer before said"}}}
+
+
+def _check_action(given):
+    errors = check_value(ACTION_SCHEMA, given, "")
+    if not errors and ("ids" in given) == ("filter" in given):
+        errors = _wrong("filter", "or ids must be given, and not both")
+    if not errors and len(given.get("ids", ())) > ACTION_IDS:
+        errors = _wrong("ids", "are more than %d" % ACTION_IDS)
+    if errors:
+        raise Invalid("Nothing was changed: %s" % _join_errors(errors[:5]), errors[:ERRORS_MAX])
+
+
+def post_actions(app, request):
+    """Cancel, retry or delete many tasks: the named ones, or all that match a filter."""
+    given = request.object(tuple(ACTION_SCHEMA["properties"]))
+    _check_action(given)
+    action, tasks = given["action"], app.queue.tasks
+    remaining, going_on = 0, None
+    if "ids" in given:
+        done = tasks.act_on(action, given["ids"], request.person.scope)
+    else:
+        done, remaining, going_on = _act_on_filter(app, request, given)
+    if action == "retry" and done:
+        app.queue.start_workers()
+    return json_answer({"action": action, "done": done, "remaining": remaining,
+                        "continue": going_on})
+
+
+def _act_on_filter(app, request, given):
+    """(changed, not yet looked at, how to go on or None); only what was there at first is changed."""
+    action, tasks = given["action"], app.queue.tasks
+    wanted = _wanted(app, request, given["filter"])
+    if given.get("continue"):
+        low, top, remaining = map(int, given["continue"].split("-"))
+    else:
+        remaining, low, top = _confirm(given, *tasks.count_for(action, wanted))
+    done, low = tasks.act(action, wanted, low, top)
+    if low >= top:
+        return done, 0, None
+    remaining = max(0, remaining - done)
+    return done, remaining, "%d-%d-%d" % (low, top, remaining)
+
+
+def _confirm(given, count, top):
+    """Conflict unless whoever asks knows how many tasks it is about."""
+    if given.get("expected_count") == count:
+        return count, 0, top
+    words = "must be %d: so many tasks match and can be changed now" % count
+    error = Conflict("Nothing was changed: %d tasks match and can be changed now. Please confirm "
+                     "that number." % count, _wrong("expected_count", words))
+    error.extra = {"count": count}
+    raise error
 
 
 def get_log(app, request, task_id):
@@ -5172,6 +5415,7 @@ ROUTES = [
     ("GET", "/api/functions", get_functions, USER),
     ("GET", "/api/tasks", get_tasks, USER),
     ("POST", "/api/tasks", post_tasks, USER),
+    ("POST", "/api/tasks/actions", post_actions, USER),
     ("GET", "/api/tasks/" + ID, get_task, USER),
     ("DELETE", "/api/tasks/" + ID, delete_task, USER),
     ("POST", "/api/tasks/" + ID + "/cancel", cancel_task, USER),
@@ -5303,7 +5547,7 @@ class Application:
         person = self.queue.accounts.person_of_session(cookie)
         if person and request.method not in ("GET", "HEAD"):
             request.check_origin(strict=True)
-            if request.content_type != "application/json":
+            if request.content_type not in (JSON_TYPE, LINES_TYPE):
                 raise UnsupportedType("Send requests as application/json.")
         return person
 

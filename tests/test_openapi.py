@@ -7,7 +7,8 @@ import jobqueue
 from tests.support import ROOT
 from tests.web import WebTestCase, openapi
 
-SAMPLES = {"NewTask": {"function": "add", "arguments": {"a": 1}}, "NewSettings": {"linger": 20},
+SAMPLES = {"NewTask": {"function": "add", "arguments": {"a": 1}}, "Action": {"action": "cancel", "ids": [1]},
+           "NewSettings": {"linger": 20},
            "NewUser": {"name": "zoe", "password": "another horse"}, "NewToken": {"name": "laptop"},
            "UserChange": {"role": "admin"}, "Login": {"name": "bob", "password": "correct horse"},
            "Setup": {"code": "x", "name": "zoe", "password": "another horse"}}

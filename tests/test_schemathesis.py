@@ -37,8 +37,8 @@ KEEPERS = (
     "CREATE TRIGGER keep_role BEFORE UPDATE OF role, disabled ON user WHEN OLD.id<3",
 )
 # 422 is right where the document cannot say what is wrong: common passwords, times that exclude
-# each other, priorities and owners that only admins may choose. To a method that the server has
-# nowhere its gate answers 501.
+# each other, priorities and owners that only admins may choose, ids beside a filter. To a method
+# that the server has nowhere its gate answers 501.
 CONFIGURATION = """
 generation.allow-x00 = false
 warnings = { fail-on = %s }
@@ -54,7 +54,7 @@ include-name = "GET /static/{name}"
 parameters = { "path.name" = { dictionary = "files", probability = 0.5 } }
 
 [[operations]]
-include-name = ["POST /api/tasks", "POST /api/users", "PATCH /api/users/{name}"]
+include-name = ["POST /api/tasks", "POST /api/tasks/actions", "POST /api/users", "PATCH /api/users/{name}"]
 checks.positive_data_acceptance.expected-statuses = ["2xx", "403", "404", "409", "422"]
 """
 OPTIONS = ["--checks", "all", "--max-examples", "20", "--generation-deterministic", "--no-color"]
