@@ -2,10 +2,12 @@
 /** What forms share: fields with errors beside them, secrets, questions in place, copying. */
 import { ApiError } from './api.js';
 import { find, h, say } from './dom.js';
+import { patchTime, stateBadge, timeWords } from './format.js';
 import { act } from './live.js';
 import { isAdmin, store } from './store.js';
 
 /** @import {Child} from './dom.js' */
+/** @import {Row, TaskLink} from './types.js' */
 let ids = 0;
 
 /**
@@ -188,6 +190,104 @@ export function askingButton(label, question, work) {
 }
 
 /**
+ * A button that opens a small form in the place of the actions it stands among.
+ * @param {HTMLElement} actions
+ * @param {string} label
+ * @param {string} keep what leaving it is called
+ * @param {(back: () => void) => HTMLFormElement} build
+ */
+export function openingButton(actions, label, keep, build) {
+  const open = h('button', { type: 'button', class: 'button', onclick: () => {
+    const back = () => {
+      form.replaceWith(actions);
+      open.focus();
+    };
+    const form = build(back);
+    form.lastElementChild?.append(
+      h('button', { type: 'button', class: 'button', onclick: back }, keep));
+    actions.replaceWith(form);
+    find('input', form).focus();
+  } }, label);
+  return open;
+}
+
+/**
+ * Pauses, and asks why; or resumes.
+ * @param {HTMLElement} actions
+ * @param {{paused: boolean}} what
+ * @param {(body: Record<string, unknown>) => Promise<unknown>} change
+ */
+export function pauseButton(actions, { paused }, change) {
+  if (paused) {
+    const resume = h('button', { type: 'button', class: 'button',
+      onclick: () => act(resume, () => change({ paused: false })) }, 'Resume');
+    return resume;
+  }
+  return openingButton(actions, 'Pause', 'Keep going', (back) => sendingForm('Pause',
+    async (sent) => {
+      const { why } = valuesOf(sent);
+      await change({ paused: true, ...(why.trim() && { paused_why: why.trim() }) });
+      back();
+    }, field('Why', h('input', { name: 'why', autocomplete: 'off' }),
+      { optional: true, help: 'Shown to everyone.' })));
+}
+
+/**
+ * Who paused it, when and why, in words.
+ * @param {{paused_by: string|null, paused_at: string|null, paused_why: string|null}} what
+ */
+export function pauseWords({ paused_by: who, paused_at: at, paused_why: why }) {
+  const words = ['paused', who && `by ${who}`, at && timeWords(new Date(at))];
+  return words.filter(Boolean).join(' ') + (why ? `: ${why}` : '');
+}
+
+/** A link to a task: its state, as a badge. @param {TaskLink} task */
+export const taskLink = (task) => h('a', { class: 'task', href: `#/tasks/${task.id}`,
+  'aria-label': `Task ${task.id}, ${task.status}` }, stateBadge(/** @type {Row} */ (task)));
+
+/** @type {WeakMap<Element, string>} what each row was built from */
+const built = new WeakMap();
+
+/**
+ * Brings rows up to date. Only those whose data changed are built anew, none that asks something.
+ * @template {{}} T
+ * @param {HTMLElement} body
+ * @param {T[]} items
+ * @param {(item: T) => string|number} keyOf
+ * @param {(item: T) => HTMLElement} build
+ */
+export function patchRows(body, items, keyOf, build) {
+  const rows = /** @type {HTMLElement[]} */ ([...body.children]);
+  const old = new Map(rows.map((row) => [row.dataset.key, row]));
+  let place = body.firstElementChild;
+  for (const item of items) {
+    const key = String(keyOf(item));
+    const text = JSON.stringify(item);
+    const before = old.get(key);
+    let row = before;
+    if (!row || (built.get(row) !== text && !row.querySelector('.question, form'))) {
+      row = build(item);
+      row.dataset.key = key;
+      built.set(row, text);
+      if (before) replaceRow(before, row);
+    }
+    if (place === before && before) place = row;
+    if (place === row) place = row.nextElementSibling;
+    else body.insertBefore(row, place);
+  }
+  for (; place; place = body.children[items.length]) place.remove();
+  for (const time of body.querySelectorAll('time')) patchTime(time, time.getAttribute('datetime'));
+}
+
+/** The focus stays on the same of its links and buttons. @param {Element} before @param {Element} row */
+function replaceRow(before, row) {
+  const place = [...before.querySelectorAll('a, button')]
+    .indexOf(/** @type {Element} */ (document.activeElement));
+  before.replaceWith(row);
+  if (place >= 0) /** @type {HTMLElement} */ ([...row.querySelectorAll('a, button')][place])?.focus();
+}
+
+/**
  * Text to take along. Where the browser allows no copying it is selected instead.
  * @param {string} text
  * @param {string} label
@@ -206,7 +306,7 @@ export function copyBox(text, label) {
   return h('div', { class: 'copy' }, code, button);
 }
 
-/** A cell; its label is shown where columns have no room. @param {string} label */
+/** A cell; its label is shown where columns have no room. @param {string|null} label */
 export const cell = (label, /** @type {Child[]} */ ...children) => (
   h('td', { 'data-label': label }, ...children));
 

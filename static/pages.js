@@ -3,7 +3,7 @@
 import { get, poll, request } from './api.js';
 import { find, h, icon, render, say, setText, table } from './dom.js';
 import {
-  askingButton, cell, check, copyBox, field, secretField, sendingForm, valuesOf,
+  askingButton, cell, check, copyBox, field, openingButton, secretField, sendingForm, valuesOf,
 } from './forms.js';
 import { timeElement } from './format.js';
 import { act, keysAreOn, switchKeys } from './live.js';
@@ -231,28 +231,19 @@ function changeButton(row, user, label, change) {
 }
 
 /**
- * Opens a small form for a new password in the place of the actions.
+ * Opens a small form for a new password.
  * @param {HTMLElement} actions
  * @param {User} user
  */
 function passwordButton(actions, user) {
-  const open = h('button', { class: 'button', 'aria-label': `New password: ${user.name}`,
-    onclick: () => {
-      const back = () => {
-        form.replaceWith(actions);
-        open.focus();
-      };
-      const form = sendingForm('Set password', async (sent) => {
-        await request('PATCH', path(user), valuesOf(sent));
-        say(`${user.name} has a new password.`, true);
-        back();
-      }, secretField(`New password for ${user.name}`, 'password', 'new-password'));
-      form.lastElementChild?.append(h('button', { type: 'button', class: 'button',
-        onclick: back }, 'Keep the old one'));
-      actions.replaceWith(form);
-      find('input', form).focus();
-    } }, 'New password');
-  return open;
+  const button = openingButton(actions, 'New password', 'Keep the old one', (back) => (
+    sendingForm('Set password', async (sent) => {
+      await request('PATCH', path(user), valuesOf(sent));
+      say(`${user.name} has a new password.`, true);
+      back();
+    }, secretField(`New password for ${user.name}`, 'password', 'new-password'))));
+  button.ariaLabel = `New password: ${user.name}`;
+  return button;
 }
 
 /** The workers, kept live. @param {AbortSignal} signal */

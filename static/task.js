@@ -266,7 +266,7 @@ function resultElement(result) {
  * @param {Record<string, unknown>} values
  * @param {Schema|undefined} schema
  */
-function argumentsElement(values, schema) {
+export function argumentsElement(values, schema) {
   const shown = Object.entries(values).map(([name, value]) => {
     const secret = schema?.properties?.[name]?.format === 'password';
     return /** @type {[string, unknown]} */ ([name, secret ? '••••••' : value]);

@@ -42,6 +42,25 @@
  * @typedef {{id: number, name: string, created_at: string, last_used_at: string|null,
  *   token?: string}} Token
  *
+ * @typedef {{id: number, status: Row['status']}} TaskLink
+ * @typedef {{at: string, local: string, note: string|null}} Slot
+ * @typedef {{rule: string, zone: string, words: string, times: Slot[]}} Preview
+ * @typedef {{
+ *   id: number, owner: string, name: string, source: 'person'|'code'|'folder', function: string,
+ *   arguments: Record<string, unknown>, summary: string, options: Record<string, unknown>,
+ *   rule: string, zone: string, words: string, catch_up: string, overlap: string,
+ *   paused: boolean, paused_by: string|null, paused_at: string|null, paused_why: string|null,
+ *   problem: string|null, next_at: string|null, last_at: string|null, last_task: TaskLink|null,
+ *   created_at: string, history?: Fired[]}} Schedule
+ * @typedef {{at: string, task: TaskLink|null, message: string|null}} Fired
+ * @typedef {{
+ *   name: string, paused: boolean, paused_by: string|null, paused_at: string|null,
+ *   paused_why: string|null, max_running: number|null,
+ *   rate: {count: number, seconds: number}|null, machines: string[]|null, external: boolean,
+ *   pending: number, running: number, scheduled: number, waiting: number,
+ *   blocked: 'paused'|'max_running'|'rate'|'machines'|'external'|null,
+ *   next_at: string|null}} Queue
+ *
  * @typedef {{session: Session|null, service: Service|null, catalogue: Catalogue|null,
  *   connection: string, setup: boolean}} State what the store knows
  * @typedef {{page: string, id: string, params: URLSearchParams}} Route

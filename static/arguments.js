@@ -1,0 +1,292 @@
+// @ts-check
+/** The form that a function's JSON Schema describes, and the arguments that were filled in. */
+import { get } from './api.js';
+import { h } from './dom.js';
+import { check, field, refusal, showButton } from './forms.js';
+import { isAdmin, store } from './store.js';
+
+/** @import {Schema, TaskFunction} from './types.js' */
+/** @typedef {{name: string, schema: Schema, required: boolean}} Property */
+
+export const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
+/** @type {[string, string][]} */
+export const UNITS = [['1', 'seconds'], ['60', 'minutes'], ['3600', 'hours'], ['86400', 'days']];
+export const zoneHelp = `Your time zone: ${ZONE || 'local time'}.`;
+const SCALARS = ['string', 'integer', 'number'];
+/** @type {Record<string, string>} */
+const INPUTS = {
+  date: 'date', time: 'time', password: 'password', 'date-time': 'datetime-local',
+};
+/** @type {Record<string, string>} */
+const STEPS = { integer: '1', number: 'any', time: '1', 'datetime-local': '1' };
+
+/**
+ * The functions that one may add, as they are now.
+ * @param {AbortSignal} signal
+ * @returns {Promise<TaskFunction[]>}
+ */
+export async function readFunctions(signal) {
+  const catalogue = await get('api/functions', signal);
+  store.set('catalogue', catalogue);
+  return catalogue.functions.filter((/** @type {TaskFunction} */ { who }) => (
+    who === 'user' || (who === 'admin' && isAdmin())));
+}
+
+/**
+ * The functions, each with the first line of its documentation.
+ * @param {TaskFunction[]} functions
+ * @param {(name: string) => string} address
+ */
+export function functionChoices(functions, address) {
+  const items = functions.map(({ name, title }) => h('li', {},
+    h('a', { href: address(encodeURIComponent(name)) }, h('b', {}, name),
+      title !== name && h('span', { class: 'help' }, title))));
+  return h('ul', { class: 'choices' }, ...items);
+}
+
+/** What stands above the form of a function. @param {TaskFunction} chosen */
+export const introduction = ({ name, title, description }) => [
+  title !== name && h('p', { class: 'lead' }, title),
+  description && h('p', { class: 'help text' }, description),
+];
+
+/**
+ * A field for each parameter.
+ * @param {Schema} schema
+ * @param {Record<string, unknown>} values
+ */
+export function argumentFields(schema, values) {
+  const properties = propertiesOf(schema);
+  return properties.length ? properties.map((property) => fieldFor(property, values))
+    : [h('p', { class: 'help' }, 'It takes no values.')];
+}
+
+/** A field for a number. @param {Record<string, unknown>} attributes */
+export const number = (attributes) => h('input', { type: 'number', step: 1, ...attributes });
+
+/**
+ * Something to choose from.
+ * @param {Record<string, unknown>} attributes
+ * @param {[string, string][]} options values and words
+ * @param {string} [chosen]
+ */
+export const choice = (attributes, options, chosen) => h('select', attributes,
+  ...options.map(([value, words]) => h('option', { value, selected: value === chosen }, words)));
+
+/**
+ * Fields for what else can be said; empty ones mean what the function says.
+ * @param {TaskFunction} chosen
+ * @param {Record<string, unknown>} values those of an earlier task or a schedule
+ */
+export function optionFields({ options }, values) {
+  /** @param {keyof TaskFunction['options']} name */
+  const usual = (name) => ({ name, placeholder: options[name],
+    value: values[name] !== options[name] && values[name] });
+  const most = isAdmin() ? 100 : 0;
+  return [
+    field('Priority', number({ ...usual('priority'), min: -100, max: most }),
+      { help: `From -100 to ${most}; larger goes first.` }),
+    field('Queue', h('input', { ...usual('queue'), spellcheck: 'false' })),
+    field('Retries', number({ ...usual('max_retries'), min: 0 }),
+      { help: 'How often it is tried again after an error.' }),
+    field('Time limit', number({ ...usual('timeout'), min: 1 }), { help: 'In seconds.' }),
+  ];
+}
+
+/** The options that were filled in. @param {Record<string, string>} values */
+export function optionsFrom(values) {
+  /** @type {Record<string, unknown>} */
+  const options = {};
+  for (const name of ['priority', 'max_retries', 'timeout']) {
+    if (values[name]) options[name] = Number(values[name]);
+  }
+  if (values.queue.trim()) options.queue = values.queue.trim();
+  return options;
+}
+
+/**
+ * The properties of a function's schema, in the order of its signature.
+ * @param {Schema} schema
+ * @returns {Property[]}
+ */
+export function propertiesOf({ properties = {}, required = [] }) {
+  return Object.entries(properties).map(([name, schema]) => (
+    { name, schema, required: required.includes(name) && !isNullable(schema) }));
+}
+
+/** Whether leaving it empty means None. @param {Schema} schema */
+function isNullable({ type, enum: values }) {
+  return Boolean((Array.isArray(type) && type.includes('null')) || values?.includes(null));
+}
+
+/** The type without null. @param {Schema} schema */
+const typeOf = ({ type }) => (Array.isArray(type) ? type.find((one) => one !== 'null') : type);
+
+/** How a property is asked for. @param {Schema} schema */
+function kindOf(schema) {
+  const type = typeOf(schema);
+  if (schema.enum || (type === 'boolean' && isNullable(schema))) return 'choice';
+  if (type === 'boolean') return 'check';
+  if (type === 'object') return 'json';
+  if (type === 'array') return isListOfScalars(schema) ? 'lines' : 'json';
+  return String(schema.default ?? '').includes('\n') ? 'text' : 'input';
+}
+
+/** Whether one value per line can say it. @param {Schema} schema */
+function isListOfScalars({ items }) {
+  const type = items && typeOf(items);
+  return !items?.enum && (!type || SCALARS.includes(type));
+}
+
+/**
+ * One field of the form, with the value of an earlier task or the default filled in.
+ * @param {Property} property
+ * @param {Record<string, unknown>} values
+ */
+function fieldFor({ name, schema, required }, values) {
+  const value = name in values ? values[name] : schema.default;
+  const kind = kindOf(schema);
+  const options = { name: `arguments.${name}`, required };
+  const help = helpFor(schema, kind);
+  if (kind === 'check') {
+    const input = h('input', { ...options, required: false, type: 'checkbox', checked: value });
+    return check(labelFor(name), input, help);
+  }
+  const control = CONTROLS[kind](schema, value, options);
+  const password = schema.format === 'password';
+  const after = password && showButton(/** @type {HTMLInputElement} */ (control), labelFor(name));
+  return field(labelFor(name), control, { help, optional: !required, after });
+}
+
+/** A parameter's name as words. @param {string} name */
+const labelFor = (name) => name.replace(/_/g, ' ').replace(/^./, (first) => first.toUpperCase());
+
+/** What stands below a field. @param {Schema} schema @param {string} kind */
+function helpFor(schema, kind) {
+  const range = [schema.minimum, schema.maximum];
+  return [
+    schema.description,
+    kind === 'lines' && 'One value per line.',
+    kind === 'json' && 'As JSON.',
+    schema.format === 'date-time' && zoneHelp,
+    range[0] != null && range[1] != null && `From ${range[0]} to ${range[1]}.`,
+  ].filter(Boolean).join(' ');
+}
+
+/** @type {Record<string, (schema: Schema, value: any, options: {}) => HTMLElement>} */
+const CONTROLS = {
+  choice: (schema, value, options) => h('select', options, ...choices(schema).map((one, index) => (
+    h('option', { value: one === null ? '' : index, selected: one === value },
+      choiceWords(one))))),
+  lines: (_, value, options) => h('textarea', { ...options, rows: 4, spellcheck: 'false' },
+    Array.isArray(value) ? value.join('\n') : ''),
+  json: (_, value, options) => h('textarea', { ...options, rows: 4, spellcheck: 'false',
+    class: 'mono' }, value == null ? '' : JSON.stringify(value, null, 2)),
+  text: (_, value, options) => h('textarea', { ...options, rows: 4 }, String(value ?? '')),
+  input: (schema, value, options) => {
+    const type = inputType(schema);
+    return h('input', { ...options, type, step: STEPS[typeOf(schema) || ''] || STEPS[type],
+      min: schema.minimum, max: schema.maximum, value: inputValue(schema, value),
+      autocomplete: type === 'password' ? 'new-password' : 'off' });
+  },
+};
+
+/** What one can choose from; "nothing" first if that is allowed. @param {Schema} schema */
+function choices(schema) {
+  const values = schema.enum || [true, false];
+  const some = values.filter((value) => value !== null);
+  return isNullable(schema) ? [null, ...some] : some;
+}
+
+/** What a choice is called. @param {unknown} choice */
+function choiceWords(choice) {
+  if (choice === null) return '–';
+  return typeof choice === 'boolean' ? (choice ? 'yes' : 'no') : String(choice);
+}
+
+/** The browser's own kind of input. @param {Schema} schema */
+function inputType(schema) {
+  if (['integer', 'number'].includes(typeOf(schema) || '')) return 'number';
+  return INPUTS[schema.format || ''] || 'text';
+}
+
+/** A value as that input wants it. @param {Schema} schema @param {any} value */
+function inputValue(schema, value) {
+  if (value == null) return null;
+  return schema.format === 'date-time' ? localTime(new Date(value)) : String(value);
+}
+
+/** A time as datetime-local wants it. @param {Date} time */
+function localTime(time) {
+  if (Number.isNaN(time.getTime())) return '';
+  const shifted = new Date(time.getTime() - time.getTimezoneOffset() * 60000);
+  return shifted.toISOString().slice(0, 19);
+}
+
+/** A datetime-local value in UTC, as the server wants it. @param {string} value */
+export const utc = (value) => new Date(value).toISOString().replace('.000Z', 'Z');
+
+/**
+ * The arguments as filled in; empty optional fields are left out.
+ * @param {Schema} described
+ * @param {HTMLFormElement} form
+ */
+export function argumentsFrom(described, form) {
+  const data = new FormData(form);
+  /** @type {Record<string, unknown>} */
+  const result = {};
+  const errors = [];
+  for (const { name, schema } of propertiesOf(described)) {
+    const text = String(data.get(`arguments.${name}`) ?? '');
+    try {
+      const value = READERS[kindOf(schema)](schema, text);
+      if (value !== undefined) result[name] = value;
+    } catch (error) {
+      errors.push({ field: `arguments.${name}`, message: /** @type {Error} */ (error).message });
+    }
+  }
+  if (errors.length) throw refusal(errors);
+  return result;
+}
+
+/** @type {Record<string, (schema: Schema, text: string) => unknown>} */
+const READERS = {
+  choice: (schema, text) => (text === '' ? undefined : choices(schema)[Number(text)]),
+  check: (_, text) => text !== '',
+  lines: ({ items = {}, default: usual }, text) => {
+    const lines = text.split('\n').map((line) => line.trim()).filter(Boolean);
+    return lines.length || usual === undefined
+      ? lines.map((line) => readScalar(items, line)) : undefined;
+  },
+  json: (_, text) => readJson(text),
+  text: (_, text) => text || undefined,
+  input: readScalar,
+};
+
+/** JSON as typed. @param {string} text */
+function readJson(text) {
+  if (!text.trim()) return undefined;
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Error(`This is not JSON: ${/** @type {Error} */ (error).message}`);
+  }
+}
+
+/** One value as typed. @param {Schema} schema @param {string} text */
+function readScalar(schema, text) {
+  if (text === '') return undefined;
+  const type = typeOf(schema);
+  if (type === 'integer' || type === 'number') return readNumber(type, text);
+  return schema.format === 'date-time' ? utc(text) : text;
+}
+
+/** A number that arrives as it was typed. @param {string} type @param {string} text */
+function readNumber(type, text) {
+  const number = Number(text);
+  if (!Number.isFinite(number)) throw new Error(`“${text}” is not a number.`);
+  if (type === 'number') return number;
+  if (!Number.isInteger(number)) throw new Error('Please use a whole number.');
+  if (!Number.isSafeInteger(number)) throw new Error('This number is too large for the page.');
+  return number;
+}

@@ -1,0 +1,160 @@
+// @ts-check
+/** Queues: what waits in each, what limits it, and for admins the forms to change that. */
+import { UNITS, choice, number } from './arguments.js';
+import { get, poll, request } from './api.js';
+import { h, icon, render, say, table } from './dom.js';
+import {
+  askingButton, field, patchRows, pauseButton, pauseWords, refusal, sendingForm, valuesOf,
+} from './forms.js';
+import { countWords, timeWords } from './format.js';
+import { isAdmin } from './store.js';
+
+/** @import {Page, Queue} from './types.js' */
+/** @typedef {{queues: Queue[], machines: string[]}} Queues */
+
+const COUNTED = /** @type {const} */ (['running', 'pending', 'scheduled', 'waiting']);
+
+/** @type {Page['show']} */
+export async function show({ id, params }, signal) {
+  const known = /** @type {Queues} */ (await get('api/queues', signal));
+  if (signal.aborted) return;
+  const chosen = known.queues.find(({ name }) => name === id);
+  if (isAdmin() && (chosen || params.has('new'))) return showForm(chosen, known);
+  showList(known, signal);
+}
+
+/** All queues, kept live. @param {Queues} known @param {AbortSignal} signal */
+function showList(known, signal) {
+  const body = h('tbody');
+  const refresh = async () => {
+    const { queues } = /** @type {Queues} */ (await get('api/queues', signal));
+    patchRows(body, queues, ({ name }) => name, (queue) => queueRow(queue, refresh));
+    return queues.some(({ running, pending }) => running || pending) ? 2 : 10;
+  };
+  patchRows(body, known.queues, ({ name }) => name, (queue) => queueRow(queue, refresh));
+  render('Queues', h('div', { class: 'head' }, h('h1', { tabindex: -1 }, 'Queues'),
+    isAdmin() && h('a', { class: 'button', href: '#/queues?new=1' }, icon('plus'), 'New queue')),
+  table('plain queues', 'Queues',
+    ['Queue', 'Limits', 'Now', ...isAdmin() ? ['Actions'] : []], body),
+  h('p', { class: 'help' }, 'A queue is a lane with limits of its own. Functions and tasks say '
+    + 'which one they use; “default” if they say nothing.'));
+  poll(signal, refresh, 2);
+}
+
+/** One queue, and what can be done. @param {Queue} queue @param {() => Promise<unknown>} refresh */
+function queueRow(queue, refresh) {
+  const { name } = queue;
+  const row = h('tr', {}, h('th', { scope: 'row' },
+    h('a', { href: `#/tasks?${new URLSearchParams({ queue: name })}` }, name)),
+  h('td', {}, limitWords(queue)), h('td', {}, countsOf(queue), blockedElement(queue)));
+  if (isAdmin()) row.append(h('td', {}, actionsFor(queue, refresh)));
+  return row;
+}
+
+/** What limits it, in words. @param {Queue} queue */
+function limitWords({ max_running: most, rate, machines, external }) {
+  return [
+    external && 'for other programs',
+    most !== null && `at most ${countWords(most)} at once`,
+    rate && `${countWords(rate.count)} in ${spanWords(rate.seconds)}`,
+    machines && `${machines.length > 1 ? 'machines' : 'machine'} ${machines.join(', ')}`,
+  ].filter(Boolean).join(' · ') || h('span', { class: 'help' }, 'no limits');
+}
+
+/** The largest unit that a number of seconds is a multiple of. @param {number} seconds */
+const unitOf = (seconds) => (
+  [...UNITS].reverse().find(([size]) => seconds % Number(size) === 0) || UNITS[0]);
+
+/** A span as one would set it: 1 hour, 30 seconds. @param {number} seconds */
+function spanWords(seconds) {
+  const [size, words] = unitOf(seconds);
+  const count = seconds / Number(size);
+  return `${count} ${count === 1 ? words.slice(0, -1) : words}`;
+}
+
+/** How many tasks are in it. @param {Queue} queue */
+function countsOf(queue) {
+  const words = COUNTED.filter((name) => queue[name]).map((name) => (
+    `${countWords(queue[name])} ${name}`));
+  return words.join(' · ') || 'empty';
+}
+
+/** Why its tasks do not start now. @param {Queue} queue */
+function blockedElement(queue) {
+  const { blocked, machines, next_at: next } = queue;
+  if (!blocked && !queue.paused) return null;
+  const words = {
+    paused: pauseWords(queue),
+    max_running: 'as many run as may',
+    rate: `its rate is used up${next ? `, goes on ${timeWords(new Date(next))}` : ''}`,
+    machines: `waits for ${machines?.join(' or ')}`,
+    external: 'waits for other programs',
+  }[blocked || 'paused'];
+  const shape = queue.paused ? 'paused' : 'waiting';
+  return h('div', { class: 'state', 'data-state': shape }, icon(shape), h('bdi', {}, words));
+}
+
+/** What an admin can do. @param {Queue} queue @param {() => Promise<unknown>} refresh */
+function actionsFor(queue, refresh) {
+  const { name } = queue;
+  const path = pathOf(name);
+  const actions = h('div', { class: 'actions' });
+  const pause = pauseButton(actions, queue, async (body) => {
+    await request('PATCH', path, body);
+    await refresh();
+  });
+  actions.append(pause, h('a', { class: 'button', href: `#/queues/${encodeURIComponent(name)}`,
+    'aria-label': `Change ${name}` }, 'Change'));
+  if (name !== 'default') {
+    actions.append(askingButton('Delete', `Delete ${name}?`, async () => {
+      await request('DELETE', path);
+      await refresh();
+      say(`The queue ${name} was deleted.`, true);
+    }));
+  }
+  return actions;
+}
+
+/** @param {string} name */
+const pathOf = (name) => `api/queues/${encodeURIComponent(name)}`;
+
+/** A new queue, or other limits for one. @param {Queue|undefined} queue @param {Queues} known */
+function showForm(queue, { machines }) {
+  const title = queue ? `Queue ${queue.name}` : 'New queue';
+  const [size] = unitOf(queue?.rate?.seconds || 3600);
+  const seen = machines.length ? ` Seen so far: ${machines.join(', ')}.` : '';
+  const form = sendingForm(queue ? 'Save' : 'Add queue', async (sent) => {
+    const { name, ...limits } = limitsFrom(valuesOf(sent));
+    if (queue) await request('PATCH', pathOf(queue.name), limits);
+    else await request('POST', 'api/queues', { name, ...limits });
+    location.hash = '#/queues';
+    say('Saved.', true);
+  }, !queue && field('Name', h('input', { name: 'name', required: true, autocomplete: 'off',
+    spellcheck: 'false' })),
+  field('Runs at most', number({ name: 'max_running', min: 1, value: queue?.max_running }),
+    { help: 'At once. Empty: no limit.' }),
+  field('Starts at most', number({ name: 'rate', min: 1, value: queue?.rate?.count }), {
+    help: 'Spread over that time. Empty: no limit.',
+    after: h('span', { class: 'with span' }, 'in',
+      number({ name: 'span', min: 1, 'aria-label': 'Length of the time',
+        value: queue?.rate ? queue.rate.seconds / Number(size) : 1 }),
+      choice({ name: 'unit', 'aria-label': 'Unit of the time' }, UNITS, size)) }),
+  field('Machines', h('input', { name: 'machines', spellcheck: 'false', autocomplete: 'off',
+    value: queue?.machines?.join(', ') }),
+  { help: `Only these run its tasks; commas between them. Empty: any.${seen}` }));
+  form.lastElementChild?.append(h('a', { class: 'button', href: '#/queues' }, 'Back'));
+  render(title, h('a', { class: 'back', href: '#/queues' }, '← Queues'),
+    h('h1', { tabindex: -1 }, title), form);
+}
+
+/** What the form says. @param {Record<string, string>} values */
+function limitsFrom({ name = '', max_running: most, rate, span, unit, machines }) {
+  if (rate && !span) throw refusal([{ field: 'rate', message: 'In which time?' }]);
+  const names = machines.split(',').map((machine) => machine.trim()).filter(Boolean);
+  return {
+    name: name.trim(),
+    max_running: most ? Number(most) : null,
+    rate: rate ? { count: Number(rate), seconds: Number(span) * Number(unit) } : null,
+    machines: names.length ? names : null,
+  };
+}
