@@ -21,6 +21,7 @@ Contents (each section uses only the sections above it)
     Settings           what an admin can change while everything runs
     Log and activity   what attempts printed, and one row per transition
     Functions          the options of tasks; checking arguments against a schema
+    Queues             named lanes and their limits: which may start something now
     Tasks              add, find, cancel, retry, delete
     Claims             claim, renew, end, promote, reap: every way into and out of "running"
     Workers            rows, lock files, starting processes
@@ -88,6 +89,8 @@ TICK_FAILED_SECONDS = 15.0
 STARTING_SECONDS = 10.0         # a started process that never took its lock
 STARTING_LOCKED_SECONDS = 60.0  # one that holds its lock but is not ready
 START_RETRY_SECONDS = (1.0, 60.0)
+RATE_SLACK_SECONDS = 0.05       # a start so late does not delay the next one of its queue
+RATE_SKEW_SECONDS = 5.0         # clocks may differ by this; beyond it, one was put back
 
 WEB_PATIENCE_SECONDS = 5.0      # how long a request waits for a busy database
 BEGIN_SECONDS = 0.05            # who cannot BEGIN this long gives its turn away
@@ -1101,6 +1104,7 @@ MIGRATIONS = [
     # A queue that only other people's workers serve, see external().
     "ALTER TABLE queue ADD COLUMN external INTEGER NOT NULL DEFAULT 0",
     """
+INSERT OR IGNORE INTO queue (name, created_at) SELECT 'default', strftime('%s', 'now');
 -- A user's own limit; NULL: the setting of this name.
 ALTER TABLE user ADD COLUMN max_pending INTEGER;
 ALTER TABLE task ADD COLUMN remove_on_success INTEGER NOT NULL DEFAULT 0;
@@ -2179,6 +2183,224 @@ def summarize(arguments_text):
     return shorten(", ".join(parts), SUMMARY_MAX_CHARACTERS)
 
 
+# Queues ----------------------------------------------------------------------
+
+QUEUE_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": TASK_OPTIONS["queue"][0],
+        "paused": {"type": "boolean"},
+        "paused_why": {
+            "type": ["string", "null"], "pattern": "[^\\x00-\\x1f]{0,200}",
+            "patternMessage": "must be one line of at most 200 characters"},
+        "max_running": _number(1, 10_000, ["integer", "null"]),
+        "rate": {
+            "type": ["object", "null"],
+            "properties": {"count": _number(1, 1_000_000, "integer"),
+                           "seconds": _number(1, 31 * 86400)},
+            "required": ["count", "seconds"], "additionalProperties": False},
+        "machines": {"type": ["array", "null"],
+                     "items": _text(r"[!-~]{1,64}", "must be the name of a machine")},
+    },
+    "additionalProperties": False,
+}
+QUEUE_CHANGES = tuple(QUEUE_SCHEMA["properties"])[1:]
+MACHINES_MAX = 50
+QUEUE_COUNTS = ("pending", "running", "scheduled", "waiting")
+
+
+def next_start(queue, now):
+    """(when the next task of a queue with a rate may start, seconds between two starts).
+
+    The distance is kept from start to start, but what came a little late is made up for.
+    """
+    interval = queue["rate_seconds"] / queue["rate_count"]
+    due = queue["rate_next_at"] or 0
+    if due > now + interval + RATE_SKEW_SECONDS:
+        due = now
+    return max(due, now - RATE_SLACK_SECONDS), interval
+
+
+def plain(number):
+    """A whole number without its .0, as people wrote it."""
+    return int(number) if number == int(number) else number
+
+
+class Queues:
+    """Named lanes, and the only place of limits: paused, max_running, rate, machines."""
+
+    def __init__(self, database):
+        self._database = database
+        self._clock = database.clock
+
+    # What may start
+
+    @staticmethod
+    def open(source, machine):
+        """Rows of the queues that workers of a machine serve, whatever their limits allow now."""
+        rows = source.all(
+            "SELECT name, max_running, rate_count, rate_seconds, rate_next_at, machines "
+            "FROM queue WHERE paused=0 AND external=0 ORDER BY name")
+        return [row for row in rows
+                if row["machines"] is None or machine in json.loads(row["machines"])]
+
+    @staticmethod
+    def room(source, queue, now):
+        """How many tasks of an open queue may start now."""
+        room = INTEGER_MAX
+        if queue["max_running"] is not None:
+            room = max(0, queue["max_running"] - Queues.count(
+                source, RUNNING, queue["name"], queue["max_running"]))
+        if queue["rate_count"] is not None:
+            due, interval = next_start(queue, now)
+            room = min(room, 1 + int((now - due) / interval)) if due <= now else 0
+        return room
+
+    @staticmethod
+    def started(transaction, queue, count, now):
+        """Keep in mind that tasks of a queue have started."""
+        if queue["rate_count"] is not None:
+            due, interval = next_start(queue, now)
+            transaction.run("UPDATE queue SET rate_next_at=? WHERE name=?",
+                            (due + count * interval, queue["name"]))
+
+    @staticmethod
+    def count(source, status, name, limit):
+        """How many tasks of a queue have a status, counted up to `limit`."""
+        return source.value(
+            "SELECT count(*) FROM (SELECT 1 FROM task INDEXED BY task_claim "
+            "WHERE status=? AND queue=? LIMIT ?)", (status, name, limit))
+
+    # Showing
+
+    def all(self, machine):
+        """All queues as JSON; `machine` is where this process can start workers."""
+        here = {machine, *self.machines()}
+        return [self._json(row, here)
+                for row in self._database.all("SELECT * FROM queue ORDER BY name")]
+
+    def get(self, name, machine):
+        """One queue as JSON; NotFound if there is none."""
+        return self._json(self._row(self._database, name), {machine, *self.machines()})
+
+    def exists(self, name):
+        """True if there is a queue of this name."""
+        return self._database.value("SELECT 1 FROM queue WHERE name=?", (name,)) is not None
+
+    def machines(self):
+        """The names of the machines that have workers."""
+        return [row[0] for row in self._database.all(
+            "SELECT DISTINCT machine FROM worker WHERE state<>'stopping' ORDER BY machine")]
+
+    # Changing
+
+    def make(self, given, who):
+        """Make a queue of `given` (as in POST /api/queues); Conflict if there is one."""
+        self._check(given)
+        if "name" not in given:
+            raise field_error("name", "is missing")
+        with self._database.transaction() as transaction:
+            if not transaction.run("INSERT OR IGNORE INTO queue (name, created_at) VALUES (?, ?)",
+                                   (given["name"], self._clock.now())):
+                raise Conflict("There is a queue %s already." % given["name"])
+            self._change(transaction, given["name"], given, who)
+
+    def change(self, name, given, who):
+        """Change what is in `given` (as in PATCH /api/queues/NAME); `who` is kept of a pause."""
+        self._check(given)
+        with self._database.transaction() as transaction:
+            self._change(transaction, name, given, who)
+
+    def delete(self, name, in_use=()):
+        """Remove a queue that holds no tasks; `in_use` are names that functions give."""
+        with self._database.transaction() as transaction:
+            self._row(transaction, name)
+            if name == TASK_OPTIONS["queue"][1]:
+                raise Conflict("The queue %s is always there." % name)
+            if name in in_use:
+                raise Conflict("The queue %s belongs to a function in tasks.py." % name)
+            if any(self.count(transaction, status, name, 1) for status in range(7)):
+                raise Conflict("The queue %s still holds tasks; those that have ended count too."
+                               % name)
+            transaction.run("DELETE FROM queue WHERE name=?", (name,))
+
+    def _row(self, source, name):
+        row = source.one("SELECT * FROM queue WHERE name=?", (name,))
+        if row is None:
+            raise NotFound("There is no queue %s." % shorten(name, 60))
+        return row
+
+    @staticmethod
+    def _check(given):
+        errors = check_value(QUEUE_SCHEMA, given, "")
+        machines = given.get("machines")
+        if not errors and machines is not None and not 0 < len(machines) <= MACHINES_MAX:
+            errors = _wrong("machines", "must be 1 to %d names, or null for any" % MACHINES_MAX)
+        if errors:
+            raise Invalid("Nothing was changed: %s" % _join_errors(errors), errors)
+
+    def _change(self, transaction, name, given, who):
+        row = self._row(transaction, name)
+        limits = [field for field in ("max_running", "rate", "machines")
+                  if given.get(field) is not None]
+        if row["external"] and limits:
+            raise field_error(limits[0], "is up to those who run the tasks of %s" % name)
+        if "max_running" in given:
+            self._set(transaction, name, max_running=given["max_running"])
+        if "rate" in given:
+            rate = given["rate"] or {"count": None, "seconds": None}
+            self._set(transaction, name, rate_count=rate["count"], rate_seconds=rate["seconds"])
+        if "machines" in given:
+            machines = given["machines"] and dump_json(sorted(set(given["machines"])))
+            self._set(transaction, name, machines=machines)
+        if "paused" in given:
+            self._pause(transaction, row, given, who)
+
+    def _pause(self, transaction, row, given, who):
+        """Pause or resume; a second pause can only say why."""
+        now, name, why = self._clock.now(), row["name"], storable(given.get("paused_why") or "")
+        if not given["paused"]:
+            self._set(transaction, name, paused=0, paused_by=None, paused_at=None, paused_why=None)
+        elif not row["paused"]:
+            self._set(transaction, name, paused=1, paused_by=who, paused_at=now,
+                      paused_why=why or None)
+        elif why:
+            self._set(transaction, name, paused_why=why)
+
+    @staticmethod
+    def _set(transaction, name, **values):
+        transaction.run("UPDATE queue SET %s WHERE name=?" % ", ".join(key + "=?" for key in values),
+                        (*values.values(), name))
+
+    def _json(self, row, here):
+        now, rate = self._clock.now(), None
+        counts = {word: self.count(self._database, STATUS_WORDS.index(word), row["name"], COUNT_MAX)
+                  for word in QUEUE_COUNTS}
+        if row["rate_count"] is not None:
+            rate = {"count": row["rate_count"], "seconds": plain(row["rate_seconds"])}
+        blocked = self._blocked(row, here, now) if counts["pending"] else None
+        return {"name": row["name"], "paused": row["paused"] > 0, "paused_by": row["paused_by"],
+                "paused_at": iso(row["paused_at"]), "paused_why": row["paused_why"],
+                "max_running": row["max_running"], "rate": rate,
+                "machines": row["machines"] and json.loads(row["machines"]),
+                "external": row["external"] > 0, **counts, "blocked": blocked,
+                "next_at": iso(next_start(row, now)[0]) if blocked == "rate" else None}
+
+    def _blocked(self, row, here, now):
+        """Why its pending tasks do not start now, or None."""
+        if row["paused"]:
+            return "paused"
+        if row["external"]:
+            return "external"
+        if row["machines"] is not None and here.isdisjoint(json.loads(row["machines"])):
+            return "machines"
+        if self.room(self._database, row, now):
+            return None
+        full = row["max_running"] is not None and self.count(
+            self._database, RUNNING, row["name"], row["max_running"]) >= row["max_running"]
+        return "max_running" if full else "rate"
+
+
 # Tasks -----------------------------------------------------------------------
 
 TASK_ROW = ("SELECT task.*, user.name AS owner FROM task "
@@ -2200,11 +2422,6 @@ ACTIONS = {
     "retry": (FAILED, CANCELLED),
     "delete": tuple(range(7)),
 }
-
-
-def plain(number):
-    """A whole number without its .0, as people wrote it."""
-    return int(number) if number == int(number) else number
 
 
 def task_json(row, listed=False):
@@ -2718,8 +2935,9 @@ class Claims:
     No row changed means the claim was lost to somebody else, whose word then counts.
     """
 
-    def __init__(self, database, machine=None, boot=None):
+    def __init__(self, database, queues, machine=None, boot=None):
         self._database = database
+        self._queues = queues
         self._clock = database.clock
         self.machine = machine or machine_name()
         self.boot = boot if boot is not None else boot_id()
@@ -2740,11 +2958,30 @@ class Claims:
                                 (turn, row["id"]))
                 note(transaction, now, "promoted", row)
 
+    def due(self, source):
+        """When the next scheduled task of any queue becomes due, or None."""
+        return self._first_due(source, lanes(source, SCHEDULED))
+
     def next_due(self, source):
-        """When the next scheduled task becomes due, or None."""
+        """When this machine may have work next: a scheduled task is due or a rate opens; or None."""
+        served = {queue["name"] for queue in self._queues.open(source, self.machine)}
+        due = self._first_due(source, [lane for lane in lanes(source, SCHEDULED) if lane[0] in served])
+        moments = [moment for moment in (due, self.rate_opens(source)) if moment is not None]
+        return min(moments) if moments else None
+
+    def rate_opens(self, source):
+        """When the next pending task may start that only the rate of its queue holds back, or None."""
+        now = self._clock.now()
+        moments = [next_start(queue, now)[0] for queue in self._queues.open(source, self.machine)
+                   if queue["rate_count"] is not None
+                   and self._queues.count(source, PENDING, queue["name"], 1)]
+        return min((moment for moment in moments if moment > now), default=None)
+
+    @staticmethod
+    def _first_due(source, lanes_of_scheduled):
         turns = [source.value("SELECT turn FROM task INDEXED BY task_claim WHERE status=5 "
                               "AND queue=? AND priority=? ORDER BY turn LIMIT 1", lane)
-                 for lane in lanes(source, SCHEDULED)]
+                 for lane in lanes_of_scheduled]
         turns = [turn for turn in turns if turn is not None]    # a lane may be empty by now
         return min(turns) / 1000 if turns else None
 
@@ -2755,19 +2992,25 @@ class Claims:
         begin before its worker died counts as crashed like the one that did.
         """
         self.promote(transaction, now)
-        heads = self._heads(transaction, wanted)
+        queue, room = self._next_queue(transaction, now)
+        if queue is None:
+            return []
+        heads = self._heads(transaction, queue["name"], min(wanted, room))
         batch = itertools.takewhile(
             lambda row: row["function"] == function and row["attempts"] == 0
             and row["on_crash"] == "retry", heads)
-        return self._take(transaction, list(batch) or heads[:1], worker_id, now)
+        rows = self._take(transaction, list(batch) or heads[:1], worker_id, now)
+        self._queues.started(transaction, queue, len(rows), now)
+        return rows
 
-    def _heads(self, transaction, limit):
+    @staticmethod
+    def _heads(transaction, queue, limit):
         return transaction.all("""
             SELECT %s, user.name AS owner
             FROM task INDEXED BY task_claim CROSS JOIN user ON user.id=task.owner_id
             WHERE status=0 AND queue=?
             ORDER BY priority DESC, turn, task.id LIMIT ?""" % CLAIMED_COLUMNS,
-            (self._next_queue(transaction), limit))
+            (queue, limit))
 
     def _take(self, transaction, heads, worker_id, now):
         """Make pending tasks ours; their rows with the claim and the attempt's number."""
@@ -2787,11 +3030,17 @@ class Claims:
             for row in rows])
         return rows
 
-    def claimable(self, source, limit):
-        """How many tasks a worker here could claim now, counted up to `limit`."""
-        return sum(source.value(
-            "SELECT count(*) FROM (SELECT 1 FROM task INDEXED BY task_claim "
-            "WHERE status=0 AND queue=? LIMIT ?)", (queue, limit)) for queue in self._open(source))
+    def claimable(self, source, limit, named=False):
+        """How many tasks a worker here could claim now, counted up to `limit`.
+
+        `named`: only of queues that name this machine.
+        """
+        found, now = 0, self._clock.now()
+        for queue in self._queues.open(source, self.machine):
+            if found < limit and (queue["machines"] or not named):
+                room = min(limit - found, self._queues.room(source, queue, now))
+                found += self._queues.count(source, PENDING, queue["name"], room)
+        return found
 
     def renew(self, transaction, task_id, claim, now):
         """Hold the claim for another LEASE_SECONDS; False if it was lost."""
@@ -2905,26 +3154,25 @@ class Claims:
             return row["lease_monotonic"] - self._clock.monotonic()
         return row["lease_wall"] + OTHER_MACHINE_SLACK_SECONDS - now
 
-    def _open(self, source):
-        return [row[0] for row in source.all(
-            "SELECT name FROM queue WHERE paused=0 AND external=0 ORDER BY name")]
+    def _next_queue(self, transaction, now):
+        """The open queue whose head has the highest priority, and how many of it may start.
 
-    def _next_queue(self, transaction):
-        """The open queue whose head has the highest priority; equal ones take turns."""
-        names = self._open(transaction)
-        if len(names) < 2:
-            return names[0] if names else None
+        Equal ones take turns; one whose limits are reached is passed over.
+        """
+        queues = self._queues.open(transaction, self.machine)
         heads = []
-        for name in names:
-            priority = transaction.value(
+        for place, queue in enumerate(queues):
+            priority = 0 if len(queues) == 1 else transaction.value(
                 "SELECT priority FROM task INDEXED BY task_claim WHERE status=0 AND queue=? "
-                "ORDER BY priority DESC LIMIT 1", (name,))
+                "ORDER BY priority DESC LIMIT 1", (queue["name"],))
             if priority is not None:
-                heads.append((-priority, name <= self._last_queue, name))
-        if heads:
-            self._last_queue = min(heads)[2]
-            return self._last_queue
-        return None
+                heads.append((-priority, queue["name"] <= self._last_queue, place))
+        for _, _, place in sorted(heads):
+            room = self._queues.room(transaction, queues[place], now)
+            if room:
+                self._last_queue = queues[place]["name"]
+                return queues[place], room
+        return None, 0
 
     @staticmethod
     def _left(transaction, task, verdict, outcome, now):
@@ -3230,18 +3478,24 @@ class Workers:
     def _needed(self, source):
         """How many more workers the claimable tasks could use, within the limit."""
         limit = self._settings.get("NbMaxWorker", source)
-        states = [row[0] for row in source.all("SELECT state FROM worker")]
-        room = limit - len(states)
+        workers = source.all("SELECT state, machine FROM worker")
+        room = limit - len(workers)
         if room <= 0:
             return 0
-        ready = states.count("idle") + states.count("starting")
-        missing = self._claims.claimable(source, limit + ready) - ready
+        ready = [row["machine"] for row in workers if row["state"] in ("idle", "starting")]
+        missing = self._missing(source, limit, len(ready))
+        here = ready.count(self._claims.machine)
+        if here < len(ready):           # others are ready, but not for what names this machine
+            missing = max(missing, self._missing(source, limit, here, named=True))
         if missing <= 0:
             return 0
         failure = recall(source, ".start_failure")
         if failure and 0 < failure["next"] - self._clock.now() < 2 * START_RETRY_SECONDS[1]:
             return 0                    # a pause that is longer comes from a clock that jumped
         return min(room, missing)
+
+    def _missing(self, source, limit, ready, **which):
+        return self._claims.claimable(source, limit + ready, **which) - ready
 
     def _start_one(self, worker_id, lock):
         import subprocess
@@ -3503,7 +3757,7 @@ class Tick:
                 self._claims.end(transaction, task_id, claim, outcome, now)
 
     def _promote(self):
-        due = self._claims.next_due(self._database)
+        due = self._claims.due(self._database)
         if due is not None and due <= self._clock.now():
             with self._database.transaction(durable=False) as transaction:
                 self._claims.promote(transaction, self._clock.now())
@@ -3588,10 +3842,7 @@ class Service:
         states = [row[0] for row in self._database.all("SELECT state FROM worker")]
         waiting = self._claims.claimable(self._database, COUNT_MAX)
         if not waiting:
-            paused = self._database.value(
-                "SELECT name FROM queue WHERE paused=1 AND EXISTS (SELECT 1 FROM task "
-                "WHERE status=0 AND task.queue=queue.name) LIMIT 1")
-            return ("paused", "The queue %s is paused." % paused, None) if paused else None
+            return self._paused()
         if "busy" in states and "idle" not in states:
             return ("busy", "All workers are busy; %s %s waiting."
                     % (waiting if waiting < COUNT_MAX else "more than 10 000",
@@ -3599,6 +3850,19 @@ class Service:
         if "busy" not in states and "idle" not in states:
             return "starting", "A worker is being started.", None
         return None
+
+
+    def _paused(self):
+        names = {lane[0] for lane in lanes(self._database, PENDING)}
+        paused = [row for row in self._database.all("SELECT * FROM queue WHERE paused=1 ORDER BY name")
+                  if row["name"] in names]
+        if not paused or len(paused) < len(names):
+            return None                 # limits hold back the others: nothing to worry about
+        row = min(paused, key=lambda row: row["paused_at"] or 0)
+        more = "" if len(paused) == 1 else " (and %d more)" % (len(paused) - 1)
+        return ("paused", "The queue %s%s is paused%s%s." % (
+            row["name"], more, row["paused_by"] and " by " + row["paused_by"] or "",
+            row["paused_why"] and ": " + row["paused_why"].rstrip(".") or ""), row["paused_at"])
 
 
 # Accounts --------------------------------------------------------------------
@@ -4152,7 +4416,8 @@ class JobQueue:
         self.tasks = Tasks(self.database)
         self.logs = Logs(self.database)
         self.activity = Activity(self.database)
-        self.claims = Claims(self.database)
+        self.queues = Queues(self.database)
+        self.claims = Claims(self.database, self.queues)
         self.workers = Workers(self.database, self.settings, self.claims)
         self.catalogue = Catalogue(self.database, self.settings)
         self.accounts = Accounts(self.database, self.settings)
@@ -4232,6 +4497,11 @@ class JobQueue:
             raise field_error("function", "%s is not known; known are %s"
                               % (shorten(name, 60), ", ".join(known) or "none"))
         return known[name]
+
+    def delete_queue(self, name):
+        """Remove a queue that holds no tasks and that no function names."""
+        self.queues.delete(name, {function["options"]["queue"]
+                                  for function in self.catalogue.functions()})
 
     def start_workers(self):
         """Start workers for what was just added; if that cannot be done now, a tick will.
@@ -5311,6 +5581,45 @@ def get_workers(app, request):
                         "service": app.queue.service.describe()})
 
 
+def _queue_answer(app, request, name, status=200):
+    shown = app.queue.queues.get(name, app.queue.claims.machine)
+    where = [("Location", "%sapi/queues/%s" % (request.base, quote(name)))] if status == 201 else []
+    return json_answer(shown, status, where)
+
+
+def get_queues(app, request):
+    """All queues with their limits and what is in them."""
+    queues, machine = app.queue.queues, app.queue.claims.machine
+    return app.cached("queues", lambda: {
+        "queues": queues.all(machine), "machines": sorted({machine, *queues.machines()}),
+        "service": app.queue.service.describe()})
+
+
+def post_queues(app, request):
+    """Make a queue."""
+    given = request.object(tuple(QUEUE_SCHEMA["properties"]))
+    app.queue.queues.make(given, request.person.name)
+    return _queue_answer(app, request, given["name"], 201)
+
+
+def get_queue(app, request, name):
+    """One queue."""
+    return _queue_answer(app, request, name)
+
+
+def patch_queue(app, request, name):
+    """Change a queue's limits, pause or resume it."""
+    app.queue.queues.change(name, request.object(QUEUE_CHANGES), request.person.name)
+    app.queue.start_workers()
+    return _queue_answer(app, request, name)
+
+
+def delete_queue(app, request, name):
+    """Remove a queue that holds no tasks."""
+    app.queue.delete_queue(name)
+    return Answer(204)
+
+
 def get_host(app, request):
     """What `check` says of this host."""
     return json_answer({"checks": [vars(check) for check in check_host(app.queue, False)]})
@@ -5423,6 +5732,11 @@ ROUTES = [
     ("GET", "/api/tasks/" + ID + "/log", get_log, USER),
     ("GET", "/api/activity", get_activity, USER),
     ("GET", "/api/workers", get_workers, USER),
+    ("GET", "/api/queues", get_queues, USER),
+    ("POST", "/api/queues", post_queues, ADMIN),
+    ("GET", "/api/queues/" + NAME, get_queue, USER),
+    ("PATCH", "/api/queues/" + NAME, patch_queue, ADMIN),
+    ("DELETE", "/api/queues/" + NAME, delete_queue, ADMIN),
     ("GET", "/api/host", get_host, ADMIN),
     ("GET", "/api/settings", get_settings, ADMIN),
     ("PATCH", "/api/settings", patch_settings, ADMIN),
@@ -6291,6 +6605,55 @@ def cmd_schedule(queue, options):
     return 0
 
 
+def _rate_text(rate):
+    return "%d/%s" % (rate["count"], rate["seconds"]) if rate else ""
+
+
+def _parse_limits(options):
+    """What `queue set` was given, as PATCH /api/queues/NAME takes it."""
+    given = {}
+    if options.max_running is not None:
+        none = options.max_running == "none"
+        given["max_running"] = None if none else parse_text(
+            QUEUE_SCHEMA["properties"]["max_running"], options.max_running, "max_running")
+    if options.rate is not None:
+        count, _, seconds = options.rate.partition("/")
+        given["rate"] = None if count == "none" else {
+            "count": parse_text({"type": "integer"}, count, "rate"),
+            "seconds": parse_text({"type": "number"}, seconds or "1", "rate")}
+    if options.machines is not None:
+        any_machine = options.machines == "any"
+        given["machines"] = None if any_machine else options.machines.split(",")
+    return given
+
+
+def cmd_queue(queue, options):
+    """List queues; set limits of one, making it if it is new; pause, resume or delete it."""
+    queues, name, who = queue.queues, options.name, "the command line"
+    if options.action == "list":
+        found = queues.all(queue.claims.machine)
+        show(options, {"queues": found}, table(
+            ("NAME", "PENDING", "RUNNING", "MOST", "RATE", "MACHINES", "BLOCKED BY"),
+            [(one["name"], one["pending"], one["running"], one["max_running"] or "",
+              _rate_text(one["rate"]), ",".join(one["machines"] or []),
+              one["blocked"] or "") for one in found]))
+        return 0
+    if name is None:
+        raise field_error("NAME", "is missing")
+    if options.action == "set":
+        given = _parse_limits(options)
+        if queues.exists(name):
+            queues.change(name, given, who)
+        else:
+            queues.make({"name": name, **given}, who)
+    elif options.action == "delete":
+        queue.delete_queue(name)
+    else:
+        queues.change(name, {"paused": options.action == "pause", "paused_why": options.why}, who)
+    queue.start_workers()
+    return 0
+
+
 def cmd_tick(queue, options):
     """Do the housekeeping once: bury dead workers, promote, start workers."""
     queue.tick.run()
@@ -6411,6 +6774,17 @@ COMMANDS = {
             (("--tz",), {"metavar": "ZONE", "default": "UTC", "help": "such as Europe/Oslo (UTC)"}),
             (("--from",), {"metavar": "TIME", "dest": "start", "help": "instead of now"}),
             (("--count",), {"type": whole_number(1, 1000), "default": 10, "metavar": "N"}),
+        ],
+    ),
+    "queue": (
+        cmd_queue,
+        [
+            (("action",), {"choices": ["list", "set", "pause", "resume", "delete"]}),
+            (("name",), {"nargs": "?"}),
+            (("--max-running",), {"metavar": "N|none", "help": "most of its tasks at once"}),
+            (("--rate",), {"metavar": "N/SECONDS|none", "help": "most starts in so many seconds"}),
+            (("--machines",), {"metavar": "NAME[,NAME]|any", "help": "where its tasks run"}),
+            (("--why",), {"metavar": "TEXT", "help": "with pause: shown to everybody"}),
         ],
     ),
     "workers": (cmd_workers, []),

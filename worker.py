@@ -1473,17 +1473,25 @@ class Worker:
         if self._mode == "service":
             return False
         if self._mode == "cron":
-            return self._child.ready and self._next_due is not None
+            looked = self._child.ready and self._next_due is not None
+            return looked and not self._has_work_soon(self._database)
         if self._clock.monotonic() - self._last_work < self._settings["linger"]:
             return False
-        due = self._queue.claims.next_due(self._database)
-        return due is None or due > self._clock.now() + self._settings["linger_due"]
+        return not self._has_work_soon(self._database)
+
+    def _has_work_soon(self, source):
+        """True if what becomes claimable soon is worth waiting for."""
+        if self._mode == "cron":        # what is there now, though its rate may hold it back
+            due, patience = self._queue.claims.rate_opens(source), self._until - self._clock.monotonic()
+        else:
+            due, patience = self._queue.claims.next_due(source), self._settings["linger_due"]
+        return due is not None and due <= self._clock.now() + patience
 
     def _left_nothing_behind(self):
         """Leave in one transaction that finds nothing to claim, so that no add counts on us."""
         with self._database.transaction(durable=False) as transaction:
             self._queue.claims.promote(transaction, self._clock.now())
-            if self._queue.claims.claimable(transaction, 1):
+            if self._queue.claims.claimable(transaction, 1) or self._has_work_soon(transaction):
                 self._seen_version = None
                 return False
             self._queue.workers.leave(transaction, self._id, "idle", self._tasks)
@@ -1590,7 +1598,8 @@ class Worker:
         pause = least if idle < 1 else min(most, least * idle ** 2)
         if self._database.journal != "wal":
             pause = IDLE_POLL_ROLLBACK_SECONDS
-        self._child.wait(pause)
+        due = self._next_due - self._clock.now()
+        self._child.wait(min(pause, due) if due > 0 else pause)
         for _ in self._child.messages():
             self._child.ended = True    # it has no business to speak now
         if self._child.ended or self._child.is_dead():

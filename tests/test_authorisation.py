@@ -33,6 +33,11 @@ TABLE = {
     ("GET", "/api/tasks/ID/log"):               (401,   200,   404,     200,   404),
     ("GET", "/api/activity"):                   (401,   200,   200,     200,   None),
     ("GET", "/api/workers"):                    (401,   200,   200,     200,   None),
+    ("GET", "/api/queues"):                     (401,   200,   200,     200,   None),
+    ("POST", "/api/queues"):                    (401,   403,   403,     201,   None),
+    ("GET", "/api/queues/NAME"):                (401,   200,   200,     200,   404),
+    ("PATCH", "/api/queues/NAME"):              (401,   403,   403,     200,   404),
+    ("DELETE", "/api/queues/NAME"):             (401,   403,   403,     204,   404),
     ("GET", "/api/host"):                       (401,   403,   403,     200,   None),
     ("GET", "/api/settings"):                   (401,   403,   403,     200,   None),
     ("PATCH", "/api/settings"):                 (401,   403,   403,     200,   None),
@@ -52,6 +57,8 @@ BODIES = {
     "/api/tasks": {"function": "add", "arguments": {"a": 1}},
     "/api/tasks/actions": {"action": "cancel", "ids": [1, 2]},
     "/api/settings": {"linger": 20},
+    "/api/queues": {"name": "new"},
+    "/api/queues/NAME": {"max_running": 2},
     "/api/users": {"name": "newcomer", "password": "another horse"},
     "/api/users/NAME": NEW_PASSWORD,
     "/api/tokens": {"name": "new"},
@@ -106,6 +113,9 @@ class Matrix(WebTestCase):
         """`path` with an object: one of `owner`, or one that is missing."""
         if "users/NAME" in path:
             return path.replace("NAME", owner if which == "there" else "missing")
+        if "queues/NAME" in path:
+            self.write("INSERT OR IGNORE INTO queue (name, created_at) VALUES ('post', 0)")
+            return path.replace("NAME", "post" if which == "there" else "missing")
         if "static/NAME" in path:
             return path.replace("NAME", "app.js" if which == "there" else "missing.js")
         if "ID" not in path:

@@ -10,6 +10,7 @@ from tests.web import WebTestCase, openapi
 SAMPLES = {"NewTask": {"function": "add", "arguments": {"a": 1}}, "Action": {"action": "cancel", "ids": [1]},
            "NewSettings": {"linger": 20},
            "NewUser": {"name": "zoe", "password": "another horse"}, "NewToken": {"name": "laptop"},
+           "NewQueue": {"name": "mail"}, "QueueChange": {"max_running": 2},
            "UserChange": {"role": "admin"}, "Login": {"name": "bob", "password": "correct horse"},
            "Setup": {"code": "x", "name": "zoe", "password": "another horse"}}
 
@@ -73,6 +74,10 @@ class Document(unittest.TestCase):
 
 class Requests(WebTestCase):
     """What the document calls a right request is accepted, and a wrong one refused."""
+
+    def setUp(self):
+        super().setUp()
+        self.queue.queues.make({"name": "bob"}, "ana")
 
     def test_samples_are_right_by_the_document(self):
         for name, value in SAMPLES.items():

@@ -1,0 +1,282 @@
+"""Queues: what pauses, limits, rates and machines let start, and who may change them."""
+import unittest
+
+import jobqueue
+from tests.support import TestCase
+from tests.web import WebTestCase
+
+
+class QueueCase(TestCase):
+    def make(self, name="mail", **limits):
+        """A queue with these limits."""
+        self.queue.queues.make({"name": name, **limits}, "ana")
+
+    def change(self, name="mail", **changes):
+        self.queue.queues.change(name, changes, "ana")
+
+    def fill(self, count, name="mail", **options):
+        """Add so many tasks to a queue; their ids."""
+        return self.add_many("ana", count, options={"queue": name, **options})
+
+    def shown(self, name="mail"):
+        return self.queue.queues.get(name, self.queue.claims.machine)
+
+    def claimable(self, limit=100):
+        return self.queue.claims.claimable(self.database, limit)
+
+    def starts(self, seconds, step=0.01, wanted=1, **options):
+        """When tasks started that were claimed as soon as possible for so long, from 0."""
+        began, found = self.clock.now(), []
+        while self.clock.now() < began + seconds:
+            for row in self.claim_many(wanted, **options):
+                found.append(self.clock.now() - began)
+                self.end(row)
+            self.clock.advance(step)
+        return found
+
+
+def most_within(seconds, moments):
+    """The largest number of moments in any closed stretch of so many seconds."""
+    return max(sum(1 for moment in moments if first <= moment <= first + seconds) for first in moments)
+
+
+class Pausing(QueueCase):
+    def test_a_paused_queue_starts_nothing_and_says_who_and_why(self):
+        self.make()
+        self.fill(2)
+        self.change(paused=True, paused_why="the provider is down")
+        self.assertIsNone(self.claim())
+        self.assertEqual(self.claimable(), 0)
+        shown = self.shown()
+        self.assertEqual((shown["paused"], shown["paused_by"], shown["paused_why"], shown["blocked"]),
+                         (True, "ana", "the provider is down", "paused"))
+        self.assertEqual(shown["paused_at"], jobqueue.iso(self.clock.now()))
+
+    def test_what_runs_in_a_paused_queue_ends_as_usual(self):
+        self.make()
+        self.fill(1)
+        row = self.claim()
+        self.change(paused=True)
+        self.assertEqual(self.end(row).status, jobqueue.SUCCEEDED)
+
+    def test_a_resumed_queue_forgets_that_it_was_paused(self):
+        self.make(paused=True, paused_why="x")
+        self.fill(1)
+        self.change(paused=False)
+        shown = self.shown()
+        forgotten = ("paused_by", "paused_at", "paused_why", "blocked")
+        self.assertEqual([shown[key] for key in ("paused", *forgotten)], [False, None, None, None, None])
+        self.assertIsNotNone(self.claim())
+
+    def test_a_second_pause_keeps_who_was_first(self):
+        self.make(paused=True)
+        before = self.shown()
+        self.clock.advance(60)
+        self.queue.queues.change("mail", {"paused": True, "paused_why": "moving"}, "bob")
+        self.assertEqual(self.shown(), {**before, "paused_why": "moving"})
+
+
+class MaxRunning(QueueCase):
+    def test_never_more_run_than_allowed(self):
+        self.make(max_running=2)
+        self.fill(5)
+        rows = [self.claim(), self.claim()]
+        self.assertIsNone(self.claim())
+        self.assertEqual(self.shown()["blocked"], "max_running")
+        self.end(rows[0])
+        self.assertEqual(self.claimable(), 1)
+        self.assertIsNotNone(self.claim())
+        self.assertIsNone(self.claim())
+
+    def test_a_batch_keeps_to_it(self):
+        self.make(max_running=3)
+        self.fill(10)
+        self.assertEqual(len(self.claim_many(10, function="add")), 3)
+        self.assertEqual(self.claim_many(10, function="add"), [])
+
+    def test_a_running_task_that_is_to_be_cancelled_or_deleted_keeps_its_place(self):
+        self.make(max_running=2)
+        ids = self.fill(3)
+        rows = [self.claim(), self.claim()]
+        self.queue.tasks.cancel(ids[0])
+        self.queue.tasks.delete(ids[1])
+        self.assertIsNone(self.claim())
+        for row in rows:
+            self.end(row, "cancelled")
+        self.assertEqual(self.claim()["id"], ids[2])
+
+    def test_one_that_is_full_does_not_hide_another(self):
+        self.make(max_running=1)
+        self.fill(2, priority=5)
+        other = self.add()
+        self.assertEqual(self.claim()["queue"], "mail")
+        self.assertEqual(self.claim()["id"], other)
+        self.assertIsNone(self.claim())
+
+
+class Rate(QueueCase):
+    def test_starts_are_spread_evenly(self):
+        self.make(rate={"count": 10, "seconds": 1})
+        self.fill(100)
+        moments = self.starts(3)
+        self.assertIn(len(moments), (29, 30, 31))
+        self.assertLessEqual(most_within(1, moments), 11)
+        self.assertGreater(min(after - before for before, after in zip(moments, moments[1:])), 0.045)
+
+    def test_a_batch_keeps_to_it(self):
+        self.make(rate={"count": 10, "seconds": 1})
+        self.fill(100)
+        moments = self.starts(3, wanted=50, function="add")
+        self.assertIn(len(moments), (29, 30, 31))
+        self.assertLessEqual(most_within(1, moments), 11)
+
+    def test_looking_a_little_late_each_time_loses_no_starts(self):
+        self.make(rate={"count": 10, "seconds": 1})
+        self.fill(200)
+        moments = self.starts(10, step=0.037)
+        self.assertIn(len(moments), range(99, 102))
+        self.assertLessEqual(most_within(1, moments), 11)
+
+    def test_a_quiet_time_saves_nothing_up(self):
+        self.make(rate={"count": 10, "seconds": 1})
+        self.fill(100)
+        self.clock.advance(3600)
+        self.assertLessEqual(most_within(1, self.starts(2)), 11)
+
+    def test_all_processes_share_it(self):
+        self.make(rate={"count": 1, "seconds": 60})
+        self.fill(3)
+        self.assertIsNotNone(self.claim())
+        other = self.another_queue()
+        self.assertIsNone(self.claim(2, other))
+        self.clock.advance(60)
+        self.assertIsNotNone(self.claim(2, other))
+        self.assertIsNone(self.claim())
+
+    def test_it_says_when_the_next_may_start(self):
+        self.make(rate={"count": 1, "seconds": 60})
+        self.fill(2)
+        self.claim()
+        shown, opens = self.shown(), self.queue.claims.next_due(self.database)
+        self.assertEqual((shown["blocked"], shown["next_at"]), ("rate", jobqueue.iso(opens)))
+        self.assertAlmostEqual(opens - self.clock.now(), 60, delta=jobqueue.RATE_SLACK_SECONDS)
+        self.clock.advance(60)
+        self.assertIsNone(self.queue.claims.next_due(self.database))
+        self.assertEqual((self.claimable(), self.shown()["blocked"]), (1, None))
+
+    def test_a_retry_counts_as_a_start(self):
+        self.make(rate={"count": 1, "seconds": 60})
+        self.fill(1, max_retries=3, retry_delay=0)
+        self.assertEqual(self.run_one("error")["status"], jobqueue.SCHEDULED)
+        self.clock.advance(1)
+        self.assertIsNone(self.claim())
+        self.clock.advance(60)
+        self.assertIsNotNone(self.claim())
+
+    def test_a_clock_that_is_put_back_does_not_stop_it(self):
+        self.make(rate={"count": 10, "seconds": 1})
+        self.fill(100)
+        self.starts(1)
+        self.clock.wall -= 86400
+        moments = self.starts(2)
+        self.assertIn(len(moments), (19, 20, 21))
+        self.assertLessEqual(most_within(1, moments), 11)
+
+    def test_a_clock_that_jumps_forward_brings_no_burst(self):
+        self.make(rate={"count": 10, "seconds": 1})
+        self.fill(100)
+        self.starts(1)
+        self.clock.advance(86400)
+        self.assertLessEqual(most_within(1, self.starts(2)), 11)
+
+
+class Machines(QueueCase):
+    def test_only_named_machines_serve_it(self):
+        self.make(machines=["machine-2"])
+        self.fill(1)
+        self.assertEqual((self.claim(), self.claimable()), (None, 0))
+        other = self.another_queue()
+        other.claims.machine = "machine-2"
+        self.assertIsNotNone(self.claim(2, other))
+
+    def test_it_waits_visibly_while_none_of_them_is_there(self):
+        self.make(machines=["machine-2", "machine-3"])
+        self.fill(1)
+        self.assertEqual(self.shown()["blocked"], "machines")
+        self.assertEqual(self.started, [])
+
+
+class Choosing(QueueCase):
+    def test_limited_queues_take_turns_with_others(self):
+        self.make("a", max_running=1)
+        self.make("b", paused=True)
+        self.make("c")
+        for name in ("a", "b", "c", "d"):
+            self.fill(4, name)
+        self.assertEqual([self.claim()["queue"] for _ in range(6)], ["a", "c", "d", "c", "d", "c"])
+
+
+class Changing(QueueCase):
+    def test_a_queue_that_holds_tasks_or_is_needed_is_not_deleted(self):
+        self.make("post")
+        task_id, = self.fill(1, "post")
+        for name, words in (("post", "still holds"), ("default", "always there"), ("mail", "tasks.py")):
+            self.queue.queues.make({"name": name}, "ana") if name == "mail" else None
+            with self.refused(jobqueue.Conflict, words):
+                self.queue.delete_queue(name)
+        self.queue.tasks.delete(task_id)
+        self.queue.delete_queue("post")
+        with self.refused(jobqueue.NotFound):
+            self.queue.queues.get("post", "machine-1")
+
+    def test_wrong_limits_are_refused(self):
+        self.make()
+        for field, values in (("max_running", (0, -1, 10 ** 9, "2", 1.5, True)),
+                              ("rate", (10, {}, {"count": 0, "seconds": 1}, {"count": 1, "seconds": 0},
+                                        {"count": 1, "seconds": 1, "more": 1})),
+                              ("machines", ("a", [], [""], [1], ["a b"], ["x"] * 51)),
+                              ("paused", (1, None, "yes")), ("paused_why", (1, "x" * 201, "a\nb"))):
+            for value in values:
+                with self.subTest(field=field, value=value), self.refused(jobqueue.Invalid, field):
+                    self.change(**{field: value})
+
+    def test_limits_of_a_queue_of_other_peoples_workers_are_theirs(self):
+        self.make()
+        self.write("UPDATE queue SET external=1 WHERE name='mail'")
+        with self.refused(jobqueue.Invalid, "max_running"):
+            self.change(max_running=1)
+        self.change(paused=True)
+        self.assertTrue(self.shown()["paused"])
+
+
+class Routes(WebTestCase):
+    def test_a_queue_is_made_changed_shown_and_removed(self):
+        reply = self.ana.post("/api/queues", {"name": "post", "rate": {"count": 500, "seconds": 3600}})
+        self.check(reply, 201)
+        self.assertEqual(reply.headers["location"], "/api/queues/post")
+        changes = {"max_running": 2, "machines": ["b", "a", "b"], "paused": True}
+        changed = self.check(self.ana.patch("/api/queues/post", changes), 200)
+        self.assertEqual({key: changed[key] for key in ("max_running", "machines", "paused_by", "rate")},
+                         {"max_running": 2, "machines": ["a", "b"], "paused_by": "ana",
+                          "rate": {"count": 500, "seconds": 3600}})
+        listed = self.check(self.bob.get("/api/queues"), 200)
+        self.assertEqual([one["name"] for one in listed["queues"]], ["default", "post"])
+        self.assertEqual(listed["machines"], ["machine-1"])
+        self.assertEqual(self.ana.delete("/api/queues/post").status, 204)
+        self.check(self.ana.get("/api/queues/post"), 404)
+
+    def test_null_takes_a_limit_away(self):
+        self.ana.post("/api/queues", {"name": "post", "max_running": 1, "rate": {"count": 1, "seconds": 1},
+                                      "machines": ["a"]})
+        limits = ("max_running", "rate", "machines")
+        shown = self.check(self.ana.patch("/api/queues/post", dict.fromkeys(limits)), 200)
+        self.assertEqual([shown[key] for key in limits], [None] * 3)
+
+    def test_a_second_one_of_the_same_name_is_refused(self):
+        self.check(self.ana.post("/api/queues", {"name": "default"}), 409)
+        self.check_wrong(self.ana.post("/api/queues", {}), "name")
+        self.check_wrong(self.ana.post("/api/queues", {"name": "a b"}), "name")
+
+
+if __name__ == "__main__":
+    unittest.main()
