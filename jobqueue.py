@@ -110,6 +110,8 @@ HEAD_MAX_BYTES = 32 << 10
 HEAD_MAX_LINES = 100
 HEAD_SECONDS = 10.0
 BODY_SECONDS = 30.0
+UPLOADS_MAX = 4                 # bodies above BODY_MAX_BYTES at once, each in a file
+UPLOAD_BYTES_PER_SECOND = 64 << 10      # at least
 IDLE_CONNECTION_SECONDS = 15.0
 SEND_SECONDS = 30.0
 CONNECTIONS_MAX = 512
@@ -4978,6 +4980,7 @@ def repair_journal(folder):
 # HTTP ------------------------------------------------------------------------
 
 STATUS_TITLES = {
+    100: "Continue",
     200: "OK",
     201: "Created",
     204: "No Content",
@@ -5078,6 +5081,7 @@ class Request:
         self.address = environ.get("REMOTE_ADDR", "")
         self.secure = environ.get("wsgi.url_scheme") == "https" or environ.get(
             "HTTPS", "").lower() in ("on", "1", "true", "yes")
+        self.asks_first = environ.get("jobqueue.asks_first", False)     # whether it may be sent
         self.person = None
 
     def header(self, name):
@@ -5832,6 +5836,8 @@ class Application:
                 self._admit(request, who)
                 if request.person:
                     self._tick()
+                if request.asks_first:
+                    return Answer(100)
                 return handler(self, request, *match.groups())
             if match:
                 allowed.append(known)
@@ -5912,6 +5918,9 @@ HEADER_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}):[ \t]*([^\x00-\x
 PASSWORD_PATHS = ("/api/session", "/api/setup", "/api/users")
 
 
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
 class BadRequest(Exception):
     """A request that the gate refuses: (status, words). The connection is closed after it."""
 
@@ -5974,12 +5983,23 @@ class Head:
             return 0
         if not re.fullmatch("[0-9]{1,12}", text, re.ASCII):
             raise BadRequest(400, "Content-Length must be a number.")
-        if int(text) > BODY_MAX_BYTES:
-            raise BadRequest(413, "The body is larger than %d bytes." % BODY_MAX_BYTES)
+        limit = LINES_MAX_BYTES if self._sends_lines() else BODY_MAX_BYTES
+        if int(text) > limit:
+            raise BadRequest(413, "The body is larger than %d bytes." % limit)
         return int(text)
 
+    def _sends_lines(self):
+        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return (self.method == "POST" and kind == LINES_TYPE
+                and self.target.partition("?")[0] == "/api/tasks")
+
+    @property
+    def is_upload(self):
+        """True if the body is too large to be kept in memory."""
+        return self.length > BODY_MAX_BYTES
+
     def environ(self, client, body, server):
-        """The WSGI environment for this request."""
+        """The WSGI environment for this request; without a body it asks whether that may be sent."""
         import io
         path, _, query = self.target.partition("?")
         result = {
@@ -5994,13 +6014,14 @@ class Head:
             "SERVER_PROTOCOL": "HTTP/1.1",
             "wsgi.version": (1, 0),
             "wsgi.url_scheme": "http",
-            "wsgi.input": io.BytesIO(body),
+            "wsgi.input": body or io.BytesIO(),
             "wsgi.errors": sys.stderr,
             "wsgi.multithread": True,
             "wsgi.multiprocess": False,
             "wsgi.run_once": False,
             "CONTENT_TYPE": self.headers.get("content-type", ""),
             "CONTENT_LENGTH": str(self.length),
+            "jobqueue.asks_first": body is None,
         }
         for name, value in self.headers.items():
             if name not in ("content-type", "content-length", "proxy"):
@@ -6021,11 +6042,18 @@ class Client:
         self.keep = True
         self.working = False            # its request is being answered
         self.body_bytes = 0             # of that request
+        self.uploading = False          # its request has a large body
+        self.upload = None              # the file for that, once it may be sent
+        self.upload_deadline = math.inf
         self.draining = False           # sent all, closed our side, waiting for theirs
         self.deadline = deadline
 
     def next_request(self):
-        """(head, body) once a whole request has arrived, else None; BadRequest if it is refused."""
+        """(head, body as a file) once a whole request has arrived, else None; BadRequest if refused.
+
+        For a large body first (head, None): whoever sends it must be asked about, see `upload`.
+        """
+        import io
         if self.head is None:
             end = self.arrived.find(b"\r\n\r\n")
             if (len(self.arrived) if end < 0 else end) > HEAD_MAX_BYTES:
@@ -6036,13 +6064,39 @@ class Client:
                 return None
             self.head = Head(bytes(self.arrived[:end]))
             self.body_start = end + 4
+            if self.head.is_upload:
+                del self.arrived[:self.body_start]
+                return self.head, None
+        if self.upload:
+            return self._next_upload()
         end = self.body_start + self.head.length
         if len(self.arrived) < end:
             return None
-        head, body = self.head, bytes(self.arrived[self.body_start:end])
+        head, body = self.head, io.BytesIO(self.arrived[self.body_start:end])
         del self.arrived[:end]
         self.head = None
         return head, body
+
+    def _next_upload(self):
+        """Put what has arrived of a large body into its file."""
+        left = self.head.length - self.upload.tell()
+        try:
+            self.upload.write(self.arrived[:left])
+            del self.arrived[:left]
+            if self.upload.tell() < self.head.length:
+                return None
+            self.upload.seek(0)
+        except OSError:
+            raise BadRequest(507, "The disk or the quota is full; nothing was changed.") from None
+        head, body, self.head, self.upload = self.head, self.upload, None, None
+        return head, body
+
+    def drop_upload(self):
+        """Forget a large body that was not sent to its end; the file has no name and is gone."""
+        if self.upload:
+            with contextlib.suppress(OSError):      # what was not written yet may not fit
+                self.upload.close()
+            self.upload = None
 
 
 def http_date(seconds):
@@ -6068,7 +6122,7 @@ def compose(status, headers, keep):
 
 
 # What requests import where they use it. A server that has run out of descriptors cannot any more.
-NEEDED_LATER = "gzip hashlib hmac random resource shutil subprocess traceback zoneinfo".split()
+NEEDED_LATER = "gzip hashlib hmac random resource shutil subprocess tempfile traceback zoneinfo".split()
 
 
 class Server:
@@ -6102,13 +6156,15 @@ class Server:
         self._clients = set()
         self._work = queue.SimpleQueue()
         self._password_work = queue.SimpleQueue()
+        self._upload_work = queue.SimpleQueue()     # by one thread: each takes memory and time
         self._done = queue.SimpleQueue()
         self._held = 0                  # bytes that arrived, at most: counted anew when too many
         self._stopping = False
 
     def run(self):
         """Serve until `stop`; ends with open requests answered or dropped."""
-        for work in [self._work] * SERVER_THREADS + [self._password_work]:
+        single = [self._password_work, self._upload_work]
+        for work in [self._work] * SERVER_THREADS + single:
             threading.Thread(target=self._run_requests, args=(work,), daemon=True).start()
         next_sweep = 0.0
         while not self._stopping:
@@ -6161,7 +6217,7 @@ class Server:
 
     def _make_room(self):
         idle = [client for client in self._clients
-                if not (client.working or client.leaving or client.arrived)]
+                if not (client.working or client.leaving or client.arrived or client.upload)]
         if idle:
             self._close(min(idle, key=lambda client: client.deadline))
         else:
@@ -6177,8 +6233,11 @@ class Server:
         if not data:
             self._close(client)
         elif not client.draining:
-            if not client.arrived:
-                client.deadline = self._clock.monotonic() + HEAD_SECONDS
+            now = self._clock.monotonic()
+            if client.upload:
+                client.deadline = min(client.upload_deadline, now + BODY_SECONDS)
+            elif not client.arrived:
+                client.deadline = now + HEAD_SECONDS
             client.arrived += data
             if self._has_room_for(len(data)):
                 self._look_for_request(client)
@@ -6204,12 +6263,24 @@ class Server:
                 client.deadline = self._clock.monotonic() + BODY_SECONDS
                 if client.head.headers.get("expect", "").lower() == "100-continue":
                     with contextlib.suppress(OSError):
-                        client.link.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+                        client.link.send(CONTINUE)
             return
+        head, body = found
+        if body is None and sum(other.uploading for other in self._clients) >= UPLOADS_MAX:
+            self._refuse(client, BadRequest(503, "Too many large bodies are being sent at once."))
+            return
+        client.uploading = head.is_upload
         self._selector.unregister(client.link)
-        client.working, client.deadline, client.body_bytes = True, math.inf, len(found[1])
-        hashes = found[0].method != "GET" and found[0].target.startswith(PASSWORD_PATHS)
-        (self._password_work if hashes else self._work).put((client, *found))
+        client.working, client.deadline = True, math.inf
+        client.body_bytes = 0 if head.is_upload else head.length
+        self._work_for(head, body).put((client, head, body))
+
+    def _work_for(self, head, body):
+        """Whose turn it is to answer a request."""
+        if head.is_upload:
+            return self._upload_work if body else self._work
+        hashes = head.method != "GET" and head.target.startswith(PASSWORD_PATHS)
+        return self._password_work if hashes else self._work
 
     def _run_requests(self, work):
         while True:
@@ -6219,6 +6290,8 @@ class Server:
             except Exception as error:
                 report_bug(error)
                 client.leaving, client.keep = b"", False
+            if body:
+                body.close()
             self._try_to_send(client)
             self._done.put(client)
             with contextlib.suppress(OSError):
@@ -6236,9 +6309,28 @@ class Server:
 
         environ = head.environ(client.address, body, self.address)
         content = b"".join(self._app(environ, start_response))
+        if sent["status"].startswith("100"):
+            return self._begin_upload(client, head)
         client.keep = (head.keep_alive and not self._stopping and sent["status"] < "4"
                        and len(self._clients) < CONNECTIONS_MAX * 3 // 4)
         return compose(sent["status"], sent["headers"], client.keep) + content
+
+    def _begin_upload(self, client, head):
+        """Make room for a large body that may be sent; what is said to that, if anything."""
+        import tempfile
+        folder = self._app.queue.database.folder
+        try:
+            room = os.statvfs(folder)
+            if room.f_bavail * room.f_frsize < DISK_LOW_BYTES + 2 * head.length:
+                raise OSError(errno.ENOSPC, "too little is free")
+            client.upload = tempfile.TemporaryFile(dir=folder)
+        except OSError:
+            client.keep = False
+            return self._refusal(BadRequest(507, "There is no room on the disk for so much at once."))
+        client.upload_deadline = (self._clock.monotonic() + BODY_SECONDS
+                                  + head.length / UPLOAD_BYTES_PER_SECOND)
+        expects = head.headers.get("expect", "").lower() == "100-continue"
+        return CONTINUE if expects else b""
 
     def _answers_to(self, name):
         """True if we may be asked under this name; a page of another site may use only its own."""
@@ -6253,7 +6345,7 @@ class Server:
         """The answer to a BadRequest as bytes."""
         status, words = refusal.args
         error = JobQueueError(words, retry_after=2 if status == 503 else None)
-        error.status, error.code = status, "bad_request" if status != 503 else "busy"
+        error.status, error.code = status, {503: "busy", 507: "disk_full"}.get(status, "bad_request")
         answer = problem(error)
         return compose(*status_and_headers(answer), False) + answer.body
 
@@ -6270,11 +6362,13 @@ class Server:
     def _after_answer(self, client):
         """Back in the reading thread: send the rest, or wait for the next request."""
         client.working, client.body_bytes = False, 0
+        client.uploading = client.upload is not None
         if client.leaving:
             client.deadline = self._clock.monotonic() + SEND_SECONDS
             self._selector.register(client.link, self._write, client)
             return
-        client.deadline = self._clock.monotonic() + IDLE_CONNECTION_SECONDS
+        wait = BODY_SECONDS if client.upload else IDLE_CONNECTION_SECONDS
+        client.deadline = self._clock.monotonic() + wait
         self._selector.register(client.link, self._read, client)
         if not client.keep:
             self._finish(client)
@@ -6291,6 +6385,7 @@ class Server:
         """Answer in the gate's own words and close."""
         client.leaving, client.keep = self._refusal(refusal), False
         client.arrived.clear()
+        client.drop_upload()
         self._try_to_send(client)
         self._selector.unregister(client.link)
         self._after_answer(client)
@@ -6305,13 +6400,15 @@ class Server:
 
     def _sweep(self, now):
         for client in [client for client in self._clients if client.deadline < now]:
-            if client.arrived and not client.leaving and not client.draining:
+            begun = client.arrived or client.upload
+            if begun and not client.leaving and not client.draining:
                 self._refuse(client, BadRequest(408, "The request took too long."))
             else:
                 self._close(client)
 
     def _close(self, client):
         self._clients.discard(client)
+        client.drop_upload()
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(client.link)
         client.link.close()

@@ -5,6 +5,8 @@ import unittest
 from unittest import mock
 
 import jobqueue
+from tests.support import FakeClock, wait_until
+from tests.test_server import HEALTH, ServerTestCase
 from tests.web import WebTestCase, call
 
 LINES = {"Content_Type": "application/x-ndjson"}
@@ -97,6 +99,122 @@ class TestLines(WebTestCase):
 
     def test_other_pages_cannot_send_them(self):
         self.check(self.bob.post("/api/tasks", lines(add(1)), Sec_Fetch_Site="cross-site", **LINES), 403)
+
+
+class Uploads(ServerTestCase):
+    """Bodies that are too large for memory, here from 1 kB on, sent to the built-in server."""
+
+    def setUp(self):
+        for name, value in (("BODY_MAX_BYTES", 1000), ("LINES_MAX_BYTES", 20000)):
+            patch = mock.patch.object(jobqueue, name, value)
+            patch.start()
+            self.addCleanup(patch.stop)
+        super().setUp()
+        self.token = self.make_token("bob")[1]
+
+    def head(self, length, path="/api/tasks", kind="application/x-ndjson", token=None, extra=""):
+        text = ("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: %d\r\n"
+                "Authorization: Bearer %s\r\n%s\r\n" % (path, kind, length, token or self.token, extra))
+        return text.encode()
+
+    def count(self):
+        return self.database.value("SELECT count(*) FROM task")
+
+    def files(self):
+        """The open files without a name in the data folder: one for each upload."""
+        return sum(client.upload is not None for client in list(self.server._clients))
+
+class TestUploads(Uploads):
+
+    def test_a_large_body_is_taken_whole_and_in_pieces(self):
+        body = lines(*map(add, range(200)))
+        self.assertEqual(self.ask(self.head(len(body)) + body)[0], 201)
+        link = self.link().send(self.head(len(body)) + body[:10])
+        wait_until(self.files, what="a file for the body")
+        for start in range(10, len(body), 3000):
+            link.send(body[start:start + 3000])
+        status, _, answer = link.answer()
+        self.assertEqual((status, json.loads(answer)["created"]), (201, 200))
+        self.assertEqual((self.count(), self.files()), (400, 0))
+        self.assertEqual(link.send(HEALTH).status(), 200)
+
+    def test_who_may_not_send_it_hears_so_before_sending(self):
+        link = self.link().send(self.head(5000, token="jq_wrong", extra="Expect: 100-continue\r\n"))
+        self.assertEqual(link.status(), 401)
+        self.assertTrue(link.is_closed())
+        link = self.link().send(self.head(5000, extra="Expect: 100-continue\r\n"))
+        self.assertEqual(link.status(), 100)
+        self.assertEqual(self.ask(self.head(5000).replace(b"localhost", b"other.example"))[0], 421)
+
+    def test_only_lines_for_new_tasks_may_be_large(self):
+        for rest in ({"kind": "application/json"}, {"path": "/api/users"}, {"path": "/api/tasks/1/cancel"}):
+            self.assertEqual(self.ask(self.head(5000, **rest))[0], 413, rest)
+        self.assertEqual(self.ask(self.head(20001))[0], 413)
+
+    def test_an_upload_that_breaks_off_leaves_nothing(self):
+        link = self.link().send(self.head(5000) + lines(add(1)))
+        wait_until(self.files, what="a file for the body")
+        link.close()
+        wait_until(lambda: not self.files(), what="the end of the upload")
+        self.assertEqual((self.count(), self.queue_files()), (0, []))
+
+    def queue_files(self):
+        return [path.name for path in (self.folder / "data").iterdir() if path.name.startswith("tmp")]
+
+    def test_only_so_many_upload_at_once_and_nobody_else_waits_for_them(self):
+        links = [self.link().send(self.head(5000)) for _ in range(jobqueue.UPLOADS_MAX)]
+        wait_until(lambda: self.files() == len(links), what="their files")
+        status, headers, _ = self.ask(self.head(5000))
+        self.assertEqual((status, headers["retry-after"]), (503, "2"))
+        self.healthy()
+        self.assertEqual(self.ask(self.request("POST", "/api/tasks", add(1), self.token))[0], 201)
+        links[0].close()
+        wait_until(lambda: self.files() < len(links), what="the end of one")
+        body = lines(*map(add, range(100)))
+        self.assertEqual(self.ask(self.head(len(body)) + body)[0], 201)
+
+    def test_a_full_disk_is_said_in_words(self):
+        room = mock.Mock(f_bavail=1, f_frsize=1024)
+        with mock.patch.object(jobqueue.os, "statvfs", return_value=room):
+            self.assertEqual(self.ask(self.head(5000))[0], 507)
+        self.healthy()
+
+    def test_a_disk_that_fills_up_meanwhile_is_said_in_words(self):
+        link = self.link().send(self.head(5000))
+        wait_until(self.files, what="a file for the body")
+        client = next(client for client in self.server._clients if client.upload)
+        client.upload.close()
+        client.upload = mock.Mock(tell=lambda: 0, write=mock.Mock(side_effect=OSError(28, "full")))
+        self.assertEqual(link.send(b"x" * 100).status(), 507)
+        self.healthy()
+
+
+class TestSlowUploads(Uploads):
+    """With a clock that the test moves."""
+
+    server_clock = None
+
+    def setUp(self):
+        TestSlowUploads.server_clock = FakeClock()
+        super().setUp()
+
+    def test_who_sends_nothing_for_long_is_sent_away(self):
+        link = self.link().send(self.head(5000) + b"{")
+        wait_until(self.files, what="a file for the body")
+        self.server_clock.advance(jobqueue.BODY_SECONDS + 1)
+        self.assertEqual(link.status(), 408)
+        self.assertEqual(self.files(), 0)
+
+    def test_who_sends_drop_by_drop_is_sent_away_too(self):
+        link = self.link().send(self.head(5000) + b"{")
+        wait_until(self.files, what="a file for the body")
+        client = next(client for client in self.server._clients if client.upload)
+        for _ in range(4):
+            self.server_clock.advance(jobqueue.BODY_SECONDS / 3)
+            before = client.upload and client.upload.tell()
+            link.send(b"x")
+            wait_until(lambda seen=before: not client.upload or client.upload.tell() > seen, what="the drop")
+        self.assertEqual(link.status(), 408)
 
 
 class TestEnqueueMany(WebTestCase):
