@@ -24,6 +24,7 @@ Contents (each section uses only the sections above it)
     Queues             named lanes and their limits: which may start something now
     Tasks              add, find, cancel, retry, delete
     Claims             claim, renew, end, promote, reap: every way into and out of "running"
+    Schedules          rows that add tasks at times, each slot once
     Workers            rows, lock files, starting processes
     Catalogue          the functions that tasks.py declares, as a child process announced them
     Tick               the housekeeping that any process does in passing
@@ -1149,11 +1150,15 @@ CREATE TABLE schedule (
     paused_at REAL,
     paused_why TEXT,
     problem TEXT,                       -- why it could not add its task the last time
-    next_at REAL,                       -- NULL: never again
+    next_at REAL,                       -- NULL: never again, or paused
+    next_from REAL,                     -- the time from which next_at was counted
     last_at REAL,                       -- the slot that was looked at last
+    last_task_id INTEGER,
+    set_by INTEGER,                     -- who made or changed it last; NULL: the site's own code
     created_at REAL NOT NULL
 );
 CREATE INDEX schedule_next ON schedule (paused, next_at);
+CREATE INDEX schedule_next_from ON schedule (next_from);
 CREATE TABLE slot (                     -- each time a schedule was due, once
     schedule_id INTEGER NOT NULL,
     at REAL NOT NULL,
@@ -2491,6 +2496,7 @@ class Order:
         self.arguments = arguments      # JSON text
         self.options = options          # every name of TASK_OPTIONS
         self.run_at = run_at            # UTC seconds or None
+        self.schedule_id = None
 
 
 class Filter:
@@ -2570,7 +2576,8 @@ class Tasks:
             rows.append((task_id, owner_id, lane[0], order.function, order.arguments,
                          SCHEDULED if later else PENDING, lane[1], turn, order.run_at,
                          options["max_retries"], options["max_retries"], options["retry_delay"],
-                         options["retry_backoff"], options["timeout"], options["on_crash"], now))
+                         options["retry_backoff"], options["timeout"], options["on_crash"],
+                         order.schedule_id, now))
             notes.append((now, task_id, owner_id, order.function, lane[0]))
         for queue in {row[2] for row in rows}:
             transaction.run(
@@ -2579,7 +2586,7 @@ class Tasks:
         transaction.many(
             "INSERT INTO task (id, owner_id, queue, function, arguments, status, priority, turn, "
             "run_at, max_retries, retries_left, retry_delay, retry_backoff, timeout, on_crash, "
-            "created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            "schedule_id, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
         transaction.many(
             "INSERT INTO activity (at, event, task_id, owner_id, function, queue) "
             "VALUES (?, 'added', ?, ?, ?, ?)", notes)
@@ -3204,6 +3211,394 @@ class Claims:
             WHERE id=? AND status=1 AND claim=?""", leaving)
 
 
+# Schedules -------------------------------------------------------------------
+#
+# A schedule is due at `next_at`. Whoever ticks then adds its task and moves `next_at` on, in one
+# transaction with a row of `slot`, which can be there only once: so a slot adds its task at most
+# once, whatever runs at the same time and wherever the clock jumps.
+
+CATCH_UPS = ("none", "once", "all")
+OVERLAPS = ("skip", "queue", "allow")
+SCHEDULES_AT_ONCE = 100         # looked at in one tick
+SLOTS_AT_ONCE = 100             # filled in one transaction
+CATCH_UP_MAX = 1000             # of what was missed, catch_up="all" runs the newest
+LATE_SECONDS = 900.0            # catch_up="none" runs a slot that is not older
+RULE_RETRY_SECONDS = 3600.0     # when a rule that cannot be read is looked at again
+HISTORY_ROWS = 50
+
+SCHEDULE_DEFAULTS = {"arguments": {}, "zone": "UTC", "catch_up": "once", "overlap": "skip",
+                     "options": {}}
+SCHEDULE_SCHEMA = {
+    "type": "object", "additionalProperties": False, "required": ["function", "rule"],
+    "properties": {
+        "function": {"type": "string"},
+        "arguments": {"type": "object"},
+        "rule": {"type": "string"},
+        "zone": {"type": "string"},
+        "catch_up": {"enum": list(CATCH_UPS)},
+        "overlap": {"enum": list(OVERLAPS)},
+        "options": {"type": "object", "additionalProperties": False, "properties": {
+            name: schema for name, (schema, _) in TASK_OPTIONS.items()}},
+        "owner": {"type": ["string", "null"]},
+        "paused": {"type": "boolean"},
+        "paused_why": {**_text("(?s).{0,500}", "must have at most 500 characters"),
+                       "type": ["string", "null"]}}}
+SOURCES = {"code": "tasks.py", "folder": "its folder"}
+
+SCHEDULE_ROW = ("SELECT schedule.*, user.name AS owner, user.disabled FROM schedule "
+                "CROSS JOIN user ON user.id=schedule.owner_id WHERE ")
+SCHEDULE_SHOWN = ("SELECT schedule.*, user.name AS owner, task.status AS last_status FROM schedule "
+                  "CROSS JOIN user ON user.id=schedule.owner_id LEFT JOIN task "
+                  "ON task.id=schedule.last_task_id AND task.cancel_requested<2 WHERE ")
+
+
+def _task_reference(task_id, status):
+    return None if status is None else {"id": task_id, "status": STATUS_WORDS[status]}
+
+
+def rule_in_words(row):
+    """What a schedule's rule says in English; the rule itself if this host cannot read it."""
+    try:
+        return parse_rule(row["rule"], row["zone"], row["start"]).words()
+    except Invalid:
+        return row["rule"]
+
+
+def schedule_json(row):
+    """A schedule as HTTP and command line show it."""
+    return {
+        "id": row["id"], "owner": row["owner"], "name": row["name"], "source": row["source"],
+        "function": row["function"], "arguments": json.loads(row["arguments"]),
+        "summary": summarize(row["arguments"]), "options": json.loads(row["options"]),
+        "rule": row["rule"], "zone": row["zone"], "words": rule_in_words(row),
+        "catch_up": row["catch_up"], "overlap": row["overlap"], "paused": bool(row["paused"]),
+        "paused_by": row["paused_by"], "paused_at": iso(row["paused_at"]),
+        "paused_why": row["paused_why"], "problem": row["problem"], "next_at": iso(row["next_at"]),
+        "last_at": iso(row["last_at"]),
+        "last_task": _task_reference(row["last_task_id"], row["last_status"]),
+        "created_at": iso(row["created_at"])}
+
+
+def newest_moment(rule, first, now):
+    """The last moment of `rule` that is not after `now`; `first` is one of them."""
+    high = now
+    while True:
+        following = rule.next_after(first)
+        if following is None or following > now:
+            return first
+        later = rule.next_after((following + high) / 2)
+        if later is not None and later <= now:
+            first = later
+        else:
+            first, high = following, (following + high) / 2
+
+
+def newest_moments(rule, first, now, most):
+    """Where the newest `most` moments of `rule` from `first` to `now` begin."""
+    def are_few(after):
+        moments = rule.upcoming(after, most + 1)
+        return len(moments) <= most or moments[-1] > now
+    low, high = first - 1, now
+    while high - low > 1 and not are_few(low):
+        middle = (low + high) / 2
+        low, high = (low, middle) if are_few(middle) else (middle, high)
+    return rule.next_after(low if are_few(low) else high)
+
+
+class Due:
+    """What a schedule that is due wants done: `slots` now, `missed` not at all, then `next_at`."""
+
+    def __init__(self, row, now):
+        self.slots, self.missed, self.problem = [], None, None
+        try:
+            rule = parse_rule(row["rule"], row["zone"], row["start"])
+        except Invalid as error:        # the host has lost its time zones
+            self.problem, self.next_at = error.detail, now + RULE_RETRY_SECONDS
+            return
+        first = self.next_at = rule.next_after(row["next_at"] - 0.001)
+        if first is not None and first <= now:
+            self._choose(rule, row["catch_up"], first, now)
+
+    def _choose(self, rule, catch_up, first, now):
+        if catch_up == "all":
+            begin = newest_moments(rule, first, now, CATCH_UP_MAX)
+            moments = [begin, *rule.upcoming(begin, SLOTS_AT_ONCE)]
+            self.slots = [moment for moment in moments[:SLOTS_AT_ONCE] if moment <= now]
+            self.next_at = rule.next_after(self.slots[-1])
+        else:
+            newest = newest_moment(rule, first, now)
+            if catch_up == "once" or now - newest <= LATE_SECONDS:
+                self.slots = [newest]
+            self.next_at = rule.next_after(now)
+        if self.slots[:1] != [first]:
+            self.missed = first
+
+
+class Schedules:
+    """What people, tasks.py and folders want added at times; `site` is the JobQueue."""
+
+    def __init__(self, site):
+        self._site = site
+        self._database = site.database
+        self._clock = site.database.clock
+
+    # Looking
+
+    def find(self, owner_id=None):
+        """All schedules of an owner, or (None) of everybody, oldest first."""
+        where, values = ("1", ()) if owner_id is None else ("schedule.owner_id=?", (owner_id,))
+        return [schedule_json(row) for row in self._database.all(
+            SCHEDULE_SHOWN + where + " ORDER BY schedule.id", values)]
+
+    def get(self, schedule_id, owner_id=None):
+        """One schedule with its history; NotFound if it is missing or not `owner_id`'s."""
+        row = self._row(self._database, schedule_id, owner_id, SCHEDULE_SHOWN)
+        slots = self._database.all(
+            "SELECT slot.*, task.status FROM slot LEFT JOIN task ON task.id=slot.task_id "
+            "AND task.cancel_requested<2 WHERE slot.schedule_id=? ORDER BY at DESC LIMIT ?",
+            (schedule_id, HISTORY_ROWS))
+        history = [{"at": iso(slot["at"]), "message": slot["message"],
+                    "task": _task_reference(slot["task_id"], slot["status"])} for slot in slots]
+        return {**schedule_json(row), "history": history}
+
+    @staticmethod
+    def _row(source, schedule_id, owner_id=None, statement=SCHEDULE_ROW):
+        row = source.one(statement + "schedule.id=?", (schedule_id,))
+        if row is None or owner_id not in (None, row["owner_id"]):
+            raise NotFound("There is no schedule %s." % schedule_id)
+        return row
+
+    # Changing
+
+    def add(self, given, owner_id, person=None):
+        """Make a schedule as in POST /api/schedules; its id. Invalid names every wrong field."""
+        wanted = self._checked({**SCHEDULE_DEFAULTS, **given}, person)
+        with self._database.transaction() as transaction:
+            schedule_id = self._insert(transaction, {
+                **wanted, "owner_id": owner_id, "source": "person", "set_by": person and person.id})
+            self._set_paused(transaction, schedule_id, given, person)
+        return schedule_id
+
+    def change(self, schedule_id, given, scope=None, person=None, owner_id=None):
+        """Change the given fields; Conflict for what tasks.py or a folder says."""
+        row = self._row(self._database, schedule_id, scope)
+        errors, wanted = check_value({**SCHEDULE_SCHEMA, "required": []}, given, ""), {}
+        if errors:
+            raise Invalid("Nothing was changed: %s" % _join_errors(errors[:5]), errors)
+        if set(given) - {"paused", "paused_why"}:
+            self._refuse_foreign(row, "is changed there")
+            wanted = self._checked({**self._as_given(row), **given}, person)
+            wanted.update(owner_id=owner_id or row["owner_id"], set_by=person and person.id)
+        with self._database.transaction() as transaction:
+            if wanted and self._as_given(self._row(transaction, schedule_id)) != self._as_given(row):
+                raise Conflict("Somebody else changed this schedule meanwhile; look at it again.")
+            if wanted:
+                self._define(transaction, row, wanted)
+            self._set_paused(transaction, schedule_id, given, person)
+
+    def delete(self, schedule_id, scope=None):
+        """Remove a schedule and its history; its tasks stay."""
+        with self._database.transaction() as transaction:
+            row = self._row(transaction, schedule_id, scope)
+            self._refuse_foreign(row, "is removed there; here it can be paused")
+            self._remove(transaction, schedule_id)
+
+    def run(self, schedule_id, scope=None, person=None):
+        """Add its task now, besides its slots; the task's id."""
+        row = self._row(self._database, schedule_id, scope)
+        order = self._order(row)
+        with self._database.transaction() as transaction:
+            row, at = self._row(transaction, schedule_id, scope), self._clock.now()
+            while transaction.value("SELECT 1 FROM slot WHERE schedule_id=? AND at=?", (schedule_id, at)):
+                at += 0.001             # the time of a slot is that slot's
+            unfinished = self._unfinished(transaction, row["last_task_id"])
+            if unfinished and row["overlap"] == "skip":
+                raise Conflict("Its task %d has not ended, and its tasks must not overlap." % unfinished)
+            task_id = self._add_task(transaction, row, order, unfinished, at)
+            transaction.run(
+                "INSERT INTO slot (schedule_id, at, task_id, message) VALUES (?, ?, ?, ?)",
+                (schedule_id, at, task_id, "run by %s" % (person.name if person else "hand")))
+            transaction.run("UPDATE schedule SET problem=NULL, last_task_id=? WHERE id=?",
+                            (task_id, schedule_id))
+        self._site.start_workers()
+        return task_id
+
+    def _checked(self, given, person):
+        """The columns for these fields; Invalid names every wrong one."""
+        errors, order = check_value(SCHEDULE_SCHEMA, given, ""), None
+        if not errors:
+            try:
+                parse_rule(given["rule"], given["zone"])
+            except Invalid as error:
+                errors += error.errors
+            try:
+                order = self._check_task(given["function"], given["arguments"], given["options"], person)
+            except Invalid as error:
+                errors += error.errors
+            if (given["catch_up"], given["overlap"]) == ("all", "skip"):
+                errors += _wrong("overlap", "must be queue or allow if all missed runs are to be caught "
+                                            "up, else all but the first of them would be skipped")
+        if errors:
+            raise Invalid("The schedule is not right: %s" % _join_errors(errors[:5]), errors)
+        return {"function": given["function"], "arguments": order.arguments,
+                "options": dump_json(given["options"]), "rule": " ".join(given["rule"].split()),
+                "zone": given["zone"], "catch_up": given["catch_up"], "overlap": given["overlap"]}
+
+    def _check_task(self, function, arguments, options, person):
+        return self._site.check_requests(
+            [{"function": function, "arguments": arguments, **options}], person)[0]
+
+    @staticmethod
+    def _as_given(row):
+        """A row as the request that would make it."""
+        return {"function": row["function"], "arguments": json.loads(row["arguments"]),
+                "options": json.loads(row["options"]), "rule": row["rule"], "zone": row["zone"],
+                "catch_up": row["catch_up"], "overlap": row["overlap"]}
+
+    @staticmethod
+    def _refuse_foreign(row, message):
+        if row["source"] != "person":
+            raise Conflict("The schedule %s comes from %s and %s."
+                           % (row["name"], SOURCES[row["source"]], message))
+
+    def _insert(self, transaction, columns):
+        now = self._clock.now()
+        next_at = parse_rule(columns["rule"], columns["zone"], now).next_after(now)
+        columns = {**columns, "start": now, "next_at": next_at, "next_from": now, "created_at": now}
+        return transaction.insert("INSERT INTO schedule (%s) VALUES (%s)" % (
+            ", ".join(columns), ", ".join("?" * len(columns))), tuple(columns.values()))
+
+    def _define(self, transaction, row, columns):
+        """Give a schedule other columns; what it missed under an old rule is not caught up."""
+        now = self._clock.now()
+        if (columns["rule"], columns["zone"]) != (row["rule"], row["zone"]):
+            next_at = parse_rule(columns["rule"], columns["zone"], now).next_after(now)
+            columns = {**columns, "start": now, "next_at": None if row["paused"] else next_at,
+                       "next_from": now}
+        transaction.run("UPDATE schedule SET problem=NULL, %s WHERE id=?" % ", ".join(
+            name + "=?" for name in columns), (*columns.values(), row["id"]))
+
+    def _set_paused(self, transaction, schedule_id, given, person):
+        """Pause or resume if that is asked for; what was missed while paused is not caught up."""
+        if "paused" not in given:
+            return
+        row, now = self._row(transaction, schedule_id), self._clock.now()
+        if given["paused"]:
+            changed = now, (person.name if person else None), given.get("paused_why"), None
+        else:
+            rule = parse_rule(row["rule"], row["zone"], row["start"])
+            changed = None, None, None, rule.next_after(now) if row["paused"] else row["next_at"]
+        transaction.run(
+            "UPDATE schedule SET paused=?, paused_at=?, paused_by=?, paused_why=?, next_at=?, "
+            "next_from=? WHERE id=?", (given["paused"], *changed, now, schedule_id))
+
+    @staticmethod
+    def _remove(transaction, schedule_id):
+        transaction.run("DELETE FROM slot WHERE schedule_id=?", (schedule_id,))
+        transaction.run("DELETE FROM schedule WHERE id=?", (schedule_id,))
+
+    # Firing
+
+    def fire(self, now):
+        """Add the tasks of all schedules that are due."""
+        self._heed_clock(now)
+        for row in self._database.all(
+                SCHEDULE_ROW + "paused=0 AND next_at<=? ORDER BY next_at LIMIT ?",
+                (now, SCHEDULES_AT_ONCE)):
+            while row is not None:
+                row = self._fire_one(row, now)
+
+    def next_due(self, source):
+        """When the next schedule is due, or None."""
+        return source.value("SELECT min(next_at) FROM schedule WHERE paused=0")
+
+    def _heed_clock(self, now):
+        """Count anew what was counted from a time that is still to come: the clock went back."""
+        for row in self._database.all(SCHEDULE_ROW + "next_from>? AND paused=0",
+                                      (now + CLOCK_SLACK_SECONDS,)):
+            with contextlib.suppress(Invalid):
+                next_at = parse_rule(row["rule"], row["zone"], row["start"]).next_after(now)
+                with self._database.transaction(durable=False) as transaction:
+                    transaction.run(
+                        "UPDATE schedule SET next_at=?, next_from=? WHERE id=? AND paused=0 "
+                        "AND next_from=?", (next_at, now, row["id"], row["next_from"]))
+
+    def _fire_one(self, row, now):
+        """Fill some slots of a schedule in one transaction; its row if there are more."""
+        due, order = Due(row, now), None
+        try:
+            order = self._order(row)
+        except Invalid as error:
+            due.problem = due.problem or error.detail
+        except Busy:
+            return None                 # tasks.py cannot be read, and never could: later
+        with self._database.transaction(durable=False) as transaction:
+            known = transaction.one(SCHEDULE_ROW + "schedule.id=?", (row["id"],))
+            if known is None or tuple(known) != tuple(row):
+                return None             # somebody else was quicker, or changed it
+            self._fill(transaction, row, due, order, now)
+            row = self._row(transaction, row["id"])
+        return row if due.slots and row["next_at"] is not None and row["next_at"] <= now else None
+
+    def _order(self, row):
+        """The Order for a task of this schedule; Invalid says why there can be none."""
+        if row["disabled"]:
+            raise Invalid("Its owner %s is disabled." % row["owner"])
+        person = None if row["set_by"] is None else self._site.accounts.person(row["set_by"])
+        return self._check_task(row["function"], json.loads(row["arguments"]),
+                                json.loads(row["options"]), person)
+
+    def _fill(self, transaction, row, due, order, now):
+        """Add the tasks of the slots that nobody has filled, and move on."""
+        last_at, last_task, problem = row["last_at"], row["last_task_id"], due.problem
+        if due.missed is not None:
+            self._take_slot(transaction, row, due.missed, "missed, as all until %s: nothing was at work here"
+                            % iso(due.slots[0] if due.slots else now))
+        for at in due.slots:
+            if not self._take_slot(transaction, row, at, problem):
+                continue
+            last_at, unfinished = at, self._unfinished(transaction, last_task)
+            if problem:
+                continue
+            if unfinished and row["overlap"] == "skip":
+                self._tell(transaction, row, at, None, "skipped: task %d had not ended" % unfinished)
+                continue
+            try:
+                last_task = self._add_task(transaction, row, order, unfinished, now)
+                self._tell(transaction, row, at, last_task, None)
+            except TooMany as error:
+                problem = error.detail
+                self._tell(transaction, row, at, None, problem)
+        transaction.run(
+            "UPDATE schedule SET next_at=?, next_from=?, last_at=?, last_task_id=?, problem=? WHERE id=?",
+            (due.next_at, now, last_at, last_task, problem, row["id"]))
+
+    @staticmethod
+    def _take_slot(transaction, row, at, message):
+        """True if this slot is ours to fill; one that was missed or skipped may come again."""
+        transaction.run("INSERT OR IGNORE INTO slot (schedule_id, at, message) VALUES (?, ?, ?)",
+                        (row["id"], at, message))
+        return transaction.value("SELECT task_id FROM slot WHERE schedule_id=? AND at=?",
+                                 (row["id"], at)) is None
+
+    @staticmethod
+    def _tell(transaction, row, at, task_id, message):
+        transaction.run("UPDATE slot SET task_id=?, message=? WHERE schedule_id=? AND at=?",
+                        (task_id, message, row["id"], at))
+
+    @staticmethod
+    def _unfinished(source, task_id):
+        """`task_id` if that task has not ended, else None."""
+        return source.value("SELECT id FROM task WHERE id=? AND status NOT IN (2, 3, 4)", (task_id,))
+
+    def _add_task(self, transaction, row, order, unfinished, now):
+        order.schedule_id = row["id"]
+        if row["overlap"] == "queue":
+            order.after = [unfinished] if unfinished else []
+            order.after_failure = "run"
+        return self._site.tasks.add(transaction, row["owner_id"], [order], now)[0]
+
+
 # Workers ---------------------------------------------------------------------
 
 ENVIRONMENT_NAMES = frozenset(
@@ -3694,17 +4089,18 @@ class Catalogue:
 # Tick ------------------------------------------------------------------------
 
 class Tick:
-    """The housekeeping that any process does in passing: bury, promote, start.
+    """The housekeeping that any process does in passing: bury, fire schedules, promote, start.
 
     Every part looks first and writes only if there is something to do, and every write checks
     again inside its transaction: any number of processes may tick at the same time.
     """
 
-    def __init__(self, database, settings, claims, workers):
+    def __init__(self, database, settings, claims, workers, schedules):
         self._database = database
         self._settings = settings
         self._claims = claims
         self._workers = workers
+        self._schedules = schedules
         self._clock = database.clock
         self._next = 0.0
         self._next_sweep = 0.0
@@ -3731,6 +4127,7 @@ class Tick:
     def clean(self):
         """All but starting workers."""
         self._bury_dead()
+        self._schedules.fire(self._clock.now())
         self._promote()
         self._sweep()
 
@@ -4021,6 +4418,11 @@ class Accounts:
             raise NotFound("There is no user %s." % shorten(str(name), 60))
         return row
 
+    def person(self, user_id):
+        """The Person of a user's id, or None."""
+        row = self._database.one("SELECT * FROM user WHERE id=?", (user_id,))
+        return row and Person(row)
+
     def default_owner(self):
         """Whose tasks those from code and command line are."""
         name = self._settings.get("default_owner")
@@ -4078,8 +4480,9 @@ class Accounts:
         """Remove a user who owns no task; Conflict otherwise."""
         row = self.find(name)
         with self._database.transaction() as transaction:
-            if transaction.value("SELECT 1 FROM task WHERE owner_id=? LIMIT 1", (row["id"],)):
-                raise Conflict("%s owns tasks; disable the user instead." % row["name"])
+            for table in ("task", "schedule"):
+                if transaction.value("SELECT 1 FROM %s WHERE owner_id=? LIMIT 1" % table, (row["id"],)):
+                    raise Conflict("%s owns %ss; disable the user instead." % (row["name"], table))
             for table in ("session", "token"):
                 transaction.run("DELETE FROM %s WHERE user_id=?" % table, (row["id"],))
             transaction.run("DELETE FROM user WHERE id=?", (row["id"],))
@@ -4423,7 +4826,8 @@ class JobQueue:
         self.workers = Workers(self.database, self.settings, self.claims)
         self.catalogue = Catalogue(self.database, self.settings)
         self.accounts = Accounts(self.database, self.settings)
-        self.tick = Tick(self.database, self.settings, self.claims, self.workers)
+        self.schedules = Schedules(self)
+        self.tick = Tick(self.database, self.settings, self.claims, self.workers, self.schedules)
         self.service = Service(self.database, self.settings, self.claims, self.catalogue)
 
     def enqueue(self, function, arguments=None, owner=None, **options):
@@ -5543,6 +5947,57 @@ def get_log(app, request, task_id):
                         "complete": complete})
 
 
+def get_schedules(app, request):
+    """All schedules one may see."""
+    app.queue.catalogue.refresh()
+    return json_answer({"schedules": app.queue.schedules.find(request.person.scope),
+                        "service": app.queue.service.describe()})
+
+
+def _given_schedule(app, request):
+    """(the fields of a schedule that were sent, the id of the owner if one was named)"""
+    given = request.object(tuple(SCHEDULE_SCHEMA["properties"]))
+    return given, _owner_for(app, request, [given]) if given.get("owner") else None
+
+
+def _schedule_answer(app, request, schedule_id, status=200, headers=()):
+    return json_answer(app.queue.schedules.get(schedule_id, request.person.scope), status, headers)
+
+
+def post_schedules(app, request):
+    """Make a schedule."""
+    given, owner_id = _given_schedule(app, request)
+    app.queue.catalogue.refresh()
+    schedule_id = app.queue.schedules.add(given, owner_id or request.person.id, request.person)
+    return _schedule_answer(app, request, schedule_id, 201, [
+        ("Location", "%sapi/schedules/%d" % (request.base, schedule_id))])
+
+
+def get_schedule(app, request, schedule_id):
+    """One schedule with its history."""
+    return _schedule_answer(app, request, int(schedule_id))
+
+
+def patch_schedule(app, request, schedule_id):
+    """Change, pause or resume a schedule."""
+    given, owner_id = _given_schedule(app, request)
+    app.queue.schedules.change(int(schedule_id), given, request.person.scope, request.person, owner_id)
+    return _schedule_answer(app, request, int(schedule_id))
+
+
+def delete_schedule(app, request, schedule_id):
+    """Remove a schedule."""
+    app.queue.schedules.delete(int(schedule_id), request.person.scope)
+    return Answer(204)
+
+
+def run_schedule(app, request, schedule_id):
+    """Add a schedule's task now."""
+    task_id = app.queue.schedules.run(int(schedule_id), request.person.scope, request.person)
+    return json_answer(app.queue.get_json(task_id), 201, [
+        ("Location", "%sapi/tasks/%d" % (request.base, task_id))])
+
+
 def _activity_json(row, names):
     return {"id": row["id"], "at": iso(row["at"]), "event": row["event"], "task": row["task_id"],
             "attempt": row["attempt"], "worker": row["worker_id"],
@@ -5734,6 +6189,12 @@ ROUTES = [
     ("POST", "/api/tasks/" + ID + "/cancel", cancel_task, USER),
     ("POST", "/api/tasks/" + ID + "/retry", retry_task, USER),
     ("GET", "/api/tasks/" + ID + "/log", get_log, USER),
+    ("GET", "/api/schedules", get_schedules, USER),
+    ("POST", "/api/schedules", post_schedules, USER),
+    ("GET", "/api/schedules/" + ID, get_schedule, USER),
+    ("PATCH", "/api/schedules/" + ID, patch_schedule, USER),
+    ("DELETE", "/api/schedules/" + ID, delete_schedule, USER),
+    ("POST", "/api/schedules/" + ID + "/run", run_schedule, USER),
     ("GET", "/api/activity", get_activity, USER),
     ("GET", "/api/workers", get_workers, USER),
     ("GET", "/api/queues", get_queues, USER),

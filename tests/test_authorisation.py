@@ -31,6 +31,12 @@ TABLE = {
     ("POST", "/api/tasks/ID/cancel"):           (401,   200,   404,     200,   404),
     ("POST", "/api/tasks/ID/retry"):            (401,   200,   404,     200,   404),
     ("GET", "/api/tasks/ID/log"):               (401,   200,   404,     200,   404),
+    ("GET", "/api/schedules"):                  (401,   200,   200,     200,   None),
+    ("POST", "/api/schedules"):                 (401,   201,   201,     201,   None),
+    ("GET", "/api/schedules/ID"):               (401,   200,   404,     200,   404),
+    ("PATCH", "/api/schedules/ID"):             (401,   200,   404,     200,   404),
+    ("DELETE", "/api/schedules/ID"):            (401,   204,   404,     204,   404),
+    ("POST", "/api/schedules/ID/run"):          (401,   201,   404,     201,   404),
     ("GET", "/api/activity"):                   (401,   200,   200,     200,   None),
     ("GET", "/api/workers"):                    (401,   200,   200,     200,   None),
     ("GET", "/api/queues"):                     (401,   200,   200,     200,   None),
@@ -56,6 +62,8 @@ BODIES = {
     "/api/session": {"name": "bob", "password": PASSWORD},
     "/api/tasks": {"function": "add", "arguments": {"a": 1}},
     "/api/tasks/actions": {"action": "cancel", "ids": [1, 2]},
+    "/api/schedules": {"function": "add", "arguments": {"a": 1}, "rule": "daily 01:00"},
+    "/api/schedules/ID": {"rule": "daily 02:00"},
     "/api/settings": {"linger": 20},
     "/api/queues": {"name": "new"},
     "/api/queues/NAME": {"max_running": 2},
@@ -124,6 +132,9 @@ class Matrix(WebTestCase):
             return path.replace("ID", "987654")
         if "tokens" in path:
             return path.replace("ID", str(self.make_token(owner)[0]))
+        if "schedules" in path:
+            given = {"function": "add", "arguments": {"a": 1}, "rule": "daily 01:00"}
+            return path.replace("ID", str(self.queue.schedules.add(given, self.owner_id(owner))))
         task_id = self.add(owner)
         if path.endswith("/retry"):
             self.queue.tasks.cancel(task_id)

@@ -8,7 +8,8 @@ from tests.support import ROOT
 from tests.web import WebTestCase, openapi
 
 SAMPLES = {"NewTask": {"function": "add", "arguments": {"a": 1}}, "Action": {"action": "cancel", "ids": [1]},
-           "NewSettings": {"linger": 20},
+           "NewSchedule": {"function": "add", "arguments": {"a": 1}, "rule": "daily 01:00"},
+           "ScheduleChange": {"rule": "daily 02:00"}, "NewSettings": {"linger": 20},
            "NewUser": {"name": "zoe", "password": "another horse"}, "NewToken": {"name": "laptop"},
            "NewQueue": {"name": "mail"}, "QueueChange": {"max_running": 2},
            "UserChange": {"role": "admin"}, "Login": {"name": "bob", "password": "correct horse"},
@@ -78,6 +79,12 @@ class Requests(WebTestCase):
     def setUp(self):
         super().setUp()
         self.queue.queues.make({"name": "bob"}, "ana")
+        schedule = {"function": "add", "arguments": {"a": 1}, "rule": "daily 01:00"}
+        self.places = {"{name}": "bob", "{id}": str(self.queue.schedules.add(schedule, self.owner_id("bob")))}
+
+    def address(self, path):
+        """A path of the document that leads to something of bob's."""
+        return re.sub(r"\{\w+\}", lambda match: self.places[match[0]], path)
 
     def test_samples_are_right_by_the_document(self):
         for name, value in SAMPLES.items():
@@ -88,14 +95,14 @@ class Requests(WebTestCase):
         for (method, path), operation in openapi().operations().items():
             if "requestBody" not in operation or path == "/api/setup":
                 continue
-            reply = ana.ask(method, path.replace("{name}", "bob"), self.sample(operation))
+            reply = ana.ask(method, self.address(path), self.sample(operation))
             self.assertLess(reply.status, 300, (method, path, reply.body))
 
     def test_an_unknown_field_is_refused_everywhere(self):
         for (method, path), operation in openapi().operations().items():
             if "requestBody" in operation and path != "/api/setup":
                 body = {**self.sample(operation), "surprise": 1}
-                self.check_wrong(self.ana.ask(method, path.replace("{name}", "bob"), body), "surprise")
+                self.check_wrong(self.ana.ask(method, self.address(path), body), "surprise")
 
     def sample(self, operation):
         schema = operation["requestBody"]["content"]["application/json"]["schema"]
