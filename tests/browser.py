@@ -1,6 +1,6 @@
 """Driving a real Chromium by the WebDriver protocol, with the standard library alone.
 
-    BrowserTestCase   a Site with a running server; self.open() is a new browser, all closed at the end
+    BrowserTestCase   a Site with a running server; self.open() is a browser that knows nothing
     Browser           go, find, all, text, click, type, press, run (JavaScript), wait_for, messages
 """
 import contextlib
@@ -17,12 +17,14 @@ import unittest
 import urllib.error
 import urllib.request
 
+from tests.load_test import Browser as Visitor
 from tests.support import PASSWORD, Site, need, wait_until
 
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"     # the protocol's own name for a reference
 FLAGS = ("--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --no-proxy-server "
          "--disable-background-networking --disable-component-update --disable-sync "
-         "--disable-ipc-flooding-protection "
+         "--disable-ipc-flooding-protection --disable-site-isolation-trials "
+         "--disable-features=IsolateOrigins,site-per-process,BackForwardCache,Translate,MediaRouter "
          "--disable-dev-shm-usage --window-size=1100,800 --lang=en-US").split()
 KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "Shift": "\ue008", "Down": "\ue015"}
 _open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
@@ -99,6 +101,16 @@ class Browser:
                     os.kill(self._process, signal.SIGKILL)
         shutil.rmtree(self._profile, ignore_errors=True)
 
+    def forget(self):
+        """Be as new: another tab, no cookie, nothing stored."""
+        new = self.ask("POST", "/window/new", {"type": "tab"})["handle"]
+        self.ask("DELETE", "/window")
+        self.ask("POST", "/window", {"handle": new})
+        self.emulate("Network.clearBrowserCookies")
+        self.emulate("Network.clearBrowserCache")
+        self.emulate("Storage.clearDataForOrigin", origin=self.base.rstrip("/"), storageTypes="all")
+        self.messages().clear()
+
     def go(self, address=""):
         """Open an address below the site's."""
         if "#" in address and not address.startswith("#"):
@@ -129,7 +141,7 @@ class Browser:
 
     def _wait(self, condition, seconds, what):
         try:
-            return wait_until(condition, seconds, what)
+            return wait_until(condition, seconds, what, 0.05)
         except AssertionError as error:
             raise AssertionError("%s on a page that says:\n%s\n%s" % (
                 error, self.text()[:1500], "\n".join(self.messages()))) from None
@@ -191,6 +203,14 @@ class Browser:
         """A command of the DevTools protocol, such as Emulation.setEmulatedMedia."""
         self.ask("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
 
+    def enter(self, cookie):
+        """Open the list, logged in by a cookie (NAME=VALUE)."""
+        name, _, value = cookie.partition("=")
+        self.emulate("Network.setCookie", name=name, value=value, url=self.base)
+        self.go()
+        self.find("h1", "Tasks")
+        wait_until(lambda: self.count("link[href='static/pages.css']"), what="the end of the page's start")
+
     def log_in(self, name, password=PASSWORD):
         """Fill in the log-in and wait for the list."""
         self.go()
@@ -218,6 +238,8 @@ class BrowserTestCase(unittest.TestCase):
         cls.addClassCleanup(cls.site.close)
         cls.address = cls.site.start_server()
         cls.base = re.match(r"http://[^/]+/", cls.address)[0]
+        cls.idle = []                   # browsers that the tests before have left
+        cls.addClassCleanup(lambda: [browser.close() for browser in cls.idle])
 
     def setUp(self):
         self.browsers = []
@@ -227,13 +249,23 @@ class BrowserTestCase(unittest.TestCase):
             self.assertEqual(self.serious(browser), [])
 
     def open(self, name=None):
-        """A new browser, logged in as `name` if given."""
-        browser = Browser(self.driver, self.base)
-        self.addCleanup(browser.close)
+        """A browser as new, logged in as `name` if given."""
+        browser = self.idle.pop() if self.idle else Browser(self.driver, self.base)
+        self.addCleanup(self.leave, browser)
         self.browsers.append(browser)
         if name:
-            browser.log_in(name)
+            visitor = Visitor(self.base)
+            self.addCleanup(visitor.close)
+            browser.enter(visitor.log_in(name, PASSWORD).cookie)
         return browser
+
+    def leave(self, browser):
+        """Let another test have this browser, which remembers nothing."""
+        try:
+            browser.forget()
+            self.idle.append(browser)
+        except (DriverError, OSError, http.client.HTTPException):
+            browser.close()
 
     @staticmethod
     def serious(browser):

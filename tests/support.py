@@ -262,7 +262,7 @@ class TestCase(unittest.TestCase):
         self.assertIn(words, caught.exception.detail)
 
 
-def wait_until(condition, seconds=20.0, what="the condition"):
+def wait_until(condition, seconds=20.0, what="the condition", pause=0.02):
     """The first true value of `condition()`; AssertionError after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
@@ -271,7 +271,7 @@ def wait_until(condition, seconds=20.0, what="the condition"):
             return value
         if time.monotonic() > deadline:
             raise AssertionError("%s did not come true within %g s" % (what, seconds))
-        time.sleep(0.02)
+        time.sleep(pause)
 
 
 WORKER = r"(worker\.py|-m worker)"
