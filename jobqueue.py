@@ -85,6 +85,12 @@ INTERRUPTION_LIMIT = 5
 UNKNOWN_FUNCTION_SECONDS = 600.0
 UNKNOWN_FUNCTION_RETRY_SECONDS = 30.0
 PROMOTE_AT_ONCE = 500
+AFTER_MAX = 1000                # tasks that one comes after
+RELATED_MAX = 100               # shown of them, and of those that come after one
+AFTER_SUM_MAX = 200_000         # ... of all in one request
+SETTLE_AT_ONCE = 500            # followers in one transaction
+SETTLE_SECONDS = 0.25           # of a tick
+SETTLE_LOOK_ROWS = 2_000
 TICK_SECONDS = 2.0              # a killed worker's task starts again within 5 s
 TICK_FAILED_SECONDS = 15.0
 STARTING_SECONDS = 10.0         # a started process that never took its lock
@@ -1120,16 +1126,20 @@ CREATE TABLE task_key (                 -- a row of every task that has a unique
 CREATE TABLE task_after (
     task_id INTEGER NOT NULL,           -- this one comes after ...
     after_id INTEGER NOT NULL,
-    settled INTEGER NOT NULL DEFAULT 0, -- 1 once nothing is to be waited for any more
+    settled INTEGER NOT NULL DEFAULT 0, -- 0 is waited for, 1 is over as it should, 2 given up
     PRIMARY KEY (task_id, settled, after_id)
 );
-CREATE INDEX task_after_follower ON task_after (after_id);
+CREATE INDEX task_after_follower ON task_after (settled, after_id);
+CREATE TABLE unsettled (                -- tasks that ended, while others wait for them still
+    task_id INTEGER PRIMARY KEY,
+    status INTEGER                      -- NULL: deleted
+);
 CREATE TABLE request (                  -- answers to requests with an Idempotency-Key
     owner_id INTEGER NOT NULL,
     key TEXT NOT NULL,
     digest TEXT NOT NULL,               -- SHA-256 of what was asked
-    answer TEXT NOT NULL,               -- JSON
     created_at REAL NOT NULL,
+    answer TEXT NOT NULL,               -- JSON
     PRIMARY KEY (owner_id, key)
 );
 CREATE TABLE schedule (
@@ -2416,8 +2426,10 @@ TASK_ROW = ("SELECT task.*, user.name AS owner FROM task "
 LIST_COLUMNS = ", ".join("task." + name for name in (
     "id queue function status reason priority run_at unique_key max_retries retries_left "
     "retry_delay retry_backoff timeout on_crash attempts crashes cancel_requested progress message "
-    "error_type error_message worker_id schedule_id created_at started_at finished_at").split())
-CHANGING_COLUMNS = "id, owner_id, queue, function, priority, attempts, status, cancel_requested"
+    "error_type error_message worker_id schedule_id created_at started_at finished_at "
+    "after_failure").split())
+CHANGING_COLUMNS = ("id, owner_id, queue, function, priority, attempts, status, cancel_requested, "
+                    "unique_key, after_failure")
 LIST_ROW = ("SELECT %s, CASE WHEN length(arguments)<=4000 THEN arguments END AS arguments, "
             "user.name AS owner FROM task %%s CROSS JOIN user ON user.id=task.owner_id "
             "WHERE cancel_requested<2 AND " % LIST_COLUMNS)
@@ -2431,7 +2443,7 @@ ACTIONS = {
 }
 
 
-def task_json(row, listed=False):
+def task_json(row, after=(), listed=False):
     """A task as HTTP, command line and Python show it; `listed` leaves out the large parts."""
     error = None
     if row["error_type"]:
@@ -2441,7 +2453,7 @@ def task_json(row, listed=False):
         "summary": summarize(row["arguments"]), "queue": row["queue"],
         "status": STATUS_WORDS[row["status"]], "reason": row["reason"],
         "priority": row["priority"], "run_at": iso(row["run_at"]),
-        "unique_key": row["unique_key"], "after": [],
+        "unique_key": row["unique_key"], "after": list(after), "after_failure": row["after_failure"],
         "attempts": row["attempts"], "crashes": row["crashes"],
         "max_retries": row["max_retries"], "retries_left": row["retries_left"],
         "retry_delay": plain(row["retry_delay"]), "retry_backoff": plain(row["retry_backoff"]),
@@ -2475,6 +2487,13 @@ def scheduled_turn(run_at):
     return math.ceil(run_at * 1000)
 
 
+def place(transaction, task, run_at, now):
+    """(status, turn) of a task, its row or the like, that waits for nothing but its time."""
+    if run_at is not None and run_at > now:
+        return SCHEDULED, scheduled_turn(run_at)
+    return PENDING, next_turn(transaction, task["owner_id"], task["queue"], task["priority"])
+
+
 def lanes(source, status):
     """The (queue, priority) pairs that hold tasks of a status: few, and found by skipping."""
     start = "SELECT queue, priority FROM task INDEXED BY task_claim WHERE status=? "
@@ -2488,14 +2507,29 @@ def lanes(source, status):
     return found
 
 
+WAITED_FOR, SATISFIED, GIVEN_UP = range(3)     # what task_after.settled says
+ENDED = (SUCCEEDED, FAILED, CANCELLED)
+HOW_IT_ENDED = {FAILED: "failed", CANCELLED: "was cancelled", None: "was deleted"}
+
+
+def _waits(status, order):
+    """What task_after says from the start of a predecessor with this status."""
+    over = status == SUCCEEDED or (status in ENDED and order.after_failure == "run")
+    return SATISFIED if over else WAITED_FOR
+
+
 class Order:
     """A task to be added: checked, complete, not yet a row."""
 
-    def __init__(self, function, arguments, options, run_at=None):
+    def __init__(self, function, arguments, options, run_at=None, after=(), after_failure=None,
+                 unique_key=None):
         self.function = function
         self.arguments = arguments      # JSON text
         self.options = options          # every name of TASK_OPTIONS
         self.run_at = run_at            # UTC seconds or None
+        self.after = after              # ids, each once
+        self.after_failure = (after_failure or "fail") if after else None
+        self.unique_key = unique_key
         self.schedule_id = None
 
 
@@ -2551,6 +2585,12 @@ def remove_task_folder(data, task_id):
     shutil.rmtree(task_folder(data, task_id), ignore_errors=True)
 
 
+def forget_task(transaction, task_id):
+    """Remove what is kept about a task that is gone."""
+    Logs.remove(transaction, task_id)
+    transaction.run("DELETE FROM task_after WHERE task_id=?", (task_id,))
+
+
 class Tasks:
     """What people do with tasks. Only this class and Claims change a task's state."""
 
@@ -2561,36 +2601,120 @@ class Tasks:
     # Adding
 
     def add(self, transaction, owner_id, orders, now):
-        """Add all `orders`; return their ids in the same order."""
-        first = (transaction.value("SELECT seq FROM sqlite_sequence WHERE name='task'") or 0) + 1
-        turns, rows, notes = {}, [], []
-        for task_id, order in enumerate(orders, first):
+        """Add all `orders`; return their ids in the same order.
+
+        An order whose unique_key an unfinished task of the owner has adds nothing: it gets the id
+        of that task.
+        """
+        ids, new = self._number(transaction, owner_id, orders)
+        known = self._predecessors(transaction, owner_id, orders, new)
+        turns, rows, edges = {}, [], []
+        for task_id, order in new:
             options = order.options
             lane = options["queue"], options["priority"]
-            later = order.run_at is not None and order.run_at > now
-            if later:
-                turn = scheduled_turn(order.run_at)
+            waits = [(task_id, before, _waits(known[before], order)) for before in order.after]
+            edges += waits
+            if any(settled == WAITED_FOR for _, _, settled in waits):
+                status, turn = WAITING, 0
+            elif order.run_at is not None and order.run_at > now:
+                status, turn = SCHEDULED, scheduled_turn(order.run_at)
             else:
                 turn = turns[lane] + 1 if lane in turns else next_turn(transaction, owner_id, *lane)
-                turns[lane] = turn
-            rows.append((task_id, owner_id, lane[0], order.function, order.arguments,
-                         SCHEDULED if later else PENDING, lane[1], turn, order.run_at,
+                status, turns[lane] = PENDING, turn
+            rows.append((task_id, owner_id, lane[0], order.function, order.arguments, status,
+                         lane[1], turn, order.run_at, order.unique_key,
                          options["max_retries"], options["max_retries"], options["retry_delay"],
                          options["retry_backoff"], options["timeout"], options["on_crash"],
-                         order.schedule_id, now))
-            notes.append((now, task_id, owner_id, order.function, lane[0]))
+                         order.after_failure, order.schedule_id, now))
+        self._insert(transaction, rows, now)
+        if edges:
+            self._tie(transaction, edges, known, now)
+        return ids
+
+    @staticmethod
+    def last_id(source):
+        """The highest id that any task ever had."""
+        return source.value("SELECT seq FROM sqlite_sequence WHERE name='task'") or 0
+
+    def _number(self, transaction, owner_id, orders):
+        """(ids of all, [(id, order)] of those that are to be added)"""
+        first = self.last_id(transaction) + 1
+        ids, new, holders = [], [], {}
+        for order in orders:
+            key = order.unique_key
+            if key is not None and key not in holders:
+                holders[key] = self._holder(transaction, owner_id, key)
+            task_id = None if key is None else holders[key]
+            if task_id is None:
+                task_id = first + len(new)
+                new.append((task_id, order))
+                if key is not None:
+                    holders[key] = task_id
+            ids.append(task_id)
+        return ids, new
+
+    def _holder(self, transaction, owner_id, key):
+        """The id of the unfinished task that has this key; workers of others need not free it."""
+        row = transaction.one(
+            "SELECT task.id, status, cancel_requested FROM task_key "
+            "CROSS JOIN task ON task.id=task_key.task_id "
+            "WHERE task_key.owner_id=? AND task_key.unique_key=?", (owner_id, key))
+        if row is None or row["status"] in ENDED:
+            return None
+        if row["cancel_requested"] == DELETE:
+            raise Conflict("The task with the unique_key %s is being deleted; try again in a few "
+                           "seconds." % shorten(key, 60), _wrong("unique_key", "is still in use"))
+        return row["id"]
+
+    def _predecessors(self, transaction, owner_id, orders, new):
+        """{id: status} of all that the new tasks come after; Invalid unless they are the owner's."""
+        wanted = {before for _, order in new for before in order.after}
+        known = {}
+        for task_id in wanted:
+            known[task_id] = transaction.value(
+                "SELECT status FROM task WHERE id=? AND owner_id=? AND cancel_requested<2",
+                (task_id, owner_id))
+        missing = {task_id for task_id, status in known.items() if status is None}
+        if missing:
+            errors = [{**_wrong("after", "must name tasks of the same owner; %d is none" % before)[0],
+                       "index": index}
+                      for index, order in enumerate(orders)
+                      for before in order.after if before in missing][:ERRORS_MAX]
+            if len(orders) == 1:
+                errors = [{"field": one["field"], "message": one["message"]} for one in errors]
+            raise Invalid("Nothing was added: %s" % _join_errors(errors[:5]), errors)
+        return known
+
+    @staticmethod
+    def _insert(transaction, rows, now):
         for queue in {row[2] for row in rows}:
             transaction.run(
                 "INSERT OR IGNORE INTO queue (name, created_at) VALUES (?, ?)", (queue, now)
             )
         transaction.many(
             "INSERT INTO task (id, owner_id, queue, function, arguments, status, priority, turn, "
-            "run_at, max_retries, retries_left, retry_delay, retry_backoff, timeout, on_crash, "
-            "schedule_id, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            "run_at, unique_key, max_retries, retries_left, retry_delay, retry_backoff, timeout, "
+            "on_crash, after_failure, schedule_id, created_at) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
         transaction.many(
             "INSERT INTO activity (at, event, task_id, owner_id, function, queue) "
-            "VALUES (?, 'added', ?, ?, ?, ?)", notes)
-        return list(range(first, first + len(rows)))
+            "VALUES (?, 'added', ?, ?, ?, ?)",
+            [(now, row[0], row[1], row[3], row[2]) for row in rows])
+        transaction.many(
+            "INSERT OR REPLACE INTO task_key (task_id, owner_id, unique_key) VALUES (?, ?, ?)",
+            [(row[0], row[1], row[9]) for row in rows if row[9] is not None])
+
+    @staticmethod
+    def _tie(transaction, edges, known, now):
+        """Store what new tasks come after; a task that had failed before fails them at once."""
+        transaction.many(
+            "INSERT INTO task_after (task_id, after_id, settled) VALUES (?, ?, ?)", edges)
+        failed = {before: known[before] for _, before, settled in edges
+                  if settled == WAITED_FOR and known[before] in ENDED}
+        transaction.many("INSERT OR IGNORE INTO unsettled (task_id, status) VALUES (?, ?)",
+                         list(failed.items()))
+        if failed:
+            Tasks.settle(transaction, now)
 
     # Finding
 
@@ -2602,8 +2726,10 @@ class Tasks:
         return row
 
     def full_json(self, row):
-        """A task with the traceback of its last attempt."""
-        shown = task_json(row)
+        """A task with the traceback of its last attempt, and what it comes after and before."""
+        shown = task_json(row, self._after(row, AFTER_MAX))
+        shown["predecessors"] = self._briefly(row, "after_id", "task_id=? AND settled IN (0, 1, 2)")
+        shown["followers"] = self._briefly(row, "task_id", "settled IN (0, 1, 2) AND after_id=?")
         if shown["error"]:
             last = self._database.value(
                 "SELECT text FROM log WHERE task_id=? ORDER BY attempt DESC, start DESC LIMIT 1",
@@ -2611,6 +2737,26 @@ class Tasks:
             trace = last if last and last.startswith("Traceback ") else None
             shown["error"]["traceback"] = trace
         return shown
+
+    def list_json(self, rows):
+        """Tasks as lists show them."""
+        return [task_json(row, self._after(row, RELATED_MAX), listed=True) for row in rows]
+
+    def _after(self, row, limit):
+        """Ids of the tasks that this one comes after."""
+        if row["after_failure"] is None:
+            return []
+        return [after for after, in self._database.all(
+            "SELECT after_id FROM task_after WHERE task_id=? ORDER BY after_id LIMIT ?",
+            (row["id"], limit))]
+
+    def _briefly(self, row, side, condition):
+        """Tasks on the other side of this one, those that are still there."""
+        found = self._database.all(
+            "SELECT task.id, function, status FROM task_after CROSS JOIN task ON task.id=%s "
+            "WHERE %s AND cancel_requested<2 LIMIT ?" % (side, condition), (row["id"], RELATED_MAX))
+        return [{"id": task_id, "function": function, "status": STATUS_WORDS[status]}
+                for task_id, function, status in sorted(map(tuple, found))]
 
     def find(self, wanted, limit, before=None):
         """(rows newest first, id to go on before or None).
@@ -2724,6 +2870,9 @@ class Tasks:
             if row["status"] not in (FAILED, CANCELLED):
                 raise Conflict("Task %d is %s; only failed and cancelled tasks can be retried."
                                % (task_id, STATUS_WORDS[row["status"]]))
+            why = self._why_not_again(transaction, row)
+            if why:
+                raise Conflict(why)
             self._retry(transaction, [row], now)
 
     def delete(self, task_id, owner_id=None):
@@ -2783,8 +2932,7 @@ class Tasks:
                     "SELECT %s FROM task NOT INDEXED WHERE id IN (%s) AND cancel_requested<2 AND %s "
                     "ORDER BY id" % (CHANGING_COLUMNS, ", ".join("?" * len(some)), condition),
                     (*some, *values))
-                change(transaction, rows, self._clock.now())
-                done += rows
+                done += change(transaction, rows, self._clock.now())
                 handled += len(some)
         if action == "delete":
             self._remove_folders(done)
@@ -2803,7 +2951,7 @@ class Tasks:
 
     @staticmethod
     def _cancel(transaction, rows, now):
-        """Cancel unfinished tasks at once, or ask their workers to."""
+        """Cancel unfinished tasks at once, or ask their workers to; the rows."""
         running = [row for row in rows if row["status"] == RUNNING]
         others = [row for row in rows if row["status"] != RUNNING]
         transaction.many("UPDATE task SET cancel_requested=1 WHERE id=? AND status=1",
@@ -2814,22 +2962,34 @@ class Tasks:
         note_all(transaction, [activity_row(now, "cancelled", row) for row in others] + [
             activity_row(now, "cancel_requested", row) for row in running
             if not row["cancel_requested"]])
+        for row in others:
+            Tasks.stop_waiting(transaction, row["id"])
+        Tasks.ended(transaction, [(row, CANCELLED) for row in others], now)
+        return rows
 
     @staticmethod
     def _retry(transaction, rows, now):
-        """Make failed and cancelled tasks pending again, as if new."""
+        """Make failed and cancelled tasks pending again, as if new; the rows of those that can be."""
+        done = []
         for row in rows:
-            turn = next_turn(transaction, row["owner_id"], row["queue"], row["priority"])
+            if Tasks._why_not_again(transaction, row):
+                continue
+            status, turn = WAITING, 0
+            if not Tasks._waits_again(transaction, row):
+                status, turn = place(transaction, row, None, now)
             transaction.run(
-                "UPDATE task SET status=0, reason=NULL, turn=?, run_at=?, "
+                "UPDATE task SET status=?, reason=NULL, turn=?, run_at=?, "
                 "retries_left=max_retries, "
                 "crashes=0, interruptions=0, cancel_requested=0, progress=NULL, message=NULL, "
                 "result=NULL, error_type=NULL, error_message=NULL, started_at=NULL, "
                 "finished_at=NULL "
                 "WHERE id=? AND status IN (3, 4)",
-                (turn, now, row["id"]),
+                (status, turn, now, row["id"]),
             )
-        note_all(transaction, [activity_row(now, "retried", row) for row in rows])
+            transaction.run("DELETE FROM unsettled WHERE task_id=?", (row["id"],))
+            done.append(row)
+        note_all(transaction, [activity_row(now, "retried", row) for row in done])
+        return done
 
     @staticmethod
     def _delete(transaction, rows, now):
@@ -2839,7 +2999,11 @@ class Tasks:
                          [(row["id"],) for row in rows if row["status"] == RUNNING])
         transaction.many("DELETE FROM task WHERE id=? AND status<>1", others)
         transaction.many("DELETE FROM log WHERE task_id=?", others)
+        transaction.many("DELETE FROM task_after WHERE task_id=?", others)
         note_all(transaction, [activity_row(now, "deleted", row) for row in rows])
+        Tasks.ended(transaction, [(row, row["status"] if row["status"] in ENDED else None)
+                                  for row in rows if row["status"] != RUNNING], now)
+        return rows
 
     def _remove_folders(self, rows):
         for row in rows:
@@ -2851,6 +3015,121 @@ class Tasks:
         if row is None or owner_id not in (None, row["owner_id"]):
             raise NotFound("There is no task %s." % task_id)
         return row, self._clock.now()
+
+    # Coming after others
+
+    @staticmethod
+    def ended(transaction, ended, now):
+        """What follows when tasks end: their keys are free, and what came after them runs or fails.
+
+        `ended` are pairs of a task's row as it was before and the status it ended with, None if it was
+        deleted. Whoever ends a task says so here, in the same transaction.
+        """
+        if ended and Tasks._announce(transaction, ended):
+            Tasks.settle(transaction, now)
+
+    @staticmethod
+    def _announce(transaction, ended):
+        """Free the keys of ended tasks, write down those that are waited for; how many these are."""
+        transaction.many(
+            "DELETE FROM task_key WHERE owner_id=? AND unique_key=? AND task_id=?",
+            [(row["owner_id"], row["unique_key"], row["id"]) for row, _ in ended
+             if row["unique_key"] is not None])
+        if not transaction.value("SELECT 1 FROM task_after WHERE settled=0 LIMIT 1"):
+            return 0
+        return transaction.many(
+            "INSERT OR IGNORE INTO unsettled (task_id, status) SELECT ?, ? "
+            "WHERE EXISTS (SELECT 1 FROM task_after WHERE settled=0 AND after_id=?)",
+            [(row["id"], status, row["id"]) for row, status in ended])
+
+    @staticmethod
+    def settle(transaction, now):
+        """Release or fail what came after ended tasks, a portion of it; True if more may be left.
+
+        A failure is announced like any other end, so a long chain falls link by link.
+        """
+        room = SETTLE_AT_ONCE
+        while room > 0:
+            pair = transaction.one(
+                "SELECT unsettled.task_id AS ended, status, task_after.task_id AS follower "
+                "FROM unsettled LEFT JOIN task_after INDEXED BY task_after_follower "
+                "ON settled=0 AND after_id=unsettled.task_id LIMIT 1")
+            if pair is None:
+                return False
+            room -= 1
+            if pair["follower"] is None:
+                transaction.run("DELETE FROM unsettled WHERE task_id=?", (pair["ended"],))
+            else:
+                room -= Tasks._settle_follower(transaction, pair, now)
+        return True
+
+    @staticmethod
+    def _settle_follower(transaction, pair, now):
+        """Settle what one task waits for, or all of it if it fails by it; how much."""
+        task = transaction.one(
+            "SELECT id, owner_id, queue, function, priority, attempts, run_at, unique_key, "
+            "after_failure FROM task WHERE id=? AND status=6", (pair["follower"],))
+        if task and (pair["status"] == SUCCEEDED or task["after_failure"] == "run"):
+            transaction.run("UPDATE task_after SET settled=1 WHERE task_id=? AND settled=0 "
+                            "AND after_id=?", (task["id"], pair["ended"]))
+            if not transaction.value("SELECT 1 FROM task_after WHERE task_id=? AND settled=0 LIMIT 1",
+                                     (task["id"],)):
+                Tasks._release(transaction, task, now)
+            return 1
+        if task:
+            Tasks._fail_by(transaction, task, "Task %d, which this one comes after, %s." % (
+                pair["ended"], HOW_IT_ENDED[pair["status"]]), now)
+        return Tasks.stop_waiting(transaction, pair["follower"])
+
+    @staticmethod
+    def _release(transaction, task, now):
+        status, turn = place(transaction, task, task["run_at"], now)
+        run_at = now if status == PENDING else task["run_at"]
+        transaction.run("UPDATE task SET status=?, turn=?, run_at=? WHERE id=? AND status=6",
+                        (status, turn, run_at, task["id"]))
+        note(transaction, now, "released", task)
+
+    @staticmethod
+    def _fail_by(transaction, task, why, now):
+        transaction.run(
+            "UPDATE task SET status=3, reason='dependency', error_type='Dependency', error_message=?, "
+            "unique_key=NULL, finished_at=? WHERE id=? AND status=6", (why, now, task["id"]))
+        note(transaction, now, "failed", task, message=why)
+        Tasks._announce(transaction, [(task, FAILED)])
+
+    @staticmethod
+    def _given_up(transaction, task):
+        """(id, status or None if it was deleted) of what a task came after and did not wait for."""
+        if task["after_failure"] is None:
+            return []
+        return transaction.all(
+            "SELECT after_id, status FROM task_after LEFT JOIN task ON task.id=after_id "
+            "WHERE task_id=? AND settled=2", (task["id"],))
+
+    @staticmethod
+    def _why_not_again(transaction, task):
+        """A sentence if a task would only fail again by what it comes after, else None."""
+        for before, status in Tasks._given_up(transaction, task):
+            if status in HOW_IT_ENDED and task["after_failure"] == "fail":
+                return "Task %d comes after task %d, which %s; %s." % (
+                    task["id"], before, HOW_IT_ENDED[status],
+                    "add it anew" if status is None else "retry that one first")
+        return None
+
+    @staticmethod
+    def _waits_again(transaction, task):
+        """Judge anew what a task came after; True if there is something to wait for."""
+        waits = [(WAITED_FOR if status not in (None, *ENDED) else SATISFIED, task["id"], before)
+                 for before, status in Tasks._given_up(transaction, task)]
+        transaction.many(
+            "UPDATE task_after SET settled=? WHERE task_id=? AND settled=2 AND after_id=?", waits)
+        return any(settled == WAITED_FOR for settled, _, _ in waits)
+
+    @staticmethod
+    def stop_waiting(transaction, task_id):
+        """A task waits for nothing any more, because it ended itself; how much was given up."""
+        return transaction.run("UPDATE task_after SET settled=2 WHERE task_id=? AND settled=0",
+                               (task_id,))
 
 
 # Claims ----------------------------------------------------------------------
@@ -2934,7 +3213,7 @@ CLAIMED_COLUMNS = ", ".join("task." + name for name in (
 ENDING_COLUMNS = (
     "id, owner_id, queue, function, priority, turn, run_at, attempts, crashes, claim, "
     "interruptions, max_retries, retries_left, retry_delay, retry_backoff, on_crash, "
-    "cancel_requested, worker_id, started_at"
+    "cancel_requested, worker_id, started_at, unique_key"
 )
 
 
@@ -3077,7 +3356,7 @@ class Claims:
     def end_all(self, transaction, ended, now):
         """Record how attempts ended, (task id, claim, Outcome) each; their Verdicts as end()."""
         held = self._held(transaction, [task_id for task_id, _, _ in ended])
-        verdicts, leaving, notes = [], [], []
+        verdicts, leaving, notes, over = [], [], [], []
         for task_id, claim, outcome in ended:
             task = held.get(task_id)
             if task is None or task["claim"] != claim:
@@ -3088,10 +3367,14 @@ class Claims:
             notes.append(self._ending_note(task, outcome, verdict, now))
             if task["cancel_requested"] == DELETE:
                 self._delete(transaction, task)
-            else:
-                leaving.append(self._left(transaction, task, verdict, outcome, now))
+                over.append((task, None))
+                continue
+            leaving.append(self._left(transaction, task, verdict, outcome, now))
+            if verdict.status in ENDED:
+                over.append((task, verdict.status))
         self._leave_running(transaction, leaving)
         note_all(transaction, notes)
+        Tasks.ended(transaction, over, now)
         return verdicts
 
     def _held(self, source, task_ids):
@@ -3114,7 +3397,7 @@ class Claims:
     def _delete(transaction, task):
         transaction.run("DELETE FROM task WHERE id=? AND status=1 AND claim=?",
                         (task["id"], task["claim"]))
-        Logs.remove(transaction, task["id"])
+        forget_task(transaction, task["id"])
 
     def put_back_until(self, transaction, task_id, claim, run_at, reason, now):
         """Put a task back unspent until `run_at`, because nothing here can run it."""
@@ -4715,6 +4998,11 @@ REQUEST_SCHEMA = {
         "run_at": {"type": ["string", "null"], "format": "date-time"},
         "delay": {"type": ["number", "null"], "minimum": 0, "maximum": 10 * 365 * 86400},
         "owner": {"type": ["string", "null"]},
+        "after": {"type": ["array", "null"], "items": {"type": "integer", "minimum": 1}},
+        "after_failure": {"enum": ["fail", "run", None]},
+        "unique_key": {**_text(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,200}",
+                               "must be 1 to 200 characters on one line"),
+                       "type": ["string", "null"]},
         **{name: schema for name, (schema, _) in TASK_OPTIONS.items()}}}
 
 
@@ -4783,13 +5071,13 @@ class Task:
 
 
 class Frame:
-    """All of a request but its arguments, checked: the function, the options, the time."""
+    """All of a request but its arguments, checked: the function, the options, what to wait for."""
 
-    def __init__(self, rest, function, options, run_at):
+    def __init__(self, rest, function=None, options=None, **waits):
         self.rest = rest
         self._function = function
         self._options = options
-        self._run_at = run_at
+        self._waits = waits             # as Order has them
 
     def order(self, arguments):
         """The Order for these arguments; Invalid names what is wrong with them."""
@@ -4808,7 +5096,7 @@ class Frame:
             raise field_error(
                 "arguments", "are longer than %d characters" % ARGUMENTS_MAX_CHARACTERS
             )
-        return Order(self._function["name"], text, self._options, self._run_at)
+        return Order(self._function["name"], text, self._options, **self._waits)
 
 
 class JobQueue:
@@ -4854,22 +5142,30 @@ class JobQueue:
 
     def add(self, requests, owner_id, person=None):
         """Add tasks for `requests` (as in POST /api/tasks), all or none; returns their ids."""
+        return self.add_some(requests, owner_id, person)[0]
+
+    def add_some(self, requests, owner_id, person=None):
+        """Like add(), but returns also how many of the ids are new."""
         self.catalogue.refresh()
         return self.add_orders(self.check_requests(requests, person), owner_id)
 
     def add_orders(self, orders, owner_id):
-        """Add what check_requests() gave, all or none, and start workers; returns the ids."""
+        """Add what check_requests() gave, all or none, and start workers.
+
+        Returns the ids and how many of them are new, see Tasks.add().
+        """
         with self.database.transaction() as transaction:
+            last = self.tasks.last_id(transaction)
             ids = self.tasks.add(transaction, owner_id, orders, self.database.clock.now())
         self.start_workers()
-        return ids
+        return ids, len({task_id for task_id in ids if task_id > last})
 
     def check_requests(self, requests, person=None):
         """The Orders for `requests`; Invalid names every wrong field, with its index if many.
 
         Where a request could not be read stands the Invalid that says so.
         """
-        orders, errors, frame, index = [], [], Frame(None, None, None, None), 0
+        orders, errors, frame, index = [], [], Frame(None), 0
         for index, request in enumerate(requests):
             try:
                 if isinstance(request, Invalid):
@@ -4939,13 +5235,18 @@ class JobQueue:
                 errors += check_value(function["schema"], request.get("arguments", {}), "arguments")
             raise Invalid("", errors)
         options = {key: request.get(key, default) for key, default in function["options"].items()}
-        return Frame(rest, function, options, self._run_at(request))
+        after = tuple(dict.fromkeys(map(int, request.get("after") or ())))
+        return Frame(rest, function, options, run_at=self._run_at(request), after=after,
+                     after_failure=request.get("after_failure"),
+                     unique_key=request.get("unique_key"))
 
     def _check_choices(self, request, person, function):
         """What depends on who asks, or on two fields together."""
         errors = []
         if request.get("run_at") is not None and request.get("delay") is not None:
             errors += _wrong("delay", "cannot be given together with run_at")
+        if isinstance(request.get("after"), list) and len(request["after"]) > AFTER_MAX:
+            errors += _wrong("after", "must name at most %d tasks" % AFTER_MAX)
         asked = request.get("priority")
         if person and not person.is_admin and isinstance(asked, (int, float)) and asked > 0:
             errors += _wrong("priority", "must be 0 or less; higher ones are for admins")
@@ -5761,8 +6062,8 @@ def _post_lines(app, request):
     orders = app.queue.check_requests(noticed(request.lines()), request.person)
     if not orders:
         raise Malformed("There is no task in the body.")
-    ids = app.queue.add_orders(orders, _owner_for(app, request, names))
-    return json_answer({"ids": ids, "created": len(ids)}, 201)
+    ids, created = app.queue.add_orders(orders, _owner_for(app, request, names))
+    return json_answer({"ids": ids, "created": created}, 201)
 
 
 def post_tasks(app, request):
@@ -5775,15 +6076,15 @@ def post_tasks(app, request):
             raise Malformed("The list of tasks is empty.")
         if not all(isinstance(one, dict) for one in given):
             raise Malformed("Every task must be a JSON object.")
-        ids = app.queue.add(given, _owner_for(app, request, _owners_named(request, given)),
-                            request.person)
-        return json_answer({"ids": ids, "created": len(ids)}, 201)
+        owner_id = _owner_for(app, request, _owners_named(request, given))
+        ids, created = app.queue.add_some(given, owner_id, request.person)
+        return json_answer({"ids": ids, "created": created}, 201)
     if not isinstance(given, dict):
         raise Malformed("The body must be a task or a list of tasks.")
     owner_id = _owner_for(app, request, _owners_named(request, [given]))
-    task_id = app.queue.add([given], owner_id, request.person)[0]
-    return json_answer(app.queue.get_json(task_id), 201,
-                       [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
+    ids, created = app.queue.add_some([given], owner_id, request.person)
+    return json_answer(app.queue.get_json(ids[0]), 201 if created else 200,
+                       [("Location", "%sapi/tasks/%d" % (request.base, ids[0]))])
 
 
 def _wanted_owner(app, request, name):
@@ -5825,7 +6126,7 @@ def _list_tasks(app, request):
     rows, before = app.queue.tasks.find(
         wanted, limit, request.number("cursor", None, 0, INTEGER_MAX)
     )
-    value = {"tasks": [task_json(row, listed=True) for row in rows],
+    value = {"tasks": app.queue.tasks.list_json(rows),
              "next": None if before is None else str(before)}
     if query.get("counts") == "1":
         value["counts"] = app.queue.tasks.count(wanted) or {}
@@ -6998,7 +7299,7 @@ def cmd_list(queue, options):
     wanted = Filter(queue.accounts.find(options.owner)["id"] if options.owner else None,
                     _wanted_statuses(options.status), options.function, options.queue)
     rows, _ = queue.tasks.find(wanted, options.limit)
-    tasks = [task_json(row, listed=True) for row in rows]
+    tasks = queue.tasks.list_json(rows)
     show(
         options,
         {"tasks": tasks, "service": queue.service.describe()},

@@ -12,9 +12,10 @@ from tests.web import WebTestCase
 ADD = {"function": "add", "arguments": {"a": 1}}
 NOW = "2027-01-15T08:00:00.000Z"        # of the fake clock
 TASK_KEYS = set(
-    "id owner function summary queue status reason priority run_at unique_key after attempts crashes "
-    "max_retries retries_left retry_delay retry_backoff timeout on_crash cancel_requested progress message "
-    "error worker schedule created_at started_at finished_at arguments result".split())
+    "id owner function summary queue status reason priority run_at unique_key after after_failure "
+    "attempts crashes max_retries retries_left retry_delay retry_backoff timeout on_crash cancel_requested "
+    "progress message error worker schedule created_at started_at finished_at arguments result "
+    "predecessors followers".split())
 
 
 class Adding(WebTestCase):
@@ -88,7 +89,9 @@ class Adding(WebTestCase):
                        []),
             "delay": (-1, "60", 10 * 365 * 86400 + 1, True, [60]),
             "owner": (7, "eve", "nobody", True, [], {"name": "bob"}),
-            "colour": ("red", None), "": (1,), "unique_key": ("x",), "after": ([1],), "__proto__": ({},)}
+            "after": ([1], 1, "1", {}, list(range(1, 1002))),
+            "after_failure": ("ignore", 1, ""), "unique_key": ("", "x" * 201, "a\n", 7, ["x"]),
+            "colour": ("red", None), "": (1,), "__proto__": ({},)}
         for field, values in wrong.items():
             for value in values:
                 with self.subTest(field=field, value=value):
@@ -281,7 +284,7 @@ class Finding(WebTestCase):
     def test_rows_leave_out_what_may_be_large(self):
         self.add("bob")
         self.assertEqual(set(self.bob.get("/api/tasks").json["tasks"][0]),
-                         TASK_KEYS - {"arguments", "result"})
+                         TASK_KEYS - {"arguments", "result", "predecessors", "followers"})
 
     def test_pages_follow_each_other_without_gap_or_repetition(self):
         ids = self.add_many("bob", 25)

@@ -68,7 +68,7 @@ class Document(unittest.TestCase):
     def test_the_validator_sees_what_is_wrong(self):
         api, task = openapi(), {"$ref": "#/components/schemas/Created"}
         self.assertIsNone(api.mismatch(task, {"ids": [1], "created": 1}, "body"))
-        for wrong in ({"ids": [1]}, {"ids": ["1"], "created": 1}, {"ids": [1], "created": 0}, [], None,
+        for wrong in ({"ids": [1]}, {"ids": ["1"], "created": 1}, {"ids": [1], "created": -1}, [], None,
                       {"ids": [1], "created": 1, "more": 1}, {"ids": 1, "created": 1}):
             self.assertIsNotNone(api.mismatch(task, wrong, "body"), wrong)
 

@@ -364,9 +364,9 @@ class TestFinding(TaskCase):
 
     def test_a_task_has_always_all_its_keys(self):
         keys = (
-            "id owner function arguments queue status reason priority run_at unique_key after attempts "
-            "crashes max_retries retries_left retry_delay retry_backoff timeout on_crash cancel_requested "
-            "progress message result error worker schedule created_at started_at finished_at"
+            "id owner function arguments queue status reason priority run_at unique_key after after_failure "
+            "attempts crashes max_retries retries_left retry_delay retry_backoff timeout on_crash "
+            "cancel_requested progress message result error worker schedule created_at started_at finished_at"
         ).split()
         for task_id in (self.bob[0], self.late, self.claim()["id"]):
             self.assertLessEqual(set(keys), set(self.queue.get_json(task_id)))
