@@ -2257,7 +2257,7 @@ class Queues:
         """Rows of the queues that workers of a machine serve, whatever their limits allow now."""
         rows = source.all(
             "SELECT name, max_running, rate_count, rate_seconds, rate_next_at, machines "
-            "FROM queue WHERE paused=0 AND external=0 ORDER BY name")
+            "FROM queue WHERE paused=0 AND external=0")
         return [row for row in rows
                 if row["machines"] is None or machine in json.loads(row["machines"])]
 
@@ -3447,24 +3447,26 @@ class Claims:
         return row["lease_wall"] + OTHER_MACHINE_SLACK_SECONDS - now
 
     def _next_queue(self, transaction, now):
-        """The open queue whose head has the highest priority, and how many of it may start.
-
-        Equal ones take turns; one whose limits are reached is passed over.
-        """
+        """(an open queue or None, how many of its tasks may start); full ones are passed over."""
         queues = self._queues.open(transaction, self.machine)
-        heads = []
-        for place, queue in enumerate(queues):
-            priority = 0 if len(queues) == 1 else transaction.value(
-                "SELECT priority FROM task INDEXED BY task_claim WHERE status=0 AND queue=? "
-                "ORDER BY priority DESC LIMIT 1", (queue["name"],))
-            if priority is not None:
-                heads.append((-priority, queue["name"] <= self._last_queue, place))
-        for _, _, place in sorted(heads):
-            room = self._queues.room(transaction, queues[place], now)
+        for queue in self._by_heads(transaction, queues) if len(queues) > 1 else queues:
+            room = self._queues.room(transaction, queue, now)
             if room:
-                self._last_queue = queues[place]["name"]
-                return queues[place], room
+                self._last_queue = queue["name"]
+                return queue, room
         return None, 0
+
+    def _by_heads(self, transaction, queues):
+        """Those that hold pending tasks, the highest priority first; equal ones take turns."""
+        heads = []
+        for queue in queues:
+            name = queue["name"]
+            priority = transaction.value(
+                "SELECT priority FROM task INDEXED BY task_claim WHERE status=0 AND queue=? "
+                "ORDER BY priority DESC LIMIT 1", (name,))
+            if priority is not None:
+                heads.append((-priority, name <= self._last_queue, name, queue))
+        return [queue for _, _, _, queue in sorted(heads)]
 
     @staticmethod
     def _left(transaction, task, verdict, outcome, now):
