@@ -26,6 +26,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import secrets
 import selectors
 import shutil
@@ -35,6 +36,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -45,11 +47,11 @@ from load_test import Browser, LIST_PATH, Site, end_process, percentile
 # Constants -------------------------------------------------------------------
 
 Sizes = collections.namedtuple(
-    "Sizes", "adds bulk drain pickups colds finished few many claims hammer_seconds rounds")
+    "Sizes", "adds bulk drain pickups colds finished few many claims hammer_seconds rounds lines")
 FULL = Sizes(adds=600, bulk=10_000, drain=5_000, pickups=30, colds=7, finished=20_000,
-             few=1_000, many=1_000_000, claims=300, hammer_seconds=3.0, rounds=5)
+             few=1_000, many=1_000_000, claims=300, hammer_seconds=3.0, rounds=5, lines=100_000)
 QUICK = Sizes(adds=200, bulk=10_000, drain=2_000, pickups=10, colds=3, finished=4_000,
-              few=1_000, many=100_000, claims=100, hammer_seconds=1.0, rounds=3)
+              few=1_000, many=100_000, claims=100, hammer_seconds=1.0, rounds=3, lines=20_000)
 
 CONNECTIONS = (1, 10, 50)
 COMMITS_PER_SECOND = 20             # while the list changes
@@ -915,6 +917,72 @@ def measure_list(sizes, library):
                 yield from compare_lists(sizes, count, admin, bare, 50, ", changing")
 
 
+def peak_megabytes(pid):
+    """The most memory that a process has held so far."""
+    text = Path("/proc/%d/status" % pid).read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", text)[1]) / 1024
+
+
+def send_lines(admin, body):
+    """Add a task for each line of the body; how many there were."""
+    browser = admin.twin()
+    browser.content_type = "application/x-ndjson"
+    try:
+        return browser.send("POST", "api/tasks", body).expect(201)["created"]
+    finally:
+        browser.close()
+
+
+def delete_all(admin, count):
+    """Delete all tasks, portion by portion, as the page does; how many there were."""
+    browser, asked, done = admin.twin(), {"expected_count": count}, 0
+    while asked:
+        answer = browser.send("POST", "api/tasks/actions", {
+            "action": "delete", "filter": {}, **asked}).expect(200)
+        done += answer["done"]
+        asked = answer["continue"] and {"continue": answer["continue"]}
+    browser.close()
+    return done
+
+
+def meanwhile(admin, action):
+    """(seconds of `action`, what it returned, the longest wait of another's adds and lists)."""
+    waits, answers = [], []
+    thread = threading.Thread(target=lambda: answers.append(action()))
+    began = time.perf_counter()
+    thread.start()
+    while thread.is_alive():
+        asked = time.perf_counter()
+        admin.send("POST", "api/tasks", {"function": "nothing"}).expect(201)
+        admin.send("GET", LIST_PATH).expect(200)
+        waits.append(time.perf_counter() - asked)
+        time.sleep(0.01)
+    return time.perf_counter() - began, answers[0], max(waits)
+
+
+def measure_many(sizes, _):
+    """Very many tasks in one request, and deleted again, while somebody else adds and looks."""
+    body = "".join('{"function":"nothing","arguments":{"value":%d}}\n' % number
+                   for number in range(sizes.lines))
+    what = "%s lines over HTTP" % format(sizes.lines, ",")
+    with BenchSite() as site:
+        site.open(workers=0)
+        with list_server(site) as admin:
+            admin.send("POST", "api/tasks", {"function": "nothing"}).expect(201)
+            before = peak_megabytes(site.process.pid)
+            seconds, count, worst = meanwhile(admin, lambda: send_lines(admin, body))
+            yield Figure(what, count / seconds, "/s", goal=Goal("ours", ">=", 10_000, "/s"))
+            yield Figure(what + ", another's longest add and list", worst, "s",
+                         goal=Goal("ours", "<=", 5, "s"))
+            yield Figure(what + ", memory of the server above the usual",
+                         peak_megabytes(site.process.pid) - before, "MB", goal=Goal("ours", "<=", 100, "MB"))
+            there = site.number("SELECT count(*) FROM task")
+            seconds, count, worst = meanwhile(admin, lambda: delete_all(admin, there))
+            yield Figure("delete %s" % format(there, ","), count / seconds, "/s")
+            yield Figure("delete them, another's longest add and list", worst, "s",
+                         goal=Goal("ours", "<=", 1, "s"))
+
+
 PARTS = {
     "adds": measure_adds,
     "drain": measure_drain,
@@ -924,6 +992,7 @@ PARTS = {
     "disk": measure_disk,
     "claim": measure_claim,
     "list": measure_list,
+    "many": measure_many,
 }
 
 

@@ -146,6 +146,7 @@ class Browser:
         self._address = urlsplit(server if server.endswith("/") else server + "/")
         self._connection = None
         self._used = 0.0
+        self.content_type = "application/json"
         self.server = server
         self.cookie = cookie
 
@@ -196,7 +197,7 @@ class Browser:
     def _headers(self, method, tag):
         headers = {"Cookie": self.cookie} if self.cookie else {}
         if method != "GET":
-            headers["Content-Type"] = "application/json"
+            headers["Content-Type"] = self.content_type
             headers["Origin"] = "%s://%s" % (self._address.scheme, self._address.netloc)
         if tag:
             headers["If-None-Match"] = tag
@@ -205,7 +206,7 @@ class Browser:
     @staticmethod
     def _body(method, value):
         if value is not None:
-            return json.dumps(value)
+            return value if isinstance(value, str) else json.dumps(value)
         return None if method == "GET" else ""
 
     def _start_session(self, path, value):
