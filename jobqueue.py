@@ -140,7 +140,7 @@ SEARCH_WINDOW_ROWS = 5_000
 SORT_ROWS = 5_000               # more of a status are looked through, not sorted
 SEARCH_SECONDS = 0.25
 LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
-LINES_MAX = 100_000
+ADD_MAX = 100_000               # tasks in one transaction
 PIECE_BYTES = 64 << 10          # read of it at once
 PORTION_ROWS = 500              # of a bulk action in one transaction, if that takes
 PORTION_SECONDS = 0.05          # no longer than this
@@ -5170,6 +5170,8 @@ class JobQueue:
         orders, errors, frame, index = [], [], Frame(None), 0
         for index, request in enumerate(requests):
             try:
+                if index == ADD_MAX:
+                    raise TooLarge("More than %d tasks cannot be added at once." % ADD_MAX)
                 if isinstance(request, Invalid):
                     raise request
                 frame = self._frame(request, person, frame)
@@ -5863,9 +5865,7 @@ class Request:
 
     def lines(self):
         """The objects of a body with one JSON object a line; for each bad line an Invalid."""
-        for count, line in enumerate(filter(bytes.strip, self._body_lines())):
-            if count == LINES_MAX:
-                raise TooLarge("More than %d tasks cannot be added at once." % LINES_MAX)
+        for line in filter(bytes.strip, self._body_lines()):
             try:
                 yield load_json(line.decode("utf-8"))
             except UnicodeDecodeError:
@@ -7233,18 +7233,108 @@ def cmd_serve(queue, options):
     return 0
 
 
-def _typed_arguments(function, texts):
+def _refuse_unknown(function, name):
     properties = function["schema"]["properties"]
+    if name not in properties and not function["schema"].get("additionalProperties"):
+        raise field_error("arguments." + name, "is not known here; known are %s"
+                          % (", ".join(properties) or "none"))
+
+
+def _typed(function, name, text):
+    """A parameter's value as the function's schema wants it."""
+    schema = function["schema"]["properties"].get(name, {})
+    return parse_text(schema, text, "arguments." + name)
+
+
+def _typed_arguments(function, texts):
     arguments = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise field_error(text, "must be written as name=value")
-        if name not in properties and not function["schema"].get("additionalProperties"):
-            raise field_error("arguments." + name, "is not known here; known are %s"
-                              % (", ".join(properties) or "none"))
-        arguments[name] = parse_text(properties.get(name, {}), value, "arguments." + name)
+        _refuse_unknown(function, name)
+        arguments[name] = _typed(function, name, value)
     return arguments
+
+
+def read_csv(file):
+    """(line, cells) of each row that holds something; the first row tells the separator.
+
+    `file` was opened with surrogateescape: a byte that is not UTF-8 is told with its line.
+    """
+    import csv
+    first = file.readline()
+    rows = csv.reader(itertools.chain([first], file), delimiter=max(",;\t", key=first.count),
+                      strict=True)
+    try:
+        for cells in rows:
+            if re.search("[\udc80-\udcff]", "".join(cells)):
+                raise Malformed("Line %d is not UTF-8: save the file as CSV UTF-8." % rows.line_num)
+            if any(cells):
+                yield rows.line_num, cells
+    except csv.Error as error:
+        raise Malformed("Line %d cannot be read: %s." % (rows.line_num, error)) from None
+
+
+class Sheet:
+    """A CSV file of arguments, one task a row; the first row names the parameters."""
+
+    def __init__(self, function, given, rows):
+        self._function = function
+        self._given = given             # what is the same for all rows
+        self._rows = rows
+        self._names = [name.strip() for name in next(rows, (1, []))[1]]
+        self._lines = []                # where the rows stand in the file
+        if not self._names:
+            raise Malformed("The file is empty: its first row must name the parameters.")
+        for name in self._names:
+            _refuse_unknown(function, name)
+            if self._names.count(name) > 1 or name in given:
+                raise field_error("arguments." + name, "is given twice")
+
+    def arguments(self):
+        """The arguments of each row, or the Invalid that says what is wrong with it."""
+        for line, cells in self._rows:
+            self._lines.append(line)
+            try:
+                yield {**self._given, **self._typed(cells)}
+            except Invalid as error:
+                yield error
+
+    def explain(self, error):
+        """The same Invalid with lines and columns of the file."""
+        told = ["line %d, %s: %s" % (self._lines[one.get("index", 0)],
+                                     one["field"].partition("arguments.")[2] or "row", one["message"])
+                for one in error.errors[:ERRORS_MAX]]
+        return Invalid("\n".join(["Nothing was added."] + told), error.errors)
+
+    def _typed(self, cells):
+        """An empty cell leaves a parameter that is not required at its default."""
+        if len(cells) != len(self._names):
+            raise field_error("", "has %d cells, but the first row %d"
+                              % (len(cells), len(self._names)))
+        required = self._function["schema"].get("required", ())
+        return {name: _typed(self._function, name, text)
+                for name, text in zip(self._names, cells) if text or name in required}
+
+
+def _open_csv(path):
+    """A CSV file as spreadsheets write it, or standard input."""
+    import io
+    options = {"encoding": "utf-8-sig", "errors": "surrogateescape", "newline": ""}
+    return io.TextIOWrapper(sys.stdin.buffer, **options) if path == "-" else open(path, **options)
+
+
+def _add_each(queue, function, request, owner_id, path):
+    """Add a task for each row of a CSV file, all or none; their ids."""
+    with _open_csv(path) as file:
+        sheet = Sheet(function, request["arguments"], read_csv(file))
+        requests = (row if isinstance(row, Invalid) else {**request, "arguments": row}
+                    for row in sheet.arguments())
+        try:
+            return queue.add(requests, owner_id)
+        except Invalid as error:
+            raise sheet.explain(error) from None
 
 
 def show(options, value, text):
@@ -7257,7 +7347,7 @@ def show(options, value, text):
 
 
 def cmd_add(queue, options):
-    """Add a task and print its id."""
+    """Add a task and print its id, or one for each row of a CSV file and print how many."""
     queue.catalogue.refresh()
     function = queue.function(options.function)
     request = {
@@ -7278,6 +7368,11 @@ def cmd_add(queue, options):
         if getattr(options, name) is not None:
             request[name] = getattr(options, name)
     owner = queue.accounts.find(options.owner) if options.owner else queue.accounts.default_owner()
+    if options.each is not None:
+        ids = _add_each(queue, function, request, owner["id"], options.each)
+        show(options, {"ids": ids, "created": len(ids)},
+             "%d %s" % (len(ids), "task" if len(ids) == 1 else "tasks"))
+        return 0
     ids = queue.add([request], owner["id"])
     show(options, {"ids": ids}, "\n".join(map(str, ids)))
     return 0
@@ -7585,6 +7680,8 @@ COMMANDS = {
             (("--retry-backoff",), {"type": float, "metavar": "FACTOR"}),
             (("--timeout",), {"type": float, "metavar": "SECONDS"}),
             (("--on-crash",), {"choices": ["retry", "fail"]}),
+            (("--each",), {"metavar": "FILE.csv", "help": "a task for each row; the first row names the "
+                                                          "parameters; - is standard input"}),
         ],
     ),
     "list": (

@@ -5,7 +5,7 @@ import unittest
 from unittest import mock
 
 import jobqueue
-from tests.support import FakeClock, wait_until
+from tests.support import FakeClock, TestCase, wait_until
 from tests.test_server import HEALTH, ServerTestCase
 from tests.web import WebTestCase, call
 
@@ -63,7 +63,7 @@ class TestLines(WebTestCase):
             self.send(body, 400)
 
     def test_too_many_lines_too_long_ones_and_too_large_bodies_are_refused(self):
-        for name, limit in (("LINES_MAX", 2), ("LINES_MAX_BYTES", 50), ("BODY_MAX_BYTES", 20)):
+        for name, limit in (("ADD_MAX", 2), ("LINES_MAX_BYTES", 50), ("BODY_MAX_BYTES", 20)):
             with mock.patch.object(jobqueue, name, limit):
                 self.send(lines(add(1), add(2), add(3)), 413)
         self.assertEqual(self.database.value("SELECT count(*) FROM task"), 0)
@@ -228,6 +228,81 @@ class TestEnqueueMany(WebTestCase):
             self.queue.enqueue_many("add", iter([{"a": 1}, {"a": "x"}]), owner="bob")
         self.assertEqual(caught.exception.errors[0]["index"], 1)
         self.assertEqual(self.database.value("SELECT count(*) FROM task"), 0)
+
+
+class TestEach(TestCase):
+    """add FUNCTION --each FILE.csv"""
+
+    def run_add(self, text, *more, code=0, function="add"):
+        """Standard output and standard error of `add` with this file."""
+        path = self.folder / "rows.csv"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        options = jobqueue.command_parser().parse_args(
+            ["add", function, *more, "--owner", "bob", "--each", str(path)])
+        with mock.patch("sys.stdout", io.StringIO()) as out:
+            self.assertEqual(jobqueue.cmd_add(self.queue, options), code)
+        return out.getvalue().strip()
+
+    def wrong(self, text, *words, function="add"):
+        with self.assertRaises(jobqueue.JobQueueError) as caught:
+            self.run_add(text, function=function)
+        for word in words:
+            self.assertIn(word, caught.exception.detail)
+        self.assertEqual(self.database.value("SELECT count(*) FROM task"), 0)
+
+    def rows(self):
+        """The arguments of all tasks in order."""
+        return [json.loads(row[0]) for row in self.database.all("SELECT arguments FROM task ORDER BY id")]
+
+    def test_each_row_becomes_a_task_and_their_number_is_printed(self):
+        self.assertEqual(self.run_add("a,b\n1,2\n3,4\n"), "2 tasks")
+        self.assertEqual(self.rows(), [{"a": 1, "b": 2}, {"a": 3, "b": 4}])
+
+    def test_files_as_spreadsheets_write_them(self):
+        for text in ("\ufeffa;b\r\n1;2\r\n", "a\tb\n1\t2", "b,a\r\n2,1\r\n,\r\n\r\n", '"a","b"\n"1","2"\n'):
+            with self.subTest(text):
+                self.write("DELETE FROM task WHERE status=0")
+                self.assertEqual(self.run_add(text), "1 task")
+                self.assertEqual(self.rows(), [{"a": 1, "b": 2}])
+
+    def test_cells_are_typed_by_the_schema_and_may_hold_separators_and_lines(self):
+        self.run_add('name\n"Ås; ""Bo"", 007"\n"two\nlines"\n007\n', function="greet")
+        self.assertEqual([row["name"] for row in self.rows()], ['Ås; "Bo", 007', "two\nlines", "007"])
+
+    def test_an_empty_cell_leaves_an_optional_parameter_at_its_default(self):
+        self.run_add("a,b\n1,\n")
+        self.assertEqual(self.rows(), [{"a": 1}])
+
+    def test_other_arguments_and_options_are_the_same_for_all_rows(self):
+        self.run_add("a\n1\n2\n", "b=7", "--priority", "5", "--delay", "60")
+        self.assertEqual(self.rows(), [{"a": 1, "b": 7}, {"a": 2, "b": 7}])
+        found = {tuple(row) for row in self.database.all("SELECT priority, status FROM task")}
+        self.assertEqual(found, {(5, jobqueue.SCHEDULED)})
+
+    def test_json_gives_the_ids(self):
+        self.assertEqual(json.loads(self.run_add("a\n1\n2\n", "--json")), {"ids": [1, 2], "created": 2})
+
+    def test_errors_name_line_and_column_and_nothing_is_added(self):
+        self.wrong('a,b\n1,2\n\n"x",2\n3,y\n4\n', "line 4, a: must be a whole number",
+                   "line 5, b: must be", "line 6, row: has 1 cells, but the first row 2")
+        self.wrong("a\nx\n", "line 2, a: must be a whole number")
+        self.wrong("b\n1\n", "line 2, a: is missing")
+
+    def test_a_wrong_first_row_is_said_before_anything_else(self):
+        self.wrong("a,c\n1,2\n", "arguments.c is not known here; known are a, b")
+        self.wrong("a,a\n1,2\n", "arguments.a is given twice")
+
+    def test_what_is_no_csv_file_in_utf_8_is_said_with_its_line(self):
+        self.wrong(b"name\nOslo\nK\xf6ln\n", "Line 3 is not UTF-8", function="greet")
+        self.wrong('name\n"Oslo\n', "cannot be read", function="greet")
+        self.wrong("", "The file is empty")
+
+    def test_standard_input_will_do(self):
+        stdin = mock.Mock(buffer=io.BytesIO(b"a\n1\n2\n3\n"))
+        options = jobqueue.command_parser().parse_args(["add", "add", "--each", "-", "--owner", "bob"])
+        with mock.patch("sys.stdin", stdin), mock.patch("sys.stdout", io.StringIO()):
+            jobqueue.cmd_add(self.queue, options)
+        self.assertEqual(len(self.rows()), 3)
 
 
 if __name__ == "__main__":
