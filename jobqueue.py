@@ -85,6 +85,7 @@ INTERRUPTION_LIMIT = 5
 UNKNOWN_FUNCTION_SECONDS = 600.0
 UNKNOWN_FUNCTION_RETRY_SECONDS = 30.0
 PROMOTE_AT_ONCE = 500
+PROMOTE_SECONDS = 0.05          # how late a busy worker may see that a task is due
 AFTER_MAX = 1000                # tasks that one comes after
 RELATED_MAX = 100               # shown of them, and of those that come after one
 AFTER_SUM_MAX = 200_000         # ... of all in one request
@@ -3230,6 +3231,7 @@ class Claims:
         self.machine = machine or machine_name()
         self.boot = boot if boot is not None else boot_id()
         self._last_queue = ""
+        self._next_promotion = 0.0
 
     def promote(self, transaction, now):
         """Make due scheduled tasks pending, PROMOTE_AT_ONCE at most."""
@@ -3279,7 +3281,17 @@ class Claims:
         A batch holds first attempts only, and none that must not be run twice: what did not
         begin before its worker died counts as crashed like the one that did.
         """
-        self.promote(transaction, now)
+        monotonic = self._clock.monotonic()
+        rows = []
+        if monotonic < self._next_promotion:
+            rows = self._claim_pending(transaction, worker_id, now, wanted, function)
+        if not rows:
+            self._next_promotion = monotonic + PROMOTE_SECONDS
+            self.promote(transaction, now)
+            rows = self._claim_pending(transaction, worker_id, now, wanted, function)
+        return rows
+
+    def _claim_pending(self, transaction, worker_id, now, wanted, function):
         queue, room = self._next_queue(transaction, now)
         if queue is None:
             return []

@@ -399,6 +399,23 @@ def fill(database, count):
     connection.close()
 
 
+def add_blocked(site, count):
+    """Add to `count` finished tasks as many scheduled and waiting ones, and a tenth in a paused queue."""
+    site.queue.queues.make({"name": "held", "paused": True}, "bench")
+    tomorrow = time.time() + 86400
+    for queue, status, run_at, number in (("default", 5, tomorrow, count), ("default", 6, None, count),
+                                          ("held", 0, None, count // 10)):
+        site.execute(
+            "INSERT INTO task (owner_id, queue, function, arguments, status, priority, turn, run_at, "
+            "max_retries, retries_left, retry_delay, retry_backoff, timeout, on_crash, created_at) "
+            "SELECT owner_id, ?, function, arguments, ?, priority, coalesce(1000*?, 0)+id, ?+id/1000.0, "
+            "0, 0, 60, 2, 3600, 'retry', created_at FROM task WHERE status IN (2, 3, 4) LIMIT ?",
+            (queue, status, run_at, run_at, number))
+    site.execute("INSERT INTO task_after (task_id, after_id) SELECT id, id-? FROM task WHERE status=6",
+                 (count,))
+    site.bytes_used()
+
+
 class Library:
     """Sites with many finished tasks, made when first asked for."""
 
@@ -869,6 +886,21 @@ def measure_claim(sizes, library):
                  "with %s" % format(sizes.few, ","), costs[sizes.few], Goal("ratio", "<=", 1.3))
 
 
+def measure_blocked(sizes, library):
+    """Claiming a task among many that cannot start now, beside a table that holds nothing else."""
+    with BenchSite() as empty, BenchSite() as full:
+        empty.open(workers=0)
+        full.open(workers=0).enqueue("nothing")
+        fill(full.database, sizes.many)
+        add_blocked(full, sizes.many)
+        for site in (empty, full):
+            site.queue.enqueue_many("nothing", [{}] * sizes.claims * sizes.rounds)
+        costs = in_turns(sizes.rounds, {
+            site: lambda site=site: claim_cost(site, sizes.claims) for site in (empty, full)})
+        yield Figure("claim, 3 x %s blocked" % format(sizes.many, ","), costs[full], "us",
+                     "empty table", costs[empty], Goal("ratio", "<=", 1.5))
+
+
 @contextlib.contextmanager
 def list_server(site):
     """A server on a site from the library; a logged-in Browser of it."""
@@ -991,6 +1023,7 @@ PARTS = {
     "memory": measure_memory,
     "disk": measure_disk,
     "claim": measure_claim,
+    "blocked": measure_blocked,
     "list": measure_list,
     "many": measure_many,
 }
