@@ -102,7 +102,7 @@ RATE_SKEW_SECONDS = 5.0         # clocks may differ by this; beyond it, one was 
 
 WEB_PATIENCE_SECONDS = 5.0      # how long a request waits for a busy database
 BEGIN_SECONDS = 0.05            # who cannot BEGIN this long gives its turn away
-WRITE_POLL_SECONDS = (0.0001, 0.001)    # how often who waits asks again: at first and later
+WRITE_POLL_SECONDS = (0.0001, 0.003)    # how often who waits asks again: at first and later
 WRITE_GAP_SECONDS = 0.00005     # writing again within this is back-to-back
 WRITE_STREAK_SECONDS = 0.005
 WRITE_REST_SECONDS = 0.0015

@@ -51,7 +51,7 @@ RUNNER_START_SECONDS = 120.0            # big imports
 GRACE_SECONDS = 5.0                     # from TERM to KILL
 DYING_SECONDS = 0.5                     # from the end of the channel to that of the process
 CRON_SECONDS = 50.0
-BATCH_AFTER = 16                        # so many quick ends of a function make batches of it
+BATCH_AFTER = 8                         # so many quick ends of a function make batches of it
 BATCH_MAX = 64                          # tasks in a batch
 BATCH_SECONDS = 0.05                    # how late an outcome of a batch may be recorded
 BATCH_WAKE_SECONDS = 0.01               # how long its outcomes may lie in the channel
@@ -165,9 +165,9 @@ def union_schema(members):
 
 def to_python(kind, value):
     """A JSON value as the type hint wants it."""
-    import typing
-    if value is None or kind in (None, NOTHING):
+    if value is None or kind is type(value) or kind in (None, NOTHING):
         return value
+    import typing
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if is_union(origin):
         others = [member for member in inner if member is not type(None)]
@@ -615,11 +615,11 @@ class Runner:
         self._data = data
         self._pid = os.getpid()
         self._arrived = b""
-        self._orders = []               # that came while something else was awaited
-        self._descriptors = []
+        self._descriptors = []          # that came with what arrived
         self._go = None                 # of a batch: a byte in it for each order not begun
         self._null = os.open(os.devnull, os.O_RDWR)
         self._streams = {}              # our stdout and stderr
+        self._used = usage()            # at the end of the last attempt
         self._parameters = {}
         self._next_report = 0.0
 
@@ -627,16 +627,10 @@ class Runner:
         """Announce the functions, then run what comes until the channel ends."""
         self._send({"announce": read_functions()})
         while True:
-            order = self._orders.pop(0) if self._orders else self._receive()
-            if order is None:
+            message = self._receive()
+            if message is None:
                 return 0
-            if order["first"]:
-                self._change_go(None if order["last"] else self._descriptors.pop(0))
-            log = self._descriptors.pop(0)
-            if self._may_begin():
-                self._attempt(order, log)
-            else:
-                os.close(log)
+            self._run_in_a_row(message["orders"])
 
     def forget(self):
         """Close what a fork of us must not have: it may outlive us, and must not speak for us."""
@@ -645,33 +639,43 @@ class Runner:
             if descriptor is not None:
                 os.close(descriptor)
 
-    def _change_go(self, go):
+    def _run_in_a_row(self, orders):
+        """Run these, but not those that the worker takes back before they begin."""
         if self._go is not None:
             os.close(self._go)
-        self._go = go
+        self._go = self._descriptors.pop(0) if len(orders) > 1 else None
+        for order in orders:
+            log = self._descriptors.pop(0)
+            if self._may_begin():
+                self._attempt(order, log, ring=order is orders[-1])
+            else:
+                os.close(log)
 
     def _may_begin(self):
         """Take the order's byte, unless the worker took it back."""
         return self._go is None or os.read(self._go, 1) != b""
 
-    def _attempt(self, order, log):
+    def _attempt(self, order, log, ring):
         self._print_to(log)
         self._tidy()
         context = TaskContext(order["id"], order["owner"], order["attempt"], order["crashes"],
                               order["claim"], self._data, self._report, self._enqueue)
         TaskContext.running = context
         self._claim, self._unsent = order["claim"], None
-        before, began = usage(), time.monotonic()
+        before, began = self._used, time.monotonic()
         outcome = self._outcome(order, context)
-        seconds, after = time.monotonic() - began, usage()
+        seconds, self._used = time.monotonic() - began, usage()
         TaskContext.running = None
         for stream in self._streams.values():
             with contextlib.suppress(Exception):
                 stream.flush()
         self._print_to(self._null)
-        outcome.update(seconds=round(seconds, 6), cpu_seconds=round(after[0] - before[0], 6),
-                       peak_memory=after[1], report=self._unsent)
-        self._send_outcome(outcome, ring=order["last"])
+        cpu_seconds, peak_memory = self._used
+        outcome.update(seconds=round(seconds, 6), cpu_seconds=round(cpu_seconds - before[0], 6),
+                       peak_memory=peak_memory)
+        if self._unsent:
+            outcome["report"] = self._unsent
+        self._send_outcome(outcome, ring)
 
     def _tidy(self):
         """Undo what the last task may have done to this process."""
@@ -694,7 +698,7 @@ class Runner:
             result = self._call(function, json.loads(order["arguments"]), context)
             if is_deep(result, RESULT_MAX_DEPTH):
                 raise ValueError("the result is nested deeper than %d levels" % RESULT_MAX_DEPTH)
-            return {"kind": "succeeded", "result": dump_json(result)}
+            return {"kind": "succeeded", "result": "null" if result is None else dump_json(result)}
         except RetryAfter as error:
             return {**told(error, "error"), "retry_after": min(max(0.0, error.seconds), 1e9)}
         except Fail as error:
@@ -715,7 +719,7 @@ class Runner:
         try:
             self._send({"claim": self._claim, "outcome": outcome}, ring)
         except ValueError:
-            outcome.update(kind="fail", result=None, error_type="ValueError",
+            outcome.update(kind="fail", result="null", error_type="ValueError",
                            error_message="the result is larger than %d bytes" % LINE_MAX_BYTES)
             self._send({"claim": self._claim, "outcome": outcome}, ring)
 
@@ -747,9 +751,6 @@ class Runner:
             size += length
         self._send({"claim": self._claim, "enqueue": part, "more": False})
         answer = self._receive()
-        while answer and "function" in answer:
-            self._orders.append(answer)
-            answer = self._receive()
         if answer is None:
             os._exit(1)
         if "refused" in answer:
@@ -902,12 +903,9 @@ class Child:
             os.write(filling, b"." * len(orders))
             os.close(filling)
             passed.insert(0, self._go)
-        last = len(orders) - 1
-        lines = b"".join(
-            dump_json({**order, "first": place == 0, "last": place == last}).encode("utf-8") + b"\n"
-            for place, order in enumerate(orders))
+        line = dump_json({"orders": orders}).encode("utf-8") + b"\n"
         try:
-            self._leaving = lines[socket.send_fds(self._channel, [lines], passed):]
+            self._leaving = line[socket.send_fds(self._channel, [line], passed):]
         except OSError:
             self.ended = True           # its death is noticed by whoever waits for it
         for _, theirs in pipes:
@@ -1039,8 +1037,6 @@ class Child:
 # Worker ----------------------------------------------------------------------
 
 SAID_KINDS = ("succeeded", "error", "fail", "unknown_function")
-SAID_TEXTS = ("result", "error_type", "error_message", "traceback")
-SAID_NUMBERS = ("retry_after", "seconds", "cpu_seconds", "peak_memory")
 
 
 def is_report(report):
@@ -1052,18 +1048,32 @@ def is_report(report):
             and isinstance(message, (str, type(None))) and report.keys() == {"progress", "message"})
 
 
-def is_outcome(said):
-    """True for an outcome as a runner tells it, with a result that everybody can read."""
-    if not isinstance(said, dict) or said.get("kind") not in SAID_KINDS:
-        return False
+def is_text(value):
+    """True for texts."""
+    return isinstance(value, str)
+
+
+def is_result(text):
+    """True for JSON text that everybody can read."""
+    if text == "null":
+        return True
     try:
-        result = jobqueue.read_json(said.get("result") or "null")
+        return not is_deep(jobqueue.read_json(text), RESULT_MAX_DEPTH)
     except (ValueError, TypeError, RecursionError):
         return False
-    texts = all(said.get(name) is None or isinstance(said[name], str) for name in SAID_TEXTS)
-    numbers = all(said.get(name) is None or jobqueue.is_number(said[name]) for name in SAID_NUMBERS)
-    return (texts and numbers and is_report(said.get("report"))
-            and not is_deep(result, RESULT_MAX_DEPTH))
+
+
+# What an outcome as a runner tells it may hold: Outcome's arguments, and two more.
+SAID = {"kind": SAID_KINDS.__contains__, "result": is_result,
+        "error_type": is_text, "error_message": is_text, "retry_after": jobqueue.is_number,
+        "seconds": jobqueue.is_number, "cpu_seconds": jobqueue.is_number,
+        "peak_memory": jobqueue.is_number, "traceback": is_text, "report": is_report}
+
+
+def is_outcome(said):
+    """True for an outcome as a runner tells it."""
+    return (isinstance(said, dict) and "kind" in said and said.keys() <= SAID.keys()
+            and all(SAID[name](value) for name, value in said.items()))
 
 
 def put_off():
@@ -1085,7 +1095,7 @@ class Attempt:
         self._seen_version = None
         self.log = None                 # the LogPipe, once it was handed over
         self._report = None             # progress not stored yet
-        self._said = None               # the outcome in the runner's words
+        self._said = None               # the Outcome in the runner's words
         self._trace = None
         self._requests = []             # tasks it is adding, until the last part came
         self.ending = None              # kind of outcome if we end it
@@ -1124,8 +1134,10 @@ class Attempt:
         if message.get("claim") != self._claim or self._said is not None:
             return False
         if is_outcome(message.get("outcome")):
-            self._said = message["outcome"]
-            self._report = self._said.get("report") or self._report
+            said = message["outcome"]
+            self._report = said.pop("report", self._report)
+            self._trace = said.pop("traceback", None)
+            self._said = Outcome(**said)
         elif "report" in message and is_report(message["report"]):
             self._report = message["report"]
         elif isinstance(message.get("enqueue"), list):
@@ -1246,7 +1258,8 @@ class Attempt:
     def _outcome(self):
         """The Outcome if it has ended: what the runner said, else how the runner died."""
         if self._said is not None and self.ending != "lost":
-            return self._outcome_in_words()
+            self._child.memory = self._said.peak_memory or 0
+            return self._said
         if self._child.death is None:
             if self._child.ended and self.ending is None:
                 self._await_death()
@@ -1261,15 +1274,6 @@ class Attempt:
         if now - self._broken > DYING_SECONDS:
             self.end("crashed", "the process that ran it broke off")
         self._clock.sleep(0.01)
-
-    def _outcome_in_words(self):
-        said = self._said
-        self._child.memory = said.get("peak_memory") or 0
-        self._trace = said.get("traceback")
-        return Outcome(
-            said["kind"], said.get("result"), said.get("error_type"), said.get("error_message"),
-            said.get("retry_after"), said.get("seconds"), said.get("cpu_seconds"),
-            said.get("peak_memory"))
 
     def _outcome_of_death(self):
         code, cpu, memory = self._child.death
@@ -1370,23 +1374,27 @@ class Pace:
 
     def __init__(self):
         self._most = largest_batch()
-        self.function, self._count, self.size = None, 0, 1
+        self._begin_again(None)
 
     def note(self, function, outcome):
         """Learn from an attempt that has ended."""
-        if outcome.kind != "succeeded":
-            self.slow_down()
+        seconds = outcome.seconds or 0
+        if outcome.kind != "succeeded" or seconds > BATCH_SECONDS:
+            self._begin_again(None)
         elif function != self.function:
-            self.function, self._count, self.size = function, 1, 1
-        else:
-            self._count += 1
-            room = int(BATCH_SECONDS / 2 / max(outcome.seconds or 0, 1e-4))
-            wanted = min(2 * self.size, self._most, room) if self._count > BATCH_AFTER else 1
-            self.size = max(1, wanted)
+            self._begin_again(function)
+        self._count += 1
+        self._seconds += (seconds - self._seconds) / 8
+        if self._count > BATCH_AFTER:
+            room = int(BATCH_SECONDS / 2 / max(self._seconds, 1e-4))
+            self.size = max(1, min(self.size + 1, self._most, room))
 
     def slow_down(self):
-        """Begin again with one."""
-        self.function, self._count, self.size = None, 0, 1
+        """A batch was late: half as many the next time."""
+        self.size = max(1, self.size // 2)
+
+    def _begin_again(self, function):
+        self.function, self._count, self._seconds, self.size = function, 0, 0.0, 1
 
 
 class Worker:
