@@ -151,8 +151,7 @@ CACHE_SECONDS = 1.0
 
 RULE_MAX_CHARACTERS = 500
 EVERY_MAX_SECONDS = 3650 * 86400
-FIRST_MOMENT = -62135510400     # the second day of the year 1, in seconds since 1970
-YEAR_10000 = 253402300800       # the first moment that four digits cannot say
+FIRST_MOMENT, LAST_MOMENT = -62104060800, 253402214400     # years 2 to 9999 on clocks of every zone
 
 SESSION_SECONDS = 12 * 3600.0
 SESSION_IDLE_SECONDS = 30 * 60.0
@@ -362,7 +361,7 @@ def parse_time(text, field):
     """RFC 3339 with an offset as UTC seconds since 1970; Invalid names `field` otherwise."""
     try:
         seconds = parse_moment(text).timestamp()
-        if not 0 <= seconds < YEAR_10000:
+        if not 0 <= seconds < 253402300800:     # the years that four digits can say in UTC
             raise ValueError(text)
         return seconds
     except (ValueError, TypeError, OverflowError):
@@ -495,20 +494,20 @@ MONTH_LENGTHS = ((31,), (28, 29), (31,), (30,), (31,), (30,), (31,), (31,), (30,
 LAST_DAY, LAST_WORKDAY = 32, 33             # among the days of a month: L and LW
 EACH, LAST = 0, -1                          # which of a month's Fridays: all, the last; 2: the second
 
-EVERY_UNITS = {unit: seconds for units, seconds in (
-    (" s sec second seconds", 1), ("m min minute minutes", 60), ("h hour hours", 3600),
-    ("d day days", 86400)) for unit in units.split(" ")}
+EVERY = re.compile(r"every (\d{1,9}) ?(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)?", re.ASCII)
+EVERY_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 CRON_WORDS = {
     "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
     "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *"}
-# For each form that begins with a word: its pattern, what it is in cron, an example.
-WORDED_RULES = {word: (re.compile(pattern + r" (?P<hour>\d{1,2}):(?P<minute>\d\d)", re.ASCII),
-                       "{minute} {hour} " + days, example) for word, pattern, days, example in (
-    ("daily", "daily", "* * *", "daily 01:30"),
-    ("weekly", r"weekly (?P<day>[a-z]+(?:[,-][a-z]+)*)", "* * {day}", "weekly mon 01:00"),
-    ("monthly", r"monthly (?P<day>\d{1,2}|last)", "{day} * *", "monthly 15 01:00"),
-    ("yearly", r"yearly (?P<month>\d\d)-(?P<day>\d\d)", "{day} {month} *", "yearly 12-24 01:00"))}
-RULE_HINT = ('such as "every 5m", "daily 01:30", "weekly mon 01:00", "monthly last 01:00", '
+CLOCK = r" (?P<hour>\d{1,2}):(?P<minute>\d\d)"
+WORDED_RULES = {                            # a pattern, the same as cron, an example
+    "daily": ("daily" + CLOCK, "{minute} {hour} * * *", "daily 01:30"),
+    "weekly": (r"weekly (?P<day>[a-z]+(?:[,-][a-z]+)*)" + CLOCK, "{minute} {hour} * * {day}",
+               "weekly mon 01:00"),
+    "monthly": (r"monthly (?P<day>\d{1,2}|last)" + CLOCK, "{minute} {hour} {day} * *", "monthly 15 01:00"),
+    "yearly": (r"yearly (?P<month>\d\d)-(?P<day>\d\d)" + CLOCK, "{minute} {hour} {day} {month} *",
+               "yearly 12-24 01:00")}
+RULE_HINT = ('as "every 5m", "daily 01:30", "weekly mon 01:00", "monthly last 01:00", '
              '"yearly 12-24 01:00" or five fields of cron as in "*/15 9-17 * * mon-fri"')
 
 
@@ -516,6 +515,7 @@ class CronField:
     """One field of a cron expression: its name, its bounds, and names for its values."""
 
     TERM = re.compile(r"(?:\*|([a-z]+|\d{1,4})(?:-([a-z]+|\d{1,4}))?)(?:/(\d{1,4}))?", re.ASCII)
+    more = ""                                   # what else can be written
 
     def __init__(self, name, low, high, names=()):
         self.name = name
@@ -523,6 +523,9 @@ class CronField:
         self.high = high
         self.names = {text.lower(): low + place for place, name in enumerate(names)
                       for text in (name, name[:3])}
+        self.right = "write %d to %d" % (low, high)
+        if names:
+            self.right += ", %s to %s" % (names[0][:3].lower(), names[-1][:3].lower())
 
     def parse(self, text):
         """The values that a list of terms stands for; Invalid names the term that is wrong."""
@@ -537,10 +540,8 @@ class CronField:
 
     def error(self, term, message=None):
         """What is wrong with a term, and what would be right."""
-        names = " or %s to %s" % (list(self.names)[1], list(self.names)[-1]) if self.names else ""
         return field_error("rule", 'cannot have "%s" as %s: %s' % (
-            shorten(term, 20), self.name,
-            message or "write %d to %d%s" % (self.low, self.high, names)))
+            shorten(term, 20), self.name, message or self.right + self.more))
 
     def _term(self, term):
         match = self.TERM.fullmatch(term)
@@ -561,6 +562,7 @@ class DateField(CronField):
     """The day of the month, where L is the last day and LW the last from Monday to Friday."""
 
     SPECIAL = {"l": LAST_DAY, "lw": LAST_WORKDAY}
+    more = ", L (the last) or LW (the last from Monday to Friday)"
 
     def _term(self, term):
         return [self.SPECIAL[term]] if term in self.SPECIAL else super()._term(term)
@@ -572,7 +574,8 @@ class WeekdayField(CronField):
     5L is the last Friday, 5#2 the second.
     """
 
-    SPECIAL = re.compile(r"([a-z]{3,9}|\d)(?:l|#([1-5]))", re.ASCII)
+    SPECIAL = re.compile(r"([a-z]{3,9}|\d{1,4})(?:l|#([1-5]))", re.ASCII)
+    more = ", 5L (the last Friday) or 5#2 (the second)"
 
     def __init__(self):
         super().__init__("weekday", 0, 7, WEEKDAYS[6:] + WEEKDAYS[:6])
@@ -615,6 +618,12 @@ def _listing(values, name):
     return _and(words)
 
 
+def _step(values, size):
+    """n if the values are 0, n, 2n ... all the way round, else 0."""
+    step = values[1] - values[0] if len(values) > 1 else size
+    return step if step < size and size % step == 0 and values == list(range(0, size, step)) else 0
+
+
 def _ordinal(number):
     if number > 31:
         return "last day" if number == LAST_DAY else "last working day"
@@ -635,18 +644,22 @@ class Rule:
 
     def next_after(self, at):
         """The first moment later than `at`, or None."""
-        with contextlib.suppress(OverflowError):
+        if at >= LAST_MOMENT:
+            return None
+        try:
             found = self._next(max(at, FIRST_MOMENT))
-            if found is not None and found < YEAR_10000:
-                return float(found)
-        return None
+        except OverflowError:                   # the calendar's end
+            return None
+        return float(found) if found <= LAST_MOMENT else None
 
     def upcoming(self, at, count):
         """The next `count` moments after `at`; fewer only if the years end."""
         moments = []
-        while len(moments) < count and at is not None:
+        for _ in range(count):
             at = self.next_after(at)
-            moments += [at] if at is not None else []
+            if at is None:
+                break
+            moments.append(at)
         return moments
 
     def shortest_gap(self, at):
@@ -686,8 +699,7 @@ class Rule:
         return self._aware(at).utcoffset()
 
     def _moments(self, wall):
-        """When clocks show this: twice the same; if it is repeated first and second; if it is
-        skipped a larger number first."""
+        """When clocks show this: [x, x]; [x, later] what is repeated; [x, earlier] what is skipped."""
         return [(wall.replace(tzinfo=self.tzinfo, fold=fold) - EPOCH) // SECOND for fold in (0, 1)]
 
     def _change(self, low, high):
@@ -738,7 +750,7 @@ class Calendar(Rule):
         values = [field.parse(text) for field, text in zip(CRON_FIELDS, fields)]
         *self.clock, self.months = [sorted(values[place]) for place in (2, 1, 0, 4)]
         self.dates, self.weekdays = values[3], values[5]
-        self._known = {}
+        self._days_of = {}
 
     def matches_some_day(self):
         """Whether any year has a day for this rule."""
@@ -747,7 +759,7 @@ class Calendar(Rule):
 
     def _days(self, length, first):
         """The days that match in a month of this length whose first is this weekday."""
-        if (length, first) not in self._known:
+        if (length, first) not in self._days_of:
             last = (first + length - 1) % 7
             special = {LAST_DAY: length, LAST_WORKDAY: length - max(0, last - 4)}
             dates = {special.get(day, day) for day in self.dates}
@@ -757,8 +769,8 @@ class Calendar(Rule):
                 weekdays.update(days if which == EACH else days[-1:] if which == LAST
                                 else days[which - 1:which])
             days = dates & weekdays if self.both else dates | weekdays
-            self._known[length, first] = sorted(day for day in days if day <= length)
-        return self._known[length, first]
+            self._days_of[length, first] = sorted(day for day in days if day <= length)
+        return self._days_of[length, first]
 
     def _next_day(self, day):
         for year in range(day.year, MAXYEAR + 1):
@@ -798,9 +810,9 @@ class Calendar(Rule):
             first, second = self._moments(wall)
             if first > second:
                 change = self._change(second, first)
-                if self.fixed:
+                if self.fixed and change > at:
                     return change
-                wall = self._wall(change) - SECOND
+                wall = max(wall, self._wall(change) - SECOND)
             elif first > at:
                 return first
             elif not self.fixed:
@@ -820,28 +832,35 @@ class Calendar(Rule):
 
     def _pace_in_words(self):
         """Which seconds of which minutes of which hours."""
+        hours, minutes, seconds = self.clock
+        parts = [(seconds, "second", 60), (minutes, "minute", 60), (hours, "hour", 24)]
+        if seconds == [0]:
+            parts = parts[2:] if minutes == [0] and _step(hours, 24) else parts[1:]
         phrases = []
-        for values, unit, size in zip(self.clock[::-1], ("second", "minute", "hour"), (60, 60, 24)):
-            step = values[1] - values[0] if len(values) > 1 else size
-            even = step < size and values == list(range(0, size, step)) and size % step == 0
-            if even and phrases:
-                phrases.append("every %s %s" % (_ordinal(step), unit) if step > 1 else "every " + unit)
-            elif even:
-                phrases.append("every %d %ss" % (step, unit) if step > 1 else "every " + unit)
-            elif phrases or values != [0]:
-                phrases.append("%s%s%s %s" % ("the " if phrases else "at ", unit, "s"[:len(values) - 1],
-                                              _listing(values, str)))
-        while len(phrases) > 1 and phrases[0].startswith("every") and phrases[-1] in (
-                "every minute", "every hour"):
+        for values, unit, size in parts:
+            step = _step(values, size)
+            if not step:
+                phrases.append("%s %s%s %s" % ("the" if phrases else "at", unit, "s"[:len(values) - 1],
+                                               _listing(values, str)))
+            elif step == 1:
+                phrases.append("every " + unit)
+            else:
+                phrases.append("every %s %s" % (_ordinal(step), unit) if phrases
+                               else "every %d %ss" % (step, unit))
+        while phrases[-1] in ("every minute", "every hour") and len(phrases) > 1 and all(
+                phrase.startswith("every") for phrase in phrases):
             phrases.pop()
         return " of ".join(phrases)
 
     def _days_in_words(self):
         all_dates = self.dates >= set(range(1, 32))
         all_weekdays = self.weekdays >= {(weekday, EACH) for weekday in range(7)}
-        months = _listing(self.months, lambda month: MONTHS[month - 1])
-        months = "every month" if len(self.months) == 12 else months
-        inside = "" if months == "every month" else " in " + months
+        months, inside = _listing(self.months, lambda month: MONTHS[month - 1]), ""
+        if len(self.months) < 12:
+            inside = " in " + months
+        else:
+            sparse = 28 < min(self.dates) and max(self.dates) < 32
+            months = "every month that has one" if sparse else "every month"
         if all_dates and all_weekdays or not self.both and (all_dates or all_weekdays):
             return "every day" + inside
         dates = "on the %s of %s" % (_listing(self.dates, _ordinal), months)
@@ -855,8 +874,8 @@ class Calendar(Rule):
         if all_dates:
             return _and(weekdays)
         if self.both:
-            names = [WEEKDAYS[weekday] for weekday in sorted(each)] + ["the " + name for name in some]
-            return "%s if it is %s" % (dates, " or ".join(names))
+            names = ["a " + WEEKDAYS[day] for day in sorted(each)] + ["the " + name for name in some]
+            return "%s if that is %s" % (dates, " or ".join(names))
         return _and([dates, *weekdays])
 
 
@@ -875,16 +894,16 @@ def _time_zone(name):
     if not known:
         raise field_error("zone", "can only be UTC: this machine has no time zone data (the system's "
                                   "package tzdata, or pip install tzdata, brings it)")
-    meant = sorted(one for one in known if ("/" + one).lower().endswith("/" + name.lower()))
+    meant = [one for one in known if ("/" + one).lower().endswith("/" + name.lower())]
     raise field_error("zone", "%s is not known; %s" % (name, (
-        "did you mean %s?" % meant[0] if meant else "names are such as Europe/Oslo or UTC")))
+        "did you mean %s?" % min(meant, key=len) if meant else "names are such as Europe/Oslo or UTC")))
 
 
 def _parse_interval(text, zone, tzinfo, start):
-    match = re.fullmatch(r"every (\d{1,9}) ?([a-z]*)", text.lower(), re.ASCII)
-    if not match or match[2] not in EVERY_UNITS:
+    match = EVERY.fullmatch(text.lower())
+    if not match:
         raise field_error("rule", 'must be written as "every 90" (seconds), "every 5m" or "every 2 hours"')
-    seconds = int(match[1]) * EVERY_UNITS[match[2]]
+    seconds = int(match[1]) * EVERY_UNITS[(match[2] or "s")[0]]
     if not 1 <= seconds <= EVERY_MAX_SECONDS:
         raise field_error("rule", "must be every 1 second to every %d days" % (EVERY_MAX_SECONDS // 86400))
     return Interval(text, zone, tzinfo, seconds, start)
@@ -896,7 +915,7 @@ def _cron_fields(text):
     word = text.split(" ")[0]
     if word in WORDED_RULES:
         pattern, cron, example = WORDED_RULES[word]
-        match = pattern.fullmatch(text)
+        match = re.fullmatch(pattern, text, re.ASCII)
         if not match:
             raise field_error("rule", 'must be written as "%s"' % example)
         text = cron.format(**match.groupdict()).replace("last", "l")
@@ -906,8 +925,9 @@ def _cron_fields(text):
         text = CRON_WORDS[text]
     fields = text.split(" ")
     if len(fields) not in (5, 6):
-        raise field_error("rule", "must be %s; cron has 5 fields (minute, hour, day of the month, "
-                                  "month, weekday), or 6 with the seconds first" % RULE_HINT)
+        raise field_error("rule", "is not understood: write it %s; cron has 5 fields (minute, hour, day of "
+                                  "the month, month, weekday), or 6 with the seconds first, not %d"
+                          % (RULE_HINT, len(fields)))
     return fields
 
 
@@ -915,7 +935,7 @@ def parse_rule(text, zone="UTC", start=0.0):
     """The Rule that a text stands for; Invalid says what is wrong. `every` counts from `start`."""
     text = " ".join(text.split()) if isinstance(text, str) and len(text) <= RULE_MAX_CHARACTERS else ""
     if not (text.isascii() and text.isprintable() and text):
-        raise field_error("rule", "must be a text of at most %d plain characters, %s"
+        raise field_error("rule", "must be a text of at most %d plain characters, written %s"
                           % (RULE_MAX_CHARACTERS, RULE_HINT))
     tzinfo = _time_zone(zone)
     if text.lower().startswith("every"):
@@ -1835,7 +1855,7 @@ class Settings:
 
     def __init__(self, database, flags=None, environment=os.environ):
         self._database = database
-        self._known = (0.0, None)       # until, {name: value}
+        self._days_of = (0.0, None)       # until, {name: value}
         self._fixed = {}
         for name, setting in SETTINGS.items():
             text = environment.get("JOBQUEUE_" + name.upper())
@@ -1855,7 +1875,7 @@ class Settings:
 
     def describe(self):
         """All settings as the page shows them."""
-        self._known = (0.0, None)
+        self._days_of = (0.0, None)
         table = self._table()
         return [self._describe_one(setting, table) for setting in SETTINGS.values()]
 
@@ -1872,15 +1892,15 @@ class Settings:
         with self._database.transaction() as transaction:
             for name, value in checked.items():
                 remember(transaction, name, value)
-        self._known = (0.0, None)
+        self._days_of = (0.0, None)
 
     def _table(self):
         now = self._database.clock.monotonic()
-        if self._known[0] < now:
+        if self._days_of[0] < now:
             rows = self._database.all("SELECT name, value FROM setting WHERE name NOT LIKE '.%'")
-            self._known = (now + CACHE_SECONDS,
+            self._days_of = (now + CACHE_SECONDS,
                            {row["name"]: json.loads(row["value"]) for row in rows})
-        return self._known[1]
+        return self._days_of[1]
 
     def _check(self, name, value):
         if name not in SETTINGS:
@@ -4268,7 +4288,7 @@ class Catalogue:
         self._database = database
         self._settings = settings
         self._reading = threading.Lock()
-        self._known = (0.0, None, None)     # until, state, functions
+        self._days_of = (0.0, None, None)     # until, state, functions
 
     def functions(self):
         """All functions, in the order of their declaration."""
@@ -4301,7 +4321,7 @@ class Catalogue:
     def store(self, announcement, stamps=None):
         """Keep what a runner announced; an error leaves the last good functions in place."""
         before = self.state()
-        self._known = (0.0, None, None)
+        self._days_of = (0.0, None, None)
         files = [TASKS_FILE, WORKER_FILE] + announcement.get("files", [])
         state = {
             "files": {**file_stamps(files), **(stamps or {})},
@@ -4332,7 +4352,7 @@ class Catalogue:
                         function["who"],
                     ),
                 )
-        self._known = (0.0, None, None)
+        self._days_of = (0.0, None, None)
 
     def _mark_external(self, transaction, functions):
         """Leave the queues of external functions to other people's workers."""
@@ -4346,12 +4366,12 @@ class Catalogue:
 
     def _load(self):
         """(until, state, {name: function}), read again after CACHE_SECONDS."""
-        now, known = self._database.clock.monotonic(), self._known
+        now, known = self._database.clock.monotonic(), self._days_of
         if known[0] < now:
             state = recall(self._database, ".catalogue") or {
                 "files": {}, "error": None, "samples": False, "read_at": None}
             rows = self._database.all("SELECT * FROM function ORDER BY id")
-            known = self._known = (now + CACHE_SECONDS, state,
+            known = self._days_of = (now + CACHE_SECONDS, state,
                                    {row["name"]: self._function_json(row) for row in rows})
         return known
 
@@ -5928,7 +5948,7 @@ class StaticFiles:
 
     def __init__(self, folder):
         self._folder = folder
-        self._known = {}                # name -> (stamp, body, compressed, etag)
+        self._days_of = {}                # name -> (stamp, body, compressed, etag)
 
     def answer(self, name, request):
         """The file, or 304; NotFound for every name that is not a file there."""
@@ -5950,14 +5970,14 @@ class StaticFiles:
         try:
             status = path.stat()
             stamp = status.st_mtime_ns, status.st_size
-            if self._known.get(name, (None,))[0] != stamp:
+            if self._days_of.get(name, (None,))[0] != stamp:
                 body = path.read_bytes()
                 packed = gzip.compress(body, 9, mtime=0)
                 tag = '"%s"' % hashlib.sha256(body).hexdigest()[:20]
-                self._known[name] = (stamp, body, packed if len(packed) < len(body) else None, tag)
+                self._days_of[name] = (stamp, body, packed if len(packed) < len(body) else None, tag)
         except OSError:
             raise NotFound("There is no file %s." % name) from None
-        return self._known[name][1:]
+        return self._days_of[name][1:]
 
 
 # Handlers --------------------------------------------------------------------
