@@ -27,6 +27,7 @@ Contents (each section uses only the sections above it)
     Schedules          rows that add tasks at times, each slot once
     Workers            rows, lock files, starting processes
     Catalogue          the functions that tasks.py declares, as a child process announced them
+    Keeping            removes what is older than an admin wants, a little at a time
     Tick               the housekeeping that any process does in passing
     Accounts           first admin, users, passwords, sessions, tokens
     Python interface   JobQueue, Task, current_task, @task, command, http_request, external
@@ -147,6 +148,12 @@ PORTION_ROWS = 500              # of a bulk action in one transaction, if that t
 PORTION_SECONDS = 0.05          # no longer than this
 ACTION_SECONDS = 1.0            # of a bulk action in one request
 ACTION_IDS = 1000
+KEEP_ROWS = 200                 # pruned in one transaction, if that takes
+KEEP_SECONDS = 0.02             # no longer than this
+KEEP_AGAIN_SECONDS = 0.2        # while there is more
+KEEP_ROUND_SECONDS = 3600.0
+KEEP_DOUBT_SECONDS = 86400.0    # a clock so far ahead of when we last looked may be wrong
+REQUEST_SECONDS = 86400.0       # how long an Idempotency-Key is known
 CACHE_SECONDS = 1.0
 
 RULE_MAX_CHARACTERS = 500
@@ -1830,6 +1837,10 @@ SETTINGS = {setting.name: setting for setting in (
     Setting("nice", 10, 0, 19, "How much workers give way to other processes (19 the most)."),
     Setting("default_owner", "", 0, 100,
             "Owner of tasks added by code and command line; empty: the first admin."),
+    Setting("keep_days", 30, 0, 36500,
+            "Days until finished tasks and their logs are removed; 0 keeps them for ever."),
+    Setting("keep_activity_days", 90, 0, 36500,
+            "Days until what happened (activity, runs of schedules) is forgotten; 0: never."),
     Setting("pass_environment", "", 0, 2000,
             "Names of environment variables that workers get besides the usual ones."),
     Setting("python", "", 0, 1000, "Interpreter for workers; empty: found by itself."),
@@ -2940,24 +2951,44 @@ class Tasks:
             done += changed
         return done
 
+    def prune(self, ids, before):
+        """Remove those of these tasks that ended before a time and that nothing waits for.
+
+        One short transaction; returns the last id that was looked at.
+        """
+        condition = ("status IN (2, 3, 4) AND finished_at<? AND NOT EXISTS "
+                     "(SELECT 1 FROM task_after WHERE after_id=task.id AND settled=0)")
+        rows, reached = self._change(ids, (condition, (before,)), self._remove, KEEP_SECONDS, False)
+        self._remove_folders(rows)
+        return reached
+
     def _act_on(self, action, ids, owner_id):
         """One transaction of a bulk action: (tasks changed, last id that was looked at)."""
-        done, handled = [], 0
         change = {"cancel": self._cancel, "retry": self._retry, "delete": self._delete}[action]
-        condition, values = Filter(owner_id, ACTIONS[action]).where()
-        with self._database.transaction() as transaction:
-            deadline = self._clock.monotonic() + PORTION_SECONDS
+        rows, reached = self._change(ids, Filter(owner_id, ACTIONS[action]).where(), change,
+                                     PORTION_SECONDS)
+        if action == "delete":
+            self._remove_folders(rows)
+        return len(rows), reached
+
+    def _change(self, ids, where, change, seconds, durable=True):
+        """Call `change` with the rows that are still as `where` says, until it took `seconds`.
+
+        Returns (these rows, the last id that was looked at).
+        """
+        condition, values = where
+        changed, handled = [], 0
+        with self._database.transaction(durable) as transaction:
+            deadline = self._clock.monotonic() + seconds
             while handled < len(ids) and (not handled or self._clock.monotonic() <= deadline):
                 some = ids[handled:handled + 50]
                 rows = transaction.all(
                     "SELECT %s FROM task NOT INDEXED WHERE id IN (%s) AND cancel_requested<2 AND %s "
                     "ORDER BY id" % (CHANGING_COLUMNS, ", ".join("?" * len(some)), condition),
                     (*some, *values))
-                done += change(transaction, rows, self._clock.now())
+                changed += change(transaction, rows, self._clock.now())
                 handled += len(some)
-        if action == "delete":
-            self._remove_folders(done)
-        return len(done), ids[handled - 1]
+        return changed, ids[handled - 1]
 
     @staticmethod
     def _window(columns, wanted):
@@ -3015,15 +3046,22 @@ class Tasks:
     @staticmethod
     def _delete(transaction, rows, now):
         """Remove tasks and their logs; hide running ones until their workers have ended them."""
-        others = [(row["id"],) for row in rows if row["status"] != RUNNING]
+        others = [row for row in rows if row["status"] != RUNNING]
         transaction.many("UPDATE task SET cancel_requested=2 WHERE id=? AND status=1",
                          [(row["id"],) for row in rows if row["status"] == RUNNING])
-        transaction.many("DELETE FROM task WHERE id=? AND status<>1", others)
-        transaction.many("DELETE FROM log WHERE task_id=?", others)
-        transaction.many("DELETE FROM task_after WHERE task_id=?", others)
+        Tasks._remove(transaction, others, now)
         note_all(transaction, [activity_row(now, "deleted", row) for row in rows])
         Tasks.ended(transaction, [(row, row["status"] if row["status"] in ENDED else None)
-                                  for row in rows if row["status"] != RUNNING], now)
+                                  for row in others], now)
+        return rows
+
+    @staticmethod
+    def _remove(transaction, rows, now):
+        """Remove the rows of tasks and what is kept about them; the rows."""
+        ids = [(row["id"],) for row in rows]
+        transaction.many("DELETE FROM task WHERE id=? AND status<>1", ids)
+        transaction.many("DELETE FROM log WHERE task_id=?", ids)
+        transaction.many("DELETE FROM task_after WHERE task_id=?", ids)
         return rows
 
     def _remove_folders(self, rows):
@@ -4403,21 +4441,132 @@ class Catalogue:
                 "who": row["who"]}
 
 
+# Keeping ---------------------------------------------------------------------
+
+class Keeping:
+    """Removes what is older than an admin wants, a little at a time; its room is used again.
+
+    Any process goes through the tables once an hour, oldest rows first, and stops at the first
+    one that is young enough. A wrong clock must not empty them: when it is more than a day
+    after the last look, whatever the reason, nothing is removed until another day later.
+    """
+
+    def __init__(self, database, settings, tasks):
+        self._database = database
+        self._settings = settings
+        self._tasks = tasks
+        self._clock = database.clock
+        self._round = None              # of _portions(), while it lasts
+        self._next_round = 0.0
+
+    def prune(self):
+        """Do a little of what is to be done; True if it should go on soon."""
+        if self._round is None:
+            if self._clock.monotonic() < self._next_round:
+                return False
+            self._next_round = self._clock.monotonic() + KEEP_ROUND_SECONDS
+            now = self._clock.now()
+            if not self._trusts_clock(now):
+                return False
+            self._round = self._portions(now)
+        found = next(self._round, None)
+        if found is None:
+            self._round = None
+        return bool(found)
+
+    def _trusts_clock(self, now):
+        """False until a day has passed since the clock was found far from where it was."""
+        known = recall(self._database, ".keeping") or {"seen": 0.0, "from": 0.0}
+        seen, start = known["seen"], known["from"]
+        waits = start > seen            # it has been in doubt, and this look may end that
+        ahead = now > seen + KEEP_DOUBT_SECONDS
+        if now < seen - KEEP_ROUND_SECONDS or (ahead and not waits):
+            start = now + KEEP_DOUBT_SECONDS
+        if start != known["from"] or abs(now - seen) >= KEEP_ROUND_SECONDS:
+            with self._database.transaction(durable=False) as transaction:
+                remember(transaction, ".keeping", {"seen": now, "from": start})
+        return now >= start
+
+    def _portions(self, now):
+        """Removes something before each of its values, which are False if there was nothing."""
+        for name, prune in (("keep_days", self._prune_tasks),
+                            ("keep_activity_days", self._prune_activity),
+                            ("keep_activity_days", self._prune_slots)):
+            days = self._settings.get(name)
+            if days:
+                yield from prune(now - days * 86400, now)
+        yield from self._prune_requests(now - REQUEST_SECONDS)
+
+    def _prune_tasks(self, before, now):
+        low = 0
+        while True:
+            first = self._database.one(
+                "SELECT id, created_at FROM task WHERE id>? ORDER BY id LIMIT 1", (low,))
+            if first is None or before <= first["created_at"] <= now:
+                return
+            low, high = first["id"] - 1, first["id"] + SEARCH_WINDOW_ROWS
+            ids = [row[0] for row in self._database.all(
+                "SELECT id FROM task NOT INDEXED WHERE id>? AND id<=? AND status IN (2, 3, 4) "
+                "AND finished_at<? ORDER BY id LIMIT ?", (low, high, before, KEEP_ROWS))]
+            low = self._tasks.prune(ids, before) if ids else high
+            yield bool(ids)
+
+    def _prune_activity(self, before, now):
+        low, last = 0, None
+        while last is None or not before <= last["at"] <= now:
+            rows = self._database.all(
+                "SELECT id, at FROM activity WHERE id>? ORDER BY id LIMIT ?", (low, KEEP_ROWS))
+            if not rows:
+                return
+            last = rows[-1]
+            low = last["id"]
+            yield self._remove("DELETE FROM activity WHERE id=? AND at<?", [
+                (row["id"], before) for row in rows if row["at"] < before])
+
+    def _prune_slots(self, before, _):
+        """Old runs of schedules, but of each the newest stays."""
+        for (schedule_id,) in self._database.all("SELECT id FROM schedule"):
+            rows = True
+            while rows:
+                rows = self._database.all(
+                    "SELECT schedule_id, at FROM slot WHERE schedule_id=? AND at<min(?, "
+                    "(SELECT max(at) FROM slot WHERE schedule_id=?)) ORDER BY at LIMIT ?",
+                    (schedule_id, before, schedule_id, KEEP_ROWS))
+                if rows:
+                    yield self._remove("DELETE FROM slot WHERE schedule_id=? AND at=?", rows)
+
+    def _prune_requests(self, before):
+        rows = True
+        while rows:
+            rows = self._database.all("SELECT owner_id, key FROM request WHERE created_at<? LIMIT ?",
+                                      (before, KEEP_ROWS))
+            if rows:
+                yield self._remove("DELETE FROM request WHERE owner_id=? AND key=?", rows)
+
+    def _remove(self, statement, rows):
+        """One short transaction, if there is something to remove; whether there was."""
+        if rows:
+            with self._database.transaction(durable=False) as transaction:
+                transaction.many(statement, rows)
+        return bool(rows)
+
+
 # Tick ------------------------------------------------------------------------
 
 class Tick:
-    """The housekeeping that any process does in passing: bury, fire schedules, promote, start.
+    """The housekeeping that any process does in passing: bury, fire, promote, prune, start.
 
     Every part looks first and writes only if there is something to do, and every write checks
     again inside its transaction: any number of processes may tick at the same time.
     """
 
-    def __init__(self, database, settings, claims, workers, schedules):
+    def __init__(self, database, settings, claims, workers, schedules, keeping):
         self._database = database
         self._settings = settings
         self._claims = claims
         self._workers = workers
         self._schedules = schedules
+        self._keeping = keeping
         self._clock = database.clock
         self._next = 0.0
         self._next_sweep = 0.0
@@ -4447,6 +4596,8 @@ class Tick:
         self._schedules.fire(self._clock.now())
         self._promote()
         self._sweep()
+        if self._keeping.prune():
+            self._next = min(self._next, self._clock.monotonic() + KEEP_AGAIN_SECONDS)
 
     def _bury_dead(self):
         dead = self._workers.find_dead()
@@ -5149,7 +5300,9 @@ class JobQueue:
         self.catalogue = Catalogue(self.database, self.settings)
         self.accounts = Accounts(self.database, self.settings)
         self.schedules = Schedules(self)
-        self.tick = Tick(self.database, self.settings, self.claims, self.workers, self.schedules)
+        self.keeping = Keeping(self.database, self.settings, self.tasks)
+        self.tick = Tick(self.database, self.settings, self.claims, self.workers, self.schedules,
+                         self.keeping)
         self.service = Service(self.database, self.settings, self.claims, self.catalogue)
 
     def enqueue(self, function, arguments=None, owner=None, **options):
