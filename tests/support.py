@@ -29,9 +29,12 @@ In a TestCase
 """
 
 import contextlib
+import functools
 import hashlib
+import importlib.util
 import json
 import os
+import py_compile
 import re
 import shutil
 import signal
@@ -274,6 +277,24 @@ def wait_until(condition, seconds=20.0, what="the condition", pause=0.02):
         time.sleep(pause)
 
 
+@functools.lru_cache(maxsize=None)
+def compiled():
+    """What Python keeps of our two files in __pycache__: {name: content}."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("jobqueue", "worker"):
+            place = Path(importlib.util.cache_from_source(name + ".py")).name
+            py_compile.compile(str(ROOT / (name + ".py")), str(Path(folder, place)), doraise=True)
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+CHANGE_SETTINGS = """
+import json, sys
+from jobqueue import SETTINGS, JobQueue
+queue = JobQueue()
+values = json.load(sys.stdin)
+queue.settings.change({name: SETTINGS[name].parse(text) for name, text in values.items()})
+queue.start_workers()
+"""
 WORKER = r"(worker\.py|-m worker)"
 
 
@@ -310,13 +331,17 @@ class Site:
         self.server = self.address = None
         self._children = []
         for name in ("jobqueue.py", "worker.py"):
-            shutil.copy(ROOT / name, self.home / name)
+            shutil.copy2(ROOT / name, self.home / name)
+        (self.home / "__pycache__").mkdir()
+        for name, code in compiled().items():
+            (self.home / "__pycache__" / name).write_bytes(code)
         if (ROOT / "static").is_dir():
             shutil.copytree(ROOT / "static", self.home / "static")
         if tasks is not None:
             self.write_tasks(tasks)
         if users:
-            self.python("from jobqueue import JobQueue; JobQueue()")
+            with contextlib.closing(jobqueue.JobQueue(self.data, environment={})) as queue:
+                queue.settings.change(settings)
             self._insert(
                 "user",
                 *(
@@ -324,8 +349,6 @@ class Site:
                     for name, role in USERS
                 ),
             )
-        if settings:
-            self.settings(**settings)
 
     @property
     def environment(self):
@@ -341,14 +364,14 @@ class Site:
         os.replace(part, self.home / "tasks.py")
 
     def settings(self, **values):
-        """Change settings as an admin would."""
-        for name, value in values.items():
-            self.run("settings", name, str(value))
+        """Change settings as an admin would, all at once."""
+        texts = {name: str(value) for name, value in values.items()}
+        self.python(CHANGE_SETTINGS, given=json.dumps(texts))
 
     def run(self, *arguments, code=0, given=None, environment=None, seconds=60):
         """Run jobqueue.py; the CompletedProcess, after a look at its exit code (None: any)."""
         return self._complete(
-            [str(self.home / "jobqueue.py"), *map(str, arguments)], code, given, environment, seconds
+            ["-m", "jobqueue", *map(str, arguments)], code, given, environment, seconds
         )
 
     def python(self, text, code=0, given=None, environment=None, seconds=60):

@@ -19,7 +19,7 @@ def channel():
         except OSError:
             pass
 
-@task
+@task(on_crash="fail")
 def forge(line: str):
     text = line.replace("CLAIM", current_task().claim)
     channel().sendall(text.encode() + b"\\n")
