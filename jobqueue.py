@@ -71,6 +71,7 @@ VERSION = "1.0.0"
 HOME = Path(__file__).resolve().parent
 TASKS_FILE = HOME / "tasks.py"
 WORKER_FILE = HOME / "worker.py"
+SCRIPTS_FOLDER = HOME / "schedules"
 STATIC_FOLDER = HOME / "static"
 
 PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLED, SCHEDULED, WAITING = range(7)
@@ -95,6 +96,7 @@ SETTLE_SECONDS = 0.25           # of a tick
 SETTLE_LOOK_ROWS = 2_000
 TICK_SECONDS = 2.0              # a killed worker's task starts again within 5 s
 TICK_FAILED_SECONDS = 15.0
+LOOK_FOR_SCHEDULES_SECONDS = 30.0
 STARTING_SECONDS = 10.0         # a started process that never took its lock
 STARTING_LOCKED_SECONDS = 60.0  # one that holds its lock but is not ready
 START_RETRY_SECONDS = (1.0, 60.0)
@@ -3580,6 +3582,14 @@ CATCH_UP_MAX = 1000             # of what was missed, catch_up="all" runs the ne
 LATE_SECONDS = 900.0            # catch_up="none" runs a slot that is not older
 RULE_RETRY_SECONDS = 3600.0     # when a rule that cannot be read is looked at again
 HISTORY_ROWS = 50
+SLOTS_KEPT_SECONDS = 7 * 86400.0
+
+# Executable files in these folders of SCRIPTS_FOLDER run at that pace. SCRIPT_LEFT_OUT are hidden
+# files and what editors and package managers leave behind.
+SCRIPT_FOLDERS = {"15min": "*/15 * * * *", "hourly": "@hourly", "daily": "@daily", "weekly": "@weekly",
+                  "monthly": "@monthly"}
+SCRIPT_LEFT_OUT = re.compile(r"\..*|.*(~|\.(bak|old|orig|rej|sw[a-p]|tmp|pyc|dpkg-\w+|rpm\w+))")
+SCRIPT_FUNCTION = "folder-script"       # what runs them; nobody can add it
 
 SCHEDULE_DEFAULTS = {"arguments": {}, "zone": "UTC", "catch_up": "once", "overlap": "skip",
                      "options": {}}
@@ -3598,13 +3608,47 @@ SCHEDULE_SCHEMA = {
         "paused": {"type": "boolean"},
         "paused_why": {**_text("(?s).{0,500}", "must have at most 500 characters"),
                        "type": ["string", "null"]}}}
-SOURCES = {"code": "tasks.py", "folder": "its folder"}
+SOURCES = {"code": "tasks.py", "folder": "a file in the folder schedules"}
 
 SCHEDULE_ROW = ("SELECT schedule.*, user.name AS owner, user.disabled FROM schedule "
                 "CROSS JOIN user ON user.id=schedule.owner_id WHERE ")
 SCHEDULE_SHOWN = ("SELECT schedule.*, user.name AS owner, task.status AS last_status FROM schedule "
                   "CROSS JOIN user ON user.id=schedule.owner_id LEFT JOIN task "
                   "ON task.id=schedule.last_task_id AND task.cancel_requested<2 WHERE ")
+
+
+def plan_errors(given):
+    """What is wrong with a schedule, as SCHEDULE_SCHEMA has it, apart from its task."""
+    errors = check_value(SCHEDULE_SCHEMA, given, "")
+    if errors:
+        return errors
+    if (given["catch_up"], given["overlap"]) == ("all", "skip"):
+        errors = _wrong("overlap", "must be queue or allow if all that was missed is to be caught up: "
+                                   "else all but the first would be skipped")
+    try:
+        parse_rule(given["rule"], given["zone"])
+    except Invalid as error:
+        errors += error.errors
+    return errors
+
+
+def _is_script(entry):
+    """Whether a file is to be run: executable, or Python, since FTP loses the mode."""
+    named = storable(entry.name) == entry.name and not SCRIPT_LEFT_OUT.fullmatch(entry.name)
+    return named and entry.is_file() and (entry.name.endswith(".py") or os.access(entry.path, os.X_OK))
+
+
+def find_scripts():
+    """The scripts that lie in SCRIPTS_FOLDER, as FOLDER/NAME."""
+    found = []
+    for folder in SCRIPT_FOLDERS:
+        with contextlib.suppress(OSError), os.scandir(SCRIPTS_FOLDER / folder) as entries:
+            found += sorted("%s/%s" % (folder, entry.name) for entry in entries if _is_script(entry))
+    return found
+
+
+def _who(person):
+    return person.name if person else "the command line"
 
 
 def _task_reference(task_id, status):
@@ -3768,11 +3812,11 @@ class Schedules:
                 at += 0.001             # the time of a slot is that slot's
             unfinished = self._unfinished(transaction, row["last_task_id"])
             if unfinished and row["overlap"] == "skip":
-                raise Conflict("Its task %d has not ended, and its tasks must not overlap." % unfinished)
+                raise Conflict("Its task %d has not ended yet, and its tasks must not overlap." % unfinished)
             task_id = self._add_task(transaction, row, order, unfinished, at)
             transaction.run(
                 "INSERT INTO slot (schedule_id, at, task_id, message) VALUES (?, ?, ?, ?)",
-                (schedule_id, at, task_id, "run by %s" % (person.name if person else "hand")))
+                (schedule_id, at, task_id, "run by %s" % _who(person)))
             transaction.run("UPDATE schedule SET problem=NULL, last_task_id=? WHERE id=?",
                             (task_id, schedule_id))
         self._site.start_workers()
@@ -3780,19 +3824,12 @@ class Schedules:
 
     def _checked(self, given, person):
         """The columns for these fields; Invalid names every wrong one."""
-        errors, order = check_value(SCHEDULE_SCHEMA, given, ""), None
-        if not errors:
-            try:
-                parse_rule(given["rule"], given["zone"])
-            except Invalid as error:
-                errors += error.errors
-            try:
+        errors, order = plan_errors(given), None
+        try:
+            if not any(error["field"].startswith(("function", "arguments", "options")) for error in errors):
                 order = self._check_task(given["function"], given["arguments"], given["options"], person)
-            except Invalid as error:
-                errors += error.errors
-            if (given["catch_up"], given["overlap"]) == ("all", "skip"):
-                errors += _wrong("overlap", "must be queue or allow if all missed runs are to be caught "
-                                            "up, else all but the first of them would be skipped")
+        except Invalid as error:
+            errors += error.errors
         if errors:
             raise Invalid("The schedule is not right: %s" % _join_errors(errors[:5]), errors)
         return {"function": given["function"], "arguments": order.arguments,
@@ -3839,7 +3876,7 @@ class Schedules:
             return
         row, now = self._row(transaction, schedule_id), self._clock.now()
         if given["paused"]:
-            changed = now, (person.name if person else None), given.get("paused_why"), None
+            changed = now, _who(person), given.get("paused_why"), None
         else:
             rule = parse_rule(row["rule"], row["zone"], row["start"])
             changed = None, None, None, rule.next_after(now) if row["paused"] else row["next_at"]
@@ -3863,9 +3900,70 @@ class Schedules:
             while row is not None:
                 row = self._fire_one(row, now)
 
+    def synchronise(self):
+        """Make the schedules that tasks.py and the folders ask for those that are there."""
+        try:
+            owner_id = self._site.accounts.default_owner()["id"]
+        except (SetupError, NotFound):
+            return                      # nobody yet who could own them
+        wanted, known = self._announced(self._database, owner_id), self._foreign(self._database)
+        if self._differences(wanted, known):
+            with self._database.transaction(durable=False) as transaction:
+                wanted = self._announced(transaction, owner_id)
+                for key, row in self._differences(wanted, self._foreign(transaction)):
+                    self._replace(transaction, key, row, wanted.get(key))
+
+    def _announced(self, source, owner_id):
+        """{(source, name): columns} of the schedules in tasks.py and in folders."""
+        common = {"owner_id": owner_id, "catch_up": "once", "overlap": "skip", "zone": "UTC",
+                  "options": "{}"}
+        wanted = {("folder", script): {
+            **common, "function": SCRIPT_FUNCTION, "arguments": dump_json({"script": script}),
+            "rule": SCRIPT_FOLDERS[script.split("/")[0]]} for script in find_scripts()}
+        for one in self._site.catalogue.schedules(source):
+            name, columns = one["name"], {**common, **one, "arguments": dump_json(one["arguments"]),
+                                          "options": dump_json(one["options"])}
+            del columns["name"]
+            wanted["code", name] = columns
+        return wanted
+
+    @staticmethod
+    def _foreign(source):
+        """{(source, name): row} of the schedules that are from tasks.py and from folders."""
+        return {(row["source"], row["name"]): row
+                for row in source.all(SCHEDULE_ROW + "source<>'person'")}
+
+    @staticmethod
+    def _differences(wanted, known):
+        """(key, row or None) of what is to be made, changed or removed."""
+        return [(key, known.get(key)) for key in {**known, **wanted}
+                if key not in known or key not in wanted
+                or any(known[key][name] != value for name, value in wanted[key].items())]
+
+    def _replace(self, transaction, key, row, columns):
+        if columns is None:
+            self._remove(transaction, row["id"])
+        elif row is None:
+            self._insert(transaction, {**columns, "source": key[0], "name": key[1]})
+        else:
+            self._define(transaction, row, columns)
+
     def next_due(self, source):
         """When the next schedule is due, or None."""
         return source.value("SELECT min(next_at) FROM schedule WHERE paused=0")
+
+    def sweep(self):
+        """Forget slots that are older than SLOTS_KEPT_SECONDS, but of each schedule the newest."""
+        before = self._clock.now() - SLOTS_KEPT_SECONDS
+        for schedule_id, count in self._database.all(
+                "SELECT schedule_id, count(*) FROM slot GROUP BY schedule_id"):
+            if count <= HISTORY_ROWS:
+                continue
+            with self._database.transaction(durable=False) as transaction:
+                transaction.run(
+                    "DELETE FROM slot WHERE schedule_id=? AND at<min(?, (SELECT at FROM slot "
+                    "WHERE schedule_id=? ORDER BY at DESC LIMIT 1 OFFSET ?))",
+                    (schedule_id, before, schedule_id, HISTORY_ROWS - 1))
 
     def _heed_clock(self, now):
         """Count anew what was counted from a time that is still to come: the clock went back."""
@@ -3899,6 +3997,9 @@ class Schedules:
         """The Order for a task of this schedule; Invalid says why there can be none."""
         if row["disabled"]:
             raise Invalid("Its owner %s is disabled." % row["owner"])
+        if row["source"] == "folder":
+            defaults = {name: default for name, (_, default) in TASK_OPTIONS.items()}
+            return Order(SCRIPT_FUNCTION, row["arguments"], defaults)
         person = None if row["set_by"] is None else self._site.accounts.person(row["set_by"])
         return self._check_task(row["function"], json.loads(row["arguments"]),
                                 json.loads(row["options"]), person)
@@ -3948,9 +4049,11 @@ class Schedules:
 
     def _add_task(self, transaction, row, order, unfinished, now):
         order.schedule_id = row["id"]
-        if row["overlap"] == "queue":
-            order.after = [unfinished] if unfinished else []
-            order.after_failure = "run"
+        if row["overlap"] == "queue":   # what is being deleted, or is another owner's, is not waited for
+            order.after = [row[0] for row in transaction.all(
+                "SELECT id FROM task WHERE id=? AND owner_id=? AND cancel_requested<2",
+                (unfinished, row["owner_id"]))]
+            order.after_failure = "run" if order.after else None
         return self._site.tasks.add(transaction, row["owner_id"], [order], now)[0]
 
 
@@ -4202,13 +4305,16 @@ class Workers:
 
     # Starting
 
-    def start_needed(self):
-        """Start as many workers as there is work for and room; return how many were started."""
+    def start_needed(self, least=0):
+        """Start as many workers as there is work for and room; return how many were started.
+
+        `least` are to be ready even if there is no work yet.
+        """
         self._poll_children()
-        if not self._needed(self._database):
+        if not self._needed(self._database, least):
             return 0
         with self._database.transaction(durable=False) as transaction:
-            made = self.reserve(transaction, "detached", self._needed(transaction))
+            made = self.reserve(transaction, "detached", self._needed(transaction, least))
         for worker_id, lock in made:
             self._start_one(worker_id, lock)
         return len(made)
@@ -4227,7 +4333,7 @@ class Workers:
         )
         note(transaction, now, "worker_start_failed", message=shorten(message, 300))
 
-    def _needed(self, source):
+    def _needed(self, source, least):
         """How many more workers the claimable tasks could use, within the limit."""
         limit = self._settings.get("NbMaxWorker", source)
         workers = source.all("SELECT state, machine FROM worker")
@@ -4235,7 +4341,7 @@ class Workers:
         if room <= 0:
             return 0
         ready = [row["machine"] for row in workers if row["state"] in ("idle", "starting")]
-        missing = self._missing(source, limit, len(ready))
+        missing = max(self._missing(source, limit, len(ready)), least - len(ready))
         here = ready.count(self._claims.machine)
         if here < len(ready):           # others are ready, but not for what names this machine
             missing = max(missing, self._missing(source, limit, here, named=True))
@@ -4337,8 +4443,12 @@ class Catalogue:
         return self._load()[2].get(name)
 
     def state(self):
-        """What is known of the last reading: files, error, samples, read_at."""
+        """What is known of the last reading: files, error, samples, read_at, schedules."""
         return self._load()[1]
+
+    def schedules(self, source):
+        """What @schedule said in tasks.py when it could be read the last time."""
+        return (recall(source, ".catalogue") or self.state()).get("schedules", [])
 
     def refresh(self, wait=False):
         """Read tasks.py again if it or what it imports changed; keep the last good one if it fails.
@@ -4366,8 +4476,11 @@ class Catalogue:
             "error": announcement.get("error"),
             "samples": announcement.get("samples", False),
             "read_at": before["read_at"],
+            "schedules": announcement.get("schedules", []),
         }
         functions = announcement.get("functions")
+        if functions is None:
+            state["schedules"] = before["schedules"]
         if state == before and (functions is None or functions == self.functions()):
             return
         state["read_at"] = self._database.clock.now()
@@ -4407,7 +4520,7 @@ class Catalogue:
         now, known = self._database.clock.monotonic(), self._days_of
         if known[0] < now:
             state = recall(self._database, ".catalogue") or {
-                "files": {}, "error": None, "samples": False, "read_at": None}
+                "files": {}, "error": None, "samples": False, "read_at": None, "schedules": []}
             rows = self._database.all("SELECT * FROM function ORDER BY id")
             known = self._days_of = (now + CACHE_SECONDS, state,
                                    {row["name"]: self._function_json(row) for row in rows})
@@ -4569,6 +4682,7 @@ class Tick:
         self._keeping = keeping
         self._clock = database.clock
         self._next = 0.0
+        self._next_look = 0.0
         self._next_sweep = 0.0
 
     def maybe(self):
@@ -4593,6 +4707,7 @@ class Tick:
     def clean(self):
         """All but starting workers."""
         self._bury_dead()
+        self._look_for_schedules()
         self._schedules.fire(self._clock.now())
         self._promote()
         self._sweep()
@@ -4629,12 +4744,19 @@ class Tick:
             with self._database.transaction(durable=False) as transaction:
                 self._claims.promote(transaction, self._clock.now())
 
+    def _look_for_schedules(self):
+        """Now and then: what tasks.py and the folders with scripts ask for."""
+        if self._clock.monotonic() >= self._next_look:
+            self._next_look = self._clock.monotonic() + LOOK_FOR_SCHEDULES_SECONDS
+            self._schedules.synchronise()
+
     def _sweep(self):
         """Once an hour: what crashes, old sessions and old failures left behind."""
         if self._clock.monotonic() < self._next_sweep:
             return
         self._next_sweep = self._clock.monotonic() + 3600
         self._workers.sweep_locks()
+        self._schedules.sweep()
         for path in (self._database.folder / "work").glob("[0-9]*"):
             if not self._database.value("SELECT 1 FROM task WHERE id=?", (int(path.name),)):
                 remove_task_folder(self._database.folder, int(path.name))
@@ -5546,6 +5668,7 @@ class Function:
 
 
 declared = {}                           # name -> Function, filled by importing tasks.py
+scheduled = []                          # (function, what @schedule says), in the same way
 
 
 def _task_options(options):
@@ -5565,6 +5688,8 @@ def _task_options(options):
 def _declare(function):
     if function.who not in WHO_MAY_ADD:
         raise ValueError("who must be one of %s" % ", ".join(WHO_MAY_ADD))
+    if function.name == SCRIPT_FUNCTION:
+        raise ValueError("%s is a name of jobqueue's own" % SCRIPT_FUNCTION)
     known = declared.get(function.name)
     if known is not None and known.target is not function.target and \
             getattr(known.target, "__module__", 1) == getattr(function.target, "__module__", 1):
@@ -5580,6 +5705,23 @@ def task(target=None, *, who="user", **options):
             Function(function.__name__, "python", function, _task_options(options), who, None)
         )
     return declare(target) if target is not None else declare
+
+
+def schedule(rule, zone=None, arguments=None, catch_up="once", overlap="skip", **options):
+    """Declare when a function of tasks.py runs: beside @task, above or below it, as often as one likes.
+
+    `arguments` are those of its tasks by name; `options` are those of @task.
+    """
+    given = {"rule": rule, "zone": zone or "UTC", "arguments": json.loads(dump_json(arguments or {})),
+             "catch_up": catch_up, "overlap": overlap, "options": options}
+    errors = plan_errors({"function": "", **given})
+    if errors:
+        raise ValueError("schedule(%r): %s" % (rule, _join_errors(errors)))
+
+    def declare(function):
+        scheduled.append((function, given))
+        return function
+    return declare
 
 
 def _places(text):
@@ -6438,6 +6580,7 @@ def get_log(app, request, task_id):
 def get_schedules(app, request):
     """All schedules one may see."""
     app.queue.catalogue.refresh()
+    app.queue.schedules.synchronise()
     return json_answer({"schedules": app.queue.schedules.find(request.person.scope),
                         "service": app.queue.service.describe()})
 

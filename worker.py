@@ -337,6 +337,21 @@ def check_queues(functions):
                              % (function.name, function.options["queue"]))
 
 
+def describe_schedules():
+    """What @schedule said, as the catalogue keeps it; ValueError if it fits no function."""
+    described, numbers = [], {}
+    for target, given in jobqueue.scheduled:
+        name = getattr(target, "name", None) or target.__name__
+        if name not in declared:
+            raise ValueError("@schedule needs @task beside it, for %s" % name)
+        wrong = jobqueue.check_value(Parameters(declared[name]).schema(), given["arguments"], "arguments")
+        if wrong:
+            raise ValueError("the schedule of %s: %s %s" % (name, wrong[0]["field"], wrong[0]["message"]))
+        numbers[name] = numbers.get(name, 0) + 1
+        described.append({"name": "%s-%d" % (name, numbers[name]), "function": name, **given})
+    return described
+
+
 def loaded_files():
     """The owner's files that were imported: when one changes, so may the functions."""
     ours = {str(jobqueue.HOME / "jobqueue.py"), str(jobqueue.WORKER_FILE)}
@@ -370,7 +385,8 @@ def read_functions():
             importlib.import_module("tasks")
         check_queues(declared.values())
         functions = [describe(function) for function in declared.values()]
-        return {"functions": functions, "error": None, "samples": samples, "files": loaded_files()}
+        return {"functions": functions, "schedules": describe_schedules(), "error": None,
+                "samples": samples, "files": loaded_files()}
     except BaseException as error:      # SystemExit in tasks.py must be told as well
         return {"error": explain_import(error), "samples": samples, "files": loaded_files()}
 
@@ -427,10 +443,9 @@ def fill_parts(target, arguments):
     return parts
 
 
-def run_command(function, arguments, context):
-    """Run a program with the arguments in their places; no shell."""
+def run_program(parts, context):
+    """Run a program to its end; CommandFailed unless that is a good one."""
     import subprocess
-    parts = fill_parts(function.target, arguments)
     environment = {**os.environ, "JOBQUEUE_TASK_ID": str(context.id),
                    "JOBQUEUE_ATTEMPT": str(context.attempt), "JOBQUEUE_CLAIM": context.claim}
     ended = subprocess.run(parts, stdin=subprocess.DEVNULL, env=environment, check=False)
@@ -439,6 +454,32 @@ def run_command(function, arguments, context):
     if ended.returncode:
         raise CommandFailed("%s ended with exit code %d" % (parts[0], ended.returncode))
     return {"exit_code": 0}
+
+
+def run_command(function, arguments, context):
+    """Run a program with the arguments in their places; no shell."""
+    return run_program(fill_parts(function.target, arguments), context)
+
+
+def run_script(function, arguments, context):
+    """Run a script of the folders with schedules, never one twice at once."""
+    import fcntl
+    name = arguments["script"]
+    if name not in jobqueue.find_scripts():
+        raise Fail("schedules/%s is not there any more, or cannot be run any more" % name)
+    path = str(jobqueue.SCRIPTS_FOLDER / name)
+    with open(path, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Fail("schedules/%s is running already" % name) from None
+        except OSError:
+            pass                        # a file system without flock: the schedule's overlap must do
+        return run_program([sys.executable, path] if path.endswith(".py") else [path], context)
+
+
+BUILT_IN = {jobqueue.SCRIPT_FUNCTION: jobqueue.Function(
+    jobqueue.SCRIPT_FUNCTION, "script", None, {}, "nobody", {"script": str})}
 
 
 # Requests --------------------------------------------------------------------
@@ -530,7 +571,7 @@ def run_request(function, arguments, context):
 
 # Runner ----------------------------------------------------------------------
 
-RUN_KINDS = {"command": run_command, "http_request": run_request}
+RUN_KINDS = {"command": run_command, "http_request": run_request, "script": run_script}
 
 
 def watch_lifeline(end):
@@ -691,7 +732,7 @@ class Runner:
             setattr(sys, name, known)
 
     def _outcome(self, order, context):
-        function = declared.get(order["function"])
+        function = BUILT_IN.get(order["function"]) or declared.get(order["function"])
         if function is None or function.kind == "external":
             return {"kind": "unknown_function"}
         try:
@@ -1492,8 +1533,13 @@ class Worker:
         if self._mode == "cron":        # what is there now, though its rate may hold it back
             due, patience = self._queue.claims.rate_opens(source), self._until - self._clock.monotonic()
         else:
-            due, patience = self._queue.claims.next_due(source), self._settings["linger_due"]
+            due, patience = self._next_work(source), self._settings["linger_due"]
         return due is not None and due <= self._clock.now() + patience
+
+    def _next_work(self, source):
+        """When a task or a schedule is due next, or None."""
+        dues = self._queue.claims.next_due(source), self._queue.schedules.next_due(source)
+        return min((due for due in dues if due is not None), default=None)
 
     def _left_nothing_behind(self):
         """Leave in one transaction that finds nothing to claim, so that no add counts on us."""
@@ -1512,7 +1558,7 @@ class Worker:
             self._queue.workers.leave(transaction, self._id, self._stopping, self._tasks)
         self._queue.workers.remove_lock(self._lock_name, self._lock)
         if self._mode == "detached" and self._stopping == "limit":
-            self._queue.workers.start_needed()
+            self._queue.workers.start_needed(least=int(self._has_work_soon(self._database)))
 
     # The loop
 
