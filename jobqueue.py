@@ -3582,7 +3582,7 @@ CATCH_UP_MAX = 1000             # of what was missed, catch_up="all" runs the ne
 LATE_SECONDS = 900.0            # catch_up="none" runs a slot that is not older
 RULE_RETRY_SECONDS = 3600.0     # when a rule that cannot be read is looked at again
 HISTORY_ROWS = 50
-SLOTS_KEPT_SECONDS = 7 * 86400.0
+SLOTS_KEPT_SECONDS = 2 * 86400.0
 
 # Executable files in these folders of SCRIPTS_FOLDER run at that pace. SCRIPT_LEFT_OUT are hidden
 # files and what editors and package managers leave behind.
@@ -5883,6 +5883,19 @@ def _check_workers(queue):
         len(queue.workers.rows()), queue.settings.get("NbMaxWorker"))
 
 
+def _check_schedules(queue):
+    found = queue.schedules.find()
+    problems = [one for one in found if one["problem"] and not one["paused"]]
+    if problems:
+        return "bad", "schedule %d (%s): %s" % (
+            problems[0]["id"], problems[0]["name"] or problems[0]["function"], problems[0]["problem"])
+    due = min((one["next_at"] for one in found if one["next_at"]), default=None)
+    if due and due < iso(queue.database.clock.now() - LATE_SECONDS):
+        return "note", ("a schedule was due at %s: only a server, a worker, an open page or cron looks at "
+                        "them" % due)
+    return "ok", "%d schedules%s" % (len(found), ", the next run is at " + due if due else "")
+
+
 def _check_running(queue):
     leases = queue.claims.leases(queue.database, queue.database.clock.now())
     if not leases:
@@ -5928,8 +5941,8 @@ def _check_limits(queue):
 CHECKS = (("Python", _check_python), ("Data", _check_data), ("Exposure", _check_exposure),
           ("Journal", _check_journal), ("Database", _check_integrity), ("Backup", _check_backup),
           ("Disk", _check_disk), ("Admin", _check_admin), ("Functions", _check_functions),
-          ("Workers", _check_workers), ("Running", _check_running), ("Waiting", _check_oldest),
-          ("Clock", _check_clock), ("Limits", _check_limits))
+          ("Workers", _check_workers), ("Schedules", _check_schedules), ("Running", _check_running),
+          ("Waiting", _check_oldest), ("Clock", _check_clock), ("Limits", _check_limits))
 
 
 def check_host(queue, read_all=True):
@@ -7513,6 +7526,8 @@ EXIT_AWAITED_FAILED, EXIT_TIMED_OUT = 3, 124
 
 def _tick_for_ever(queue):
     while True:
+        with contextlib.suppress(JobQueueError):
+            queue.catalogue.refresh()   # it may hold new schedules
         queue.tick.maybe()
         queue.database.clock.sleep(TICK_SECONDS)
 
@@ -7745,12 +7760,15 @@ def cmd_list(queue, options):
     return 0
 
 
+def _lines(value, *left_out):
+    return ["%-15s %s" % (name, part if isinstance(part, str) else dump_json(part))
+            for name, part in value.items() if part not in (None, [], False) and name not in left_out]
+
+
 def cmd_show(queue, options):
     """Print one task."""
     task = queue.get_json(options.id)
-    lines = ["%-15s %s" % (name, value if isinstance(value, str) else dump_json(value))
-             for name, value in task.items() if value not in (None, [], False)]
-    show(options, task, "\n".join(lines))
+    show(options, task, "\n".join(_lines(task)))
     return 0
 
 
@@ -7880,13 +7898,68 @@ def cmd_token(queue, options):
     return 0
 
 
-def cmd_schedule(queue, options):
-    """Print when a rule is due, in local time."""
-    rule = parse_rule(" ".join(options.rule), options.tz)
+def _preview_rule(options):
+    rule = parse_rule(" ".join(options.words), options.tz or "UTC")
     at = Clock.now() if options.start is None else parse_time(options.start, "--from")
     moments = preview(rule, at, options.count)
     show(options, moments, "\n".join(moment["local"] for moment in moments))
+
+
+def _add_schedule(queue, options):
+    name, *words = options.words or [""]
+    queue.catalogue.refresh()
+    function = queue.function(name)
+    given = {"function": name, "rule": " ".join(word for word in words if "=" not in word),
+             "arguments": _typed_arguments(function, [word for word in words if "=" in word]),
+             "options": {name: getattr(options, name) for name in ("queue", "priority")
+                         if getattr(options, name) is not None}}
+    for name, value in (("zone", options.tz), ("catch_up", options.catch_up), ("overlap", options.overlap)):
+        if value is not None:
+            given[name] = value
+    owner = queue.accounts.find(options.owner) if options.owner else queue.accounts.default_owner()
+    schedule_id = queue.schedules.add(given, owner["id"])
+    show(options, {"id": schedule_id}, str(schedule_id))
+
+
+def _list_schedules(queue, options):
+    queue.catalogue.refresh()
+    queue.schedules.synchronise()
+    found = queue.schedules.find(queue.accounts.find(options.owner)["id"] if options.owner else None)
+    show(options, {"schedules": found}, table(
+        ("ID", "OWNER", "FUNCTION", "WHAT", "WHEN", "NEXT", ""),
+        [(one["id"], one["owner"], one["function"], shorten(one["summary"], 30), one["words"],
+          one["next_at"] or "", "paused" if one["paused"] else one["problem"] or "") for one in found]))
+
+
+def cmd_schedule(queue, options):
+    """Add, list, show, pause, resume, run or delete schedules; print when a rule is due."""
+    if options.action == "preview":
+        _preview_rule(options)
+    elif options.action == "list":
+        _list_schedules(queue, options)
+    elif options.action == "add":
+        _add_schedule(queue, options)
+    elif len(options.words) != 1 or not re.fullmatch("[0-9]{1,15}", options.words[0], re.ASCII):
+        raise field_error("ID", "must be the number of a schedule, see: schedule list")
+    else:
+        _use_schedule(queue, options, int(options.words[0]))
     return 0
+
+
+def _use_schedule(queue, options, schedule_id):
+    schedules = queue.schedules
+    if options.action == "show":
+        shown = schedules.get(schedule_id)
+        history = ["%s  %s" % (slot["at"], slot["message"] or "task %(id)d %(status)s" % slot["task"])
+                   for slot in shown["history"] if slot["message"] or slot["task"]]
+        show(options, shown, "\n".join(_lines(shown, "history") + history))
+    elif options.action == "run":
+        task_id = schedules.run(schedule_id)
+        show(options, {"id": task_id}, str(task_id))
+    elif options.action == "delete":
+        schedules.delete(schedule_id)
+    else:
+        schedules.change(schedule_id, {"paused": options.action == "pause", "paused_why": options.why})
 
 
 def _rate_text(rate):
@@ -7939,7 +8012,8 @@ def cmd_queue(queue, options):
 
 
 def cmd_tick(queue, options):
-    """Do the housekeeping once: bury dead workers, promote, start workers."""
+    """Do the housekeeping once: bury dead workers, fire schedules, promote, start workers."""
+    queue.catalogue.refresh()
     queue.tick.run()
     return 0
 
@@ -8055,11 +8129,19 @@ COMMANDS = {
     "schedule": (
         cmd_schedule,
         [
-            (("action",), {"choices": ["preview"]}),
-            (("rule",), {"metavar": "RULE", "nargs": "+", "help": RULE_HINT.replace("%", "%%")}),
-            (("--tz",), {"metavar": "ZONE", "default": "UTC", "help": "such as Europe/Oslo (UTC)"}),
-            (("--from",), {"metavar": "TIME", "dest": "start", "help": "instead of now"}),
-            (("--count",), {"type": whole_number(1, 1000), "default": 10, "metavar": "N"}),
+            (("action",), {"choices": "add list show preview pause resume run delete".split()}),
+            (("words",), {"nargs": "*", "metavar": "FUNCTION RULE name=value ... | ID | RULE",
+                          "help": "a rule is " + RULE_HINT.replace("%", "%%")}),
+            (("--tz",), {"metavar": "ZONE", "help": "such as Europe/Oslo (UTC)"}),
+            (("--catch-up",), {"choices": CATCH_UPS, "help": "what to run of what was missed (once)"}),
+            (("--overlap",), {"choices": OVERLAPS, "help": "while the last one has not ended (skip)"}),
+            (("--queue",), {"metavar": "NAME"}),
+            (("--priority",), {"type": int, "metavar": "N", "help": "-100..100, larger first"}),
+            (("--owner",), {"metavar": "USER"}),
+            (("--why",), {"metavar": "TEXT", "help": "with pause: shown to everybody"}),
+            (("--from",), {"metavar": "TIME", "dest": "start", "help": "with preview: instead of now"}),
+            (("--count",), {"type": whole_number(1, 1000), "default": 10, "metavar": "N",
+                            "help": "with preview"}),
         ],
     ),
     "queue": (

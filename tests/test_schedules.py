@@ -1,8 +1,17 @@
 """Schedules: rows that add tasks at times, each slot at most once."""
 
+import os
+import subprocess
+import sys
+import time
+import unittest
+from types import SimpleNamespace
+from unittest import mock
+
 import jobqueue
-from jobqueue import CATCH_UP_MAX, Invalid, NotFound
-from tests.support import TestCase, function_json
+import worker
+from jobqueue import CATCH_UP_MAX, Conflict, Fail, Invalid, NotFound
+from tests.support import Site, TestCase, function_json
 
 HOUR, DAY = 3600, 86400
 
@@ -23,6 +32,9 @@ class ScheduleCase(TestCase):
     def tasks(self):
         """The ids of all tasks."""
         return [row[0] for row in self.database.all("SELECT id FROM task ORDER BY id")]
+
+    def statuses(self):
+        return [self.status(task_id) for task_id in self.tasks()]
 
     def end_all(self):
         """Run whatever is there."""
@@ -140,6 +152,35 @@ class TestOverlap(ScheduleCase):
         self.tick(600)
         self.assertEqual(len(self.tasks()), 2)
 
+    def test_queue_lets_them_run_one_after_the_other(self):
+        self.schedule(overlap="queue")
+        for _ in range(3):
+            self.tick(600)
+        self.assertEqual(self.statuses(), ["pending", "waiting", "waiting"])
+        self.run_one("fail")
+        self.assertEqual(self.statuses(), ["failed", "pending", "waiting"])
+
+    def test_queue_catches_up_in_order(self):
+        self.schedule(overlap="queue", catch_up="all")
+        self.tick(HOUR)
+        order = []
+        while True:
+            row = self.claim()
+            if row is None:
+                break
+            order.append(row["id"])
+            self.assertIsNone(self.claim())
+            self.end(row)
+        self.assertEqual((order, len(order)), (self.tasks(), 6))
+
+    def test_queue_does_not_wait_for_what_is_being_deleted(self):
+        self.schedule(overlap="queue")
+        self.tick(600)
+        self.claim()
+        self.queue.tasks.delete(self.tasks()[0])
+        self.tick(600)
+        self.assertEqual(self.status(self.tasks()[-1]), "pending")
+
 
 class TestClock(ScheduleCase):
     """No slot twice, catch-up as set, and right times afterwards, however the clock jumps."""
@@ -163,7 +204,7 @@ class TestClock(ScheduleCase):
                     self.tick(600)
                 added = len(self.tasks()) - before
                 self.queue.schedules.delete(schedule_id)
-                self.assertIn(added, (11, 12))      # an hour ahead one slot had been filled
+                self.assertEqual(added, 11 if seconds == HOUR else 12)      # 09:10 had been filled
 
     def test_no_slot_adds_two_tasks(self):
         for seconds in (HOUR, -HOUR, DAY, -DAY):
@@ -263,7 +304,7 @@ class TestChanging(ScheduleCase):
     def test_run_now_does_not_overlap_if_it_must_not(self):
         schedule_id = self.schedule(overlap="skip")
         self.queue.schedules.run(schedule_id)
-        with self.refused(jobqueue.Conflict, "has not ended"):
+        with self.refused(Conflict, "has not ended"):
             self.queue.schedules.run(schedule_id)
 
     def test_a_deleted_one_leaves_its_tasks(self):
@@ -297,5 +338,278 @@ class TestChanging(ScheduleCase):
 
     def test_who_owns_a_schedule_is_not_deleted(self):
         self.schedule()
-        with self.refused(jobqueue.Conflict, "bob owns schedules"):
+        with self.refused(Conflict, "bob owns schedules"):
             self.queue.accounts.delete_user("bob")
+
+    def test_history_is_kept_for_two_days_and_of_each_schedule_the_newest(self):
+        schedule_id, rare = self.schedule("every 1h", overlap="allow"), self.schedule("yearly 01-16 01:00")
+        for _ in range(30 * 24):
+            self.clock.advance(HOUR)
+            self.queue.schedules.fire(self.clock.now())
+        self.queue.schedules.sweep()
+        count = "SELECT count(*) FROM slot WHERE schedule_id=?"
+        self.assertEqual([self.database.value(count, (one,)) for one in (schedule_id, rare)], [50, 1])
+
+
+class TestCode(ScheduleCase):
+    """@schedule beside @task, through the catalogue into rows."""
+
+    def setUp(self):
+        super().setUp()
+        for kept in (jobqueue.declared, jobqueue.scheduled):
+            kept.clear()
+            self.addCleanup(kept.clear)
+
+    def announce(self):
+        """As a runner announces what this process has declared."""
+        functions = [worker.describe(function) for function in jobqueue.declared.values()]
+        self.queue.catalogue.store({"functions": functions, "schedules": worker.describe_schedules()})
+        self.queue.schedules.synchronise()
+
+    def declare_report(self, *rules, **more):
+        """A function with these schedules; some above @task, some below."""
+        jobqueue.declared.clear()
+
+        def report(city: str = "Oslo"):
+            pass
+
+        for place, rule in enumerate(rules):
+            if place == len(rules) // 2:
+                report = jobqueue.task(who="nobody")(report)
+            report = jobqueue.schedule(rule, **more)(report)
+        if "report" not in jobqueue.declared:
+            jobqueue.task(who="nobody")(report)
+
+    def rules(self):
+        return {one["name"]: one["rule"] for one in self.queue.schedules.find()}
+
+    def test_several_above_and_below_task_become_rows_of_the_default_owner(self):
+        self.declare_report("daily 01:00", "daily 02:00", arguments={"city": "Rome"}, priority=5)
+        self.announce()
+        self.assertEqual(self.rules(), {"report-1": "daily 01:00", "report-2": "daily 02:00"})
+        one = self.queue.schedules.find()[0]
+        self.assertEqual((one["owner"], one["source"], one["arguments"], one["options"]),
+                         ("ana", "code", {"city": "Rome"}, {"priority": 5}))
+
+    def test_its_tasks_may_be_what_nobody_can_add(self):
+        self.declare_report("every 10m")
+        self.announce()
+        self.tick(600)
+        self.assertEqual(self.queue.get_json(self.tasks()[0])["function"], "report")
+
+    def test_another_rule_changes_the_row_and_a_pause_survives(self):
+        self.declare_report("daily 01:00")
+        self.announce()
+        schedule_id = self.queue.schedules.find()[0]["id"]
+        self.queue.schedules.change(schedule_id, {"paused": True, "paused_why": "not now"})
+        jobqueue.scheduled.clear()
+        self.declare_report("daily 05:00")
+        self.announce()
+        shown = self.shown(schedule_id)
+        self.assertEqual((shown["rule"], shown["paused_why"], shown["next_at"]),
+                         ("daily 05:00", "not now", None))
+        self.queue.schedules.change(schedule_id, {"paused": False})
+        self.assertEqual(self.shown(schedule_id)["next_at"][11:16], "05:00")
+
+    def test_what_has_vanished_is_removed_but_not_while_tasks_py_is_broken(self):
+        self.declare_report("daily 01:00")
+        self.announce()
+        self.queue.catalogue.store({"error": {"message": "oops", "file": "tasks.py", "line": 1}})
+        self.queue.schedules.synchronise()
+        self.assertEqual(len(self.rules()), 1)
+        jobqueue.scheduled.clear()
+        self.announce()
+        self.assertEqual(self.rules(), {})
+
+    def test_it_is_changed_in_tasks_py_only(self):
+        self.declare_report("daily 01:00")
+        self.announce()
+        schedule_id = self.queue.schedules.find()[0]["id"]
+        with self.refused(Conflict, "comes from tasks.py and is changed there"):
+            self.queue.schedules.change(schedule_id, {"rule": "daily 02:00"})
+        with self.refused(Conflict, "here it can be paused"):
+            self.queue.schedules.delete(schedule_id)
+
+    def test_they_wait_for_the_first_admin(self):
+        self.write("UPDATE user SET role='user'")
+        self.declare_report("daily 01:00")
+        self.announce()
+        self.assertEqual(self.rules(), {})
+        self.write("UPDATE user SET role='admin' WHERE name='ana'")
+        self.queue.schedules.synchronise()
+        self.assertEqual(len(self.rules()), 1)
+
+    def test_nothing_is_written_while_nothing_changes(self):
+        self.declare_report("daily 01:00")
+        self.announce()
+        other = self.another_queue()
+        version = other.database.version_seen()
+        self.queue.schedules.synchronise()
+        other.schedules.synchronise()
+        self.assertEqual(other.database.version_seen(), version)
+
+    def test_what_is_wrong_is_an_error_at_the_import(self):
+        for wrong, words in ((("at noon",), "rule"), (("daily 01:00", "Mars"), "zone"),
+                             (("daily 01:00", None, None, "twice"), "catch_up must be"),
+                             (("daily 01:00", None, None, "all"), "overlap must be queue")):
+            with self.assertRaisesRegex(ValueError, words):
+                jobqueue.schedule(*wrong)
+        with self.assertRaisesRegex(ValueError, "options.prio is not known"):
+            jobqueue.schedule("daily 01:00", prio=1)
+
+    def test_arguments_that_do_not_fit_are_an_error_of_tasks_py(self):
+        self.declare_report("daily 01:00", arguments={"town": "Rome"})
+        with self.assertRaisesRegex(ValueError, "the schedule of report: arguments.town is not known"):
+            worker.describe_schedules()
+
+    def test_a_function_without_task_is_an_error(self):
+        jobqueue.schedule("daily 01:00")(lambda: None)
+        with self.assertRaisesRegex(ValueError, "needs @task"):
+            worker.describe_schedules()
+
+
+class TestFolders(ScheduleCase):
+    """Scripts in schedules/daily and its like."""
+
+    def setUp(self):
+        super().setUp()
+        self.scripts = self.folder / "schedules"
+        patch = mock.patch.object(jobqueue, "SCRIPTS_FOLDER", self.scripts)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def put(self, name, mode=0o755, text="#!/bin/sh\n"):
+        path = self.scripts / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(mode)
+        return path
+
+    def names(self):
+        self.queue.schedules.synchronise()
+        return [one["name"] for one in self.queue.schedules.find()]
+
+    def run_script(self, name):
+        """Run it as a runner does."""
+        context = SimpleNamespace(id=1, attempt=1, claim="x")
+        return worker.run_script(None, {"script": name}, context)
+
+    def test_each_executable_file_and_each_python_file_is_a_schedule(self):
+        self.put("daily/backup.sh")
+        self.put("hourly/feeds.py", 0o644)
+        self.put("weekly/notes.txt", 0o644)
+        (self.scripts / "daily" / "folder").mkdir()
+        self.assertEqual(self.names(), ["hourly/feeds.py", "daily/backup.sh"])
+        shown = self.queue.schedules.find()[1]
+        self.assertEqual([shown[key] for key in ("owner", "source", "rule", "overlap", "function")],
+                         ["ana", "folder", "@daily", "skip", "folder-script"])
+
+    def test_what_editors_leave_behind_is_no_script(self):
+        for name in (".hidden", "a.sh~", "a.bak", ".a.swp", "a.swp", "a.dpkg-old", "a.dpkg-dist", "a.tmp"):
+            self.put("daily/" + name)
+        self.assertEqual(self.names(), [])
+
+    def test_a_new_file_is_found_by_the_tick_and_a_vanished_one_forgotten(self):
+        self.tick()
+        path = self.put("15min/new.sh")
+        self.tick(60)
+        self.assertEqual(len(self.queue.schedules.find()), 1)
+        path.unlink()
+        self.tick(60)
+        self.assertEqual(self.queue.schedules.find(), [])
+
+    def test_it_runs_as_a_task_at_its_pace(self):
+        self.put("15min/new.sh")
+        self.tick()
+        self.tick(900)
+        task = self.queue.get_json(self.tasks()[0])
+        self.assertEqual((task["owner"], task["function"], task["arguments"]),
+                         ("ana", "folder-script", {"script": "15min/new.sh"}))
+
+    def test_nobody_can_add_it(self):
+        for person in (self.people["ana"], None):
+            with self.refused(Invalid, "folder-script is not known"):
+                self.queue.add([{"function": "folder-script", "arguments": {"script": "daily/x"}}], 1, person)
+        with self.assertRaisesRegex(ValueError, "jobqueue's own"):
+            jobqueue.command("folder-script", ["true"])
+
+    def test_only_what_lies_in_the_folders_is_run(self):
+        self.put("outside.sh")
+        self.put("daily/there.sh")
+        for name in ("outside.sh", "daily/../outside.sh", "/bin/true", "daily/gone.sh", "", "daily/"):
+            with self.assertRaisesRegex(Fail, "is not there any more"):
+                self.run_script(name)
+        self.assertEqual(self.run_script("daily/there.sh"), {"exit_code": 0})
+
+    def test_python_needs_no_mode_and_a_failure_is_one(self):
+        self.put("daily/fine.py", 0o644, "pass")
+        self.put("daily/bad.py", 0o644, "raise SystemExit(3)")
+        self.assertEqual(self.run_script("daily/fine.py"), {"exit_code": 0})
+        with self.assertRaisesRegex(worker.CommandFailed, "exit code 3"):
+            self.run_script("daily/bad.py")
+
+    def test_one_script_never_runs_twice_at_once_whoever_retries_it(self):
+        path = self.put("daily/long.sh", text="#!/bin/sh\nread line\n")
+        import fcntl
+        with open(path) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with self.assertRaisesRegex(Fail, "is running already"):
+                self.run_script("daily/long.sh")
+
+
+PREPARE = """
+import time
+from jobqueue import JobQueue
+queue, begin = JobQueue(), time.time() - %d * 3600 - 1800
+queue.schedules.add({"function": "add", "arguments": {"a": 1, "b": 2}, "rule": "every 1h",
+                     "catch_up": "all", "overlap": "allow"}, 1)
+with queue.database.transaction() as transaction:
+    transaction.run("UPDATE schedule SET start=?, next_at=?", (begin, begin + 3600))
+"""
+TICKER = """
+import sys, time, jobqueue
+jobqueue.SLOTS_AT_ONCE = 1
+queue = jobqueue.JobQueue()
+queue.workers.start_needed = lambda *_: 0
+while time.time() < float(sys.argv[1]):
+    time.sleep(0.001)
+while queue.schedules.next_due(queue.database) <= time.time():
+    queue.tick.run()
+"""
+
+
+class TestProcesses(unittest.TestCase):
+    """Real processes, a real clock."""
+
+    LOAD = bool(os.environ.get("JOBQUEUE_TEST_LOAD"))
+
+    def test_many_who_tick_at_once_fill_each_slot_once(self):
+        processes, slots = (20, 1000) if self.LOAD else (6, 200)
+        site = Site()
+        self.addCleanup(site.close)
+        site.python(PREPARE % slots)
+        command = [sys.executable, "-c", TICKER, str(time.time() + processes / 5)]
+        running = [subprocess.Popen(command, cwd=site.home) for _ in range(processes)]
+        self.assertEqual({process.wait() for process in running}, {0})
+        filled = site.rows("SELECT at, task_id FROM slot ORDER BY at")
+        self.assertEqual(len(filled), slots)
+        self.assertEqual({round(later["at"] - one["at"]) for one, later in zip(filled, filled[1:])}, {3600})
+        tasks = site.rows("SELECT id FROM task")
+        self.assertEqual({row["task_id"] for row in filled}, {row["id"] for row in tasks})
+        self.assertEqual(len(tasks), slots)
+
+    def test_a_script_runs_beside_tasks_py_with_its_log(self):
+        site = Site(tasks="", users=True)
+        self.addCleanup(site.close)
+        script = site.home / "schedules" / "daily" / "hello.sh"
+        script.parent.mkdir(parents=True)
+        script.write_text("#!/bin/sh\necho hello from $PWD\n")
+        script.chmod(0o755)
+        schedule_id = site.json("schedule", "list")["schedules"][0]["id"]
+        task_id = site.json("schedule", "run", schedule_id)["id"]
+        self.assertEqual(site.wait(task_id)["status"], "succeeded")
+        self.assertEqual(site.run("log", str(task_id)).stdout.strip(), "hello from %s" % site.home)
+
+
+if __name__ == "__main__":
+    unittest.main()
