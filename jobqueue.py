@@ -2334,10 +2334,6 @@ class Queues:
         """One queue as JSON; NotFound if there is none."""
         return self._json(self._row(self._database, name), {machine, *self.machines()})
 
-    def exists(self, name):
-        """True if there is a queue of this name."""
-        return self._database.value("SELECT 1 FROM queue WHERE name=?", (name,)) is not None
-
     def machines(self):
         """The names of the machines that have workers."""
         return [row[0] for row in self._database.all(
@@ -2376,7 +2372,7 @@ class Queues:
             transaction.run("DELETE FROM queue WHERE name=?", (name,))
 
     def _row(self, source, name):
-        row = source.one("SELECT * FROM queue WHERE name=?", (name,))
+        row = source.one("SELECT * FROM queue WHERE name=?", (storable(name),))
         if row is None:
             raise NotFound("There is no queue %s." % shorten(name, 60))
         return row
@@ -7999,9 +7995,9 @@ def cmd_queue(queue, options):
         raise field_error("NAME", "is missing")
     if options.action == "set":
         given = _parse_limits(options)
-        if queues.exists(name):
+        try:
             queues.change(name, given, who)
-        else:
+        except NotFound:
             queues.make({"name": name, **given}, who)
     elif options.action == "delete":
         queue.delete_queue(name)

@@ -545,6 +545,7 @@ class Site:
             self.stop_all()
         finally:
             for child in self._children:
+                child.wait(10)
                 if child.stdout:
                     child.stdout.close()
                 if child.stderr:

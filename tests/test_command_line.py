@@ -304,6 +304,32 @@ class Owners(CommandTestCase):
         self.ok("token", "delete", number, "--owner", "bob")
         self.assertIsNone(self.queue.accounts.person_of_token(token))
 
+    def test_queues_are_set_listed_paused_and_deleted(self):
+        self.ok("queue", "set", "post", "--max-running", 2, "--rate", "500/3600", "--machines", "a,b")
+        post = self.queue.queues.get("post", "a")
+        self.assertEqual((post["max_running"], post["rate"], post["machines"]),
+                         (2, {"count": 500, "seconds": 3600}, ["a", "b"]))
+        self.ok("queue", "set", "post", "--rate", "none", "--max-running", "none", "--machines", "any")
+        self.assertRegex(self.ok("queue", "list"), r"(?m)^post +0 +0$")
+        self.ok("queue", "pause", "default", "--why", "moving house")
+        self.add()
+        self.assertRegex(self.ok("queue", "list"), r"(?m)^default +1 +0 +paused$")
+        shown = self.json("queue", "list")["queues"][0]
+        self.assertEqual((shown["paused_by"], shown["paused_why"]), ("the command line", "moving house"))
+        self.ok("queue", "resume", "default")
+        self.assertIsNotNone(self.claim())
+        self.ok("queue", "delete", "post")
+        self.fails(4, "queue", "pause", "post", words="no queue post")
+
+    def test_queues_that_are_wrong_are_refused(self):
+        self.fails(2, "queue", "set", words="NAME")
+        self.fails(2, "queue", "set", "a b", words="name")
+        for option, value in (("--rate", "often"), ("--rate", "0/1"), ("--rate", "1/0"), ("--rate", "1/2/3"),
+                              ("--max-running", "0"), ("--max-running", "x"), ("--machines", "")):
+            self.fails(2, "queue", "set", "post", option, value, words=option[2:].replace("-", "_"))
+        self.fails(5, "queue", "delete", "default", words="always there")
+        self.assertEqual([one["name"] for one in self.json("queue", "list")["queues"]], ["default"])
+
     def test_tokens_that_are_wrong_are_refused(self):
         self.fails(2, "token", "add", words="name")
         self.fails(2, "token", "delete", "x", words="number")
@@ -361,7 +387,9 @@ class Others(CommandTestCase):
         """What the shell gives for bytes that are not UTF-8."""
         for arguments in (["list", "--owner", "\udcff"], ["list", "--function", "\udcff"],
                           ["token", "add", "\udcff"],
-                          ["token", "list", "--owner", "\udcff"], ["user", "disable", "\udcff"],
+                          ["token", "list", "--owner", "\udcff"], ["queue", "set", "\udcff"],
+                          ["queue", "pause", "\udcff"],
+                          ["queue", "pause", "default", "--why", "\udcff"], ["user", "disable", "\udcff"],
                           ["add", "\udcff"], ["add", "add", "\udcff=1"],
                           ["settings", "host_names", "\udcff"]):
             with self.subTest(arguments=arguments):

@@ -1,4 +1,5 @@
 """Queues: what pauses, limits, rates and machines let start, and who may change them."""
+import random
 import unittest
 
 import jobqueue
@@ -206,6 +207,126 @@ class Machines(QueueCase):
         self.assertEqual(self.started, [])
 
 
+    def test_a_dead_machine_strands_nothing(self):
+        self.make(machines=["machine-1", "machine-2"])
+        task_id, = self.fill(1)
+        other = self.another_queue()
+        other.claims.machine, other.claims.boot = "machine-2", "boot-2"
+        with other.database.transaction() as transaction:
+            (worker_id, _), = other.workers.reserve(transaction, "service")
+        self.assertEqual(self.claim(worker_id, other)["id"], task_id)
+        self.clock.advance(jobqueue.LEASE_SECONDS + jobqueue.OTHER_MACHINE_SLACK_SECONDS + 1)
+        self.queue.tick.clean()
+        self.assertEqual(self.claim()["id"], task_id)
+
+    def test_workers_are_started_on_a_named_machine_though_others_idle_elsewhere(self):
+        self.queue.settings.change({"NbMaxWorker": 4})
+        self.make(machines=["machine-1"])
+        self.idle_workers("machine-2", 2)
+        self.fill(5)
+        self.assertEqual(len(self.started), 2, "as many as there is room for")
+
+    def test_idle_workers_elsewhere_count_for_what_they_may_run(self):
+        self.queue.settings.change({"NbMaxWorker": 4})
+        self.make(machines=["machine-1"])
+        self.idle_workers("machine-2", 1)
+        self.fill(1, "default")
+        self.assertEqual(len(self.started), 0)
+        self.fill(1)
+        self.assertEqual(len(self.started), 1)
+
+    def idle_workers(self, machine, count):
+        """Rows of workers that wait on a machine."""
+        other = self.another_queue()
+        other.claims.machine, other.claims.boot = machine, "boot-9"
+        with other.database.transaction() as transaction:
+            other.workers.reserve(transaction, "service", count)
+        self.write("UPDATE worker SET state='idle'")
+
+
+class Starting(QueueCase):
+    """No more workers are started than can run something."""
+
+    def setUp(self):
+        super().setUp()
+        self.queue.settings.change({"NbMaxWorker": 10})
+
+    def test_as_many_as_may_run(self):
+        self.make(max_running=2)
+        self.fill(20)
+        self.assertEqual(len(self.started), 2)
+
+    def test_one_for_a_rate_and_again_when_it_opens(self):
+        self.make(rate={"count": 1, "seconds": 60})
+        self.fill(20)
+        self.assertEqual(len(self.started), 1)
+        self.end(self.claim())
+        self.write("DELETE FROM worker")
+        self.clock.advance(3)
+        self.queue.tick.run()
+        self.assertEqual(len(self.started), 1, "its rate is closed")
+        self.clock.advance(60)
+        self.queue.tick.run()
+        self.assertEqual(len(self.started), 2)
+
+    def test_one_more_when_a_place_gets_free(self):
+        self.make(max_running=1)
+        self.fill(2)
+        row = self.claim()
+        self.write("DELETE FROM worker")
+        self.queue.tick.run()
+        self.assertEqual(len(self.started), 1)
+        self.end(row)
+        self.clock.advance(3)
+        self.queue.tick.run()
+        self.assertEqual(len(self.started), 2)
+
+    def test_what_is_scheduled_in_a_queue_that_is_not_served_keeps_nobody_waiting(self):
+        self.make(machines=["machine-2"])
+        self.make("held", paused=True)
+        for name in ("mail", "held"):
+            self.fill(1, name, delay=60)
+        self.assertIsNone(self.queue.claims.next_due(self.database))
+        self.assertAlmostEqual(self.queue.claims.due(self.database), self.clock.now() + 60, 2)
+
+
+class Interleavings(QueueCase):
+    """Several processes, in any order."""
+
+    LIMITS = {"a": {"max_running": 3}, "b": {"rate": {"count": 10, "seconds": 1}},
+              "c": {"max_running": 2, "rate": {"count": 20, "seconds": 2}}, "d": {}}
+
+    def test_limits_hold_whatever_the_processes_do(self):
+        chance = random.Random(4)
+        for name, limits in self.LIMITS.items():
+            self.make(name, **limits)
+            self.fill(300, name, max_retries=5, retry_delay=0)
+        queues = [self.queue] + [self.another_queue() for _ in range(4)]
+        running, starts = [], {name: [] for name in self.LIMITS}
+        for _ in range(800):
+            what = chance.choice(("claim", "claim", "end", "end", "end", "end", "cancel", "wait"))
+            if what == "claim":
+                rows = self.claim_many(chance.randint(1, 5), queue=chance.choice(queues), function="add")
+                running += rows
+                for row in rows:
+                    starts[row["queue"]].append(self.clock.now())
+            elif what == "wait":
+                self.clock.advance(chance.choice((0.001, 0.03, 0.2)))
+            elif running:
+                row = running[chance.randrange(len(running))]
+                if what == "cancel":
+                    self.queue.tasks.cancel(row["id"])
+                else:
+                    running.remove(row)
+                    self.end(row, chance.choice(("succeeded", "error", "crashed", "put_back")))
+            for name in ("a", "c"):
+                count = self.queue.queues.count(self.database, jobqueue.RUNNING, name, 100)
+                self.assertLessEqual(count, self.LIMITS[name]["max_running"])
+        self.assertGreater(min(map(len, starts.values())), 15)
+        self.assertLessEqual(most_within(1, starts["b"]), 11)
+        self.assertLessEqual(most_within(2, starts["c"]), 21)
+
+
 class Choosing(QueueCase):
     def test_limited_queues_take_turns_with_others(self):
         self.make("a", max_running=1)
@@ -247,6 +368,33 @@ class Changing(QueueCase):
             self.change(max_running=1)
         self.change(paused=True)
         self.assertTrue(self.shown()["paused"])
+
+
+class Sentence(QueueCase):
+    """What everybody is told when nothing can start."""
+
+    def said(self):
+        said = self.queue.service.describe()
+        return said["code"], said["text"]
+
+    def test_all_is_paused(self):
+        self.make(paused=True, paused_why="the provider is down")
+        self.fill(1)
+        self.assertEqual(self.said(),
+                         ("paused", "The queue mail is paused by ana: the provider is down."))
+        self.make("other", paused=True)
+        self.fill(1, "other")
+        self.assertIn("mail (and 1 more)", self.said()[1])
+
+    def test_limits_are_nothing_to_worry_about(self):
+        self.make(max_running=1)
+        self.make("slow", rate={"count": 1, "seconds": 60})
+        self.make("held", paused=True)
+        for name in ("mail", "slow", "held"):
+            self.fill(2, name)
+        self.claim(), self.claim()
+        self.write("DELETE FROM worker")
+        self.assertEqual(self.said(), ("ok", ""))
 
 
 class Routes(WebTestCase):

@@ -1,0 +1,87 @@
+"""Limits of queues under real workers; JOBQUEUE_TEST_LOAD=1 has 20 of them start 10 a second for a minute."""
+import json
+import os
+import unittest
+
+from tests.support import Site, wait_until
+
+MANY = bool(os.environ.get("JOBQUEUE_TEST_LOAD"))
+WORKERS, SECONDS = (20, 60) if MANY else (4, 3)
+
+TASKS = '''
+import os, time
+from jobqueue import task
+
+@task
+def nothing():
+    """Do nothing."""
+
+@task
+def hold():
+    """Say so while it runs, in one file for all."""
+    with open("running", "a") as file:
+        os.write(file.fileno(), b"+")
+        time.sleep(0.02)
+        os.write(file.fileno(), b"-")
+'''
+
+
+def most_at_once(signs):
+    """How many ran at the same time, by the + and - that they wrote."""
+    running = most = 0
+    for sign in signs:
+        running += 1 if sign == "+" else -1
+        most = max(most, running)
+    return most
+
+
+class Limits(unittest.TestCase):
+    def setUp(self):
+        self.site = Site(TASKS, NbMaxWorker=20, nice=0)
+        self.addCleanup(self.site.close)
+
+    def enqueue(self, function, count, queue):
+        """Add tasks without starting workers for them."""
+        given = json.dumps([function, [{}] * count, queue])
+        self.site.python("import json, sys\nfrom jobqueue import JobQueue\n"
+                         "function, many, queue = json.load(sys.stdin)\n"
+                         "JobQueue().enqueue_many(function, many, queue=queue)",
+                         given=given, environment={"JOBQUEUE_NBMAXWORKER": "0"})
+
+    def start_workers(self, count):
+        """Workers that stay, all ready."""
+        for _ in range(count):
+            self.site.start_worker("--service")
+        wait_until(lambda: len(self.site.runners()) == count and self.site.value(
+            "SELECT count(*) FROM worker WHERE state='idle'") == count, 60, "the workers' arrival")
+
+    def starts(self):
+        return [row[0] for row in self.site.rows("SELECT at FROM activity WHERE event='started' ORDER BY at")]
+
+    def test_a_rate_is_kept_by_all_workers_together(self):
+        self.start_workers(WORKERS)
+        self.site.run("queue", "set", "mail", "--rate", "10/1")
+        self.enqueue("nothing", 10 * SECONDS + 100, "mail")
+        first = wait_until(self.starts, 20, "the first start")[0]
+        wait_until(lambda: self.starts()[-1] > first + SECONDS, SECONDS + 20, "the last start")
+        starts = self.starts()
+        most = max(sum(at <= other <= at + 1 for other in starts) for at in starts)
+        self.assertLessEqual(most, 11)
+        within = sum(at <= first + SECONDS for at in starts)
+        self.assertGreaterEqual(within, 590 if MANY else 20, "slots were lost")
+        self.assertLessEqual(within, 10 * SECONDS + 10)
+
+    def test_no_more_run_at_once_than_allowed(self):
+        self.start_workers(20)
+        self.site.run("queue", "set", "narrow", "--max-running", "3")
+        self.enqueue("hold", 60, "narrow")
+        wait_until(lambda: not self.site.value("SELECT count(*) FROM task WHERE status<2 AND queue='narrow'"),
+                   60, "the end of all")
+        signs = (self.site.home / "running").read_text("ascii")
+        self.assertEqual((signs.count("+"), signs.count("-")), (60, 60))
+        self.assertEqual(most_at_once(signs), 3)
+        self.assertEqual(self.site.value("SELECT max(attempts) FROM task"), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
