@@ -2064,6 +2064,7 @@ TASK_OPTIONS = {
     "retry_backoff": (_number(1, 10), 2),
     "timeout": (_number(1, 30 * 86400), 3600),
     "on_crash": ({"enum": ["retry", "fail"]}, "retry"),
+    "remove_on_success": ({"type": "boolean"}, False),
 }
 WHO_MAY_ADD = ("user", "admin", "nobody")
 
@@ -2455,7 +2456,8 @@ TASK_ROW = ("SELECT task.*, user.name AS owner FROM task "
 # Rows of a list leave out what may be large; the arguments are there for the summary only.
 LIST_COLUMNS = ", ".join("task." + name for name in (
     "id queue function status reason priority run_at unique_key max_retries retries_left "
-    "retry_delay retry_backoff timeout on_crash attempts crashes cancel_requested progress message "
+    "retry_delay retry_backoff timeout on_crash remove_on_success attempts crashes cancel_requested "
+    "progress message "
     "error_type error_message worker_id schedule_id created_at started_at finished_at "
     "after_failure").split())
 CHANGING_COLUMNS = ("id, owner_id, queue, function, priority, attempts, status, cancel_requested, "
@@ -2488,6 +2490,7 @@ def task_json(row, after=(), listed=False):
         "max_retries": row["max_retries"], "retries_left": row["retries_left"],
         "retry_delay": plain(row["retry_delay"]), "retry_backoff": plain(row["retry_backoff"]),
         "timeout": plain(row["timeout"]), "on_crash": row["on_crash"],
+        "remove_on_success": row["remove_on_success"] == 1,
         "cancel_requested": row["cancel_requested"] > 0, "progress": row["progress"],
         "message": row["message"], "error": error, "worker": row["worker_id"],
         "schedule": row["schedule_id"], "created_at": iso(row["created_at"]),
@@ -2655,7 +2658,7 @@ class Tasks:
                          lane[1], turn, order.run_at, order.unique_key,
                          options["max_retries"], options["max_retries"], options["retry_delay"],
                          options["retry_backoff"], options["timeout"], options["on_crash"],
-                         order.after_failure, order.schedule_id, now))
+                         options["remove_on_success"], order.after_failure, order.schedule_id, now))
         self._insert(transaction, rows, now)
         if edges:
             self._tie(transaction, edges, known, now)
@@ -2724,12 +2727,12 @@ class Tasks:
         transaction.many(
             "INSERT INTO task (id, owner_id, queue, function, arguments, status, priority, turn, "
             "run_at, unique_key, max_retries, retries_left, retry_delay, retry_backoff, timeout, "
-            "on_crash, after_failure, schedule_id, created_at) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            "on_crash, remove_on_success, after_failure, schedule_id, created_at) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
         transaction.many(
             "INSERT INTO activity (at, event, task_id, owner_id, function, queue) "
             "VALUES (?, 'added', ?, ?, ?, ?)",
-            [(now, row[0], row[1], row[3], row[2]) for row in rows])
+            ((now, row[0], row[1], row[3], row[2]) for row in rows))
         transaction.many(
             "INSERT OR REPLACE INTO task_key (task_id, owner_id, unique_key) VALUES (?, ?, ?)",
             [(row[0], row[1], row[9]) for row in rows if row[9] is not None])
@@ -3270,7 +3273,7 @@ CLAIMED_COLUMNS = ", ".join("task." + name for name in (
 ENDING_COLUMNS = (
     "id, owner_id, queue, function, priority, turn, run_at, attempts, crashes, claim, "
     "interruptions, max_retries, retries_left, retry_delay, retry_backoff, on_crash, "
-    "cancel_requested, worker_id, started_at, unique_key"
+    "cancel_requested, worker_id, started_at, unique_key, remove_on_success"
 )
 
 
@@ -3433,9 +3436,10 @@ class Claims:
             verdict = judge(task, outcome, now, self._clock.uniform)
             verdicts.append(verdict)
             notes.append(self._ending_note(task, outcome, verdict, now))
-            if task["cancel_requested"] == DELETE:
+            hidden = task["cancel_requested"] == DELETE
+            if hidden or (verdict.status == SUCCEEDED and task["remove_on_success"]):
                 self._delete(transaction, task)
-                over.append((task, None))
+                over.append((task, None if hidden else SUCCEEDED))
                 continue
             leaving.append(self._left(transaction, task, verdict, outcome, now))
             if verdict.status in ENDED:
@@ -4545,9 +4549,10 @@ class Catalogue:
 
     @staticmethod
     def _function_json(row):
+        defaults = {name: default for name, (_, default) in TASK_OPTIONS.items()}
         return {"name": row["name"], "title": row["title"], "description": row["description"],
-                "schema": json.loads(row["schema"]), "options": json.loads(row["options"]),
-                "who": row["who"]}
+                "schema": json.loads(row["schema"]),
+                "options": {**defaults, **json.loads(row["options"])}, "who": row["who"]}
 
 
 # Keeping ---------------------------------------------------------------------
@@ -7703,6 +7708,7 @@ def cmd_add(queue, options):
         "retry_backoff",
         "timeout",
         "on_crash",
+        "remove_on_success",
     ):
         if getattr(options, name) is not None:
             request[name] = getattr(options, name)
@@ -8078,6 +8084,7 @@ COMMANDS = {
             (("--retry-backoff",), {"type": float, "metavar": "FACTOR"}),
             (("--timeout",), {"type": float, "metavar": "SECONDS"}),
             (("--on-crash",), {"choices": ["retry", "fail"]}),
+            (("--remove-on-success",), {"action": "store_const", "const": True}),
             (("--each",), {"metavar": "FILE.csv", "help": "a task for each row; the first row names the "
                                                           "parameters; - is standard input"}),
         ],

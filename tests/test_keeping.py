@@ -2,7 +2,7 @@
 import unittest
 
 import jobqueue
-from tests.support import TestCase
+from tests.support import TestCase, function_json
 
 DAY = 86400.0
 
@@ -119,6 +119,42 @@ class TestTasks(Keep):
         self.clock.step = 1.0
         self.round_begins().prune()
         self.assertEqual(self.count(), 70)
+
+
+class TestRemoveOnSuccess(Keep):
+
+    def add_one(self, **more):
+        return self.add("bob", options={"remove_on_success": True, **more})
+
+    def test_a_success_removes_the_task_and_its_logs_at_once(self):
+        task_id = self.add_one()
+        row = self.claim()
+        with self.database.transaction() as transaction:
+            self.queue.logs.append(transaction, task_id, 1, 0, "words")
+        self.end(row)
+        self.assertEqual((self.status(task_id), self.count("log")), (None, 0))
+        self.assertEqual(self.events(task_id), ["added", "started", "succeeded"])
+
+    def test_any_other_end_leaves_it(self):
+        for kind, status in (("fail", "failed"), ("error", "failed"), ("cancelled", "cancelled")):
+            task_id = self.add_one()
+            self.run_one(kind)
+            self.assertEqual(self.status(task_id), status)
+
+    def test_what_comes_after_it_runs(self):
+        first = self.add_one(unique_key="x")
+        second = self.add("bob", options={"after": [first]})
+        self.assertEqual(self.status(second), "waiting")
+        self.run_one()
+        self.assertEqual(self.status(second), "pending")
+        self.assertNotEqual(self.add_one(unique_key="x"), first)
+
+    def test_a_function_says_it_for_its_tasks(self):
+        self.declare(function_json("quiet", remove_on_success=True))
+        task_id = self.add("bob", function="quiet")
+        self.assertIs(self.queue.get(task_id).remove_on_success, True)
+        self.run_one()
+        self.assertIsNone(self.status(task_id))
 
 
 class TestTheRest(Keep):
