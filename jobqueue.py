@@ -7794,23 +7794,61 @@ def cmd_log(queue, options):
     return 0
 
 
-def cmd_cancel(queue, options):
-    """Cancel a task."""
-    queue.tasks.cancel(options.id)
+def _act_on_each(queue, action, ids):
+    """Do it to one after the other; the exit code of the last that could not be changed."""
+    code = 0
+    for task_id in ids:
+        try:
+            getattr(queue.tasks, action)(task_id)
+        except (NotFound, Conflict) as error:
+            complain(error.detail)
+            code = error.exit_code
+    return code
+
+
+def _act_on_all(queue, action, options):
+    """Say how many tasks match; with --yes do it to them."""
+    owner_id = queue.accounts.find(options.owner)["id"] if options.owner else None
+    wanted = Filter(owner_id, _wanted_statuses(options.status), options.function, options.queue,
+                    options.search)
+    count, top = queue.tasks.count_for(action, wanted)
+    if not options.yes:
+        raise Conflict("%d tasks match that %s can change; nothing was changed. Say --yes to do it."
+                       % (count, action))
+    low = done = 0
+    while low < top:
+        changed, low = queue.tasks.act(action, wanted, low, top)
+        done += changed
+    show(options, {"action": action, "done": done}, "%d of %d tasks" % (done, count))
     return 0
+
+
+def _act(queue, options):
+    by_filter = options.all or any((options.status, options.function, options.queue, options.owner,
+                                    options.search))
+    if bool(options.id) == bool(by_filter):
+        raise field_error("ID", "or a filter such as --status failed must be given (--all for all "
+                                "tasks), and not both")
+    if options.id:
+        return _act_on_each(queue, options.command, options.id)
+    return _act_on_all(queue, options.command, options)
+
+
+def cmd_cancel(queue, options):
+    """Cancel tasks: those with the given ids, or all that match a filter."""
+    return _act(queue, options)
 
 
 def cmd_retry(queue, options):
-    """Make a failed or cancelled task pending again."""
-    queue.tasks.retry(options.id)
+    """Make failed or cancelled tasks pending again: those with the given ids, or all that match."""
+    code = _act(queue, options)
     queue.start_workers()
-    return 0
+    return code
 
 
 def cmd_delete(queue, options):
-    """Remove a task."""
-    queue.tasks.delete(options.id)
-    return 0
+    """Remove tasks: those with the given ids, or all that match a filter."""
+    return _act(queue, options)
 
 
 def cmd_settings(queue, options):
@@ -8060,6 +8098,17 @@ def whole_number(low, high):
 
 ID_NUMBER = whole_number(1, INTEGER_MAX)
 
+MANY_TASKS = [
+    (("id",), {"type": ID_NUMBER, "nargs": "*", "metavar": "ID"}),
+    (("--status",), {"metavar": "STATUS[,STATUS]"}),
+    (("--function",), {"metavar": "NAME"}),
+    (("--queue",), {"metavar": "NAME"}),
+    (("--owner",), {"metavar": "USER"}),
+    (("--search",), {"metavar": "TEXT", "help": "part of function, arguments or message"}),
+    (("--all",), {"action": "store_true", "help": "all tasks"}),
+    (("--yes",), {"action": "store_true", "help": "do it, instead of saying how many match"}),
+]
+
 COMMANDS = {
     "serve": (
         cmd_serve,
@@ -8106,9 +8155,9 @@ COMMANDS = {
     ),
     "log": (cmd_log, [(("id",), {"type": ID_NUMBER}),
                       (("--attempt",), {"type": ID_NUMBER, "metavar": "N"})]),
-    "cancel": (cmd_cancel, [(("id",), {"type": ID_NUMBER})]),
-    "retry": (cmd_retry, [(("id",), {"type": ID_NUMBER})]),
-    "delete": (cmd_delete, [(("id",), {"type": ID_NUMBER})]),
+    "cancel": (cmd_cancel, MANY_TASKS),
+    "retry": (cmd_retry, MANY_TASKS),
+    "delete": (cmd_delete, MANY_TASKS),
     "settings": (cmd_settings, [(("name",), {"nargs": "?"}), (("value",), {"nargs": "?"})]),
     "user": (
         cmd_user,

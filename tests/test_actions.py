@@ -1,7 +1,11 @@
 """Cancel, retry and delete of many tasks: named ones, or all that match a filter."""
+import io
+import json
 import unittest
+from unittest import mock
 
 import jobqueue
+from tests.support import TestCase
 from tests.web import WebTestCase
 
 
@@ -182,6 +186,42 @@ class TestRefusals(Actions):
         self.check_wrong(self.bob.post("/api/tasks/actions", {
             "action": "delete", "filter": {}, "continue": "x"}), "continue")
         self.assertEqual(self.status(theirs), "pending")
+
+
+class TestCommands(TestCase):
+    """cancel, retry and delete on the command line."""
+
+    def act(self, *words):
+        """(exit code, what was printed, what was complained about)"""
+        options = jobqueue.command_parser().parse_args(words)
+        with mock.patch("sys.stdout", io.StringIO()) as out, mock.patch("sys.stderr", io.StringIO()) as err:
+            code = jobqueue.COMMANDS[words[0]][0](self.queue, options)
+        return code, out.getvalue().strip(), err.getvalue().strip()
+
+    def test_several_ids_are_done_one_after_the_other(self):
+        ids = self.add_many("bob", 3)
+        self.assertEqual(self.act("cancel", *map(str, ids)), (0, "", ""))
+        self.assertEqual({self.status(one) for one in ids}, {"cancelled"})
+        code, _, said = self.act("delete", "98765", str(ids[0]))
+        self.assertEqual((code, self.status(ids[0])), (4, None))
+        self.assertIn("98765", said)
+
+    def test_a_filter_says_how_many_and_changes_them_only_with_yes(self):
+        ids = self.add_many("bob", 3)
+        self.add("eve", function="greet", name="x")
+        with self.refused(jobqueue.Conflict, "3 tasks match that cancel can change"):
+            self.act("cancel", "--function", "add")
+        self.assertEqual(self.act("cancel", "--function", "add", "--yes")[1], "3 of 3 tasks")
+        self.assertEqual({self.status(one) for one in ids}, {"cancelled"})
+        words = ("retry", "--status", "cancelled", "--owner", "bob", "--yes")
+        self.assertEqual(self.act(*words)[1], "3 of 3 tasks")
+        answer = json.loads(self.act("delete", "--all", "--yes", "--json")[1])
+        self.assertEqual(answer, {"action": "delete", "done": 4})
+
+    def test_without_id_and_filter_or_with_both_it_is_not_done(self):
+        for words in (["--yes"], ["1", "--all", "--yes"]):
+            with self.refused(jobqueue.Invalid, "a filter such as"):
+                self.act("delete", *words)
 
 
 if __name__ == "__main__":
