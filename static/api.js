@@ -17,7 +17,8 @@ export class ApiError extends Error {
     this.status = status;
     this.wait = wait;
     this.setup = Boolean(body?.setup);
-    /** @type {{field: string, message: string}[]} */
+    this.count = body?.count;
+    /** @type {{field: string, message: string, index?: number|null}[]} */
     this.errors = body?.errors || [];
   }
 }
@@ -74,13 +75,14 @@ function later(error) {
  */
 async function send(method, path, body, signal) {
   const cut = new AbortController();
-  const timer = setTimeout(() => cut.abort(), 30000);
+  const blob = body instanceof Blob && body;
+  const timer = setTimeout(() => cut.abort(), blob ? 600000 : 30000);
   signal?.addEventListener('abort', () => cut.abort(), { signal: cut.signal });
   try {
     const response = await fetch(path, {
       method,
-      body: body === undefined ? null : JSON.stringify(body),
-      headers: method === 'GET' ? {} : { 'Content-Type': 'application/json' },
+      body: blob || (body === undefined ? null : JSON.stringify(body)),
+      headers: method === 'GET' ? {} : { 'Content-Type': blob ? blob.type : 'application/json' },
       cache: 'no-cache',
       signal: cut.signal,
     });
@@ -107,7 +109,7 @@ async function read(response) {
  * Asks the server. Reading goes on trying while the connection is lost or the server is busy.
  * @param {string} method
  * @param {string} path relative to the page
- * @param {unknown} [body] sent as JSON
+ * @param {unknown} [body] sent as JSON, or a Blob as it is
  * @param {AbortSignal} [signal]
  * @returns {Promise<any>}
  */

@@ -1,8 +1,8 @@
 // @ts-check
 /** The form that a function's JSON Schema describes, and the arguments that were filled in. */
 import { get } from './api.js';
-import { h } from './dom.js';
-import { check, field, refusal, showButton } from './forms.js';
+import { h, render } from './dom.js';
+import { check, field, refusal, sampleHint, showButton } from './forms.js';
 import { isAdmin, store } from './store.js';
 
 /** @import {Schema, TaskFunction} from './types.js' */
@@ -33,15 +33,20 @@ export async function readFunctions(signal) {
 }
 
 /**
- * The functions, each with the first line of its documentation.
+ * Which function, each with the first line of its documentation.
+ * @param {string} title
  * @param {TaskFunction[]} functions
+ * @param {string|null} missing a function that was asked for and is not there
  * @param {(name: string) => string} address
  */
-export function functionChoices(functions, address) {
-  const items = functions.map(({ name, title }) => h('li', {},
-    h('a', { href: address(encodeURIComponent(name)) }, h('b', {}, name),
-      title !== name && h('span', { class: 'help' }, title))));
-  return h('ul', { class: 'choices' }, ...items);
+export function showFunctions(title, functions, missing, address) {
+  render(title, h('h1', { tabindex: -1 }, title),
+    missing && h('p', {}, `There is no function “${missing}” that you can add.`),
+    h('p', { class: 'help' }, functions.length ? 'What should run?'
+      : 'There is no function that you can add.'),
+    h('ul', { class: 'choices' }, ...functions.map(({ name, title: words }) => h('li', {},
+      h('a', { href: address(encodeURIComponent(name)) }, h('b', {}, name),
+        words !== name && h('span', { class: 'help' }, words))))), ...sampleHint());
 }
 
 /** What stands above the form of a function. @param {TaskFunction} chosen */
@@ -262,6 +267,17 @@ const READERS = {
   text: (_, text) => text || undefined,
   input: readScalar,
 };
+
+/** A value as a cell of a table has it. @param {Schema} schema @param {string} text */
+export function readCell(schema, text) {
+  const kind = kindOf(schema);
+  if (!text || !/choice|check/.test(kind)) return text ? READERS[kind](schema, text) : undefined;
+  const all = choices(schema);
+  const found = all.find((one) => [choiceWords(one), String(one), one === true ? '1' : one === false && '0']
+    .includes(kind === 'check' ? text.toLowerCase() : text));
+  if (found !== undefined) return found;
+  throw new Error(`“${text}” is none of ${all.map(choiceWords).join(', ')}.`);
+}
 
 /** JSON as typed. @param {string} text */
 function readJson(text) {

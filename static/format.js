@@ -109,8 +109,8 @@ export function elapsed(task) {
   return Math.max(0, (end - Date.parse(task.started_at)) / 1000);
 }
 
-/** A count, with thin spaces; the server stops counting after 10 000. @param {number} count */
-export function countWords(count) {
-  const text = Math.min(count, 10000).toLocaleString('en').replace(/,/g, '\u202f');
-  return count > 10000 ? `${text}+` : text;
+/** A count, with thin spaces; the server often stops counting. @param {number} count */
+export function countWords(count, most = 10000) {
+  const text = Math.min(count, most).toLocaleString('en').replace(/,/g, '\u202f');
+  return count > most ? `${text}+` : text;
 }

@@ -1,7 +1,7 @@
 // @ts-check
 /** What forms share: fields with errors beside them, secrets, questions in place, copying. */
-import { ApiError } from './api.js';
-import { find, h, say } from './dom.js';
+import { ApiError, request } from './api.js';
+import { find, h, icon, say } from './dom.js';
 import { patchTime, stateBadge, timeWords } from './format.js';
 import { act } from './live.js';
 import { isAdmin, store } from './store.js';
@@ -215,19 +215,21 @@ export function openingButton(actions, label, keep, build) {
  * Pauses, and asks why; or resumes.
  * @param {HTMLElement} actions
  * @param {{paused: boolean}} what
- * @param {(body: Record<string, unknown>) => Promise<unknown>} change
+ * @param {string} path
+ * @param {() => Promise<unknown>} refresh
  */
-export function pauseButton(actions, { paused }, change) {
+export function pauseButton(actions, { paused }, path, refresh) {
   if (paused) {
-    const resume = h('button', { type: 'button', class: 'button',
-      onclick: () => act(resume, () => change({ paused: false })) }, 'Resume');
+    const resume = h('button', { type: 'button', class: 'button', onclick: () => act(resume,
+      () => request('PATCH', path, { paused: false }).then(refresh)) }, 'Resume');
     return resume;
   }
   return openingButton(actions, 'Pause', 'Keep going', (back) => sendingForm('Pause',
     async (sent) => {
-      const { why } = valuesOf(sent);
-      await change({ paused: true, ...(why.trim() && { paused_why: why.trim() }) });
+      const why = valuesOf(sent).why.trim();
+      await request('PATCH', path, { paused: true, paused_why: why });
       back();
+      await refresh();
     }, field('Why', h('input', { name: 'why', autocomplete: 'off' }),
       { optional: true, help: 'Shown to everyone.' })));
 }
@@ -240,6 +242,10 @@ export function pauseWords({ paused_by: who, paused_at: at, paused_why: why }) {
   const words = ['paused', who && `by ${who}`, at && timeWords(new Date(at))];
   return words.filter(Boolean).join(' ') + (why ? `: ${why}` : '');
 }
+
+/** A shape and words. @param {string} shape @param {string} words */
+export const badge = (shape, words) => h('span', { class: 'state', 'data-state': shape },
+  icon(shape), h('bdi', {}, words));
 
 /** A link to a task: its state, as a badge. @param {TaskLink} task */
 export const taskLink = (task) => h('a', { class: 'task', href: `#/tasks/${task.id}`,

@@ -232,15 +232,21 @@ function initializeList(list) {
   store.on('catalogue', () => patchFilters(list));
 }
 
-/** Search, function and, for admins, owner. @param {TaskList} list */
+/** Search, function, queue and, for admins, owner. @param {TaskList} list */
 function buildFilters(list) {
   const { filters } = list;
   let timer = 0;
   filters.append(h('select', { name: 'function', 'aria-label': 'Function' }));
+  filters.append(h('select', { name: 'queue', 'aria-label': 'Queue', hidden: true }));
   if (isAdmin()) filters.append(h('select', { name: 'owner', 'aria-label': 'Owner' }));
   filters.append(h('input', {
     type: 'search', name: 'q', 'aria-label': 'Search tasks', placeholder: 'Search…',
-  }));
+  }), h('button', { type: 'button', class: 'button', 'aria-haspopup': 'dialog',
+    title: 'Retry, cancel or delete all that match', onclick: async () => {
+      const { openBulk } = await import('./bulk.js');
+      openBulk(list.params, () => { list.resort = true; });
+    } }, 'All…'));
+  readQueues(list);
   filters.addEventListener('change', () => filter(list));
   filters.addEventListener('input', () => {
     clearTimeout(timer);
@@ -250,6 +256,13 @@ function buildFilters(list) {
     event.preventDefault();
     filter(list);
   });
+}
+
+/** One can choose a queue once there are two. @param {TaskList} list */
+async function readQueues(list) {
+  const { queues } = await get('api/queues');
+  list.queues = queues.map((/** @type {{name: string}} */ { name }) => name);
+  patchFilters(list);
 }
 
 /** Puts what the form says into the address. @param {TaskList} list */
@@ -262,6 +275,8 @@ function filter({ filters, params }) {
 function patchFilters(list) {
   const functions = store.state.catalogue?.functions.map(({ name }) => name) || [];
   patchChoice(list, 'function', 'All functions', functions);
+  patchChoice(list, 'queue', 'All queues', list.queues);
+  find('[name=queue]', list.filters).hidden = list.queues.length < 2 && !list.params.has('queue');
   if (isAdmin()) patchChoice(list, 'owner', 'Everyone', owners(list));
   const search = /** @type {HTMLInputElement} */ (find('input', list.filters));
   if (search !== document.activeElement) search.value = list.params.get('q') || '';

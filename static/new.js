@@ -1,14 +1,22 @@
 // @ts-check
-/** A new task: choose a function, fill in its form. */
+/** New tasks: choose a function, fill in its form, or give a table with a task per line. */
 import {
-  UNITS, argumentFields, argumentsFrom, choice, functionChoices, introduction, number,
-  optionFields, optionsFrom, readFunctions, utc, zoneHelp,
+  UNITS, argumentFields, argumentsFrom, choice, introduction, number, optionFields,
+  optionsFrom, propertiesOf, readCell, readFunctions, showFunctions, utc, zoneHelp,
 } from './arguments.js';
 import { get, request } from './api.js';
-import { h, render } from './dom.js';
-import { field, refusal, sampleHint, sendingForm, valuesOf } from './forms.js';
+import { find, h, render, say, setText, table } from './dom.js';
+import { field, refusal, sendingForm, valuesOf } from './forms.js';
+import { countWords } from './format.js';
 
+/** @import {Property} from './arguments.js' */
 /** @import {Page, Task, TaskFunction} from './types.js' */
+/** @typedef {{row: number, arguments: Record<string, unknown>}} Line a task and where it stands */
+
+const SHOWN = 5;
+const LINES = 'application/x-ndjson';
+const MOST = 100000;
+const SEPARATORS = ['\t', ';', ','];
 
 /** @type {Page['show']} */
 export async function show({ id, params }, signal) {
@@ -18,21 +26,9 @@ export async function show({ id, params }, signal) {
   ]);
   if (signal.aborted) return;
   const chosen = functions.find(({ name }) => name === id);
-  if (chosen) showForm(chosen, task || null);
-  else showChoice(functions, id);
-}
-
-/**
- * Which function.
- * @param {TaskFunction[]} functions
- * @param {string} missing a function that was asked for and is not there
- */
-function showChoice(functions, missing) {
-  render('New task', h('h1', { tabindex: -1 }, 'New task'),
-    missing && h('p', {}, `There is no function “${missing}” that you can add.`),
-    h('p', { class: 'help' }, functions.length ? 'What should run?'
-      : 'There is no function that you can add.'),
-    functionChoices(functions, (name) => `#/new/${name}`), ...sampleHint());
+  if (chosen && params.has('many')) showMany(chosen);
+  else if (chosen) showForm(chosen, task || null);
+  else showFunctions('New task', functions, id, (name) => `#/new/${name}`);
 }
 
 /**
@@ -43,15 +39,36 @@ function showChoice(functions, missing) {
 function showForm(chosen, task) {
   const name = encodeURIComponent(chosen.name);
   const form = sendingForm('Add task', async (sent) => {
-    const body = readForm(chosen, sent);
-    const added = await request('POST', 'api/tasks', body);
+    const added = await request('POST', 'api/tasks', {
+      arguments: argumentsFrom(chosen.schema, sent), ...readOptions(chosen, sent),
+    });
     location.hash = `#/tasks/${added.id}`;
   }, ...argumentFields(chosen.schema, task?.arguments || {}), laterFields(chosen, task));
   form.lastElementChild?.append(
+    h('a', { class: 'button', href: `#/new/${name}?many=1` }, 'Many at once'),
     h('a', { class: 'button', href: `#/schedules/new?function=${name}` }, 'On a schedule'),
     h('a', { class: 'button', href: '#/new' }, 'Another function'));
   render(`New ${chosen.name}`, h('h1', { tabindex: -1 }, chosen.name), ...introduction(chosen),
     form);
+}
+
+/** A table instead of a form. @param {TaskFunction} chosen */
+function showMany(chosen) {
+  const fields = new Sheet(chosen, (count) => {
+    find('.primary', form).textContent = count ? `Add ${words(count)}` : 'Add tasks';
+  });
+  const form = sendingForm('Add tasks', async (sent) => {
+    const body = fields.body(readOptions(chosen, sent));
+    const { created } = await request('POST', 'api/tasks', body).catch((error) => {
+      throw fields.explain(error);
+    });
+    location.hash = `#/tasks?function=${encodeURIComponent(chosen.name)}`;
+    say(`${words(created)} added.`, true);
+  }, fields.root, laterFields(chosen, null));
+  const one = `#/new/${encodeURIComponent(chosen.name)}`;
+  form.lastElementChild?.append(h('a', { class: 'button', href: one }, 'Only one'));
+  render(`New ${chosen.name}`, h('h1', { tabindex: -1 }, chosen.name, ' ',
+    h('span', { class: 'summary' }, 'many at once')), ...introduction(chosen), form);
 }
 
 /**
@@ -64,27 +81,185 @@ function laterFields(chosen, task) {
   return h('details', {}, h('summary', {}, 'Later and options'), h('div', { class: 'grid' },
     field('Start at', h('input', { name: 'run_at', type: 'datetime-local' }), { help: zoneHelp }),
     field('Or start after', number({ name: 'delay', min: 0, step: 'any' }), { after: unit }),
-    ...optionFields(chosen, task || {})));
+    ...optionFields(chosen, task || {}),
+    field('After', h('input', { name: 'after', inputmode: 'numeric', autocomplete: 'off' }),
+      { help: 'Numbers of tasks that must have succeeded, such as 7, 8.' }),
+    field('If one of them fails', choice({ name: 'after_failure' },
+      [['', 'fail too'], ['run', 'run all the same']])),
+    field('Unique key', h('input', { name: 'unique_key', autocomplete: 'off', spellcheck: 'false' }),
+      { help: 'While a task with this key is not finished, no second one is added.' })));
 }
 
 /**
- * What is sent: the arguments, and of the options only those that were filled in.
+ * Of the options only those that were filled in.
  * @param {TaskFunction} chosen
  * @param {HTMLFormElement} form
  */
-function readForm(chosen, form) {
+function readOptions(chosen, form) {
   const values = valuesOf(form);
-  const { run_at: at, delay, unit } = values;
+  const { run_at: at, delay, unit, after, after_failure: failure, unique_key: key } = values;
   if (at && delay) {
     throw refusal([{ field: 'delay', message: 'Fill in either this or the time above.' }]);
   }
   /** @type {Record<string, unknown>} */
-  const body = {
-    function: chosen.name,
-    arguments: argumentsFrom(chosen.schema, form),
-    ...optionsFrom(values),
-  };
-  if (at) body.run_at = utc(at);
-  if (delay) body.delay = Number(delay) * Number(unit);
-  return body;
+  const options = { function: chosen.name, ...optionsFrom(values) };
+  const ids = after.split(/[\s,#]+/).filter(Boolean);
+  if (ids.some((id) => !/^\d+$/.test(id))) {
+    throw refusal([{ field: 'after', message: 'Please use numbers of tasks.' }]);
+  }
+  if (at) options.run_at = utc(at);
+  if (delay) options.delay = Number(delay) * Number(unit);
+  if (ids.length) options.after = ids.map(Number);
+  if (failure) options.after_failure = failure;
+  if (key.trim()) options.unique_key = key.trim();
+  return options;
 }
+
+/** The rows of a text; cells in quotes may hold anything. @param {string} text */
+function readTable(text) {
+  const [first] = text.split('\n', 1);
+  const separator = SEPARATORS.reduce((best, one) => (
+    first.split(one).length > first.split(best).length ? one : best));
+  const plain = `[^${separator}\n]*`;
+  const cell = new RegExp(`(?:"((?:[^"]|"")*)"${plain}|(${plain}))(${separator}|\n|$)`, 'gy');
+  /** @type {string[][]} */
+  const rows = [[]];
+  for (const [, quoted, bare, end] of text.matchAll(cell)) {
+    rows[rows.length - 1].push(quoted === undefined ? bare.trim() : quoted.replace(/""/g, '"'));
+    if (end === '\n') rows.push([]);
+    if (!end) break;
+  }
+  return rows;
+}
+
+/** The table of many tasks: what is read from it, and what is sent. */
+class Sheet {
+  /** @type {Line[]} */
+  lines = [];
+  /** @type {string[]} */
+  errors = [];
+  file = '';
+  timer = 0;
+  text = h('textarea', { name: 'lines', rows: 8, spellcheck: 'false', class: 'mono', wrap: 'off',
+    oninput: () => this.later() });
+  choice = h('input', { type: 'file', name: 'file', accept: '.csv,.tsv,.txt,text/*',
+    onchange: () => this.open() });
+  note = h('p', { class: 'help', role: 'status' });
+  wrong = h('p', { class: 'error' });
+  preview = h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': 'First rows' });
+
+  /** @param {TaskFunction} chosen @param {(count: number) => void} changed */
+  constructor(chosen, changed) {
+    this.properties = propertiesOf(chosen.schema);
+    this.changed = changed;
+    const names = this.properties.map(({ name }) => name).join(', ');
+    this.root = h('div', {}, field('Table', this.text, { help: 'One task per line, with commas, '
+      + `semicolons or tabs between the values. The first line names the parameters: ${names}.` }),
+    field('Or a CSV file', this.choice), this.note, this.wrong, this.preview);
+  }
+
+  /** Reads once one has stopped typing. */
+  later() {
+    this.choice.value = this.file = '';
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.read(), 300);
+  }
+
+  /** A chosen file; spreadsheets do not always write UTF-8. */
+  async open() {
+    const [file] = this.choice.files || [];
+    if (!file) return;
+    const bytes = await file.arrayBuffer();
+    try {
+      this.file = new TextDecoder('utf-8', { fatal: true }).decode(bytes);
+    } catch {
+      this.file = new TextDecoder('windows-1252').decode(bytes);
+    }
+    this.text.value = '';
+    this.read();
+  }
+
+  /** Reads all of it, and shows what it means. */
+  read() {
+    const text = (this.file || this.text.value).replace(/\r\n?/g, '\n');
+    const [first, ...rows] = readTable(text);
+    const columns = first.map((cell) => this.properties.find(({ name }) => name === cell.trim()));
+    this.lines = [];
+    this.errors = text.trim() ? this.errorsIn(first, columns) : [];
+    rows.forEach((cells, place) => {
+      if (!this.errors.length || this.lines.length) this.take(cells, place + 2, columns);
+    });
+    if (this.lines.length > MOST) this.errors.unshift(`At most ${MOST} tasks at once.`);
+    this.patch();
+  }
+
+  /** What is wrong with the first row. @param {string[]} first @param {(Property|undefined)[]} columns */
+  errorsIn(first, columns) {
+    const missing = this.properties.filter((one) => one.required && !columns.includes(one));
+    return [
+      ...first.flatMap((cell, place) => {
+        if (!columns[place]) return `Row 1: there is no parameter “${cell}”.`;
+        return columns.indexOf(columns[place]) < place ? `Row 1: ${cell} is there twice.` : [];
+      }),
+      ...missing.map(({ name }) => `Row 1: ${name} is missing.`),
+    ];
+  }
+
+  /** One row, unless it is empty. @param {string[]} cells @param {number} row @param {(Property|undefined)[]} columns */
+  take(cells, row, columns) {
+    if (!cells.some(Boolean)) return;
+    /** @type {Record<string, unknown>} */
+    const values = {};
+    if (cells.length !== columns.length) {
+      this.errors.push(`Row ${row} has ${cells.length} cells, but the first row ${columns.length}.`);
+    }
+    columns.forEach((column, place) => {
+      if (!column || place >= cells.length) return;
+      const { name, schema, required } = column;
+      try {
+        const value = readCell(schema, cells[place]);
+        if (value !== undefined) values[name] = value;
+        else if (required) throw new Error('Please fill this in.');
+      } catch (error) {
+        this.errors.push(`Row ${row}, ${name}: ${/** @type {Error} */ (error).message}`);
+      }
+    });
+    this.lines.push({ row, arguments: values });
+  }
+
+  /** The count, the first rows, and what is wrong. */
+  patch() {
+    const { lines, errors } = this;
+    const names = [...new Set(lines.flatMap((line) => Object.keys(line.arguments)))];
+    setText(this.note, lines.length > SHOWN ? `${words(lines.length)}, beginning with:` : '');
+    setText(this.wrong, [...errors.slice(0, 10),
+      errors.length > 10 && `and ${errors.length - 10} more`].filter(Boolean).join('\n'));
+    this.preview.replaceChildren(lines.length ? table('', 'First rows', names, h('tbody', {},
+      ...lines.slice(0, SHOWN).map((line) => h('tr', {}, ...names.map((name) => (
+        h('td', {}, textOf(line.arguments[name])))))))) : '');
+    this.changed(lines.length);
+  }
+
+  /** One JSON object a line. @param {Record<string, unknown>} options for all of them */
+  body(options) {
+    this.read();
+    const [wrong = !this.lines.length && 'Please fill this in.'] = this.errors;
+    if (wrong) throw refusal([{ field: 'lines', message: wrong }]);
+    return new Blob(this.lines.map((line) => (
+      `${JSON.stringify({ ...options, arguments: line.arguments })}\n`)), { type: LINES });
+  }
+
+  /** A refusal, with the rows as the table counts them. @param {any} error */
+  explain(error) {
+    for (const one of error.errors || []) {
+      if (one.index != null) one.message = `Row ${this.lines[one.index]?.row}, ${one.message}`;
+    }
+    return error;
+  }
+}
+
+/** @param {number} count */
+const words = (count) => `${countWords(count, MOST)} task${count === 1 ? '' : 's'}`;
+
+/** @param {unknown} value */
+const textOf = (value) => (typeof value === 'string' ? value : JSON.stringify(value) || '');

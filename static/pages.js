@@ -1,9 +1,9 @@
 // @ts-check
 /** The smaller pages: logging in, workers, users, settings, this host, one's own account. */
 import { get, poll, request } from './api.js';
-import { find, h, icon, render, say, setText, table } from './dom.js';
+import { find, h, render, say, setText, table } from './dom.js';
 import {
-  askingButton, cell, check, copyBox, field, openingButton, secretField, sendingForm, valuesOf,
+  askingButton, badge, cell, check, copyBox, field, openingButton, secretField, sendingForm, valuesOf,
 } from './forms.js';
 import { timeElement } from './format.js';
 import { act, keysAreOn, switchKeys } from './live.js';
@@ -161,7 +161,7 @@ async function showHost(signal) {
 function checkRow({ name, verdict, text }) {
   const shape = { bad: 'failed', note: 'alert', ok: 'succeeded' }[verdict];
   return h('tr', {}, h('th', { scope: 'row' }, name),
-    h('td', {}, h('span', { class: 'state', 'data-state': shape }, icon(shape), verdict)),
+    h('td', {}, badge(shape, verdict)),
     h('td', {}, h('bdi', {}, text)));
 }
 
@@ -188,9 +188,10 @@ function addForm(body) {
 
 /** One user, and what can be done. @param {User} user */
 function userRow(user) {
-  const { name, role, disabled, last_seen_at: seen } = user;
+  const { name, role, disabled, last_seen_at: seen, max_pending: most } = user;
   const row = h('tr', {}, h('th', { scope: 'row' }, h('bdi', {}, name)),
-    cell('Role', disabled ? `${role}, disabled` : role),
+    cell('Role', disabled ? `${role}, disabled` : role,
+      most != null && h('span', { class: 'help' }, ` at most ${most} pending`)),
     cell('Last seen', seen ? timeElement(seen) : 'never'), h('td'));
   const actions = h('div', { class: 'actions' });
   row.lastElementChild?.append(name === store.state.session?.user.name
@@ -198,7 +199,7 @@ function userRow(user) {
   const other = role === 'admin' ? 'user' : 'admin';
   actions.append(changeButton(row, user, `Make ${other}`, { role: other }),
     changeButton(row, user, disabled ? 'Enable' : 'Disable', { disabled: !disabled }),
-    passwordButton(actions, user),
+    limitButton(actions, row, user), passwordButton(actions, user),
     askingButton('Delete', `Delete ${name}?`, async () => {
       await request('DELETE', path(user));
       row.remove();
@@ -220,13 +221,30 @@ const path = ({ name }) => `api/users/${encodeURIComponent(name)}`;
  */
 function changeButton(row, user, label, change) {
   const button = h('button', { class: 'button', 'aria-label': `${label}: ${user.name}`,
-    onclick: () => act(button, async () => {
-      const changed = await request('PATCH', path(user), change);
-      const fresh = userRow({ ...user, ...changed });
-      row.replaceWith(fresh);
-      fresh.querySelector('button')?.focus();
-      say(`${user.name} was changed.`, true);
-    }) }, label);
+    onclick: () => act(button, () => changeUser(row, user, change)) }, label);
+  return button;
+}
+
+/** @param {HTMLElement} row @param {User} user @param {Partial<User>} change */
+async function changeUser(row, user, change) {
+  const changed = await request('PATCH', path(user), change);
+  const fresh = userRow({ ...user, ...changed });
+  row.replaceWith(fresh);
+  fresh.querySelector('button')?.focus();
+  say(`${user.name} was changed.`, true);
+}
+
+/**
+ * Opens a small form for how many pending tasks the user may have.
+ * @param {HTMLElement} actions @param {HTMLElement} row @param {User} user
+ */
+function limitButton(actions, row, user) {
+  const button = openingButton(actions, 'Limit', 'Keep it', () => sendingForm('Set limit', (sent) => {
+    const { max_pending: most } = valuesOf(sent);
+    return changeUser(row, user, { max_pending: most ? Number(most) : null });
+  }, field(`Most pending tasks of ${user.name}`, h('input', { type: 'number', name: 'max_pending',
+    min: 0, value: user.max_pending }), { help: 'Empty: as in the settings. 0: no limit.' })));
+  button.ariaLabel = `Limit: ${user.name}`;
   return button;
 }
 

@@ -4,7 +4,7 @@ import { UNITS, choice, number } from './arguments.js';
 import { get, poll, request } from './api.js';
 import { h, icon, render, say, table } from './dom.js';
 import {
-  askingButton, field, patchRows, pauseButton, pauseWords, refusal, sendingForm, valuesOf,
+  askingButton, badge, field, patchRows, pauseButton, pauseWords, refusal, sendingForm, valuesOf,
 } from './forms.js';
 import { countWords, timeWords } from './format.js';
 import { isAdmin } from './store.js';
@@ -90,8 +90,7 @@ function blockedElement(queue) {
     machines: `waits for ${machines?.join(' or ')}`,
     external: 'waits for other programs',
   }[blocked || 'paused'];
-  const shape = queue.paused ? 'paused' : 'waiting';
-  return h('div', { class: 'state', 'data-state': shape }, icon(shape), h('bdi', {}, words));
+  return h('div', {}, badge(queue.paused ? 'paused' : 'waiting', words));
 }
 
 /** What an admin can do. @param {Queue} queue @param {() => Promise<unknown>} refresh */
@@ -99,12 +98,8 @@ function actionsFor(queue, refresh) {
   const { name } = queue;
   const path = pathOf(name);
   const actions = h('div', { class: 'actions' });
-  const pause = pauseButton(actions, queue, async (body) => {
-    await request('PATCH', path, body);
-    await refresh();
-  });
-  actions.append(pause, h('a', { class: 'button', href: `#/queues/${encodeURIComponent(name)}`,
-    'aria-label': `Change ${name}` }, 'Change'));
+  actions.append(pauseButton(actions, queue, path, refresh), h('a', { class: 'button',
+    href: `#/queues/${encodeURIComponent(name)}`, 'aria-label': `Change ${name}` }, 'Change'));
   if (name !== 'default') {
     actions.append(askingButton('Delete', `Delete ${name}?`, async () => {
       await request('DELETE', path);

@@ -1,23 +1,62 @@
 // @ts-check
-/** The list of schedules; one of them and its form are in files of their own. */
-import { get, poll } from './api.js';
-import { h, icon, render, table } from './dom.js';
-import { cell, patchRows, pauseWords, taskLink } from './forms.js';
+/** Schedules: the list, one of them with its next runs, the form with a preview of them. */
+import {
+  ZONE, argumentFields, argumentsFrom, choice, introduction, number, optionFields, optionsFrom,
+  readFunctions, showFunctions,
+} from './arguments.js';
+import { get, poll, request } from './api.js';
+import { h, icon, render, say, setText, table } from './dom.js';
+import {
+  askingButton, badge, cell, field, patchRows, pauseButton, pauseWords, sendingForm, taskLink,
+  valuesOf,
+} from './forms.js';
 import { timeElement } from './format.js';
-import { store } from './store.js';
+import { act } from './live.js';
+import { isAdmin, store } from './store.js';
+import { argumentsElement } from './task.js';
 
-/** @import {Page, Schedule} from './types.js' */
+/** @import {Fired, Page, Preview, Schedule, Slot, TaskFunction} from './types.js' */
 
-const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
+/** @type {Record<string, string>} */
+const CATCH_UP = {
+  once: 'run once', none: 'leave them out', all: 'run each of them',
+};
+/** @type {Record<string, string>} */
+const OVERLAP = {
+  skip: 'leave this run out', queue: 'wait until it has ended', allow: 'run both at once',
+};
+/** @type {Record<string, string>} */
+const SOURCES = { code: 'It comes from tasks.py; change or remove it there.',
+  folder: 'It comes from a file in the folder schedules; change or remove it there.' };
+const slotFormat = new Intl.DateTimeFormat('en-GB', { timeZone: 'UTC', weekday: 'short',
+  day: '2-digit', month: 'short', year: 'numeric', hour: '2-digit', minute: '2-digit' });
+/** @type {[string, string][]} */
+const KINDS = [['every', 'Again and again'], ['daily', 'Every day'], ['weekly', 'Every week'],
+  ['monthly', 'Every month'], ['yearly', 'Every year'], ['cron', 'Cron expression']];
+/** @type {[string, string][]} */
+const EVERY = [['s', 'seconds'], ['m', 'minutes'], ['h', 'hours'], ['d', 'days']];
+const WEEK = ['Mon', 'Tue', 'Wed', 'Thu', 'Fri', 'Sat', 'Sun'];
+const MONTHS = ['January', 'February', 'March', 'April', 'May', 'June', 'July', 'August',
+  'September', 'October', 'November', 'December'];
+/** Each simple rule's text, and what its parts are. @type {[string, RegExp, string[]][]} */
+const SHAPES = [
+  ['every', /^every (\d+) ?([smhd]?)$/, ['count', 'unit']],
+  ['daily', /^daily (\d?\d:\d\d)$/, ['time']],
+  ['weekly', /^weekly ([a-z,]+) (\d?\d:\d\d)$/, ['days', 'time']],
+  ['monthly', /^monthly (\d+|last) (\d?\d:\d\d)$/, ['day', 'time']],
+  ['yearly', /^yearly (\d\d)-(\d\d) (\d?\d:\d\d)$/, ['month', 'date', 'time']],
+];
 
 /** @type {Page['show']} */
 export async function show(route, signal) {
   const { id, params } = route;
-  if (id === 'new' || params.has('change')) {
-    return (await import('./schedule_form.js')).show(route, signal);
-  }
-  if (id) return (await import('./schedule.js')).show(route, signal);
-  await showList(signal);
+  if (id === 'new' || params.has('change')) return showPlanning(route, signal);
+  if (!id) return showList(signal);
+  const view = new ScheduleView(await get(`api/schedules/${encodeURIComponent(id)}`, signal));
+  if (signal.aborted) return;
+  view.enter();
+  store.on('catalogue', () => view.patchFacts(), signal);
+  poll(signal, () => view.refresh(signal), 3);
 }
 
 /** All that one may see, kept live. @param {AbortSignal} signal */
@@ -49,11 +88,11 @@ const moves = ({ last_task: task, next_at: next, paused }) => (
     || (!paused && next !== null && Date.parse(next) < Date.now() + 60000));
 
 /** What it is called. @param {Schedule} schedule */
-export const titleOf = ({ source, name, function: called }) => (
+const titleOf = ({ source, name, function: called }) => (
   source === 'folder' ? name : called);
 
 /** The rule in words; the zone of here need not be said. @param {{words: string}} rule */
-export const wordsOf = ({ words }) => words.replace(` (${ZONE})`, '');
+const wordsOf = ({ words }) => words.replace(` (${ZONE})`, '');
 
 /** One schedule. @param {Schedule} schedule */
 function scheduleRow(schedule) {
@@ -68,11 +107,323 @@ function scheduleRow(schedule) {
 }
 
 /** When it runs next, or why it does not. @param {Schedule} schedule */
-export function nextElement(schedule) {
+function nextElement(schedule) {
   const { paused, problem, next_at: next } = schedule;
-  const badge = (/** @type {string} */ name, /** @type {string} */ words) => (
-    h('span', { class: 'state', 'data-state': name }, icon(name), h('bdi', {}, words)));
   if (paused) return badge('paused', pauseWords(schedule));
   if (problem) return badge('alert', problem);
   return next ? timeElement(next) : h('span', { class: 'help' }, 'never');
 }
+
+/** Times that a rule gives, in its own zone; what is special about one stands beside it. @param {Slot[]} times */
+const slotItems = (times) => times.map(({ at, local, note }) => h('li', {},
+  h('time', { datetime: at }, slotWords(local)), note && h('span', { class: 'mark' }, note)));
+
+/** A local time with its weekday. @param {string} local */
+function slotWords(local) {
+  const time = new Date(`${local.slice(0, 19)}Z`);
+  const seconds = local.slice(17, 19);
+  const words = Number.isNaN(time.getTime()) ? local : slotFormat.format(time);
+  return seconds === '00' ? words : `${words}:${seconds}`;
+}
+
+/** The page's parts; each look at the server brings them up to date in place. */
+class ScheduleView {
+  shown = '';
+  head = h('div');
+  actions = h('div', { class: 'actions' });
+  runs = h('ol', { class: 'slots' });
+  history = h('ol', { class: 'timeline' });
+  values = h('div');
+  facts = h('p', { class: 'help' });
+
+  /** @param {Schedule} schedule */
+  constructor(schedule) {
+    this.schedule = schedule;
+    this.path = `api/schedules/${schedule.id}`;
+  }
+
+  /** Shows the page for the first time. */
+  enter() {
+    const { schedule } = this;
+    const title = titleOf(schedule);
+    render(title, h('a', { class: 'back', href: '#/schedules' }, '← Schedules'),
+      h('h1', { tabindex: -1 }, title, ' ', h('bdi', { class: 'summary' }, schedule.summary)),
+      this.head, h('div', { class: 'doing' }, this.actions),
+      h('div', { class: 'columns' },
+        h('section', {}, h('h2', {}, 'Next runs'), this.runs),
+        h('section', {}, h('h2', {}, 'History'), this.history)),
+      h('section', {}, h('h2', {}, 'Arguments'), this.values), this.facts);
+    this.patch();
+  }
+
+  /** One look; resolves with the seconds until the next. @param {AbortSignal} [signal] */
+  async refresh(signal) {
+    const schedule = await get(this.path, signal);
+    if (signal?.aborted) return 0;
+    this.schedule = schedule;
+    this.patch();
+    return /pending|running/.test(schedule.last_task?.status) ? 2 : 5;
+  }
+
+  /** Brings everything up to date; what is built anew only when it changed. */
+  patch() {
+    const { history = [], last_task: _, ...schedule } = this.schedule;
+    patchRows(this.history, history.length ? history : [{ at: '', task: null, message: null }],
+      ({ at, task }) => `${at} ${task?.id}`, historyItem);
+    patchRows(this.head, [schedule], () => '', sentence);
+    const key = JSON.stringify(schedule);
+    if (key === this.shown) return;
+    this.shown = key;
+    this.patchActions();
+    this.patchRuns().catch(() => null);
+    this.patchFacts();
+  }
+
+  /** What can be done. */
+  patchActions() {
+    const { actions, schedule } = this;
+    const { id, source } = schedule;
+    const run = h('button', { class: 'button', onclick: () => act(run, () => this.run()) }, 'Run now');
+    const own = source === 'person' && [
+      h('a', { class: 'button', href: `#/schedules/${id}?change=1` }, 'Change'),
+      askingButton('Delete', 'Delete this schedule?', () => this.remove())];
+    const focused = actions.contains(document.activeElement);
+    actions.replaceChildren(run, pauseButton(actions, schedule, this.path, () => this.refresh()),
+      ...own || []);
+    if (focused) actions.querySelector('button')?.focus();
+  }
+
+  /** Adds its task now. */
+  async run() {
+    const task = await request('POST', `${this.path}/run`);
+    say(`Task ${task.id} was added.`, true);
+    await this.refresh();
+  }
+
+  /** Deletes it, then shows the others. */
+  async remove() {
+    await request('DELETE', this.path);
+    location.hash = '#/schedules';
+    say('The schedule was deleted.', true);
+  }
+
+  /** The times to come. */
+  async patchRuns() {
+    const { rule, zone, next_at: next, paused } = this.schedule;
+    const { times } = /** @type {Preview} */ (
+      await request('POST', 'api/schedules/preview', { rule, zone, count: 10 }));
+    this.runs.replaceChildren(...slotItems(times));
+    this.runs.classList.toggle('off', paused || !next);
+  }
+
+  /** The values, and what else is known in a quiet line. */
+  patchFacts() {
+    const { schedule, values, facts } = this;
+    const { id, owner, source, options, catch_up: missed, overlap } = schedule;
+    values.replaceChildren(argumentsElement(schedule));
+    facts.replaceChildren([`Schedule ${id}`, `owner ${owner}`,
+      ...Object.entries(options).map(([name, value]) => `${name.replace(/_/g, ' ')} ${value}`),
+      `missed runs: ${CATCH_UP[missed]}`, `if the last has not ended: ${OVERLAP[overlap]}`]
+      .join(' · '), ...source in SOURCES ? [h('br'), SOURCES[source]] : []);
+  }
+}
+
+/** The rule in words, and when it runs next. @param {Omit<Schedule, 'last_task'>} schedule */
+function sentence(schedule) {
+  const whole = /** @type {Schedule} */ (schedule);
+  const { rule, paused, problem } = whole;
+  return h('div', {}, h('p', { class: 'sentence', title: rule }, wordsOf(whole)),
+    h('p', { class: 'lead' }, !paused && !problem && 'Next run ', nextElement(whole)));
+}
+
+/** One time that it ran, or did not. @param {Fired} fired */
+function historyItem({ at, task, message }) {
+  if (!at) return h('li', { class: 'help' }, 'It has not run yet.');
+  return h('li', {}, timeElement(at), h('span', {}, task && taskLink(task), ' ', message));
+}
+
+/** Which function, then the form. @type {Page['show']} */
+async function showPlanning({ id, params }, signal) {
+  const [functions, schedule] = await Promise.all([
+    readFunctions(signal),
+    id === 'new' ? null : get(`api/schedules/${encodeURIComponent(id)}`, signal),
+  ]);
+  if (signal.aborted) return;
+  const wanted = schedule?.function || params.get('function');
+  const known = schedule ? store.state.catalogue?.functions || [] : functions;
+  const chosen = known.find(({ name }) => name === wanted);
+  if (chosen) return showForm(chosen, schedule);
+  showFunctions('New schedule', functions, wanted, (name) => `#/schedules/new?function=${name}`);
+}
+
+/** The form. @param {TaskFunction} chosen @param {Schedule|null} schedule the one to change */
+function showForm(chosen, schedule) {
+  const rule = new RuleFields(schedule);
+  const form = sendingForm(schedule ? 'Save' : 'Add schedule', async (sent) => {
+    const body = readForm(chosen, sent, rule);
+    const path = schedule ? `api/schedules/${schedule.id}` : 'api/schedules';
+    const saved = await request(schedule ? 'PATCH' : 'POST', path, body);
+    location.hash = `#/schedules/${saved.id}`;
+  }, rule.root, h('h2', {}, 'What'), ...argumentFields(chosen.schema, schedule?.arguments || {}),
+  otherFields(chosen, schedule));
+  form.classList.add('planning');
+  const back = schedule ? `#/schedules/${schedule.id}` : '#/schedules/new';
+  form.lastElementChild?.append(
+    h('a', { class: 'button', href: back }, schedule ? 'Back' : 'Another function'));
+  render(`Schedule ${chosen.name}`, h('a', { class: 'back', href: back }, '← Back'),
+    h('h1', { tabindex: -1 }, schedule ? `Change when ${chosen.name} runs` : `Schedule ${chosen.name}`),
+    ...introduction(chosen), form);
+  rule.preview();
+}
+
+/** What is well as it is for most. @param {TaskFunction} chosen @param {Schedule|null} schedule */
+function otherFields(chosen, schedule) {
+  const entries = (/** @type {Record<string, string>} */ words) => Object.entries(words);
+  return h('details', {}, h('summary', {}, 'Missed runs, overlaps and options'),
+    h('div', { class: 'grid' },
+      field('Runs missed while nothing ran', choice({ name: 'catch_up' }, entries(CATCH_UP),
+        schedule?.catch_up), { help: 'After the computer was off or the queue stood still.' }),
+      field('If the last run has not ended', choice({ name: 'overlap' }, entries(OVERLAP),
+        schedule?.overlap)),
+      ...optionFields(chosen, schedule?.options || {}),
+      isAdmin() && !schedule && field('Owner', h('input', { name: 'owner', autocomplete: 'off',
+        spellcheck: 'false', placeholder: store.state.session?.user.name }),
+      { help: 'Whose tasks it adds.' })));
+}
+
+/**
+ * What is sent.
+ * @param {TaskFunction} chosen
+ * @param {HTMLFormElement} form
+ * @param {RuleFields} rule
+ */
+function readForm(chosen, form, rule) {
+  const values = valuesOf(form);
+  const { catch_up: missed, overlap, owner, zone } = values;
+  return {
+    function: chosen.name,
+    arguments: argumentsFrom(chosen.schema, form),
+    rule: rule.text(),
+    zone: zone.trim(),
+    catch_up: missed,
+    overlap,
+    options: optionsFrom(values),
+    ...(owner?.trim() && { owner: owner.trim() }),
+  };
+}
+
+/** When it runs: simple choices that become a rule's text, and what the server reads in it. */
+class RuleFields {
+  asked = 0;
+  timer = 0;
+  root = h('div', { class: 'rule', 'data-field': 'rule', oninput: () => this.later() });
+  words = h('p', { class: 'words', 'aria-live': 'polite' });
+  times = h('ol', { class: 'slots' });
+
+  /** @param {Schedule|null} schedule */
+  constructor(schedule) {
+    const parts = partsOf(schedule?.rule || 'daily 01:00');
+    this.kind = choice({ name: 'kind' }, KINDS, parts.kind);
+    this.parts = buildParts(parts);
+    const zones = h('datalist', { id: 'zones' });
+    const zone = h('input', { name: 'zone', list: 'zones', autocomplete: 'off', spellcheck: 'false',
+      value: schedule?.zone || ZONE || 'UTC',
+      onfocus: () => zones.childElementCount || zones.append(...zoneOptions()) });
+    this.zone = zone;
+    this.root.append(field('When', this.kind), ...Object.values(this.parts),
+      field('Time zone', zone), zones,
+      h('div', { class: 'preview' }, this.words, this.times));
+    this.showParts();
+  }
+
+  /** The control of a part that is shown. @param {string} name */
+  value(name) {
+    const [control] = this.parts[this.kind.value].querySelectorAll(`[name=${name}]`);
+    return /** @type {HTMLInputElement} */ (control).value.trim();
+  }
+
+  /** The rule as the server reads it. */
+  text() {
+    switch (this.kind.value) {
+      case 'every': return `every ${this.value('count')}${this.value('unit')}`;
+      case 'daily': return `daily ${this.value('time')}`;
+      case 'weekly': return `weekly ${this.days().join(',')} ${this.value('time')}`;
+      case 'monthly': return `monthly ${this.value('day')} ${this.value('time')}`;
+      case 'yearly': return `yearly ${this.value('month')}-${this.value('date').padStart(2, '0')} `
+        + this.value('time');
+      default: return this.value('cron');
+    }
+  }
+
+  /** The weekdays that are ticked. */
+  days() {
+    return [...this.parts.weekly.querySelectorAll('input:checked')].map(
+      (box) => /** @type {HTMLInputElement} */ (box).value);
+  }
+
+  /** Only the fields of the chosen kind. */
+  showParts() {
+    for (const [name, part] of Object.entries(this.parts)) part.hidden = name !== this.kind.value;
+  }
+
+  /** Asks once one has stopped typing. */
+  later() {
+    this.showParts();
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.preview(), 250);
+  }
+
+  /** What the rule means, or what is wrong with it, and the next times. */
+  async preview() {
+    const asked = (this.asked += 1);
+    const body = { rule: this.text(), zone: this.zone.value.trim(), count: 10 };
+    const preview = await request('POST', 'api/schedules/preview', body)
+      .catch(({ errors, message }) => ({ times: [], bad: true,
+        words: errors?.map((/** @type {Error} */ error) => error.message).join(' ') || message }));
+    if (asked !== this.asked) return;
+    this.root.classList.toggle('bad', Boolean(preview.bad));
+    setText(this.words, wordsOf(preview));
+    this.times.replaceChildren(...slotItems(preview.times));
+  }
+}
+
+/** A rule's text taken apart. @param {string} rule @returns {Record<string, string>} */
+function partsOf(rule) {
+  for (const [kind, pattern, names] of SHAPES) {
+    const found = pattern.exec(rule);
+    if (found) return { kind, ...Object.fromEntries(names.map((name, i) => [name, found[i + 1]])) };
+  }
+  return { kind: 'cron', cron: rule };
+}
+
+/** The fields of each kind. @param {Record<string, string>} parts @returns {Record<string, HTMLElement>} */
+function buildParts({ count = '15', unit = 'm', time = '01:00', days = 'mon', day = '1',
+  month = '01', date = '1', cron = '0 1 * * mon-fri' }) {
+  const at = () => field('At', h('input', { type: 'time', name: 'time',
+    value: time.padStart(5, '0') }));
+  const ticked = days.split(',').map((name) => name.slice(0, 3));
+  return {
+    every: h('div', {}, field('Every', number({ name: 'count', min: 1, value: count }),
+      { after: choice({ name: 'unit', 'aria-label': 'Unit' }, EVERY, unit || 's') })),
+    daily: h('div', {}, at()),
+    weekly: h('div', {}, h('fieldset', { class: 'days' }, h('legend', {}, 'On'),
+      ...WEEK.map((name) => h('label', {}, h('input', { type: 'checkbox', name: 'days',
+        value: name.toLowerCase(), checked: ticked.includes(name.toLowerCase()) }), name))), at()),
+    monthly: h('div', { class: 'pair' }, field('On', choice({ name: 'day' }, dayOptions(), day)), at()),
+    yearly: h('div', { class: 'pair' }, field('On', number({ name: 'date', min: 1, max: 31,
+      value: Number(date) }), { after: choice({ name: 'month', 'aria-label': 'Month' },
+      MONTHS.map((name, i) => [String(i + 1).padStart(2, '0'), name]), month) }), at()),
+    cron: h('div', {}, field('Expression', h('input', { name: 'cron', value: cron, class: 'mono',
+      autocomplete: 'off', spellcheck: 'false' }), { help: 'Minute, hour, day, month, weekday; '
+      + 'six fields begin with the second. Also @hourly, @daily, @weekly, @monthly, @yearly.' })),
+  };
+}
+
+/** The days of a month. @returns {[string, string][]} */
+const dayOptions = () => [
+  ...Array.from({ length: 31 }, (_, i) => /** @type {[string, string]} */ (
+    [String(i + 1), `day ${i + 1}`])), ['last', 'the last day']];
+
+/** The zones that the browser knows. */
+const zoneOptions = () => (Intl.supportedValuesOf?.('timeZone') || []).map((value) => (
+  h('option', { value })));

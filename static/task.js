@@ -2,7 +2,7 @@
 /** One task: its state in words, what came of it, and what can be done about it. */
 import { ApiError, get, poll, request } from './api.js';
 import { find, h, render, say, setAttribute, setText, setTitle, table } from './dom.js';
-import { askingButton, copyBox } from './forms.js';
+import { askingButton, copyBox, patchRows, taskLink } from './forms.js';
 import {
   duration, elapsed, errorLine, isFinished, patchState, stateBadge, stateWord, timeElement,
   timeWords,
@@ -10,7 +10,7 @@ import {
 import { act } from './live.js';
 import { store } from './store.js';
 
-/** @import {Activity, LogPart, Page, Schema, Task} from './types.js' */
+/** @import {Activity, LogPart, Page, Related, Task} from './types.js' */
 
 const MOST_ROWS = 200;
 const SHAPES = { pending: '○', running: '◐', succeeded: '✓', failed: '✕', cancelled: '–',
@@ -42,6 +42,8 @@ class TaskView {
     this.actions = h('div', { class: 'actions' });
     this.outcome = h('div');
     this.values = h('section');
+    this.before = relatedPart('Comes after');
+    this.behind = relatedPart('What comes after it');
     this.facts = h('p', { class: 'help' });
     this.timeline = h('section');
   }
@@ -52,7 +54,7 @@ class TaskView {
     render('', h('a', { class: 'back', href: '#/tasks' }, '← Tasks'),
       h('h1', { tabindex: -1 }, name, ' ', h('bdi', { class: 'summary' }, summary)),
       h('div', { class: 'sentence' }, this.badge, this.sentence), this.progress, this.actions,
-      this.outcome, this.log.root, this.values, this.timeline, this.facts);
+      this.outcome, this.before.root, this.log.root, this.values, this.behind.root, this.timeline, this.facts);
     this.patch();
   }
 
@@ -87,6 +89,8 @@ class TaskView {
     patchState(this.badge, task);
     setText(this.sentence, sentence);
     this.patchProgress();
+    this.before.patch(task.predecessors);
+    this.behind.patch(task.followers);
     const key = [word, task.attempts, task.run_at, task.finished_at].join();
     if (key === this.shown) return;
     if (this.shown) say(`${word} ${sentence}`);
@@ -148,20 +152,20 @@ class TaskView {
 
   /** The values, masked where the schema says so; it may come later than the task. */
   patchArguments() {
-    const { task } = this;
-    const { catalogue } = store.state;
-    const schema = catalogue?.functions.find(({ name }) => name === task.function)?.schema;
-    this.values.replaceChildren(h('h2', {}, 'Arguments'), catalogue
-      ? argumentsElement(task.arguments, schema) : h('p', { class: 'help' }, '…'));
+    this.values.replaceChildren(h('h2', {}, 'Arguments'), argumentsElement(this.task));
   }
 
   /** What else is known, in one quiet line. */
   patchFacts() {
-    const { id, owner, queue, priority, timeout, attempts, crashes } = this.task;
-    setText(this.facts, [`Task ${id}`, `owner ${owner}`, `queue ${queue}`,
+    const { id, owner, queue, priority, timeout, attempts, crashes, schedule, run_at: at,
+      unique_key: key, after_failure: failure } = this.task;
+    this.facts.replaceChildren([`Task ${id}`, `owner ${owner}`, `queue ${queue}`,
       priority && `priority ${priority}`, attempts > 1 && `attempt ${attempts}`,
-      crashes && `${crashes} crashes`, `time limit ${duration(timeout)}`]
-      .filter(Boolean).join(' · '));
+      crashes && `${crashes} crashes`, `time limit ${duration(timeout)}`,
+      at && `not before ${timeWords(new Date(at))}`, key && `unique key ${key}`,
+      failure === 'run' && 'runs even if a task before it fails']
+      .filter(Boolean).join(' · '), schedule ? ' · from ' : '', schedule
+      ? h('a', { href: `#/schedules/${schedule}` }, `schedule ${schedule}`) : '');
   }
 
   /** What happened to it, first things first. */
@@ -185,10 +189,21 @@ function sentenceFor(task) {
     case 'succeeded': return ['in', took, tries].filter(Boolean).join(' ');
     case 'failed': return `${tries}: ${clip(errorLine(task))}`.replace(/^: /, '');
     case 'scheduled': return laterSentence(task);
-    case 'waiting': return 'for the tasks it comes after';
+    case 'waiting': return `for ${task.after?.map((id) => `#${id}`).join(', ')}`;
     case 'pending': return `added ${timeWords(new Date(task.created_at))}`;
     default: return took && `after ${took}`;
   }
+}
+
+/** Tasks before or after this one, while there are any. @param {string} title */
+function relatedPart(title) {
+  const list = h('ul', { class: 'timeline' });
+  const root = h('section', { hidden: true }, h('h2', {}, title), list);
+  return { root, patch: (/** @type {Related[]} */ tasks = []) => {
+    root.hidden = !tasks.length;
+    patchRows(list, tasks, ({ id }) => id, (task) => h('li', {},
+      h('span', {}, `#${task.id} ${task.function} `, taskLink(task))));
+  } };
 }
 
 /** A message that is long stands in full further down. @param {string} text */
@@ -262,11 +277,13 @@ function resultElement(result) {
 }
 
 /**
- * The arguments of a task; secrets are masked.
- * @param {Record<string, unknown>} values
- * @param {Schema|undefined} schema
+ * The arguments of a task; secrets are masked, so the function must be known.
+ * @param {{function: string, arguments: Record<string, unknown>}} task
  */
-export function argumentsElement(values, schema) {
+export function argumentsElement({ function: called, arguments: values }) {
+  const { catalogue } = store.state;
+  if (!catalogue) return h('p', { class: 'help' }, '…');
+  const schema = catalogue.functions.find(({ name }) => name === called)?.schema;
   const shown = Object.entries(values).map(([name, value]) => {
     const secret = schema?.properties?.[name]?.format === 'password';
     return /** @type {[string, unknown]} */ ([name, secret ? '••••••' : value]);

@@ -40,6 +40,7 @@ export function address(params, changes) {
 /** What follows the state: an error, a message, why it waits. @param {Row} task */
 function stateNote(task) {
   if (task.status === 'running') return task.message || '';
+  if (task.status === 'waiting') return `for ${task.after?.map((id) => `#${id}`).join(', ')}`;
   if (task.status === 'scheduled' && task.reason) return `again after ${errorLine(task)}`;
   return task.status === 'failed' ? errorLine(task) : '';
 }
@@ -96,6 +97,8 @@ export class TaskList {
   /** @type {TaskPage} */
   page = { tasks: [], next: null, counts: {} };
   params = new URLSearchParams();
+  /** @type {string[]} */
+  queues = [];
   resort = true;
   wait = 2;
   scroll = 0;

@@ -5,17 +5,20 @@
  * @typedef {{type: string, message: string, traceback?: string|null}} TaskError
  * @typedef {{
  *   id: number, owner: string, function: string, summary: string, queue: string,
- *   status: typeof import('./format.js').STATUSES[number], reason: string|null,
+ *   status: typeof import('./format.js').STATUSES[number], reason: string|null, after?: number[],
+ *   unique_key?: string|null, after_failure?: string|null, schedule?: number|null,
  *   priority: number, run_at: string|null, attempts: number, crashes: number,
  *   max_retries: number, timeout: number,
  *   cancel_requested: boolean, progress: number|null, message: string|null,
  *   error: TaskError|null, created_at: string, started_at: string|null,
  *   finished_at: string|null}} Row a task as lists carry it
- * @typedef {Row & {arguments: Record<string, unknown>, result: unknown}} Task
+ * @typedef {Row & {arguments: Record<string, unknown>, result: unknown,
+ *   predecessors?: Related[], followers?: Related[]}} Task
+ * @typedef {TaskLink & {function: string}} Related
  * @typedef {{tasks: Row[], next: string|null, counts: Record<string, number>}} TaskPage
  * @typedef {{code: string, text: string}} Service
  * @typedef {{name: string, role: 'admin'|'user', disabled: boolean,
- *   last_seen_at: string|null}} User
+ *   last_seen_at: string|null, max_pending?: number|null}} User
  * @typedef {{user: {name: string, role: 'admin'|'user'}, version: string,
  *   data: string|null}} Session
  *
