@@ -2289,10 +2289,15 @@ class Queues:
 
     @staticmethod
     def open(source, machine):
-        """Rows of the queues that workers of a machine serve, whatever their limits allow now."""
-        rows = source.all(
-            "SELECT name, max_running, rate_count, rate_seconds, rate_next_at, machines "
-            "FROM queue WHERE paused=0 AND external=0")
+        """Rows of the queues that workers of a machine serve, whatever their limits allow now.
+
+        `head` is the priority of the first pending task, NULL if there is none.
+        """
+        rows = source.all("""
+            SELECT name, max_running, rate_count, rate_seconds, rate_next_at, machines,
+                (SELECT priority FROM task INDEXED BY task_claim
+                 WHERE status=0 AND task.queue=queue.name ORDER BY priority DESC LIMIT 1) AS head
+            FROM queue WHERE paused=0 AND external=0""")
         return [row for row in rows
                 if row["machines"] is None or machine in json.loads(row["machines"])]
 
@@ -3322,8 +3327,7 @@ class Claims:
         """When the next pending task may start that only the rate of its queue holds back, or None."""
         now = self._clock.now()
         moments = [next_start(queue, now)[0] for queue in self._queues.open(source, self.machine)
-                   if queue["rate_count"] is not None
-                   and self._queues.count(source, PENDING, queue["name"], 1)]
+                   if queue["rate_count"] is not None and queue["head"] is not None]
         return min((moment for moment in moments if moment > now), default=None)
 
     @staticmethod
@@ -3396,7 +3400,7 @@ class Claims:
         """
         found, now = 0, self._clock.now()
         for queue in self._queues.open(source, self.machine):
-            if found < limit and (queue["machines"] or not named):
+            if queue["head"] is not None and found < limit and (queue["machines"] or not named):
                 room = min(limit - found, self._queues.room(source, queue, now))
                 found += self._queues.count(source, PENDING, queue["name"], room)
         return found
@@ -3519,26 +3523,21 @@ class Claims:
         return row["lease_wall"] + OTHER_MACHINE_SLACK_SECONDS - now
 
     def _next_queue(self, transaction, now):
-        """(an open queue or None, how many of its tasks may start); full ones are passed over."""
-        queues = self._queues.open(transaction, self.machine)
-        for queue in self._by_heads(transaction, queues) if len(queues) > 1 else queues:
+        """(the queue to take from or None, how many of its tasks may start).
+
+        The highest priority comes first, equal ones take turns, full ones are passed over.
+        """
+        queues = [queue for queue in self._queues.open(transaction, self.machine)
+                  if queue["head"] is not None]
+        if len(queues) > 1:
+            queues.sort(key=lambda queue: (
+                -queue["head"], queue["name"] <= self._last_queue, queue["name"]))
+        for queue in queues:
             room = self._queues.room(transaction, queue, now)
             if room:
                 self._last_queue = queue["name"]
                 return queue, room
         return None, 0
-
-    def _by_heads(self, transaction, queues):
-        """Those that hold pending tasks, the highest priority first; equal ones take turns."""
-        heads = []
-        for queue in queues:
-            name = queue["name"]
-            priority = transaction.value(
-                "SELECT priority FROM task INDEXED BY task_claim WHERE status=0 AND queue=? "
-                "ORDER BY priority DESC LIMIT 1", (name,))
-            if priority is not None:
-                heads.append((-priority, name <= self._last_queue, name, queue))
-        return [queue for _, _, _, queue in sorted(heads)]
 
     @staticmethod
     def _left(transaction, task, verdict, outcome, now):
