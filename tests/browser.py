@@ -203,10 +203,11 @@ class Browser:
         """A command of the DevTools protocol, such as Emulation.setEmulatedMedia."""
         self.ask("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
 
-    def enter(self, cookie):
-        """Open the list, logged in by a cookie (NAME=VALUE)."""
-        name, _, value = cookie.partition("=")
-        self.emulate("Network.setCookie", name=name, value=value, url=self.base)
+    def enter(self, name, password=PASSWORD):
+        """Open the list as somebody who has logged in before."""
+        with contextlib.closing(Visitor(self.base)) as visitor:
+            cookie, _, value = visitor.log_in(name, password).cookie.partition("=")
+        self.emulate("Network.setCookie", name=cookie, value=value, url=self.base)
         self.go()
         self.find("h1", "Tasks")
         wait_until(lambda: self.count("link[href='static/pages.css']"), what="the end of the page's start")
@@ -254,9 +255,7 @@ class BrowserTestCase(unittest.TestCase):
         self.addCleanup(self.leave, browser)
         self.browsers.append(browser)
         if name:
-            visitor = Visitor(self.base)
-            self.addCleanup(visitor.close)
-            browser.enter(visitor.log_in(name, PASSWORD).cookie)
+            browser.enter(name)
         return browser
 
     def leave(self, browser):
