@@ -18,7 +18,7 @@ import urllib.error
 import urllib.request
 
 from tests.load_test import Browser as Visitor
-from tests.support import PASSWORD, Site, need, wait_until
+from tests.support import PASSWORD, Site, need, need_part, wait_until
 
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"     # the protocol's own name for a reference
 FLAGS = ("--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --no-proxy-server "
@@ -232,6 +232,7 @@ class BrowserTestCase(unittest.TestCase):
         program = shutil.which("chromedriver")
         chromium = next(filter(None, map(shutil.which, (
             "chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None)
+        need_part("page")
         need(program and chromium, "chromium and chromedriver")
         cls.driver = Driver(program, chromium)
         cls.addClassCleanup(cls.driver.close)

@@ -6,6 +6,9 @@
     Site           a copy of the project in a folder with a space in its name, for tests with real
                    processes: writes tasks.py, runs the command line, the server, the workers
     need           skips a test for which something is missing; fails it under JOBQUEUE_TEST_ALL=1
+    has_part, need_part
+                   whether this run tries a part ("page", "abuse"); .ci/run gives each part to one of
+                   its two Pythons by JOBQUEUE_TEST_PARTS, anybody else tries all of them
     wait_until     for tests with real processes only
 
 In a TestCase
@@ -64,6 +67,17 @@ def need(condition, what):
     if os.environ.get("JOBQUEUE_TEST_ALL"):
         raise AssertionError("JOBQUEUE_TEST_ALL is set, but this is missing: %s" % what)
     raise unittest.SkipTest("needs %s" % what)
+
+
+def has_part(name):
+    """True if this run tries that part of the suite, for which one Python is enough."""
+    return name in os.environ.get("JOBQUEUE_TEST_PARTS", name).split()
+
+
+def need_part(name):
+    """Skip the test unless this run tries that part."""
+    if not has_part(name):
+        raise unittest.SkipTest("the other Python tries this: JOBQUEUE_TEST_PARTS names no " + name)
 
 
 def quick_hash(password, salt=b"0123456789abcdef"):

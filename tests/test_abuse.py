@@ -1,7 +1,7 @@
 """The server under abuse (H1-H16): what other files do not show, most of it with real processes.
 
 JOBQUEUE_TEST_ALL makes the long forms run: 20,000 hostile requests instead of 2,000 and 200
-injections instead of 40; JOBQUEUE_TEST_LOAD also lets slow clients meet the deadlines as they are.
+injections instead of 40, unless JOBQUEUE_TEST_PARTS leaves out "abuse"; JOBQUEUE_TEST_LOAD also lets slow clients meet the deadlines as they are.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ from urllib.parse import quote
 
 import jobqueue
 import worker
-from tests.support import PASSWORD, Site, TestCase, need, wait_until
+from tests.support import PASSWORD, Site, TestCase, has_part, need, wait_until
 from tests.test_authorisation import BODIES, ROUTES
 from tests.test_catalogue_of_worker import FakeContext
 from tests.test_server import HEALTH, HOST, Link
 from tests.web import SITE, WebTestCase, call, openapi, random_word
 
 LONG = bool(os.environ.get("JOBQUEUE_TEST_LOAD"))
-THOROUGH = LONG or bool(os.environ.get("JOBQUEUE_TEST_ALL"))
+THOROUGH = LONG or bool(os.environ.get("JOBQUEUE_TEST_ALL")) and has_part("abuse")
 TASKS = """
 from jobqueue import task
 
