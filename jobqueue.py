@@ -3654,6 +3654,12 @@ def _task_reference(task_id, status):
     return None if status is None else {"id": task_id, "status": STATUS_WORDS[status]}
 
 
+def _slot_json(slot):
+    gone = slot["task_id"] is not None and slot["status"] is None
+    return {"at": iso(slot["at"]), "task": _task_reference(slot["task_id"], slot["status"]),
+            "message": "task %d is not kept any more" % slot["task_id"] if gone else slot["message"]}
+
+
 def rule_in_words(row):
     """What a schedule's rule says in English; the rule itself if this host cannot read it."""
     try:
@@ -3710,12 +3716,12 @@ class Due:
         self.slots, self.missed, self.problem = [], None, None
         try:
             rule = parse_rule(row["rule"], row["zone"], row["start"])
-        except Invalid as error:        # the host has lost its time zones
-            self.problem, self.next_at = error.detail, now + RULE_RETRY_SECONDS
-            return
-        first = self.next_at = rule.next_after(row["next_at"] - 0.001)
-        if first is not None and first <= now:
-            self._choose(rule, row["catch_up"], first, now)
+            first = self.next_at = rule.next_after(row["next_at"] - 0.001)
+            if first is not None and first <= now:
+                self._choose(rule, row["catch_up"], first, now)
+        except Exception as error:      # a host that lost its time zones: it must not stop the others
+            self.problem = getattr(error, "detail", "%s: %s" % (type(error).__name__, error))
+            self.slots, self.missed, self.next_at = [], None, now + RULE_RETRY_SECONDS
 
     def _choose(self, rule, catch_up, first, now):
         if catch_up == "all":
@@ -3755,9 +3761,7 @@ class Schedules:
             "SELECT slot.*, task.status FROM slot LEFT JOIN task ON task.id=slot.task_id "
             "AND task.cancel_requested<2 WHERE slot.schedule_id=? ORDER BY at DESC LIMIT ?",
             (schedule_id, HISTORY_ROWS))
-        history = [{"at": iso(slot["at"]), "message": slot["message"],
-                    "task": _task_reference(slot["task_id"], slot["status"])} for slot in slots]
-        return {**schedule_json(row), "history": history}
+        return {**schedule_json(row), "history": [_slot_json(slot) for slot in slots]}
 
     @staticmethod
     def _row(source, schedule_id, owner_id=None, statement=SCHEDULE_ROW):
@@ -3965,15 +3969,13 @@ class Schedules:
                     (schedule_id, before, schedule_id, HISTORY_ROWS - 1))
 
     def _heed_clock(self, now):
-        """Count anew what was counted from a time that is still to come: the clock went back."""
-        for row in self._database.all(SCHEDULE_ROW + "next_from>? AND paused=0",
-                                      (now + CLOCK_SLACK_SECONDS,)):
-            with contextlib.suppress(Invalid):
-                next_at = parse_rule(row["rule"], row["zone"], row["start"]).next_after(now)
-                with self._database.transaction(durable=False) as transaction:
-                    transaction.run(
-                        "UPDATE schedule SET next_at=?, next_from=? WHERE id=? AND paused=0 "
-                        "AND next_from=?", (next_at, now, row["id"], row["next_from"]))
+        """Judge anew what was counted from a time that is still to come: the clock went back."""
+        ahead = now + CLOCK_SLACK_SECONDS
+        if self._database.value("SELECT 1 FROM schedule WHERE next_from>? LIMIT 1", (ahead,)):
+            with self._database.transaction(durable=False) as transaction:
+                transaction.run(
+                    "UPDATE schedule SET next_at=CASE WHEN next_at IS NULL THEN NULL ELSE ? END, "
+                    "next_from=? WHERE next_from>?", (now, now, ahead))
 
     def _fire_one(self, row, now):
         """Fill some slots of a schedule in one transaction; its row if there are more."""
@@ -4707,9 +4709,9 @@ class Tick:
     def clean(self):
         """All but starting workers."""
         self._bury_dead()
+        self._promote()
         self._look_for_schedules()
         self._schedules.fire(self._clock.now())
-        self._promote()
         self._sweep()
         if self._keeping.prune():
             self._next = min(self._next, self._clock.monotonic() + KEEP_AGAIN_SECONDS)
@@ -6601,7 +6603,8 @@ def get_schedules(app, request):
 def _given_schedule(app, request):
     """(the fields of a schedule that were sent, the id of the owner if one was named)"""
     given = request.object(tuple(SCHEDULE_SCHEMA["properties"]))
-    return given, _owner_for(app, request, [given]) if given.get("owner") else None
+    named = _owners_named(request, [given]) if given.get("owner") else None
+    return given, _owner_for(app, request, named) if named else None
 
 
 def _schedule_answer(app, request, schedule_id, status=200, headers=()):

@@ -1537,8 +1537,10 @@ class Worker:
         return due is not None and due <= self._clock.now() + patience
 
     def _next_work(self, source):
-        """When a task or a schedule is due next, or None."""
-        dues = self._queue.claims.next_due(source), self._queue.schedules.next_due(source)
+        """When a task or a schedule is due next, or None; for schedules one worker is enough."""
+        dues = [self._queue.claims.next_due(source)]
+        if self._queue.workers.place(source, self._id) <= 1:
+            dues.append(self._queue.schedules.next_due(source))
         return min((due for due in dues if due is not None), default=None)
 
     def _left_nothing_behind(self):

@@ -12,6 +12,8 @@ import jobqueue
 import worker
 from jobqueue import CATCH_UP_MAX, Conflict, Fail, Invalid, NotFound
 from tests.support import Site, TestCase, function_json
+from tests.test_command_line import CommandTestCase
+from tests.web import WebTestCase
 
 HOUR, DAY = 3600, 86400
 
@@ -89,6 +91,21 @@ class TestFiring(ScheduleCase):
         version = other.database.version_seen()
         self.tick(300)
         self.assertEqual(other.database.version_seen(), version)
+
+    def test_the_next_one_due_is_known_cheaply(self):
+        self.assertIsNone(self.queue.schedules.next_due(self.database))
+        self.schedule("daily 12:00")
+        self.schedule("daily 10:00")
+        paused = self.schedule("daily 09:00")
+        self.queue.schedules.change(paused, {"paused": True})
+        self.assertEqual(self.queue.schedules.next_due(self.database), self.clock.now() + 2 * HOUR)
+        plan = self.database.all("EXPLAIN QUERY PLAN SELECT min(next_at) FROM schedule WHERE paused=0")
+        self.assertIn("schedule_next", plan[0]["detail"])
+
+    def test_a_worker_can_be_kept_ready_for_what_comes_soon(self):
+        self.queue.workers.start_needed(least=1)
+        self.queue.workers.start_needed(least=1)
+        self.assertEqual(len(self.started), 1)
 
     def test_many_schedules_fire_in_one_tick(self):
         for _ in range(30):
@@ -255,6 +272,14 @@ class TestProblems(ScheduleCase):
         self.write("UPDATE schedule SET zone='UTC'")
         self.tick(2 * HOUR)
         self.assertIsNone(self.shown(schedule_id)["problem"])
+
+    def test_a_rule_that_breaks_down_is_told_and_stops_nobody(self):
+        schedule_id = self.schedule()
+        self.write("UPDATE schedule SET start='x'")
+        self.schedule(owner="eve")
+        self.tick(600)
+        self.assertEqual(len(self.tasks()), 1)
+        self.assertIn("TypeError", self.shown(schedule_id)["problem"])
 
     def test_one_problem_does_not_stop_the_others(self):
         self.schedule()
@@ -555,6 +580,125 @@ class TestFolders(ScheduleCase):
             fcntl.flock(file, fcntl.LOCK_EX)
             with self.assertRaisesRegex(Fail, "is running already"):
                 self.run_script("daily/long.sh")
+
+
+GIVEN = {"function": "add", "arguments": {"a": 1}, "rule": "weekly mon 01:00", "zone": "Europe/Oslo"}
+
+
+class TestRoutes(WebTestCase):
+    def post(self, visitor, status=201, **more):
+        return self.check(visitor.post("/api/schedules", {**GIVEN, **more}), status)
+
+    def test_a_schedule_has_all_keys_and_its_address(self):
+        reply = self.bob.post("/api/schedules", GIVEN)
+        shown = self.check(reply, 201)
+        self.assertEqual(reply.headers["location"], "/api/schedules/%d" % shown["id"])
+        self.assertEqual((shown["owner"], shown["words"], shown["next_at"], shown["history"]),
+                         ("bob", "Every Monday at 01:00 (Europe/Oslo)", "2027-01-18T00:00:00.000Z", []))
+
+    def test_users_see_their_own_and_admins_all(self):
+        for visitor in (self.bob, self.eve):
+            self.post(visitor)
+        for visitor, owners in ((self.bob, ["bob"]), (self.ana, ["bob", "eve"])):
+            shown = self.check(visitor.get("/api/schedules"), 200)
+            self.assertEqual([one["owner"] for one in shown["schedules"]], owners)
+            self.assertEqual(shown["service"]["code"], "ok")
+
+    def test_only_admins_name_another_owner(self):
+        self.check_wrong(self.bob.post("/api/schedules", {**GIVEN, "owner": "eve"}), "owner")
+        self.check_wrong(self.ana.post("/api/schedules", {**GIVEN, "owner": "nobody"}), "owner")
+        self.assertEqual(self.post(self.ana, owner="bob")["owner"], "bob")
+
+    def test_what_an_admin_set_for_a_user_runs_but_the_user_cannot_change_it_to_more(self):
+        given = {"function": "restart", "arguments": {}, "rule": "every 10m", "owner": "bob"}
+        path = "/api/schedules/%d" % self.post(self.ana, **given)["id"]
+        self.clock.advance(600)
+        self.queue.tick.run()
+        self.assertEqual(self.queue.get_json(1)["owner"], "bob")
+        self.check_wrong(self.bob.patch(path, {"rule": "every 1m"}), "function")
+        self.assertTrue(self.check(self.bob.patch(path, {"paused": True}), 200)["paused"])
+
+    def test_every_wrong_field_is_named(self):
+        for wrong, fields in (({"rule": "at noon", "arguments": {"a": "x"}}, ("rule", "arguments.a")),
+                              ({"zone": "Mars"}, ("zone",)), ({"function": "missing"}, ("function",)),
+                              ({"rule": 1, "arguments": []}, ("rule", "arguments")),
+                              ({"options": {"priority": 500, "x": 1}}, ("options.priority", "options.x")),
+                              ({"options": {"priority": 5}}, ("priority",)), ({"paused": 1}, ("paused",)),
+                              ({"catch_up": "all"}, ("overlap",)), ({"owner": 5}, ("owner",)),
+                              ({"paused_why": "x" * 501}, ("paused_why",))):
+            with self.subTest(wrong):
+                self.check_wrong(self.bob.post("/api/schedules", {**GIVEN, **wrong}), *fields)
+        self.check_wrong(self.bob.post("/api/schedules", {}), "function", "rule")
+        self.assertEqual(self.queue.schedules.find(), [])
+
+    def test_it_is_paused_and_resumed_by_name(self):
+        path = "/api/schedules/%d" % self.post(self.bob, paused=True, paused_why="later")["id"]
+        shown = self.check(self.bob.get(path), 200)
+        self.assertEqual((shown["paused_by"], shown["paused_why"], shown["next_at"]), ("bob", "later", None))
+        shown = self.check(self.bob.patch(path, {"paused": False}), 200)
+        self.assertEqual((shown["paused_by"], shown["paused_why"]), (None, None))
+        self.assertIsNotNone(shown["next_at"])
+
+    def test_run_now_answers_with_the_task(self):
+        path = "/api/schedules/%d/run" % self.post(self.bob)["id"]
+        reply = self.bob.post(path)
+        self.assertEqual(self.check(reply, 201)["schedule"], 1)
+        self.assertEqual(reply.headers["location"], "/api/tasks/1")
+        self.check(self.bob.post(path), 409)
+
+    def test_who_changes_it_meanwhile_is_not_overwritten(self):
+        path = "/api/schedules/%d" % self.post(self.bob)["id"]
+        checked = self.queue.schedules._checked
+
+        def meanwhile(*values):
+            self.write("UPDATE schedule SET rule='daily 03:00'")
+            return checked(*values)
+        with mock.patch.object(self.queue.schedules, "_checked", meanwhile):
+            self.check(self.bob.patch(path, {"catch_up": "none"}), 409)
+
+    def test_a_task_that_is_not_kept_leaves_its_place_in_the_history(self):
+        schedule_id = self.post(self.bob)["id"]
+        self.queue.tasks.delete(self.queue.schedules.run(schedule_id))
+        shown = self.check(self.bob.get("/api/schedules/%d" % schedule_id), 200)
+        self.assertEqual((shown["last_task"], shown["history"][0]["task"], shown["history"][0]["message"]),
+                         (None, None, "task 1 is not kept any more"))
+
+
+class TestCommands(CommandTestCase):
+    def test_a_schedule_from_its_adding_to_its_end(self):
+        self.assertEqual(self.ok(
+            "schedule", "add", "add", "weekly mon 01:00", "a=1", "b=2", "--tz", "Europe/Oslo", "--overlap",
+            "queue", "--catch-up", "all", "--priority", "5", "--owner", "bob"), "1")
+        self.assertIn("Every Monday at 01:00 (Europe/Oslo)", self.ok("schedule", "list"))
+        shown = self.json("schedule", "show", "1")
+        self.assertEqual([shown[key] for key in ("owner", "arguments", "options", "overlap", "catch_up")],
+                         ["bob", {"a": 1, "b": 2}, {"priority": 5}, "queue", "all"])
+        self.ok("schedule", "pause", "1", "--why", "holidays")
+        self.assertIn("holidays", self.ok("schedule", "show", "1"))
+        self.ok("schedule", "resume", "1")
+        self.assertEqual(self.ok("schedule", "run", "1"), "1")
+        self.assertIn("run by the command line", self.ok("schedule", "show", "1"))
+        self.ok("schedule", "delete", "1")
+        self.assertEqual(self.json("schedule", "list"), {"schedules": []})
+
+    def test_a_rule_needs_no_quotes(self):
+        self.ok("schedule", "add", "add", "daily", "01:30", "a=1")
+        self.assertEqual(self.queue.schedules.get(1)["rule"], "daily 01:30")
+
+    def test_what_is_wrong_is_said(self):
+        for code, words, *arguments in ((2, "rule is not understood", "add", "add", "at noon", "a=1"),
+                                        (2, "function", "add"), (2, "ID must be", "show"),
+                                        (2, "ID must be", "pause", "one"), (4, "no schedule 7", "run", "7")):
+            self.fails(code, "schedule", *arguments, words=words)
+
+    def test_check_tells_a_problem(self):
+        self.ok("schedule", "add", "add", "every 10m", "a=1", "--owner", "bob")
+        self.assertIn("1 schedules, the next run is at", self.run_command("check").out)
+        self.write("UPDATE user SET disabled=1 WHERE name='bob'")
+        self.clock.advance(600)
+        self.ok("tick")
+        done = self.run_command("check")
+        self.assertEqual((done.code, "Its owner bob is disabled." in done.out), (1, True))
 
 
 PREPARE = """
