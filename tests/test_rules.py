@@ -1,9 +1,14 @@
 """When rules are due: every form of them, clocks that change, and what is refused."""
 
+import contextlib
+import io
+import json
+import os
 import unittest
 from datetime import datetime, timedelta, timezone
 from unittest import mock
 
+import jobqueue
 from jobqueue import Invalid, parse_moment, parse_rule, preview
 
 
@@ -387,6 +392,42 @@ class TestPreview(unittest.TestCase):
             shown = parse_rule("@daily", zone).local(1_800_000_000)
             self.assertEqual(parse_moment(shown), datetime(1970, 1, 1, tzinfo=timezone.utc)
                              + timedelta(seconds=1_800_000_000))
+
+
+class TestCommand(unittest.TestCase):
+    def run_command(self, *arguments):
+        """Run `schedule preview` where nothing is set up; its exit code, what it printed and complained."""
+        out, err = io.StringIO(), io.StringIO()
+        mask = os.umask(0o077)
+        self.addCleanup(os.umask, mask)
+        with mock.patch.object(jobqueue, "JobQueue", side_effect=AssertionError), \
+                contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = jobqueue.main(["schedule", "preview", *arguments])
+        return code, out.getvalue(), err.getvalue()
+
+    def test_it_prints_times_of_the_zone_one_a_line(self):
+        start = ("--tz", "Europe/Oslo", "--from", "2026-03-28T12:00:00Z", "--count", "2")
+        for rule in (["30 2 * * *"], ["30", "2", "*", "*", "*"], ["daily", "02:30"]):
+            self.assertEqual(self.run_command(*rule, *start),
+                             (0, "2026-03-29T03:00:00+02:00\n2026-03-30T02:30:00+02:00\n", ""))
+
+    def test_it_prints_ten_from_now_in_utc_unless_told_otherwise(self):
+        code, out, err = self.run_command("every 5m")
+        self.assertEqual((code, len(out.splitlines()), err), (0, 10, ""))
+        self.assertLessEqual(at(out.splitlines()[0]) - jobqueue.Clock.now(), 300)
+        self.assertTrue(out.endswith("+00:00\n"))
+
+    def test_it_prints_a_list_with_notes_as_json(self):
+        code, out, _ = self.run_command("@daily", "--from", "2026-03-28T12:00:00Z", "--json", "--count", "1")
+        self.assertEqual((code, json.loads(out)), (0, [
+            {"at": "2026-03-29T00:00:00.000Z", "local": "2026-03-29T00:00:00+00:00", "note": None}]))
+
+    def test_it_says_what_is_wrong_in_one_line(self):
+        for arguments in (["0 0 30 2 *"], ["daily 01:00", "--tz", "Atlantis"], [],
+                          ["daily 01:00", "--from", "2026-03-28"]):
+            code, out, err = self.run_command(*arguments)
+            self.assertEqual((code, out, err.count("\n")), (2, "", 1))
+            self.assertTrue(err.startswith("jobqueue: "))
 
 
 if __name__ == "__main__":
