@@ -262,7 +262,7 @@ class Invalid(JobQueueError):
 
 
 class TooMany(JobQueueError):
-    """Too many attempts; `retry_after` says when the next one is heard."""
+    """Too many attempts or tasks; `retry_after` says when the next one is heard."""
     status, code, exit_code = 429, "too_many", 5
 
 
@@ -468,10 +468,15 @@ def random_token(size=16):
     return os.urandom(size).hex()
 
 
+def new_digest(text):
+    """A SHA-256 object that has seen this text."""
+    import hashlib
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace"))
+
+
 def digest(token):
     """What is stored of a random token: enough to recognise it, nothing to use."""
-    import hashlib
-    return hashlib.sha256(token.encode("utf-8", "backslashreplace")).hexdigest()
+    return new_digest(token).hexdigest()
 
 
 def machine_name():
@@ -1837,6 +1842,9 @@ SETTINGS = {setting.name: setting for setting in (
     Setting("runner_memory", 512, 16, 1000000,
             "... or once it has used this many megabytes."),
     Setting("nice", 10, 0, 19, "How much workers give way to other processes (19 the most)."),
+    Setting("max_pending", 0, 0, 1000000,
+            "Most tasks of one user that wait to be run (pending, scheduled or waiting); 0: no "
+            "limit. Admins have none."),
     Setting("default_owner", "", 0, 100,
             "Owner of tasks added by code and command line; empty: the first admin."),
     Setting("keep_days", 30, 0, 36500,
@@ -2566,7 +2574,7 @@ class Order:
         self.options = options          # every name of TASK_OPTIONS
         self.run_at = run_at            # UTC seconds or None
         self.after = after              # ids, each once
-        self.after_failure = (after_failure or "fail") if after else None
+        self.after_failure = after_failure or "fail"
         self.unique_key = unique_key
         self.schedule_id = None
 
@@ -2632,8 +2640,9 @@ def forget_task(transaction, task_id):
 class Tasks:
     """What people do with tasks. Only this class and Claims change a task's state."""
 
-    def __init__(self, database):
+    def __init__(self, database, settings):
         self._database = database
+        self._settings = settings
         self._clock = database.clock
 
     # Adding
@@ -2645,6 +2654,7 @@ class Tasks:
         of that task.
         """
         ids, new = self._number(transaction, owner_id, orders)
+        self._check_quota(transaction, owner_id, len(new))
         known = self._predecessors(transaction, owner_id, orders, new)
         turns, rows, edges = {}, [], []
         for task_id, order in new:
@@ -2663,7 +2673,8 @@ class Tasks:
                          lane[1], turn, order.run_at, order.unique_key,
                          options["max_retries"], options["max_retries"], options["retry_delay"],
                          options["retry_backoff"], options["timeout"], options["on_crash"],
-                         options["remove_on_success"], order.after_failure, order.schedule_id, now))
+                         options["remove_on_success"],
+                         order.after_failure if order.after else None, order.schedule_id, now))
         self._insert(transaction, rows, now)
         if edges:
             self._tie(transaction, edges, known, now)
@@ -2704,14 +2715,42 @@ class Tasks:
                            "seconds." % shorten(key, 60), _wrong("unique_key", "is still in use"))
         return row["id"]
 
+    def _check_quota(self, transaction, owner_id, count):
+        """TooMany if `count` more tasks of the owner would be more than may wait to be run."""
+        limit = self._quota(transaction, owner_id)
+        if not limit:
+            return
+        waiting = 0
+        for status in (PENDING, SCHEDULED, WAITING):
+            waiting += transaction.value(
+                "SELECT count(*) FROM (SELECT 1 FROM task INDEXED BY task_turn "
+                "WHERE owner_id=? AND status=? LIMIT ?)", (owner_id, status, limit - waiting))
+        if waiting + count > limit:
+            raise TooMany(
+                "Nothing was added: you may have %d tasks that wait to be run, and %s. Try again "
+                "when some of them have been run." % (
+                    limit, "have so many" if waiting == limit else
+                    "%d more would be %d" % (count, waiting + count)), retry_after=60)
+
+    def _quota(self, transaction, owner_id):
+        """How many tasks of this owner may wait to be run; 0: any number."""
+        user = transaction.one("SELECT role, max_pending FROM user WHERE id=?", (owner_id,))
+        if user is None or user["role"] == "admin":
+            return 0
+        if user["max_pending"] is not None:
+            return user["max_pending"]
+        return self._settings.get("max_pending", transaction)
+
     def _predecessors(self, transaction, owner_id, orders, new):
         """{id: status} of all that the new tasks come after; Invalid unless they are the owner's."""
-        wanted = {before for _, order in new for before in order.after}
+        wanted = [before for _, order in new for before in order.after]
+        if len(wanted) > AFTER_SUM_MAX:
+            raise Invalid("Nothing was added: the tasks of one request can name at most %d others in "
+                          "after." % AFTER_SUM_MAX, _wrong("after", "are too many together"))
         known = {}
-        for task_id in wanted:
+        for task_id in set(wanted):
             known[task_id] = transaction.value(
-                "SELECT status FROM task WHERE id=? AND owner_id=? AND cancel_requested<2",
-                (task_id, owner_id))
+                "SELECT status FROM task WHERE id=? AND owner_id=?", (task_id, owner_id))
         missing = {task_id for task_id, status in known.items() if status is None}
         if missing:
             errors = [{**_wrong("after", "must name tasks of the same owner; %d is none" % before)[0],
@@ -2756,20 +2795,23 @@ class Tasks:
 
     # Finding
 
-    def get(self, task_id, owner_id=None):
+    def get(self, task_id, owner_id=None, source=None):
         """The row of a task; NotFound if it is missing or not `owner_id`'s."""
-        row = self._database.one(TASK_ROW + "task.id=?", (task_id,))
+        row = (source or self._database).one(TASK_ROW + "task.id=?", (task_id,))
         if row is None or owner_id not in (None, row["owner_id"]):
             raise NotFound("There is no task %s." % task_id)
         return row
 
-    def full_json(self, row):
+    def full_json(self, row, source=None):
         """A task with the traceback of its last attempt, and what it comes after and before."""
-        shown = task_json(row, self._after(row, AFTER_MAX))
-        shown["predecessors"] = self._briefly(row, "after_id", "task_id=? AND settled IN (0, 1, 2)")
-        shown["followers"] = self._briefly(row, "task_id", "settled IN (0, 1, 2) AND after_id=?")
+        source = source or self._database
+        shown = task_json(row, self._after(source, row, AFTER_MAX))
+        shown["predecessors"] = self._related(
+            source, row, "after_id", "task_id=? AND settled IN (0, 1, 2)")
+        shown["followers"] = self._related(
+            source, row, "task_id", "settled IN (0, 1, 2) AND after_id=?")
         if shown["error"]:
-            last = self._database.value(
+            last = source.value(
                 "SELECT text FROM log WHERE task_id=? ORDER BY attempt DESC, start DESC LIMIT 1",
                 (row["id"],))
             trace = last if last and last.startswith("Traceback ") else None
@@ -2778,19 +2820,22 @@ class Tasks:
 
     def list_json(self, rows):
         """Tasks as lists show them."""
-        return [task_json(row, self._after(row, RELATED_MAX), listed=True) for row in rows]
+        return [task_json(row, self._after(self._database, row, RELATED_MAX), listed=True)
+                for row in rows]
 
-    def _after(self, row, limit):
+    @staticmethod
+    def _after(source, row, limit):
         """Ids of the tasks that this one comes after."""
         if row["after_failure"] is None:
             return []
-        return [after for after, in self._database.all(
+        return [after for after, in source.all(
             "SELECT after_id FROM task_after WHERE task_id=? ORDER BY after_id LIMIT ?",
             (row["id"], limit))]
 
-    def _briefly(self, row, side, condition):
+    @staticmethod
+    def _related(source, row, side, condition):
         """Tasks on the other side of this one, those that are still there."""
-        found = self._database.all(
+        found = source.all(
             "SELECT task.id, function, status FROM task_after CROSS JOIN task ON task.id=%s "
             "WHERE %s AND cancel_requested<2 LIMIT ?" % (side, condition), (row["id"], RELATED_MAX))
         return [{"id": task_id, "function": function, "status": STATUS_WORDS[status]}
@@ -3108,6 +3153,28 @@ class Tasks:
             [(row["id"], status, row["id"]) for row, status in ended])
 
     @staticmethod
+    def find_unsettled(source, start):
+        """(ids of ended tasks that are still waited for, where to look on; 0 after the last).
+
+        So it is when somebody else's worker ended them. Looks at a portion of what is waited for.
+        """
+        seen = source.all(
+            "SELECT DISTINCT after_id, status FROM (SELECT after_id FROM task_after "
+            "INDEXED BY task_after_follower WHERE settled=0 AND after_id>? ORDER BY after_id LIMIT ?) "
+            "LEFT JOIN task ON task.id=after_id", (start, SETTLE_LOOK_ROWS))
+        return ([row["after_id"] for row in seen if row["status"] in (None, *ENDED)],
+                max(row["after_id"] for row in seen) if seen else 0)
+
+    @staticmethod
+    def note_unsettled(transaction, task_ids):
+        """Write down which of these tasks have ended."""
+        for task_id in task_ids:
+            row = transaction.one("SELECT status FROM task WHERE id=?", (task_id,))
+            if row is None or row["status"] in ENDED:
+                transaction.run("INSERT OR IGNORE INTO unsettled (task_id, status) VALUES (?, ?)",
+                                (task_id, row and row["status"]))
+
+    @staticmethod
     def settle(transaction, now):
         """Release or fail what came after ended tasks, a portion of it; True if more may be left.
 
@@ -3195,6 +3262,36 @@ class Tasks:
         """A task waits for nothing any more, because it ended itself; how much was given up."""
         return transaction.run("UPDATE task_after SET settled=2 WHERE task_id=? AND settled=0",
                                (task_id,))
+
+
+class Once:
+    """A request that its sender marked with an Idempotency-Key, so that it can be repeated safely."""
+
+    def __init__(self, person_id, key, digest):
+        self.person_id = person_id
+        self.key = key
+        self.digest = digest            # of what is asked
+
+    def find(self, source, now):
+        """What was answered the first time, or None; Invalid if something else was asked then."""
+        row = source.one("SELECT digest, answer FROM request WHERE owner_id=? AND key=? "
+                         "AND created_at BETWEEN ? AND ?", (self.person_id, self.key, *answers_kept(now)))
+        if row is None:
+            return None
+        if row["digest"] != self.digest:
+            raise field_error("Idempotency-Key", "was used for another request")
+        return json.loads(row["answer"])
+
+    def keep(self, transaction, answer, now):
+        """Store what is answered, in the transaction that does what was asked."""
+        transaction.run(
+            "INSERT OR REPLACE INTO request (owner_id, key, digest, created_at, answer) "
+            "VALUES (?, ?, ?, ?, ?)", (self.person_id, self.key, self.digest, now, dump_json(answer)))
+
+
+def answers_kept(now):
+    """From when to when an answer was stored that still holds; a clock can be set back."""
+    return now - REQUEST_SECONDS, now + REQUEST_SECONDS
 
 
 # Claims ----------------------------------------------------------------------
@@ -4610,7 +4707,8 @@ class Keeping:
             days = self._settings.get(name)
             if days:
                 yield from prune(now - days * 86400, now)
-        yield from self._prune_requests(now - REQUEST_SECONDS)
+        yield from self._prune_requests(now)
+        yield from self._prune_keys()
 
     def _prune_tasks(self, before, now):
         low = 0
@@ -4650,13 +4748,29 @@ class Keeping:
                 if rows:
                     yield self._remove("DELETE FROM slot WHERE schedule_id=? AND at=?", rows)
 
-    def _prune_requests(self, before):
+    def _prune_requests(self, now):
         rows = True
         while rows:
-            rows = self._database.all("SELECT owner_id, key FROM request WHERE created_at<? LIMIT ?",
-                                      (before, KEEP_ROWS))
+            rows = self._database.all(
+                "SELECT owner_id, key FROM (SELECT owner_id, key, created_at FROM request "
+                "ORDER BY rowid LIMIT ?) WHERE created_at NOT BETWEEN ? AND ?",
+                (KEEP_ROWS, *answers_kept(now)))
             if rows:
                 yield self._remove("DELETE FROM request WHERE owner_id=? AND key=?", rows)
+
+    def _prune_keys(self):
+        """Keys of tasks that somebody else's worker ended."""
+        rows, low = True, 0
+        while rows:
+            rows = self._database.all(
+                "SELECT task_key.rowid AS place, task_key.owner_id, task_key.unique_key, task_id, status "
+                "FROM task_key LEFT JOIN task ON task.id=task_id WHERE task_key.rowid>? "
+                "ORDER BY task_key.rowid LIMIT ?", (low, SEARCH_WINDOW_ROWS))
+            if rows:
+                low = rows[-1]["place"]
+                yield self._remove(
+                    "DELETE FROM task_key WHERE owner_id=? AND unique_key=? AND task_id=?",
+                    [tuple(row)[1:4] for row in rows if row["status"] in (None, *ENDED)])
 
     def _remove(self, statement, rows):
         """One short transaction, if there is something to remove; whether there was."""
@@ -4675,9 +4789,10 @@ class Tick:
     again inside its transaction: any number of processes may tick at the same time.
     """
 
-    def __init__(self, database, settings, claims, workers, schedules, keeping):
+    def __init__(self, database, settings, tasks, claims, workers, schedules, keeping):
         self._database = database
         self._settings = settings
+        self._tasks = tasks
         self._claims = claims
         self._workers = workers
         self._schedules = schedules
@@ -4686,6 +4801,7 @@ class Tick:
         self._next = 0.0
         self._next_look = 0.0
         self._next_sweep = 0.0
+        self._looked_at = 0             # the last task of which we know that nobody waits in vain
 
     def maybe(self):
         """Tick if this process has not done so for TICK_SECONDS.
@@ -4709,6 +4825,7 @@ class Tick:
     def clean(self):
         """All but starting workers."""
         self._bury_dead()
+        self._settle()
         self._promote()
         self._look_for_schedules()
         self._schedules.fire(self._clock.now())
@@ -4739,6 +4856,16 @@ class Tick:
                 outcome = Outcome("crashed", error_type="WorkerLost",
                                   error_message="The process that ran this task died.")
                 self._claims.end(transaction, task_id, claim, outcome, now)
+
+    def _settle(self):
+        """Tell tasks that what they wait for has ended, if who ended it could not, or not all."""
+        ids, self._looked_at = self._tasks.find_unsettled(self._database, self._looked_at)
+        more = ids or self._database.value("SELECT 1 FROM unsettled LIMIT 1")
+        deadline = self._clock.monotonic() + SETTLE_SECONDS
+        while more and self._clock.monotonic() <= deadline:
+            with self._database.transaction(durable=False) as transaction:
+                self._tasks.note_unsettled(transaction, ids)
+                more, ids = self._tasks.settle(transaction, self._clock.now()), ()
 
     def _promote(self):
         due = self._claims.due(self._database)
@@ -4937,6 +5064,9 @@ def check_password(password, name, field="password"):
         raise field_error(field, "is one that guessers try first; please choose another")
 
 
+UNCHANGED = object()
+
+
 class Accounts:
     """Users, how they prove who they are, and what they may hold."""
 
@@ -5038,9 +5168,16 @@ class Accounts:
             self._insert_user(transaction, row)
         return self._user_json(self.find(name))
 
-    def change_user(self, name, role=None, password=None, disabled=None):
-        """Change what is given; a new password or a disabled user ends all their sessions."""
+    def change_user(self, name, role=None, password=None, disabled=None, max_pending=UNCHANGED):
+        """Change what is given; a new password or a disabled user ends all their sessions.
+
+        `max_pending` None: as the setting of this name says.
+        """
         row = self.find(name)
+        if max_pending is UNCHANGED:
+            max_pending = row["max_pending"]
+        elif max_pending is not None:
+            max_pending = SETTINGS["max_pending"].check(max_pending)
         if role is not None and role not in ROLES:
             raise field_error("role", "must be one of user, admin")
         if password is not None:
@@ -5049,7 +5186,8 @@ class Accounts:
         with self._database.transaction() as transaction:
             transaction.run(
                 "UPDATE user SET role=coalesce(?, role), password=coalesce(?, password), "
-                "disabled=coalesce(?, disabled) WHERE id=?", (role, password, disabled, row["id"]))
+                "disabled=coalesce(?, disabled), max_pending=? WHERE id=?",
+                (role, password, disabled, max_pending, row["id"]))
             if password is not None or disabled:
                 transaction.run("DELETE FROM session WHERE user_id=?", (row["id"],))
             if not transaction.value(
@@ -5099,7 +5237,8 @@ class Accounts:
     @staticmethod
     def _user_json(row):
         return {"name": row["name"], "role": row["role"], "disabled": bool(row["disabled"]),
-                "created_at": iso(row["created_at"]), "last_seen_at": iso(row["last_seen_at"])}
+                "max_pending": row["max_pending"], "created_at": iso(row["created_at"]),
+                "last_seen_at": iso(row["last_seen_at"])}
 
     # Logging in
 
@@ -5363,9 +5502,18 @@ class Task:
             pause = min(1.0, pause * 1.3)
         return self
 
+    def then(self, function, *positional, **named):
+        """Add a task of another function that runs once this one has succeeded; returns that Task.
+
+        For more than that: other.using(after=[a, b], after_failure="run").enqueue(...).
+        """
+        before = _with_ids(function._chosen).get("after") or []
+        return function.using(after=[*before, self.id]).enqueue(*positional, **named)
+
     def cancel(self):
         """Cancel it; Conflict if it has ended."""
         self._queue.tasks.cancel(self.id)
+        self._queue.start_workers()
         return self.refresh()
 
     def retry(self):
@@ -5377,6 +5525,16 @@ class Task:
     def delete(self):
         """Remove it."""
         self._queue.tasks.delete(self.id)
+        self._queue.start_workers()
+
+
+def _with_ids(options):
+    """The same options with after=[...] as ids; there it may be Tasks, or a single one."""
+    after = options.get("after")
+    if after is None:
+        return options
+    after = after if isinstance(after, (list, tuple, set, frozenset)) else [after]
+    return {**options, "after": [getattr(one, "id", one) for one in after]}
 
 
 class Frame:
@@ -5415,7 +5573,7 @@ class JobQueue:
                  patience=WEB_PATIENCE_SECONDS):
         self.database = open_database(data_folder(data, environment), clock, patience)
         self.settings = Settings(self.database, flags, environment)
-        self.tasks = Tasks(self.database)
+        self.tasks = Tasks(self.database, self.settings)
         self.logs = Logs(self.database)
         self.activity = Activity(self.database)
         self.queues = Queues(self.database)
@@ -5425,8 +5583,8 @@ class JobQueue:
         self.accounts = Accounts(self.database, self.settings)
         self.schedules = Schedules(self)
         self.keeping = Keeping(self.database, self.settings, self.tasks)
-        self.tick = Tick(self.database, self.settings, self.claims, self.workers, self.schedules,
-                         self.keeping)
+        self.tick = Tick(self.database, self.settings, self.tasks, self.claims, self.workers,
+                         self.schedules, self.keeping)
         self.service = Service(self.database, self.settings, self.claims, self.catalogue)
 
     def enqueue(self, function, arguments=None, owner=None, **options):
@@ -5437,6 +5595,7 @@ class JobQueue:
 
     def enqueue_many(self, function, many, owner=None, **options):
         """Add a task for each of `many` argument objects, all or none; returns their ids."""
+        options = _with_ids(options)
         requests = ({"function": function, "arguments": arguments, **options} for arguments in many)
         if current_task():
             return current_task().enqueue(list(requests))
@@ -5447,29 +5606,35 @@ class JobQueue:
         """A task by its id; NotFound if there is none."""
         return Task(self, self.get_json(task_id))
 
-    def get_json(self, task_id):
+    def get_json(self, task_id, source=None):
         """A task as a dictionary of all its keys."""
-        return self.tasks.full_json(self.tasks.get(task_id))
+        return self.tasks.full_json(self.tasks.get(task_id, source=source), source)
 
     def add(self, requests, owner_id, person=None):
         """Add tasks for `requests` (as in POST /api/tasks), all or none; returns their ids."""
-        return self.add_some(requests, owner_id, person)[0]
-
-    def add_some(self, requests, owner_id, person=None):
-        """Like add(), but returns also how many of the ids are new."""
         self.catalogue.refresh()
-        return self.add_orders(self.check_requests(requests, person), owner_id)
+        return self.add_orders(self.check_requests(requests, person), owner_id)["ids"]
 
-    def add_orders(self, orders, owner_id):
+    def add_orders(self, orders, owner_id, once=None):
         """Add what check_requests() gave, all or none, and start workers.
 
-        Returns the ids and how many of them are new, see Tasks.add().
+        Returns {"ids", "created": how many are new, see Tasks.add()}; and "task", a single one's JSON,
+        for a request that is answered but `once`, and then as it was answered first.
         """
         with self.database.transaction() as transaction:
+            now = self.database.clock.now()
+            known = once and once.find(transaction, now)
+            if known:
+                return known
             last = self.tasks.last_id(transaction)
-            ids = self.tasks.add(transaction, owner_id, orders, self.database.clock.now())
+            ids = self.tasks.add(transaction, owner_id, orders, now)
+            added = {"ids": ids, "created": len({task_id for task_id in ids if task_id > last})}
+            if once:
+                if len(ids) == 1:
+                    added["task"] = self.get_json(ids[0], transaction)
+                once.keep(transaction, added, now)
         self.start_workers()
-        return ids, len({task_id for task_id in ids if task_id > last})
+        return added
 
     def check_requests(self, requests, person=None):
         """The Orders for `requests`; Invalid names every wrong field, with its index if many.
@@ -5661,7 +5826,7 @@ class Function:
         return json.loads(dump_json(dict(named)))
 
     def _add(self, many):
-        options = dict(self._chosen)
+        options = _with_ids(dict(self._chosen))
         owner = options.pop("owner", None)
         if current_task():
             return current_task().enqueue(
@@ -6134,6 +6299,7 @@ class Request:
             "HTTPS", "").lower() in ("on", "1", "true", "yes")
         self.asks_first = environ.get("jobqueue.asks_first", False)     # whether it may be sent
         self.person = None
+        self._digest = None
 
     def header(self, name):
         """A header's value, or None."""
@@ -6237,13 +6403,24 @@ class Request:
             raise Malformed("Content-Length must be a number.")
         if int(length) > limit:
             raise TooLarge("The body is larger than %d bytes." % limit)
+        self._digest = new_digest("%s %s\n" % (self.method, self.path))
         left = int(length)
         while left:
             piece = self._environ["wsgi.input"].read(min(left, PIECE_BYTES))
             if not piece:
                 raise Malformed("The body is shorter than its Content-Length.")
             left -= len(piece)
+            self._digest.update(piece)
             yield piece
+
+    def once(self):
+        """The Once of a request with an Idempotency-Key whose body has been read; None without."""
+        key = self.header("Idempotency-Key")
+        if key is None:
+            return None
+        if not re.fullmatch("[ -~]{1,200}", key):
+            raise Malformed("An Idempotency-Key has 1 to 200 printable characters.")
+        return Once(self.person.id, key, self._digest.hexdigest())
 
 
 def static_answer(status, body, kind, headers):
@@ -6406,8 +6583,8 @@ def _post_lines(app, request):
     orders = app.queue.check_requests(noticed(request.lines()), request.person)
     if not orders:
         raise Malformed("There is no task in the body.")
-    ids, created = app.queue.add_orders(orders, _owner_for(app, request, names))
-    return json_answer({"ids": ids, "created": created}, 201)
+    added = app.queue.add_orders(orders, _owner_for(app, request, names), request.once())
+    return json_answer({"ids": added["ids"], "created": added["created"]}, 201)
 
 
 def post_tasks(app, request):
@@ -6415,20 +6592,29 @@ def post_tasks(app, request):
     if request.content_type == LINES_TYPE:
         return _post_lines(app, request)
     given = request.json()
-    if isinstance(given, list):
-        if not given:
-            raise Malformed("The list of tasks is empty.")
-        if not all(isinstance(one, dict) for one in given):
-            raise Malformed("Every task must be a JSON object.")
-        owner_id = _owner_for(app, request, _owners_named(request, given))
-        ids, created = app.queue.add_some(given, owner_id, request.person)
-        return json_answer({"ids": ids, "created": created}, 201)
-    if not isinstance(given, dict):
-        raise Malformed("The body must be a task or a list of tasks.")
-    owner_id = _owner_for(app, request, _owners_named(request, [given]))
-    ids, created = app.queue.add_some([given], owner_id, request.person)
-    return json_answer(app.queue.get_json(ids[0]), 201 if created else 200,
-                       [("Location", "%sapi/tasks/%d" % (request.base, ids[0]))])
+    many = isinstance(given, list)
+    if many and not given:
+        raise Malformed("The list of tasks is empty.")
+    if not all(isinstance(one, dict) for one in (given if many else [given])):
+        raise Malformed("The body must be a task or a list of tasks, each a JSON object.")
+    added = _add_once(app, request, given if many else [given])
+    if many:
+        return json_answer({"ids": added["ids"], "created": added["created"]}, 201)
+    task_id = added["ids"][0]
+    return json_answer(added.get("task") or app.queue.get_json(task_id),
+                       201 if added["created"] else 200,
+                       [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
+
+
+def _add_once(app, request, given):
+    """Add tasks, unless that was done already for the same Idempotency-Key."""
+    once = request.once()
+    known = once and once.find(app.queue.database, app.queue.database.clock.now())
+    if known:
+        return known
+    owner_id = _owner_for(app, request, _owners_named(request, given))
+    app.queue.catalogue.refresh()
+    return app.queue.add_orders(app.queue.check_requests(given, request.person), owner_id, once)
 
 
 def _wanted_owner(app, request, name):
@@ -6493,12 +6679,14 @@ def get_task(app, request, task_id):
 def delete_task(app, request, task_id):
     """Remove a task."""
     app.queue.tasks.delete(int(task_id), request.person.scope)
+    app.queue.start_workers()           # for what came after it
     return Answer(204)
 
 
 def cancel_task(app, request, task_id):
     """Cancel a task."""
     app.queue.tasks.cancel(int(task_id), request.person.scope)
+    app.queue.start_workers()           # for what came after it
     return get_task(app, request, task_id)
 
 
@@ -6543,7 +6731,7 @@ def post_actions(app, request):
         done = tasks.act_on(action, given["ids"], request.person.scope)
     else:
         done, remaining, going_on = _act_on_filter(app, request, given)
-    if action == "retry" and done:
+    if done:
         app.queue.start_workers()
     return json_answer({"action": action, "done": done, "remaining": remaining,
                         "continue": going_on})
@@ -6773,10 +6961,10 @@ def patch_user(app, request, name):
     own = name.lower() == person.name.lower()
     if not own and not person.is_admin:
         raise NotFound("There is no user %s." % shorten(name, 60))
-    given = request.object(("role", "password", "disabled", "current_password"))
+    given = request.object(("role", "password", "disabled", "max_pending", "current_password"))
     if own and ("password" in given or not person.is_admin):
         if not set(given) <= {"password", "current_password"}:
-            raise Denied("Only admins may change roles and disable users.")
+            raise Denied("Only admins may change roles and limits and disable users.")
         check_password(given.get("password"), person.name)
         user = accounts.change_own_password(
             person, given.get("current_password"), given["password"]
@@ -6785,7 +6973,8 @@ def patch_user(app, request, name):
     if not isinstance(given.get("disabled", False), bool):
         raise field_error("disabled", "must be true or false")
     return json_answer(accounts.change_user(name, given.get("role"), given.get("password"),
-                                            given.get("disabled")))
+                                            given.get("disabled"),
+                                            given.get("max_pending", UNCHANGED)))
 
 
 def delete_user(app, request, name):
@@ -7711,6 +7900,9 @@ def cmd_add(queue, options):
         "timeout",
         "on_crash",
         "remove_on_success",
+        "after",
+        "after_failure",
+        "unique_key",
     ):
         if getattr(options, name) is not None:
             request[name] = getattr(options, name)
@@ -7832,8 +8024,11 @@ def _act(queue, options):
         raise field_error("ID", "or a filter such as --status failed must be given (--all for all "
                                 "tasks), and not both")
     if options.id:
-        return _act_on_each(queue, options.command, options.id)
-    return _act_on_all(queue, options.command, options)
+        code = _act_on_each(queue, options.command, options.id)
+    else:
+        code = _act_on_all(queue, options.command, options)
+    queue.start_workers()               # for what is retried, or came after what ended
+    return code
 
 
 def cmd_cancel(queue, options):
@@ -7843,9 +8038,7 @@ def cmd_cancel(queue, options):
 
 def cmd_retry(queue, options):
     """Make failed or cancelled tasks pending again: those with the given ids, or all that match."""
-    code = _act(queue, options)
-    queue.start_workers()
-    return code
+    return _act(queue, options)
 
 
 def cmd_delete(queue, options):
@@ -7882,7 +8075,7 @@ def read_password():
 
 
 def cmd_user(queue, options):
-    """Add, list, enable or disable users; change a password, which is asked for."""
+    """Add, list, enable or disable users; change a password, which is asked for, or a quota."""
     accounts = queue.accounts
     if options.action == "list":
         users = accounts.users()
@@ -7890,12 +8083,13 @@ def cmd_user(queue, options):
             options,
             {"users": users},
             table(
-                ("NAME", "ROLE", "DISABLED", "LAST SEEN"),
+                ("NAME", "ROLE", "DISABLED", "QUOTA", "LAST SEEN"),
                 [
                     (
                         user["name"],
                         user["role"],
                         "yes" if user["disabled"] else "",
+                        "" if user["max_pending"] is None else user["max_pending"],
                         user["last_seen_at"] or "",
                     )
                     for user in users
@@ -7909,6 +8103,9 @@ def cmd_user(queue, options):
         accounts.add_user(options.name, read_password(), "admin" if options.admin else "user")
     elif options.action == "password":
         accounts.change_user(options.name, password=read_password())
+    elif options.action == "quota":
+        limit = SETTINGS["max_pending"].parse(options.quota or "") if options.quota != "none" else None
+        accounts.change_user(options.name, max_pending=limit)
     else:
         accounts.change_user(options.name, disabled=options.action == "disable")
     return 0
@@ -8100,6 +8297,14 @@ def whole_number(low, high):
 
 ID_NUMBER = whole_number(1, INTEGER_MAX)
 
+
+def id_numbers(text):
+    """A parser of ids with commas between."""
+    return [ID_NUMBER(part) for part in text.split(",")]
+
+
+id_numbers.__name__ = "list of ids"
+
 MANY_TASKS = [
     (("id",), {"type": ID_NUMBER, "nargs": "*", "metavar": "ID"}),
     (("--status",), {"metavar": "STATUS[,STATUS]"}),
@@ -8136,6 +8341,11 @@ COMMANDS = {
             (("--timeout",), {"type": float, "metavar": "SECONDS"}),
             (("--on-crash",), {"choices": ["retry", "fail"]}),
             (("--remove-on-success",), {"action": "store_const", "const": True}),
+            (("--after",), {"type": id_numbers, "metavar": "ID,ID",
+                            "help": "wait until these tasks have succeeded"}),
+            (("--after-failure",), {"choices": ["fail", "run"],
+                                    "help": "if one of them does not (fail)"}),
+            (("--unique-key",), {"metavar": "KEY", "help": "unless an unfinished task has it"}),
             (("--each",), {"metavar": "FILE.csv", "help": "a task for each row; the first row names the "
                                                           "parameters; - is standard input"}),
         ],
@@ -8164,8 +8374,11 @@ COMMANDS = {
     "user": (
         cmd_user,
         [
-            (("action",), {"choices": ["add", "list", "disable", "enable", "password"]}),
+            (("action",), {"choices": ["add", "list", "disable", "enable", "password", "quota"]}),
             (("name",), {"nargs": "?"}),
+            (("quota",), {"nargs": "?", "metavar": "N|none",
+                          "help": "most tasks that wait to be run; 0: any number, none: as the "
+                                  "setting max_pending says"}),
             (("--admin",), {"action": "store_true", "help": "with add: an admin"}),
         ],
     ),

@@ -1546,8 +1546,9 @@ class Worker:
     def _left_nothing_behind(self):
         """Leave in one transaction that finds nothing to claim, so that no add counts on us."""
         with self._database.transaction(durable=False) as transaction:
+            more = self._queue.tasks.settle(transaction, self._clock.now())
             self._queue.claims.promote(transaction, self._clock.now())
-            if self._queue.claims.claimable(transaction, 1) or self._has_work_soon(transaction):
+            if more or self._queue.claims.claimable(transaction, 1) or self._has_work_soon(transaction):
                 self._seen_version = None
                 return False
             self._queue.workers.leave(transaction, self._id, "idle", self._tasks)

@@ -44,12 +44,10 @@ class TestUniqueKeys(TestCase):
         self.assertEqual(self.database.value("SELECT count(*) FROM task"), 2)
 
     def test_two_processes_add_one_task(self):
-        other = self.another_queue()
-        orders = [queue.check_requests([KEYED]) for queue in (self.queue, other)]
-        added = [
-            queue.add_orders(order, self.owner_id("bob")) for queue, order in zip((self.queue, other), orders)
-        ]
-        self.assertEqual(added, [([1], 1), ([1], 0)])
+        queues = self.queue, self.another_queue()
+        orders = [queue.check_requests([KEYED]) for queue in queues]
+        added = [queue.add_orders(order, self.owner_id("bob")) for queue, order in zip(queues, orders)]
+        self.assertEqual(added, [{"ids": [1], "created": 1}, {"ids": [1], "created": 0}])
 
     def test_a_worker_of_others_need_not_know_of_keys(self):
         first = self.keyed()
@@ -78,3 +76,146 @@ class TestUniqueKeysOverHttp(WebTestCase):
         self.assertEqual(self.check(reply, 200), first)
         many = self.check(self.bob.post("/api/tasks", [KEYED, ADD]), 201)
         self.assertEqual(many, {"ids": [first["id"], first["id"] + 1], "created": 1})
+
+
+class TestIdempotencyKey(WebTestCase):
+    def post(self, body, key="order-17", visitor=None):
+        """Add with an Idempotency-Key."""
+        return (visitor or self.bob).post("/api/tasks", body, Idempotency_Key=key)
+
+    def count(self):
+        return self.database.value("SELECT count(*) FROM task")
+
+    def test_a_repeat_gets_the_same_answer_and_adds_nothing(self):
+        first = self.post(ADD)
+        self.check(first, 201)
+        self.run_one()
+        second = self.post(ADD)
+        self.assertEqual((second.status, second.body, second.headers["location"]),
+                         (201, first.body, first.headers["location"]))
+        self.assertEqual(self.count(), 1)
+
+    def test_so_does_a_repeat_of_many(self):
+        first = self.post([ADD, ADD])
+        self.assertEqual(self.check(first, 201), {"ids": [1, 2], "created": 2})
+        self.assertEqual(self.post([ADD, ADD]).body, first.body)
+        self.assertEqual(self.count(), 2)
+
+    def test_even_if_it_could_not_be_added_any_more(self):
+        first = self.post(ADD)
+        self.declare()
+        self.assertEqual(self.post(ADD).body, first.body)
+
+    def test_another_body_is_refused(self):
+        self.post(ADD)
+        self.check_wrong(self.post({**ADD, "priority": -1}), "Idempotency-Key")
+        self.check_wrong(self.post([ADD]), "Idempotency-Key")
+        self.assertEqual(self.count(), 1)
+
+    def test_keys_are_each_persons_own(self):
+        self.post(ADD)
+        self.check(self.post(ADD, visitor=self.eve), 201)
+        self.check(self.post(ADD, "order-18"), 201)
+        self.assertEqual(self.count(), 3)
+
+    def test_what_was_refused_can_be_corrected(self):
+        self.check(self.post({"function": "add"}), 422)
+        self.check(self.post(ADD), 201)
+
+    def test_a_repeat_of_what_a_unique_key_answered(self):
+        self.check(self.post(KEYED, "a"), 201)
+        first = self.post(KEYED, "b")
+        self.run_one()
+        second = self.post(KEYED, "b")
+        self.assertEqual((first.status, second.status, second.body), (200, 200, first.body))
+
+    def test_a_key_that_cannot_be_kept_is_refused(self):
+        for key in ("", "x" * 201, "\u00e9"):
+            self.check(self.post(ADD, key), 400)
+        self.check(self.post(ADD, "x" * 200), 201)
+
+    def test_other_requests_ignore_it(self):
+        task_id = self.check(self.post(ADD), 201)["id"]
+        for _ in range(2):
+            reply = self.bob.post("/api/tasks/%d/cancel" % task_id, {}, Idempotency_Key="")
+            self.check(reply, 200)
+
+    def test_it_counts_for_a_day(self):
+        program = self.program("bob")
+        first = self.post(ADD, visitor=program)
+        self.clock.advance(86400)
+        self.assertEqual(self.post(ADD, visitor=program).body, first.body)
+        self.clock.advance(1)
+        second = self.post({**ADD, "priority": -1}, visitor=program)
+        self.assertEqual(self.check(second, 201)["id"], 2)
+        self.assertEqual(self.post({**ADD, "priority": -1}, visitor=program).body, second.body)
+
+    def test_lines_can_be_repeated_too(self):
+        body = b'{"function":"add","arguments":{"a":1}}\n' * 3
+        headers = {"Idempotency_Key": "k", "Content_Type": "application/x-ndjson"}
+        replies = [self.bob.post("/api/tasks", body, **headers) for _ in range(2)]
+        self.assertEqual([reply.json for reply in replies], [{"ids": [1, 2, 3], "created": 3}] * 2)
+
+
+class TestQuota(TestCase):
+    def limit(self, number, user=None):
+        """Set the limit of all, or of one user."""
+        if user is None:
+            self.queue.settings.change({"max_pending": number})
+        else:
+            self.queue.accounts.change_user(user, max_pending=number)
+
+    def test_more_than_allowed_is_refused_in_words(self):
+        self.limit(3)
+        first = self.add("bob")
+        self.add("bob", options={"delay": 60})
+        with self.refused(jobqueue.TooMany, "may have 3 tasks that wait to be run, and 2 more would be 4"):
+            self.add_many("bob", 2)
+        self.add("bob", options={"after": [first]})
+        with self.refused(jobqueue.TooMany, "and have so many"):
+            self.add("bob")
+        self.assertEqual(self.database.value("SELECT count(*) FROM task"), 3)
+        self.add("eve")
+        self.claim()
+        self.add("bob")
+
+    def test_a_users_own_limit_wins_and_admins_have_none(self):
+        self.limit(1)
+        self.limit(2, "bob")
+        self.limit(0, "eve")
+        for owner, count in (("bob", 2), ("eve", 5), ("ana", 5)):
+            self.add_many(owner, count)
+        with self.refused(jobqueue.TooMany):
+            self.add("bob")
+        self.limit(None, "bob")
+        with self.refused(jobqueue.TooMany, "you may have 1 "):
+            self.add("bob")
+
+    def test_what_is_there_already_counts_once(self):
+        self.limit(1)
+        options = {"unique_key": "k"}
+        self.assertEqual(self.add("bob", options=options), self.add("bob", options=options))
+
+    def test_one_owner_with_very_many_does_not_keep_another_waiting(self):
+        self.add_many("bob", 10_000)
+        for _ in range(5):
+            self.run_one()
+        theirs = self.add("eve")
+        self.assertIn(theirs, [self.run_one()["id"] for _ in range(3)])
+
+
+class TestQuotaOverHttp(WebTestCase):
+    def test_an_admin_sets_it_for_a_user_and_the_answer_is_429(self):
+        user = self.check(self.ana.patch("/api/users/bob", {"max_pending": 1}), 200)
+        self.assertEqual(user["max_pending"], 1)
+        self.check(self.bob.post("/api/tasks", ADD), 201)
+        reply = self.bob.post("/api/tasks", ADD)
+        self.check(reply, 429, "too_many")
+        self.assertEqual(reply.headers["retry-after"], "60")
+        self.check(self.ana.patch("/api/users/bob", {"max_pending": None}), 200)
+        self.check(self.bob.post("/api/tasks", ADD), 201)
+
+    def test_wrong_ones_are_refused_and_users_cannot_change_their_own(self):
+        for wrong in (-1, "many", 1.5, True, 10**7):
+            self.check_wrong(self.ana.patch("/api/users/bob", {"max_pending": wrong}), "max_pending")
+        self.check(self.bob.patch("/api/users/bob", {"max_pending": 9}), 403)

@@ -1,6 +1,12 @@
 """Tasks that come after others: released, failed, retried, whoever ends what they wait for."""
 
+from unittest import mock
+
+import jobqueue
 from tests.support import TestCase
+
+ADD = {"function": "add", "arguments": {"a": 1}}
+OPTIONS = {name: default for name, (_, default) in jobqueue.TASK_OPTIONS.items()}
 
 
 class OrderCase(TestCase):
@@ -70,3 +76,241 @@ class TestWaiting(OrderCase):
         self.clock.advance(100)
         self.run_one()
         self.assertEqual(self.status(second), "pending")
+
+    def test_a_time_that_is_still_to_come_is_kept(self):
+        first = self.add()
+        late, past = self.after(first, delay=60), self.after(first, delay=5)
+        self.clock.advance(10)
+        self.run_one()
+        self.assertEqual(self.states(late, past), ["scheduled", "pending"])
+
+    def test_what_is_released_takes_its_turn(self):
+        first = self.add("bob")
+        released = [self.after(first) for _ in range(3)]
+        theirs = self.add_many("eve", 3)
+        self.run_one()
+        order = [self.run_one()["id"] for _ in range(6)]
+        self.assertEqual([task_id in theirs for task_id in order].count(True), 3)
+        self.assertEqual(order[:2], [theirs[0], released[0]])
+
+    def test_what_had_ended_badly_before_fails_it_at_once(self):
+        first = self.add()
+        self.queue.tasks.cancel(first)
+        second, third = self.after(first), self.after(first, after_failure="run")
+        self.assertEqual(self.states(second, third), ["failed", "pending"])
+        self.assertEqual(
+            self.row(second)["error_message"], "Task %d, which this one comes after, was cancelled." % first
+        )
+
+    def test_a_key_is_free_when_its_task_fails_so(self):
+        first = self.add()
+        second = self.after(first, unique_key="k")
+        self.queue.tasks.delete(first)
+        self.assertEqual(self.status(second), "failed")
+        self.assertNotEqual(self.add("bob", options={"unique_key": "k"}), second)
+
+
+class TestWhoEndsIt(OrderCase):
+    """However a task ends, what comes after it hears of it in the same transaction."""
+
+    def check(self, end, status="failed"):
+        first = self.add()
+        follower, cleaner = self.after(first), self.after(first, after_failure="run")
+        end(first)
+        self.assertEqual(self.states(follower, cleaner), [status, "pending"])
+        self.queue.tasks.cancel(cleaner)
+
+    def test_a_person(self):
+        self.check(self.queue.tasks.cancel)
+        self.check(self.queue.tasks.delete)
+        for action in ("cancel", "delete"):
+            self.check(lambda first, action=action: self.queue.tasks.act_on(action, [first]))
+
+    def test_a_person_while_it_runs(self):
+        for action in (self.queue.tasks.cancel, self.queue.tasks.delete):
+            def end(first, action=action):
+                row = self.claim()
+                action(first)
+                self.assertEqual(self.status(first + 1), "waiting")
+                self.end(row, "cancelled")
+            self.check(end)
+
+    def test_a_worker_that_finds_it_cancelled_when_it_puts_it_back(self):
+        def end(first):
+            row = self.claim()
+            self.queue.tasks.cancel(first)
+            with self.database.transaction() as transaction:
+                self.queue.claims.put_back_until(transaction, first, row["claim"], 0, "x", self.clock.now())
+        self.check(end)
+
+    def test_the_death_of_a_worker(self):
+        def end(first):
+            self.write("UPDATE task SET crashes=2 WHERE id=?", (first,))
+            self.claim()
+            self.clock.advance(3600)
+            self.queue.tick.clean()
+        self.check(end)
+
+    def test_a_worker_of_others_or_a_deletion_by_hand_is_seen_by_the_tick(self):
+        for statement, status in (
+            ("UPDATE task SET status=2 WHERE id=?", "pending"),
+            ("UPDATE task SET status=3 WHERE id=?", "failed"),
+            ("DELETE FROM task WHERE id=?", "failed"),
+        ):
+            def end(first, statement=statement):
+                self.write(statement, (first,))
+                self.queue.tick.clean()
+                self.queue.tick.clean()     # the first may have begun behind it
+            self.check(end, status)
+
+
+class TestMany(OrderCase):
+    def test_very_many_followers_go_in_portions(self):
+        first = self.add()
+        followers = self.add_many("bob", 1500, options={"after": [first]})
+        row = self.claim()
+        with self.database.transaction() as transaction:
+            self.queue.claims.end(transaction, first, row["claim"], jobqueue.Outcome("succeeded"), 1)
+        released = self.states(*followers).count("pending")
+        self.assertTrue(0 < released <= jobqueue.SETTLE_AT_ONCE, released)
+        self.queue.tick.clean()
+        self.assertEqual(set(self.states(*followers)), {"pending"})
+        self.assertIsNone(self.database.value("SELECT 1 FROM unsettled"))
+
+    def test_a_long_chain_falls_without_recursion(self):
+        chain = [self.add()]
+        with self.database.transaction() as transaction:
+            for _ in range(3000):
+                order = jobqueue.Order("add", "{}", OPTIONS, after=(chain[-1],))
+                chain += self.queue.tasks.add(transaction, self.owner_id("bob"), [order], 1)
+        self.run_one("fail")
+        for _ in range(2):
+            self.queue.tick.clean()
+        self.assertEqual(set(self.states(*chain)), {"failed"})
+
+    def test_a_tick_looks_at_a_portion_of_what_is_waited_for(self):
+        firsts = self.add_many("bob", 6)
+        last = [self.after(first) for first in firsts]
+        self.write("UPDATE task SET status=2 WHERE id IN (?, ?)", (firsts[0], firsts[5]))
+        with mock.patch.object(jobqueue, "SETTLE_LOOK_ROWS", 2):
+            for found in (1, 1, 2):
+                self.queue.tick.clean()
+                self.assertEqual(self.states(*last).count("pending"), found)
+
+    def test_the_tasks_of_one_request_name_a_bounded_number_of_others(self):
+        first, second = self.add_many("bob", 2)
+        with mock.patch.object(jobqueue, "AFTER_SUM_MAX", 5), self.refused(jobqueue.Invalid, "at most 5"):
+            self.add_many("bob", 3, options={"after": [first, second]})
+
+
+class TestRefusals(OrderCase):
+    def test_unknown_and_foreign_tasks_are_refused_in_the_same_words(self):
+        foreign = self.add("eve")
+        for wrong in (foreign, 4711):
+            with self.refused(jobqueue.Invalid, "tasks of the same owner; %d is none" % wrong) as caught:
+                self.after(wrong)
+            self.assertEqual([error["field"] for error in caught.exception.errors], ["after"])
+        with self.assertRaises(jobqueue.Invalid) as caught:
+            self.queue.add([ADD, {**ADD, "after": [foreign]}], self.owner_id("bob"))
+        self.assertEqual([error["index"] for error in caught.exception.errors], [1])
+        self.assertEqual(self.database.value("SELECT count(*) FROM task"), 1)
+
+    def test_a_task_cannot_come_after_one_that_is_yet_to_be_added(self):
+        with self.refused(jobqueue.Invalid):
+            self.after(1)
+
+
+class TestRetry(OrderCase):
+    def test_a_follower_is_judged_anew(self):
+        first = self.add()
+        second = self.after(first)
+        self.run_one("fail")
+        with self.refused(jobqueue.Conflict, "comes after task %d, which failed; retry that" % first):
+            self.queue.tasks.retry(second)
+        self.queue.tasks.retry(first)
+        self.queue.tasks.retry(second)
+        self.assertEqual(self.states(first, second), ["pending", "waiting"])
+        self.run_one()
+        self.assertEqual(self.status(second), "pending")
+
+    def test_it_runs_if_all_have_succeeded_meanwhile(self):
+        first, second = self.add_many("bob", 2)
+        last = self.after(first, second)
+        self.run_one("fail")
+        self.run_one()
+        self.queue.tasks.retry(first)
+        self.run_one()
+        self.queue.tasks.retry(last)
+        self.assertEqual(self.status(last), "pending")
+
+    def test_what_was_deleted_cannot_be_waited_for(self):
+        first = self.add()
+        second = self.after(first)
+        self.queue.tasks.delete(first)
+        with self.refused(jobqueue.Conflict, "which was deleted; add it anew"):
+            self.queue.tasks.retry(second)
+
+    def test_a_task_that_failed_by_itself_does_not_care_any_more(self):
+        first = self.add()
+        second = self.after(first)
+        self.run_one()
+        self.run_one("fail")
+        self.queue.tasks.delete(first)
+        self.queue.tasks.retry(second)
+        self.assertEqual(self.status(second), "pending")
+
+    def test_a_cancelled_one_waits_again(self):
+        first = self.add()
+        second = self.after(first)
+        self.queue.tasks.cancel(second)
+        self.run_one("put_back")
+        self.queue.tasks.retry(second)
+        self.assertEqual(self.status(second), "waiting")
+        self.run_one()
+        self.assertEqual(self.status(second), "pending")
+
+    def test_many_are_retried_in_the_order_in_which_they_were_added(self):
+        first, other = self.add_many("bob", 2)
+        second, third = self.after(first), self.after(other)
+        self.run_one("fail")
+        self.queue.tasks.cancel(other)
+        self.assertEqual(self.queue.tasks.act_on("retry", [third, second, first]), 2)
+        self.assertEqual(self.states(first, second, third), ["pending", "waiting", "failed"])
+
+
+class TestShown(OrderCase):
+    def test_a_task_names_what_it_waits_for_and_what_waits_for_it(self):
+        first = self.add("bob", "greet", name="x")
+        second = self.after(first, after_failure="run")
+        shown = self.queue.get_json(second)
+        self.assertEqual((shown["after"], shown["after_failure"], shown["followers"]), ([first], "run", []))
+        self.assertEqual(shown["predecessors"], [{"id": first, "function": "greet", "status": "pending"}])
+        self.assertEqual(
+            self.queue.get_json(first)["followers"], [{"id": second, "function": "add", "status": "waiting"}]
+        )
+
+    def test_a_deleted_one_is_named_by_its_id_only(self):
+        first = self.add()
+        second = self.after(first)
+        self.queue.tasks.delete(first)
+        shown = self.queue.get_json(second)
+        self.assertEqual((shown["after"], shown["predecessors"]), ([first], []))
+        self.assertEqual(shown["error"]["type"], "Dependency")
+
+    def test_of_very_many_the_first_hundred_are_shown(self):
+        firsts = self.add_many("bob", 150)
+        last = self.after(*firsts)
+        self.add_many("bob", 150, options={"after": [firsts[0]]})
+        self.assertEqual(self.queue.get_json(last)["after"], firsts)
+        self.assertEqual(len(self.queue.get_json(last)["predecessors"]), 100)
+        self.assertEqual(len(self.queue.get_json(firsts[0])["followers"]), 100)
+        rows, _ = self.queue.tasks.find(jobqueue.Filter(statuses=[jobqueue.WAITING]), 200)
+        listed = {task["id"]: task["after"] for task in self.queue.tasks.list_json(rows)}
+        self.assertEqual(listed[last], firsts[:100])
+
+    def test_nothing_is_left_of_a_deleted_task(self):
+        first = self.add()
+        second = self.after(first)
+        self.queue.tasks.delete(second)
+        self.assertEqual(self.database.value("SELECT count(*) FROM task_after"), 0)
+        self.queue.tasks.delete(first)
