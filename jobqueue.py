@@ -2372,7 +2372,7 @@ class Queues:
         with self._database.transaction() as transaction:
             self._change(transaction, name, given, who)
 
-    def delete(self, name, in_use=()):
+    def delete(self, name, who, in_use=()):
         """Remove a queue that holds no tasks; `in_use` are names that functions give."""
         with self._database.transaction() as transaction:
             self._row(transaction, name)
@@ -2384,6 +2384,7 @@ class Queues:
                 raise Conflict("The queue %s still holds tasks; those that have ended count too."
                                % name)
             transaction.run("DELETE FROM queue WHERE name=?", (name,))
+            self._note(transaction, "queue_deleted", name, who)
 
     def _row(self, source, name):
         row = source.one("SELECT * FROM queue WHERE name=?", (storable(name),))
@@ -2406,32 +2407,41 @@ class Queues:
                   if given.get(field) is not None]
         if row["external"] and limits:
             raise field_error(limits[0], "is up to those who run the tasks of %s" % name)
-        if "max_running" in given:
-            self._set(transaction, name, max_running=given["max_running"])
-        if "rate" in given:
-            rate = given["rate"] or {"count": None, "seconds": None}
-            self._set(transaction, name, rate_count=rate["count"], rate_seconds=rate["seconds"])
-        if "machines" in given:
-            machines = given["machines"] and dump_json(sorted(set(given["machines"])))
-            self._set(transaction, name, machines=machines)
-        if "paused" in given:
-            self._pause(transaction, row, given, who)
-
-    def _pause(self, transaction, row, given, who):
-        """Pause or resume; a second pause can only say why."""
-        now, name, why = self._clock.now(), row["name"], storable(given.get("paused_why") or "")
-        if not given["paused"]:
-            self._set(transaction, name, paused=0, paused_by=None, paused_at=None, paused_why=None)
-        elif not row["paused"]:
-            self._set(transaction, name, paused=1, paused_by=who, paused_at=now,
-                      paused_why=why or None)
-        elif why:
-            self._set(transaction, name, paused_why=why)
+        values = {**self._limits(given), **self._pause(row, given, who)}
+        if values:
+            transaction.run(
+                "UPDATE queue SET %s WHERE name=?" % ", ".join(key + "=?" for key in values),
+                (*values.values(), name))
+        self._note(transaction, "queue_changed", name, "%s: %s" % (who, dump_json(given)))
 
     @staticmethod
-    def _set(transaction, name, **values):
-        transaction.run("UPDATE queue SET %s WHERE name=?" % ", ".join(key + "=?" for key in values),
-                        (*values.values(), name))
+    def _limits(given):
+        """The columns that hold the limits in `given`."""
+        values = {}
+        if "max_running" in given:
+            values["max_running"] = given["max_running"]
+        if "rate" in given:
+            rate = given["rate"] or {"count": None, "seconds": None}
+            values.update(rate_count=rate["count"], rate_seconds=rate["seconds"])
+        if "machines" in given:
+            values["machines"] = given["machines"] and dump_json(sorted(set(given["machines"])))
+        return values
+
+    def _pause(self, row, given, who):
+        """The columns that change with a pause; a second one can only say why."""
+        paused = given.get("paused", row["paused"])
+        if not paused:
+            return {"paused": 0, "paused_by": None, "paused_at": None, "paused_why": None}
+        values = {}
+        if not row["paused"]:
+            values.update(paused=1, paused_by=who, paused_at=self._clock.now())
+        if "paused_why" in given:
+            values["paused_why"] = storable(given["paused_why"] or "") or None
+        return values
+
+    def _note(self, transaction, event, name, message):
+        about = {"id": None, "attempts": None, "owner_id": None, "function": None, "queue": name}
+        note(transaction, self._clock.now(), event, about, message=message)
 
     def _json(self, row, here):
         now, rate = self._clock.now(), None
@@ -5678,9 +5688,9 @@ class JobQueue:
                               % (shorten(name, 60), ", ".join(known) or "none"))
         return known[name]
 
-    def delete_queue(self, name):
+    def delete_queue(self, name, who):
         """Remove a queue that holds no tasks and that no function names."""
-        self.queues.delete(name, {function["options"]["queue"]
+        self.queues.delete(name, who, {function["options"]["queue"]
                                   for function in self.catalogue.functions()})
 
     def start_workers(self):
@@ -6910,7 +6920,7 @@ def patch_queue(app, request, name):
 
 def delete_queue(app, request, name):
     """Remove a queue that holds no tasks."""
-    app.queue.delete_queue(name)
+    app.queue.delete_queue(name, request.person.name)
     return Answer(204)
 
 
@@ -8243,9 +8253,10 @@ def cmd_queue(queue, options):
         except NotFound:
             queues.make({"name": name, **given}, who)
     elif options.action == "delete":
-        queue.delete_queue(name)
+        queue.delete_queue(name, who)
     else:
-        queues.change(name, {"paused": options.action == "pause", "paused_why": options.why}, who)
+        why = {"paused_why": options.why} if options.why else {}
+        queues.change(name, {"paused": options.action == "pause", **why}, who)
     queue.start_workers()
     return 0
 

@@ -71,6 +71,17 @@ class Limits(unittest.TestCase):
         self.assertGreaterEqual(within, 590 if MANY else 20, "slots were lost")
         self.assertLessEqual(within, 10 * SECONDS + 10)
 
+    def test_cron_waits_for_a_rate_but_not_for_other_machines(self):
+        self.site.run("queue", "set", "mail", "--rate", "5/1")
+        self.site.run("queue", "set", "far", "--machines", "elsewhere")
+        self.enqueue("nothing", 6, "mail")
+        self.enqueue("nothing", 1, "far")
+        self.site.start_worker().wait(40)
+        done = self.site.rows("SELECT queue, count(*) FROM task WHERE status=2 GROUP BY queue")
+        self.assertEqual(dict(map(tuple, done)), {"mail": 6})
+        far = next(one for one in self.site.json("queue", "list")["queues"] if one["name"] == "far")
+        self.assertEqual((far["pending"], far["blocked"]), (1, "machines"))
+
     def test_no_more_run_at_once_than_allowed(self):
         self.start_workers(20)
         self.site.run("queue", "set", "narrow", "--max-running", "3")

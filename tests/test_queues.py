@@ -75,6 +75,18 @@ class Pausing(QueueCase):
         self.clock.advance(60)
         self.queue.queues.change("mail", {"paused": True, "paused_why": "moving"}, "bob")
         self.assertEqual(self.shown(), {**before, "paused_why": "moving"})
+        self.change(paused_why=None)
+        self.assertEqual(self.shown(), before)
+
+    def test_who_changed_what_stays_in_the_activity(self):
+        self.make(max_running=2)
+        self.change(paused=True, paused_why="moving")
+        self.change(paused=False)
+        rows = self.queue.activity.find()[0]
+        self.assertEqual([(row["event"], row["queue"], row["message"]) for row in rows], [
+            ("queue_changed", "mail", 'ana: {"paused":false}'),
+            ("queue_changed", "mail", 'ana: {"paused":true,"paused_why":"moving"}'),
+            ("queue_changed", "mail", 'ana: {"name":"mail","max_running":2}')])
 
 
 class MaxRunning(QueueCase):
@@ -344,9 +356,9 @@ class Changing(QueueCase):
         for name, words in (("post", "still holds"), ("default", "always there"), ("mail", "tasks.py")):
             self.queue.queues.make({"name": name}, "ana") if name == "mail" else None
             with self.refused(jobqueue.Conflict, words):
-                self.queue.delete_queue(name)
+                self.queue.delete_queue(name, "ana")
         self.queue.tasks.delete(task_id)
-        self.queue.delete_queue("post")
+        self.queue.delete_queue("post", "ana")
         with self.refused(jobqueue.NotFound):
             self.queue.queues.get("post", "machine-1")
 
