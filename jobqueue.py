@@ -111,6 +111,7 @@ WRITE_STREAK_SECONDS = 0.005
 WRITE_REST_SECONDS = 0.0015
 WAL_CHECKPOINT_BYTES = 4 << 20
 WAL_ALARM_BYTES = 16 << 20
+VARIABLES_MAX = 999             # of one statement, for every SQLite
 DISK_MIN_BYTES = 1 << 20
 DISK_LOW_BYTES = 100 << 20
 CHECKPOINT_SECONDS = 0.05
@@ -1292,6 +1293,21 @@ class Connection:
     def many(self, statement, rows):
         """Execute once for each of `rows`; return the number of rows changed."""
         return self._link.executemany(statement, rows).rowcount
+
+    def insert_all(self, statement, rows):
+        """Append all `rows` by "INSERT ... VALUES", several at once.
+
+        Half the time of one by one, and the interpreter is given up less often: other threads
+        would each time keep it for a while, and the write lock is held.
+        """
+        rows = iter(rows)
+        some = list(itertools.islice(rows, 1))
+        size = VARIABLES_MAX // len(some[0]) if some else 0
+        while some:
+            marks = "(%s)" % ", ".join("?" * len(some[0]))
+            self._link.execute("%s %s" % (statement, ", ".join([marks] * len(some))),
+                               list(itertools.chain.from_iterable(some)))
+            some = list(itertools.islice(rows, size))
 
     def all(self, statement, values=()):
         """All rows."""
@@ -2778,15 +2794,13 @@ class Tasks:
             transaction.run(
                 "INSERT OR IGNORE INTO queue (name, created_at) VALUES (?, ?)", (queue, now)
             )
-        transaction.many(
+        transaction.insert_all(
             "INSERT INTO task (id, owner_id, queue, function, arguments, status, priority, turn, "
             "run_at, unique_key, max_retries, retries_left, retry_delay, retry_backoff, timeout, "
-            "on_crash, remove_on_success, after_failure, schedule_id, created_at) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
-        transaction.many(
-            "INSERT INTO activity (at, event, task_id, owner_id, function, queue) "
-            "VALUES (?, 'added', ?, ?, ?, ?)",
-            ((now, row[0], row[1], row[3], row[2]) for row in rows))
+            "on_crash, remove_on_success, after_failure, schedule_id, created_at) VALUES", rows)
+        transaction.insert_all(
+            "INSERT INTO activity (at, event, task_id, owner_id, function, queue) VALUES",
+            ((now, "added", row[0], row[1], row[3], row[2]) for row in rows))
         transaction.many(
             "INSERT OR REPLACE INTO task_key (task_id, owner_id, unique_key) VALUES (?, ?, ?)",
             [(row[0], row[1], row[9]) for row in rows if row[9] is not None])

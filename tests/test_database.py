@@ -88,6 +88,16 @@ class TestTransactions(DatabaseCase):
             transaction.run("UPDATE nonsense SET a=1")
         self.assertIsNone(jobqueue.recall(self.database, ".x"))
 
+    def test_rows_are_inserted_several_at_once_whatever_their_number(self):
+        for count in (0, 1, 2, 500, 1000):
+            with self.database.transaction() as transaction:
+                transaction.run("DELETE FROM throttle")
+                transaction.insert_all(
+                    "INSERT INTO throttle (subject, failures, failed_at, until) VALUES",
+                    (("name %d" % number, number, 0, 0) for number in range(count)))
+            found = self.database.all("SELECT subject FROM throttle ORDER BY id")
+            self.assertEqual([row[0] for row in found], ["name %d" % number for number in range(count)])
+
     def test_a_transaction_within_a_transaction_is_a_mistake_of_ours(self):
         with self.database.transaction(), self.assertRaisesRegex(RuntimeError, "within"):
             with self.database.transaction():
