@@ -646,6 +646,12 @@ def _ordinal(number):
     return "%d%s" % (number, ending)
 
 
+def _which_weekdays(weekdays):
+    """Those that are not each of their kind in a month: "last Friday"."""
+    return ["%s %s" % ("last" if which == LAST else _ordinal(which), WEEKDAYS[weekday])
+            for weekday, which in sorted(weekdays) if which != EACH]
+
+
 class Rule:
     """When something is due: `text` is the rule, `zone` the name of the time zone it is read in.
 
@@ -787,16 +793,19 @@ class Calendar(Rule):
             self._days_of[length, first] = sorted(day for day in days if day <= length)
         return self._days_of[length, first]
 
+    def _months_from(self, year, month):
+        for one in range(year, MAXYEAR + 1):
+            yield from ((one, other) for other in self.months if (one, other) >= (year, month))
+
     def _next_day(self, day):
-        for year in range(day.year, MAXYEAR + 1):
+        """The first day from `day` on that matches."""
+        for year, month in self._months_from(day.year, day.month):
             leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-            for month in self.months:
-                if (year, month) >= (day.year, day.month):
-                    first = date(year, month, 1)
-                    for number in self._days(MONTH_LENGTHS[month - 1][leap and month == 2],
-                                             first.weekday()):
-                        if first.replace(day=number) >= day:
-                            return first.replace(day=number)
+            first = date(year, month, 1)
+            days = self._days(MONTH_LENGTHS[month - 1][leap and month == 2], first.weekday())
+            place = bisect.bisect_left(days, day.day) if first <= day else 0
+            if place < len(days):
+                return first.replace(day=days[place])
         raise OverflowError
 
     def _next_wall(self, wall):
@@ -868,30 +877,26 @@ class Calendar(Rule):
         return " of ".join(phrases)
 
     def _days_in_words(self):
+        year_round = len(self.months) == 12
+        months = "every month" if year_round else _listing(self.months, lambda month: MONTHS[month - 1])
+        inside = "" if year_round else " in " + months
         all_dates = self.dates >= set(range(1, 32))
         all_weekdays = self.weekdays >= {(weekday, EACH) for weekday in range(7)}
-        months, inside = _listing(self.months, lambda month: MONTHS[month - 1]), ""
-        if len(self.months) < 12:
-            inside = " in " + months
-        else:
-            sparse = 28 < min(self.dates) and max(self.dates) < 32
-            months = "every month that has one" if sparse else "every month"
         if all_dates and all_weekdays or not self.both and (all_dates or all_weekdays):
             return "every day" + inside
-        dates = "on the %s of %s" % (_listing(self.dates, _ordinal), months)
-        each = {weekday for weekday, which in self.weekdays if which == EACH}
-        some = ["%s %s" % ("last" if which == LAST else _ordinal(which), WEEKDAYS[weekday])
-                for weekday, which in sorted(self.weekdays) if which != EACH]
-        weekdays = ["every %s%s" % (_listing(each, WEEKDAYS.__getitem__), inside)] if each else []
-        weekdays += ["on the %s of %s" % (_and(some), months)] if some else []
+        lacking = year_round and 28 < min(self.dates) <= max(self.dates) < LAST_DAY
+        dates = "on the %s of %s%s" % (_listing(self.dates, _ordinal), months, " that has one" * lacking)
         if all_weekdays:
             return dates
-        if all_dates:
-            return _and(weekdays)
-        if self.both:
-            names = ["a " + WEEKDAYS[day] for day in sorted(each)] + ["the " + name for name in some]
-            return "%s if that is %s" % (dates, " or ".join(names))
-        return _and([dates, *weekdays])
+        each = sorted(weekday for weekday, which in self.weekdays if which == EACH)
+        some = _which_weekdays(self.weekdays)
+        if self.both and not all_dates:
+            return "%s if that is %s" % (dates, " or ".join(
+                ["a " + WEEKDAYS[weekday] for weekday in each] + ["the " + name for name in some]))
+        phrases = [] if all_dates else [dates]
+        phrases += ["every %s%s" % (_listing(each, WEEKDAYS.__getitem__), inside)] if each else []
+        phrases += ["on the %s of %s" % (_and(some), months)] if some else []
+        return _and(phrases)
 
 
 def _time_zone(name):
