@@ -2076,7 +2076,7 @@ def _number(low, high, kind="number"):
 
 def is_number(value):
     """True for numbers that every reader of JSON reads alike."""
-    return (isinstance(value, (int, float)) and not isinstance(value, bool)
+    return (type(value) in (int, float)
             and (-INTEGER_MAX <= value <= INTEGER_MAX or
                  isinstance(value, float) and math.isfinite(value)))
 
@@ -3503,7 +3503,9 @@ class Claims:
 
     def _take(self, transaction, heads, worker_id, now):
         """Make pending tasks ours; their rows with the claim and the attempt's number."""
-        rows = [dict(row, claim=random_token(), attempts=row["attempts"] + 1) for row in heads]
+        names = heads[0].keys() if heads else ()
+        rows = [dict(zip(names, row), claim=random_token(), attempts=row["attempts"] + 1)
+                for row in heads]
         lease = (self.boot, self._clock.monotonic() + LEASE_SECONDS, now + LEASE_SECONDS)
         taken = transaction.many("""
             UPDATE task SET status=1, claim=?, attempts=attempts+1, worker_id=?, lease_boot=?,

@@ -55,6 +55,7 @@ BATCH_AFTER = 8                         # so many quick ends of a function make 
 BATCH_MAX = 64                          # tasks in a batch
 BATCH_SECONDS = 0.05                    # how late an outcome of a batch may be recorded
 BATCH_WAKE_SECONDS = 0.01               # how long its outcomes may lie in the channel
+LAST_BATCHES = 32                       # of a runner: meanwhile the next one starts
 STORE_SECONDS = 1.0                     # how often log and progress reach the database
 LOOK_SECONDS = 1.0                      # how often a running task's cancel flag is looked at
 CHECK_SECONDS = 1.0                     # how often a worker asks itself whether to leave
@@ -900,19 +901,25 @@ class LogPipe:
 class Child:
     """The worker's side of its runner: pipes, life line, signals, death certificate."""
 
-    def __init__(self, data, lock):
+    def __init__(self, data, lock, files):
         import subprocess
         ours, theirs = socket.socketpair()
         self._bell, bell = os.pipe()
         lifeline, self._lifeline = os.pipe()
         passed = (theirs.fileno(), bell, lifeline, lock)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "worker", "--runner", *map(str, passed), str(data)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            pass_fds=passed, start_new_session=True, cwd=str(jobqueue.HOME))
-        theirs.close()
-        os.close(bell)
-        os.close(lifeline)
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "worker", "--runner", *map(str, passed), str(data)],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                pass_fds=passed, start_new_session=True, cwd=str(jobqueue.HOME))
+        except OSError:
+            os.close(self._bell)
+            os.close(self._lifeline)
+            raise
+        finally:
+            theirs.close()
+            os.close(bell)
+            os.close(lifeline)
         ours.setblocking(False)
         self._channel = ours
         self._arrived = b""
@@ -928,7 +935,7 @@ class Child:
         self.has_straggler = False      # something it started still holds an ended task's log
         self.tasks = 0
         self.memory = 0                 # peak, in bytes
-        self.files = {}
+        self.files = files              # {path: stamp} of what it was made from
         self.death = None               # (exit code or -signal, cpu seconds, peak memory)
 
     def hand_over(self, orders):
@@ -1014,6 +1021,10 @@ class Child:
             scale = 1 if sys.platform == "darwin" else 1024
             self.death = (code, used.ru_utime + used.ru_stime, used.ru_maxrss * scale)
         return True
+
+    def is_as_new(self):
+        """True while it lives and its files are as they were when it was started."""
+        return not self.is_dead() and jobqueue.file_stamps(self.files) == self.files
 
     def signal(self, number):
         """Send a signal to the runner's whole group; only while its leader is not collected."""
@@ -1451,6 +1462,8 @@ class Worker:
         self._until = None if seconds is None else now + seconds
         self._born = self._last_work = now
         self._child = None
+        self._next_child = None         # started ahead
+        self._prepared_for = None       # the one that it will follow
         self._batch = None              # in the runner's hands
         self._pace = Pace()
         self._stopping = None           # why it will leave
@@ -1476,8 +1489,8 @@ class Worker:
                 self._step()
         finally:
             self._say("leaves: %s" % self._stopping)
-            if self._child:
-                self._child.end()
+            for child in filter(None, (self._child, self._next_child)):
+                child.end()
         self._leave_for_good()
         return 0
 
@@ -1655,6 +1668,9 @@ class Worker:
         pause = least if idle < 1 else min(most, least * idle ** 2)
         if self._database.journal != "wal":
             pause = IDLE_POLL_ROLLBACK_SECONDS
+        if self._next_child and idle > 1:
+            self._next_child.end()
+            self._next_child = None
         due = self._next_due - self._clock.now()
         self._child.wait(min(pause, due) if due > 0 else pause)
         for _ in self._child.messages():
@@ -1668,16 +1684,37 @@ class Worker:
         """A fresh runner; if the host refuses one, say so and leave."""
         if self._child:
             self._child.end()
-        stamps = jobqueue.file_stamps([jobqueue.TASKS_FILE, jobqueue.WORKER_FILE])
+        self._child, self._next_child = self._next_child, None
+        if self._child and self._child.is_as_new():
+            return
+        if self._child:
+            self._child.end()
         try:
-            self._child = Child(self._database.folder, self._lock)
-            self._child.files = stamps  # as they were before it began to read them
-            self._child.watch(self._waker.fileno())
+            self._child = self._new_runner([jobqueue.TASKS_FILE, jobqueue.WORKER_FILE])
         except OSError as error:
             self._child = None
             self._stopping = "no runner could be started"
             with self._database.transaction(durable=False) as transaction:
                 self._queue.workers.start_failed(transaction, jobqueue.explain_start_error(error))
+
+    def _new_runner(self, files):
+        stamps = jobqueue.file_stamps(files)    # as they are before it begins to read them
+        child = Child(self._database.folder, self._lock, stamps)
+        child.watch(self._waker.fileno())
+        return child
+
+    def _prepare_runner(self):
+        """Start the next runner while this one is at its last batches, so that none waits for it.
+
+        A host that refuses a process more is not asked again before one is needed.
+        """
+        child, size = self._child, self._pace.size
+        left = self._settings["runner_tasks"] - child.tasks
+        if child is self._prepared_for or size == 1 or left > LAST_BATCHES * size:
+            return
+        self._prepared_for = child
+        with contextlib.suppress(OSError):
+            self._next_child = self._new_runner(child.files)
 
     def _await_runner(self):
         """Claim nothing before the runner has said what it can run."""
@@ -1764,12 +1801,13 @@ class Worker:
         if fresh and not self._stopping:
             self._start_runner()
         self._begin(rows)
+        if rows:
+            self._prepare_runner()
 
     def _settle(self, pace):
         """Record what has ended, put back what has not begun, claim what the pace allows."""
         ended, unbegun = self._batch.hand_in()
-        for attempt, outcome in ended:
-            self._count(attempt, outcome)
+        self._count(ended)
         ended = [(attempt, outcome) for attempt, outcome in ended if outcome.kind != "lost"]
         try:
             return self._record_patiently(ended, unbegun, pace)
@@ -1781,11 +1819,13 @@ class Worker:
             self._record_alone(attempt, outcome)
         return self._record_patiently([], unbegun)
 
-    def _count(self, attempt, outcome):
-        self._say("task %d: %s" % (attempt.row["id"], outcome.kind))
-        self._tasks += 1
+    def _count(self, ended):
+        self._tasks += len(ended)
         self._last_work = self._clock.monotonic()
-        self._pace.note(attempt.row["function"], outcome)
+        for attempt, outcome in ended:
+            self._pace.note(attempt.row["function"], outcome)
+            if self._verbose:
+                self._say("task %d: %s" % (attempt.row["id"], outcome.kind))
 
     def _record_alone(self, attempt, outcome):
         """Record one outcome, or that it could not be stored."""
