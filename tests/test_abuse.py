@@ -411,7 +411,7 @@ class JsonEverywhere(WebTestCase):
                  if path in BODIES and method != "DELETE"]
         self.assertGreaterEqual(len(taken), 7)
         for method, path in taken:
-            address = path.replace("NAME", "eve")
+            address = path.replace("NAME", "eve").replace("ID", "1")
             for body in [text.encode() for text in self.TEXTS] + list(self.BYTES):
                 with self.subTest(method=method, path=path, body=body[:20]):
                     self.check(ana.ask(method, address, body), 400, "malformed")
@@ -545,7 +545,7 @@ class Injection(WebTestCase):
                     places["query %s %s" % (path, part["name"])] = send
             if "{" in path:
                 places["path %s %s" % (method, path)] = self.in_path(method, path)
-            body = "requestBody" in operation and BODIES[path.replace("{name}", "NAME")]
+            body = "requestBody" in operation and BODIES[path.replace("{name}", "NAME").replace("{id}", "ID")]
             for name in body or ():
                 places["body %s %s" % (path, name)] = self.in_body(method, path, body, name)
         for name in ("Cookie", "Authorization", "X_Api_Key", "If_None_Match", "Accept_Encoding"):
@@ -828,6 +828,11 @@ class ForgeryMatrix(WebTestCase):
         """`path` with an object that it could change."""
         if "tokens" in path:
             return path.replace("ID", str(self.make_token("ana")[0]))
+        if "queues/" in path and not self.queue.queues.exists("eve"):
+            self.queue.queues.make({"name": "eve"}, "ana")
+        if "schedules" in path:
+            schedule_id = self.queue.schedules.add(BODIES["/api/schedules"], self.owner_id("ana"))
+            return path.replace("ID", str(schedule_id))
         task_id = self.add("ana")
         if path.endswith("/retry"):
             self.queue.tasks.cancel(task_id)
