@@ -2,7 +2,7 @@
 /** One task: its state in words, what came of it, and what can be done about it. */
 import { ApiError, get, poll, request } from './api.js';
 import { find, h, render, say, setAttribute, setText, setTitle, table } from './dom.js';
-import { askingButton, copyBox, patchRows, taskLink } from './forms.js';
+import { askingButton, badge, copyBox, patchRows } from './forms.js';
 import {
   duration, elapsed, errorLine, isFinished, patchState, stateBadge, stateWord, timeElement,
   timeWords,
@@ -54,7 +54,8 @@ class TaskView {
     render('', h('a', { class: 'back', href: '#/tasks' }, '← Tasks'),
       h('h1', { tabindex: -1 }, name, ' ', h('bdi', { class: 'summary' }, summary)),
       h('div', { class: 'sentence' }, this.badge, this.sentence), this.progress, this.actions,
-      this.outcome, this.before.root, this.log.root, this.values, this.behind.root, this.timeline, this.facts);
+      this.outcome, h('div', { class: 'columns' }, this.before.root, this.behind.root),
+      this.log.root, this.values, this.timeline, this.facts);
     this.patch();
   }
 
@@ -189,7 +190,8 @@ function sentenceFor(task) {
     case 'succeeded': return ['in', took, tries].filter(Boolean).join(' ');
     case 'failed': return `${tries}: ${clip(errorLine(task))}`.replace(/^: /, '');
     case 'scheduled': return laterSentence(task);
-    case 'waiting': return `for ${task.after?.map((id) => `#${id}`).join(', ')}`;
+    case 'waiting': return clip(`for ${task.predecessors?.filter((one) => one.status !== 'succeeded')
+      .map(({ id }) => `#${id}`).join(', ')}`);
     case 'pending': return `added ${timeWords(new Date(task.created_at))}`;
     default: return took && `after ${took}`;
   }
@@ -202,7 +204,8 @@ function relatedPart(title) {
   return { root, patch: (/** @type {Related[]} */ tasks = []) => {
     root.hidden = !tasks.length;
     patchRows(list, tasks, ({ id }) => id, (task) => h('li', {},
-      h('span', {}, `#${task.id} ${task.function} `, taskLink(task))));
+      h('a', { href: `#/tasks/${task.id}` }, `#${task.id} ${task.function}`),
+      badge(task.status, task.status)));
   } };
 }
 
