@@ -3709,6 +3709,7 @@ CATCH_UP_MAX = 1000             # of what was missed, catch_up="all" runs the ne
 LATE_SECONDS = 900.0            # catch_up="none" runs a slot that is not older
 RULE_RETRY_SECONDS = 3600.0     # when a rule that cannot be read is looked at again
 HISTORY_ROWS = 50
+UPCOMING = 10                   # times to come that are shown
 SLOTS_KEPT_SECONDS = 2 * 86400.0
 
 # Executable files in these folders of SCRIPTS_FOLDER run at that pace. SCRIPT_LEFT_OUT are hidden
@@ -3786,6 +3787,14 @@ def _slot_json(slot):
     gone = slot["task_id"] is not None and slot["status"] is None
     return {"at": iso(slot["at"]), "task": _task_reference(slot["task_id"], slot["status"]),
             "message": "task %d is not kept any more" % slot["task_id"] if gone else slot["message"]}
+
+
+def upcoming_json(row, now):
+    """When a schedule is due next, see preview(); nothing if this host cannot read its rule."""
+    try:
+        return preview(parse_rule(row["rule"], row["zone"], row["start"]), now, UPCOMING)
+    except Invalid:
+        return []
 
 
 def rule_in_words(row):
@@ -3883,13 +3892,14 @@ class Schedules:
             SCHEDULE_SHOWN + where + " ORDER BY schedule.id", values)]
 
     def get(self, schedule_id, owner_id=None):
-        """One schedule with its history; NotFound if it is missing or not `owner_id`'s."""
+        """One schedule with its history and what is to come; NotFound if not `owner_id`'s."""
         row = self._row(self._database, schedule_id, owner_id, SCHEDULE_SHOWN)
         slots = self._database.all(
             "SELECT slot.*, task.status FROM slot LEFT JOIN task ON task.id=slot.task_id "
             "AND task.cancel_requested<2 WHERE slot.schedule_id=? ORDER BY at DESC LIMIT ?",
             (schedule_id, HISTORY_ROWS))
-        return {**schedule_json(row), "history": [_slot_json(slot) for slot in slots]}
+        return {**schedule_json(row), "upcoming": upcoming_json(row, self._clock.now()),
+                "history": [_slot_json(slot) for slot in slots]}
 
     @staticmethod
     def _row(source, schedule_id, owner_id=None, statement=SCHEDULE_ROW):
@@ -6839,6 +6849,27 @@ def post_schedules(app, request):
         ("Location", "%sapi/schedules/%d" % (request.base, schedule_id))])
 
 
+PREVIEW_SCHEMA = {
+    "type": "object", "additionalProperties": False, "required": ["rule"],
+    "properties": {
+        "rule": {"type": "string"},
+        "zone": {"type": "string"},
+        "from": {"type": ["string", "null"]},
+        "count": _number(1, 50, "integer")}}
+
+
+def preview_schedule(app, request):
+    """What a rule says in English, and the next times that it gives."""
+    given = request.object(tuple(PREVIEW_SCHEMA["properties"]))
+    errors = check_value(PREVIEW_SCHEMA, given, "")
+    if errors:
+        raise Invalid("There is nothing to show: %s" % _join_errors(errors), errors)
+    at = parse_time(given["from"], "from") if given.get("from") else app.queue.database.clock.now()
+    rule = parse_rule(given["rule"], given.get("zone", "UTC"), at)
+    return json_answer({"rule": rule.text, "zone": rule.zone, "words": rule.words(),
+                        "times": preview(rule, at, given.get("count", UPCOMING))})
+
+
 def get_schedule(app, request, schedule_id):
     """One schedule with its history."""
     return _schedule_answer(app, request, int(schedule_id))
@@ -7058,6 +7089,7 @@ ROUTES = [
     ("GET", "/api/tasks/" + ID + "/log", get_log, USER),
     ("GET", "/api/schedules", get_schedules, USER),
     ("POST", "/api/schedules", post_schedules, USER),
+    ("POST", "/api/schedules/preview", preview_schedule, USER),
     ("GET", "/api/schedules/" + ID, get_schedule, USER),
     ("PATCH", "/api/schedules/" + ID, patch_schedule, USER),
     ("DELETE", "/api/schedules/" + ID, delete_schedule, USER),

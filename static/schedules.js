@@ -114,9 +114,9 @@ function nextElement(schedule) {
   return next ? timeElement(next) : h('span', { class: 'help' }, 'never');
 }
 
-/** Times that a rule gives, in its own zone; what is special about one stands beside it. @param {Slot[]} times */
-const slotItems = (times) => times.map(({ at, local, note }) => h('li', {},
-  h('time', { datetime: at }, slotWords(local)), note && h('span', { class: 'mark' }, note)));
+/** A time that a rule gives, in its own zone, and what the clocks do on that day. @param {Slot} slot */
+const slotItem = ({ local, note }) => h('li', {},
+  h('span', {}, slotWords(local)), note && h('span', { class: 'mark' }, note));
 
 /** A local time with its weekday. @param {string} local */
 function slotWords(local) {
@@ -167,15 +167,16 @@ class ScheduleView {
 
   /** Brings everything up to date; what is built anew only when it changed. */
   patch() {
-    const { history = [], last_task: _, ...schedule } = this.schedule;
+    const { history = [], upcoming = [], last_task: _, ...schedule } = this.schedule;
     patchRows(this.history, history.length ? history : [{ at: '', task: null, message: null }],
       ({ at, task }) => `${at} ${task?.id}`, historyItem);
+    patchRows(this.runs, upcoming, ({ at }) => at, slotItem);
+    this.runs.classList.toggle('off', schedule.paused || !schedule.next_at);
     patchRows(this.head, [schedule], () => '', sentence);
     const key = JSON.stringify(schedule);
     if (key === this.shown) return;
     this.shown = key;
     this.patchActions();
-    this.patchRuns().catch(() => null);
     this.patchFacts();
   }
 
@@ -205,15 +206,6 @@ class ScheduleView {
     await request('DELETE', this.path);
     location.hash = '#/schedules';
     say('The schedule was deleted.', true);
-  }
-
-  /** The times to come. */
-  async patchRuns() {
-    const { rule, zone, next_at: next, paused } = this.schedule;
-    const { times } = /** @type {Preview} */ (
-      await request('POST', 'api/schedules/preview', { rule, zone, count: 10 }));
-    this.runs.replaceChildren(...slotItems(times));
-    this.runs.classList.toggle('off', paused || !next);
   }
 
   /** The values, and what else is known in a quiet line. */
@@ -377,13 +369,14 @@ class RuleFields {
   async preview() {
     const asked = (this.asked += 1);
     const body = { rule: this.text(), zone: this.zone.value.trim(), count: 10 };
+    /** @type {Preview & {bad?: boolean}} */
     const preview = await request('POST', 'api/schedules/preview', body)
       .catch(({ errors, message }) => ({ times: [], bad: true,
         words: errors?.map((/** @type {Error} */ error) => error.message).join(' ') || message }));
     if (asked !== this.asked) return;
     this.root.classList.toggle('bad', Boolean(preview.bad));
     setText(this.words, wordsOf(preview));
-    this.times.replaceChildren(...slotItems(preview.times));
+    this.times.replaceChildren(...preview.times.map(slotItem));
   }
 }
 

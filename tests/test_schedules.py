@@ -596,6 +596,26 @@ class TestRoutes(WebTestCase):
         self.assertEqual((shown["owner"], shown["words"], shown["next_at"], shown["history"]),
                          ("bob", "Every Monday at 01:00 (Europe/Oslo)", "2027-01-18T00:00:00.000Z", []))
 
+    def test_what_is_to_come_is_counted_from_its_own_start(self):
+        path = "/api/schedules/%d" % self.post(self.bob, rule="every 7h")["id"]
+        self.clock.advance(60)
+        shown = self.check(self.bob.get(path), 200)
+        self.assertEqual(len(shown["upcoming"]), 10)
+        self.assertEqual(shown["upcoming"][0]["at"], shown["next_at"])
+
+    def test_a_rule_is_shown_in_words_with_its_next_times_before_it_is_kept(self):
+        asked = {"rule": "daily  02:30", "zone": "Europe/Oslo", "from": "2027-03-27T12:00:00Z", "count": 2}
+        shown = self.check(self.bob.post("/api/schedules/preview", asked), 200)
+        self.assertEqual(shown, {
+            "rule": "daily 02:30", "zone": "Europe/Oslo", "words": "Every day at 02:30 (Europe/Oslo)", "times": [
+                {"at": "2027-03-28T01:00:00.000Z", "local": "2027-03-28T03:00:00+02:00",
+                 "note": "the clocks go forward at 02:00 to 03:00"},
+                {"at": "2027-03-29T00:30:00.000Z", "local": "2027-03-29T02:30:00+02:00", "note": None}]})
+        for wrong, field in (({"rule": "at noon"}, "rule"), ({"zone": "Mars"}, "zone"), ({"count": 51}, "count"),
+                             ({"from": "noon"}, "from"), ({"rule": 5}, "rule")):
+            self.check_wrong(self.bob.post("/api/schedules/preview", {**asked, **wrong}), field)
+        self.assertEqual(self.queue.schedules.find(), [])
+
     def test_users_see_their_own_and_admins_all(self):
         for visitor in (self.bob, self.eve):
             self.post(visitor)
