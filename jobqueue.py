@@ -1897,7 +1897,7 @@ class Settings:
 
     def __init__(self, database, flags=None, environment=os.environ):
         self._database = database
-        self._days_of = (0.0, None)       # until, {name: value}
+        self._known = (0.0, None)       # until, {name: value}
         self._fixed = {}
         for name, setting in SETTINGS.items():
             text = environment.get("JOBQUEUE_" + name.upper())
@@ -1917,7 +1917,7 @@ class Settings:
 
     def describe(self):
         """All settings as the page shows them."""
-        self._days_of = (0.0, None)
+        self._known = (0.0, None)
         table = self._table()
         return [self._describe_one(setting, table) for setting in SETTINGS.values()]
 
@@ -1934,15 +1934,15 @@ class Settings:
         with self._database.transaction() as transaction:
             for name, value in checked.items():
                 remember(transaction, name, value)
-        self._days_of = (0.0, None)
+        self._known = (0.0, None)
 
     def _table(self):
         now = self._database.clock.monotonic()
-        if self._days_of[0] < now:
+        if self._known[0] < now:
             rows = self._database.all("SELECT name, value FROM setting WHERE name NOT LIKE '.%'")
-            self._days_of = (now + CACHE_SECONDS,
+            self._known = (now + CACHE_SECONDS,
                            {row["name"]: json.loads(row["value"]) for row in rows})
-        return self._days_of[1]
+        return self._known[1]
 
     def _check(self, name, value):
         if name not in SETTINGS:
@@ -4571,7 +4571,7 @@ class Catalogue:
         self._database = database
         self._settings = settings
         self._reading = threading.Lock()
-        self._days_of = (0.0, None, None)     # until, state, functions
+        self._known = (0.0, None, None)     # until, state, functions
 
     def functions(self):
         """All functions, in the order of their declaration."""
@@ -4608,7 +4608,7 @@ class Catalogue:
     def store(self, announcement, stamps=None):
         """Keep what a runner announced; an error leaves the last good functions in place."""
         before = self.state()
-        self._days_of = (0.0, None, None)
+        self._known = (0.0, None, None)
         files = [TASKS_FILE, WORKER_FILE] + announcement.get("files", [])
         state = {
             "files": {**file_stamps(files), **(stamps or {})},
@@ -4642,7 +4642,7 @@ class Catalogue:
                         function["who"],
                     ),
                 )
-        self._days_of = (0.0, None, None)
+        self._known = (0.0, None, None)
 
     def _mark_external(self, transaction, functions):
         """Leave the queues of external functions to other people's workers."""
@@ -4656,12 +4656,12 @@ class Catalogue:
 
     def _load(self):
         """(until, state, {name: function}), read again after CACHE_SECONDS."""
-        now, known = self._database.clock.monotonic(), self._days_of
+        now, known = self._database.clock.monotonic(), self._known
         if known[0] < now:
             state = recall(self._database, ".catalogue") or {
                 "files": {}, "error": None, "samples": False, "read_at": None, "schedules": []}
             rows = self._database.all("SELECT * FROM function ORDER BY id")
-            known = self._days_of = (now + CACHE_SECONDS, state,
+            known = self._known = (now + CACHE_SECONDS, state,
                                    {row["name"]: self._function_json(row) for row in rows})
         return known
 
@@ -6476,7 +6476,7 @@ class StaticFiles:
 
     def __init__(self, folder):
         self._folder = folder
-        self._days_of = {}                # name -> (stamp, body, compressed, etag)
+        self._known = {}                # name -> (stamp, body, compressed, etag)
 
     def answer(self, name, request):
         """The file, or 304; NotFound for every name that is not a file there."""
@@ -6498,14 +6498,14 @@ class StaticFiles:
         try:
             status = path.stat()
             stamp = status.st_mtime_ns, status.st_size
-            if self._days_of.get(name, (None,))[0] != stamp:
+            if self._known.get(name, (None,))[0] != stamp:
                 body = path.read_bytes()
                 packed = gzip.compress(body, 9, mtime=0)
                 tag = '"%s"' % hashlib.sha256(body).hexdigest()[:20]
-                self._days_of[name] = (stamp, body, packed if len(packed) < len(body) else None, tag)
+                self._known[name] = (stamp, body, packed if len(packed) < len(body) else None, tag)
         except OSError:
             raise NotFound("There is no file %s." % name) from None
-        return self._days_of[name][1:]
+        return self._known[name][1:]
 
 
 # Handlers --------------------------------------------------------------------
