@@ -201,6 +201,18 @@ class TestPromote(TestCase):
         self.clock.advance(11)
         self.assertEqual(self.claim()["id"], task_id)
 
+    def test_a_busy_worker_sees_now_and_then_what_is_due_and_an_idle_one_at_once(self):
+        plain = self.add_many("bob", 3)
+        self.claim()
+        late = self.add_many("ana", 2, options={"delay": 0.01, "priority": 5})
+        self.clock.advance(0.02)
+        self.assertEqual(self.claim()["id"], plain[1])
+        self.clock.advance(jobqueue.PROMOTE_SECONDS)
+        self.assertEqual([self.claim()["id"] for _ in range(3)], late + plain[2:])
+        last = self.add(options={"delay": 0.01})
+        self.clock.advance(0.02)
+        self.assertEqual(self.claim()["id"], last)
+
     def test_all_queues_and_priorities_are_looked_at(self):
         ids = [
             self.add(options={"delay": 10, "queue": queue, "priority": priority})
