@@ -99,6 +99,7 @@ LOOK_SECONDS = 1.0
 GHOST_SECONDS = 5.0                     # a worker without a row has so long to end
 ORPHAN_SECONDS = 30.0                   # a task of a dead worker is taken from it so soon
 STALL_SECONDS = 1.0                     # we ourselves were kept waiting: start watching anew
+FAULT_SECONDS = 1.0                     # a drill goes on for so long after its seeded fault
 CALM_SECONDS = (15.0, 150.0)            # at least without a change, at most in all
 START_SECONDS = 60.0                    # for the server to come back
 END_SECONDS = 10.0                      # for processes to end, zombies to be collected
@@ -270,7 +271,8 @@ def _all(self, statement, values=()):
 def _many(self, statement, rows):
     if "SET status=1" in statement:
         statement = _changed(statement, "AND status=0", "")
-        _fault_is_met()
+        if any(self.value("SELECT status FROM task WHERE id=?", row[-1:]) for row in rows):
+            _fault_is_met()
     return _true_many(self, statement, rows)
 
 
@@ -827,10 +829,14 @@ class DrillSite(Site):
         path.write_text(before + text + "\n" + entry + after, encoding="utf-8")
 
     @property
+    def needs_fault(self):
+        """True if a fault that does harm was seeded."""
+        return bool(self.fault) and self.fault not in HARMLESS_FAULTS
+
+    @property
     def fault_is_met(self):
-        """True unless a fault was to be met and never was."""
-        needed = self.fault and self.fault not in HARMLESS_FAULTS
-        return not needed or (self.folder / "fault-is-met").exists()
+        """True once a fault that does harm was met."""
+        return self.needs_fault and (self.folder / "fault-is-met").exists()
 
     def start(self):
         """Start the server; note how many files it opens."""
@@ -1469,7 +1475,7 @@ class Drill:
         self._names = set(os.listdir(self.site.data))
 
     def storm(self):
-        """Add and trouble until the time is over and all is added."""
+        """Add and trouble until the time is over and all is added, or a seeded fault was met."""
         self.foreigners.start()
         self._start(self.sampler.work)
         adding = [self._start(adder.work) for adder in self.adders]
@@ -1483,6 +1489,9 @@ class Drill:
             if self._elapsed(began) > self.seconds and not any(map(threading.Thread.is_alive,
                                                                    adding)):
                 break
+            if self.site.fault_is_met:
+                time.sleep(FAULT_SECONDS)
+                break
         self._troubling.set()
         self._join(troubling)
         self.trouble.settle()
@@ -1490,10 +1499,10 @@ class Drill:
         self._join(adding)
 
     def calm(self):
-        """Wait until every task has ended or nothing moves any more."""
+        """Wait until every task has ended or nothing moves any more; not after a seeded fault."""
         began = moved = time.monotonic()
         last, patience = None, max(2 * self.site.lease, CALM_SECONDS[0])
-        while (self._elapsed(moved) < patience
+        while (self._elapsed(moved) < patience and not self.site.fault_is_met
                and self._elapsed(began) < max(self.seconds, CALM_SECONDS[1])):
             self._watch()
             state = dict(self.sampler.counts)
@@ -1699,7 +1708,7 @@ def run(options, stream=sys.stdout):
         drill.storm()
         drill.calm()
         records = drill.records()
-        if not drill.site.fault_is_met:
+        if drill.site.needs_fault and not drill.site.fault_is_met:
             raise DrillError("The seeded fault %s was never met." % options.seed_fault)
         findings = check(records)
         keep = options.keep or not (findings.is_clean or options.seed_fault)

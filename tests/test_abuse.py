@@ -1,7 +1,8 @@
 """The server under abuse (H1-H16): what other files do not show, most of it with real processes.
 
-JOBQUEUE_TEST_ALL makes the long forms run: 20,000 hostile requests instead of 2,000 and 200
-injections instead of 40, unless JOBQUEUE_TEST_PARTS leaves out "abuse"; JOBQUEUE_TEST_LOAD also lets slow clients meet the deadlines as they are.
+JOBQUEUE_TEST_ALL makes the long forms run, unless JOBQUEUE_TEST_PARTS leaves out "abuse": 20,000
+hostile requests instead of 2,000 and 200 injections instead of 40. JOBQUEUE_TEST_LOAD also lets
+slow clients meet the deadlines as they are.
 """
 
 import contextlib

@@ -551,13 +551,13 @@ class DecisionTests(unittest.TestCase):
 class DrillTestCase(unittest.TestCase):
     def drill(self, *words):
         need(drill.os.path.exists("/proc/self/stat"), "Linux's /proc")
-        return drill.run(drill.parse([*words, "--workers", "8"]), io.StringIO())
+        return drill.run(drill.parse(words), io.StringIO())
 
 
 class ShortDrillTests(DrillTestCase):
     def test_nothing_is_lost_run_twice_or_stuck(self):
         findings, report = self.drill("--minutes", "0.28", "--tasks", "1500", "--lease", "8",
-                                      "--seed", "6")
+                                      "--workers", "8", "--seed", "6")
         self.assertTrue(findings.is_clean, report)
         self.assertRegex(report, r"kills     [1-9]")
         self.assertRegex(report, r"stopped beyond its lease [1-9]")
@@ -566,22 +566,22 @@ class ShortDrillTests(DrillTestCase):
 
 
 class SeededFaultTests(DrillTestCase):
-    def broken(self, fault, minutes):
-        findings, report = self.drill("--seed-fault", fault, "--minutes", minutes, "--tasks",
-                                      "800", "--seed", "1", "--foreign", "")
+    def broken(self, fault):
+        findings, report = self.drill("--seed-fault", fault, "--minutes", "0.6", "--tasks", "2000",
+                                      "--workers", "5", "--seed", "1", "--foreign", "")
         return {name for name, problems in findings.problems.items() if problems}, report
 
     def test_a_claim_that_does_not_look_at_the_status_is_caught(self):
-        broken, report = self.broken("claim", "0.12")
+        broken, report = self.broken("claim")
         self.assertIn("I5", broken, report)
         self.assertNotIn("run twice 0", report)
 
     def test_a_completion_without_the_fence_is_caught(self):
-        broken, report = self.broken("fence", "0.2")
+        broken, report = self.broken("fence")
         self.assertIn("I4", broken, report)
 
     def test_an_attempt_that_is_counted_at_its_end_is_caught(self):
-        broken, report = self.broken("count", "0.12")
+        broken, report = self.broken("count")
         self.assertIn("I6", broken, report)
 
 

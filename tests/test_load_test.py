@@ -233,12 +233,12 @@ class WordsTests(unittest.TestCase):
 
 
 class ShortLoadTest(unittest.TestCase):
-    def test_a_thousand_tasks_by_twenty_workers_are_neither_lost_nor_run_twice(self):
-        options = load_test.parse(["--workers", "20", "--tasks", "1000", "--rate", "50",
+    def test_some_hundred_tasks_by_twenty_workers_are_neither_lost_nor_run_twice(self):
+        options = load_test.parse(["--workers", "20", "--tasks", "600", "--rate", "100",
                                    "--seconds", "0.02-0.05"])
         found, report, ended = load_test.run(options, io.StringIO())
         self.assertTrue(ended and found.is_clean, report)
-        self.assertEqual(len(found.acknowledged), 1000, report)
+        self.assertEqual(len(found.acknowledged), 600, report)
         self.assertEqual(found.run, found.acknowledged, report)
         self.assertEqual((found.lost, found.twice, found.again), (set(), set(), set()), report)
 
