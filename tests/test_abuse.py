@@ -829,8 +829,8 @@ class ForgeryMatrix(WebTestCase):
         """`path` with an object that it could change."""
         if "tokens" in path:
             return path.replace("ID", str(self.make_token("ana")[0]))
-        if "queues/" in path and not self.queue.queues.exists("eve"):
-            self.queue.queues.make({"name": "eve"}, "ana")
+        if "queues/" in path:
+            self.write("INSERT OR IGNORE INTO queue (name, created_at) VALUES ('eve', 0)")
         if "schedules" in path:
             schedule_id = self.queue.schedules.add(BODIES["/api/schedules"], self.owner_id("ana"))
             return path.replace("ID", str(schedule_id))
