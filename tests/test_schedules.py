@@ -274,12 +274,18 @@ class TestProblems(ScheduleCase):
         self.assertIsNone(self.shown(schedule_id)["problem"])
 
     def test_a_rule_that_breaks_down_is_told_and_stops_nobody(self):
-        schedule_id = self.schedule()
-        self.write("UPDATE schedule SET start='x'")
-        self.schedule(owner="eve")
-        self.tick(600)
+        schedule_id = self.schedule("every 9m")
+        self.schedule("every 10m", owner="eve")
+
+        def break_down(at):
+            raise ZeroDivisionError("nobody foresaw this")
+        parse = jobqueue.parse_rule
+        broken = SimpleNamespace(next_after=break_down)
+        with mock.patch.object(jobqueue, "parse_rule", lambda text, *rest: broken if text == "every 9m"
+                               else parse(text, *rest)):
+            self.tick(600)
         self.assertEqual(len(self.tasks()), 1)
-        self.assertIn("TypeError", self.shown(schedule_id)["problem"])
+        self.assertEqual(self.shown(schedule_id)["problem"], "ZeroDivisionError: nobody foresaw this")
 
     def test_one_problem_does_not_stop_the_others(self):
         self.schedule()
