@@ -94,6 +94,15 @@ class TestLines(WebTestCase):
         self.send(lines(add(1, owner="bob"), add(2)), 422, self.ana)
         self.send(lines(add(1, owner="eve")), 422)
 
+    def test_a_repeated_request_gets_its_answer_even_if_it_would_be_wrong_now(self):
+        body = lines(*map(add, range(40)))
+        sent = {**LINES, "Idempotency_Key": "k"}
+        first = self.bob.post("/api/tasks", body, **sent)
+        self.declare()
+        again = self.bob.post("/api/tasks", body, **sent)
+        self.assertEqual((again.status, again.json), (201, first.json))
+        self.check_wrong(self.bob.post("/api/tasks", body + lines(add(1)), **sent), "Idempotency-Key")
+
     def test_other_routes_do_not_take_lines(self):
         self.check(self.ana.post("/api/users", b"{}", **LINES), 415)
 
