@@ -2748,7 +2748,12 @@ class Tasks:
 
     def _check_quota(self, transaction, owner_id, count):
         """TooMany if `count` more tasks of the owner would be more than may wait to be run."""
-        limit = self._quota(transaction, owner_id)
+        user = transaction.one("SELECT name, role, max_pending FROM user WHERE id=?", (owner_id,))
+        if user is None or user["role"] == "admin":
+            return
+        limit = user["max_pending"]
+        if limit is None:
+            limit = self._settings.get("max_pending", transaction)
         if not limit:
             return
         waiting = 0
@@ -2758,19 +2763,10 @@ class Tasks:
                 "WHERE owner_id=? AND status=? LIMIT ?)", (owner_id, status, limit - waiting))
         if waiting + count > limit:
             raise TooMany(
-                "Nothing was added: you may have %d tasks that wait to be run, and %s. Try again "
+                "Nothing was added: at most %d of %s's tasks may wait to be run, and %s. Try again "
                 "when some of them have been run." % (
-                    limit, "have so many" if waiting == limit else
-                    "%d more would be %d" % (count, waiting + count)), retry_after=60)
-
-    def _quota(self, transaction, owner_id):
-        """How many tasks of this owner may wait to be run; 0: any number."""
-        user = transaction.one("SELECT role, max_pending FROM user WHERE id=?", (owner_id,))
-        if user is None or user["role"] == "admin":
-            return 0
-        if user["max_pending"] is not None:
-            return user["max_pending"]
-        return self._settings.get("max_pending", transaction)
+                    limit, user["name"], "so many do" if waiting == limit else
+                    "with %d more it would be %d" % (count, waiting + count)), retry_after=60)
 
     def _predecessors(self, transaction, owner_id, orders, new):
         """{id: status} of all that the new tasks come after; Invalid unless they are the owner's."""

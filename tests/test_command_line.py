@@ -101,6 +101,21 @@ class Adding(CommandTestCase):
         self.ok("add", "add", "a=1", "--run-at", "2030-01-01T00:00:00Z")
         self.assertEqual(self.queue.get_json(2)["run_at"], "2030-01-01T00:00:00.000Z")
 
+    def test_a_task_comes_after_others_and_may_have_a_unique_key(self):
+        self.ok("add", "add", "a=1")
+        self.ok("add", "add", "a=2")
+        self.ok("add", "add", "a=3", "--after", "1,2", "--after-failure", "run", "--unique-key", "k",
+                "--owner", "ana")
+        task = self.queue.get_json(3)
+        self.assertEqual([task[name] for name in ("after", "after_failure", "unique_key", "status")],
+                         [[1, 2], "run", "k", "waiting"])
+        self.assertEqual(self.ok("add", "add", "a=3", "--unique-key", "k"), "3")
+        self.ok("cancel", "1", "2")
+        self.assertEqual(self.status(3), "pending")
+        for wrong in ("x", "0", "1,", ""):
+            self.fails(2, "add", "add", "a=1", "--after", wrong)
+        self.fails(2, "add", "add", "a=1", "--after", "99", words="99 is none")
+
     def test_texts_become_what_the_parameter_is(self):
         kinds = {"text": {"type": "string"}, "count": {"type": "integer"}, "ratio": {"type": "number"},
                  "on": {"type": "boolean"}, "day": {"type": "string", "format": "date"},
@@ -280,6 +295,17 @@ class Owners(CommandTestCase):
             self.queue.accounts.log_in("bob", NEW, "")
         self.ok("user", "enable", "bob")
         self.queue.accounts.log_in("bob", NEW, "")
+
+    def test_a_users_quota_is_set_and_taken_away(self):
+        self.ok("user", "quota", "bob", "1")
+        users = self.json("user", "list")["users"]
+        self.assertEqual([user["max_pending"] for user in users], [None, 1, None])
+        self.ok("add", "add", "a=1", "--owner", "bob")
+        self.fails(5, "add", "add", "a=1", "--owner", "bob", words="at most 1 of bob's tasks may wait")
+        self.ok("user", "quota", "bob", "none")
+        self.ok("add", "add", "a=1", "--owner", "bob")
+        self.fails(2, "user", "quota", "bob", words="max_pending")
+        self.fails(2, "user", "quota", "bob", "-1", words="max_pending")
 
     def test_users_that_are_wrong_are_refused(self):
         self.fails(2, "user", "add", "zoe", given="short\n", words="password")

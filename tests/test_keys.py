@@ -169,10 +169,10 @@ class TestQuota(TestCase):
         self.limit(3)
         first = self.add("bob")
         self.add("bob", options={"delay": 60})
-        with self.refused(jobqueue.TooMany, "may have 3 tasks that wait to be run, and 2 more would be 4"):
+        with self.refused(jobqueue.TooMany, "3 of bob's tasks may wait to be run, and with 2 more"):
             self.add_many("bob", 2)
         self.add("bob", options={"after": [first]})
-        with self.refused(jobqueue.TooMany, "and have so many"):
+        with self.refused(jobqueue.TooMany, "and so many do"):
             self.add("bob")
         self.assertEqual(self.database.value("SELECT count(*) FROM task"), 3)
         self.add("eve")
@@ -188,7 +188,7 @@ class TestQuota(TestCase):
         with self.refused(jobqueue.TooMany):
             self.add("bob")
         self.limit(None, "bob")
-        with self.refused(jobqueue.TooMany, "you may have 1 "):
+        with self.refused(jobqueue.TooMany, "at most 1 of bob's"):
             self.add("bob")
 
     def test_what_is_there_already_counts_once(self):

@@ -175,6 +175,27 @@ class TestEnqueue(InterfaceCase):
         with self.refused(jobqueue.NotFound, "nobody"):
             self.report.using(owner="nobody").enqueue("Oslo")
 
+    def test_a_chain_is_written_with_then(self):
+        first = self.report.enqueue("Oslo")
+        second = first.then(self.report, "Bergen", detailed=True)
+        third = second.then(self.report.using(after=first, after_failure="run", priority=-3), "Bod\u00f8")
+        self.assertEqual((second.after, second.arguments["city"]), ([first.id], "Bergen"))
+        self.assertEqual((third.after, third.after_failure), ([first.id, second.id], "run"))
+        self.assertEqual((second.status, third.priority), ("waiting", -3))
+
+    def test_one_comes_after_a_group(self):
+        ids = self.report.enqueue_many([{"city": "Oslo"}, {"city": "Bergen"}])
+        more = self.report.enqueue("Troms\u00f8")
+        last = self.report.using(after=[*ids, more]).enqueue("all")
+        self.assertEqual(last.after, [*ids, more.id])
+        self.assertEqual(self.queue.enqueue("add", {"a": 1}, after=more).after, [more.id])
+        with self.assertRaises(jobqueue.Invalid):
+            self.report.using(after=["Oslo"]).enqueue("x")
+
+    def test_a_unique_key_leads_to_the_task_that_has_it(self):
+        nightly = self.report.using(unique_key="nightly")
+        self.assertEqual(nightly.enqueue("Oslo").id, nightly.enqueue("Oslo").id)
+
     def test_many_are_added_at_once_or_not_at_all(self):
         ids = self.report.enqueue_many([{"city": "Oslo"}, {"city": "Bergen"}])
         self.assertEqual(len(ids), 2)
@@ -298,6 +319,17 @@ class TestInsideATask(InterfaceCase):
         self.assertEqual(added.id, 100)
         self.assertEqual(self.requests, [{"function": "other", "arguments": {"n": 3}, "priority": -5}])
         self.assertEqual(other.enqueue_many([{"n": 1}, {"n": 2}]), [100, 101])
+
+    def test_a_chain_inside_a_task_names_ids(self):
+        @task
+        def other(n):
+            pass
+
+        first = other.enqueue(1)
+        other.using(after=[first, 5], unique_key="k").enqueue(2)
+        self.queue.enqueue("add", {"a": 1}, after=first)
+        first.then(other, 3)
+        self.assertEqual([request.get("after") for request in self.requests], [None, [100, 5], [100], [100]])
 
     def test_a_queue_object_inside_a_task_does_the_same(self):
         self.queue.enqueue("add", {"a": 1})
