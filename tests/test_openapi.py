@@ -11,7 +11,8 @@ SAMPLES = {"NewTask": {"function": "add", "arguments": {"a": 1}}, "Action": {"ac
            "NewSchedule": {"function": "add", "arguments": {"a": 1}, "rule": "daily 01:00"},
            "ScheduleChange": {"rule": "daily 02:00"}, "NewSettings": {"linger": 20},
            "NewUser": {"name": "zoe", "password": "another horse"}, "NewToken": {"name": "laptop"},
-           "PreviewRequest": {"rule": "daily 01:00"}, "NewQueue": {"name": "mail"}, "QueueChange": {"max_running": 2},
+           "PreviewRequest": {"rule": "daily 01:00"}, "NewQueue": {"name": "mail"},
+           "QueueChange": {"max_running": 2},
            "UserChange": {"role": "admin"}, "Login": {"name": "bob", "password": "correct horse"},
            "Setup": {"code": "x", "name": "zoe", "password": "another horse"}}
 
@@ -56,6 +57,9 @@ class Document(unittest.TestCase):
         self.assertEqual(list(schemas["NewSettings"]["properties"]), list(jobqueue.SETTINGS))
         self.assertEqual(set(schemas["NewTask"]["properties"]), set(jobqueue.REQUEST_SCHEMA["properties"]))
         self.assertEqual(set(schemas["Options"]["properties"]), set(jobqueue.TASK_OPTIONS))
+        self.assertEqual(set(schemas["ChosenOptions"]["properties"]), set(jobqueue.TASK_OPTIONS))
+        self.assertEqual(set(schemas["NewSchedule"]["properties"]),
+                         set(jobqueue.SCHEDULE_SCHEMA["properties"]))
         for name, (schema, _) in jobqueue.TASK_OPTIONS.items():
             told = schemas["NewTask"]["properties"][name]
             for bound in ("minimum", "maximum", "type", "enum"):

@@ -264,6 +264,18 @@ class TestProblems(ScheduleCase):
         self.tick(600)
         self.assertIn("restart is not known", self.shown(schedule_id)["problem"])
 
+    def test_a_full_quota_is_told_and_a_slot_that_it_refused_is_not_caught_up(self):
+        schedule_id = self.schedule(overlap="allow")
+        self.write("UPDATE user SET max_pending=2 WHERE name='bob'")
+        for _ in range(3):
+            self.tick(600)
+        self.assertEqual(len(self.tasks()), 2)
+        self.assertIn("you may have 2 tasks that wait", self.shown(schedule_id)["problem"])
+        self.assertEqual(self.history(schedule_id)[-1][:2], ("08:30", False))
+        self.end_all()
+        self.tick(600)
+        self.assertEqual((len(self.tasks()), self.shown(schedule_id)["problem"]), (3, None))
+
     def test_a_rule_that_cannot_be_read_on_this_host_is_told(self):
         schedule_id = self.schedule()
         self.write("UPDATE schedule SET zone='Mars/Olympus'")
@@ -613,12 +625,13 @@ class TestRoutes(WebTestCase):
         asked = {"rule": "daily  02:30", "zone": "Europe/Oslo", "from": "2027-03-27T12:00:00Z", "count": 2}
         shown = self.check(self.bob.post("/api/schedules/preview", asked), 200)
         self.assertEqual(shown, {
-            "rule": "daily 02:30", "zone": "Europe/Oslo", "words": "Every day at 02:30 (Europe/Oslo)", "times": [
+            "rule": "daily 02:30", "zone": "Europe/Oslo", "words": "Every day at 02:30 (Europe/Oslo)",
+            "times": [
                 {"at": "2027-03-28T01:00:00.000Z", "local": "2027-03-28T03:00:00+02:00",
                  "note": "the clocks go forward at 02:00 to 03:00"},
                 {"at": "2027-03-29T00:30:00.000Z", "local": "2027-03-29T02:30:00+02:00", "note": None}]})
-        for wrong, field in (({"rule": "at noon"}, "rule"), ({"zone": "Mars"}, "zone"), ({"count": 51}, "count"),
-                             ({"from": "noon"}, "from"), ({"rule": 5}, "rule")):
+        for wrong, field in (({"rule": "at noon"}, "rule"), ({"zone": "Mars"}, "zone"),
+                             ({"count": 51}, "count"), ({"from": "noon"}, "from"), ({"rule": 5}, "rule")):
             self.check_wrong(self.bob.post("/api/schedules/preview", {**asked, **wrong}), field)
         self.assertEqual(self.queue.schedules.find(), [])
 
