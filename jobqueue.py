@@ -3439,11 +3439,10 @@ class Claims:
         return self._first_due(source, lanes(source, SCHEDULED))
 
     def next_due(self, source):
-        """When this machine may have work next: a scheduled task is due or a rate opens; or None."""
+        """When the next scheduled task of a queue that this machine serves becomes due, or None."""
         served = {queue["name"] for queue in self._queues.open(source, self.machine)}
-        due = self._first_due(source, [lane for lane in lanes(source, SCHEDULED) if lane[0] in served])
-        moments = [moment for moment in (due, self.rate_opens(source)) if moment is not None]
-        return min(moments) if moments else None
+        return self._first_due(
+            source, [lane for lane in lanes(source, SCHEDULED) if lane[0] in served])
 
     def rate_opens(self, source):
         """When the next pending task may start that only the rate of its queue holds back, or None."""
@@ -4351,6 +4350,11 @@ class Workers:
         return source.value("SELECT count(*) FROM worker WHERE id<=? AND state<>'stopping'",
                             (worker_id,))
 
+    def idles_alone(self, source, worker_id):
+        """True if no worker here that came before this one is idle."""
+        return not source.value("SELECT 1 FROM worker WHERE id<? AND state='idle' AND machine=?",
+                                (worker_id, self._claims.machine))
+
     # The dead
 
     def find_dead(self):
@@ -4623,7 +4627,7 @@ class Catalogue:
             remember(transaction, ".catalogue", state)
             if functions is None:
                 return
-            self._mark_external(transaction, functions)
+            self._make_queues(transaction, functions)
             transaction.run("DELETE FROM function")
             for function in functions:
                 transaction.run(
@@ -4640,15 +4644,15 @@ class Catalogue:
                 )
         self._known = (0.0, None, None)
 
-    def _mark_external(self, transaction, functions):
-        """Leave the queues of external functions to other people's workers."""
-        names = {function["options"]["queue"] for function in functions
-                 if function.get("external")}
+    def _make_queues(self, transaction, functions):
+        """See to the queues that functions name; those of external ones are other people's."""
         transaction.run("UPDATE queue SET external=0 WHERE external=1")
-        for name in names:
+        for function in functions:
+            name = function["options"]["queue"]
             transaction.run("INSERT OR IGNORE INTO queue (name, created_at) VALUES (?, ?)",
                             (name, self._database.clock.now()))
-            transaction.run("UPDATE queue SET external=1 WHERE name=?", (name,))
+            if function.get("external"):
+                transaction.run("UPDATE queue SET external=1 WHERE name=?", (name,))
 
     def _load(self):
         """(until, state, {name: function}), read again after CACHE_SECONDS."""

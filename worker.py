@@ -1550,10 +1550,10 @@ class Worker:
         return due is not None and due <= self._clock.now() + patience
 
     def _next_work(self, source):
-        """When a task or a schedule is due next, or None; for schedules one worker is enough."""
+        """When something is due next, or None; for what comes one by one, one worker is enough."""
         dues = [self._queue.claims.next_due(source)]
-        if self._queue.workers.place(source, self._id) <= 1:
-            dues.append(self._queue.schedules.next_due(source))
+        if self._queue.workers.idles_alone(source, self._id):
+            dues += [self._queue.claims.rate_opens(source), self._queue.schedules.next_due(source)]
         return min((due for due in dues if due is not None), default=None)
 
     def _left_nothing_behind(self):
@@ -1647,7 +1647,8 @@ class Worker:
             return False
         self._seen_version = version
         claims = self._queue.claims
-        self._next_due = claims.next_due(self._database) or math.inf
+        self._next_due = min(claims.next_due(self._database) or math.inf,
+                             claims.rate_opens(self._database) or math.inf)
         if self._next_due > now and not claims.claimable(self._database, 1):
             return False
         if self._runner_is_stale():

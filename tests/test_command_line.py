@@ -354,7 +354,7 @@ class Owners(CommandTestCase):
                               ("--max-running", "0"), ("--max-running", "x"), ("--machines", "")):
             self.fails(2, "queue", "set", "post", option, value, words=option[2:].replace("-", "_"))
         self.fails(5, "queue", "delete", "default", words="always there")
-        self.assertEqual([one["name"] for one in self.json("queue", "list")["queues"]], ["default"])
+        self.assertEqual([one["name"] for one in self.json("queue", "list")["queues"]], ["default", "mail"])
 
     def test_tokens_that_are_wrong_are_refused(self):
         self.fails(2, "token", "add", words="name")

@@ -11,7 +11,7 @@ SAMPLES = {"NewTask": {"function": "add", "arguments": {"a": 1}}, "Action": {"ac
            "NewSchedule": {"function": "add", "arguments": {"a": 1}, "rule": "daily 01:00"},
            "ScheduleChange": {"rule": "daily 02:00"}, "NewSettings": {"linger": 20},
            "NewUser": {"name": "zoe", "password": "another horse"}, "NewToken": {"name": "laptop"},
-           "PreviewRequest": {"rule": "daily 01:00"}, "NewQueue": {"name": "mail"},
+           "PreviewRequest": {"rule": "daily 01:00"}, "NewQueue": {"name": "post"},
            "QueueChange": {"max_running": 2},
            "UserChange": {"role": "admin"}, "Login": {"name": "bob", "password": "correct horse"},
            "Setup": {"code": "x", "name": "zoe", "password": "another horse"}}
