@@ -10,6 +10,13 @@ from tests.web import WebTestCase
 
 
 class Actions(WebTestCase):
+    """With portions of 50 tasks."""
+
+    def setUp(self):
+        patch = mock.patch.object(jobqueue, "PORTION_ROWS", 50)
+        patch.start()
+        self.addCleanup(patch.stop)
+        super().setUp()
 
     def act(self, visitor, action, status=200, **rest):
         return self.check(visitor.post("/api/tasks/actions", {"action": action, **rest}), status)
@@ -121,17 +128,17 @@ class TestFilters(Actions):
                                      self.act_on_all(self.bob, "cancel", wanted, count)), count)
 
     def test_a_large_deletion_goes_in_portions_and_ends(self):
-        self.add_many("bob", 1200)
+        self.add_many("bob", 120)
         self.clock.step = jobqueue.ACTION_SECONDS / 3
-        answers = self.act_on_all(self.bob, "delete", {}, 1200)
-        self.assertGreater(len(answers), 3)
-        self.assertEqual(sum(one["done"] for one in answers), 1200)
+        answers = self.act_on_all(self.bob, "delete", {}, 120)
+        self.assertGreater(len(answers), 2)
+        self.assertEqual(sum(one["done"] for one in answers), 120)
         left = [one["remaining"] for one in answers]
         self.assertEqual((left, left[-1]), (sorted(left, reverse=True), 0))
         self.assertEqual(self.database.value("SELECT count(*) FROM task"), 0)
 
     def test_others_write_between_the_portions(self):
-        self.add_many("bob", 700)
+        self.add_many("bob", 70)
         seen, other = [], self.another_queue()
         remove = self.queue.tasks._remove_folders
 
@@ -141,13 +148,13 @@ class TestFilters(Actions):
             self.assertIsNotNone(self.claim(queue=other))
 
         self.queue.tasks._remove_folders = between
-        self.act_on_all(self.ana, "delete", {"owner": "bob"}, 700)
+        self.act_on_all(self.ana, "delete", {"owner": "bob"}, 70)
         self.assertGreaterEqual(len(seen), 2)
 
     def test_tasks_added_later_are_not_swept_in(self):
-        self.add_many("bob", 600)
+        self.add_many("bob", 60)
         self.clock.step = jobqueue.ACTION_SECONDS
-        answer = self.act(self.bob, "delete", filter={}, expected_count=600)
+        answer = self.act(self.bob, "delete", filter={}, expected_count=60)
         later = self.add_many("bob", 5)
         while answer["continue"]:
             answer = self.act(self.bob, "delete", filter={}, **{"continue": answer["continue"]})
