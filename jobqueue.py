@@ -1705,6 +1705,16 @@ class Database:
             return
         finally:
             self._roll_back()
+        if self.wal_bytes() > WAL_ALARM_BYTES:
+            self._shorten_log()
+
+    def _shorten_log(self):
+        """Write something that changes nothing: only with the next write a copied log gets short.
+
+        After a very large transaction that may be long in coming.
+        """
+        with contextlib.suppress(sqlite3.Error):
+            self._writer.run("PRAGMA application_id=0")
 
     def _copy_back(self, deadline):
         """Copy the log back as long as that gets further; True if all of it is copied."""

@@ -88,6 +88,14 @@ class TestTransactions(DatabaseCase):
             transaction.run("UPDATE nonsense SET a=1")
         self.assertIsNone(jobqueue.recall(self.database, ".x"))
 
+    def test_the_log_is_short_again_after_a_very_large_transaction(self):
+        with (mock.patch.object(jobqueue, "WAL_CHECKPOINT_BYTES", 20_000),
+              mock.patch.object(jobqueue, "WAL_ALARM_BYTES", 40_000)):
+            database = self.another_queue().database
+            with database.transaction() as transaction:
+                jobqueue.remember(transaction, ".x", "x" * 200_000)
+            self.assertLess(database.wal_bytes(), 40_000)
+
     def test_rows_are_inserted_several_at_once_whatever_their_number(self):
         for count in (0, 1, 2, 500, 1000):
             with self.database.transaction() as transaction:
