@@ -95,6 +95,7 @@ SETTLE_AT_ONCE = 500            # followers in one transaction
 SETTLE_SECONDS = 0.25           # of a tick
 SETTLE_LOOK_ROWS = 2_000
 TICK_SECONDS = 2.0              # a killed worker's task starts again within 5 s
+TICK_SOON_SECONDS = 1.0         # ... and a schedule that is due sooner is a second late at most
 TICK_FAILED_SECONDS = 15.0
 LOOK_FOR_SCHEDULES_SECONDS = 30.0
 STARTING_SECONDS = 10.0         # a started process that never took its lock
@@ -3708,6 +3709,7 @@ class Claims:
 
 CATCH_UPS = ("none", "once", "all")
 OVERLAPS = ("skip", "queue", "allow")
+SCHEDULES_MAX = 1000            # of one owner
 SCHEDULES_AT_ONCE = 100         # looked at in one tick
 SLOTS_AT_ONCE = 100             # filled in one transaction
 CATCH_UP_MAX = 1000             # of what was missed, catch_up="all" runs the newest
@@ -3768,15 +3770,19 @@ def plan_errors(given):
 def _is_script(entry):
     """Whether a file is to be run: executable, or Python, since FTP loses the mode."""
     named = storable(entry.name) == entry.name and not SCRIPT_LEFT_OUT.fullmatch(entry.name)
-    return named and entry.is_file() and (entry.name.endswith(".py") or os.access(entry.path, os.X_OK))
+    return named and os.path.isfile(entry.path) and (
+        entry.name.endswith(".py") or os.access(entry.path, os.X_OK))
 
 
 def find_scripts():
-    """The scripts that lie in SCRIPTS_FOLDER, as FOLDER/NAME."""
+    """The scripts that lie in SCRIPTS_FOLDER, as FOLDER/NAME; OSError if that cannot be told."""
     found = []
     for folder in SCRIPT_FOLDERS:
-        with contextlib.suppress(OSError), os.scandir(SCRIPTS_FOLDER / folder) as entries:
-            found += sorted("%s/%s" % (folder, entry.name) for entry in entries if _is_script(entry))
+        try:
+            with os.scandir(SCRIPTS_FOLDER / folder) as entries:
+                found += sorted("%s/%s" % (folder, entry.name) for entry in entries if _is_script(entry))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
     return found
 
 
@@ -3919,6 +3925,9 @@ class Schedules:
         """Make a schedule as in POST /api/schedules; its id. Invalid names every wrong field."""
         wanted = self._checked({**SCHEDULE_DEFAULTS, **given}, person)
         with self._database.transaction() as transaction:
+            if transaction.value("SELECT count(*) FROM schedule WHERE owner_id=?",
+                                 (owner_id,)) >= SCHEDULES_MAX:
+                raise Conflict("There can be at most %d schedules of one owner." % SCHEDULES_MAX)
             schedule_id = self._insert(transaction, {
                 **wanted, "owner_id": owner_id, "source": "person", "set_by": person and person.id})
             self._set_paused(transaction, schedule_id, given, person)
@@ -4001,18 +4010,24 @@ class Schedules:
 
     def _insert(self, transaction, columns):
         now = self._clock.now()
-        next_at = parse_rule(columns["rule"], columns["zone"], now).next_after(now)
-        columns = {**columns, "start": now, "next_at": next_at, "next_from": now, "created_at": now}
+        columns = {**columns, "start": now, "next_at": self._first(columns, now), "next_from": now,
+                   "created_at": now}
         return transaction.insert("INSERT INTO schedule (%s) VALUES (%s)" % (
             ", ".join(columns), ", ".join("?" * len(columns))), tuple(columns.values()))
+
+    @staticmethod
+    def _first(columns, now):
+        try:
+            return parse_rule(columns["rule"], columns["zone"], now).next_after(now)
+        except Invalid:
+            return now                  # tasks.py may be read where there are more time zones: told when due
 
     def _define(self, transaction, row, columns):
         """Give a schedule other columns; what it missed under an old rule is not caught up."""
         now = self._clock.now()
         if (columns["rule"], columns["zone"]) != (row["rule"], row["zone"]):
-            next_at = parse_rule(columns["rule"], columns["zone"], now).next_after(now)
-            columns = {**columns, "start": now, "next_at": None if row["paused"] else next_at,
-                       "next_from": now}
+            columns = {**columns, "start": now, "next_from": now,
+                       "next_at": None if row["paused"] else self._first(columns, now)}
         transaction.run("UPDATE schedule SET problem=NULL, %s WHERE id=?" % ", ".join(
             name + "=?" for name in columns), (*columns.values(), row["id"]))
 
@@ -4049,23 +4064,22 @@ class Schedules:
     def synchronise(self):
         """Make the schedules that tasks.py and the folders ask for those that are there."""
         try:
-            owner_id = self._site.accounts.default_owner()["id"]
-        except (SetupError, NotFound):
-            return                      # nobody yet who could own them
-        wanted, known = self._announced(self._database, owner_id), self._foreign(self._database)
-        if self._differences(wanted, known):
+            found = self._site.accounts.default_owner()["id"], find_scripts()
+        except (SetupError, NotFound, OSError):
+            return                      # nobody yet who could own them, or a folder cannot be read now
+        if self._differences(self._announced(self._database, *found), self._foreign(self._database)):
             with self._database.transaction(durable=False) as transaction:
-                wanted = self._announced(transaction, owner_id)
+                wanted = self._announced(transaction, *found)
                 for key, row in self._differences(wanted, self._foreign(transaction)):
                     self._replace(transaction, key, row, wanted.get(key))
 
-    def _announced(self, source, owner_id):
+    def _announced(self, source, owner_id, scripts):
         """{(source, name): columns} of the schedules in tasks.py and in folders."""
         common = {"owner_id": owner_id, "catch_up": "once", "overlap": "skip", "zone": "UTC",
                   "options": "{}"}
         wanted = {("folder", script): {
             **common, "function": SCRIPT_FUNCTION, "arguments": dump_json({"script": script}),
-            "rule": SCRIPT_FOLDERS[script.split("/")[0]]} for script in find_scripts()}
+            "rule": SCRIPT_FOLDERS[script.split("/")[0]]} for script in scripts}
         for one in self._site.catalogue.schedules(source):
             name, columns = one["name"], {**common, **one, "arguments": dump_json(one["arguments"]),
                                           "options": dump_json(one["options"])}
@@ -4144,7 +4158,9 @@ class Schedules:
         if row["source"] == "folder":
             defaults = {name: default for name, (_, default) in TASK_OPTIONS.items()}
             return Order(SCRIPT_FUNCTION, row["arguments"], defaults)
-        person = None if row["set_by"] is None else self._site.accounts.person(row["set_by"])
+        person = None
+        if row["set_by"] is not None:
+            person = self._site.accounts.person(row["set_by"]) or self._site.accounts.person(row["owner_id"])
         return self._check_task(row["function"], json.loads(row["arguments"]),
                                 json.loads(row["options"]), person)
 
@@ -4152,7 +4168,7 @@ class Schedules:
         """Add the tasks of the slots that nobody has filled, and move on."""
         last_at, last_task, problem = row["last_at"], row["last_task_id"], due.problem
         if due.missed is not None:
-            self._take_slot(transaction, row, due.missed, "missed, as all until %s: nothing was at work here"
+            self._take_slot(transaction, row, due.missed, "missed, as all until %s: nobody looked meanwhile"
                             % iso(due.slots[0] if due.slots else now))
         for at in due.slots:
             if not self._take_slot(transaction, row, at, problem):
@@ -4878,8 +4894,7 @@ class Tick:
         self._bury_dead()
         self._settle()
         self._promote()
-        self._look_for_schedules()
-        self._schedules.fire(self._clock.now())
+        self._fire_schedules()
         self._sweep()
         if self._keeping.prune():
             self._next = min(self._next, self._clock.monotonic() + KEEP_AGAIN_SECONDS)
@@ -4924,11 +4939,16 @@ class Tick:
             with self._database.transaction(durable=False) as transaction:
                 self._claims.promote(transaction, self._clock.now())
 
-    def _look_for_schedules(self):
-        """Now and then: what tasks.py and the folders with scripts ask for."""
-        if self._clock.monotonic() >= self._next_look:
-            self._next_look = self._clock.monotonic() + LOOK_FOR_SCHEDULES_SECONDS
+    def _fire_schedules(self):
+        """Add what is due; now and then look what tasks.py and the folders with scripts ask for."""
+        now, monotonic = self._clock.now(), self._clock.monotonic()
+        if monotonic >= self._next_look:
+            self._next_look = monotonic + LOOK_FOR_SCHEDULES_SECONDS
             self._schedules.synchronise()
+        self._schedules.fire(now)
+        due = self._schedules.next_due(self._database)
+        if due is not None:
+            self._next = min(self._next, monotonic + max(TICK_SOON_SECONDS, due - now))
 
     def _sweep(self):
         """Once an hour: what crashes, old sessions and old failures left behind."""
@@ -7811,7 +7831,7 @@ def _tick_for_ever(queue):
         with contextlib.suppress(JobQueueError):
             queue.catalogue.refresh()   # it may hold new schedules
         queue.tick.maybe()
-        queue.database.clock.sleep(TICK_SECONDS)
+        queue.database.clock.sleep(TICK_SOON_SECONDS)
 
 
 def say(text):

@@ -71,6 +71,13 @@ class TestFiring(ScheduleCase):
         self.tick(600)
         self.assertEqual(len(self.started), 1)
 
+    def test_a_fine_rule_makes_ticks_come_sooner(self):
+        self.schedule("every 1s", overlap="allow")
+        for _ in range(10):
+            self.clock.advance(1)
+            self.queue.tick.maybe()
+        self.assertEqual(len(self.tasks()), 10)
+
     def test_ticking_again_adds_nothing(self):
         self.schedule()
         self.clock.advance(600)
@@ -119,7 +126,7 @@ class TestCatchUp(ScheduleCase):
         schedule_id = self.schedule("every 10m", catch_up="once", overlap="allow")
         self.tick(65 * 60)
         self.assertEqual(self.history(schedule_id), [
-            ("08:10", False, "missed, as all until 2027-01-15T09:00:00.000Z: nothing was at work here"),
+            ("08:10", False, "missed, as all until 2027-01-15T09:00:00.000Z: nobody looked meanwhile"),
             ("09:00", True, None)])
         self.tick(5 * 60)
         self.assertEqual(len(self.tasks()), 2)
@@ -258,6 +265,12 @@ class TestProblems(ScheduleCase):
         self.tick(600)
         self.assertIn("arguments.a must be a text", self.shown(schedule_id)["problem"])
 
+    def test_if_who_set_it_is_gone_the_owners_rights_count(self):
+        schedule_id = self.schedule(function="restart", arguments={}, person=self.people["ana"])
+        self.write("UPDATE schedule SET set_by=77")
+        self.tick(600)
+        self.assertIn("restart is not known", self.shown(schedule_id)["problem"])
+
     def test_what_one_may_not_add_any_more_is_told(self):
         schedule_id = self.schedule(function="restart", arguments={}, owner="ana")
         self.write("UPDATE user SET role='user' WHERE name='ana'")
@@ -379,6 +392,14 @@ class TestChanging(ScheduleCase):
                 action()
         self.assertEqual(self.queue.schedules.find(eve), [])
 
+    def test_one_owner_has_so_many_and_no_more(self):
+        with mock.patch.object(jobqueue, "SCHEDULES_MAX", 2):
+            self.schedule()
+            self.schedule()
+            with self.refused(Conflict, "at most 2 schedules"):
+                self.schedule()
+            self.schedule(owner="eve")
+
     def test_who_owns_a_schedule_is_not_deleted(self):
         self.schedule()
         with self.refused(Conflict, "bob owns schedules"):
@@ -473,6 +494,14 @@ class TestCode(ScheduleCase):
         with self.refused(Conflict, "here it can be paused"):
             self.queue.schedules.delete(schedule_id)
 
+    def test_a_zone_that_only_tasks_py_knows_is_told(self):
+        self.declare_report("daily 01:00", zone="Europe/Oslo")
+        missing = jobqueue.field_error("zone", "is not here")
+        with mock.patch.object(jobqueue, "_time_zone", side_effect=missing):
+            self.announce()
+            self.tick()
+            self.assertEqual(self.queue.schedules.find()[0]["problem"], "zone is not here")
+
     def test_they_wait_for_the_first_admin(self):
         self.write("UPDATE user SET role='user'")
         self.declare_report("daily 01:00")
@@ -546,6 +575,12 @@ class TestFolders(ScheduleCase):
         shown = self.queue.schedules.find()[1]
         self.assertEqual([shown[key] for key in ("owner", "source", "rule", "overlap", "function")],
                          ["ana", "folder", "@daily", "skip", "folder-script"])
+
+    def test_a_folder_that_cannot_be_read_now_removes_nothing(self):
+        self.put("daily/backup.sh")
+        self.assertEqual(len(self.names()), 1)
+        with mock.patch("os.scandir", side_effect=OSError(24, "Too many open files")):
+            self.assertEqual(len(self.names()), 1)
 
     def test_what_editors_leave_behind_is_no_script(self):
         for name in (".hidden", "a.sh~", "a.bak", ".a.swp", "a.swp", "a.dpkg-old", "a.dpkg-dist", "a.tmp"):
