@@ -87,6 +87,7 @@ let hush = 0;
  */
 export function say(text, visible = false) {
   const live = find('#live');
+  if (!visible && live.matches('.toast')) return live.append(h('i', { class: 'hidden' }, text));
   live.classList.toggle('toast', visible);
   live.textContent = text;
   clearTimeout(hush);

@@ -15,6 +15,7 @@ import { countWords } from './format.js';
 
 const SHOWN = 5;
 const LINES = 'application/x-ndjson';
+const MEND = { field: 'lines', message: 'Please mend what is named below.' };
 const MOST = 100000;
 const SEPARATORS = ['\t', ';', ','];
 
@@ -232,6 +233,7 @@ class Sheet {
     const { lines, errors } = this;
     const names = [...new Set(lines.flatMap((line) => Object.keys(line.arguments)))];
     setText(this.note, lines.length > SHOWN ? `${words(lines.length)}, beginning with:` : '');
+    this.wrong.hidden = !errors.length;
     setText(this.wrong, [...errors.slice(0, 10),
       errors.length > 10 && `and ${errors.length - 10} more`].filter(Boolean).join('\n'));
     this.preview.replaceChildren(lines.length ? table('', 'First rows', names, h('tbody', {},
@@ -243,17 +245,24 @@ class Sheet {
   /** One JSON object a line. @param {Record<string, unknown>} options for all of them */
   body(options) {
     this.read();
-    const [wrong = !this.lines.length && 'Please fill this in.'] = this.errors;
-    if (wrong) throw refusal([{ field: 'lines', message: wrong }]);
+    if (this.errors.length || !this.lines.length) {
+      throw refusal([this.errors.length ? MEND : { ...MEND, message: 'Please fill this in.' }]);
+    }
     return new Blob(this.lines.map((line) => (
       `${JSON.stringify({ ...options, arguments: line.arguments })}\n`)), { type: LINES });
   }
 
-  /** A refusal, with the rows as the table counts them. @param {any} error */
+  /** A refusal: rows are named as the table counts them, what all rows share once. @param {any} error */
   explain(error) {
-    for (const one of error.errors || []) {
-      if (one.index != null) one.message = `Row ${this.lines[one.index]?.row}, ${one.message}`;
+    const rest = new Map();
+    for (const { index, field: name, message } of error.errors || []) {
+      const line = this.lines[index];
+      if (!line || !name.startsWith('arguments')) rest.set(name, { field: name, message });
+      else this.errors.push(`Row ${line.row}, ${name.slice(10)}: ${message}`);
     }
+    if (this.errors.length) rest.set('lines', MEND);
+    error.errors = [...rest.values()];
+    this.patch();
     return error;
   }
 }

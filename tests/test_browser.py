@@ -327,13 +327,17 @@ class Screens(BrowserTestCase):
     """Small screens, dark screens, the keyboard."""
 
     TASKS = TASKS
-    PAGES = ("#/tasks", "#/tasks/1", "#/tasks/2", "#/new", "#/new/report", "#/workers", "#/settings",
-             "#/settings/host", "#/users", "#/account", "#/nothing", "#/tasks/99999")
+    PAGES = ("#/tasks", "#/tasks/1", "#/tasks/2", "#/new", "#/new/report", "#/new/report?many=1",
+             "#/schedules", "#/schedules/1", "#/schedules/1?change=1", "#/queues", "#/queues/default",
+             "#/workers", "#/settings", "#/settings/host", "#/users", "#/account", "#/nothing",
+             "#/tasks/99999")
 
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         (cls.site.home / "go on").touch()
+        cls.site.run("schedule", "add", "report", "30 2 * mar,oct sunL", "city=" + "Vik" * 60, "--tz",
+                     "Europe/Oslo")
         for number in (cls.site.add("report",
                                     city="Llanfairpwllgwyngyllgogerychwyrndrobwllllantysiliogogogoch" * 3),
                        cls.site.add("fail", text="an/endless/path/without/a/space" * 20),

@@ -1,0 +1,234 @@
+"""The page in a real Chromium: schedules, queues, order, many tasks at once."""
+import unittest
+
+from tests.browser import ELEMENT, BrowserTestCase
+from tests.support import wait_until
+
+TASKS = '''
+import time
+from pathlib import Path
+from jobqueue import task
+
+@task
+def report(city: str, pages: int = 3, month: str = "may") -> dict:
+    """Write the monthly report of a city."""
+    return {"city": city, "pages": pages}
+
+@task
+def fail(text: str):
+    raise ValueError(text)
+
+@task
+def wait(name: str):
+    while not Path(name).exists():
+        time.sleep(0.05)
+'''
+COUNT = "SELECT count(*) FROM task WHERE function=?"
+
+
+class Planning(BrowserTestCase):
+    """What runs when, in which order, and how many at once."""
+
+    TASKS = TASKS
+
+    def number_in_address(self, browser):
+        """The id at the end of the address."""
+        def found():
+            last = browser.run("return location.hash").rpartition("/")[2]
+            return last.isdigit() and int(last)
+        return wait_until(found, what="a number at the end of the address")
+
+    def choose(self, browser, name, value):
+        """Choose something, as a person would with a list."""
+        browser.run("const e = [...document.querySelectorAll(arguments[0])].find((e) => e.checkVisibility());"
+                    "e.value = arguments[1]; e.dispatchEvent(new Event('input', {bubbles: true}));",
+                    "[name=%s]" % name, value)
+
+    def test_a_schedule_from_its_form_to_its_end(self):
+        bob = self.open("bob")
+        bob.click("a", "Schedules")
+        bob.see("No schedule yet")
+        bob.click("a", "New schedule")
+        bob.click("main a[href$=report]")
+        bob.type("[name=zone]", "Europe/Oslo")
+        self.a_rule_is_shown_before_it_is_kept(bob)
+        self.choose(bob, "kind", "weekly")
+        bob.see("Every Monday at 01:00 (Europe/Oslo)")
+        bob.click("label", "Thu")
+        bob.see("Every Monday and Thursday at 01:00 (Europe/Oslo)")
+        bob.type("[name='arguments.city']", "Oslo")
+        bob.click("button", "Add schedule")
+        number = self.number_in_address(bob)
+        bob.see("Every Monday and Thursday at 01:00 (Europe/Oslo)")
+        self.assertEqual(bob.count(".slots li"), 10)
+        bob.click("button", "Run now")
+        bob.see("succeeded", ".columns")
+        self.it_is_paused_and_resumed(bob, number)
+        self.it_is_changed(bob, number)
+        bob.click("button", "Delete")
+        bob.click(".question button", "Delete")
+        bob.see("No schedule yet")
+        self.assertEqual(self.site.rows("SELECT id FROM schedule"), [])
+
+    def a_rule_is_shown_before_it_is_kept(self, bob):
+        """In words, with the next ten times; what is wrong, and days on which clocks change, are told."""
+        bob.see("Every day at 01:00 (Europe/Oslo)", ".preview")
+        self.assertEqual(bob.count(".preview li"), 10)
+        self.choose(bob, "kind", "cron")
+        bob.type("[name=cron]", "30 2 * mar,oct sunL")
+        bob.see("last Sunday of March and October", ".preview")
+        bob.see("the clocks go forward at 02:00 to 03:00", ".preview")
+        bob.type("[name=cron]", "30 2 31 feb *")
+        bob.see("never comes", ".bad .preview")
+
+    def it_is_paused_and_resumed(self, bob, number):
+        """Everybody sees who did it and why."""
+        bob.click("button", "Pause")
+        self.assertEqual(bob.focused(), "why")
+        bob.type("[name=why]", "summer break")
+        bob.press("Enter")
+        bob.see("paused by bob just now: summer break")
+        ana = self.open("ana")
+        ana.go("#/schedules")
+        ana.see("summer break", ".schedules")
+        ana.see("bob", ".schedules th .who")
+        ana.click("a[href='#/schedules/%d']" % number)
+        ana.click("button", "Resume")
+        ana.see("Next run")
+        bob.see("Next run")
+
+    def it_is_changed(self, bob, number):
+        """The form holds what is so far."""
+        bob.click("a", "Change")
+        bob.find("[name='arguments.city']")
+        self.assertEqual(bob.run("return document.querySelector(\"[name='arguments.city']\").value"), "Oslo")
+        self.assertEqual(bob.run("return [...document.querySelectorAll('[name=days]:checked')]"
+                                 ".map((e) => e.value)"), ["mon", "thu"])
+        self.choose(bob, "kind", "every")
+        bob.see("Every 15 minutes")
+        bob.click("button", "Save")
+        bob.find("p.sentence", "Every 15 minutes")
+        self.assertEqual(self.number_in_address(bob), number)
+
+    def test_a_queue_with_limits_is_made_paused_resumed_and_deleted(self):
+        ana = self.open("ana")
+        ana.click("a", "Queues")
+        ana.click("a", "New queue")
+        for name, value in (("name", "mail"), ("max_running", "2"), ("rate", "500"), ("machines", "a, b")):
+            ana.type("[name=%s]" % name, value)
+        ana.click("button", "Add queue")
+        ana.see("at most 2 at once · 500 in 1 hour · machines a, b", ".queues")
+        ana.click("a", "Change mail")
+        ana.type("[name=machines]", "")
+        ana.click("button", "Save")
+        ana.see_no("machines a, b")
+        row = "tr[data-key=mail]"
+        ana.click(row + " button", "Pause")
+        ana.type("[name=why]", "the printer is broken")
+        ana.click(row + " form button", "Pause")
+        ana.see("paused by ana just now: the printer is broken", row)
+        number = self.site.add("report", "--owner", "bob", "--queue", "mail", city="Vik")
+        ana.see("1 pending", row)
+        bob = self.open("bob")
+        bob.go("#/queues")
+        bob.see("the printer is broken")
+        self.assertEqual(bob.count("main button, main .button"), 0)
+        bob.click(row + " a")
+        bob.see("Vik", "table.list")
+        self.assertEqual(bob.run("return document.querySelector('[name=queue]').value"), "mail")
+        ana.click(row + " button", "Resume")
+        bob.see("succeeded", "table.list tbody")
+        ana.see("empty", row)
+        self.site.run("delete", number)
+        ana.click(row + " button", "Delete")
+        ana.click(".question button", "Delete")
+        ana.see_no("mail", ".queues")
+
+    def test_all_that_match_are_retried_and_deleted_once_their_number_is_confirmed(self):
+        numbers = [self.site.add("fail", "--owner", owner, text="no") for owner in ("bob", "bob", "eve")]
+        for number in numbers:
+            self.site.wait(number)
+        bob = self.open("bob")
+        bob.go("#/tasks?function=fail&status=failed")
+        bob.click("button", "All…")
+        bob.see("failed · fail", "dialog")
+        bob.click("dialog button", "Retry 2")
+        bob.click(".question button", "Retry 2")
+        bob.see("2 tasks were retried.")
+        self.assertEqual([self.site.wait(number)["attempts"] for number in numbers], [2, 2, 1])
+        bob.click("button", "All…")
+        bob.click("dialog button", "Delete 2")
+        self.site.run("delete", numbers[0])             # the number is not right any more
+        bob.click(".question button", "Delete 2")
+        bob.see("1 tasks match", "dialog")
+        bob.click("dialog button", "Delete 1")
+        bob.click(".question button", "Delete 1")
+        bob.see("1 task was deleted.")
+        bob.see("No task matches")
+        self.assertEqual(self.site.value(COUNT, ("fail",)), 1)
+
+    def test_one_task_per_line_of_a_table(self):
+        bob = self.open("bob")
+        bob.go("#/new/report")
+        bob.click("a", "Many at once")
+        bob.type("textarea", "city;pages;month\nOslo;1;june\n\"Vik; west\";x;\n")
+        bob.see("Row 3, pages: “x” is not a number.")
+        bob.click("button", "Add 2 tasks")
+        self.assertEqual(bob.focused(), "lines")
+        bob.type("textarea", "City,pages\nOslo,1\n")
+        bob.see("Row 1: there is no parameter “City”.")
+        bob.type("textarea", "pages; city\n1;Oslo\n;Bergen\n")
+        bob.see("Bergen", "main table")
+        bob.click("button", "Add 2 tasks")
+        bob.see("2 tasks added.")
+        bob.see("Bergen", "table.list")
+        self.assertEqual(self.site.value("SELECT count(*) FROM task WHERE arguments LIKE '%Bergen%'"), 1)
+
+    def test_a_file_as_spreadsheets_write_it_is_taken_all_or_none(self):
+        path = self.site.home / "rows.csv"
+        path.write_bytes("city,pages\r\n".encode() + "Tromsø,7\r\n".encode("cp1252") * 300)
+        bob = self.open("bob")
+        bob.go("#/new/report?many=1")
+        bob.ask("POST", "/element/%s/value" % bob.find("[type=file]")[ELEMENT], {"text": str(path)})
+        bob.see("300 tasks, beginning with:")
+        self.assertEqual(bob.count("main tbody tr"), 5)
+        bob.see("Tromsø", "main tbody")
+        bob.click("summary", "Later and options")
+        bob.type("[name=queue]", "a b")
+        bob.click("button", "Add 300 tasks")
+        bob.find("[name=queue][aria-invalid]")
+        counted = "SELECT count(*) FROM task WHERE arguments LIKE '%Tromsø%7%'"
+        self.assertEqual(self.site.value(counted), 0)
+        bob.type("[name=queue]", "default")
+        bob.click("button", "Add 300 tasks")
+        bob.see("300 tasks added.")
+        self.assertEqual(self.site.value(counted), 300)
+
+    def test_a_task_says_what_it_waits_for_and_what_waits_for_it(self):
+        first = self.site.add("wait", "--owner", "bob", name="go")
+        bob = self.open("bob")
+        bob.go("#/new/report")
+        bob.type("[name='arguments.city']", "Alta")
+        bob.click("summary", "Later and options")
+        bob.type("[name=after]", "%d, 999999" % first)
+        bob.click("button", "Add task")
+        bob.see("999999", "[data-field=after] .error")
+        bob.type("[name=after]", "#%d" % first)
+        bob.type("[name=unique_key]", "alta")
+        bob.click("button", "Add task")
+        second = self.number_in_address(bob)
+        bob.see("waiting\nfor #%d" % first, ".sentence")
+        bob.see("unique key alta")
+        bob.click("a", "← Tasks")
+        bob.see("for #%d" % first, "table.list")
+        bob.go("#/tasks/%d" % first)
+        bob.see("#%d report" % second)
+        bob.click("a", "#%d report" % second)
+        bob.see("#%d wait" % first)
+        (self.site.home / "go").touch()
+        bob.see("Alta", "dl")
+        bob.see("succeeded", ".sentence")
+
+
+if __name__ == "__main__":
+    unittest.main()
