@@ -3370,6 +3370,7 @@ class Verdict:
         self.spend = spend
         self.crash = crash
         self.interruption = interruption
+        self.removed = False            # True if nothing of the task is left; its folder is to go
 
 
 def judge(task, outcome, now, uniform):
@@ -3577,6 +3578,7 @@ class Claims:
             hidden = task["cancel_requested"] == DELETE
             if hidden or (verdict.status == SUCCEEDED and task["remove_on_success"]):
                 self._delete(transaction, task)
+                verdict.removed = True
                 over.append((task, None if hidden else SUCCEEDED))
                 continue
             leaving.append(self._left(transaction, task, verdict, outcome, now))

@@ -1862,13 +1862,16 @@ class Worker:
                 else:
                     attempt.write_ending(transaction)
                     endings.append((attempt.row, outcome))
-            claims.end_all(transaction, [
+            verdicts = claims.end_all(transaction, [
                 (row["id"], row["claim"], outcome) for row, outcome in endings], now)
             if pace:
                 rows = claims.claim(transaction, self._id, now, pace.size, pace.function)
             if not rows and not self._batch.running:
                 self._set_state(transaction, "idle" if not self._stopping else "stopping")
         self._seen_version = None
+        for (row, _), verdict in zip(endings, verdicts):
+            if verdict and verdict.removed:
+                jobqueue.remove_task_folder(self._database.folder, row["id"])
         return rows
 
     def _record_unknown(self, transaction, task, now):
