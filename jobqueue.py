@@ -7829,9 +7829,10 @@ EXIT_AWAITED_FAILED, EXIT_TIMED_OUT = 3, 124
 
 
 def _tick_for_ever(queue):
-    while True:
-        with contextlib.suppress(JobQueueError):
-            queue.catalogue.refresh()   # it may hold new schedules
+    for number in itertools.count():
+        if number % LOOK_FOR_SCHEDULES_SECONDS == 0:
+            with contextlib.suppress(JobQueueError):
+                queue.catalogue.refresh()       # it may hold new schedules
         queue.tick.maybe()
         queue.database.clock.sleep(TICK_SOON_SECONDS)
 

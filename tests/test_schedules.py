@@ -11,7 +11,7 @@ from unittest import mock
 import jobqueue
 import worker
 from jobqueue import CATCH_UP_MAX, Conflict, Fail, Invalid, NotFound
-from tests.support import Site, TestCase, function_json
+from tests.support import Site, TestCase, function_json, wait_until
 from tests.test_command_line import CommandTestCase
 from tests.web import WebTestCase
 
@@ -775,6 +775,14 @@ class TestCommands(CommandTestCase):
         self.assertEqual((done.code, "Its owner bob is disabled." in done.out), (1, True))
 
 
+ONE_A_SECOND = """
+from jobqueue import schedule, task
+
+@schedule("every 1s")
+@task
+def beat():
+    pass
+"""
 PREPARE = """
 import time
 from jobqueue import JobQueue
@@ -815,6 +823,14 @@ class TestProcesses(unittest.TestCase):
         tasks = site.rows("SELECT id FROM task")
         self.assertEqual({row["task_id"] for row in filled}, {row["id"] for row in tasks})
         self.assertEqual(len(tasks), slots)
+
+    def test_they_go_on_with_nothing_alive_but_one_worker(self):
+        site = Site(tasks=ONE_A_SECOND, linger=0, NbMaxWorker=2)
+        self.addCleanup(site.close)
+        site.run("schedule", "list")
+        site.run("schedule", "run", "1")
+        wait_until(lambda: len(site.rows("SELECT 1 FROM task WHERE status=2")) >= 4, what="the fourth run")
+        wait_until(lambda: len(site.rows("SELECT 1 FROM worker")) == 1, what="the other worker's end")
 
     def test_a_script_runs_beside_tasks_py_with_its_log(self):
         site = Site(tasks="", users=True)
