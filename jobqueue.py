@@ -3409,6 +3409,11 @@ def judge(task, outcome, now, uniform):
 CLAIMED_COLUMNS = ", ".join("task." + name for name in (
     "id owner_id queue function arguments attempts crashes timeout on_crash created_at run_at"
 ).split())
+HEADS = """
+    SELECT %s, user.name AS owner
+    FROM task INDEXED BY task_claim CROSS JOIN user ON user.id=task.owner_id
+    WHERE status=0 AND queue=?
+    ORDER BY priority DESC, turn, task.id LIMIT ?""" % CLAIMED_COLUMNS
 ENDING_COLUMNS = (
     "id, owner_id, queue, function, priority, turn, run_at, attempts, crashes, claim, "
     "interruptions, max_retries, retries_left, retry_delay, retry_backoff, on_crash, "
@@ -3491,22 +3496,13 @@ class Claims:
         queue, room = self._next_queue(transaction, now)
         if queue is None:
             return []
-        heads = self._heads(transaction, queue["name"], min(wanted, room))
+        heads = transaction.all(HEADS, (queue["name"], min(wanted, room)))
         batch = itertools.takewhile(
             lambda row: row["function"] == function and row["attempts"] == 0
             and row["on_crash"] == "retry", heads)
         rows = self._take(transaction, list(batch) or heads[:1], worker_id, now)
         self._queues.started(transaction, queue, len(rows), now)
         return rows
-
-    @staticmethod
-    def _heads(transaction, queue, limit):
-        return transaction.all("""
-            SELECT %s, user.name AS owner
-            FROM task INDEXED BY task_claim CROSS JOIN user ON user.id=task.owner_id
-            WHERE status=0 AND queue=?
-            ORDER BY priority DESC, turn, task.id LIMIT ?""" % CLAIMED_COLUMNS,
-            (queue, limit))
 
     def _take(self, transaction, heads, worker_id, now):
         """Make pending tasks ours; their rows with the claim and the attempt's number."""
