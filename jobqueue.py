@@ -3751,10 +3751,8 @@ SCHEDULE_SHOWN = ("SELECT schedule.*, user.name AS owner, task.status AS last_st
 
 
 def plan_errors(given):
-    """What is wrong with a schedule, as SCHEDULE_SCHEMA has it, apart from its task."""
-    errors = check_value(SCHEDULE_SCHEMA, given, "")
-    if errors:
-        return errors
+    """What is wrong with when a schedule is to run; `given` is as SCHEDULE_SCHEMA wants it."""
+    errors = []
     if (given["catch_up"], given["overlap"]) == ("all", "skip"):
         errors = _wrong("overlap", "must be queue or allow if all that was missed is to be caught up: "
                                    "else all but the first would be skipped")
@@ -3793,9 +3791,11 @@ def _task_reference(task_id, status):
 
 
 def _slot_json(slot):
-    gone = slot["task_id"] is not None and slot["status"] is None
-    return {"at": iso(slot["at"]), "task": _task_reference(slot["task_id"], slot["status"]),
-            "message": "task %d is not kept any more" % slot["task_id"] if gone else slot["message"]}
+    message = slot["message"]
+    if message is None and slot["status"] is None and slot["task_id"]:
+        message = "task %d is not kept any more" % slot["task_id"]
+    return {"at": iso(slot["at"]), "message": message,
+            "task": _task_reference(slot["task_id"], slot["status"])}
 
 
 def upcoming_json(row, now):
@@ -3977,12 +3977,13 @@ class Schedules:
 
     def _checked(self, given, person):
         """The columns for these fields; Invalid names every wrong one."""
-        errors, order = plan_errors(given), None
-        try:
-            if not any(error["field"].startswith(("function", "arguments", "options")) for error in errors):
+        errors = check_value(SCHEDULE_SCHEMA, given, "")
+        if not errors:
+            errors = plan_errors(given)
+            try:
                 order = self._check_task(given["function"], given["arguments"], given["options"], person)
-        except Invalid as error:
-            errors += error.errors
+            except Invalid as error:
+                errors += error.errors
         if errors:
             raise Invalid("The schedule is not right: %s" % _join_errors(errors[:5]), errors)
         return {"function": given["function"], "arguments": order.arguments,
@@ -5950,7 +5951,7 @@ def schedule(rule, zone=None, arguments=None, catch_up="once", overlap="skip", *
     """
     given = {"rule": rule, "zone": zone or "UTC", "arguments": json.loads(dump_json(arguments or {})),
              "catch_up": catch_up, "overlap": overlap, "options": options}
-    errors = plan_errors({"function": "", **given})
+    errors = check_value(SCHEDULE_SCHEMA, {"function": "", **given}, "") or plan_errors(given)
     if errors:
         raise ValueError("schedule(%r): %s" % (rule, _join_errors(errors)))
 

@@ -732,8 +732,10 @@ class TestRoutes(WebTestCase):
 
     def test_a_task_that_is_not_kept_leaves_its_place_in_the_history(self):
         schedule_id = self.post(self.bob)["id"]
-        self.queue.tasks.delete(self.queue.schedules.run(schedule_id))
-        shown = self.check(self.bob.get("/api/schedules/%d" % schedule_id), 200)
+        self.clock.advance(4 * DAY)
+        self.queue.tick.run()
+        self.queue.tasks.delete(1)
+        shown = self.queue.schedules.get(schedule_id)
         self.assertEqual((shown["last_task"], shown["history"][0]["task"], shown["history"][0]["message"]),
                          (None, None, "task 1 is not kept any more"))
 
