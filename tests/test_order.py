@@ -1,5 +1,7 @@
 """Tasks that come after others: released, failed, retried, whoever ends what they wait for."""
 
+import contextlib
+import random
 from unittest import mock
 
 import jobqueue
@@ -314,3 +316,64 @@ class TestShown(OrderCase):
         self.queue.tasks.delete(second)
         self.assertEqual(self.database.value("SELECT count(*) FROM task_after"), 0)
         self.queue.tasks.delete(first)
+
+
+class TestWhatever(OrderCase):
+    """What holds whatever happens, in an order that chance decides."""
+
+    def step(self, chance, ids):
+        """Something happens."""
+        ids[:] = [task_id for task_id in ids[-12:] if self.row(task_id)]
+        task_id = chance.choice(ids) if ids else 0
+        what = chance.choice(["add", "end", "retry"] * 3 + ["cancel", "delete", "foreign"])
+        if what == "add":
+            options = {"unique_key": chance.choice([None, None, "a", "b"])}
+            options["after"] = chance.sample(ids, min(len(ids), chance.choice((0, 1, 1, 2))))
+            options["after_failure"] = chance.choice([None, "run"])
+            with contextlib.suppress(jobqueue.Conflict):
+                added = self.add("bob", options=options)
+                ids += [added] if added not in ids else []
+        elif what == "end":
+            row = self.claim()
+            if row:
+                if chance.random() < 0.3:
+                    getattr(self.queue.tasks, chance.choice(("cancel", "delete")))(row["id"])
+                self.end(row, chance.choice(("succeeded", "succeeded", "fail", "put_back")))
+        elif what == "foreign":
+            self.write("UPDATE task SET status=?, unique_key=NULL, finished_at=1 WHERE status=0 AND id="
+                       "(SELECT after_id FROM task_after WHERE settled=0)", (chance.choice((2, 3)),))
+        else:
+            with contextlib.suppress(jobqueue.Conflict, jobqueue.NotFound):
+                getattr(self.queue.tasks, what)(task_id)
+
+    def check(self):
+        """Nobody waits in vain, nobody runs too early, no key is in use twice."""
+        for statement in (
+            # waits for nothing
+            "SELECT id FROM task WHERE status=6 AND NOT EXISTS "
+            "(SELECT 1 FROM task_after WHERE task_id=task.id AND settled=0)",
+            # has not waited
+            "SELECT id FROM task JOIN task_after ON task_id=id WHERE status<>6 AND settled=0",
+            "SELECT task.id FROM task JOIN task_after ON task_id=task.id WHERE task.after_failure='fail' "
+            "AND settled<>1 AND status IN (0, 1, 2, 5)",
+            # waits for what has ended
+            "SELECT after_id FROM task_after LEFT JOIN task ON task.id=after_id "
+            "WHERE settled=0 AND (status IS NULL OR status IN (2, 3, 4))",
+            "SELECT unique_key FROM task WHERE unique_key IS NOT NULL GROUP BY owner_id, unique_key "
+            "HAVING count(*)>1",
+            "SELECT id FROM task WHERE unique_key IS NOT NULL AND NOT EXISTS "
+            "(SELECT 1 FROM task_key WHERE task_id=task.id AND task_key.unique_key=task.unique_key)",
+            "SELECT task_id FROM unsettled",
+        ):
+            self.assertEqual([tuple(row) for row in self.database.all(statement)], [], statement)
+
+    def test_nobody_waits_in_vain_or_runs_too_early(self):
+        for seed in range(3):
+            chance, ids = random.Random(seed), []
+            with self.subTest(seed=seed), mock.patch.object(jobqueue, "SETTLE_AT_ONCE", 3):
+                for _ in range(200):
+                    self.step(chance, ids)
+                    if chance.random() < 0.1:
+                        for _ in range(2):
+                            self.queue.tick.clean()
+                        self.check()
