@@ -20,8 +20,8 @@ class Functions(WebTestCase):
                                                         "b": {"type": "integer", "default": 0}},
                        "additionalProperties": False, "required": ["a"]},
             "options": {"queue": "default", "priority": 0, "max_retries": 0, "retry_delay": 60,
-                        "retry_backoff": 2,
-                        "timeout": 3600, "on_crash": "retry"}})
+                        "retry_backoff": 2, "timeout": 3600, "on_crash": "retry",
+                        "remove_on_success": False}})
         self.assertEqual((value["error"], value["samples"]), (None, False))
         self.assertEqual(value["read_at"], "2027-01-15T08:00:00.000Z")
 
