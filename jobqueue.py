@@ -3715,6 +3715,7 @@ LATE_SECONDS = 900.0            # catch_up="none" runs a slot that is not older
 RULE_RETRY_SECONDS = 3600.0     # when a rule that cannot be read is looked at again
 HISTORY_ROWS = 50
 UPCOMING = 10                   # times to come that are shown
+SLOTS_KEPT = 1000               # of each schedule, besides those that are younger than
 SLOTS_KEPT_SECONDS = 2 * 86400.0
 
 # Executable files in these folders of SCRIPTS_FOLDER run at that pace. SCRIPT_LEFT_OUT are hidden
@@ -4112,17 +4113,17 @@ class Schedules:
         return source.value("SELECT min(next_at) FROM schedule WHERE paused=0")
 
     def sweep(self):
-        """Forget slots that are older than SLOTS_KEPT_SECONDS, but of each schedule the newest."""
+        """Forget slots that are older than SLOTS_KEPT_SECONDS, but not the newest of a schedule."""
         before = self._clock.now() - SLOTS_KEPT_SECONDS
         for schedule_id, count in self._database.all(
                 "SELECT schedule_id, count(*) FROM slot GROUP BY schedule_id"):
-            if count <= HISTORY_ROWS:
+            if count <= SLOTS_KEPT:
                 continue
             with self._database.transaction(durable=False) as transaction:
                 transaction.run(
                     "DELETE FROM slot WHERE schedule_id=? AND at<min(?, (SELECT at FROM slot "
                     "WHERE schedule_id=? ORDER BY at DESC LIMIT 1 OFFSET ?))",
-                    (schedule_id, before, schedule_id, HISTORY_ROWS - 1))
+                    (schedule_id, before, schedule_id, SLOTS_KEPT - 1))
 
     def _heed_clock(self, now):
         """Judge anew what was counted from a time that is still to come: the clock went back."""

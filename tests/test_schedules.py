@@ -410,7 +410,8 @@ class TestChanging(ScheduleCase):
         for _ in range(30 * 24):
             self.clock.advance(HOUR)
             self.queue.schedules.fire(self.clock.now())
-        self.queue.schedules.sweep()
+        with mock.patch.object(jobqueue, "SLOTS_KEPT", 50):
+            self.queue.schedules.sweep()
         count = "SELECT count(*) FROM slot WHERE schedule_id=?"
         self.assertEqual([self.database.value(count, (one,)) for one in (schedule_id, rare)], [50, 1])
 
