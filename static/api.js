@@ -72,8 +72,9 @@ function later(error) {
  * @param {string} path
  * @param {unknown} body
  * @param {AbortSignal} [signal]
+ * @param {string} [key]
  */
-async function send(method, path, body, signal) {
+async function send(method, path, body, signal, key) {
   const cut = new AbortController();
   const blob = body instanceof Blob && body;
   const timer = setTimeout(() => cut.abort(), blob ? 600000 : 30000);
@@ -82,7 +83,8 @@ async function send(method, path, body, signal) {
     const response = await fetch(path, {
       method,
       body: blob || (body === undefined ? null : JSON.stringify(body)),
-      headers: method === 'GET' ? {} : { 'Content-Type': blob ? blob.type : 'application/json' },
+      headers: method === 'GET' ? {} : { 'Content-Type': blob ? blob.type : 'application/json',
+        ...(key && { 'Idempotency-Key': key }) },
       cache: 'no-cache',
       signal: cut.signal,
     });
@@ -111,12 +113,13 @@ async function read(response) {
  * @param {string} path relative to the page
  * @param {unknown} [body] sent as JSON, or a Blob as it is
  * @param {AbortSignal} [signal]
+ * @param {string} [key] of what must be done once
  * @returns {Promise<any>}
  */
-export async function request(method, path, body, signal) {
+export async function request(method, path, body, signal, key) {
   for (let wait = 2; ; wait = Math.min(wait * 1.5, 15)) {
     try {
-      const answer = await send(method, path, body, signal);
+      const answer = await send(method, path, body, signal, key);
       store.set('connection', '');
       if (answer?.service) store.set('service', answer.service);
       if (method !== 'GET') store.dispatchEvent(new Event('wake'));

@@ -10,6 +10,8 @@ import { address } from './tasks.js';
 /** @import {Shown, TaskList} from './tasks.js' */
 
 const OFF = 'jobqueue-keys-off';
+/** @type {string[]} */
+let queueNames = [];
 
 /** The lines above the page, which say what is wrong; called at once. */
 export function initializeLines() {
@@ -261,7 +263,7 @@ function buildFilters(list) {
 /** One can choose a queue once there are two. @param {TaskList} list */
 async function readQueues(list) {
   const { queues } = await get('api/queues');
-  list.queues = queues.map((/** @type {{name: string}} */ { name }) => name);
+  queueNames = queues.map((/** @type {{name: string}} */ { name }) => name);
   patchFilters(list);
 }
 
@@ -275,8 +277,8 @@ function filter({ filters, params }) {
 function patchFilters(list) {
   const functions = store.state.catalogue?.functions.map(({ name }) => name) || [];
   patchChoice(list, 'function', 'All functions', functions);
-  patchChoice(list, 'queue', 'All queues', list.queues);
-  find('[name=queue]', list.filters).hidden = list.queues.length < 2 && !list.params.has('queue');
+  patchChoice(list, 'queue', 'All queues', queueNames);
+  find('[name=queue]', list.filters).hidden = queueNames.length < 2 && !list.params.has('queue');
   if (isAdmin()) patchChoice(list, 'owner', 'Everyone', owners(list));
   const search = /** @type {HTMLInputElement} */ (find('input', list.filters));
   if (search !== document.activeElement) search.value = list.params.get('q') || '';

@@ -40,7 +40,7 @@ export async function show({ id, params }, signal) {
 function showForm(chosen, task) {
   const name = encodeURIComponent(chosen.name);
   const form = sendingForm('Add task', async (sent) => {
-    const added = await request('POST', 'api/tasks', {
+    const added = await add({
       arguments: argumentsFrom(chosen.schema, sent), ...readOptions(chosen, sent),
     });
     location.hash = `#/tasks/${added.id}`;
@@ -60,7 +60,7 @@ function showMany(chosen) {
   });
   const form = sendingForm('Add tasks', async (sent) => {
     const body = fields.body(readOptions(chosen, sent));
-    const { created } = await request('POST', 'api/tasks', body).catch((error) => {
+    const { created } = await add(body).catch((error) => {
       throw fields.explain(error);
     });
     location.hash = `#/tasks?function=${encodeURIComponent(chosen.name)}`;
@@ -70,6 +70,17 @@ function showMany(chosen) {
   form.lastElementChild?.append(h('a', { class: 'button', href: one }, 'Only one'));
   render(`New ${chosen.name}`, h('h1', { tabindex: -1 }, chosen.name, ' ',
     h('span', { class: 'summary' }, 'many at once')), ...introduction(chosen), form);
+}
+
+let last = { text: '', key: '' };
+
+/** Adds tasks; once, if it is tried again because the answer was lost. @param {{}} body */
+async function add(body) {
+  const text = body instanceof Blob ? await body.text() : JSON.stringify(body);
+  if (text !== last.text) last = { text, key: crypto.getRandomValues(new Uint32Array(4)).join() };
+  const added = await request('POST', 'api/tasks', body, undefined, last.key);
+  last.text = '';
+  return added;
 }
 
 /**

@@ -72,7 +72,7 @@ async function showList(signal) {
     list.hidden = !schedules.length;
     empty.hidden = !list.hidden;
     patchRows(body, schedules, ({ id }) => id, scheduleRow);
-    return schedules.some(moves) ? 3 : 10;
+    return 5;
   };
   const wait = await refresh();
   if (signal.aborted) return;
@@ -81,11 +81,6 @@ async function showList(signal) {
   list, empty);
   poll(signal, refresh, wait);
 }
-
-/** Whether something is about to change. @param {Schedule} schedule */
-const moves = ({ last_task: task, next_at: next, paused }) => (
-  /pending|running/.test(task?.status || '')
-    || (!paused && next !== null && Date.parse(next) < Date.now() + 60000));
 
 /** What it is called. @param {Schedule} schedule */
 const titleOf = ({ source, name, function: called }) => (
@@ -223,9 +218,10 @@ class ScheduleView {
 /** The rule in words, and when it runs next. @param {Omit<Schedule, 'last_task'>} schedule */
 function sentence(schedule) {
   const whole = /** @type {Schedule} */ (schedule);
-  const { rule, paused, problem } = whole;
+  const { rule, paused, problem, zone } = whole;
   return h('div', {}, h('p', { class: 'sentence', title: rule }, wordsOf(whole)),
-    h('p', { class: 'lead' }, !paused && !problem && 'Next run ', nextElement(whole)));
+    h('p', { class: 'lead' }, !paused && !problem && 'Next run ', nextElement(whole),
+      !paused && !problem && zone !== ZONE && ' here'));
 }
 
 /** One time that it ran, or did not. @param {Fired} fired */

@@ -97,8 +97,6 @@ export class TaskList {
   /** @type {TaskPage} */
   page = { tasks: [], next: null, counts: {} };
   params = new URLSearchParams();
-  /** @type {string[]} */
-  queues = [];
   resort = true;
   wait = 2;
   scroll = 0;

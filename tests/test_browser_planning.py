@@ -202,7 +202,22 @@ class Planning(BrowserTestCase):
         bob.type("[name=queue]", "default")
         bob.click("button", "Add 300 tasks")
         bob.see("300 tasks added.")
+        self.assertEqual(self.site.value("SELECT count(*) FROM request"), 1)    # safe to be sent again
         self.assertEqual(self.site.value(counted), 300)
+
+    def test_an_admin_limits_how_many_tasks_of_a_user_wait(self):
+        ana = self.open("ana")
+        ana.go("#/users")
+        ana.click("button", "Limit: eve")
+        ana.type("[name=max_pending]", "1")
+        ana.press("Enter")
+        ana.see("at most 1 pending")
+        self.site.add("report", "--owner", "eve", "--delay", "600", city="Vik")
+        eve = self.open("eve")
+        eve.go("#/new/report")
+        eve.type("[name='arguments.city']", "Alta")
+        eve.click("button", "Add task")
+        eve.see("at most 1 of eve's tasks may wait to be run")
 
     def test_a_task_says_what_it_waits_for_and_what_waits_for_it(self):
         first = self.site.add("wait", "--owner", "bob", name="go")
