@@ -245,6 +245,7 @@ const EVENTS = {
   timeout: 'reached its time limit',
   put_back: 'put back',
   promoted: 'became due',
+  released: 'no longer has to wait for others',
 };
 
 /** One thing that happened. @param {Activity} entry */
