@@ -684,11 +684,6 @@ class Rule:
             moments.append(at)
         return moments
 
-    def shortest_gap(self, at):
-        """The seconds between the two closest of the next hundred moments, or None."""
-        moments = self.upcoming(at, 100)
-        return min((later - one for one, later in zip(moments, moments[1:])), default=None)
-
     def local(self, at):
         """A moment as RFC 3339 with the offset of the rule's zone."""
         there = self._aware(at)

@@ -235,10 +235,6 @@ class TestSearch(unittest.TestCase):
         rule = parse_rule("0 0 */28 2 1#5", "Europe/Oslo")
         self.assertEqual(len(rule.upcoming(at("2026-01-01T00:00:00Z"), 250)), 250)
 
-    def test_the_shortest_gap_of_a_rule(self):
-        for text, gap in (("every 90", 90), ("0,10 * * * *", 600), ("@weekly", 604800), ("* * * * * *", 1)):
-            self.assertEqual(parse_rule(text).shortest_gap(0), gap)
-
 
 class TestRefusals(unittest.TestCase):
     def refused(self, text, words, zone="UTC", field="rule"):
