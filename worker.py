@@ -723,7 +723,8 @@ class Runner:
         """Undo what the last task may have done to this process."""
         os.chdir(jobqueue.HOME)
         os.umask(0o077)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for name, descriptor in (("stdout", 1), ("stderr", 2)):
             known = self._streams.get(name)
             if known is None or known.closed:
@@ -1124,8 +1125,12 @@ SAID = {"kind": SAID_KINDS.__contains__, "result": is_result,
 
 def is_outcome(said):
     """True for an outcome as a runner tells it."""
-    return (isinstance(said, dict) and "kind" in said and said.keys() <= SAID.keys()
-            and all(SAID[name](value) for name, value in said.items()))
+    if not isinstance(said, dict) or "kind" not in said:
+        return False
+    for name, value in said.items():
+        if name not in SAID or not SAID[name](value):
+            return False
+    return True
 
 
 def put_off():
@@ -1167,9 +1172,9 @@ class Attempt:
                 "crashes": row["crashes"], "claim": self._claim, "function": row["function"],
                 "arguments": row["arguments"]}
 
-    def is_next(self):
-        """Its time begins now: it was handed over, or the one before it in the batch has ended."""
-        self._started = self._clock.monotonic()
+    def is_next(self, now):
+        """Its time begins: it was handed over, or the one before it in the batch has ended."""
+        self._started = now
 
     def end(self, kind, why=None):
         """Have it ended, for the first reason that comes."""
@@ -1353,9 +1358,10 @@ class Batch:
         orders = [attempt.order() for attempt in self.running]
         for attempt, end in zip(self.running, self._child.hand_over(orders)):
             attempt.log = LogPipe(end)
-        self.running[0].is_next()
+        now = self._clock.monotonic()
+        self.running[0].is_next(now)
         if len(orders) > 1:
-            self.record_by = self._clock.monotonic() + BATCH_SECONDS
+            self.record_by = now + BATCH_SECONDS
 
     def watch(self):
         """Wait for the runner, take what it says, keep alive what it runs."""
@@ -1412,7 +1418,7 @@ class Batch:
         now = self._clock.monotonic()
         self.record_by = min(self.record_by, now + BATCH_SECONDS)
         if self.running:
-            self.running[0].is_next()
+            self.running[0].is_next(now)
 
 
 def largest_batch():
@@ -1669,7 +1675,7 @@ class Worker:
         pause = least if idle < 1 else min(most, least * idle ** 2)
         if self._database.journal != "wal":
             pause = IDLE_POLL_ROLLBACK_SECONDS
-        if self._next_child and idle > 1:
+        if self._next_child:            # there is time enough to start one when it is needed
             self._next_child.end()
             self._next_child = None
         due = self._next_due - self._clock.now()

@@ -1,0 +1,81 @@
+"""What a worker decides by itself: how many tasks at once, and when its next runner starts."""
+import unittest
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+from jobqueue import Outcome
+from tests.support import TestCase
+from worker import BATCH_AFTER, BATCH_MAX, BATCH_SECONDS, LAST_BATCHES, Pace, Worker
+
+
+class TestPace(unittest.TestCase):
+    """How many tasks are claimed at once."""
+
+    def setUp(self):
+        self.pace = Pace()
+
+    def note(self, times=1, function="f", seconds=0.0, kind="succeeded"):
+        """Learn from attempts that ended so; the size that follows."""
+        for _ in range(times):
+            self.pace.note(function, Outcome(kind, seconds=seconds))
+        return self.pace.size
+
+    def test_only_a_function_that_keeps_ending_quickly_gets_batches(self):
+        self.assertEqual(self.note(BATCH_AFTER), 1)
+        self.assertEqual(self.note(), 2)
+        self.assertEqual(self.note(2), 4)
+        self.assertEqual(self.note(1000), BATCH_MAX)
+        self.assertEqual(self.pace.function, "f")
+
+    def test_another_function_begins_anew(self):
+        self.note(100)
+        self.assertEqual(self.note(function="g"), 1)
+
+    def test_so_does_an_error_or_one_that_takes_as_long_as_a_batch_may(self):
+        for other in ({"kind": "error"}, {"seconds": 2 * BATCH_SECONDS}):
+            with self.subTest(other):
+                self.note(100)
+                self.assertEqual(self.note(**other), 1)
+                self.assertEqual(self.note(BATCH_AFTER), 1)
+
+    def test_a_batch_takes_half_the_time_that_an_outcome_may_wait(self):
+        self.assertEqual(self.note(100, seconds=BATCH_SECONDS / 10), 5)
+
+    def test_a_late_batch_halves_the_next(self):
+        self.note(1000)
+        self.pace.slow_down()
+        self.assertEqual(self.pace.size, BATCH_MAX // 2)
+        self.assertEqual(self.note(), BATCH_MAX // 2 + 1)
+
+
+class TestNextRunner(TestCase):
+    """When a worker starts its next runner ahead."""
+
+    def setUp(self):
+        super().setUp()
+        self.worker = Worker(self.queue, "service")
+        self.worker._settings["runner_tasks"] = 10_000
+        self.worker._new_runner = Mock()
+        for end in (self.worker._wake_end, self.worker._waker):
+            self.addCleanup(end.close)
+
+    def prepare(self, tasks, size):
+        """Whether it starts one, while its runner had so many tasks and batches are so large."""
+        self.worker._child = SimpleNamespace(tasks=tasks, files={})
+        self.worker._pace.size = size
+        self.worker._prepare_runner()
+        return self.worker._new_runner.called
+
+    def test_it_starts_while_the_old_one_is_at_its_last_batches(self):
+        self.assertFalse(self.prepare(10_000 - 8 * LAST_BATCHES - 1, 8))
+        self.assertTrue(self.prepare(10_000 - 8 * LAST_BATCHES, 8))
+
+    def test_it_does_not_while_tasks_take_longer_than_a_start(self):
+        self.assertFalse(self.prepare(9_999, 1))
+
+    def test_a_host_that_refuses_is_asked_once(self):
+        self.worker._new_runner.side_effect = BlockingIOError("process limit")
+        self.assertTrue(self.prepare(9_900, 8))
+        self.worker._prepare_runner()
+        self.assertEqual(self.worker._new_runner.call_count, 1)
+        self.assertIsNone(self.worker._next_child)
