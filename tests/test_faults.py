@@ -400,7 +400,8 @@ JUMPS = (HOUR, -HOUR, 10 * 365 * DAY, -DAY)
 class TestWrongClock(PlantedCase):
     """F9, with real processes: the clock jumps while tasks run."""
 
-    settings = {"linger": 2, "NbMaxWorker": 2, "nice": 0}
+    settings = {"linger": 2, "NbMaxWorker": 2, "nice": 0,
+                "keep_days": 0, "keep_activity_days": 0}
     server = True
     PLANTED = WRONG_CLOCK
 
