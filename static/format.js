@@ -19,7 +19,7 @@ const REASONS = {
 };
 
 /** The reason of a failure or a retry, in words. @param {string|null} reason */
-export const reasonWords = (reason) => REASONS[reason || ''] || reason || '';
+const reasonWords = (reason) => REASONS[reason || ''] || reason || '';
 
 /** Whether it will not go on by itself. @param {Row} task */
 export const isFinished = (task) => ['succeeded', 'failed', 'cancelled'].includes(task.status);
