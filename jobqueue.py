@@ -2997,12 +2997,13 @@ class Tasks:
         self._remove_folders([row])
 
     def count_for(self, action, wanted):
-        """How many of the wanted tasks an action of ACTIONS would change, and the newest id."""
-        wanted = wanted.within(ACTIONS[action])
+        """How many of the wanted tasks an action of ACTIONS would change, and the newest id of all."""
+        wanted, count = wanted.within(ACTIONS[action]), 0
         top = self._database.value("SELECT max(id) FROM task") or 0
-        return sum(self._database.value(self._window("count(*)", wanted), values) for values in (
-            self._window_values(wanted, low, min(top, low + SEARCH_WINDOW_ROWS))
-            for low in range(0, top, SEARCH_WINDOW_ROWS))), top
+        for low in range(0, top, SEARCH_WINDOW_ROWS):
+            high = min(top, low + SEARCH_WINDOW_ROWS)
+            count += self._in_window("count(*)", wanted, low, high)[0][0]
+        return count, top
 
     def act(self, action, wanted, low, top):
         """Do an action of ACTIONS to the wanted tasks with ids above `low` up to `top`.
@@ -3010,18 +3011,17 @@ class Tasks:
         Works for ACTION_SECONDS in short transactions, so that nobody waits; returns (how many
         tasks were changed, the id up to which it is done).
         """
-        wanted = wanted.within(ACTIONS[action])
+        wanted, done = wanted.within(ACTIONS[action]), 0
         deadline = self._clock.monotonic() + ACTION_SECONDS
-        done = 0
         while low < top and self._clock.monotonic() <= deadline:
             high = min(top, low + SEARCH_WINDOW_ROWS)
-            ids = [row[0] for row in self._database.all(
-                self._window("id", wanted) + " ORDER BY id LIMIT ?",
-                (*self._window_values(wanted, low, high), PORTION_ROWS))]
+            ids = [row[0] for row in self._in_window("id", wanted, low, high)]
+            low, changed = high, 0
             if ids:
                 changed, reached = self._act_on(action, ids, wanted.owner_id)
-                done += changed
-            low = reached if ids and (reached < ids[-1] or len(ids) == PORTION_ROWS) else high
+                if reached < ids[-1] or len(ids) == PORTION_ROWS:
+                    low = reached
+            done += changed
         return done, low
 
     def act_on(self, action, ids, owner_id=None):
@@ -3072,16 +3072,13 @@ class Tasks:
                 handled += len(some)
         return changed, ids[handled - 1]
 
-    @staticmethod
-    def _window(columns, wanted):
-        """The SELECT of the wanted tasks with ids in a window, see _window_values()."""
+    def _in_window(self, columns, wanted, low, high):
+        """At most PORTION_ROWS of the wanted tasks with ids above `low` up to `high`, oldest first."""
         way = "NOT INDEXED" if wanted.owner_id is None else "INDEXED BY task_owner"
-        return ("SELECT %s FROM task %s WHERE id>? AND id<=? AND cancel_requested<2 AND %s"
-                % (columns, way, wanted.where()[0]))
-
-    @staticmethod
-    def _window_values(wanted, low, high):
-        return (low, high, *wanted.where()[1])
+        condition, values = wanted.where()
+        return self._database.all(
+            "SELECT %s FROM task %s WHERE id>? AND id<=? AND cancel_requested<2 AND %s "
+            "ORDER BY id LIMIT ?" % (columns, way, condition), (low, high, *values, PORTION_ROWS))
 
     @staticmethod
     def _cancel(transaction, rows, now):
@@ -5660,7 +5657,7 @@ class JobQueue:
         )
 
     def enqueue_many(self, function, many, owner=None, **options):
-        """Add a task for each of `many` argument objects, all or none; returns their ids."""
+        """Add a task for each of `many` argument objects (any iterable), all or none; their ids."""
         options = _with_ids(options)
         requests = ({"function": function, "arguments": arguments, **options} for arguments in many)
         if current_task():
@@ -5871,7 +5868,7 @@ class Function:
             "id": self._add([self.arguments(positional, named)])[0]})
 
     def enqueue_many(self, many):
-        """Add a task for each argument object in `many`, all or none; returns their ids."""
+        """Add a task for each argument object in `many` (any iterable), all or none; their ids."""
         return self._add([self.arguments((), item) for item in many])
 
     def arguments(self, positional, named):
