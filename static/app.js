@@ -24,7 +24,7 @@ let leave = new AbortController();
 let current = '';
 
 /**
- * The page that the address asks for: #/tasks?status=failed, #/tasks/7, #/new/report.
+ * The page that the address asks for, as #/tasks?status=failed or #/tasks/7.
  * @returns {Route}
  */
 function readAddress() {
@@ -37,7 +37,7 @@ function readAddress() {
   return { page: id && name === 'tasks' ? 'task' : name, id, params };
 }
 
-/** Leaves a page and opens the one that is asked for. */
+/** Opens the page that is asked for. */
 async function navigate() {
   leave.abort();
   leave = new AbortController();

@@ -221,14 +221,15 @@ function showHelp() {
  * @param {AbortSignal} signal
  */
 export async function live(list, signal) {
-  if (!list.filters.childElementCount) initializeList(list);
+  if (!list.filters.childElementCount) await initializeList(list);
   patchFilters(list);
   patchEmpty(list);
   await lookAfter(list, signal);
 }
 
 /** Builds the filters and listens. @param {TaskList} list */
-function initializeList(list) {
+async function initializeList(list) {
+  await readQueues();
   buildFilters(list);
   list.body.addEventListener('click', (event) => click(list, event));
   store.on('catalogue', () => patchFilters(list));
@@ -248,7 +249,6 @@ function buildFilters(list) {
       const { openBulk } = await import('./bulk.js');
       openBulk(list.params, () => { list.resort = true; });
     } }, 'All…'));
-  readQueues(list);
   filters.addEventListener('change', () => filter(list));
   filters.addEventListener('input', () => {
     clearTimeout(timer);
@@ -260,11 +260,10 @@ function buildFilters(list) {
   });
 }
 
-/** One can choose a queue once there are two. @param {TaskList} list */
-async function readQueues(list) {
+/** One can choose a queue once there are two. */
+async function readQueues() {
   const { queues } = await get('api/queues');
   queueNames = queues.map((/** @type {{name: string}} */ { name }) => name);
-  patchFilters(list);
 }
 
 /** Puts what the form says into the address. @param {TaskList} list */

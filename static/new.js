@@ -157,7 +157,7 @@ class Sheet {
   choice = h('input', { type: 'file', name: 'file', accept: '.csv,.tsv,.txt,text/*',
     onchange: () => this.open() });
   note = h('p', { class: 'help', role: 'status' });
-  wrong = h('p', { class: 'error' });
+  wrong = h('p', { class: 'error text' });
   preview = h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': 'First rows' });
 
   /** @param {TaskFunction} chosen @param {(count: number) => void} changed */

@@ -159,7 +159,12 @@ class Stage:
                         reason=text, queue=text, error_type=text, error_message=text)
             self.site._insert("activity", {"at": now, "event": text, "task_id": kept, "attempt": 1,
                                            "message": text})
-            self.site._insert("queue", {"name": text, "created_at": now})
+            self.site._insert("queue", {"name": text, "created_at": now, "paused": 1, "paused_at": now,
+                                        "paused_by": text, "paused_why": text,
+                                        "machines": json.dumps([text])})
+            self.change("task", kept, unique_key=text)
+            self.site._insert("task_after", {"task_id": later, "after_id": kept, "settled": 1})
+            self.add_schedules(text, now, kept)
         everything = " ".join(self.texts)
         for name in ("default_owner", "pass_environment", "python", "host_names"):
             self.remember(name, everything[:100 if name == "default_owner" else 900])
@@ -185,6 +190,20 @@ class Stage:
             "id": 1000 + self.texts.index(text), "machine": text, "boot": "x", "pid": 1,
             "lock": text, "mode": text, "state": text, "version": text, "started_at": now,
             "seen_at": now, "lease_monotonic": 0, "lease_wall": now + 86400})
+
+    def add_schedules(self, text, now, task_id):
+        """One that is paused and one with a problem, with a task and words in their histories."""
+        owner_id = self.site.value("SELECT max(id) FROM user")
+        for paused in (1, 0):
+            self.site._insert("schedule", {
+                "owner_id": owner_id, "source": "person", "function": text, "rule": "yearly 12-24 01:00",
+                "arguments": json.dumps({"words": text, text: text}),
+                "options": json.dumps({"queue": text}), "zone": "UTC", "catch_up": "once",
+                "overlap": "skip", "paused": paused, "paused_by": text, "paused_at": now,
+                "paused_why": text, "problem": text, "last_task_id": task_id, "created_at": now,
+                "start": now})
+            number = self.site.value("SELECT max(id) FROM schedule")
+            self.site._insert("slot", {"schedule_id": number, "at": now, "message": text})
 
     def remember(self, name, value):
         """Keep a setting, as if nobody looked at it."""
@@ -318,6 +337,28 @@ class HostileText(BrowserTestCase):
                 self.same(pair, lambda _, page=page: page,
                           lambda stage, place=place: stage.texts[place])
         self.same(pair, lambda _: "#/settings", lambda stage: " ".join(stage.texts)[:900])
+
+    def test_in_schedules_and_queues(self):
+        pair = self.both("ana")
+        # Queues are sorted by their names, and default stands elsewhere among the other site's.
+        in_order = "document.querySelector('tbody').prepend(document.querySelector('[data-key=default]'));"
+        for page, act in (("#/schedules", ""), ("#/queues", in_order)):
+            self.same(pair, lambda _, page=page: page, lambda stage: stage.texts[-1], ready="tbody tr",
+                      act=act)
+        for number in (1, 2):
+            self.each_text(pair, lambda _, place, number=number: "#/schedules/%d" % (2 * place + number),
+                           ready=".timeline li")
+        self.each_text(pair, lambda _, place: "#/schedules/%d?change=1" % (2 * place + 1), ready="form")
+        self.each_text(pair, lambda stage, place: "#/queues/" + stage.written(place), ready="form")
+
+    def test_in_a_table_of_tasks(self):
+        pair = self.both("bob")
+        paste = """const area = document.querySelector('textarea');
+            area.value = `words,${JSON.stringify(text)},kind\n${JSON.stringify(text)},x,${text}`;
+            area.dispatchEvent(new Event('input', { bubbles: true }));
+            await until(() => document.querySelector('.error.text:not([hidden])'));"""
+        self.each_text(pair, lambda stage, place: "#/new/%s?many=1" % stage.written(place), ready="form",
+                       act=paste)
 
     def test_in_questions(self):
         """Deleting asks with the name; a new password is asked for with it."""

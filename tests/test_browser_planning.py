@@ -135,6 +135,7 @@ class Planning(BrowserTestCase):
         self.assertEqual(bob.count("main button, main .button"), 0)
         bob.click(row + " a")
         bob.see("Vik", "table.list")
+        bob.find("[name=queue]")
         self.assertEqual(bob.run("return document.querySelector('[name=queue]').value"), "mail")
         ana.click(row + " button", "Resume")
         bob.see("succeeded", "table.list tbody")
