@@ -7942,7 +7942,7 @@ class Sheet:
     def explain(self, error):
         """The same Invalid with lines and columns of the file."""
         told = ["line %d, %s: %s" % (self._lines[one.get("index", 0)],
-                                     one["field"].partition("arguments.")[2] or "row", one["message"])
+                                     re.sub(r"^arguments\.", "", one["field"]) or "row", one["message"])
                 for one in error.errors[:ERRORS_MAX]]
         return Invalid("\n".join(["Nothing was added."] + told), error.errors)
 
@@ -8011,6 +8011,8 @@ def cmd_add(queue, options):
             request[name] = getattr(options, name)
     owner = queue.accounts.find(options.owner) if options.owner else queue.accounts.default_owner()
     if options.each is not None:
+        if options.unique_key is not None:
+            raise field_error("unique_key", "cannot be the same for all rows")
         ids = _add_each(queue, function, request, owner["id"], options.each)
         show(options, {"ids": ids, "created": len(ids)},
              "%d %s" % (len(ids), "task" if len(ids) == 1 else "tasks"))

@@ -297,6 +297,12 @@ class TestEach(TestCase):
         self.wrong("a\nx\n", "line 2, a: must be a whole number")
         self.wrong("b\n1\n", "line 2, a: is missing")
 
+    def test_wrong_options_are_named_too_and_one_key_for_all_is_refused(self):
+        for words, said in ((("--priority", "1000"), "line 2, priority: must be"),
+                            (("--unique-key", "x"), "unique_key cannot be the same for all rows")):
+            with self.refused(jobqueue.Invalid, said):
+                self.run_add("a\n1\n", *words)
+
     def test_a_wrong_first_row_is_said_before_anything_else(self):
         self.wrong("a,c\n1,2\n", "arguments.c is not known here; known are a, b")
         self.wrong("a,a\n1,2\n", "arguments.a is given twice")
