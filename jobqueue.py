@@ -6906,7 +6906,7 @@ def preview_schedule(app, request):
     at = parse_time(given["from"], "from") if given.get("from") else app.queue.database.clock.now()
     rule = parse_rule(given["rule"], given.get("zone", "UTC"), at)
     return json_answer({"rule": rule.text, "zone": rule.zone, "words": rule.words(),
-                        "times": preview(rule, at, given.get("count", UPCOMING))})
+                        "times": preview(rule, at, int(given.get("count", UPCOMING)))})
 
 
 def get_schedule(app, request, schedule_id):

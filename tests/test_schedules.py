@@ -666,6 +666,8 @@ class TestRoutes(WebTestCase):
                 {"at": "2027-03-28T01:00:00.000Z", "local": "2027-03-28T03:00:00+02:00",
                  "note": "the clocks go forward at 02:00 to 03:00"},
                 {"at": "2027-03-29T00:30:00.000Z", "local": "2027-03-29T02:30:00+02:00", "note": None}]})
+        again = self.bob.post("/api/schedules/preview", {**asked, "count": 2.0})
+        self.assertEqual(self.check(again, 200), shown)
         for wrong, field in (({"rule": "at noon"}, "rule"), ({"zone": "Mars"}, "zone"),
                              ({"count": 51}, "count"), ({"from": "noon"}, "from"), ({"rule": 5}, "rule")):
             self.check_wrong(self.bob.post("/api/schedules/preview", {**asked, **wrong}), field)
