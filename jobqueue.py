@@ -6785,7 +6785,7 @@ ACTION_SCHEMA = {
         "ids": {"type": "array", "items": _number(1, INTEGER_MAX, "integer")},
         "filter": {"type": "object", "additionalProperties": False, "properties": dict.fromkeys(
             ("status", "function", "queue", "q", "owner"), _TEXT_OR_NULL)},
-        "expected_count": {"type": ["integer", "null"]},
+        "expected_count": _number(0, INTEGER_MAX, ["integer", "null"]),
         "continue": {"type": ["string", "null"],
                      "pattern": "[0-9]{1,15}-[0-9]{1,15}-[0-9]{1,15}",
                      "patternMessage": "must be what the answer before said"}}}
