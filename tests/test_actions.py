@@ -84,6 +84,18 @@ class TestNamed(Actions):
         self.assertEqual(self.act(self.bob, "cancel", ids=[task_id, task_id])["done"], 1)
 
 
+    def test_what_came_after_them_and_their_keys_follow_as_with_single_ones(self):
+        firsts = [self.add("bob", options={"unique_key": key}) for key in "xyz"]
+        lasts = [self.add("bob", options={"after": [one], "after_failure": how})
+                 for one, how in zip(firsts, ("fail", "run", "fail"))]
+        self.act(self.bob, "cancel", ids=firsts[:2])
+        self.act(self.bob, "delete", ids=firsts[2:])
+        self.assertEqual([self.status(one) for one in lasts], ["failed", "pending", "failed"])
+        self.assertNotIn(self.add("bob", options={"unique_key": "x"}), firsts)
+        self.act(self.bob, "retry", ids=[firsts[1], lasts[0]])
+        self.assertEqual([self.status(one) for one in (firsts[1], lasts[0])], ["pending", "failed"])
+
+
 class TestFilters(Actions):
 
     def test_all_that_match_are_changed_once_the_count_is_confirmed(self):
