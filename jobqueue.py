@@ -5715,12 +5715,12 @@ class JobQueue:
                 orders.append(frame.order(request.get("arguments", {})))
             except Invalid as error:
                 errors += [{**one, "index": index} for one in error.errors]
-                if len(errors) > ERRORS_MAX:
+                if len(errors) >= ERRORS_MAX:
                     break
         if errors:
             if index == 0:
                 errors = [{"field": one["field"], "message": one["message"]} for one in errors]
-            raise Invalid("Nothing was added: %s" % _join_errors(errors[:5]), errors)
+            raise Invalid("Nothing was added: %s" % _join_errors(errors[:5]), errors[:ERRORS_MAX])
         return orders
 
     def function(self, name, person=None):
