@@ -1769,7 +1769,7 @@ def _fill_data_folder(room):
         link.close()
 
 
-def create_data_folder(folder, clock=Clock):
+def create_data_folder(folder):
     """Make a complete data folder under another name, then rename it: never half of one."""
     import shutil
     room = folder.with_name("%s.new-%s" % (folder.name, random_token(6)))
@@ -1810,7 +1810,7 @@ def refuse_other_user(folder):
 def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
     """Open the data folder's database, making the folder first if there is none."""
     if not os.path.lexists(folder):
-        create_data_folder(folder, clock)
+        create_data_folder(folder)
     refuse_other_user(folder)
     return Database(folder, clock, patience)
 
@@ -3128,20 +3128,19 @@ class Tasks:
         others = [row for row in rows if row["status"] != RUNNING]
         transaction.many("UPDATE task SET cancel_requested=2 WHERE id=? AND status=1",
                          [(row["id"],) for row in rows if row["status"] == RUNNING])
-        Tasks._remove(transaction, others, now)
+        Tasks._remove(transaction, others)
         note_all(transaction, [activity_row(now, "deleted", row) for row in rows])
         Tasks.ended(transaction, [(row, row["status"] if row["status"] in ENDED else None)
                                   for row in others], now)
         return rows
 
     @staticmethod
-    def _remove(transaction, rows, now):
-        """Remove the rows of tasks and what is kept about them; the rows."""
+    def _remove(transaction, rows):
+        """Remove the rows of tasks and what is kept about them."""
         ids = [(row["id"],) for row in rows]
         transaction.many("DELETE FROM task WHERE id=? AND status<>1", ids)
         transaction.many("DELETE FROM log WHERE task_id=?", ids)
         transaction.many("DELETE FROM task_after WHERE task_id=?", ids)
-        return rows
 
     def _remove_folders(self, rows):
         for row in rows:
