@@ -134,6 +134,7 @@ JSON_MAX_DEPTH = 32
 INTEGER_MAX = 2 ** 53
 
 ARGUMENTS_MAX_CHARACTERS = 200_000
+BATCH_ARGUMENTS_MAX = 4000      # characters; longer ones are claimed alone
 ERRORS_MAX = 20                 # told about one request
 LOG_MAX_BYTES = 1 << 20         # per attempt; beyond it the middle is cut out
 LOG_PAGE_BYTES = 256 << 10
@@ -3471,7 +3472,8 @@ class Claims:
         """Take the next task, or a batch of up to `wanted` that all run `function`; their rows.
 
         A batch holds first attempts only, and none that must not be run twice: what did not
-        begin before its worker died counts as crashed like the one that did.
+        begin before its worker died counts as crashed like the one that did. It is handed to the
+        runner in one piece, so arguments that are long come alone.
         """
         monotonic = self._clock.monotonic()
         rows = []
@@ -3490,7 +3492,7 @@ class Claims:
         heads = transaction.all(HEADS, (queue["name"], min(wanted, room)))
         batch = itertools.takewhile(
             lambda row: row["function"] == function and row["attempts"] == 0
-            and row["on_crash"] == "retry", heads)
+            and row["on_crash"] == "retry" and len(row["arguments"]) <= BATCH_ARGUMENTS_MAX, heads)
         rows = self._take(transaction, list(batch) or heads[:1], worker_id, now)
         self._queues.started(transaction, queue, len(rows), now)
         return rows

@@ -661,13 +661,14 @@ class Runner:
         self._go = None                 # of a batch: a byte in it for each order not begun
         self._null = os.open(os.devnull, os.O_RDWR)
         self._streams = {}              # our stdout and stderr
-        self._used = usage()            # at the end of the last attempt
+        self._used = None               # usage() at the end of the last attempt
         self._parameters = {}
         self._next_report = 0.0
 
     def run(self):
         """Announce the functions, then run what comes until the channel ends."""
         self._send({"announce": read_functions()})
+        self._used = usage()
         while True:
             message = self._receive()
             if message is None:
@@ -961,6 +962,11 @@ class Child:
             os.close(theirs)
         self.tasks += len(orders)
         return [ours for ours, _ in pipes]
+
+    @property
+    def is_behind(self):
+        """True while it has not read all that it was told: nothing more can be said then."""
+        return bool(self._leaving)
 
     def recall(self):
         """Take back the orders that have not begun; how many."""
@@ -1770,7 +1776,7 @@ class Worker:
         child, settings = self._child, self._settings
         if child.tasks >= settings["runner_tasks"] or child.ended or child.has_straggler:
             return True
-        if child.memory > settings["runner_memory"] << 20:
+        if child.is_behind or child.memory > settings["runner_memory"] << 20:
             return True
         now = self._clock.monotonic()
         files = [jobqueue.TASKS_FILE]   # this one always, all others now and then

@@ -172,6 +172,11 @@ class TestBatch(TestCase):
         self.add("bob", "send", {"queue": "default", "priority": 5}, to="y")
         self.assertEqual(len(self.batch(function="send")), 1)
 
+    def test_long_arguments_come_alone(self):
+        ids = [self.add("bob", "greet", name=name) for name in ("a", "b", "c" * 5000, "d")]
+        self.assertEqual([[row["id"] for row in self.batch()] for _ in range(3)],
+                         [ids[:2], ids[2:3], ids[3:]])
+
     def test_what_is_put_back_keeps_its_place_and_spends_nothing(self):
         ids = self.add_greetings(4)
         for row in self.batch()[1:]:

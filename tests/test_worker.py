@@ -73,6 +73,12 @@ class TestNextRunner(TestCase):
     def test_it_does_not_while_tasks_take_longer_than_a_start(self):
         self.assertFalse(self.prepare(9_999, 1))
 
+    def test_one_that_has_not_read_what_it_was_told_is_replaced(self):
+        child = SimpleNamespace(tasks=1, ended=False, has_straggler=False, memory=0, files={})
+        self.worker._child = child
+        for child.is_behind in (True, False):
+            self.assertEqual(self.worker._runner_is_stale(), child.is_behind)
+
     def test_a_host_that_refuses_is_asked_once(self):
         self.worker._new_runner.side_effect = BlockingIOError("process limit")
         self.assertTrue(self.prepare(9_900, 8))
