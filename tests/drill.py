@@ -7,8 +7,11 @@
 
 A server is started in a new folder and several users add tasks over HTTP: single ones and
 thousands at once; quick, slow, talkative, failing ones, some that add others, and a few that
-kill the process they run in. Meanwhile workers, runners and the server are killed, stopped and
-resumed, the processors are kept busy, and an outsider holds the database's write lock.
+kill the process they run in. Some come after others or share a unique key, some wait in a queue
+with a limit or a rate. One user has a quota, the others have schedules that are due every second;
+all of them cancel, delete and retry, one task or many. Meanwhile workers, runners and the server
+are killed, stopped and resumed, the processors are kept busy, and an outsider holds the
+database's write lock.
 
 Three records that share no code are compared at the end: what the server acknowledged, the
 ledger to which the functions themselves append, and the database. The exit code is 0 only if
@@ -114,7 +117,7 @@ RECORD_SECONDS = 15.0                   # outcomes are on record so soon, held l
 LONGEST_SECONDS = 10.0                  # no function runs longer, pauses included
 CRASH_LIMIT = 3
 
-FUNCTION_WEIGHTS = {"quick": 0.78, "chatty": 0.06, "shaky": 0.05, "aside": 0.04, "once": 0.03,
+FUNCTION_WEIGHTS = {"quick": 0.68, "turns": 0.1, "chatty": 0.06, "shaky": 0.05, "aside": 0.04, "once": 0.03,
                     "parent": 0.02, "poison": 0.02}
 SLEEPY_SHARE = (0.05, 0.3)              # of all tasks, so that half of the workers are busy
 SLEEPY_SECONDS = (0.05, 1.2)
@@ -126,6 +129,23 @@ BULK_SIZES = ((2, 20), (20, 200), (200, 800))
 BULK_WEIGHTS = (75, 20, 5)
 SINGLE_SHARE = 0.9                      # of all requests
 RETRIES = 3                             # of shaky
+NARROW_MAX = 2                          # tasks of "narrow" at once
+NARROW_PER_SECOND = 4.0                 # of which so many are asked for
+NARROW_SECONDS = (0.05, 0.3)
+RATE = 5, 1.0                           # tasks of "paced" are started in so many seconds
+PACED_PER_SECOND = 2.5
+QUOTA = 60                              # the first user may have so many waiting
+PLAIN = ("foreign", "turns", "narrow", "paced")     # functions that are asked for without options
+KEYS = 6                                # of each user
+KEY_SHARE, AFTER_SHARE = 0.05, 0.08     # of all requests
+AFTER_MAX = 3
+ACT_SHARE = 0.02                        # of all requests: an action on many as well
+ACT_IDS = 5
+ACT_STEPS = 20
+ACTIONS = (("cancel", None), ("delete", None), ("retry", "shaky"), ("cancel", "aside"))
+# Of the other users: (catch_up, overlap) of a schedule that is due every second.
+PLANS = (("all", "allow"), ("once", "skip"), ("all", "queue"))
+FAIR_SLACK = 3                          # turns that are no overtaking
 
 TASKS_TEXT = LEDGER_TEXT + '''
 import signal
@@ -149,6 +169,30 @@ def quick(number: int):
 @task(queue="side")
 def aside(number: int):
     """Do nothing in another queue."""
+    return run(number)
+
+
+@task(queue="turns")
+def turns(number: int):
+    """Do nothing where all owners take turns."""
+    return run(number)
+
+
+@task(queue="narrow")
+def narrow(number: int, seconds: float):
+    """Take a while where few may."""
+    return run(number, lambda: time.sleep(seconds))
+
+
+@task(queue="paced")
+def paced(number: int):
+    """Do nothing, and that not too often."""
+    return run(number)
+
+
+@task
+def slotted(number: int):
+    """Added by a schedule."""
     return run(number)
 
 
@@ -212,16 +256,24 @@ external("foreign", queue="foreign", number=int)
 
 TASK_QUERY = ("SELECT id, function, arguments, status, reason, attempts, claim, result "
               "FROM task ORDER BY id")
-EVENT_QUERY = "SELECT task_id, event, attempt, worker_id, at FROM activity ORDER BY id"
+EVENT_QUERY = ("SELECT task_id, event, attempt, worker_id, at, owner_id, queue "
+               "FROM activity ORDER BY id")
+SLOT_QUERY = "SELECT schedule_id, at, task_id FROM slot ORDER BY schedule_id, at"
+QUOTA_QUERY = "SELECT id, max_pending FROM user WHERE max_pending IS NOT NULL"
 LOG_QUERY = "SELECT task_id, attempt, text FROM log ORDER BY task_id, attempt, start"
 COUNT_QUERY = "SELECT status, count(*) FROM task GROUP BY status"
 ORPHAN_QUERY = ("SELECT id, claim FROM task WHERE status=1 "
                 "AND worker_id NOT IN (SELECT id FROM worker)")
 
-Order = collections.namedtuple("Order", "number function arguments batch id")
-Removal = collections.namedtuple("Removal", "id kind status")
+Order = collections.namedtuple("Order", "number function arguments batch id user key after run",
+                               defaults=(None, None, (), False))
+Removal = collections.namedtuple("Removal", "id kind status user function", defaults=(None, None))
+Plan = collections.namedtuple("Plan", "id catch_up overlap")
+Slot = collections.namedtuple("Slot", "plan at task")
 Task = collections.namedtuple("Task", "id function arguments status reason attempts claim result")
-Event = collections.namedtuple("Event", "task event attempt worker at")
+Event = collections.namedtuple("Event", "task event attempt worker at owner queue",
+                               defaults=(None, None))
+Move = collections.namedtuple("Move", "event before after")
 Hit = collections.namedtuple("Hit", "kind pid since until")
 Process = collections.namedtuple("Process", "pid parent state started line")
 Problem = collections.namedtuple("Problem", "id words kind", defaults=("wrong",))
@@ -352,7 +404,7 @@ class Records:
     """All that is known at the end."""
 
     def __init__(self, orders=(), removals=(), entries=(), tasks=(), events=(), logs=(), hits=(),
-                 orphans=(), crowds=(), traces=(), surprises=()):
+                 orphans=(), crowds=(), traces=(), surprises=(), plans=(), slots=(), quotas=()):
         self.orders = orders            # Order: what was asked for, with the id if acknowledged
         self.removals = removals        # Removal: what was to be cancelled or deleted
         self.entries = entries          # Entry: the ledger
@@ -364,6 +416,9 @@ class Records:
         self.crowds = crowds            # (workers alive, limit) when they were too many
         self.traces = traces            # words on what was left behind or damaged
         self.surprises = surprises      # words on answers and errors that must not be
+        self.plans = plans              # Plan: schedules that are due every second
+        self.slots = slots              # Slot: when they were due
+        self.quotas = quotas            # (owner id, most tasks that may wait)
 
 
 def read_tasks(path):
@@ -433,6 +488,24 @@ def explains(hit, run):
     return hit.until >= earliest and hit.since <= latest
 
 
+WAITS, RUNS = "waits", "runs"
+STATES = {"added": WAITS, "crashed": WAITS, "interrupted": WAITS, "retry": WAITS,
+          "put_back": WAITS, "retried": WAITS, "started": RUNS, **{word: word for word in FINISHED}}
+
+
+def moves_of(events):
+    """The Moves of all tasks from state to state: None, WAITS, RUNS, or how they ended."""
+    states = {}
+    for event in events:
+        before = states.get(event.task)
+        after = STATES.get(event.event, before)
+        if event.event == "deleted" and before == WAITS:
+            after = "deleted"           # what runs goes on until its worker ends it
+        if event.task is not None and after != before:
+            states[event.task] = after
+            yield Move(event, before, after)
+
+
 class Evidence:
     """The records by task, by process and by claim, each looked through once."""
 
@@ -442,9 +515,23 @@ class Evidence:
         self.orders = {order.number: order for order in records.orders}
         self.functions = {order.id: order.function for order in records.orders}
         self.functions.update((task.id, task.function) for task in records.tasks)
+        self.sources = {}               # task id: the Order that it was added for
+        for order in records.orders:
+            self.sources.setdefault(order.id, order)
+        for task in records.tasks:
+            order = self.orders.get(task.arguments.get("number"))
+            if order and order.function == task.function:
+                self.sources[task.id] = order
         self.removals = collections.defaultdict(list)
         for removal in records.removals:
             self.removals[removal.id].append(removal)
+        self.actions = {(removal.kind, removal.user, removal.function)
+                        for removal in records.removals if removal.id is None}
+        self.moves = list(moves_of(records.events))
+        self.ended = collections.defaultdict(set)       # by task: all ways in which it has ended
+        for move in self.moves:
+            if move.after not in (WAITS, RUNS):
+                self.ended[move.event.task].add(move.after)
         self.events = collections.defaultdict(list)
         for event in records.events:
             if event.task is not None:
@@ -479,9 +566,21 @@ class Evidence:
         return min((hit for hit in hits if explains(hit, run)), default=None,
                    key=lambda hit: hit.since)
 
-    def wanted(self, task_id, kind):
-        """True if somebody asked for this task to be cancelled or deleted."""
-        return any(removal.kind == kind for removal in self.removals.get(task_id, ()))
+    def wanted(self, task_id, *kinds):
+        """True if its owner asked for this task to be cancelled, deleted or retried."""
+        source = self.sources.get(task_id)
+        return (any(removal.kind in kinds for removal in self.removals.get(task_id, ()))
+                or source is not None and any((kind, source.user, source.function) in self.actions
+                                              for kind in kinds))
+
+    def key(self, task_id):
+        """The key of a task and whose it is; None if it has none."""
+        source = self.sources.get(task_id)
+        return source and source.key and (source.user, source.key)
+
+    def retried(self, task_id):
+        """How often somebody had it tried again."""
+        return [event.event for event in self.events.get(task_id, ())].count("retried")
 
 
 # Checks ----------------------------------------------------------------------
@@ -494,7 +593,8 @@ def check_adds(evidence):
         task = evidence.tasks.get(order.id)
         if order.id is not None and task is None and not evidence.wanted(order.id, "delete"):
             yield Problem(order.id, "acknowledged and not in the database", "lost")
-        elif task and (task.function, task.arguments) != (order.function, order.arguments):
+        elif task and (task.function, task.arguments) != (order.function, order.arguments) and not (
+                order.key and (order.user, order.key) == evidence.key(order.id)):
             yield Problem(order.id, "is another task than the one acknowledged")
     for removal in evidence.records.removals:
         if removal.kind == "delete" and removal.status == 204 and removal.id in evidence.tasks:
@@ -513,7 +613,7 @@ def check_strangers(evidence):
     for task in evidence.tasks.values():
         number = task.arguments.get("number")
         order = evidence.orders.get(number)
-        if task.function == "child":
+        if task.function in ("child", "slotted"):
             continue
         if order is None or order.function != task.function:
             yield Problem(task.id, "was added by nobody")
@@ -525,10 +625,10 @@ def check_strangers(evidence):
 def check_batches(evidence):
     """Bulk adds without an answer are there as a whole or not at all"""
     numbers = {task.arguments.get("number") for task in evidence.tasks.values()
-               if task.function != "child"}
+               if task.function not in ("child", "slotted")}
     silent = collections.defaultdict(list)
     for order in evidence.records.orders:
-        if order.id is None:
+        if order.id is None and order.key is None:
             silent[order.batch].append(order.number in numbers)
     for batch, there in silent.items():
         if any(there) and not all(there):
@@ -579,14 +679,17 @@ def check_outcomes(evidence):
         told = [event for event in evidence.events.get(task.id, ()) if event.event in FINISHED]
         if task.status not in FINISHED:
             continue
-        if len(told) != 1:
+        again = evidence.retried(task.id)
+        if again and not evidence.wanted(task.id, "retry"):
+            yield Problem(task.id, "was retried by nobody")
+        if len(told) != 1 + again:
             yield Problem(task.id, "%d outcomes are on record" % len(told))
-        elif told[0].event != task.status or (told[0].attempt or 0) != task.attempts:
+        elif told[-1].event != task.status or (told[-1].attempt or 0) != task.attempts:
             yield Problem(task.id, "another outcome than its own is on record")
         yield from check_outcome(evidence, task)
     for task_id in set(evidence.events) - set(evidence.tasks):
         told = [event for event in evidence.events[task_id] if event.event in FINISHED]
-        if len(told) > 1:
+        if len(told) > 1 + evidence.retried(task_id):
             yield Problem(task_id, "%d outcomes are on record" % len(told))
 
 
@@ -600,6 +703,11 @@ def check_outcome(evidence, task):
     elif task.status == "failed" and task.reason == "error":
         if not last or (last.how, last.claim) != ("FAIL", task.claim):
             yield Problem(task.id, "failed on record, not in the ledger")
+    elif task.status == "failed" and task.reason == "dependency":
+        source = evidence.sources.get(task.id)
+        if not source or source.run or all(evidence.ended[before] <= {"succeeded"}
+                                           for before in source.after):
+            yield Problem(task.id, "failed by what it comes after, which did not")
     elif task.status == "failed" and task.reason not in ("crashed", "interrupted"):
         yield Problem(task.id, "failed for the reason %s" % task.reason)
     elif task.status == "succeeded":
@@ -633,10 +741,11 @@ def check_runs(evidence):
                 continue
             if following is not None:
                 yield Problem(task_id, "ran again though nothing hit it", "twice")
-            elif not evidence.removals.get(task_id):
+            elif not evidence.wanted(task_id, "cancel", "delete"):
                 yield Problem(task_id, "was cut off though nothing hit it")
         failed = [run for run in runs if run.how == "FAIL"]
-        if len(failed) > RETRIES + 1 + sum(1 for run in failed if evidence.cause(run)):
+        allowed = (RETRIES + 1) * (1 + evidence.retried(task_id))
+        if len(failed) > allowed + sum(1 for run in failed if evidence.cause(run)):
             yield Problem(task_id, "was retried too often", "twice")
 
 
@@ -704,10 +813,140 @@ def check_manners(evidence):
         yield Problem(None, words)
 
 
+def check_keys(evidence):
+    """Never two unfinished tasks with one key"""
+    holders = {}
+    for event, before, after in evidence.moves:
+        key = evidence.key(event.task)
+        if key and before is None:
+            if key in holders:
+                yield Problem(event.task, "was added beside task %d" % holders[key], "twice")
+            holders[key] = event.task
+        elif key and after not in (WAITS, RUNS) and holders.get(key) == event.task:
+            del holders[key]
+
+
+def check_order(evidence):
+    """No task begins before what it comes after has ended as it should"""
+    ended = collections.defaultdict(set)
+    for event, _, after in evidence.moves:
+        if after not in (WAITS, RUNS):
+            ended[event.task].add(after)
+        elif after == RUNS:
+            source = evidence.sources.get(event.task)
+            for before in source.after if source else ():
+                if not ended[before] or not (source.run or "succeeded" in ended[before]):
+                    yield Problem(event.task, "began too early, it comes after %d" % before)
+
+
+def check_limit(evidence):
+    """Never more tasks of a limited queue at once than it allows"""
+    marks = []
+    for task_id, runs in evidence.runs.items():
+        for run in runs if evidence.functions.get(task_id) == "narrow" else ():
+            cause = evidence.cause(run)
+            if cause and cause.kind == "stop":
+                continue                # a lease ran out: its place was free
+            end = run.end or (cause.since if cause else run.start)
+            marks += [(run.start, 1, task_id), (max(run.start, end), -1, task_id)]
+    running = 0
+    for _, step, task_id in sorted(marks):
+        running += step
+        if step > 0 and running > NARROW_MAX:
+            yield Problem(task_id, "began while %d others ran" % (running - 1))
+
+
+def check_rate(evidence):
+    """Never more starts in a queue with a rate than it allows, and one"""
+    count, seconds = RATE
+    starts = sorted((event.at, event.task) for event in evidence.records.events
+                    if (event.event, event.queue) == ("started", "paced"))
+    for (first, _), (last, task_id) in zip(starts, starts[count + 1:]):
+        if last - first < seconds:
+            yield Problem(task_id, "is start %d within %.3f s" % (count + 2, last - first))
+
+
+def check_quotas(evidence):
+    """Never more tasks that wait than their owner may have, when one is added"""
+    quotas = dict(evidence.records.quotas)
+    waiting = collections.Counter()
+    for event, before, after in evidence.moves:
+        waiting[event.owner] += (after == WAITS) - (before == WAITS)
+        if before is None and waiting[event.owner] > quotas.get(event.owner, float("inf")):
+            yield Problem(event.task, "was added as number %d" % waiting[event.owner])
+
+
+def check_slots(evidence):
+    """Each second of a schedule adds one task at most, and none is passed over that must not be"""
+    plans = {plan.id: plan for plan in evidence.records.plans}
+    filled = collections.Counter(slot.task for slot in evidence.records.slots if slot.task)
+    for task_id, count in filled.items():
+        if count > 1:
+            yield Problem(task_id, "is the task of %d slots" % count, "twice")
+    for task in evidence.tasks.values():
+        if task.function == "slotted" and not filled[task.id]:
+            yield Problem(task.id, "is the task of no slot", "twice")
+    for one, two in zip(evidence.records.slots, evidence.records.slots[1:]):
+        gap = two.at - one.at
+        if one.plan != two.plan:
+            continue
+        if abs(gap - round(gap)) > 0.001 or round(gap) < 1:
+            yield Problem(two.task, "is due %.3f s after the one before" % gap)
+        elif round(gap) > 1 and plans[one.plan].catch_up == "all":
+            yield Problem(two.task, "is due %.0f s after the one before" % gap, "lost")
+    yield from check_overlapping_slots(evidence, plans)
+
+
+def check_overlapping_slots(evidence, plans):
+    """Tasks of a schedule overlap only if it allows that"""
+    owners = {slot.task: plans[slot.plan] for slot in evidence.records.slots if slot.task}
+    busy = collections.defaultdict(set)
+    for event, _, after in evidence.moves:
+        plan = owners.get(event.task)
+        if plan is None or plan.overlap == "allow":
+            continue
+        if after == RUNS or (after == WAITS and plan.overlap == "skip"):
+            if busy[plan.id] - {event.task}:
+                yield Problem(event.task, "overlaps others of its schedule", "twice")
+            busy[plan.id].add(event.task)
+        else:
+            busy[plan.id].discard(event.task)
+
+
+def check_turns(evidence):
+    """Owners take turns: nobody overtakes another by more tasks than that one has before it"""
+    waiting = {}                        # task: its owner's that are before it, its place in `began`
+    came = collections.defaultdict(list)        # by owner: tasks in the order they came
+    began = collections.defaultdict(int)        # by owner: first starts so far
+    open_ = set()
+    for event, before, after in evidence.moves:
+        if event.queue != "turns":
+            continue
+        if before is None:
+            own = came[event.owner]
+            first = next((place for place, task in enumerate(own) if task in open_), len(own))
+            del own[:first]
+            open_.add(event.task)
+            waiting[event.task] = len(own), dict(began)
+            own.append(event.task)
+        elif event.task in open_:
+            open_.discard(event.task)
+            own, earlier = waiting.pop(event.task)
+            if after != RUNS:
+                continue
+            for owner, count in began.items():
+                if owner != event.owner and count - earlier.get(owner, 0) > own + FAIR_SLACK:
+                    yield Problem(event.task, "waited for %d of owner %s and %d of its own" % (
+                        count - earlier.get(owner, 0), owner, own))
+            began[event.owner] += 1
+
+
 CHECKS = (("I1", check_adds), ("I2", check_ends), ("I3", check_overlaps), ("I4", check_outcomes),
           ("I5", check_runs), ("I6", check_attempts), ("I7", check_claimants),
           ("I8", check_crowds), ("I9", check_traces), ("logs", check_logs),
-          ("words", check_manners))
+          ("words", check_manners), ("keys", check_keys), ("order", check_order),
+          ("limit", check_limit), ("rate", check_rate), ("quota", check_quotas),
+          ("slots", check_slots), ("turns", check_turns))
 
 
 class Findings:
@@ -911,11 +1150,12 @@ class DrillSite(Site):
 class Demand:
     """What one user asks for, by chance alone."""
 
-    def __init__(self, chance, numbers, share, poison, weights):
+    def __init__(self, chance, numbers, share, poison, weights, most=None):
         self._chance = chance
         self._numbers = numbers
         self._poison = poison           # so many at most
         self._weights = weights
+        self._most = most or share      # with one call
         self._calls = 0
         self.left = share
 
@@ -928,9 +1168,9 @@ class Demand:
         if self._chance.random() > SINGLE_SHARE:
             low, high = self._chance.choices(BULK_SIZES, BULK_WEIGHTS)[0]
             size = self._chance.randint(low, high)
-        size = max(1, min(size, self.left))
+        size = max(1, min(size, self.left, self._most))
         alike = self._function() if self._chance.random() < ALIKE_SHARE else None
-        if alike == "poison" or (size > ALIKE_MAX and alike != "quick"):
+        if alike == "poison" or (size > ALIKE_MAX and alike not in ("quick", "turns")):
             alike = None
         return [self._request(alike) for _ in range(size)]
 
@@ -947,6 +1187,8 @@ class Demand:
         arguments = {"number": next(self._numbers)}
         if function in ("sleepy", "once"):
             arguments["seconds"] = round(chance.uniform(*SLEEPY_SECONDS), 3)
+        elif function == "narrow":
+            arguments["seconds"] = round(chance.uniform(*NARROW_SECONDS), 3)
         elif function == "chatty":
             arguments["lines"] = chance.randint(1, 60)
         elif function == "shaky":
@@ -954,7 +1196,7 @@ class Demand:
         elif function == "parent":
             arguments["children"] = chance.randint(1, 12)
         request = {"function": function, "arguments": arguments}
-        if function != "foreign":
+        if function not in PLAIN:
             request.update(self._options())
         return request
 
@@ -964,14 +1206,20 @@ class Demand:
             return {"delay": round(self._chance.uniform(0.1, 2.0), 2)}
         if kind < 0.08:
             return {"priority": self._chance.randint(-5, -1)}
+        if kind < 0.08 + KEY_SHARE:
+            return {"unique_key": "key %d" % self._chance.randrange(KEYS)}
+        if kind < 0.08 + KEY_SHARE + AFTER_SHARE:
+            return {"after": self._chance.randint(1, AFTER_MAX),    # so many, whoever asks knows which
+                    "after_failure": self._chance.choice(("fail", "run"))}
         return {}
 
 
 class Adder:
-    """One user that adds tasks at a set pace, and cancels or deletes a few."""
+    """One user that adds tasks at a set pace, and cancels, deletes or retries a few."""
 
-    def __init__(self, site, browser, demand, chance, seconds, stop):
+    def __init__(self, site, place, browser, demand, chance, seconds, stop):
         self._site = site
+        self._place = place             # among the users
         self._cookie = browser.cookie
         self._browser = browser
         self._demand = demand
@@ -979,6 +1227,7 @@ class Adder:
         self._pace = seconds / max(1, demand.left)      # seconds for each task
         self._stop = stop
         self._mine = collections.deque(maxlen=REMOVE_AMONG)
+        self._deleted = set()
         self._calls = 0
         self.acknowledged = 0
         self.orders = []
@@ -995,30 +1244,93 @@ class Adder:
             self._add(requests)
             if self._chance.random() < REMOVE_SHARE and self._mine:
                 self._remove()
+            if self._chance.random() < ACT_SHARE and self._mine:
+                self._act()
         self._browser.close()
 
+    def plan(self, number, catch_up, overlap):
+        """Make a schedule that is due every second."""
+        return self._browser.send("POST", "api/schedules", {
+            "function": "slotted", "arguments": {"number": number}, "rule": "every 1",
+            "catch_up": catch_up, "overlap": overlap}).expect(201)["id"]
+
+    def stop_plan(self, plan_id):
+        """Pause a schedule; adding is over."""
+        browser = Browser(self._site.server, self._cookie)
+        browser.send("PATCH", "api/schedules/%d" % plan_id, {"paused": True}).expect(200)
+        browser.close()
+
+    def _name_predecessors(self, request):
+        """Put ids in the place of their number."""
+        known = sorted(set(self._mine) - self._deleted)
+        count = min(request["after"], len(known))
+        request["after"] = self._chance.sample(known[-REMOVE_AMONG // 4:], count)
+
     def _add(self, requests):
+        for request in requests:
+            if "after" in request:
+                self._name_predecessors(request)
         one = len(requests) == 1
         self._calls += 1
         reply = self._ask("POST", "api/tasks", requests[0] if one else requests)
         ids = [None] * len(requests)
-        if reply is not None and reply.status == 201:
+        if reply is not None and reply.status == 429:
+            self.counts["beyond the quota"] += 1
+            return
+        if reply is not None and reply.status in (200, 201):
             ids = [reply.value["id"]] if one else reply.value["ids"]
             self._mine.extend(ids)
             self._demand.left -= len(ids)
             self.acknowledged += len(ids)
+            self.counts["tasks after others"] += sum("after" in request for request in requests)
+            self.counts["answers by key"] += (
+                reply.status == 200 if one else len(ids) - reply.value["created"])
             self.counts["single" if one else "bulk"] += 1
         elif reply is not None:
             self._be_surprised("POST api/tasks", reply)
         batch = "%d of %s" % (self._calls, self._cookie[-4:])
         for request, task_id in zip(requests, ids):
-            self.orders.append(Order(request["arguments"]["number"], request["function"],
-                                     request["arguments"], batch, task_id))
+            self.orders.append(Order(
+                request["arguments"]["number"], request["function"], request["arguments"], batch,
+                task_id, self._place, request.get("unique_key"), tuple(request.get("after", ())),
+                request.get("after_failure") == "run"))
+
+    def _ask_to(self, kind, task_id):
+        """Remember what is to be done to a task, before it can have an effect."""
+        self.removals.append(Removal(task_id, kind, None))
+        if kind == "delete":
+            self._deleted.add(task_id)
+
+    def _act(self):
+        """Do something to several tasks at once: to named ones, or to all of a function."""
+        kind, function = self._chance.choice(ACTIONS)
+        given = {"action": kind}
+        if function:
+            self.removals.append(Removal(None, kind, None, self._place, function))
+            given["filter"] = {"function": function}
+        else:
+            given["ids"] = self._chance.sample(self._mine, min(ACT_IDS, len(self._mine)))
+            for task_id in given["ids"]:
+                self._ask_to(kind, task_id)
+        for _ in range(ACT_STEPS):
+            reply = self._ask("POST", "api/tasks/actions", given)
+            if reply is None:
+                return
+            if reply.status == 409:     # so many match now
+                given["expected_count"] = reply.value["count"]
+                continue
+            if reply.status != 200:
+                self._be_surprised("%s of many" % kind, reply)
+            elif reply.value["continue"]:
+                given["continue"] = reply.value["continue"]
+                continue
+            self.counts["actions on many"] += 1
+            return
 
     def _remove(self):
         task_id = self._chance.choice(self._mine)
         kind = self._chance.choice(("cancel", "delete"))
-        self.removals.append(Removal(task_id, kind, None))  # before it can have an effect
+        self._ask_to(kind, task_id)
         if kind == "cancel":
             reply = self._ask("POST", "api/tasks/%d/cancel" % task_id, {})
         else:
@@ -1044,7 +1356,7 @@ class Adder:
                 self.counts["unanswered"] += 1
                 self._stop.wait(WAIT_SECONDS)
                 return None
-            if reply.retry_seconds is None:
+            if reply.retry_seconds is None or reply.status == 429:
                 return reply
             self.counts["busy"] += 1
             self._stop.wait(reply.retry_seconds)
@@ -1059,7 +1371,9 @@ def weights_of(tasks, seconds, workers, foreign):
     """{function: weight}, with as many sleepy ones as keep half of the workers busy."""
     mean = sum(SLEEPY_SECONDS) / 2
     share = min(SLEEPY_SHARE[1], max(SLEEPY_SHARE[0], workers / 2 / (tasks / seconds * mean)))
-    weights = {**FUNCTION_WEIGHTS, "sleepy": share}
+    weights = {**FUNCTION_WEIGHTS, "sleepy": share,
+               "narrow": min(0.05, NARROW_PER_SECOND * seconds / tasks),
+               "paced": min(0.05, PACED_PER_SECOND * seconds / tasks)}
     weights["poison"] = min(POISON_MAX, max(4, tasks / 400)) / tasks
     if foreign:
         weights["foreign"] = FOREIGN_PER_SECOND * seconds / tasks
@@ -1443,6 +1757,7 @@ class Drill:
         self.foreigners = Foreigners(self.site, options.foreign)
         self.seconds = options.minutes * 60
         self.adders = []
+        self.plans = {}                 # Plan: the Adder of its owner
         self.trouble = self.sampler = None
         self.wall = time.time() - time.monotonic()
 
@@ -1455,23 +1770,31 @@ class Drill:
         options = self._options
         self.site.start()
         self._admin = self.site.set_up()
+        for queue in ({"name": "narrow", "max_running": NARROW_MAX},
+                      {"name": "paced", "rate": dict(zip(("count", "seconds"), RATE))}):
+            self._admin.send("POST", "api/queues", queue).expect(201)
         self._admin.send("PATCH", "api/settings", {
             "NbMaxWorker": options.workers, "linger": 2, "runner_tasks": 1000,
             "worker_seconds": int(max(10, self.seconds / 5))}).expect(200)
         browsers = add_users(self._admin, USERS)
+        self._admin.send("PATCH", "api/users/user1", {"max_pending": QUOTA}).expect(200)
         self._admin.close()
         numbers = itertools.count(1)
         weights = weights_of(options.tasks, self.seconds, options.workers, options.foreign)
         for place, browser in enumerate(browsers):
             share = (options.tasks + place) // USERS
-            demand = Demand(self.chance("demand %d" % place), numbers, share,
-                            POISON_MAX // USERS, weights)
-            self.adders.append(Adder(self.site, browser, demand, self.chance("adder %d" % place),
+            demand = Demand(self.chance("demand %d" % place), numbers, share, POISON_MAX // USERS,
+                            {**weights, "parent": 0} if place == 0 else weights,
+                            QUOTA // 2 if place == 0 else None)
+            self.adders.append(Adder(self.site, place, browser, demand, self.chance("adder %d" % place),
                                      self.seconds * ADDING_SHARE, self._adding))
         chances = self.chance("kill"), self.chance("disturb"), self.chance("still")
         self.trouble = Trouble(self.site, chances, self._troubling, self.foreigners,
                                self.foreigners and self.seconds >= 2 * self.site.lease)
         self.sampler = Sampler(self.site, options.workers, self._sampling)
+        for adder, (catch_up, overlap) in zip(self.adders[1:], PLANS):
+            plan_id = adder.plan(next(numbers), catch_up, overlap)
+            self.plans[Plan(plan_id, catch_up, overlap)] = adder
         self._names = set(os.listdir(self.site.data))
 
     def storm(self):
@@ -1497,6 +1820,8 @@ class Drill:
         self.trouble.settle()
         self._adding.set()
         self._join(adding)
+        for plan, adder in self.plans.items():
+            adder.stop_plan(plan.id)
 
     def calm(self):
         """Wait until every task has ended or nothing moves any more; not after a seeded fault."""
@@ -1516,6 +1841,7 @@ class Drill:
         database = self.site.database
         traces = self._zombies() + self._descriptors()
         tasks, events = read_tasks(database), read_events(database)
+        slots = [Slot(*row) for row in read_only(database, SLOT_QUERY)]
         logs = read_only(database, LOG_QUERY)
         self.foreigners.end()
         self._sampling.set()
@@ -1528,7 +1854,8 @@ class Drill:
             read_ledger(self.site.ledger), tasks, events, logs, self.trouble.hits,
             sorted(self.sampler.orphans), self.sampler.crowds, traces,
             [words for adder in self.adders for words in adder.surprises] + self._server_ends
-            + complaints(self.site.folder, self.site.data))
+            + complaints(self.site.folder, self.site.data),
+            list(self.plans), slots, read_only(database, QUOTA_QUERY))
 
     def close(self):
         """End what is left, however far we came."""
@@ -1658,6 +1985,8 @@ def summary(drill, records):
         "records   acknowledged %s, in the database %s, in the ledger %s runs"
         % (thousands(acknowledged), thousands(len(records.tasks)), thousands(started["START"])),
         "requests  %s" % counted(asked),
+        "schedules %s seconds were due, %s tasks added" % (
+            thousands(len(records.slots)), thousands(sum(bool(one.task) for one in records.slots))),
         "ended     %s" % counted(ends),
         "kills     %s: %s" % (thousands(trouble.killed), counted(kills)),
         "others    %s" % counted(others),

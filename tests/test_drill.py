@@ -4,7 +4,7 @@ import random
 import unittest
 
 from tests import drill
-from tests.drill import Event, Hit, Order, Records, Removal, Task, check, explains
+from tests.drill import Event, Hit, Order, Plan, Records, Removal, Slot, Task, check, explains
 from tests.load_test import Entry
 from tests.support import need
 
@@ -15,7 +15,7 @@ class Story:
     """Records of tasks that went well, to be changed by a test."""
 
     def __init__(self):
-        self.records = Records([], [], [], [], [], [], [], [], [], [], [])
+        self.records = Records(*([] for _ in range(14)))
         self.orders, self.tasks = self.records.orders, self.records.tasks
 
     def add(self, number, function="quick", **arguments):
@@ -24,6 +24,10 @@ class Story:
         self.orders.append(Order(number, function, arguments, "batch", number))
         self.tasks.append(Task(number, function, arguments, "pending", None, 0, None, None))
         self.records.events.append(Event(number, "added", None, None, 0.0))
+
+    def ask(self, number, **values):
+        """Change what was asked for."""
+        self.orders[number - 1] = self.orders[number - 1]._replace(**values)
 
     def run(self, number, start, end=None, how="END", told=None, worker=WORKER):
         """A claim, and its lines in the ledger; without `end` it was cut off."""
@@ -426,6 +430,252 @@ class AttemptsTests(CheckerTestCase):
         self.assert_found("I6")
 
 
+class EventsTestCase(CheckerTestCase):
+    """The checks that follow what is on record from commit to commit."""
+
+    def tell(self, text, **values):
+        """Set the events: "added 1, started 1" and so on; `values` are the same for all."""
+        pairs = (part.split() for part in text.split(",") if part.strip())
+        self.records.events[:] = [
+            Event(int(number), word, None, 1, 0.0, **values) for word, number in pairs]
+
+    def problems(self, name):
+        """What one check alone finds: ids."""
+        function = dict(drill.CHECKS)[name]
+        return [problem.id for problem in function(drill.Evidence(self.records))]
+
+
+class RetriesTests(CheckerTestCase):
+    """I4 and I5, when somebody has failed tasks tried again"""
+
+    def setUp(self):
+        super().setUp()
+        self.story.add(4, "shaky", failures=9)
+        self.story.ask(4, user=1)
+        for place in range(2 * (drill.RETRIES + 1)):
+            self.story.run(4, 40.0 + place, 40.5 + place, "FAIL")
+            if place == drill.RETRIES:
+                self.records.events += [Event(4, "failed", place + 1, 1, 0.0),
+                                        Event(4, "retried", None, None, 0.0)]
+        self.story.end(4, "failed", "error")
+
+    def ask_again(self, user):
+        self.records.removals.append(Removal(None, "retry", None, user, "shaky"))
+
+    def test_a_task_that_was_tried_again_has_another_outcome(self):
+        self.ask_again(1)
+        self.assert_found()
+
+    def test_one_that_nobody_or_somebody_else_wanted_to_be_tried_again_is_caught(self):
+        self.ask_again(2)
+        self.assert_found("I4")
+
+    def test_an_outcome_more_than_that_is_caught(self):
+        self.ask_again(1)
+        self.records.events.append(Event(4, "failed", 8, 1, 0.0))
+        self.assert_found("I4")
+
+    def test_all_of_a_function_may_be_cancelled_by_their_owner_alone(self):
+        self.story.add(5, "aside")
+        self.story.ask(5, user=1)
+        self.story.end(5, "cancelled")
+        self.ask_again(1)
+        self.records.removals.append(Removal(None, "cancel", None, 2, "aside"))
+        self.assert_found("I4")
+        self.records.removals[-1] = Removal(None, "cancel", None, 1, "aside")
+        self.assert_found()
+
+
+class KeysTests(EventsTestCase):
+    def setUp(self):
+        super().setUp()
+        for number in (1, 2):
+            self.story.ask(number, user=1, key="key 1")
+
+    def test_one_after_the_other_is_right_and_two_at_once_are_caught(self):
+        self.tell("added 1, started 1, succeeded 1, added 2")
+        self.assertEqual(self.problems("keys"), [])
+        self.tell("added 1, started 1, crashed 1, added 2")
+        self.assertEqual(self.problems("keys"), [2])
+
+    def test_a_task_that_was_deleted_while_it_ran_keeps_its_key_to_the_end(self):
+        self.tell("added 1, deleted 1, added 2")
+        self.assertEqual(self.problems("keys"), [])
+        self.tell("added 1, started 1, deleted 1, added 2, cancelled 1")
+        self.assertEqual(self.problems("keys"), [2])
+
+    def test_the_same_key_of_another_user_is_another(self):
+        self.story.ask(2, user=2, key="key 1")
+        self.tell("added 1, added 2")
+        self.assertEqual(self.problems("keys"), [])
+
+    def test_the_answer_may_be_the_task_that_has_the_key_and_no_other(self):
+        self.story.orders.append(Order(9, "aside", {"number": 9}, "batch", 1, 1, "key 1"))
+        self.assert_found()
+        self.story.orders[-1] = Order(9, "aside", {"number": 9}, "batch", 1, 1, "key 2")
+        self.assert_found("I1")
+
+
+class OrderTests(EventsTestCase):
+    def setUp(self):
+        super().setUp()
+        self.story.ask(3, after=(1, 2))
+
+    def test_it_waits_for_all_to_succeed(self):
+        self.tell("added 1, added 2, added 3, started 1, succeeded 1, started 2, succeeded 2, started 3")
+        self.assertEqual(self.problems("order"), [])
+        self.tell("added 1, added 2, added 3, started 1, succeeded 1, started 2, started 3, succeeded 2")
+        self.assertEqual(self.problems("order"), [3])
+
+    def test_failures_and_deletions_do_unless_it_runs_after_them_too(self):
+        events = "added 1, added 2, deleted 1, started 2, failed 2, started 3"
+        self.tell(events)
+        self.assertEqual(self.problems("order"), [3, 3])
+        self.story.ask(3, after=(1, 2), run=True)
+        self.tell(events)
+        self.assertEqual(self.problems("order"), [])
+
+    def fail_by_others(self):
+        self.records.tasks[2] = self.records.tasks[2]._replace(
+            status="failed", reason="dependency", attempts=0, result=None)
+        self.records.entries[:] = [entry for entry in self.records.entries if entry.id != 3]
+        self.records.events[:] = [event for event in self.records.events
+                                  if event.task != 3 or event.event == "added"]
+        self.records.events.append(Event(3, "failed", 0, None, 0.0))
+
+    def test_it_fails_by_others_only_if_they_did(self):
+        self.fail_by_others()
+        self.assert_found("I4")
+        self.records.events.append(Event(2, "retried", None, None, 0.0))
+        self.records.events.append(Event(2, "failed", None, None, 0.0))
+        self.assertNotIn(3, self.problems("I4"))
+
+    def test_one_that_runs_whatever_happens_does_not_fail_by_it(self):
+        self.fail_by_others()
+        self.story.ask(3, after=(99,), run=True)
+        self.records.events.append(Event(99, "failed", None, None, 0.0))
+        self.assertIn(3, self.problems("I4"))
+
+    def test_one_that_waits_for_ever_is_stuck(self):
+        self.story.change(3, status="waiting")
+        self.assertEqual(self.problems("I2"), [3])
+
+
+class LimitTests(EventsTestCase):
+    def setUp(self):
+        super().setUp()
+        for number in (4, 5, 6):
+            self.story.add(number, "narrow", seconds=1)
+
+    def test_more_at_once_than_allowed_are_caught(self):
+        self.story.run(4, 40.0, 42.0)
+        self.story.run(5, 41.0, 43.0)
+        self.story.run(6, 42.0, 44.0)
+        self.assertEqual(self.problems("limit"), [])
+        self.records.entries[-2] = self.records.entries[-2]._replace(at=41.5)
+        self.assertEqual(self.problems("limit"), [6])
+
+    def test_one_that_was_killed_runs_until_then(self):
+        self.story.run(4, 40.0, worker=60)
+        self.story.hit("kill", 41.0, pid=60)
+        self.story.run(5, 40.5, 43.0)
+        self.story.run(6, 41.1, 44.0)
+        self.assertEqual(self.problems("limit"), [])
+        self.records.entries[-2] = self.records.entries[-2]._replace(at=40.9)
+        self.assertEqual(self.problems("limit"), [6])
+
+    def test_starts_closer_than_the_rate_allows_are_caught(self):
+        count, seconds = drill.RATE
+        for more, found in ((0.0, []), (-0.01, [count + 2])):
+            self.records.events[:] = [
+                Event(number + 1, "started", 1, 1, number * (seconds + more) / (count + 1), 1, "paced")
+                for number in range(count + 2)]
+            self.assertEqual(self.problems("rate"), found)
+
+
+class QuotaTests(EventsTestCase):
+    def test_a_task_that_is_added_beyond_the_quota_is_caught(self):
+        self.records.quotas = [(7, 2)]
+        self.tell("added 1, added 2, started 1, added 3, crashed 1", owner=7)
+        self.assertEqual(self.problems("quota"), [])
+        self.tell("added 1, added 2, started 1, crashed 1, added 3", owner=7)
+        self.assertEqual(self.problems("quota"), [3])
+        self.tell("added 1, added 2, added 3", owner=8)
+        self.assertEqual(self.problems("quota"), [])
+
+
+class SlotsTests(EventsTestCase):
+    def setUp(self):
+        super().setUp()
+        self.records.plans = [Plan(1, "all", "allow"), Plan(2, "once", "skip"), Plan(3, "once", "queue"),
+                              Plan(4, "once", "allow")]
+        self.records.slots = [Slot(1, 5.25, 4), Slot(1, 6.25, 5), Slot(2, 5.5, 6), Slot(2, 8.5, None)]
+        for number in (4, 5, 6):
+            self.story.add(number, "slotted")
+
+    def test_a_slot_for_each_second_and_a_task_for_each_slot(self):
+        self.assertEqual(self.problems("slots"), [])
+
+    def test_two_slots_at_once_are_caught(self):
+        self.records.slots[1] = Slot(1, 5.25, 5)
+        self.assertEqual(self.problems("slots"), [5])
+
+    def test_a_slot_between_two_seconds_is_caught(self):
+        self.records.slots[1] = Slot(1, 6.75, 5)
+        self.assertEqual(self.problems("slots"), [5])
+
+    def test_two_tasks_for_one_slot_are_caught(self):
+        self.records.slots[1] = Slot(1, 6.25, None)
+        self.assertEqual(self.problems("slots"), [5])
+
+    def test_one_task_for_two_slots_is_caught(self):
+        self.records.slots[3] = Slot(2, 8.5, 6)
+        self.assertEqual(self.problems("slots"), [6])
+
+    def test_a_slot_that_was_passed_over_is_caught_where_all_are_to_be_caught_up(self):
+        self.records.slots[1] = Slot(1, 8.25, 5)
+        self.assertEqual(self.problems("slots"), [5])
+
+    def test_tasks_that_overlap_are_caught_unless_their_schedule_allows_it(self):
+        for plan, text, found in (
+                (1, "added 4, started 4, added 5, started 5", []),
+                (2, "added 4, started 4, added 5", [5]),
+                (2, "added 4, started 4, failed 4, added 5, started 5", []),
+                (3, "added 4, started 4, added 5, succeeded 4, started 5", []),
+                (3, "added 4, started 4, added 5, started 5", [5])):
+            with self.subTest(plan=plan, text=text):
+                self.records.slots = [Slot(plan, 5.0, 4), Slot(plan, 6.0, 5), Slot(4, 5.5, 6)]
+                self.tell(text)
+                self.assertEqual(self.problems("slots"), found)
+
+
+class TurnsTests(EventsTestCase):
+    """Owner 1 has many tasks, owner 2 adds one."""
+
+    def go(self, *steps):
+        self.records.events[:] = [
+            Event(task, word, 1, 1, 0.0, owner, "turns") for word, owner, tasks in steps for task in tasks]
+        return self.problems("turns")
+
+    def test_the_one_is_among_the_next_few(self):
+        many = range(100, 200)
+        self.assertEqual(self.go(("added", 1, many), ("added", 2, [7]), ("started", 1, many[:3]),
+                                 ("started", 2, [7]), ("started", 1, many[3:])), [])
+        self.assertEqual(self.go(("added", 1, many), ("added", 2, [7]), ("started", 1, many[:30]),
+                                 ("started", 2, [7])), [7])
+
+    def test_ones_own_tasks_come_first(self):
+        many, few = range(100, 200), range(7, 17)
+        mixed = [step for pair in zip(many, few) for step in (
+            ("started", 1, pair[:1]), ("started", 2, pair[1:]))]
+        self.assertEqual(self.go(("added", 1, many), ("added", 2, few), *mixed), [])
+
+    def test_one_that_is_cancelled_has_waited_for_nobody(self):
+        many = range(100, 200)
+        self.assertEqual(self.go(("added", 1, many), ("added", 2, [7]), ("started", 1, many),
+                                 ("cancelled", 2, [7])), [])
+
+
 class OtherTests(CheckerTestCase):
     """I8, I9, logs and manners"""
 
@@ -561,6 +811,9 @@ class ShortDrillTests(DrillTestCase):
         self.assertTrue(findings.is_clean, report)
         self.assertRegex(report, r"kills     [1-9]")
         self.assertRegex(report, r"stopped beyond its lease [1-9]")
+        for words in ("tasks after others", "answers by key", "actions on many", "beyond the quota"):
+            self.assertRegex(report, words + " [1-9]")
+        self.assertRegex(report, "schedules [1-9]")
         self.assertIn("lost 0, run twice 0, stuck 0", report)
         self.assertIn("again: python3 tests/drill.py --seed 6", report)
 
