@@ -847,7 +847,8 @@ def check_limit(evidence):
             cause = evidence.cause(run)
             if cause and cause.kind == "stop":
                 continue                # a lease ran out: its place was free
-            end = run.end or (cause.since if cause else run.start)
+            unknown = cause is None or evidence.wanted(task_id, "cancel", "delete")
+            end = run.end or (run.start if unknown else cause.since)
             marks += [(run.start, 1, task_id), (max(run.start, end), -1, task_id)]
     running = 0
     for _, step, task_id in sorted(marks):
@@ -1770,9 +1771,10 @@ class Drill:
         options = self._options
         self.site.start()
         self._admin = self.site.set_up()
-        for queue in ({"name": "narrow", "max_running": NARROW_MAX},
-                      {"name": "paced", "rate": dict(zip(("count", "seconds"), RATE))}):
-            self._admin.send("POST", "api/queues", queue).expect(201)
+        for name, limits in (("narrow", {"max_running": NARROW_MAX}),
+                             ("paced", {"rate": dict(zip(("count", "seconds"), RATE))})):
+            self._admin.send("POST", "api/queues", {"name": name}).expect(201, 409)
+            self._admin.send("PATCH", "api/queues/%s" % name, limits).expect(200)
         self._admin.send("PATCH", "api/settings", {
             "NbMaxWorker": options.workers, "linger": 2, "runner_tasks": 1000,
             "worker_seconds": int(max(10, self.seconds / 5))}).expect(200)

@@ -584,6 +584,14 @@ class LimitTests(EventsTestCase):
         self.records.entries[-2] = self.records.entries[-2]._replace(at=40.9)
         self.assertEqual(self.problems("limit"), [6])
 
+    def test_nobody_knows_how_long_one_ran_that_was_cancelled(self):
+        self.story.run(4, 40.0, worker=60)
+        self.story.remove(4, "cancel", 200)
+        self.story.hit("kill", 45.0, pid=60)
+        self.story.run(5, 40.5, 43.0)
+        self.story.run(6, 41.1, 44.0)
+        self.assertEqual(self.problems("limit"), [])
+
     def test_starts_closer_than_the_rate_allows_are_caught(self):
         count, seconds = drill.RATE
         for more, found in ((0.0, []), (-0.01, [count + 2])):
