@@ -273,8 +273,9 @@ export function readCell(schema, text) {
   const kind = kindOf(schema);
   if (!text || !/choice|check/.test(kind)) return text ? READERS[kind](schema, text) : undefined;
   const all = choices(schema);
-  const found = all.find((one) => [choiceWords(one), String(one), one === true ? '1' : one === false && '0']
-    .includes(kind === 'check' ? text.toLowerCase() : text));
+  const said = kind === 'check' ? text.toLowerCase() : text;
+  const found = all.find((one) => [choiceWords(one), String(one), one === Boolean(one) && `${+one}`]
+    .includes(said));
   if (found !== undefined) return found;
   throw new Error(`“${text}” is none of ${all.map(choiceWords).join(', ')}.`);
 }

@@ -12,72 +12,82 @@ const ACTIONS = [['retry', 'Retry', 'retried'], ['cancel', 'Cancel', 'cancelled'
   ['delete', 'Delete', 'deleted']];
 const NAMES = ['status', 'function', 'queue', 'owner', 'q'];
 
-/**
- * Asks what to do to all tasks that match.
- * @param {URLSearchParams} params the filters
- * @param {() => void} done
- */
-export function openBulk(params, done) {
-  const filter = Object.fromEntries(NAMES.flatMap((name) => (
-    params.get(name) ? [[name, params.get(name)]] : [])));
-  const words = Object.values(filter).join(' · ');
-  const choices = h('div', { class: 'actions' }, 'Counting…');
-  const bar = h('progress', { max: 1, hidden: true, 'aria-label': 'Progress' });
-  const text = h('p', { class: 'help' });
-  let open = true;
-  const close = h('button', { class: 'button', onclick: () => dialog.close() }, 'Close');
-  const dialog = h('dialog', { class: 'bulk', 'aria-labelledby': 'bulk', onclose: () => {
-    open = false;
-    dialog.remove();
-    done();
-  } }, h('h2', { id: 'bulk' }, words ? 'All tasks that match' : 'All tasks'),
-  words && h('p', { class: 'lead' }, h('bdi', {}, words)), choices, bar, text,
-  h('div', { class: 'actions' }, close));
+/** @param {number} count */
+const exact = (count) => countWords(count, Infinity);
 
-  /** Counts anew, and offers what can be done. */
-  const offer = async () => {
+/** A dialog that offers what can be done to all tasks that match. */
+export class Bulk {
+  choices = h('div', { class: 'actions' }, 'Counting…');
+  bar = h('progress', { hidden: true, 'aria-label': 'Progress' });
+  text = h('p', { class: 'help' });
+  close = h('button', { class: 'button', onclick: () => this.dialog.close() }, 'Close');
+
+  /** @param {URLSearchParams} params the filters @param {() => void} done */
+  constructor(params, done) {
+    this.filter = Object.fromEntries([...params].filter(([name]) => NAMES.includes(name)));
+    const words = Object.values(this.filter).join(' · ');
+    this.dialog = h('dialog', { 'aria-labelledby': 'bulk', onclose: () => {
+      this.dialog.remove();
+      done();
+    } }, h('h2', { id: 'bulk' }, words ? 'All tasks that match' : 'All tasks'),
+    words && h('p', { class: 'lead' }, h('bdi', {}, words)), this.choices, this.bar, this.text,
+    h('div', { class: 'actions' }, this.close));
+    find('body').append(this.dialog);
+    this.dialog.showModal();
+    this.offer().catch((error) => setText(this.choices, error.message));
+  }
+
+  /** Counts, and offers what can be done. */
+  async offer() {
     const offers = await Promise.all(ACTIONS.map(async ([action, label, past]) => {
-      const count = await countFor(action, filter);
-      const said = `${label} ${countWords(count, Infinity)}`;
-      return count > 0 && askingButton(said, `${said}?`, () => run(action, past, count));
+      const count = await countFor(action, this.filter);
+      const said = `${label} ${exact(count)}`;
+      return count > 0 && askingButton(said, `${said}?`, () => this.run(action, past, count));
     }));
     const some = /** @type {HTMLElement[]} */ (offers.filter(Boolean));
-    choices.replaceChildren(...some.length ? some : ['There is nothing to do to them.']);
-  };
+    this.choices.replaceChildren(...some.length ? some : ['There is nothing to do to them.']);
+    this.bar.hidden = true;
+    this.choices.hidden = false;
+    setText(this.close, 'Close');
+  }
 
   /**
-   * One portion after the other, until all is done or the dialog is closed.
+   * Does it; what is not right any more is counted anew.
    * @param {Action} action @param {string} past @param {number} count
    */
-  const run = async (action, past, count) => {
-    bar.hidden = false;
-    choices.hidden = true;
-    setText(close, 'Stop');
-    close.focus();
-    let all = 0;
+  async run(action, past, count) {
+    this.bar.hidden = false;
+    this.choices.hidden = true;
+    setText(this.close, 'Stop');
+    this.close.focus();
+    try {
+      const all = await this.goThrough(action, past, count);
+      say(`${exact(all)} ${all === 1 ? 'task was' : 'tasks were'} ${past}.`, true);
+      this.dialog.close();
+    } catch (error) {
+      setText(this.text, /** @type {Error} */ (error).message);
+      await this.offer();
+    }
+  }
+
+  /**
+   * One portion after the other, until all is done or the dialog is closed; how many were.
+   * @param {Action} action @param {string} past @param {number} count
+   */
+  async goThrough(action, past, count) {
+    const { bar, dialog, filter, text } = this;
     /** @type {Record<string, unknown>} */
     let rest = { expected_count: count };
-    try {
-      do {
-        const part = await request('POST', 'api/tasks/actions', { action, filter, ...rest });
-        all += part.done;
-        bar.value = all / count;
-        setText(text, `${countWords(all, Infinity)} of ${countWords(count, Infinity)} ${past}`);
-        rest = { continue: part.continue };
-      } while (rest.continue && open);
-      say(`${countWords(all, Infinity)} ${all === 1 ? 'task was' : 'tasks were'} ${past}.`, true);
-      dialog.close();
-    } catch (error) {
-      setText(text, /** @type {Error} */ (error).message);
-      setText(close, 'Close');
-      choices.hidden = false;
-      await offer();
-    }
-  };
-
-  find('body').append(dialog);
-  dialog.showModal();
-  offer().catch((error) => setText(choices, error.message));
+    let all = 0;
+    do {
+      const part = await request('POST', 'api/tasks/actions', { action, filter, ...rest });
+      all += part.done;
+      bar.value = all / count;
+      setText(text, `${exact(all)} of ${exact(count)} ${past}`);
+      rest = { continue: part.continue };
+    } while (rest.continue && dialog.open);
+    return all;
+  }
 }
 
 /**

@@ -193,11 +193,13 @@ export function askingButton(label, question, work) {
  * A button that opens a small form in the place of the actions it stands among.
  * @param {HTMLElement} actions
  * @param {string} label
+ * @param {string} name of what it is about
  * @param {string} keep what leaving it is called
  * @param {(back: () => void) => HTMLFormElement} build
  */
-export function openingButton(actions, label, keep, build) {
-  const open = h('button', { type: 'button', class: 'button', onclick: () => {
+export function openingButton(actions, label, name, keep, build) {
+  const about = name ? `${label}: ${name}` : null;
+  const open = h('button', { type: 'button', class: 'button', 'aria-label': about, onclick: () => {
     const back = () => {
       form.replaceWith(actions);
       open.focus();
@@ -214,17 +216,17 @@ export function openingButton(actions, label, keep, build) {
 /**
  * Pauses, and asks why; or resumes.
  * @param {HTMLElement} actions
- * @param {{paused: boolean}} what
+ * @param {{name: string, paused: boolean}} what
  * @param {string} path
  * @param {() => Promise<unknown>} refresh
  */
-export function pauseButton(actions, { paused }, path, refresh) {
+export function pauseButton(actions, { name, paused }, path, refresh) {
   if (paused) {
     const resume = h('button', { type: 'button', class: 'button', onclick: () => act(resume,
       () => request('PATCH', path, { paused: false }).then(refresh)) }, 'Resume');
     return resume;
   }
-  return openingButton(actions, 'Pause', 'Keep going', (back) => sendingForm('Pause',
+  return openingButton(actions, 'Pause', name, 'Keep going', (back) => sendingForm('Pause',
     async (sent) => {
       const why = valuesOf(sent).why.trim();
       await request('PATCH', path, { paused: true, paused_why: why });
@@ -265,10 +267,11 @@ const built = new WeakMap();
 export function patchRows(body, items, keyOf, build) {
   const rows = /** @type {HTMLElement[]} */ ([...body.children]);
   const old = new Map(rows.map((row) => [row.dataset.key, row]));
+  const minute = Math.floor(Date.now() / 60000);        // words such as "just now" grow old
   let place = body.firstElementChild;
   for (const item of items) {
     const key = String(keyOf(item));
-    const text = JSON.stringify(item);
+    const text = JSON.stringify([item, minute]);
     const before = old.get(key);
     let row = before;
     if (!row || (built.get(row) !== text && !row.querySelector('.question, form'))) {
@@ -285,12 +288,13 @@ export function patchRows(body, items, keyOf, build) {
   for (const time of body.querySelectorAll('time')) patchTime(time, time.getAttribute('datetime'));
 }
 
-/** The focus stays on the same of its links and buttons. @param {Element} before @param {Element} row */
+/** The same of its buttons keeps the focus. @param {Element} before @param {Element} row */
 function replaceRow(before, row) {
-  const place = [...before.querySelectorAll('a, button')]
-    .indexOf(/** @type {Element} */ (document.activeElement));
+  const all = (/** @type {Element} */ one) => (
+    /** @type {(Element|null)[]} */ ([...one.querySelectorAll('a, button')]));
+  const place = all(before).indexOf(document.activeElement);
   before.replaceWith(row);
-  if (place >= 0) /** @type {HTMLElement} */ ([...row.querySelectorAll('a, button')][place])?.focus();
+  /** @type {HTMLElement|undefined} */ (all(row)[place])?.focus();
 }
 
 /**

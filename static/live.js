@@ -245,9 +245,9 @@ function buildFilters(list) {
   filters.append(h('input', {
     type: 'search', name: 'q', 'aria-label': 'Search tasks', placeholder: 'Search…',
   }), h('button', { type: 'button', class: 'button', 'aria-haspopup': 'dialog',
-    title: 'Retry, cancel or delete all that match', onclick: async () => {
-      const { openBulk } = await import('./bulk.js');
-      openBulk(list.params, () => { list.resort = true; });
+    title: 'Retry, cancel or delete them', onclick: async () => {
+      const { Bulk } = await import('./bulk.js');
+      new Bulk(list.params, () => { list.resort = true; });
     } }, 'All…'));
   filters.addEventListener('change', () => filter(list));
   filters.addEventListener('input', () => {

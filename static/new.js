@@ -11,6 +11,7 @@ import { countWords } from './format.js';
 
 /** @import {Property} from './arguments.js' */
 /** @import {Page, Task, TaskFunction} from './types.js' */
+/** @typedef {(Property|undefined)[]} Columns */
 /** @typedef {{row: number, arguments: Record<string, unknown>}} Line a task and where it stands */
 
 const SHOWN = 5;
@@ -98,7 +99,7 @@ function laterFields(chosen, task) {
       { help: 'Numbers of tasks that must have succeeded, such as 7, 8.' }),
     field('If one of them fails', choice({ name: 'after_failure' },
       [['', 'fail too'], ['run', 'run all the same']])),
-    field('Unique key', h('input', { name: 'unique_key', autocomplete: 'off', spellcheck: 'false' }),
+    field('Unique key', h('input', { name: 'unique_key', autocomplete: 'off' }),
       { help: 'While a task with this key is not finished, no second one is added.' })));
 }
 
@@ -154,7 +155,7 @@ class Sheet {
   timer = 0;
   text = h('textarea', { name: 'lines', rows: 8, spellcheck: 'false', class: 'mono', wrap: 'off',
     oninput: () => this.later() });
-  choice = h('input', { type: 'file', name: 'file', accept: '.csv,.tsv,.txt,text/*',
+  choice = h('input', { type: 'file', name: 'file', accept: '.csv,.txt',
     onchange: () => this.open() });
   note = h('p', { class: 'help', role: 'status' });
   wrong = h('p', { class: 'error text' });
@@ -205,7 +206,7 @@ class Sheet {
     this.patch();
   }
 
-  /** What is wrong with the first row. @param {string[]} first @param {(Property|undefined)[]} columns */
+  /** What is wrong with the first row. @param {string[]} first @param {Columns} columns */
   errorsIn(first, columns) {
     const missing = this.properties.filter((one) => one.required && !columns.includes(one));
     return [
@@ -217,13 +218,13 @@ class Sheet {
     ];
   }
 
-  /** One row, unless it is empty. @param {string[]} cells @param {number} row @param {(Property|undefined)[]} columns */
+  /** Unless it is empty. @param {string[]} cells @param {number} row @param {Columns} columns */
   take(cells, row, columns) {
     if (!cells.some(Boolean)) return;
     /** @type {Record<string, unknown>} */
     const values = {};
     if (cells.length !== columns.length) {
-      this.errors.push(`Row ${row} has ${cells.length} cells, but the first row ${columns.length}.`);
+      this.errors.push(`Row ${row} has ${cells.length} cells, row 1 has ${columns.length}.`);
     }
     columns.forEach((column, place) => {
       if (!column || place >= cells.length) return;
@@ -263,7 +264,7 @@ class Sheet {
       `${JSON.stringify({ ...options, arguments: line.arguments })}\n`)), { type: LINES });
   }
 
-  /** A refusal: rows are named as the table counts them, what all rows share once. @param {any} error */
+  /** Names rows as the table counts them, what all rows share once. @param {any} error */
   explain(error) {
     const rest = new Map();
     for (const { index, field: name, message } of error.errors || []) {

@@ -3,7 +3,8 @@
 import { get, poll, request } from './api.js';
 import { find, h, render, say, setText, table } from './dom.js';
 import {
-  askingButton, badge, cell, check, copyBox, field, openingButton, secretField, sendingForm, valuesOf,
+  askingButton, badge, cell, check, copyBox, field, openingButton, secretField, sendingForm,
+  valuesOf,
 } from './forms.js';
 import { timeElement } from './format.js';
 import { act, keysAreOn, switchKeys } from './live.js';
@@ -239,13 +240,13 @@ async function changeUser(row, user, change) {
  * @param {HTMLElement} actions @param {HTMLElement} row @param {User} user
  */
 function limitButton(actions, row, user) {
-  const button = openingButton(actions, 'Limit', 'Keep it', () => sendingForm('Set limit', (sent) => {
+  const send = (/** @type {HTMLFormElement} */ sent) => {
     const { max_pending: most } = valuesOf(sent);
     return changeUser(row, user, { max_pending: most ? Number(most) : null });
-  }, field(`Most pending tasks of ${user.name}`, h('input', { type: 'number', name: 'max_pending',
-    min: 0, value: user.max_pending }), { help: 'Empty: as in the settings. 0: no limit.' })));
-  button.ariaLabel = `Limit: ${user.name}`;
-  return button;
+  };
+  return openingButton(actions, 'Limit', user.name, 'Keep it', () => sendingForm('Set limit', send,
+    field(`Most pending tasks of ${user.name}`, h('input', { type: 'number', name: 'max_pending',
+      min: 0, value: user.max_pending }), { help: 'Empty: as in the settings. 0: no limit.' })));
 }
 
 /**
@@ -254,14 +255,12 @@ function limitButton(actions, row, user) {
  * @param {User} user
  */
 function passwordButton(actions, user) {
-  const button = openingButton(actions, 'New password', 'Keep the old one', (back) => (
+  return openingButton(actions, 'New password', user.name, 'Keep the old one', (back) => (
     sendingForm('Set password', async (sent) => {
       await request('PATCH', path(user), valuesOf(sent));
       say(`${user.name} has a new password.`, true);
       back();
     }, secretField(`New password for ${user.name}`, 'password', 'new-password'))));
-  button.ariaLabel = `New password: ${user.name}`;
-  return button;
 }
 
 /** The workers, kept live. @param {AbortSignal} signal */

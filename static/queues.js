@@ -26,19 +26,18 @@ export async function show({ id, params }, signal) {
 /** All queues, kept live. @param {Queues} known @param {AbortSignal} signal */
 function showList(known, signal) {
   const body = h('tbody');
-  const refresh = async () => {
-    const { queues } = /** @type {Queues} */ (await get('api/queues', signal));
+  const patch = (/** @type {Queues} */ { queues }) => {
     patchRows(body, queues, ({ name }) => name, (queue) => queueRow(queue, refresh));
     return queues.some(({ running, pending }) => running || pending) ? 2 : 10;
   };
-  patchRows(body, known.queues, ({ name }) => name, (queue) => queueRow(queue, refresh));
+  const refresh = async () => patch(await get('api/queues', signal));
+  const wait = patch(known);
   render('Queues', h('div', { class: 'head' }, h('h1', { tabindex: -1 }, 'Queues'),
     isAdmin() && h('a', { class: 'button', href: '#/queues?new=1' }, icon('plus'), 'New queue')),
   table('plain queues', 'Queues',
     ['Queue', 'Limits', 'Now', ...isAdmin() ? ['Actions'] : []], body),
-  h('p', { class: 'help' }, 'A queue is a lane with limits of its own. Functions and tasks say '
-    + 'which one they use; “default” if they say nothing.'));
-  poll(signal, refresh, 2);
+  h('p', { class: 'help' }, 'A queue is a lane with its own limits; functions and tasks name it.'));
+  poll(signal, refresh, wait);
 }
 
 /** One queue, and what can be done. @param {Queue} queue @param {() => Promise<unknown>} refresh */
@@ -136,7 +135,7 @@ function showForm(queue, { machines }) {
       choice({ name: 'unit', 'aria-label': 'Unit of the time' }, UNITS, size)) }),
   field('Machines', h('input', { name: 'machines', spellcheck: 'false', autocomplete: 'off',
     value: queue?.machines?.join(', ') }),
-  { help: `Only these run its tasks; commas between them. Empty: any.${seen}` }));
+  { help: `Commas between them. Empty: any.${seen}` }));
   form.lastElementChild?.append(h('a', { class: 'button', href: '#/queues' }, 'Back'));
   render(title, h('a', { class: 'back', href: '#/queues' }, '← Queues'),
     h('h1', { tabindex: -1 }, title), form);

@@ -26,26 +26,25 @@ const OVERLAP = {
   skip: 'leave this run out', queue: 'wait until it has ended', allow: 'run both at once',
 };
 /** @type {Record<string, string>} */
-const SOURCES = { code: 'It comes from tasks.py; change or remove it there.',
-  folder: 'It comes from a file in the folder schedules; change or remove it there.' };
+const SOURCES = { code: 'tasks.py', folder: 'a file in the folder schedules' };
 const slotFormat = new Intl.DateTimeFormat('en-GB', { timeZone: 'UTC', weekday: 'short',
   day: '2-digit', month: 'short', year: 'numeric', hour: '2-digit', minute: '2-digit' });
-/** @type {[string, string][]} */
-const KINDS = [['every', 'Again and again'], ['daily', 'Every day'], ['weekly', 'Every week'],
-  ['monthly', 'Every month'], ['yearly', 'Every year'], ['cron', 'Cron expression']];
+/** Kinds of rules: name, words, text with parts in braces. @type {[string, string, string][]} */
+const KINDS = [
+  ['every', 'Again and again', 'every {count}{unit}'],
+  ['daily', 'Every day', 'daily {time}'],
+  ['weekly', 'Every week', 'weekly {days} {time}'],
+  ['monthly', 'Every month', 'monthly {day} {time}'],
+  ['yearly', 'Every year', 'yearly {month}-{date} {time}'],
+  ['cron', 'Cron expression', '{cron}'],
+];
+const PART = /{(\w+)}/g;
+/** What each part may be. @type {Record<string, string>} */
+const PARTS = { count: '\\d+', unit: '[smhd]?', time: '\\d\\d:\\d\\d', days: '[a-z,]+',
+  day: '\\d+|last', month: '\\d\\d', date: '\\d\\d', cron: '.*' };
 /** @type {[string, string][]} */
 const EVERY = [['s', 'seconds'], ['m', 'minutes'], ['h', 'hours'], ['d', 'days']];
 const WEEK = ['Mon', 'Tue', 'Wed', 'Thu', 'Fri', 'Sat', 'Sun'];
-const MONTHS = ['January', 'February', 'March', 'April', 'May', 'June', 'July', 'August',
-  'September', 'October', 'November', 'December'];
-/** Each simple rule's text, and what its parts are. @type {[string, RegExp, string[]][]} */
-const SHAPES = [
-  ['every', /^every (\d+) ?([smhd]?)$/, ['count', 'unit']],
-  ['daily', /^daily (\d?\d:\d\d)$/, ['time']],
-  ['weekly', /^weekly ([a-z,]+) (\d?\d:\d\d)$/, ['days', 'time']],
-  ['monthly', /^monthly (\d+|last) (\d?\d:\d\d)$/, ['day', 'time']],
-  ['yearly', /^yearly (\d\d)-(\d\d) (\d?\d:\d\d)$/, ['month', 'date', 'time']],
-];
 
 /** @type {Page['show']} */
 export async function show(route, signal) {
@@ -65,8 +64,7 @@ async function showList(signal) {
   const titles = ['Schedule', 'When', 'Next run', 'Last run'];
   const list = table('plain schedules', 'Schedules', titles, body);
   const empty = h('div', { class: 'empty teach' }, h('h2', {}, 'No schedule yet'),
-    h('p', {}, 'A schedule adds a task by itself: every hour, every Monday at 01:00, on the last '
-      + 'day of the month.'));
+    h('p', {}, 'A schedule adds tasks by itself, such as one every Monday at 01:00.'));
   const refresh = async () => {
     const schedules = /** @type {Schedule[]} */ ((await get('api/schedules', signal)).schedules);
     list.hidden = !schedules.length;
@@ -109,7 +107,7 @@ function nextElement(schedule) {
   return next ? timeElement(next) : h('span', { class: 'help' }, 'never');
 }
 
-/** A time that a rule gives, in its own zone, and what the clocks do on that day. @param {Slot} slot */
+/** A time in the rule's zone, and what the clocks do on that day. @param {Slot} slot */
 const slotItem = ({ local, note }) => h('li', {},
   h('span', {}, slotWords(local)), note && h('span', { class: 'mark' }, note));
 
@@ -179,7 +177,8 @@ class ScheduleView {
   patchActions() {
     const { actions, schedule } = this;
     const { id, source } = schedule;
-    const run = h('button', { class: 'button', onclick: () => act(run, () => this.run()) }, 'Run now');
+    const run = h('button', { class: 'button',
+      onclick: () => act(run, () => this.run()) }, 'Run now');
     const own = source === 'person' && [
       h('a', { class: 'button', href: `#/schedules/${id}?change=1` }, 'Change'),
       askingButton('Delete', 'Delete this schedule?', () => this.remove())];
@@ -211,7 +210,8 @@ class ScheduleView {
     facts.replaceChildren([`Schedule ${id}`, `owner ${owner}`,
       ...Object.entries(options).map(([name, value]) => `${name.replace(/_/g, ' ')} ${value}`),
       `missed runs: ${CATCH_UP[missed]}`, `if the last has not ended: ${OVERLAP[overlap]}`]
-      .join(' · '), ...source in SOURCES ? [h('br'), SOURCES[source]] : []);
+      .join(' · '), ...source in SOURCES
+      ? [h('br'), `It comes from ${SOURCES[source]}; change or remove it there.`] : []);
   }
 }
 
@@ -259,7 +259,7 @@ function showForm(chosen, schedule) {
   form.lastElementChild?.append(
     h('a', { class: 'button', href: back }, schedule ? 'Back' : 'Another function'));
   render(`Schedule ${chosen.name}`, h('a', { class: 'back', href: back }, '← Back'),
-    h('h1', { tabindex: -1 }, schedule ? `Change when ${chosen.name} runs` : `Schedule ${chosen.name}`),
+    h('h1', { tabindex: -1 }, `${schedule ? 'Change schedule of' : 'Schedule'} ${chosen.name}`),
     ...introduction(chosen), form);
   rule.preview();
 }
@@ -311,7 +311,7 @@ class RuleFields {
   /** @param {Schedule|null} schedule */
   constructor(schedule) {
     const parts = partsOf(schedule?.rule || 'daily 01:00');
-    this.kind = choice({ name: 'kind' }, KINDS, parts.kind);
+    this.kind = choice({ name: 'kind' }, KINDS.map(([kind, said]) => [kind, said]), parts.kind);
     this.parts = buildParts(parts);
     const zones = h('datalist', { id: 'zones' });
     const zone = h('input', { name: 'zone', list: 'zones', autocomplete: 'off', spellcheck: 'false',
@@ -324,29 +324,17 @@ class RuleFields {
     this.showParts();
   }
 
-  /** The control of a part that is shown. @param {string} name */
+  /** What was chosen for a part. @param {string} name */
   value(name) {
-    const [control] = this.parts[this.kind.value].querySelectorAll(`[name=${name}]`);
-    return /** @type {HTMLInputElement} */ (control).value.trim();
+    const chosen = `[name=${name}]:not([type=checkbox]), [name=${name}]:checked`;
+    const controls = this.parts[this.kind.value].querySelectorAll(chosen);
+    return [...controls].map((one) => /** @type {HTMLInputElement} */ (one).value.trim()).join();
   }
 
   /** The rule as the server reads it. */
   text() {
-    switch (this.kind.value) {
-      case 'every': return `every ${this.value('count')}${this.value('unit')}`;
-      case 'daily': return `daily ${this.value('time')}`;
-      case 'weekly': return `weekly ${this.days().join(',')} ${this.value('time')}`;
-      case 'monthly': return `monthly ${this.value('day')} ${this.value('time')}`;
-      case 'yearly': return `yearly ${this.value('month')}-${this.value('date').padStart(2, '0')} `
-        + this.value('time');
-      default: return this.value('cron');
-    }
-  }
-
-  /** The weekdays that are ticked. */
-  days() {
-    return [...this.parts.weekly.querySelectorAll('input:checked')].map(
-      (box) => /** @type {HTMLInputElement} */ (box).value);
+    const [, , text = ''] = KINDS.find(([kind]) => kind === this.kind.value) || [];
+    return text.replace(PART, (_, name) => this.value(name));
   }
 
   /** Only the fields of the chosen kind. */
@@ -378,40 +366,49 @@ class RuleFields {
 
 /** A rule's text taken apart. @param {string} rule @returns {Record<string, string>} */
 function partsOf(rule) {
-  for (const [kind, pattern, names] of SHAPES) {
-    const found = pattern.exec(rule);
-    if (found) return { kind, ...Object.fromEntries(names.map((name, i) => [name, found[i + 1]])) };
+  for (const [kind, , text] of KINDS) {
+    const pattern = text.replace(PART, (_, name) => `(?<${name}>${PARTS[name]})`);
+    const found = new RegExp(`^${pattern}$`).exec(rule);
+    if (found) return { kind, ...found.groups };
   }
-  return { kind: 'cron', cron: rule };
+  return {};
 }
 
-/** The fields of each kind. @param {Record<string, string>} parts @returns {Record<string, HTMLElement>} */
-function buildParts({ count = '15', unit = 'm', time = '01:00', days = 'mon', day = '1',
-  month = '01', date = '1', cron = '0 1 * * mon-fri' }) {
-  const at = () => field('At', h('input', { type: 'time', name: 'time',
-    value: time.padStart(5, '0') }));
-  const ticked = days.split(',').map((name) => name.slice(0, 3));
+/**
+ * The fields of each kind.
+ * @param {Record<string, string>} parts
+ * @returns {Record<string, HTMLElement>}
+ */
+function buildParts({ count = '15', unit = 'm', time = '01:00', days = 'mon', day = '01',
+  month = '01', date = '01', cron = '0 1 * * mon-fri' }) {
+  const at = () => field('At', h('input', { type: 'time', name: 'time', value: time }));
   return {
     every: h('div', {}, field('Every', number({ name: 'count', min: 1, value: count }),
       { after: choice({ name: 'unit', 'aria-label': 'Unit' }, EVERY, unit || 's') })),
     daily: h('div', {}, at()),
     weekly: h('div', {}, h('fieldset', { class: 'days' }, h('legend', {}, 'On'),
       ...WEEK.map((name) => h('label', {}, h('input', { type: 'checkbox', name: 'days',
-        value: name.toLowerCase(), checked: ticked.includes(name.toLowerCase()) }), name))), at()),
-    monthly: h('div', { class: 'pair' }, field('On', choice({ name: 'day' }, dayOptions(), day)), at()),
-    yearly: h('div', { class: 'pair' }, field('On', number({ name: 'date', min: 1, max: 31,
-      value: Number(date) }), { after: choice({ name: 'month', 'aria-label': 'Month' },
-      MONTHS.map((name, i) => [String(i + 1).padStart(2, '0'), name]), month) }), at()),
+        value: name.toLowerCase(), checked: days.includes(name.toLowerCase()) }), name))), at()),
+    monthly: h('div', { class: 'pair' }, field('On', choice({ name: 'day' },
+      [...numbers(31, (i) => `day ${i}`), ['last', 'the last day']], day.padStart(2, '0'))), at()),
+    yearly: h('div', { class: 'pair' }, field('On',
+      choice({ name: 'date' }, numbers(31, String), date), {
+        after: choice({ name: 'month', 'aria-label': 'Month' }, numbers(12, (i) => (
+          new Date(2000, i - 1).toLocaleString('en', { month: 'long' }))), month) }), at()),
     cron: h('div', {}, field('Expression', h('input', { name: 'cron', value: cron, class: 'mono',
       autocomplete: 'off', spellcheck: 'false' }), { help: 'Minute, hour, day, month, weekday; '
       + 'six fields begin with the second. Also @hourly, @daily, @weekly, @monthly, @yearly.' })),
   };
 }
 
-/** The days of a month. @returns {[string, string][]} */
-const dayOptions = () => [
-  ...Array.from({ length: 31 }, (_, i) => /** @type {[string, string]} */ (
-    [String(i + 1), `day ${i + 1}`])), ['last', 'the last day']];
+/**
+ * Two digits to choose from, in words.
+ * @param {number} most
+ * @param {(i: number) => string} words
+ * @returns {[string, string][]}
+ */
+const numbers = (most, words) => Array.from({ length: most }, (_, i) => (
+  [String(i + 1).padStart(2, '0'), words(i + 1)]));
 
 /** The zones that the browser knows. */
 const zoneOptions = () => (Intl.supportedValuesOf?.('timeZone') || []).map((value) => (

@@ -190,8 +190,8 @@ function sentenceFor(task) {
     case 'succeeded': return ['in', took, tries].filter(Boolean).join(' ');
     case 'failed': return `${tries}: ${clip(errorLine(task))}`.replace(/^: /, '');
     case 'scheduled': return laterSentence(task);
-    case 'waiting': return clip(`for ${task.predecessors?.filter((one) => one.status !== 'succeeded')
-      .map(({ id }) => `#${id}`).join(', ')}`);
+    case 'waiting': return clip(`for ${task.predecessors?.filter(({ status }) => (
+      status !== 'succeeded')).map(({ id }) => `#${id}`).join(', ')}`);
     case 'pending': return `added ${timeWords(new Date(task.created_at))}`;
     default: return took && `after ${took}`;
   }

@@ -152,7 +152,7 @@ class Planning(BrowserTestCase):
         bob = self.open("bob")
         bob.go("#/tasks?function=fail&status=failed")
         bob.click("button", "All…")
-        bob.see("failed · fail", "dialog")
+        bob.see("fail · failed", "dialog")
         bob.click("dialog button", "Retry 2")
         bob.click(".question button", "Retry 2")
         bob.see("2 tasks were retried.")
