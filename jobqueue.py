@@ -3129,19 +3129,20 @@ class Tasks:
         others = [row for row in rows if row["status"] != RUNNING]
         transaction.many("UPDATE task SET cancel_requested=2 WHERE id=? AND status=1",
                          [(row["id"],) for row in rows if row["status"] == RUNNING])
-        Tasks._remove(transaction, others)
+        Tasks._remove(transaction, others, now)
         note_all(transaction, [activity_row(now, "deleted", row) for row in rows])
         Tasks.ended(transaction, [(row, row["status"] if row["status"] in ENDED else None)
                                   for row in others], now)
         return rows
 
     @staticmethod
-    def _remove(transaction, rows):
-        """Remove the rows of tasks and what is kept about them."""
+    def _remove(transaction, rows, _now):
+        """Remove the rows of tasks and what is kept about them; the rows."""
         ids = [(row["id"],) for row in rows]
         transaction.many("DELETE FROM task WHERE id=? AND status<>1", ids)
         transaction.many("DELETE FROM log WHERE task_id=?", ids)
         transaction.many("DELETE FROM task_after WHERE task_id=?", ids)
+        return rows
 
     def _remove_folders(self, rows):
         for row in rows:
