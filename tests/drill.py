@@ -392,10 +392,26 @@ def _many(self, statement, rows):
 Connection.many = _many
 '''
 
+# No limit, rate, quota, key, order or turn holds, and schedules do not look back.
+LIMITS_FAULT_TEXT = """
+assert Queues.room and Tasks._check_quota and Tasks._holder and Schedules._unfinished
+assert _waits and next_turn
+Queues.room = staticmethod(lambda *_: INTEGER_MAX)
+Tasks._check_quota = Tasks._holder = lambda *_: None
+Schedules._unfinished = staticmethod(lambda *_: None)
+_waits = lambda *_: SATISFIED
+
+
+def next_turn(transaction, owner_id, queue, priority):
+    return 1 + (transaction.value("SELECT max(turn) FROM task WHERE status=0 AND queue=? "
+                                  "AND priority=?", (queue, priority)) or 0)
+"""
+
 # name: (text, seconds of the lease); "silent" breaks nothing that is promised.
 FAULTS = {"claim": (CLAIM_FAULT_TEXT, 6.0), "fence": (FENCE_FAULT_TEXT, 1.5),
-          "count": (COUNT_FAULT_TEXT, 6.0), "silent": (FAULT_TEXT + SILENT_TEXT, 3.0)}
-HARMLESS_FAULTS = ("silent",)
+          "count": (COUNT_FAULT_TEXT, 6.0), "limits": (LIMITS_FAULT_TEXT, 6.0),
+          "silent": (FAULT_TEXT + SILENT_TEXT, 3.0)}
+UNMARKED_FAULTS = ("limits", "silent")  # nothing tells that they were met
 
 
 # Records ---------------------------------------------------------------------
@@ -1070,12 +1086,12 @@ class DrillSite(Site):
 
     @property
     def needs_fault(self):
-        """True if a fault that does harm was seeded."""
-        return bool(self.fault) and self.fault not in HARMLESS_FAULTS
+        """True if a fault was seeded that tells when it is met."""
+        return bool(self.fault) and self.fault not in UNMARKED_FAULTS
 
     @property
     def fault_is_met(self):
-        """True once a fault that does harm was met."""
+        """True once it was met."""
         return self.needs_fault and (self.folder / "fault-is-met").exists()
 
     def start(self):

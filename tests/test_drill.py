@@ -6,9 +6,10 @@ import unittest
 from tests import drill
 from tests.drill import Event, Hit, Order, Plan, Records, Removal, Slot, Task, check, explains
 from tests.load_test import Entry
-from tests.support import need
+from tests.support import need, need_part
 
 WORKER, RUNNER = 50, 100
+FEATURES = {"keys", "order", "limit", "rate", "quota", "slots", "turns"}
 
 
 class Story:
@@ -827,8 +828,8 @@ class ShortDrillTests(DrillTestCase):
 
 
 class SeededFaultTests(DrillTestCase):
-    def broken(self, fault):
-        findings, report = self.drill("--seed-fault", fault, "--minutes", "0.6", "--tasks", "2000",
+    def broken(self, fault, minutes="0.6", tasks="2000"):
+        findings, report = self.drill("--seed-fault", fault, "--minutes", minutes, "--tasks", tasks,
                                       "--workers", "5", "--seed", "1", "--foreign", "")
         return {name for name, problems in findings.problems.items() if problems}, report
 
@@ -844,6 +845,11 @@ class SeededFaultTests(DrillTestCase):
     def test_an_attempt_that_is_counted_at_its_end_is_caught(self):
         broken, report = self.broken("count")
         self.assertIn("I6", broken, report)
+
+    def test_limits_that_do_not_hold_are_caught_each_by_its_check(self):
+        need_part("drill")
+        broken, report = self.broken("limits", "0.15", "1300")
+        self.assertEqual(broken & FEATURES, FEATURES, report)
 
 
 if __name__ == "__main__":
