@@ -188,7 +188,7 @@ class TestNothingGiven(StarvedCase):
                 self.assertEqual(done.stdout, "", count)
         self.assertGreater(len(added), 0)
         wait_until(lambda: self.site.run("tick") and self.site.value(
-            "SELECT count(*) FROM task WHERE status<>2") == 0, 20, "the end of the tasks")
+            "SELECT count(*) FROM task WHERE status<>2") == 0, 60, "the end of the tasks")
         self.assertEqual([row[0] for row in self.site.rows("SELECT id FROM task")], added)
 
     def shell(self, text):
