@@ -208,7 +208,7 @@ class TestPowerCut(WriterCase):
         os.sync()
         children = [self.start(kind, data, journal, jobqueue.WAL_CHECKPOINT_BYTES, 0.002)
                     for kind in ("add", "add", "count", "count")]
-        self.working(children)
+        wait_until(lambda: len(self.acknowledged(children)) > 10, what="some adds")
         cuts = [self.cut(image, children, chance) for _ in range(self.ROUNDS)]
         for child in children:
             child.kill()

@@ -538,7 +538,8 @@ class Descriptors(ServerTestCase):
     def test_an_idle_client_makes_room(self):
         idle = self.link().send(HEALTH)
         idle.status()
-        self.healthy()                      # after which the idle one is waiting again
+        wait_until(lambda: [client.working for client in list(self.server._clients)] == [False],
+                   what="an idle client")
         real, tries = self.server._listener, []
 
         class Full:
