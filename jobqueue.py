@@ -7954,15 +7954,24 @@ class Sheet:
             raise field_error("", "has %d cells, but the first row %d"
                               % (len(cells), len(self._names)))
         required = self._function["schema"].get("required", ())
-        return {name: _typed(self._function, name, text)
+        return {name: self._cell(name, text)
                 for name, text in zip(self._names, cells) if text or name in required}
+
+    def _cell(self, name, text):
+        value = _typed(self._function, name, text)
+        if not text and value is not None:
+            raise field_error("arguments." + name, "is required, but this cell is empty")
+        return value
 
 
 def _open_csv(path):
     """A CSV file as spreadsheets write it, or standard input."""
     import io
     options = {"encoding": "utf-8-sig", "errors": "surrogateescape", "newline": ""}
-    return io.TextIOWrapper(sys.stdin.buffer, **options) if path == "-" else open(path, **options)
+    try:
+        return io.TextIOWrapper(sys.stdin.buffer, **options) if path == "-" else open(path, **options)
+    except OSError as error:
+        raise Malformed("%s cannot be read: %s." % (path, error.strerror)) from None
 
 
 def _add_each(queue, function, request, owner_id, path):

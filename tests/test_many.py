@@ -5,7 +5,7 @@ import unittest
 from unittest import mock
 
 import jobqueue
-from tests.support import FakeClock, TestCase, wait_until
+from tests.support import FakeClock, TestCase, function_json, wait_until
 from tests.test_server import HEALTH, ServerTestCase
 from tests.web import WebTestCase, call
 
@@ -293,6 +293,17 @@ class TestEach(TestCase):
         self.run_add("a,b\n1,\n")
         self.assertEqual(self.rows(), [{"a": 1}])
 
+    def test_an_empty_cell_of_a_required_parameter_is_an_error(self):
+        self.wrong("a,b\n,1\n", "line 2, a: must be a whole number")
+        self.declare(function_json("send", {"to": {"type": "string"}, "text": {"type": "string"}}))
+        self.wrong("to,text\nana,hello\n,hello\n", "line 3, to: is required, but this cell is empty",
+                   function="send")
+
+    def test_an_empty_cell_is_null_where_a_required_parameter_may_be_that(self):
+        self.declare(function_json("send", {"to": {"type": "string"}, "at": {"type": ["integer", "null"]}}))
+        self.run_add("to,at\nana,\n", function="send")
+        self.assertEqual(self.rows(), [{"to": "ana", "at": None}])
+
     def test_other_arguments_and_options_are_the_same_for_all_rows(self):
         self.run_add("a\n1\n2\n", "b=7", "--priority", "5", "--delay", "60")
         self.assertEqual(self.rows(), [{"a": 1, "b": 7}, {"a": 2, "b": 7}])
@@ -322,6 +333,14 @@ class TestEach(TestCase):
         self.wrong(b"name\nOslo\nK\xf6ln\n", "Line 3 is not UTF-8", function="greet")
         self.wrong('name\n"Oslo\n', "cannot be read", function="greet")
         self.wrong("", "The file is empty")
+
+    def test_a_file_that_cannot_be_opened_is_a_wrong_argument(self):
+        for path, words in ((self.folder / "none.csv", "none.csv cannot be read: No such file"),
+                            (self.folder, "cannot be read: Is a directory")):
+            with self.refused(jobqueue.Malformed, words) as caught:
+                jobqueue.cmd_add(self.queue, jobqueue.command_parser().parse_args(
+                    ["add", "add", "--each", str(path)]))
+            self.assertEqual(caught.exception.exit_code, 2)
 
     def test_standard_input_will_do(self):
         stdin = mock.Mock(buffer=io.BytesIO(b"a\n1\n2\n3\n"))
