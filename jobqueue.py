@@ -461,7 +461,7 @@ def load_json(text):
         _check_json(value, JSON_MAX_DEPTH)
         return value
     except RecursionError:
-        raise Malformed("The JSON is nested too deeply.") from None
+        raise Malformed("This is JSON that is nested too deeply.") from None
     except ValueError as error:
         raise Malformed("This is not JSON that can be read: %s." % error) from None
 
@@ -1896,7 +1896,20 @@ def remember(transaction, name, value):
 
 
 def _join_errors(errors):
-    return "; ".join("%s %s" % (error["field"], error["message"]) for error in errors) + "."
+    return "; ".join(map(_error_text, errors)) + "."
+
+
+def _error_text(error):
+    """What is wrong with which field, and in which of many tasks."""
+    place = error["field"]
+    if "index" in error:
+        place = row_name(error["index"]) + (": " + place if place else "")
+    return ("%s %s" % (place, error["message"])).strip()
+
+
+def row_name(index):
+    """One of many tasks, as people count them and as programs do."""
+    return "row %d (index %d)" % (index + 1, index)
 
 
 class Settings:
@@ -5720,7 +5733,7 @@ class JobQueue:
                 if len(errors) >= ERRORS_MAX:
                     break
         if errors:
-            if index == 0:
+            if index == 0 and not isinstance(request, Invalid):
                 errors = [{"field": one["field"], "message": one["message"]} for one in errors]
             raise Invalid("Nothing was added: %s" % _join_errors(errors[:5]), errors[:ERRORS_MAX])
         return orders
@@ -5871,7 +5884,13 @@ class Function:
 
     def enqueue_many(self, many):
         """Add a task for each argument object in `many` (any iterable), all or none; their ids."""
-        return self._add([self.arguments((), item) for item in many])
+        return self._add([self._row(index, item) for index, item in enumerate(many)])
+
+    def _row(self, index, item):
+        try:
+            return self.arguments((), item)
+        except TypeError as error:
+            raise TypeError("%s: %s" % (row_name(index), error)) from None
 
     def arguments(self, positional, named):
         """The arguments by name, as JSON has them; TypeError as a call would raise it."""
@@ -6444,7 +6463,7 @@ class Request:
             except UnicodeDecodeError:
                 yield Invalid("", _wrong("", "is not UTF-8"))
             except Malformed as error:
-                yield Invalid("", _wrong("", error.detail))
+                yield Invalid("", _wrong("", error.detail.replace("This is", "is", 1).rstrip(".")))
 
     def _body_lines(self):
         """The lines of the body, read in pieces."""

@@ -54,6 +54,19 @@ class TestLines(WebTestCase):
         body = lines(add(1)) + b'{"function": \n\xff\n' + lines(add(2)) + b'{"a":1,"a":2}\n{"a": NaN}'
         self.assertEqual(self.wrong(body), [(1, ""), (2, ""), (4, ""), (5, "")])
 
+    def test_the_sentence_names_the_row_too(self):
+        for body, words in (
+                (lines(*map(add, range(3)), add("x")),
+                 "Nothing was added: row 4 (index 3): arguments.a must be a whole number."),
+                (lines(add(1)) + b'{"function": ',
+                 "Nothing was added: row 2 (index 1) is not JSON that can be read: "
+                 "Expecting value: line 1 column 14 (char 13)."),
+                (b"\xff\n", "Nothing was added: row 1 (index 0) is not UTF-8."),
+                (lines(add("x")), "Nothing was added: arguments.a must be a whole number.")):
+            self.assertEqual(self.send(body, 422)["detail"], words)
+        answer = self.check(self.bob.post("/api/tasks", [add(1), add(1, after=[99])]), 422)
+        self.assertIn("Nothing was added: row 2 (index 1): after must name tasks", answer["detail"])
+
     def test_after_some_errors_the_rest_is_not_read(self):
         body = lines(*[add("x")] * 100)
         self.assertEqual(len(self.wrong(body)), jobqueue.ERRORS_MAX)
@@ -247,6 +260,7 @@ class TestEnqueueMany(WebTestCase):
         with self.refused(jobqueue.Invalid) as caught:
             self.queue.enqueue_many("add", iter([{"a": 1}, {"a": "x"}]), owner="bob")
         self.assertEqual(caught.exception.errors[0]["index"], 1)
+        self.assertIn("row 2 (index 1): arguments.a must be", caught.exception.detail)
         self.assertEqual(self.database.value("SELECT count(*) FROM task"), 0)
 
 
