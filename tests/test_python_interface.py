@@ -202,7 +202,7 @@ class TestEnqueue(InterfaceCase):
         with self.assertRaises(jobqueue.Invalid):
             self.report.enqueue_many([{"city": "Oslo"}, {"city": 5}])
         with self.assertRaisesRegex(TypeError, r"^row 2 \(index 1\): .*town"):
-            self.report.enqueue_many([{"city": "Oslo"}, {"town": "Oslo"}])
+            self.report.enqueue_many([{"city": "Oslo"}, {"city": "Oslo", "town": "x"}])
         self.assertEqual(self.database.value("SELECT count(*) FROM task"), 2)
 
     def test_no_tasks_at_all_are_no_error(self):
