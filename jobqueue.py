@@ -2322,6 +2322,12 @@ def next_start(queue, now):
     return max(due, now - RATE_SLACK_SECONDS), interval
 
 
+def is_limited(queue):
+    """True if a queue's row holds anything back: then one does not get around it by another queue."""
+    return queue["paused"] > 0 or any(
+        queue[name] is not None for name in ("max_running", "rate_count", "machines"))
+
+
 def plain(number):
     """A whole number without its .0, as people wrote it."""
     return int(number) if number == int(number) else number
@@ -5803,25 +5809,42 @@ class JobQueue:
             errors += _wrong("delay", "cannot be given together with run_at")
         if isinstance(request.get("after"), list) and len(request["after"]) > AFTER_MAX:
             errors += _wrong("after", "must name at most %d tasks" % AFTER_MAX)
-        asked = request.get("priority")
-        if person and not person.is_admin and isinstance(asked, (int, float)) and asked > 0:
-            errors += _wrong("priority", "must be 0 or less; higher ones are for admins")
+        if person and not person.is_admin:
+            errors += self._check_bounds_of_users(request, function["options"])
         queue = request.get("queue", function["options"]["queue"])
         if queue != function["options"]["queue"]:
             errors += self._check_queue(str(queue), function, person)
         return errors
 
+    @staticmethod
+    def _check_bounds_of_users(request, declared):
+        """What a plain user cannot choose: to go first, or less care than `declared`."""
+        def is_above(name, limit):
+            return isinstance(request.get(name), (int, float)) and request[name] > limit
+        errors = []
+        if is_above("priority", 0):
+            errors += _wrong("priority", "must be 0 or less; higher ones are for admins")
+        if is_above("timeout", declared["timeout"]):
+            errors += _wrong("timeout", "must be at most %s, as the function says; longer ones are for "
+                                        "admins" % plain(declared["timeout"]))
+        if declared["on_crash"] == "fail" and request.get("on_crash") == "retry":
+            errors += _wrong("on_crash", "must be fail, as the function says; only an admin can choose "
+                                         "retry")
+        return errors
+
     def _check_queue(self, queue, function, person):
         """What is wrong with another queue than the function's own."""
-        external = {row["name"]: row["external"]
-                    for row in self.database.all("SELECT name, external FROM queue")}
+        known = {row["name"]: row for row in self.database.all("SELECT * FROM queue")}
         own = function["options"]["queue"]
-        if external.get(own):
+        if own in known and known[own]["external"]:
             return _wrong("queue", "must be %s: nobody else runs %s" % (own, function["name"]))
-        if external.get(queue):
+        if queue in known and known[queue]["external"]:
             return _wrong("queue", "must be another: nobody there runs %s" % function["name"])
-        if person and not person.is_admin and queue not in external:
-            return _wrong("queue", "is not a queue here; an admin can begin a new one")
+        if person and not person.is_admin:
+            if own != TASK_OPTIONS["queue"][1] or (own in known and is_limited(known[own])):
+                return _wrong("queue", "must be %s: only an admin can choose another" % own)
+            if queue not in known:
+                return _wrong("queue", "is not a queue here; an admin can begin a new one")
         return []
 
     def _run_at(self, request):

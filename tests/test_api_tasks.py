@@ -51,6 +51,40 @@ class Adding(WebTestCase):
         self.check(self.ana.post("/api/tasks", wanted), 201)
         self.check(self.bob.post("/api/tasks", wanted), 201)
 
+    def test_only_admins_take_a_task_out_of_its_functions_queue(self):
+        send = {"function": "send", "arguments": {"to": "x"}, "queue": "default"}
+        answer = self.check(self.bob.post("/api/tasks", send), 422)
+        self.assertEqual(answer["errors"], [
+            {"field": "queue", "message": "must be mail: only an admin can choose another"}])
+        self.check(self.bob.post("/api/tasks", {**send, "queue": "mail"}), 201)
+        self.check(self.ana.post("/api/tasks", send), 201)
+        self.add("ana", function="send", options=dict(queue="default"), to="code may")
+
+    def test_only_admins_get_around_limits_of_the_queue_default(self):
+        self.add("ana", options={"queue": "other"})
+        wanted = {**ADD, "queue": "other"}
+        self.check(self.bob.post("/api/tasks", wanted), 201)
+        for limit in ({"paused": True}, {"max_running": 1}, {"rate": {"count": 1, "seconds": 9}},
+                      {"machines": ["far"]}):
+            with self.subTest(limit=limit):
+                self.queue.queues.change("default", limit, "ana")
+                self.check_wrong(self.bob.post("/api/tasks", wanted), "queue")
+                self.check(self.ana.post("/api/tasks", wanted), 201)
+                self.queue.queues.change("default", dict.fromkeys(limit) if "paused" not in limit
+                                         else {"paused": False}, "ana")
+
+    def test_only_admins_take_less_care_than_the_function_says(self):
+        self.declare(function_json("once", on_crash="fail", timeout=60))
+        for field, value, words in (
+                ("on_crash", "retry", "must be fail, as the function says; only an admin can choose retry"),
+                ("timeout", 61, "must be at most 60, as the function says; longer ones are for admins")):
+            wanted = {"function": "once", field: value}
+            answer = self.check(self.bob.post("/api/tasks", wanted), 422)
+            self.assertEqual(answer["errors"], [{"field": field, "message": words}])
+            self.check(self.ana.post("/api/tasks", wanted), 201)
+            self.queue.add([wanted], self.owner_id("bob"))
+        self.check(self.bob.post("/api/tasks", {"function": "once", "timeout": 59, "on_crash": "fail"}), 201)
+
     def test_a_worker_is_started_for_it(self):
         self.bob.post("/api/tasks", ADD)
         self.assertEqual(len(self.started), 1)
