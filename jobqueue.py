@@ -2772,16 +2772,16 @@ class Tasks:
                            "seconds." % shorten(key, 60), _wrong("unique_key", "is still in use"))
         return row["id"]
 
-    def _check_quota(self, transaction, owner_id, count):
-        """TooMany if `count` more tasks of the owner would be more than may wait to be run."""
+    def _check_quota(self, transaction, owner_id, count, refusal="Nothing was added"):
+        """How many more tasks of the owner may wait to be run; TooMany if these are not `count`."""
         user = transaction.one("SELECT name, role, max_pending FROM user WHERE id=?", (owner_id,))
         if user is None or user["role"] == "admin":
-            return
+            return INTEGER_MAX
         limit = user["max_pending"]
         if limit is None:
             limit = self._settings.get("max_pending", transaction)
         if not limit:
-            return
+            return INTEGER_MAX
         waiting = 0
         for status in (PENDING, SCHEDULED, WAITING):
             waiting += transaction.value(
@@ -2789,10 +2789,11 @@ class Tasks:
                 "WHERE owner_id=? AND status=? LIMIT ?)", (owner_id, status, limit - waiting))
         if waiting + count > limit:
             raise TooMany(
-                "Nothing was added: at most %d of %s's tasks may wait to be run, and %s. Try again "
+                "%s: at most %d of %s's tasks may wait to be run, and %s. Try again "
                 "when some of them have been run." % (
-                    limit, user["name"], "so many do" if waiting == limit else
+                    refusal, limit, user["name"], "so many do" if waiting == limit else
                     "with %d more it would be %d" % (count, waiting + count)), retry_after=60)
+        return limit - waiting
 
     def _predecessors(self, transaction, owner_id, orders, new):
         """{id: status} of all that the new tasks come after; Invalid unless they are the owner's."""
@@ -2998,7 +2999,10 @@ class Tasks:
             self._cancel(transaction, [row], now)
 
     def retry(self, task_id, owner_id=None):
-        """Make a failed or cancelled task pending again with all its retries; else Conflict."""
+        """Make a failed or cancelled task pending again with all its retries; else Conflict.
+
+        For its owner (not None) it counts as a new one: TooMany if no more of them may wait.
+        """
         with self._database.transaction() as transaction:
             row, now = self._changing(transaction, task_id, owner_id)
             if row["status"] not in (FAILED, CANCELLED):
@@ -3007,6 +3011,8 @@ class Tasks:
             why = self._why_not_again(transaction, row)
             if why:
                 raise Conflict(why)
+            if owner_id is not None:
+                self._check_quota(transaction, owner_id, 1, "It was not retried")
             self._retry(transaction, [row], now)
 
     def delete(self, task_id, owner_id=None):
@@ -3065,22 +3071,29 @@ class Tasks:
         return reached
 
     def _act_on(self, action, ids, owner_id):
-        """One transaction of a bulk action: (tasks changed, last id that was looked at)."""
+        """One transaction of a bulk action: (tasks changed, last id that was looked at).
+
+        TooMany if an owner wants to retry tasks, and no more of them may wait to be run.
+        """
+        limited = owner_id if action == "retry" else None
         change = {"cancel": self._cancel, "retry": self._retry, "delete": self._delete}[action]
         rows, reached = self._change(ids, Filter(owner_id, ACTIONS[action]).where(), change,
-                                     PORTION_SECONDS)
+                                     PORTION_SECONDS, limited=limited)
         if action == "delete":
             self._remove_folders(rows)
         return len(rows), reached
 
-    def _change(self, ids, where, change, seconds, durable=True):
+    def _change(self, ids, where, change, seconds, durable=True, limited=None):
         """Call `change` with the rows that are still as `where` says, until it took `seconds`.
 
-        Returns (these rows, the last id that was looked at).
+        No more than may wait to be run of the owner `limited`, if that is not None. Returns (these
+        rows, the last id that was looked at).
         """
         condition, values = where
         changed, handled = [], 0
         with self._database.transaction(durable) as transaction:
+            if limited is not None:
+                ids = ids[:self._check_quota(transaction, limited, 1, "Not all were retried")]
             deadline = self._clock.monotonic() + seconds
             while handled < len(ids) and (not handled or self._clock.monotonic() <= deadline):
                 some = ids[handled:handled + 50]
@@ -6851,10 +6864,14 @@ def post_actions(app, request):
     _check_action(given)
     action, tasks = given["action"], app.queue.tasks
     remaining, going_on = 0, None
-    if "ids" in given:
-        done = tasks.act_on(action, given["ids"], request.person.scope)
-    else:
-        done, remaining, going_on = _act_on_filter(app, request, given)
+    try:
+        if "ids" in given:
+            done = tasks.act_on(action, given["ids"], request.person.scope)
+        else:
+            done, remaining, going_on = _act_on_filter(app, request, given)
+    except TooMany:
+        app.queue.start_workers()       # for those that were retried before
+        raise
     if done:
         app.queue.start_workers()
     return json_answer({"action": action, "done": done, "remaining": remaining,

@@ -215,6 +215,37 @@ class TestQuotaOverHttp(WebTestCase):
         self.check(self.ana.patch("/api/users/bob", {"max_pending": None}), 200)
         self.check(self.bob.post("/api/tasks", ADD), 201)
 
+    def fail(self, count):
+        """Ids of bob's tasks that have failed; then as many of his may wait as `count` less 3."""
+        ids = [self.add("bob") for _ in range(count)]
+        for _ in ids:
+            self.run_one("fail")
+        self.queue.accounts.change_user("bob", max_pending=count - 3)
+        return ids
+
+    def test_a_retry_counts_as_a_new_task_unless_an_admin_wants_it(self):
+        ids = self.fail(4)
+        self.check(self.bob.post("/api/tasks/%d/retry" % ids[0], {}), 200)
+        answer = self.check(self.bob.post("/api/tasks/%d/retry" % ids[1], {}), 429, "too_many")
+        self.assertIn("It was not retried: at most 1 of bob's tasks", answer["detail"])
+        self.assertEqual(self.status(ids[1]), "failed")
+        self.check(self.ana.post("/api/tasks/%d/retry" % ids[1], {}), 200)
+
+    def test_of_many_so_many_are_retried_as_may_wait_and_that_is_told(self):
+        for target in ("ids", "filter"):
+            with self.subTest(target=target):
+                ids = self.fail(5)
+                what = {"ids": ids} if target == "ids" else {"filter": {}, "expected_count": 5}
+                answer = self.bob.post("/api/tasks/actions", {"action": "retry", **what})
+                answer = self.check(answer, 429, "too_many")
+                self.assertIn("Not all were retried: at most 2 of bob's", answer["detail"])
+                self.assertEqual([self.status(one) for one in ids], ["pending"] * 2 + ["failed"] * 3)
+                what = {"ids": ids} if target == "ids" else {"filter": {}, "expected_count": 3}
+                answer = self.check(self.ana.post("/api/tasks/actions", {"action": "retry", **what}), 200)
+                self.assertEqual(answer["done"], 3)
+                self.queue.accounts.change_user("bob", max_pending=0)
+                self.check(self.bob.post("/api/tasks/actions", {"action": "delete", "ids": ids}), 200)
+
     def test_wrong_ones_are_refused_and_users_cannot_change_their_own(self):
         for wrong in (-1, "many", 1.5, True, 10**7):
             self.check_wrong(self.ana.patch("/api/users/bob", {"max_pending": wrong}), "max_pending")
