@@ -7,8 +7,8 @@
                    processes: writes tasks.py, runs the command line, the server, the workers
     need           skips a test for which something is missing; fails it under JOBQUEUE_TEST_ALL=1
     has_part, need_part
-                   whether this run tries a part ("page", "abuse", "drill"); .ci/run gives each part to one of
-                   its two Pythons by JOBQUEUE_TEST_PARTS, anybody else tries all of them
+                   whether this run tries a part ("page", "abuse", "drill", "schemathesis"); .ci/run
+                   gives each part to one of its two Pythons by JOBQUEUE_TEST_PARTS, all others try all
     wait_until     for tests with real processes only
 
 In a TestCase
