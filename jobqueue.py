@@ -6083,6 +6083,11 @@ class Check:
         self.text = text
 
 
+def _readable(time_text):
+    """A time as iso() says it, without its fractions."""
+    return time_text[:19].replace("T", " ") + " UTC"
+
+
 # Each _check_... returns (verdict, text).
 
 def _check_python(queue):
@@ -6136,7 +6141,7 @@ def _check_backup(queue):
         return "note", "none yet: python3 jobqueue.py backup FILE"
     days = max(0.0, queue.database.clock.now() - last["at"]) / 86400
     return ("ok" if days < BACKUP_DAYS else "note",
-            "the last one was made %s: %s" % (iso(last["at"]), last["path"]))
+            "the last one was made %s: %s" % (_readable(iso(last["at"])), last["path"]))
 
 
 def _check_disk(queue):
@@ -6165,7 +6170,7 @@ def _check_functions(queue):
 def _check_workers(queue):
     failure = recall(queue.database, ".start_failure")
     if failure:
-        return "bad", "%s at %s" % (failure["message"], iso(failure["at"]))
+        return "bad", "%s at %s" % (failure["message"], _readable(iso(failure["at"])))
     return "ok", "%d of at most %d run" % (
         len(queue.workers.rows()), queue.settings.get("NbMaxWorker"))
 
@@ -6179,8 +6184,8 @@ def _check_schedules(queue):
     due = min((one["next_at"] for one in found if one["next_at"]), default=None)
     if due and due < iso(queue.database.clock.now() - LATE_SECONDS):
         return "note", ("a schedule was due at %s: only a server, a worker, an open page or cron looks at "
-                        "them" % due)
-    return "ok", "%d schedules%s" % (len(found), ", the next run is at " + due if due else "")
+                        "them" % _readable(due))
+    return "ok", "%d schedules%s" % (len(found), ", the next run is at " + _readable(due) if due else "")
 
 
 def _check_running(queue):
@@ -6203,7 +6208,7 @@ def _check_oldest(queue):
         return "ok", "no task is waiting"
     seconds = max(0, queue.database.clock.now() - oldest)
     return ("ok" if seconds < 3600 else "note",
-            "the oldest pending task waits since %d s" % seconds)
+            "the oldest pending task has waited %d s" % seconds)
 
 
 def _check_clock(queue):
@@ -6211,8 +6216,8 @@ def _check_clock(queue):
     ahead = newest - queue.database.clock.now()
     if ahead > CLOCK_SLACK_SECONDS:
         return "bad", ("it is %d s behind what was last recorded (%s): it was put back, or was "
-                       "wrong before" % (ahead, iso(newest)))
-    return "ok", "%s UTC" % iso(queue.database.clock.now())[:19].replace("T", " ")
+                       "wrong before" % (ahead, _readable(iso(newest))))
+    return "ok", _readable(iso(queue.database.clock.now()))
 
 
 def _check_limits(queue):

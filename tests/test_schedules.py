@@ -772,7 +772,8 @@ class TestCommands(CommandTestCase):
 
     def test_check_tells_a_problem(self):
         self.ok("schedule", "add", "add", "every 10m", "a=1", "--owner", "bob")
-        self.assertIn("1 schedules, the next run is at", self.run_command("check").out)
+        self.assertRegex(self.run_command("check").out,
+                         r"1 schedules, the next run is at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC")
         self.write("UPDATE user SET disabled=1 WHERE name='bob'")
         self.clock.advance(600)
         self.ok("tick")
