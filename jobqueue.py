@@ -8385,6 +8385,13 @@ def _rate_text(rate):
     return "%d/%s" % (rate["count"], rate["seconds"]) if rate else ""
 
 
+def _parse_rate(text):
+    match = re.fullmatch(r"([0-9]{1,15})/([0-9]{1,15}(?:\.[0-9]{1,15})?)", text, re.ASCII)
+    if not match:
+        raise field_error("rate", "must be N/SECONDS, such as 500/3600, or none")
+    return {"count": int(match.group(1)), "seconds": plain(float(match.group(2)))}
+
+
 def _parse_limits(options):
     """What `queue set` was given, as PATCH /api/queues/NAME takes it."""
     given = {}
@@ -8393,14 +8400,18 @@ def _parse_limits(options):
         given["max_running"] = None if none else parse_text(
             QUEUE_SCHEMA["properties"]["max_running"], options.max_running, "max_running")
     if options.rate is not None:
-        count, _, seconds = options.rate.partition("/")
-        given["rate"] = None if count == "none" else {
-            "count": parse_text({"type": "integer"}, count, "rate"),
-            "seconds": parse_text({"type": "number"}, seconds or "1", "rate")}
+        given["rate"] = None if options.rate == "none" else _parse_rate(options.rate)
     if options.machines is not None:
         any_machine = options.machines == "any"
         given["machines"] = None if any_machine else options.machines.split(",")
     return given
+
+
+def _blocked_text(one):
+    if not one["paused"]:
+        return one["blocked"] or ""
+    why = ": " + shorten(one["paused_why"], 60) if one["paused_why"] else ""
+    return "paused by %s%s" % (one["paused_by"], why)
 
 
 def cmd_queue(queue, options):
@@ -8412,7 +8423,7 @@ def cmd_queue(queue, options):
             ("NAME", "PENDING", "RUNNING", "MOST", "RATE", "MACHINES", "BLOCKED BY"),
             [(one["name"], one["pending"], one["running"], one["max_running"] or "",
               _rate_text(one["rate"]), ",".join(one["machines"] or []),
-              one["blocked"] or "") for one in found]))
+              _blocked_text(one)) for one in found]))
         return 0
     if name is None:
         raise field_error("NAME", "is missing")
@@ -8558,7 +8569,7 @@ COMMANDS = {
             (("action",), {"choices": ["add", "list", "disable", "enable", "password", "quota"]}),
             (("name",), {"nargs": "?"}),
             (("quota",), {"nargs": "?", "metavar": "N|none",
-                          "help": "most tasks that wait to be run; 0: any number, none: as the "
+                          "help": "most tasks that wait to be run; 0: no limit, none: as the "
                                   "setting max_pending says"}),
             (("--admin",), {"action": "store_true", "help": "with add: an admin"}),
         ],

@@ -339,7 +339,8 @@ class Owners(CommandTestCase):
         self.assertRegex(self.ok("queue", "list"), r"(?m)^post +0 +0$")
         self.ok("queue", "pause", "default", "--why", "moving house")
         self.add()
-        self.assertRegex(self.ok("queue", "list"), r"(?m)^default +1 +0 +paused$")
+        self.assertRegex(self.ok("queue", "list"),
+                         r"(?m)^default +1 +0 +paused by the command line: moving house$")
         shown = self.json("queue", "list")["queues"][0]
         self.assertEqual((shown["paused_by"], shown["paused_why"]), ("the command line", "moving house"))
         self.ok("queue", "resume", "default")
@@ -350,9 +351,12 @@ class Owners(CommandTestCase):
     def test_queues_that_are_wrong_are_refused(self):
         self.fails(2, "queue", "set", words="NAME")
         self.fails(2, "queue", "set", "a b", words="name")
-        for option, value in (("--rate", "often"), ("--rate", "0/1"), ("--rate", "1/0"), ("--rate", "1/2/3"),
+        for option, value in (("--rate", "0/1"), ("--rate", "1/0"),
                               ("--max-running", "0"), ("--max-running", "x"), ("--machines", "")):
             self.fails(2, "queue", "set", "post", option, value, words=option[2:].replace("-", "_"))
+        for value in ("often", "7", "1/2/3", "1/", "/1", "none/5", "1.5/5", ""):
+            self.fails(2, "queue", "set", "post", "--rate", value,
+                       words="rate must be N/SECONDS, such as 500/3600, or none")
         self.fails(5, "queue", "delete", "default", words="always there")
         self.assertEqual([one["name"] for one in self.json("queue", "list")["queues"]], ["default", "mail"])
 
