@@ -310,8 +310,9 @@ def field_error(field, message):
 
 
 def complain(text):
-    """A message for a person, on standard error if there is one."""
-    text = text.encode("ascii", "backslashreplace").decode("ascii")
+    """A message for a person, on standard error if there is one, as far as it can show it."""
+    encoding = getattr(sys.stderr, "encoding", None) or "ascii"
+    text = text.encode(encoding, "backslashreplace").decode(encoding).replace("\\u2026", "...")
     with contextlib.suppress(OSError, ValueError):
         print("jobqueue: " + text, file=sys.stderr, flush=True)
 
@@ -7882,6 +7883,7 @@ class Server:
 # Command line ----------------------------------------------------------------
 
 EXIT_AWAITED_FAILED, EXIT_TIMED_OUT = 3, 124
+EXIT_PIPE_CLOSED = 141                  # as a shell tells of SIGPIPE
 
 
 def _tick_for_ever(queue):
@@ -7894,10 +7896,14 @@ def _tick_for_ever(queue):
 
 
 def say(text):
-    """Print to standard output at once, whatever its encoding."""
+    """Print to standard output at once, whatever its encoding; end where nobody reads on."""
     stream = sys.stdout
     encoding = stream.encoding or "utf-8"
-    print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
+    try:
+        print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())      # for what is still buffered
+        raise SystemExit(EXIT_PIPE_CLOSED) from None
 
 
 def _use_compiled_module(options):
@@ -8477,17 +8483,18 @@ def cmd_check(queue, options):
     return 1 if any(check.verdict == "bad" for check in checks) else 0
 
 
-def whole_number(low, high):
-    """A parser of command line numbers within bounds."""
+def whole_number(low, high, words=None):
+    """A parser of command line numbers within bounds, which `words` say if given."""
     def parse(text):
         if not re.fullmatch(r"-?[0-9]{1,16}", text, re.ASCII) or not low <= int(text) <= high:
-            raise ValueError(text)
+            import argparse
+            raise argparse.ArgumentTypeError(
+                "must be " + (words or "a whole number from %d to %d" % (low, high)))
         return int(text)
-    parse.__name__ = "number from %d to %d" % (low, high)
     return parse
 
 
-ID_NUMBER = whole_number(1, INTEGER_MAX)
+ID_NUMBER = whole_number(1, INTEGER_MAX, "a task's number")
 
 
 def id_numbers(text):
@@ -8495,10 +8502,8 @@ def id_numbers(text):
     return [ID_NUMBER(part) for part in text.split(",")]
 
 
-id_numbers.__name__ = "list of ids"
-
 MANY_TASKS = [
-    (("id",), {"type": ID_NUMBER, "nargs": "*", "metavar": "ID"}),
+    (("id",), {"type": ID_NUMBER, "nargs": "*", "default": (), "metavar": "ID"}),
     (("--status",), {"metavar": "STATUS[,STATUS]"}),
     (("--function",), {"metavar": "NAME"}),
     (("--queue",), {"metavar": "NAME"}),
@@ -8521,7 +8526,7 @@ COMMANDS = {
         cmd_add,
         [
             (("function",), {"metavar": "FUNCTION"}),
-            (("argument",), {"metavar": "name=value", "nargs": "*"}),
+            (("argument",), {"metavar": "name=value", "nargs": "*", "default": ()}),
             (("--priority",), {"type": int, "metavar": "N", "help": "-100..100, larger first"}),
             (("--delay",), {"type": float, "metavar": "SECONDS"}),
             (("--run-at",), {"metavar": "TIME", "help": "such as 2026-01-31T12:00:00Z"}),
@@ -8558,7 +8563,7 @@ COMMANDS = {
         [(("id",), {"type": ID_NUMBER}), (("--timeout",), {"type": float, "metavar": "SECONDS"})],
     ),
     "log": (cmd_log, [(("id",), {"type": ID_NUMBER}),
-                      (("--attempt",), {"type": ID_NUMBER, "metavar": "N"})]),
+                      (("--attempt",), {"type": whole_number(1, INTEGER_MAX), "metavar": "N"})]),
     "cancel": (cmd_cancel, MANY_TASKS),
     "retry": (cmd_retry, MANY_TASKS),
     "delete": (cmd_delete, MANY_TASKS),
@@ -8674,8 +8679,6 @@ def main(arguments=None):
         complain(error.detail)
         return error.exit_code
     except (OSError, ValueError, OverflowError, sqlite3.Error) as error:
-        if isinstance(error, BrokenPipeError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         complain("%s: %s" % (type(error).__name__, error))
         return 1
     except KeyboardInterrupt:

@@ -237,7 +237,9 @@ class Tasks(CommandTestCase):
                 done = self.run_command(command, number)
                 self.assertIn(done.code, (2, 4), (command, number))
                 self.assertNotIn("Traceback", done.err)
-        self.fails(2, "show", "x")
+        self.fails(2, "show", "x", words="must be a task's number")
+        self.fails(2, "add", "add", "--after", "1,x", words="must be a task's number")
+        self.fails(2, "list", "--limit", "x", words="must be a whole number from 1 to 1000")
 
     def test_wait_tells_by_its_exit_code_how_it_ended(self):
         self.add_many("bob", 3)
@@ -403,6 +405,29 @@ class Others(CommandTestCase):
     def test_what_is_no_command_is_usage(self):
         for arguments in (["explode"], ["list", "--explode"], ["show"], ["show", "1", "2"]):
             self.fails(2, *arguments)
+
+    def test_what_is_missing_is_named_and_nothing_else(self):
+        self.fails(2, "add", words="required: FUNCTION\n")
+
+    def test_a_pipe_that_nobody_reads_is_the_end_without_a_word(self):
+        self.add()
+        for command in (("list",), ("list", "--json"), ("queue", "list"), ("schedule", "list", "--json"),
+                        ("settings",), ("check",)):
+            reading, writing = os.pipe()
+            os.close(reading)
+            with open(writing, "w", encoding="utf-8") as pipe, \
+                    mock.patch.object(contextlib, "redirect_stdout",
+                                      lambda _, pipe=pipe: mock.patch("sys.stdout", pipe)):
+                done = self.run_command(*command)
+            self.assertEqual((done.code, done.err), (jobqueue.EXIT_PIPE_CLOSED, ""), command)
+
+    def test_complaints_are_as_readable_as_the_terminal_allows(self):
+        for encoding, shown in (("utf-8", "Ås \u2026 日本"), ("latin-1", "Ås ... \\u65e5\\u672c"),
+                                ("ascii", "\\xc5s ... \\u65e5\\u672c")):
+            raw = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+            with mock.patch("sys.stderr", raw):
+                jobqueue.complain("Ås \u2026 日本")
+            self.assertEqual(raw.buffer.getvalue().decode(encoding), "jobqueue: %s\n" % shown)
 
     def test_a_busy_database_is_75(self):
         self.database.patience = 0.05
