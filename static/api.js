@@ -1,4 +1,3 @@
-// @ts-check
 /** Requests, waiting and polling. */
 import { store } from './store.js';
 

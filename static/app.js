@@ -1,4 +1,3 @@
-// @ts-check
 /** The frame around every page: who is logged in, what is wrong, and which page is asked for. */
 import { get } from './api.js';
 import { find, h, setAttribute, setText } from './dom.js';
@@ -37,9 +36,10 @@ function readAddress() {
   return { page: id && name === 'tasks' ? 'task' : name, id, params };
 }
 
-/** Opens the page that is asked for. */
+/** Opens the page that is asked for; what asked something on the page before is closed. */
 async function navigate() {
   leave.abort();
+  document.querySelector('dialog')?.close();
   leave = new AbortController();
   const { signal } = leave;
   const route = readAddress();

@@ -1,4 +1,3 @@
-// @ts-check
 /** Making and changing elements; text is only ever put in as text. */
 
 /** @typedef {Node|string|null|undefined|false} Child */

@@ -1,13 +1,13 @@
-// @ts-check
-/** What follows the first view: lines, menu and keys; the list's filters and clicks. */
+/** What follows the first view: lines, menu and keys; the list's filters, clicks, actions on all. */
 import { ApiError, get, pause, poll, request } from './api.js';
 import { find, h, render, say, setText } from './dom.js';
-import { isFinished } from './format.js';
-import { sampleHint, valuesOf } from './forms.js';
+import { countWords, isFinished } from './format.js';
+import { askingButton, sampleHint, valuesOf } from './forms.js';
 import { isAdmin, store } from './store.js';
 import { address } from './tasks.js';
 
 /** @import {Shown, TaskList} from './tasks.js' */
+/** @typedef {'retry'|'cancel'|'delete'} Action */
 
 const OFF = 'jobqueue-keys-off';
 /** @type {string[]} */
@@ -245,10 +245,7 @@ function buildFilters(list) {
   filters.append(h('input', {
     type: 'search', name: 'q', 'aria-label': 'Search tasks', placeholder: 'Search…',
   }), h('button', { type: 'button', class: 'button', 'aria-haspopup': 'dialog',
-    title: 'Retry, cancel or delete them', onclick: async () => {
-      const { Bulk } = await import('./bulk.js');
-      new Bulk(list.params, () => { list.resort = true; });
-    } }, 'All…'));
+    title: 'Retry, cancel or delete them', onclick: () => new Bulk(list.params, () => { list.resort = true; }) }, 'All…'));
   filters.addEventListener('change', () => filter(list));
   filters.addEventListener('input', () => {
     clearTimeout(timer);
@@ -384,4 +381,103 @@ function click(list, event) {
 async function change(list, button) {
   const path = `api/tasks/${button.dataset.id}/${button.textContent?.toLowerCase()}`;
   list.update(await request('POST', path));
+}
+
+/** @type {[Action, string, string][]} what it is called, and what was done */
+const ACTIONS = [['retry', 'Retry', 'retried'], ['cancel', 'Cancel', 'cancelled'],
+  ['delete', 'Delete', 'deleted']];
+const NAMES = ['status', 'function', 'queue', 'owner', 'q'];
+
+/** @param {number} count */
+const exact = (count) => countWords(count, Infinity);
+
+/** A dialog that offers what can be done to all tasks that match. */
+export class Bulk {
+  choices = h('div', { class: 'actions' }, 'Counting…');
+  bar = h('progress', { hidden: true, 'aria-label': 'Progress' });
+  text = h('p', { class: 'help' });
+  close = h('button', { class: 'button', onclick: () => this.dialog.close() }, 'Close');
+
+  /** @param {URLSearchParams} params the filters @param {() => void} done */
+  constructor(params, done) {
+    this.filter = Object.fromEntries([...params].filter(([name]) => NAMES.includes(name)));
+    const words = Object.values(this.filter).join(' · ');
+    this.dialog = h('dialog', { 'aria-labelledby': 'bulk', onclose: () => {
+      this.dialog.remove();
+      done();
+    } }, h('h2', { id: 'bulk' }, words ? 'All tasks that match' : 'All tasks'),
+    words && h('p', { class: 'lead' }, h('bdi', {}, words)), this.choices, this.bar, this.text,
+    h('div', { class: 'actions' }, this.close));
+    find('body').append(this.dialog);
+    this.dialog.showModal();
+    this.offer().catch((error) => setText(this.choices, error.message));
+  }
+
+  /** Counts, and offers what can be done. */
+  async offer() {
+    const offers = await Promise.all(ACTIONS.map(async ([action, label, past]) => {
+      const count = await countFor(action, this.filter);
+      const said = `${label} ${exact(count)}`;
+      return count > 0 && askingButton(said, `${said}?`, () => this.run(action, past, count));
+    }));
+    const some = /** @type {HTMLElement[]} */ (offers.filter(Boolean));
+    this.choices.replaceChildren(...some.length ? some : ['There is nothing to do to them.']);
+    this.bar.hidden = true;
+    this.choices.hidden = false;
+    setText(this.close, 'Close');
+  }
+
+  /**
+   * Does it; what is not right any more is counted anew.
+   * @param {Action} action @param {string} past @param {number} count
+   */
+  async run(action, past, count) {
+    this.bar.hidden = false;
+    this.choices.hidden = true;
+    setText(this.close, 'Stop');
+    this.close.focus();
+    try {
+      const all = await this.goThrough(action, past, count);
+      say(`${exact(all)} ${all === 1 ? 'task was' : 'tasks were'} ${past}.`, true);
+      this.dialog.close();
+    } catch (error) {
+      setText(this.text, /** @type {Error} */ (error).message);
+      await this.offer();
+    }
+  }
+
+  /**
+   * One portion after the other, until all is done or the dialog is closed; how many were.
+   * @param {Action} action @param {string} past @param {number} count
+   */
+  async goThrough(action, past, count) {
+    const { bar, dialog, filter, text } = this;
+    /** @type {Record<string, unknown>} */
+    let rest = { expected_count: count };
+    let all = 0;
+    do {
+      const part = await request('POST', 'api/tasks/actions', { action, filter, ...rest });
+      all += part.done;
+      bar.value = all / count;
+      setText(text, `${exact(all)} of ${exact(count)} ${past}`);
+      rest = { continue: part.continue };
+    } while (rest.continue && dialog.open);
+    return all;
+  }
+}
+
+/**
+ * How many tasks an action would change; asking without the right count is refused with it.
+ * @param {Action} action
+ * @param {{}} filter
+ * @returns {Promise<number>}
+ */
+async function countFor(action, filter) {
+  try {
+    await request('POST', 'api/tasks/actions', { action, filter, expected_count: null });
+  } catch (error) {
+    if (error instanceof ApiError && error.status === 409) return error.count;
+    throw error;
+  }
+  return 0;
 }

@@ -1,4 +1,3 @@
-// @ts-check
 /** New tasks: choose a function, fill in its form, or give a table with a task per line. */
 import {
   UNITS, argumentFields, argumentsFrom, choice, introduction, number, optionFields,
@@ -12,7 +11,7 @@ import { countWords } from './format.js';
 /** @import {Property} from './arguments.js' */
 /** @import {Page, Task, TaskFunction} from './types.js' */
 /** @typedef {(Property|undefined)[]} Columns */
-/** @typedef {{row: number, arguments: Record<string, unknown>}} Line a task and where it stands */
+/** @typedef {{row: number, cells: string[], arguments: {}, wrong: boolean}} Line a row: a task */
 
 const SHOWN = 5;
 const LINES = 'application/x-ndjson';
@@ -56,8 +55,11 @@ function showForm(chosen, task) {
 
 /** A table instead of a form. @param {TaskFunction} chosen */
 function showMany(chosen) {
-  const fields = new Sheet(chosen, (count) => {
-    find('.primary', form).textContent = count ? `Add ${words(count)}` : 'Add tasks';
+  const fields = new Sheet(chosen, (count, wrong) => {
+    const button = /** @type {HTMLButtonElement} */ (find('.primary', form));
+    button.disabled = wrong > 0;
+    setText(button, wrong ? `Mend ${wrong === 1 ? 'the error' : `${wrong} errors`} first`
+      : `Add ${count ? words(count) : 'tasks'}`);
   });
   const form = sendingForm('Add tasks', async (sent) => {
     const body = fields.body(readOptions(chosen, sent));
@@ -151,17 +153,19 @@ class Sheet {
   lines = [];
   /** @type {string[]} */
   errors = [];
+  /** @type {string[]} */
+  names = [];
   file = '';
   timer = 0;
   text = h('textarea', { name: 'lines', rows: 8, spellcheck: 'false', class: 'mono', wrap: 'off',
     oninput: () => this.later() });
   choice = h('input', { type: 'file', name: 'file', accept: '.csv,.txt',
-    onchange: () => this.open() });
+    onclick: () => { this.choice.value = ''; }, onchange: () => this.open() });
   note = h('p', { class: 'help', role: 'status' });
   wrong = h('p', { class: 'error text' });
   preview = h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': 'First rows' });
 
-  /** @param {TaskFunction} chosen @param {(count: number) => void} changed */
+  /** @param {TaskFunction} chosen @param {(count: number, wrong: number) => void} changed */
   constructor(chosen, changed) {
     this.properties = propertiesOf(chosen.schema);
     this.changed = changed;
@@ -198,6 +202,7 @@ class Sheet {
     const [first, ...rows] = readTable(text);
     const columns = first.map((cell) => this.properties.find(({ name }) => name === cell.trim()));
     this.lines = [];
+    this.names = first;
     this.errors = text.trim() ? this.errorsIn(first, columns) : [];
     rows.forEach((cells, place) => {
       if (!this.errors.length || this.lines.length) this.take(cells, place + 2, columns);
@@ -223,6 +228,7 @@ class Sheet {
     if (!cells.some(Boolean)) return;
     /** @type {Record<string, unknown>} */
     const values = {};
+    const before = this.errors.length;
     if (cells.length !== columns.length) {
       this.errors.push(`Row ${row} has ${cells.length} cells, row 1 has ${columns.length}.`);
     }
@@ -237,21 +243,22 @@ class Sheet {
         this.errors.push(`Row ${row}, ${name}: ${/** @type {Error} */ (error).message}`);
       }
     });
-    this.lines.push({ row, arguments: values });
+    this.lines.push({ row, cells, arguments: values, wrong: this.errors.length > before });
   }
 
   /** The count, the first rows, and what is wrong. */
   patch() {
-    const { lines, errors } = this;
-    const names = [...new Set(lines.flatMap((line) => Object.keys(line.arguments)))];
-    setText(this.note, lines.length > SHOWN ? `${words(lines.length)}, beginning with:` : '');
+    const { lines, errors, names } = this;
+    const wrong = lines.filter((line) => line.wrong);
+    const some = lines.length > SHOWN && wrong.length ? wrong : lines;
+    setText(this.note, lines.length > SHOWN
+      ? `${words(lines.length)}, ${some === wrong ? 'with mistakes in' : 'beginning with'}:` : '');
     this.wrong.hidden = !errors.length;
     setText(this.wrong, [...errors.slice(0, 10),
       errors.length > 10 && `and ${errors.length - 10} more`].filter(Boolean).join('\n'));
-    this.preview.replaceChildren(lines.length ? table('', 'First rows', names, h('tbody', {},
-      ...lines.slice(0, SHOWN).map((line) => h('tr', {}, ...names.map((name) => (
-        h('td', {}, textOf(line.arguments[name])))))))) : '');
-    this.changed(lines.length);
+    this.preview.replaceChildren(lines.length ? table('', 'First rows', ['Row', ...names],
+      h('tbody', {}, ...some.slice(0, SHOWN).map(lineRow))) : '');
+    this.changed(lines.length, errors.length);
   }
 
   /** One JSON object a line. @param {Record<string, unknown>} options for all of them */
@@ -270,7 +277,10 @@ class Sheet {
     for (const { index, field: name, message } of error.errors || []) {
       const line = this.lines[index];
       if (!line || !name.startsWith('arguments')) rest.set(name, { field: name, message });
-      else this.errors.push(`Row ${line.row}, ${name.slice(10)}: ${message}`);
+      else {
+        this.errors.push(`Row ${line.row}, ${name.slice(10)}: ${message}`);
+        line.wrong = true;
+      }
     }
     if (this.errors.length) rest.set('lines', MEND);
     error.errors = [...rest.values()];
@@ -282,5 +292,6 @@ class Sheet {
 /** @param {number} count */
 const words = (count) => `${countWords(count, MOST)} task${count === 1 ? '' : 's'}`;
 
-/** @param {unknown} value */
-const textOf = (value) => (typeof value === 'string' ? value : JSON.stringify(value) || '');
+/** A row as it was given; a mark says that it is wrong. @param {Line} line */
+const lineRow = ({ row, cells, wrong }) => h('tr', { 'data-state': wrong && 'failed' },
+  h('th', { scope: 'row' }, `${wrong ? '✕ ' : ''}${row}`), ...cells.map((text) => h('td', {}, text)));

@@ -1,13 +1,12 @@
-// @ts-check
 /** Queues: what waits in each, what limits it, and for admins the forms to change that. */
-import { UNITS, choice, number } from './arguments.js';
+import { UNITS, choice, number, readFunctions } from './arguments.js';
 import { get, poll, request } from './api.js';
 import { h, icon, render, say, table } from './dom.js';
 import {
   askingButton, badge, field, patchRows, pauseButton, pauseWords, refusal, sendingForm, valuesOf,
 } from './forms.js';
 import { countWords, timeWords } from './format.js';
-import { isAdmin } from './store.js';
+import { isAdmin, store } from './store.js';
 
 /** @import {Page, Queue} from './types.js' */
 /** @typedef {{queues: Queue[], machines: string[]}} Queues */
@@ -16,7 +15,8 @@ const COUNTED = /** @type {const} */ (['running', 'pending', 'scheduled', 'waiti
 
 /** @type {Page['show']} */
 export async function show({ id, params }, signal) {
-  const known = /** @type {Queues} */ (await get('api/queues', signal));
+  const [known] = /** @type {[Queues, unknown]} */ (await Promise.all([
+    get('api/queues', signal), readFunctions(signal)]));
   if (signal.aborted) return;
   const chosen = known.queues.find(({ name }) => name === id);
   if (isAdmin() && (chosen || params.has('new'))) return showForm(chosen, known);
@@ -99,7 +99,7 @@ function actionsFor(queue, refresh) {
   const actions = h('div', { class: 'actions' });
   actions.append(pauseButton(actions, queue, path, refresh), h('a', { class: 'button',
     href: `#/queues/${encodeURIComponent(name)}`, 'aria-label': `Change ${name}` }, 'Change'));
-  if (name !== 'default') {
+  if (name !== 'default' && !isNamed(name)) {
     actions.append(askingButton('Delete', `Delete ${name}?`, async () => {
       await request('DELETE', path);
       await refresh();
@@ -108,6 +108,10 @@ function actionsFor(queue, refresh) {
   }
   return actions;
 }
+
+/** Whether a function names it, so that it cannot go. @param {string} queue */
+const isNamed = (queue) => store.state.catalogue?.functions.some(({ options }) => (
+  options.queue === queue));
 
 /** @param {string} name */
 const pathOf = (name) => `api/queues/${encodeURIComponent(name)}`;

@@ -1,4 +1,3 @@
-// @ts-check
 /** Schedules: the list, one of them with its next runs, the form with a preview of them. */
 import {
   ZONE, argumentFields, argumentsFrom, choice, introduction, number, optionFields, optionsFrom,
@@ -84,16 +83,20 @@ async function showList(signal) {
 const titleOf = ({ source, name, function: called }) => (
   source === 'folder' ? name : called);
 
+/** What it is given, unless its name says it. @param {Schedule} schedule */
+const summaryElement = ({ source, summary }) => (
+  h('bdi', { class: 'summary' }, source !== 'folder' && summary));
+
 /** The rule in words; the zone of here need not be said. @param {{words: string}} rule */
 const wordsOf = ({ words }) => words.replace(` (${ZONE})`, '');
 
 /** One schedule. @param {Schedule} schedule */
 function scheduleRow(schedule) {
-  const { id, owner, summary, rule, paused, problem, last_task: task, last_at: last } = schedule;
+  const { id, owner, rule, paused, problem, last_task: task, last_at: last } = schedule;
   const other = owner !== store.state.session?.user.name && h('span', { class: 'who' }, owner);
   return h('tr', {}, h('th', { scope: 'row' },
     h('a', { href: `#/schedules/${id}` }, titleOf(schedule)), ' ',
-    h('bdi', { class: 'summary' }, summary), other),
+    summaryElement(schedule), other),
   h('td', { title: rule }, wordsOf(schedule)),
   cell(paused || problem ? null : 'Next', nextElement(schedule)),
   cell('Last', task ? taskLink(task) : '–', ' ', last && timeElement(last)));
@@ -101,10 +104,11 @@ function scheduleRow(schedule) {
 
 /** When it runs next, or why it does not. @param {Schedule} schedule */
 function nextElement(schedule) {
-  const { paused, problem, next_at: next } = schedule;
+  const { paused, problem, next_at: next, zone } = schedule;
   if (paused) return badge('paused', pauseWords(schedule));
   if (problem) return badge('alert', problem);
-  return next ? timeElement(next) : h('span', { class: 'help' }, 'never');
+  if (!next) return h('span', { class: 'help' }, 'never');
+  return h('span', {}, timeElement(next), zone !== ZONE && ' here');
 }
 
 /** A time in the rule's zone, and what the clocks do on that day. @param {Slot} slot */
@@ -124,6 +128,7 @@ class ScheduleView {
   shown = '';
   head = h('div');
   actions = h('div', { class: 'actions' });
+  zone = h('span', { class: 'summary' });
   runs = h('ol', { class: 'slots' });
   history = h('ol', { class: 'timeline' });
   values = h('div');
@@ -140,10 +145,10 @@ class ScheduleView {
     const { schedule } = this;
     const title = titleOf(schedule);
     render(title, h('a', { class: 'back', href: '#/schedules' }, '← Schedules'),
-      h('h1', { tabindex: -1 }, title, ' ', h('bdi', { class: 'summary' }, schedule.summary)),
+      h('h1', { tabindex: -1 }, title, ' ', summaryElement(schedule)),
       this.head, h('div', { class: 'doing' }, this.actions),
       h('div', { class: 'columns' },
-        h('section', {}, h('h2', {}, 'Next runs'), this.runs),
+        h('section', {}, h('h2', {}, 'Next runs ', this.zone), this.runs),
         h('section', {}, h('h2', {}, 'History'), this.history)),
       h('section', {}, h('h2', {}, 'Arguments'), this.values), this.facts);
     this.patch();
@@ -165,7 +170,8 @@ class ScheduleView {
       ({ at, task }) => `${at} ${task?.id}`, historyItem);
     patchRows(this.runs, upcoming, ({ at }) => at, slotItem);
     this.runs.classList.toggle('off', schedule.paused || !schedule.next_at);
-    patchRows(this.head, [schedule], () => '', sentence);
+    patchRows(this.head, [{ ...schedule, upcoming: upcoming.slice(0, 1) }], () => '', sentence);
+    setText(this.zone, schedule.zone);
     const key = JSON.stringify(schedule);
     if (key === this.shown) return;
     this.shown = key;
@@ -218,10 +224,11 @@ class ScheduleView {
 /** The rule in words, and when it runs next. @param {Omit<Schedule, 'last_task'>} schedule */
 function sentence(schedule) {
   const whole = /** @type {Schedule} */ (schedule);
-  const { rule, paused, problem, zone } = whole;
+  const { rule, paused, problem, zone, upcoming: [first] = [] } = whole;
+  const local = first && zone !== ZONE && `${slotWords(first.local)} ${zone}, `;
   return h('div', {}, h('p', { class: 'sentence', title: rule }, wordsOf(whole)),
-    h('p', { class: 'lead' }, !paused && !problem && 'Next run ', nextElement(whole),
-      !paused && !problem && zone !== ZONE && ' here'));
+    h('p', { class: 'lead' }, !paused && !problem && ['Next run ', local].filter(Boolean).join(''),
+      nextElement(whole)));
 }
 
 /** One time that it ran, or did not. @param {Fired} fired */

@@ -1,4 +1,3 @@
-// @ts-check
 /** What the whole page knows; views listen for the key they show. */
 
 /** @import {State} from './types.js' */

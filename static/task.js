@@ -1,4 +1,3 @@
-// @ts-check
 /** One task: its state in words, what came of it, and what can be done about it. */
 import { ApiError, get, poll, request } from './api.js';
 import { find, h, render, say, setAttribute, setText, setTitle, table } from './dom.js';
@@ -143,12 +142,12 @@ class TaskView {
     say(`Task ${this.task.id} was deleted.`, true);
   }
 
-  /** The result of a success, the error of anything else. */
+  /** The result of a success, the error of anything else that the sentence above does not say. */
   patchOutcome() {
-    const { status, result, error } = this.task;
+    const { status, result, error, reason } = this.task;
     this.outcome.replaceChildren();
     if (status === 'succeeded') this.outcome.append(h('h2', {}, 'Result'), resultElement(result));
-    if (error) this.outcome.append(errorElement(this.task));
+    if (error && reason !== 'dependency') this.outcome.append(errorElement(this.task));
   }
 
   /** The values, masked where the schema says so; it may come later than the task. */
@@ -192,7 +191,8 @@ function sentenceFor(task) {
     case 'scheduled': return laterSentence(task);
     case 'waiting': return clip(`for ${task.predecessors?.filter(({ status }) => (
       status !== 'succeeded')).map(({ id }) => `#${id}`).join(', ')}`);
-    case 'pending': return `added ${timeWords(new Date(task.created_at))}`;
+    case 'pending': return [`added ${timeWords(new Date(task.created_at))}`, task.blocked_text]
+      .filter(Boolean).join(' · ');
     default: return took && `after ${took}`;
   }
 }

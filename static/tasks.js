@@ -1,4 +1,3 @@
-// @ts-check
 /** The list of tasks: tabs, filters, rows that stay in place, new ones announced above. */
 import { get, poll } from './api.js';
 import { find, h, icon, render, say, setAttribute, setText, setTitle, table } from './dom.js';
@@ -148,7 +147,7 @@ export class TaskList {
     this.take(page);
     const { live } = await import('./live.js');
     await live(this, signal);
-    const { pending = 0, running = 0 } = page.counts;
+    const { pending = 0, running = 0 } = this.page.counts;
     const moves = pending || running || store.state.service?.code === 'starting';
     this.wait = moves ? 2 : Math.min(15, this.wait * 1.5);
     return this.wait;
@@ -156,7 +155,7 @@ export class TaskList {
 
   /** @param {TaskPage} page */
   take(page) {
-    this.page = page;
+    this.page = { ...page, counts: page.counts || this.page.counts };
     const lowest = Math.min(...this.rows.keys());
     if (this.resort || !this.rows.size) return this.letIn();
     const unseen = page.tasks.filter((task) => !this.update(task));

@@ -1,4 +1,3 @@
-// @ts-check
 /**
  * What the server answers, for the type checker only: no page loads this file.
  *
@@ -13,6 +12,7 @@
  *   error: TaskError|null, created_at: string, started_at: string|null,
  *   finished_at: string|null}} Row a task as lists carry it
  * @typedef {Row & {arguments: Record<string, unknown>, result: unknown,
+ *   blocked_text?: string|null,
  *   predecessors?: Related[], followers?: Related[]}} Task
  * @typedef {TaskLink & {function: string}} Related
  * @typedef {{tasks: Row[], next: string|null, counts: Record<string, number>}} TaskPage
