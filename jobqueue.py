@@ -4063,6 +4063,8 @@ class Schedules:
         if "paused" not in given:
             return
         row, now = self._row(transaction, schedule_id), self._clock.now()
+        if row["paused"] and person and not person.is_admin and row["paused_by"] != person.name:
+            raise Denied("%s paused it; only an admin can resume it." % row["paused_by"])
         if given["paused"]:
             changed = now, _who(person), given.get("paused_why"), None
         else:
@@ -4188,6 +4190,9 @@ class Schedules:
         person = None
         if row["set_by"] is not None:
             person = self._site.accounts.person(row["set_by"]) or self._site.accounts.person(row["owner_id"])
+        function = self._site.catalogue.find(row["function"])
+        if person and not person.is_admin and function and function["who"] == "admin":
+            raise Invalid("The function %s is for admins only." % row["function"])
         return self._check_task(row["function"], json.loads(row["arguments"]),
                                 json.loads(row["options"]), person)
 

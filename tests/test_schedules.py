@@ -269,13 +269,13 @@ class TestProblems(ScheduleCase):
         schedule_id = self.schedule(function="restart", arguments={}, person=self.people["ana"])
         self.write("UPDATE schedule SET set_by=77")
         self.tick(600)
-        self.assertIn("restart is not known", self.shown(schedule_id)["problem"])
+        self.assertEqual(self.shown(schedule_id)["problem"], "The function restart is for admins only.")
 
     def test_what_one_may_not_add_any_more_is_told(self):
         schedule_id = self.schedule(function="restart", arguments={}, owner="ana")
         self.write("UPDATE user SET role='user' WHERE name='ana'")
         self.tick(600)
-        self.assertIn("restart is not known", self.shown(schedule_id)["problem"])
+        self.assertEqual(self.shown(schedule_id)["problem"], "The function restart is for admins only.")
 
     def test_a_full_quota_is_told_and_a_slot_that_it_refused_is_not_caught_up(self):
         schedule_id = self.schedule(overlap="allow")
@@ -715,6 +715,20 @@ class TestRoutes(WebTestCase):
         shown = self.check(self.bob.patch(path, {"paused": False}), 200)
         self.assertEqual((shown["paused_by"], shown["paused_why"]), (None, None))
         self.assertIsNotNone(shown["next_at"])
+
+    def test_what_an_admin_paused_its_owner_cannot_resume(self):
+        path = "/api/schedules/%d" % self.post(self.bob)["id"]
+        self.check(self.ana.patch(path, {"paused": True, "paused_why": "too much"}), 200)
+        for paused in (False, True):    # nor become who paused it
+            answer = self.check(self.bob.patch(path, {"paused": paused}), 403, "denied")
+            self.assertEqual(answer["detail"], "ana paused it; only an admin can resume it.")
+        self.assertEqual(self.bob.get(path).json["paused_by"], "ana")
+        self.assertFalse(self.check(self.ana.patch(path, {"paused": False}), 200)["paused"])
+
+    def test_users_choose_no_queue_that_the_function_does_not_leave_to_them(self):
+        wanted = {**GIVEN, "function": "send", "arguments": {"to": "x"}, "options": {"queue": "default"}}
+        self.check_wrong(self.bob.post("/api/schedules", wanted), "queue")
+        self.check(self.ana.post("/api/schedules", wanted), 201)
 
     def test_run_now_answers_with_the_task(self):
         path = "/api/schedules/%d/run" % self.post(self.bob)["id"]
