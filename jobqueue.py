@@ -6807,7 +6807,7 @@ def _list_tasks(app, request):
     value = {"tasks": app.queue.tasks.list_json(rows),
              "next": None if before is None else str(before)}
     if query.get("counts") == "1":
-        value["counts"] = app.queue.tasks.count(wanted) or {}
+        value["counts"] = app.queue.tasks.count(wanted)
     value["service"] = app.queue.service.describe()
     return value
 

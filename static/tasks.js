@@ -144,6 +144,7 @@ export class TaskList {
     const query = new URLSearchParams([...this.params, ['limit', limit], ['counts', '1']]);
     const page = await get(`api/tasks?${query}`, signal);
     if (signal.aborted) return 0;
+    page.counts ||= this.resort ? {} : this.page.counts;
     this.take(page);
     const { live } = await import('./live.js');
     await live(this, signal);

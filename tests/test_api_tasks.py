@@ -369,6 +369,10 @@ class Finding(WebTestCase):
         self.assertEqual((counts["all"], counts["pending"], counts["cancelled"]), (1, 0, 1))
         self.assertNotIn("counts", self.bob.get("/api/tasks").json)
 
+    def test_counts_are_null_if_counting_takes_too_long(self):
+        with mock.patch.object(self.queue.tasks, "count", return_value=None):
+            self.assertIsNone(self.check(self.bob.get("/api/tasks?counts=1&q=x"), 200)["counts"])
+
     def test_errors_come_without_traceback_in_lists_and_with_it_alone(self):
         task_id = self.add("bob")
         row = self.claim()
