@@ -2329,6 +2329,29 @@ def is_limited(queue):
         queue[name] is not None for name in ("max_running", "rate_count", "machines"))
 
 
+def paused_words(queue, more=""):
+    """A sentence that says who paused a queue and why; `more` stands behind its name."""
+    return "The queue %s%s is paused%s%s." % (
+        queue["name"], more, queue["paused_by"] and " by " + queue["paused_by"] or "",
+        queue["paused_why"] and ": " + queue["paused_why"].rstrip(".") or "")
+
+
+def blocked_words(queue, why):
+    """A sentence that says what holds a queue's pending tasks, as `why` names it."""
+    name = queue["name"]
+    if why == "paused":
+        return paused_words(queue)
+    if why == "external":
+        return "The queue %s is served by programs of its own." % name
+    if why == "machines":
+        return "The queue %s waits for a worker on %s." % (
+            name, " or ".join(json.loads(queue["machines"])))
+    if why == "max_running":
+        return "The queue %s runs at most %d at once." % (name, queue["max_running"])
+    return "The queue %s starts at most %d in %s seconds." % (
+        name, queue["rate_count"], plain(queue["rate_seconds"]))
+
+
 def plain(number):
     """A whole number without its .0, as people wrote it."""
     return int(number) if number == int(number) else number
@@ -2395,6 +2418,12 @@ class Queues:
     def get(self, name, machine):
         """One queue as JSON; NotFound if there is none."""
         return self._json(self._row(self._database, name), {machine, *self.machines()})
+
+    def holding(self, name, machine, source=None):
+        """{"blocked", "blocked_text"}: why a pending task of a queue does not start now, or None."""
+        row = (source or self._database).one("SELECT * FROM queue WHERE name=?", (name,))
+        why = row and self._blocked(row, {machine, *self.machines()}, self._clock.now())
+        return {"blocked": why, "blocked_text": why and blocked_words(row, why)}
 
     def machines(self):
         """The names of the machines that have workers."""
@@ -5046,8 +5075,8 @@ class Service:
     def _code_error(self):
         error = self._catalogue.state()["error"]
         if error:
-            return ("code_error", "Nothing new is started: tasks.py cannot be read. "
-                    "An admin sees what is wrong.", None)
+            return ("code_error", "Nothing new is started: tasks.py cannot be read. On the host, "
+                    "python3 jobqueue.py check says why.", None)
         return None
 
     def _no_worker(self):
@@ -5072,18 +5101,18 @@ class Service:
             return "starting", "A worker is being started.", None
         return None
 
-
     def _paused(self):
         names = {lane[0] for lane in lanes(self._database, PENDING)}
-        paused = [row for row in self._database.all("SELECT * FROM queue WHERE paused=1 ORDER BY name")
-                  if row["name"] in names]
-        if not paused or len(paused) < len(names):
+        ours = [row for row in self._database.all("SELECT * FROM queue WHERE external=0 ORDER BY name")
+                if row["name"] in names and (row["paused"] or self._is_served(row))]
+        if not ours or not all(row["paused"] for row in ours):
             return None                 # limits hold back the others: nothing to worry about
-        row = min(paused, key=lambda row: row["paused_at"] or 0)
-        more = "" if len(paused) == 1 else " (and %d more)" % (len(paused) - 1)
-        return ("paused", "The queue %s%s is paused%s%s." % (
-            row["name"], more, row["paused_by"] and " by " + row["paused_by"] or "",
-            row["paused_why"] and ": " + row["paused_why"].rstrip(".") or ""), row["paused_at"])
+        row = min(ours, key=lambda row: row["paused_at"] or 0)
+        more = "" if len(ours) == 1 else " (and %d more)" % (len(ours) - 1)
+        return "paused", paused_words(row, more), row["paused_at"]
+
+    def _is_served(self, queue):
+        return queue["machines"] is None or self._claims.machine in json.loads(queue["machines"])
 
 
 # Accounts --------------------------------------------------------------------
@@ -5709,9 +5738,13 @@ class JobQueue:
         """A task by its id; NotFound if there is none."""
         return Task(self, self.get_json(task_id))
 
-    def get_json(self, task_id, source=None):
-        """A task as a dictionary of all its keys."""
-        return self.tasks.full_json(self.tasks.get(task_id, source=source), source)
+    def get_json(self, task_id, source=None, owner_id=None):
+        """A task as a dictionary of all its keys; NotFound if it is not `owner_id`'s (None: any)."""
+        shown = self.tasks.full_json(self.tasks.get(task_id, owner_id, source), source)
+        held = {"blocked": None, "blocked_text": None}
+        if shown["status"] == "pending":
+            held = self.queues.holding(shown["queue"], self.claims.machine, source)
+        return {**shown, **held}
 
     def add(self, requests, owner_id, person=None):
         """Add tasks for `requests` (as in POST /api/tasks), all or none; returns their ids."""
@@ -6820,8 +6853,7 @@ def get_tasks(app, request):
 
 def get_task(app, request, task_id):
     """One task."""
-    row = app.queue.tasks.get(int(task_id), request.person.scope)
-    return json_answer(app.queue.tasks.full_json(row))
+    return json_answer(app.queue.get_json(int(task_id), owner_id=request.person.scope))
 
 
 def delete_task(app, request, task_id):

@@ -15,7 +15,7 @@ TASK_KEYS = set(
     "id owner function summary queue status reason priority run_at unique_key after after_failure "
     "attempts crashes max_retries retries_left retry_delay retry_backoff timeout on_crash cancel_requested "
     "progress message error worker schedule created_at started_at finished_at arguments result "
-    "predecessors followers remove_on_success".split())
+    "predecessors followers remove_on_success blocked blocked_text".split())
 
 
 class Adding(WebTestCase):
@@ -318,7 +318,8 @@ class Finding(WebTestCase):
     def test_rows_leave_out_what_may_be_large(self):
         self.add("bob")
         self.assertEqual(set(self.bob.get("/api/tasks").json["tasks"][0]),
-                         TASK_KEYS - {"arguments", "result", "predecessors", "followers"})
+                         TASK_KEYS - {"arguments", "result", "predecessors", "followers", "blocked",
+                                      "blocked_text"})
 
     def test_pages_follow_each_other_without_gap_or_repetition(self):
         ids = self.add_many("bob", 25)

@@ -53,6 +53,28 @@ class Pausing(QueueCase):
                          (True, "ana", "the provider is down", "paused"))
         self.assertEqual(shown["paused_at"], jobqueue.iso(self.clock.now()))
 
+    def test_a_pending_task_tells_what_holds_it(self):
+        self.make()
+        running, held = self.fill(2)
+        for limits, why, words in (
+                ({"paused": True, "paused_why": "provider down"}, "paused",
+                 "The queue post is paused by ana: provider down."),
+                ({"paused": False, "machines": ["web1", "web2"]}, "machines",
+                 "The queue post waits for a worker on web1 or web2."),
+                ({"machines": None}, None, None)):
+            self.change(**limits)
+            shown = self.queue.get_json(held)
+            self.assertEqual((shown["blocked"], shown["blocked_text"]), (why, words))
+        self.change(max_running=1, rate={"count": 1, "seconds": 60})
+        self.claim()
+        self.assertEqual(self.queue.get_json(held)["blocked_text"], "The queue post runs at most 1 at once.")
+        self.change(max_running=None)
+        self.assertEqual(self.queue.get_json(held)["blocked_text"],
+                         "The queue post starts at most 1 in 60 seconds.")
+        self.assertIsNone(self.queue.get_json(running)["blocked"], "it runs")
+        self.write("UPDATE queue SET external=1 WHERE name='post'")
+        self.assertEqual(self.queue.get_json(held)["blocked"], "external")
+
     def test_what_runs_in_a_paused_queue_ends_as_usual(self):
         self.make()
         self.fill(1)

@@ -142,6 +142,20 @@ class TestService(TestCase):
         self.write("UPDATE queue SET paused=1")
         self.assertEqual(self.said()["code"], "paused")
 
+    def test_a_pause_is_told_whatever_others_have_to_run(self):
+        for name in ("default", "theirs", "far"):
+            self.add(options={"queue": name})
+        self.write("UPDATE queue SET external=1 WHERE name='theirs'")
+        self.write("""UPDATE queue SET machines='["elsewhere"]' WHERE name='far'""")
+        self.assertNotEqual(self.said()["code"], "paused")
+        self.queue.queues.change("default", {"paused": True, "paused_why": "moving"}, "ana")
+        self.assertEqual(self.said()["text"], "The queue default is paused by ana: moving.")
+        self.queue.queues.change("far", {"paused": True}, "ana")
+        self.assertIn("The queue default (and 1 more) is paused", self.said()["text"])
+        self.write("UPDATE queue SET paused=0 WHERE name<>'theirs'")
+        self.write("UPDATE queue SET paused=1 WHERE name='theirs'")
+        self.assertNotEqual(self.said()["code"], "paused")
+
     def test_no_workers_are_wanted(self):
         self.queue.settings.change({"NbMaxWorker": 0})
         self.assertEqual(self.said()["code"], "off")
@@ -151,6 +165,7 @@ class TestService(TestCase):
         said = self.said()
         self.assertEqual(said["code"], "code_error")
         self.assertNotIn("SyntaxError", said["text"], "what is wrong is for admins")
+        self.assertIn("jobqueue.py check says why", said["text"])
 
     def test_no_worker_could_be_started(self):
         self.start_error = BlockingIOError(errno.EAGAIN, "no more processes")
