@@ -1336,6 +1336,9 @@ class Adder:
             if reply.status == 409:     # so many match now
                 given["expected_count"] = reply.value["count"]
                 continue
+            if reply.status == 429:     # so many were retried as may wait
+                self.counts["beyond the quota"] += 1
+                return
             if reply.status != 200:
                 self._be_surprised("%s of many" % kind, reply)
             elif reply.value["continue"]:
