@@ -8685,7 +8685,7 @@ def command_parser():
     parser = argparse.ArgumentParser(
         prog="jobqueue.py", description="Background jobs for a web site on a cheap shared host.",
         epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 the awaited task failed, 4 not found, "
-               "5 refused, 75 busy, 124 wait timed out.")
+               "5 refused, 75 busy, 124 wait timed out, 141 nobody read the output on.")
     parser.add_argument("--version", action="version", version="jobqueue " + VERSION)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, (function, arguments) in COMMANDS.items():
