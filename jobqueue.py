@@ -7052,7 +7052,8 @@ def get_activity(app, request):
     if task_id is not None:
         app.queue.tasks.get(task_id, request.person.scope)
     rows, before = app.queue.activity.find(
-        request.person.scope, task_id, request.number("limit", PAGE_ROWS, 1, PAGE_ROWS_MAX),
+        _wanted_owner(app, request, request.query.get("owner")), task_id,
+        request.number("limit", PAGE_ROWS, 1, PAGE_ROWS_MAX),
         request.number("cursor", None, 0, INTEGER_MAX))
     names = {row["id"]: row["name"] for row in app.queue.database.all("SELECT id, name FROM user")}
     return json_answer({"activity": [_activity_json(row, names) for row in rows],

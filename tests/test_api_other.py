@@ -62,6 +62,14 @@ class Activity(WebTestCase):
             cursor = page["next"] and "&cursor=" + page["next"]
         self.assertEqual(seen, list(range(25, 0, -1)))
 
+    def test_an_admin_reads_one_owners_and_a_user_only_their_own(self):
+        mine, _ = self.add("bob"), self.add("eve")
+        for visitor in (self.ana, self.bob):
+            rows = self.check(visitor.get("/api/activity?owner=bob"), 200)["activity"]
+            self.assertEqual([row["task"] for row in rows], [mine])
+        self.check(self.bob.get("/api/activity?owner=eve"), 403, "denied")
+        self.check(self.ana.get("/api/activity?owner=nobody"), 404, "not_found")
+
     def test_a_missing_task_has_none(self):
         self.check(self.bob.get("/api/activity?task=99"), 404, "not_found")
         self.check(self.bob.get("/api/activity?task=x"), 400, "malformed")
