@@ -148,7 +148,7 @@ export class TaskList {
     this.take(page);
     const { live } = await import('./live.js');
     await live(this, signal);
-    const { pending = 0, running = 0 } = this.page.counts;
+    const { pending = 0, running = 0 } = page.counts;
     const moves = pending || running || store.state.service?.code === 'starting';
     this.wait = moves ? 2 : Math.min(15, this.wait * 1.5);
     return this.wait;
@@ -156,7 +156,7 @@ export class TaskList {
 
   /** @param {TaskPage} page */
   take(page) {
-    this.page = { ...page, counts: page.counts || this.page.counts };
+    this.page = page;
     const lowest = Math.min(...this.rows.keys());
     if (this.resort || !this.rows.size) return this.letIn();
     const unseen = page.tasks.filter((task) => !this.update(task));

@@ -132,6 +132,8 @@ class Planning(BrowserTestCase):
         number = self.site.add("report", "--owner", "bob", "--queue", "mail", city="Vik")
         ana.see("1 pending", row)
         bob = self.open("bob")
+        bob.go("#/tasks/%d" % number)
+        bob.see("The queue mail is paused by ana: the printer is broken.", ".sentence")
         bob.go("#/queues")
         bob.see("the printer is broken")
         self.assertEqual(bob.count("main button, main .button"), 0)
