@@ -1,3 +1,4 @@
+// @ts-check
 /** Requests, waiting and polling. */
 import { store } from './store.js';
 

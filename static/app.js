@@ -1,3 +1,4 @@
+// @ts-check
 /** The frame around every page: who is logged in, what is wrong, and which page is asked for. */
 import { get } from './api.js';
 import { find, h, setAttribute, setText } from './dom.js';

@@ -1,3 +1,4 @@
+// @ts-check
 /** The form that a function's JSON Schema describes, and the arguments that were filled in. */
 import { get } from './api.js';
 import { h, render } from './dom.js';

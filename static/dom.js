@@ -1,3 +1,4 @@
+// @ts-check
 /** Making and changing elements; text is only ever put in as text. */
 
 /** @typedef {Node|string|null|undefined|false} Child */
@@ -58,10 +59,7 @@ export const table = (kind, name, titles, body) => h('table', { class: kind },
   h('caption', { class: 'hidden' }, name),
   h('thead', {}, h('tr', {}, ...titles.map((title) => h('th', { scope: 'col' }, title)))), body);
 
-/**
- * An icon of the page's sprite; the word beside it says the same.
- * @param {string} name
- */
+/** An icon of the page's sprite; the word beside it says the same. @param {string} name */
 export function icon(name) {
   const svg = /** @type {Element} */ (find('.icon').cloneNode(true));
   find('use', svg).setAttribute('href', `#i-${name}`);

@@ -1,3 +1,4 @@
+// @ts-check
 /** Words for states, times and numbers. */
 import { now } from './api.js';
 import { h, icon, setAttribute, setText } from './dom.js';

@@ -1,3 +1,4 @@
+// @ts-check
 /** What forms share: fields with errors beside them, secrets, questions in place, copying. */
 import { ApiError, request } from './api.js';
 import { find, h, icon, say } from './dom.js';

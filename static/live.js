@@ -1,3 +1,4 @@
+// @ts-check
 /** What follows the first view: lines, menu and keys; the list's filters, clicks, actions on all. */
 import { ApiError, get, pause, poll, request } from './api.js';
 import { find, h, render, say, setText } from './dom.js';

@@ -1,3 +1,4 @@
+// @ts-check
 /** New tasks: choose a function, fill in its form, or give a table with a task per line. */
 import {
   UNITS, argumentFields, argumentsFrom, choice, introduction, number, optionFields,

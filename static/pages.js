@@ -1,3 +1,4 @@
+// @ts-check
 /** The smaller pages: logging in, workers, users, settings, this host, one's own account. */
 import { get, poll, request } from './api.js';
 import { find, h, render, say, setText, table } from './dom.js';

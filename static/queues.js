@@ -1,3 +1,4 @@
+// @ts-check
 /** Queues: what waits in each, what limits it, and for admins the forms to change that. */
 import { UNITS, choice, number, readFunctions } from './arguments.js';
 import { get, poll, request } from './api.js';

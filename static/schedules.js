@@ -1,3 +1,4 @@
+// @ts-check
 /** Schedules: the list, one of them with its next runs, the form with a preview of them. */
 import {
   ZONE, argumentFields, argumentsFrom, choice, introduction, number, optionFields, optionsFrom,

@@ -1,3 +1,4 @@
+// @ts-check
 /** What the whole page knows; views listen for the key they show. */
 
 /** @import {State} from './types.js' */

@@ -1,3 +1,4 @@
+// @ts-check
 /** One task: its state in words, what came of it, and what can be done about it. */
 import { ApiError, get, poll, request } from './api.js';
 import { find, h, render, say, setAttribute, setText, setTitle, table } from './dom.js';

@@ -1,4 +1,5 @@
-/** The list of tasks: tabs, filters, rows that stay in place, new ones announced above. */
+// @ts-check
+/** The list of tasks: rows stay in place, new ones are announced above. */
 import { get, poll } from './api.js';
 import { find, h, icon, render, say, setAttribute, setText, setTitle, table } from './dom.js';
 import {

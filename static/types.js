@@ -1,3 +1,4 @@
+// @ts-check
 /**
  * What the server answers, for the type checker only: no page loads this file.
  *
