@@ -123,6 +123,7 @@ SLEEPY_SHARE = (0.05, 0.3)              # of all tasks, so that half of the work
 SLEEPY_SECONDS = (0.05, 1.2)
 POISON_MAX = 40                         # by chance, beside one of each user
 POISON_CALL = 3
+BEYOND_CALL = 4                         # this one is refused to who has a quota
 ALIKE_SHARE = 0.6                       # of bulk adds; quick ones only if there are many
 ALIKE_MAX = 50
 BULK_SIZES = ((2, 20), (20, 200), (200, 800))
@@ -1181,6 +1182,8 @@ class Demand:
         self._calls += 1
         if self._calls == POISON_CALL:
             return [self._request("poison")]
+        if self._calls == BEYOND_CALL and self._most <= QUOTA:
+            return [self._request("quick") for _ in range(QUOTA + 1)]
         size = 1
         if self._chance.random() > SINGLE_SHARE:
             low, high = self._chance.choices(BULK_SIZES, BULK_WEIGHTS)[0]

@@ -389,8 +389,8 @@ class HostileText(BrowserTestCase):
             for _, browser in pair:
                 browser.ask("DELETE", "/cookie")
 
-    def test_in_what_is_said_above_every_page_and_of_this_host(self):
-        """That no worker can be started, and where tasks.py is broken."""
+    def test_of_what_is_said_above_every_page_and_of_this_host(self):
+        """That no worker can be started, and where tasks.py is broken: last, for it stays so."""
         pair = self.both("ana")
         for place in (0, 1, 2):
             for stage in self.stages:
