@@ -47,13 +47,17 @@ from load_test import Browser, LIST_PATH, Site, end_process, percentile
 # Constants -------------------------------------------------------------------
 
 Sizes = collections.namedtuple(
-    "Sizes", "adds bulk drain pickups colds finished few many claims hammer_seconds rounds lines")
+    "Sizes", "adds bulk drain pickups colds finished few many claims hammer_seconds rounds lines "
+             "flood_seconds")
 FULL = Sizes(adds=600, bulk=10_000, drain=5_000, pickups=30, colds=7, finished=20_000,
-             few=1_000, many=1_000_000, claims=300, hammer_seconds=3.0, rounds=5, lines=100_000)
+             few=1_000, many=1_000_000, claims=300, hammer_seconds=3.0, rounds=5, lines=100_000,
+             flood_seconds=60)
 QUICK = Sizes(adds=200, bulk=10_000, drain=2_000, pickups=10, colds=3, finished=4_000,
-              few=1_000, many=100_000, claims=100, hammer_seconds=1.0, rounds=3, lines=20_000)
+              few=1_000, many=100_000, claims=100, hammer_seconds=1.0, rounds=3, lines=20_000,
+              flood_seconds=10)
 
 CONNECTIONS = (1, 10, 50)
+FLOOD_PER_SECOND = 1000
 COMMITS_PER_SECOND = 20             # while the list changes
 PATIENCE_SECONDS = 300.0
 
@@ -1022,6 +1026,28 @@ def measure_many(sizes, _):
                          goal=Goal("ours", "<=", 1, "s"))
 
 
+def measure_flood(sizes, _):
+    """How long tasks wait that are added one by one, a thousand a second, while two workers run them."""
+    with BenchSite() as site:
+        queue = site.open(workers=2)
+        site.start_services(2)
+        count, began = FLOOD_PER_SECOND * sizes.flood_seconds, time.monotonic()
+        for number in range(count):
+            time.sleep(max(0, began + number / FLOOD_PER_SECOND - time.monotonic()))
+            last = queue.enqueue("nothing", {"value": number}).id
+        rate = count / (time.monotonic() - began)
+        site.wait_for_tasks()
+        (ran, mean, worst), = site.execute(
+            "SELECT sum(event='succeeded'), avg(waited), max(waited) FROM activity WHERE task_id>?",
+            (last - count,))
+        if ran != count:
+            raise SystemExit("bench: %d of %d tasks succeeded" % (ran, count))
+        what = "flood for %d s" % sizes.flood_seconds
+        yield Figure(what + ", added", rate, "/s", goal=Goal("ours", ">=", 0.98 * FLOOD_PER_SECOND, "/s"))
+        yield Figure(what + ", mean wait", mean * 1000, "ms", goal=Goal("ours", "<=", 1000, "ms"))
+        yield Figure(what + ", longest wait", worst * 1000, "ms")
+
+
 PARTS = {
     "adds": measure_adds,
     "drain": measure_drain,
@@ -1033,6 +1059,7 @@ PARTS = {
     "blocked": measure_blocked,
     "list": measure_list,
     "many": measure_many,
+    "flood": measure_flood,
 }
 
 
