@@ -1173,6 +1173,7 @@ class Demand:
         self._numbers = numbers
         self._poison = poison           # so many at most
         self._weights = weights
+        self._has_quota = most is not None
         self._most = most or share      # with one call
         self._calls = 0
         self.left = share
@@ -1182,7 +1183,7 @@ class Demand:
         self._calls += 1
         if self._calls == POISON_CALL:
             return [self._request("poison")]
-        if self._calls == BEYOND_CALL and self._most <= QUOTA:
+        if self._calls == BEYOND_CALL and self._has_quota:
             return [self._request("quick") for _ in range(QUOTA + 1)]
         size = 1
         if self._chance.random() > SINGLE_SHARE:

@@ -291,7 +291,7 @@ class HostileText(BrowserTestCase):
             return browser.ask("POST", "/execute/async", body)
 
         found = list(self.pool.map(lambda one: look(*one), pair))
-        deadline = time.monotonic() + 5         # parts that come later may be missing in one
+        deadline = time.monotonic() + 20        # parts that come later may be missing in one
         while found[0] != found[1] and time.monotonic() < deadline:
             time.sleep(0.1)
             found = [look(*one, again=True) for one in pair]
