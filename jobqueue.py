@@ -2055,9 +2055,9 @@ class Logs:
             )
 
     @staticmethod
-    def remove(transaction, task_id):
-        """Forget all logs of a task."""
-        transaction.run("DELETE FROM log WHERE task_id=?", (task_id,))
+    def remove(transaction, task_ids):
+        """Forget all logs of these tasks."""
+        transaction.many("DELETE FROM log WHERE task_id=?", [(task_id,) for task_id in task_ids])
 
     def attempts(self, task_id):
         """The attempts that printed something."""
@@ -2718,10 +2718,10 @@ def remove_task_folder(data, task_id):
     shutil.rmtree(task_folder(data, task_id), ignore_errors=True)
 
 
-def forget_task(transaction, task_id):
-    """Remove what is kept about a task that is gone."""
-    Logs.remove(transaction, task_id)
-    transaction.run("DELETE FROM task_after WHERE task_id=?", (task_id,))
+def forget_tasks(transaction, task_ids):
+    """Remove what is kept about tasks that are gone."""
+    Logs.remove(transaction, task_ids)
+    transaction.many("DELETE FROM task_after WHERE task_id=?", [(task_id,) for task_id in task_ids])
 
 
 class Tasks:
@@ -3200,10 +3200,9 @@ class Tasks:
     @staticmethod
     def _remove(transaction, rows, _now):
         """Remove the rows of tasks and what is kept about them; the rows."""
-        ids = [(row["id"],) for row in rows]
-        transaction.many("DELETE FROM task WHERE id=? AND status<>1", ids)
-        transaction.many("DELETE FROM log WHERE task_id=?", ids)
-        transaction.many("DELETE FROM task_after WHERE task_id=?", ids)
+        ids = [row["id"] for row in rows]
+        transaction.many("DELETE FROM task WHERE id=? AND status<>1", [(task_id,) for task_id in ids])
+        forget_tasks(transaction, ids)
         return rows
 
     def _remove_folders(self, rows):
@@ -3661,7 +3660,7 @@ class Claims:
     def _delete(transaction, task):
         transaction.run("DELETE FROM task WHERE id=? AND status=1 AND claim=?",
                         (task["id"], task["claim"]))
-        forget_task(transaction, task["id"])
+        forget_tasks(transaction, [task["id"]])
 
     def put_back_until(self, transaction, task_id, claim, run_at, reason, now):
         """Put a task back unspent until `run_at`, because nothing here can run it."""
