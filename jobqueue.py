@@ -1215,6 +1215,13 @@ CREATE TABLE slot (                     -- each time a schedule was due, once
     message TEXT,
     PRIMARY KEY (schedule_id, at)
 )""",
+    """
+CREATE TABLE machine (                  -- who opened this database, for several must not share a log
+    name TEXT PRIMARY KEY,
+    boot TEXT NOT NULL,
+    first_seen REAL NOT NULL,           -- since when it has not been away for a day
+    seen_at REAL NOT NULL
+)""",
 ]
 
 
