@@ -6307,6 +6307,43 @@ def _leave_unread(queue):
                     % (queue.database.path.stat().st_size / 1e6))
 
 
+def canary_token(folder):
+    """What data/canary.txt holds, or None; whoever can fetch it can fetch more."""
+    with contextlib.suppress(OSError, ValueError):
+        return (folder / "canary.txt").read_text("utf-8").strip() or None
+    return None
+
+
+def private_addresses(folder, script="", root=""):
+    """Where a browser could reach what is private, if the web server gave it away.
+
+    Relative to the page, beside the start-up file that the address names, and as the web server's
+    `root` or the name of a web folder suggests.
+    """
+    files = [folder / "canary.txt", folder / "journal.json", WORKER_FILE]
+    files += [TASKS_FILE] if TASKS_FILE.exists() else []
+    beside, _, name = script.rpartition("/")
+    starts = ("", beside + "/") if "." in name else ("",)
+    found = []
+    for path in files:
+        if HOME in path.parents:
+            found += [start + path.relative_to(HOME).as_posix() for start in starts]
+        roots = [place for place in path.parents if place.name.lower() in WEB_FOLDERS or str(place) == root]
+        found += ["/" + path.relative_to(place).as_posix() for place in roots]
+    return [quote(address) for address in dict.fromkeys(found)]
+
+
+def exposure(queue):
+    """{"exposed": addresses that an admin's browser could fetch, "at"}; None until one has looked."""
+    return recall(queue.database, ".exposure")
+
+
+def note_exposure(queue, exposed):
+    """Keep what an admin's browser could fetch of what is private."""
+    with queue.database.transaction() as transaction:
+        remember(transaction, ".exposure", {"exposed": exposed, "at": queue.database.clock.now()})
+
+
 def _refuse_target(queue, target):
     """SetupError if writing a backup to `target` would destroy something else."""
     if target.is_dir():
@@ -6523,6 +6560,11 @@ class Request:
                 return value
         return None
 
+    @property
+    def places(self):
+        """(address of the start-up file, folder that the web server serves), as far as it says so."""
+        return self._environ.get("SCRIPT_NAME", ""), self._environ.get("DOCUMENT_ROOT", "").rstrip("/")
+
     def bearer(self):
         """The API token of Authorization: Bearer or X-Api-Key, or None."""
         kind, _, token = (self.header("Authorization") or "").partition(" ")
@@ -6662,8 +6704,10 @@ def get_health(app, request):
 
 def _session_json(app, person):
     data = str(app.queue.database.folder) if person.is_admin else None
+    seen = exposure(app.queue) if person.is_admin else None
     return {"user": {"name": person.name, "role": person.role}, "version": VERSION,
-            "expires_at": iso(person.expires_at), "data": data}
+            "expires_at": iso(person.expires_at), "data": data, "exposed": seen["exposed"] if seen else [],
+            "looked_at": iso(seen["at"]) if seen else None}
 
 
 def _session_answer(app, request, token, status):
@@ -7128,7 +7172,31 @@ def delete_queue(app, request, name):
 
 def get_host(app, request):
     """What `check` says of this host."""
-    return json_answer({"checks": [vars(check) for check in check_host(app.queue, False)]})
+    queue, seen = app.queue, exposure(app.queue)
+    return json_answer({
+        "checks": [vars(check) for check in check_host(queue, False)],
+        "advice": "",
+        "files": [],
+        "mode": {"mode": "detached", "why": "Whoever adds a task starts a worker for it."},
+        "ticks": None,
+        "canary": {"token": canary_token(queue.database.folder),
+                   "addresses": private_addresses(queue.database.folder, *request.places)},
+        "exposed": seen["exposed"] if seen else None,
+        "looked_at": iso(seen["at"]) if seen else None,
+        "worker_test": {"state": "none", "text": "", "at": None},
+    })
+
+
+def post_exposure(app, request):
+    """Keep what an admin's browser could fetch of the addresses that GET /api/host named."""
+    known = private_addresses(app.queue.database.folder, *request.places)
+    given = request.object(("exposed",))
+    errors = check_value({"type": "object", "required": ["exposed"], "properties": {
+        "exposed": {"type": "array", "items": {"enum": known}}}}, given, "")
+    if errors:
+        raise Invalid("Nothing was kept: %s" % _join_errors(errors[:5]), errors[:ERRORS_MAX])
+    note_exposure(app.queue, list(dict.fromkeys(given["exposed"])))
+    return Answer(204)
 
 
 def get_settings(app, request):
@@ -7252,6 +7320,7 @@ ROUTES = [
     ("PATCH", "/api/queues/" + NAME, patch_queue, ADMIN),
     ("DELETE", "/api/queues/" + NAME, delete_queue, ADMIN),
     ("GET", "/api/host", get_host, ADMIN),
+    ("POST", "/api/host/exposure", post_exposure, ADMIN),
     ("GET", "/api/settings", get_settings, ADMIN),
     ("PATCH", "/api/settings", patch_settings, ADMIN),
     ("GET", "/api/users", get_users, ADMIN),

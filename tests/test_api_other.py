@@ -279,7 +279,8 @@ class Session(WebTestCase):
     def test_logging_in_tells_who_one_is(self):
         value = self.check(self.log_in("BOB"), 200)
         self.assertEqual(value, {"user": {"name": "bob", "role": "user"}, "version": jobqueue.VERSION,
-                                 "expires_at": "2027-01-15T20:00:00.000Z", "data": None})
+                                 "expires_at": "2027-01-15T20:00:00.000Z", "data": None, "exposed": [],
+                                 "looked_at": None})
 
     def test_wrong_names_and_passwords_sound_alike(self):
         bodies = {self.log_in(*pair).body for pair in (("bob", "wrong"), ("nobody", PASSWORD), ("", ""))}

@@ -6,6 +6,7 @@ import sqlite3
 import stat
 import unittest
 from contextlib import closing
+from pathlib import Path
 from unittest import mock
 
 import jobqueue
@@ -172,7 +173,39 @@ class TestHostOverHttp(WebTestCase):
         self.assertEqual(names, [check.name for check in jobqueue.check_host(self.queue)])
 
     def test_nobody_else_does(self):
-        self.check(self.browser("bob").get("/api/host"), 403)
+        self.check(self.bob.get("/api/host"), 403)
+
+    def test_what_an_admins_browser_could_fetch_is_kept_and_told_to_admins_only(self):
+        said = self.ana.get("/api/host").json
+        self.assertEqual((said["exposed"], said["looked_at"]), (None, None))
+        address = said["canary"]["addresses"][0]
+        self.check(self.ana.post("/api/host/exposure", {"exposed": [address, address]}), 204)
+        said = self.ana.get("/api/host").json
+        self.assertEqual((said["exposed"], said["looked_at"]), ([address], jobqueue.iso(self.clock.now())))
+        self.assertEqual(self.ana.get("/api/session").json["exposed"], [address])
+        self.assertEqual(self.bob.get("/api/session").json["exposed"], [])
+
+    def test_only_the_addresses_that_were_named_can_be_exposed(self):
+        for wrong in ({"exposed": ["data/other.txt"]}, {"exposed": "worker.py"}, {}, {"exposed": [1]}):
+            self.check(self.ana.post("/api/host/exposure", wrong), 422)
+
+
+class TestPrivateAddresses(TestCase):
+    def addresses(self, folder, *places):
+        return jobqueue.private_addresses(folder, *places)
+
+    def test_they_are_relative_to_the_page_while_all_is_beside_the_program(self):
+        self.assertEqual(self.addresses(jobqueue.HOME / "data"),
+                         ["data/canary.txt", "data/journal.json", "worker.py"])
+
+    def test_a_start_up_file_in_the_address_is_left_out(self):
+        found = self.addresses(jobqueue.HOME / "data", "/jq/jobqueue.cgi")
+        self.assertLessEqual({"data/canary.txt", "/jq/data/canary.txt", "/jq/worker.py"}, set(found))
+
+    def test_a_web_folder_in_the_path_says_where_the_data_would_be(self):
+        self.assertIn("/my%20site/data/canary.txt", self.addresses(Path("/home/me/public_html/my site/data")))
+        self.assertIn("/data/canary.txt", self.addresses(Path("/srv/site/data"), "", "/srv/site"))
+        self.assertEqual(self.addresses(Path("/srv/private")), ["worker.py"])
 
 
 if __name__ == "__main__":

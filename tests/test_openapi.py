@@ -13,7 +13,8 @@ SAMPLES = {"NewTask": {"function": "add", "arguments": {"a": 1}}, "Action": {"ac
            "NewUser": {"name": "zoe", "password": "another horse"}, "NewToken": {"name": "laptop"},
            "PreviewRequest": {"rule": "daily 01:00"}, "NewQueue": {"name": "post"},
            "QueueChange": {"max_running": 2},
-           "UserChange": {"role": "admin"}, "Login": {"name": "bob", "password": "correct horse"},
+           "UserChange": {"role": "admin"}, "Exposure": {"exposed": []},
+           "Login": {"name": "bob", "password": "correct horse"},
            "Setup": {"code": "x", "name": "zoe", "password": "another horse"}}
 
 
