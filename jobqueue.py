@@ -1829,6 +1829,8 @@ def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
 class Setting:
     """One row of SETTINGS: its kind, default, bounds and what it is for."""
 
+    choices = None
+
     def __init__(self, name, default, minimum, maximum, text):
         self.name = name
         self.default = default
@@ -1863,10 +1865,31 @@ class Setting:
             return self.check(None)
 
 
+class Choice(Setting):
+    """A setting that is one of a few words; the first is the default."""
+
+    def __init__(self, name, choices, text):
+        super().__init__(name, choices[0], None, None, text)
+        self.type = "choice"
+        self.choices = choices
+
+    def check(self, value):
+        """`value`, if it is one of the choices."""
+        if value in self.choices:
+            return value
+        raise field_error(self.name, "must be one of %s" % ", ".join(self.choices))
+
+    parse = check
+
+
 SETTINGS = {setting.name: setting for setting in (
     Setting("NbMaxWorker", 2, 0, 64,
             "Most worker processes at once. 0 stops all work. Cheap hosts allow 25 to 100 "
             "processes in all."),
+    Choice("worker_mode", ("auto", "detached", "cron", "slice", "service"),
+           "Who starts workers. detached: whatever adds a task; cron: a cron job that calls "
+           "worker.py; slice: this page while it is open, and the tick address; service: the host "
+           "keeps worker.py --service alive. auto finds out what works here."),
     Setting("linger", 15, 0, 3600,
             "Seconds a worker waits for more work before it ends itself."),
     Setting("linger_due", 300, 0, 86400,
@@ -1989,7 +2012,7 @@ class Settings:
             origin, value = "table", table[setting.name]
         return {"name": setting.name, "value": value, "default": setting.default, "from": origin,
                 "type": setting.type, "minimum": setting.minimum, "maximum": setting.maximum,
-                "help": setting.help}
+                "choices": setting.choices, "help": setting.help}
 
 
 def recall(source, name):
@@ -4534,6 +4557,15 @@ class Workers:
                 handle = grab_if_free(path)
                 if handle is not None:
                     self.remove_lock(path.name, handle)
+
+    # Modes
+
+    def mode(self):
+        """(who starts workers here: detached, cron, slice or service; a sentence that says why)"""
+        mode = self._settings.get("worker_mode")
+        if mode != "auto":
+            return mode, "This is the setting worker_mode."
+        return "detached", "Workers are started whenever there is work."
 
     # Starting
 

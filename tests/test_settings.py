@@ -46,6 +46,16 @@ class TestSettings(TestCase):
             with self.assertRaises(jobqueue.Invalid):
                 SETTINGS["default_owner"].check(value)
 
+    def test_choices_are_told_and_nothing_else_is_one(self):
+        row = self.described("worker_mode")
+        self.assertEqual((row["type"], row["default"]), ("choice", "auto"))
+        self.assertIn("slice", row["choices"])
+        for value in ("nonsense", "", 5, None, ["auto"], "Auto"):
+            with self.refused(jobqueue.Invalid, "must be one of auto, detached"):
+                SETTINGS["worker_mode"].check(value)
+        with self.refused(jobqueue.Invalid, "must be one of"):
+            Settings(self.database, environment={"JOBQUEUE_WORKER_MODE": "fork"})
+
     def test_the_environment_wins_over_the_table(self):
         self.settings.change({"NbMaxWorker": 6})
         settings = Settings(self.database, environment={"JOBQUEUE_NBMAXWORKER": "3"})
