@@ -1,9 +1,9 @@
 // @ts-check
 /** The form that a function's JSON Schema describes, and the arguments that were filled in. */
-import { get } from './api.js';
 import { h, render } from './dom.js';
 import { check, field, refusal, sampleHint, showButton } from './forms.js';
-import { isAdmin, store } from './store.js';
+import { readCatalogue } from './live.js';
+import { isAdmin } from './store.js';
 
 /** @import {Schema, TaskFunction} from './types.js' */
 /** @typedef {{name: string, schema: Schema, required: boolean}} Property */
@@ -26,9 +26,8 @@ const STEPS = { integer: '1', number: 'any', time: '1', 'datetime-local': '1' };
  * @returns {Promise<TaskFunction[]>}
  */
 export async function readFunctions(signal) {
-  const catalogue = await get('api/functions', signal);
-  store.set('catalogue', catalogue);
-  return catalogue.functions.filter((/** @type {TaskFunction} */ { who }) => (
+  const { functions } = await readCatalogue(signal);
+  return functions.filter(({ who }) => (
     who === 'user' || (who === 'admin' && isAdmin())));
 }
 

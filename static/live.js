@@ -8,11 +8,14 @@ import { isAdmin, store } from './store.js';
 import { address } from './tasks.js';
 
 /** @import {Shown, TaskList} from './tasks.js' */
+/** @import {Catalogue} from './types.js' */
 /** @typedef {'retry'|'cancel'|'delete'} Action */
 
 const OFF = 'jobqueue-keys-off';
 /** @type {string[]} */
 let queueNames = [];
+const asked = { last: 0, answered: 0 };
+let learning = new AbortController();
 
 /** The lines above the page, which say what is wrong; called at once. */
 export function initializeLines() {
@@ -30,9 +33,9 @@ export function initializeFrame() {
   initializeSkip();
   initializeKeys();
   store.on('catalogue', patchCatalogue);
-  store.on('session', readCatalogue);
-  store.on('service', () => isAdmin() && readCatalogue());
-  readCatalogue();
+  store.on('session', learn);
+  store.on('service', () => isAdmin() && learn());
+  learn();
 }
 
 /** Instead of a page that could not be shown. @param {any} error */
@@ -96,10 +99,32 @@ export async function act(button, work) {
   }
 }
 
-/** The functions, for filters, forms and what is wrong in tasks.py. */
-async function readCatalogue() {
-  if (!store.state.session) return;
-  store.set('catalogue', await get('api/functions').catch(() => null));
+/** Reads the catalogue for who is logged in, as often as it takes. */
+function learn() {
+  learning.abort();
+  const own = learning = new AbortController();
+  if (!store.state.session) return store.set('catalogue', null);
+  poll(own.signal, async () => {
+    await readCatalogue(own.signal);
+    own.abort();
+    return 0;
+  });
+}
+
+/**
+ * The functions, for filters, forms and what is wrong in tasks.py; an answer that a later one
+ * has overtaken is not kept.
+ * @param {AbortSignal} signal
+ * @returns {Promise<Catalogue>}
+ */
+export async function readCatalogue(signal) {
+  const turn = asked.last += 1;
+  const catalogue = await get('api/functions', signal);
+  if (turn > asked.answered) {
+    asked.answered = turn;
+    store.set('catalogue', catalogue);
+  }
+  return catalogue;
 }
 
 /** Tells admins where their tasks.py is broken. */
@@ -222,15 +247,15 @@ function showHelp() {
  * @param {AbortSignal} signal
  */
 export async function live(list, signal) {
-  if (!list.filters.childElementCount) await initializeList(list);
+  if (!list.filters.childElementCount) initializeList(list);
   patchFilters(list);
   patchEmpty(list);
   await lookAfter(list, signal);
+  if (!queueNames.length) await readQueues(list, signal).catch(() => null);
 }
 
 /** Builds the filters and listens. @param {TaskList} list */
-async function initializeList(list) {
-  await readQueues();
+function initializeList(list) {
   buildFilters(list);
   list.body.addEventListener('click', (event) => click(list, event));
   store.on('catalogue', () => patchFilters(list));
@@ -258,10 +283,11 @@ function buildFilters(list) {
   });
 }
 
-/** One can choose a queue once there are two. */
-async function readQueues() {
-  const { queues } = await get('api/queues');
+/** One can choose a queue once there are two. @param {TaskList} list @param {AbortSignal} signal */
+async function readQueues(list, signal) {
+  const { queues } = await get('api/queues', signal);
   queueNames = queues.map((/** @type {{name: string}} */ { name }) => name);
+  patchFilters(list);
 }
 
 /** Puts what the form says into the address. @param {TaskList} list */

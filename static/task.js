@@ -32,6 +32,7 @@ class TaskView {
   constructor(task) {
     this.task = task;
     this.shown = '';
+    this.told = '';
     this.looks = 0;
     this.log = new LogView(task.id);
     this.badge = stateBadge(task);
@@ -66,7 +67,7 @@ class TaskView {
       if (signal.aborted) return 0;
       this.task = task;
       this.patch();
-      await this.log.follow(task, signal);
+      await Promise.all([this.log.follow(task, signal), this.readActivity(signal)]);
       if (!/pending|running/.test(task.status)) return 10;
       return (this.looks += 1) < 10 ? 1 : 2;
     } catch (error) {
@@ -100,7 +101,6 @@ class TaskView {
     this.patchOutcome();
     this.patchArguments();
     this.patchFacts();
-    this.readActivity().catch(() => null);
   }
 
   /** Progress, its message and an estimate. */
@@ -169,10 +169,12 @@ class TaskView {
       ? h('a', { href: `#/schedules/${schedule}` }, `schedule ${schedule}`) : '');
   }
 
-  /** What happened to it, first things first. */
-  async readActivity() {
-    const { id } = this.task;
-    const { activity } = await get(`api/activity?task=${id}&limit=200`);
+  /** What happened to it since it was told, first things first. @param {AbortSignal} signal */
+  async readActivity(signal) {
+    const { shown, task } = this;
+    if (this.told === shown) return;
+    const { activity } = await get(`api/activity?task=${task.id}&limit=200`, signal);
+    this.told = shown;
     const items = /** @type {Activity[]} */ (activity).reverse().map(activityElement);
     this.timeline.replaceChildren(h('h2', {}, 'Timeline'),
       h('ol', { class: 'timeline' }, ...items));
