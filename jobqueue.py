@@ -5234,6 +5234,46 @@ def check_password(password, name, field="password"):
         raise field_error(field, "is one that guessers try first; please choose another")
 
 
+def read_code(path, now):
+    """(code, None) of a file with a set-up code, however it was uploaded; else (None, why not)."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            text, since = decode_text(file.read(4096)), changed_at(file)
+    except OSError as error:
+        return None, "cannot be read here (%s): give it the rights 644" % error.strerror
+    code = plain_code(text)
+    if len(code) < SETUP_CODE_MIN_CHARACTERS:
+        return None, "must hold %d or more characters" % SETUP_CODE_MIN_CHARACTERS
+    if now - since > SETUP_CODE_SECONDS:
+        return None, "is older than an hour: upload it again"
+    return code, None
+
+
+def changed_at(file):
+    """When a file came to be as it is; the time of its content may have been uploaded with it."""
+    return os.fstat(file.fileno()).st_ctime
+
+
+def decode_text(data):
+    """Text from whatever editor saved it."""
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return data.decode("utf-16", "replace")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
+def plain_code(text):
+    """A code as it is compared: line ends and spaces around words do not count."""
+    return " ".join(text.split())
+
+
+def address_subject(address):
+    """Under what attempts from an address count; all of an IPv6 network are one person's."""
+    return "address:" + address
+
+
 UNCHANGED = object()
 
 
@@ -5245,10 +5285,11 @@ class Accounts:
         self._settings = settings
         self._clock = database.clock
         self._hashing = threading.BoundedSemaphore(HASHES_AT_ONCE)
-        self._code_file = database.folder / "setup-code.txt"
-        self._own_code_file = HOME / "setup-code.txt"
+        self.code_file = database.folder / database.path.name.replace(
+            "jobqueue-", "setup-code-").replace(".db", ".txt")      # a name that nobody can fetch
+        self._home = HOME
 
-    # First admin
+    # First admin, lost password
 
     def has_admin(self):
         """True once somebody can administer this."""
@@ -5256,44 +5297,88 @@ class Accounts:
 
     def setup_code(self):
         """The one-time code for the first admin, renewed every SETUP_CODE_SECONDS."""
-        try:
-            if self._clock.now() - self._code_file.stat().st_mtime < SETUP_CODE_SECONDS:
-                return self._code_file.read_text("ascii").strip()
-        except OSError:
-            pass
-        code = random_token(16)
-        write_private(self._code_file, code + "\n")
+        code, problem = read_code(self.code_file, self._clock.now())
+        if problem:
+            code = random_token(16)
+            write_private(self.code_file, code + "\n")
         return code
 
-    def set_up(self, code, name, password):
-        """Make the first admin with the code; NotFound once there is one. The code is used up."""
-        if self.has_admin():
-            raise NotFound("This is set up already.")
-        self._slow_down("setup")
-        if not isinstance(code, str) or not self._code_is_right(code.strip()):
-            raise Denied(
-                "This is not the code, or it is older than an hour: open the file %s in your "
-                "file manager and copy the code from there." % self._code_file.name,
-                [{"field": "code", "message": "is not right"}],
-            )
-        row = self._new_user(name, password, "admin")
+    def set_up(self, code, name, password, address=""):
+        """Make the first admin, or give an admin a new password, for whoever knows a file's code.
+
+        The code is used up. Returns the user's row; NotFound if there is an admin and no file.
+        """
+        is_first = not self.has_admin()
+        if is_first:
+            self.setup_code()
+        files = self._code_files()
+        if not files:
+            raise NotFound(
+                "This is set up already. If an admin's password is lost: upload a text file "
+                "setup-code.txt with %d or more characters of your own beside jobqueue.py, and "
+                "enter these here within an hour." % SETUP_CODE_MIN_CHARACTERS)
+        self._slow_down(address_subject(address))
+        code = plain_code(code) if isinstance(code, str) else ""
+        self._check_code(code, files)
+        if is_first:
+            row = self._new_user(name, password, "admin")
+        else:
+            check_password(password, str(name))
+            row = str(name), self._hash(password)
         with self._database.transaction() as transaction:
-            if transaction.value("SELECT 1 FROM user WHERE role='admin' LIMIT 1"):
-                raise NotFound("This is set up already.")
-            self._insert_user(transaction, row)
-            self._forgive(transaction, "setup")
-        for path in (self._code_file, self._own_code_file):
+            self._use_up(transaction, code)
+            (self._insert_first if is_first else self._reset)(transaction, row)
+            self._forgive(transaction, address_subject(address))
+        for path in files:
             with contextlib.suppress(OSError):
                 path.unlink()
+        return self.find(row[0])
 
-    def _code_is_right(self, code):
+    def _code_files(self):
+        """Our own file and what the site's owner uploaded, here or there, under such a name."""
+        return sorted(path for folder in (self._database.folder, self._home)
+                      for path in folder.glob("setup-code*.txt"))
+
+    def _check_code(self, code, files):
+        """Denied unless a file holds this code; says what is wrong with the files of their owner."""
         import hmac
-        right = [self.setup_code()]
-        with contextlib.suppress(OSError, UnicodeDecodeError):
-            right.append(self._own_code_file.read_text("utf-8-sig").strip())
-        return any(len(known) >= SETUP_CODE_MIN_CHARACTERS
-                   and hmac.compare_digest(code.encode("utf-8", "replace"), known.encode("utf-8"))
-                   for known in right)
+        problems = []
+        for path in files:
+            known, problem = read_code(path, self._clock.now())
+            if known and hmac.compare_digest(digest(known), digest(code)):
+                return
+            if problem and path != self.code_file:
+                problems.append("%s %s." % (path.name, problem))
+        raise Denied(
+            " ".join(["This is not the code, or it is older than an hour: open the file whose name begins "
+                      "with setup-code in your file manager and copy the code from there.", *problems]),
+            [{"field": "code", "message": "is not right"}])
+
+    @staticmethod
+    def _use_up(transaction, code):
+        """A code counts once, even if its file cannot be deleted."""
+        used = digest(code)
+        if recall(transaction, ".used_code") == used:
+            raise Denied("This code has been used: delete its file, or write another code into it.",
+                         [{"field": "code", "message": "has been used"}])
+        remember(transaction, ".used_code", used)
+
+    def _insert_first(self, transaction, row):
+        if transaction.value("SELECT 1 FROM user WHERE role='admin' LIMIT 1"):
+            raise NotFound("This is set up already.")
+        self._insert_user(transaction, row)
+
+    def _reset(self, transaction, row):
+        name, password = row
+        admins = {user["name"].lower(): user for user in transaction.all(
+            "SELECT id, name FROM user WHERE role='admin' AND disabled=0 ORDER BY id")}
+        if name.lower() not in admins:
+            names = ", ".join(user["name"] for user in admins.values())
+            raise field_error("name", "must be that of an admin: " + names)
+        user = admins[name.lower()]
+        transaction.run("UPDATE user SET password=? WHERE id=?", (password, user["id"]))
+        transaction.run("DELETE FROM session WHERE user_id=?", (user["id"],))
+        self._forgive(transaction, "user:" + name.lower())
 
     # Users
 
@@ -5418,13 +5503,13 @@ class Accounts:
             raise Invalid("name and password must be texts.", [
                 {"field": field, "message": "must be a text"} for field, value in
                 (("name", name), ("password", password)) if not isinstance(value, str)])
-        subject = "user:" + storable(name.lower()[:100])
-        self._slow_down(subject, "address:" + address)
+        subject, place = "user:" + storable(name.lower()[:100]), address_subject(address)
+        self._slow_down(subject, place)
         row = self._database.one("SELECT * FROM user WHERE name=?", (storable(name),))
         right = self._verify(password, row["password"] if row else nobodys_password())
         if not right or row is None or row["disabled"]:
             raise Unauthorized("The name or the password is not right.")
-        self._pardon(subject, "address:" + address)
+        self._pardon(subject, place)
         return self.open_session(row)
 
     def open_session(self, row):
@@ -6231,7 +6316,7 @@ def _check_admin(queue):
     if queue.accounts.has_admin():
         return "ok", "%d users" % len(queue.accounts.users())
     return "note", ("none yet: open the page and use the code in %s"
-                    % (queue.database.folder / "setup-code.txt"))
+                    % queue.accounts.code_file)
 
 
 def _check_functions(queue):
@@ -6749,11 +6834,11 @@ def _session_answer(app, request, token, status):
 
 
 def post_setup(app, request):
-    """Make the first admin and log in."""
+    """Make the first admin, or give one a new password, and log in."""
     request.check_origin(strict=False)
     given = request.object(("code", "name", "password"))
-    app.queue.accounts.set_up(given.get("code"), given.get("name"), given.get("password"))
-    row = app.queue.accounts.find(given["name"])
+    row = app.queue.accounts.set_up(
+        given.get("code"), given.get("name"), given.get("password"), request.address)
     return _session_answer(app, request, app.queue.accounts.open_session(row), 201)
 
 

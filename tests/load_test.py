@@ -399,7 +399,7 @@ class Site:
 
     def set_up(self):
         """Make the first admin over HTTP; returns the Browser of its session."""
-        code = (self.data / "setup-code.txt").read_text("ascii").strip()
+        code = next(self.data.glob("setup-code-*.txt")).read_text("ascii").strip()
         return Browser(self.server).set_up(code, "admin", secrets.token_urlsafe(12))
 
     @property

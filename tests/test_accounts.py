@@ -1,8 +1,10 @@
 """Accounts: passwords, the first admin, logging in, sessions, tokens."""
+import functools
 import hashlib
 import os
 import threading
 import unittest
+from pathlib import Path
 from unittest import mock
 
 import jobqueue
@@ -84,14 +86,29 @@ class Passwords(unittest.TestCase):
             self.assertGreaterEqual(len(word), jobqueue.PASSWORD_MIN, word)
 
 
-class FirstAdmin(Case):
+class FirstAdminCase(Case):
+
+    def setUp(self):
+        super().setUp()
+        self.accounts._home = self.folder
+        self.code_file = self.accounts.code_file
+        mtime = mock.patch.object(jobqueue, "changed_at", lambda file: os.fstat(file.fileno()).st_mtime)
+        mtime.start()               # which a test can set
+        self.addCleanup(mtime.stop)
+
+    def upload(self, data, name="setup-code.txt", age=0):
+        """A file as the site's owner uploads it beside jobqueue.py."""
+        path = self.folder / name
+        path.write_bytes(data if isinstance(data, bytes) else data.encode("utf-8"))
+        os.utime(path, (self.clock.now() - age, self.clock.now() - age))
+        return path
+
+
+class FirstAdmin(FirstAdminCase):
 
     def setUp(self):
         super().setUp()
         self.write("DELETE FROM user")
-        self.own_file = self.folder / "setup-code.txt"
-        self.accounts._own_code_file = self.own_file
-        self.code_file = self.folder / "data" / "setup-code.txt"
 
     def make_code(self):
         """The code, made now by the test's clock."""
@@ -132,14 +149,44 @@ class FirstAdmin(Case):
         self.assertFalse(self.accounts.has_admin())
 
     def test_an_uploaded_code_works_too_and_is_used_up(self):
-        self.own_file.write_text(CODE + "\n")
+        file = self.upload(CODE + "\n")
         self.accounts.set_up(CODE, "root", "correct horse")
         self.assertTrue(self.accounts.has_admin())
-        self.assertFalse(self.own_file.exists())
+        self.assertFalse(file.exists())
+
+    def test_an_uploaded_code_counts_however_it_was_saved(self):
+        for number, data in enumerate((
+                CODE.encode("utf-8-sig"), CODE.encode("utf-16"), (CODE + "\r\n").encode(),
+                (CODE + "\r").encode(), b"\n\n  " + CODE.encode() + b" \n", "ein längerer Code".encode("latin-1"),
+                "ein längerer Code".encode())):
+            self.write("DELETE FROM user")
+            code = CODE if number < 5 else "ein längerer Code"
+            with self.subTest(data=data):
+                path = self.upload(data, name="setup-code-%d.txt" % number)
+                self.write("DELETE FROM setting WHERE name='.used_code'")
+                self.accounts.set_up(code + " ", "root", "correct horse")
+                self.assertFalse(path.exists())
+
+    def test_an_uploaded_code_may_lie_in_the_data_folder_as_well(self):
+        self.upload(CODE, name="data/setup-code.txt")
+        self.accounts.set_up(CODE, "root", "correct horse")
+        self.assertEqual(list((self.folder / "data").glob("setup-code*")), [])
+
+    def test_the_answer_says_what_is_wrong_with_an_uploaded_file_and_never_the_name_of_ours(self):
+        os.mkfifo(self.folder / "setup-code-pipe.txt")
+        (self.folder / "setup-code-folder.txt").mkdir()
+        self.upload("too short")
+        self.upload(CODE, name="setup-code-2.txt", age=3601)
+        with self.assertRaises(jobqueue.Denied) as caught:
+            self.accounts.set_up(CODE, "root", "correct horse")
+        for words in ("setup-code.txt must hold 16", "setup-code-2.txt is older than an hour",
+                      "setup-code-pipe.txt must hold", "setup-code-folder.txt cannot be read"):
+            self.assertIn(words, caught.exception.detail)
+        self.assertNotIn(self.code_file.name, caught.exception.detail)
 
     def test_an_uploaded_code_that_is_short_or_empty_does_not_work(self):
         for text in ("fifteen letters", "", "\n"):
-            self.own_file.write_text(text)
+            self.upload(text)
             with self.subTest(text=text), self.assertRaises(jobqueue.Denied):
                 self.accounts.set_up(text.strip(), "root", "correct horse")
 
@@ -152,7 +199,7 @@ class FirstAdmin(Case):
     def test_guessing_the_code_is_slowed_down(self):
         self.make_code()
         with self.assertRaises(jobqueue.TooMany):
-            for _ in range(jobqueue.LOGIN_FREE_FAILURES + 1):
+            for _ in range(jobqueue.LOGIN_ADDRESS_FAILURES + 1):
                 with self.assertRaises(jobqueue.Denied):
                     self.accounts.set_up("wrong", "root", "correct horse")
 
@@ -178,13 +225,71 @@ class FirstAdmin(Case):
     def test_two_processes_that_both_saw_no_admin_make_one(self):
         other = self.another_queue().accounts
         code = self.make_code()
-        other._own_code_file = self.own_file
+        other._home = self.folder
         with mock.patch.object(other, "has_admin", return_value=False):
             self.accounts.set_up(code, "root", "correct horse")
-            self.own_file.write_text(CODE)
+            self.upload(CODE)
             with self.assertRaises(jobqueue.NotFound):
                 other.set_up(CODE, "second", "correct horse")
         self.assertEqual(len(self.accounts.users()), 1)
+
+
+class LostPassword(FirstAdminCase):
+
+    def setUp(self):
+        super().setUp()
+        self.write("DELETE FROM throttle")
+        self.reset = functools.partial(self.accounts.set_up, CODE, "ana", "another horse")
+
+    def test_an_uploaded_code_gives_an_admin_a_new_password_once(self):
+        session = self.log_in("ana")
+        self.upload(CODE)
+        self.assertEqual(self.reset()["name"], "ana")
+        self.assertTrue(self.log_in("ana", "another horse"))
+        self.assertIsNone(self.accounts.person_of_session(session))
+        with self.refused(jobqueue.NotFound, "set up already"):
+            self.reset()
+
+    def test_without_a_file_the_refusal_says_what_to_do(self):
+        with self.refused(jobqueue.NotFound, "upload a text file setup-code.txt"):
+            self.reset()
+
+    def test_a_file_that_cannot_be_deleted_counts_once_all_the_same(self):
+        self.upload(CODE)
+        with mock.patch.object(Path, "unlink", side_effect=PermissionError):
+            self.reset()
+        with self.refused(jobqueue.Denied, "has been used"):
+            self.accounts.set_up(CODE, "ana", "a third horse")
+        self.upload("another code that is long")
+        self.accounts.set_up("another code that is long", "ana", "a third horse")
+
+    def test_a_file_that_lies_there_for_an_hour_is_worth_nothing(self):
+        self.upload(CODE, age=3601)
+        with self.refused(jobqueue.Denied, "older than an hour"):
+            self.reset()
+
+    def test_only_an_admin_who_can_log_in_gets_it_and_a_mistake_names_them(self):
+        self.accounts.add_user("carl", "correct horse", "admin")
+        self.accounts.change_user("carl", disabled=True)
+        for name in ("bob", "carl", "nobody", "", None, {}):
+            self.upload(CODE)
+            with self.subTest(name=name), self.refused(jobqueue.Invalid, "must be that of an admin: ana"):
+                self.accounts.set_up(CODE, name, "another horse")
+        self.assertTrue(self.accounts.set_up(CODE, "ANA", "another horse"))
+
+    def test_it_also_ends_the_waiting_after_wrong_passwords(self):
+        self.fail_to_log_in(jobqueue.LOGIN_FREE_FAILURES, "ana")
+        self.upload(CODE)
+        self.reset()
+        self.assertTrue(self.log_in("ana", "another horse"))
+
+    def test_who_guesses_slows_down_only_themselves(self):
+        self.upload(CODE)
+        with self.assertRaises(jobqueue.TooMany):
+            for _ in range(jobqueue.LOGIN_ADDRESS_FAILURES + 1):
+                with self.assertRaises(jobqueue.Denied):
+                    self.accounts.set_up("wrong", "ana", "another horse", ADDRESS)
+        self.accounts.set_up(CODE, "ana", "another horse", "192.0.2.8")
 
 
 class Users(Case):

@@ -1,5 +1,4 @@
 """The rest of the API: functions, activity, workers, settings, users, tokens, session, set-up, health."""
-import os
 import unittest
 from unittest import mock
 
@@ -320,8 +319,9 @@ class Setup(WebTestCase):
         super().setUp()
         self.remove_users()
         self.code = self.queue.accounts.setup_code()
-        path = self.folder / "data" / "setup-code.txt"
-        os.utime(path, (self.clock.now(), self.clock.now()))
+        changed = mock.patch.object(jobqueue, "changed_at", lambda file: self.clock.now())
+        changed.start()
+        self.addCleanup(changed.stop)
 
     def set_up(self, visitor=None, **changes):
         return (visitor or self.nobody).post("/api/setup",

@@ -427,7 +427,7 @@ class Headers(WebTestCase):
     def test_a_401_before_the_first_admin_makes_the_code(self):
         self.remove_users()
         self.nobody.get("/api/session")
-        self.assertTrue((self.folder / "data" / "setup-code.txt").is_file())
+        self.assertTrue(self.queue.accounts.code_file.is_file())
 
     def test_a_401_is_one_even_if_the_code_cannot_be_written(self):
         self.remove_users()

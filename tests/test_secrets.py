@@ -144,7 +144,7 @@ class Secrets(unittest.TestCase):
         self.assertEqual(self.site.json("list")["tasks"][0]["summary"], "hello, •••")
 
     def test_the_set_up_code_is_gone(self):
-        self.assertFalse((self.site.data / "setup-code.txt").exists())
+        self.assertEqual(list(self.site.data.glob("setup-code*")), [])
 
     def test_the_server_kept_no_access_log(self):
         self.assertEqual((self.site.home / "server-errors.txt").read_text(), "")
