@@ -35,7 +35,7 @@ Contents (each section uses only the sections above it)
     HTTP               requests, answers, the rules of who may ask from where
     Handlers           one function per route
     Application        ROUTES and the WSGI callable
-    Servers            the built-in web server
+    Servers            the built-in web server; CGI
     Command line       python3 jobqueue.py COMMAND
 """
 import bisect
@@ -6606,15 +6606,49 @@ def problem(error):
     )
 
 
+def door(environ):
+    """Which kind of web server asks: "server" (ours), "cgi", "passenger", "uwsgi", ..."""
+    if "mod_wsgi.version" in environ:
+        return "mod_wsgi daemon" if environ.get("mod_wsgi.process_group") else "mod_wsgi embedded"
+    if "uwsgi.version" in environ:
+        return "uwsgi"
+    if "passenger_wsgi" in sys.modules:     # the name that it gives the start file
+        return "passenger"
+    return environ.get("jobqueue.door") or ("cgi" if environ.get("wsgi.run_once") else "wsgi")
+
+
+def asked_path(environ):
+    """The path that the browser asked for, with plain slashes; "" if the web server does not say."""
+    target = re.sub("^[A-Za-z][A-Za-z0-9+.-]*://[^/?]*", "", environ.get("REQUEST_URI", ""))
+    return re.sub("/+", "/", unquote(target.partition("?")[0], "latin-1"))
+
+
+def find_base(environ, base_path=""):
+    """The path below which the browser finds this site, with a slash at both ends.
+
+    Behind a rewrite SCRIPT_NAME leads to the start file, and only REQUEST_URI says what the browser
+    asked for. Anybody can choose that: it counts as far as it ends with PATH_INFO.
+    """
+    script, inside = environ.get("SCRIPT_NAME", ""), re.sub("/+", "/", environ.get("PATH_INFO", ""))
+    asked = asked_path(environ)
+    base = asked[:len(asked) - len(inside)] if asked and asked.endswith(inside) else script
+    if {".", ".."} & set(base.split("/")):
+        base = script
+    parts = [part for part in (base_path or base).split("/") if part]
+    return quote("/".join(["", *parts, ""]), encoding="latin-1")
+
+
 class Request:
     """What a handler needs of a request, read from a WSGI environment."""
 
     def __init__(self, environ):
         self._environ = environ
+        self.door = door(environ)
         self.method = environ["REQUEST_METHOD"]
-        self.base = quote(environ.get("SCRIPT_NAME", "").rstrip("/") + "/", encoding="latin-1")
+        self.base = find_base(environ)
         path = environ.get("PATH_INFO", "")
-        self.lacks_slash = not path     # relative links would point beside the folder
+        # Without a slash at the end of the address relative links would point beside the folder.
+        self.lacks_slash = not path and not asked_path(environ).endswith("/")
         self.path = (path or "/").encode("latin-1", "replace").decode("utf-8", "replace")
         self.query_text = environ.get("QUERY_STRING", "")
         self.content_type = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
@@ -7591,15 +7625,40 @@ _applications = {}                      # process id -> its Application, for `ap
 
 def application(environ, start_response):
     """The WSGI callable for web servers that import this file."""
+    try:
+        app = _application()
+    except JobQueueError as error:
+        app = _Unable(error)
+    return app(environ, start_response)
+
+
+def _application():
+    """This process's Application; a new one if the database was replaced by another."""
     process = os.getpid()
-    if process not in _applications:
-        try:
-            _applications[process] = Application(JobQueue())
-        except JobQueueError as error:
-            answer = problem(error)
-            start_response(*status_and_headers(answer))
-            return [answer.body]
-    return _applications[process](environ, start_response)
+    known = _applications.get(process)
+    try:
+        if known:
+            known.queue.database.check_file()
+            return known
+    except StorageBroken:
+        pass                            # not closed: others may use it at this moment
+    _applications[process] = Application(JobQueue())
+    return _applications[process]
+
+
+class _Unable:
+    """Answers while there is no queue: the page in words that a person can read."""
+
+    def __init__(self, error):
+        self._error = error
+
+    def __call__(self, environ, start_response):
+        answer = problem(self._error)
+        if "text/html" in environ.get("HTTP_ACCEPT", ""):
+            words = "jobqueue: %s\n" % (self._error.public or self._error.detail)
+            answer = Answer(answer.status, words.encode("utf-8"), "text/plain; charset=utf-8")
+        start_response(*status_and_headers(answer))
+        return [b"" if environ["REQUEST_METHOD"] == "HEAD" else answer.body]
 
 
 # Servers ---------------------------------------------------------------------
@@ -7705,6 +7764,7 @@ class Head:
             "PATH_INFO": unquote(path, "latin-1"),
             "REQUEST_URI": self.target,
             "REMOTE_ADDR": client,
+            "jobqueue.door": "server",
             "SERVER_NAME": server[0],
             "SERVER_PORT": str(server[1]),
             "SERVER_PROTOCOL": "HTTP/1.1",
@@ -8108,6 +8168,40 @@ class Server:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(client.link)
         client.link.close()
+
+
+def cgi_environ(environment=os.environb):
+    """The WSGI environment of a CGI process."""
+    environ = {os.fsdecode(name): value.decode("latin-1") for name, value in environment.items()}
+    if "HTTP_AUTHORIZATION" not in environ and "REDIRECT_HTTP_AUTHORIZATION" in environ:
+        environ["HTTP_AUTHORIZATION"] = environ["REDIRECT_HTTP_AUTHORIZATION"]
+    secure = environ.get("HTTPS", "").lower() in ("on", "1", "true", "yes")
+    environ.update({
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": "https" if secure else "http",
+        "wsgi.input": sys.stdin.buffer,
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": False,
+        "wsgi.multiprocess": True,
+        "wsgi.run_once": True,
+        "jobqueue.door": "cgi",
+    })
+    return environ
+
+
+def run_cgi():
+    """Answer the one request for which a web server has started this process."""
+    os.umask(0o077)
+    output = os.dup(1)
+    os.dup2(2, 1)                       # whatever is printed goes to the web server's log
+    head = []
+
+    def start_response(status, headers, _=None):
+        head[:] = ["Status: " + status, *map("%s: %s".__mod__, headers), "", ""]
+
+    body = b"".join(application(cgi_environ(), start_response))
+    with contextlib.suppress(BrokenPipeError), open(output, "wb") as file:
+        file.write("\r\n".join(head).encode("latin-1", "replace") + body)
 
 
 # Command line ----------------------------------------------------------------
@@ -8920,4 +9014,5 @@ def main(arguments=None):
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # The words of a query without "=" are a CGI script's arguments: they must not become ours.
+    sys.exit(run_cgi() if "GATEWAY_INTERFACE" in os.environ else main())

@@ -1,0 +1,29 @@
+#!/usr/bin/env python3
+# Start file for CGI. Copy it beside jobqueue.py and make it executable (mode 755). If env does not
+# find a Python 3.9 or newer, write its path into the first line, such as #!/usr/bin/python3.11
+import os
+import sys
+import traceback
+
+FOLDER = ""                             # where jobqueue.py is; empty: beside this file
+
+
+def find_folder():
+    here = os.path.dirname(os.path.realpath(__file__))
+    for folder in (FOLDER or here, os.path.dirname(os.path.dirname(here))):
+        if os.path.isfile(os.path.join(folder, "jobqueue.py")):
+            return folder
+    raise SystemExit("there is no jobqueue.py: write its folder into FOLDER of the start file")
+
+
+try:
+    if sys.version_info < (3, 9):
+        raise SystemExit("it needs Python 3.9 or newer; this is Python %d.%d" % sys.version_info[:2])
+    sys.path.insert(0, find_folder())
+    from jobqueue import run_cgi
+    run_cgi()
+except (Exception, SystemExit) as error:
+    traceback.print_exc()
+    words = isinstance(error, (SyntaxError, SystemExit)) and error or type(error).__name__
+    print("Status: 500 Internal Server Error\nContent-Type: text/plain\nCache-Control: no-store\n")
+    print("jobqueue cannot start: %s." % words)
