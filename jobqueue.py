@@ -181,6 +181,11 @@ READ_ALL_BYTES = 200 << 20      # of a database, while a browser waits
 BACKUP_DAYS = 7                 # an older one is worth a remark
 CLOCK_SLACK_SECONDS = 60.0
 SQLITE_MAGIC = b"SQLite format 3\0"
+SQLITE_OLDEST = (3, 7, 17)
+OLD_SQLITE = "jobqueue needs SQLite 3.7.17 or newer; choose another Python"
+SQLITE_OPTIONS = ("THREADSAFE", "OMIT_", "DEFAULT_LOCKING", "DEFAULT_SYNC", "DEFAULT_WAL_SYNC", "TEMP_STORE")
+FILES_LOW = 1000                # as many more can be made at least
+WORKER_PROCESSES = 4            # a worker, its runner, the next runner and one of a function
 WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public".split())
 LOCAL_FILE_SYSTEMS = frozenset(
     "ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay simfs ufs".split())
@@ -1818,6 +1823,8 @@ def refuse_other_user(folder):
 
 def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
     """Open the data folder's database, making the folder first if there is none."""
+    if sqlite3.sqlite_version_info < SQLITE_OLDEST:
+        raise SetupError("%s (this one, %s, has %s)." % (OLD_SQLITE, sys.executable, sqlite3.sqlite_version))
     if not os.path.lexists(folder):
         create_data_folder(folder)
     refuse_other_user(folder)
@@ -6236,6 +6243,20 @@ def external(name, *, queue, who="user", **rest):
 
 # Host ------------------------------------------------------------------------
 
+HOST_SIGNS = (                  # what a host runs, and where that can be seen
+    ("CloudLinux", ("/proc/lve", "/etc/cloudlinux-release")),
+    ("CageFS", ("/var/.cagefs", "/.cagefs")),
+    ("cPanel", ("/usr/local/cpanel",)),
+    ("Plesk", ("/usr/local/psa", "/opt/psa")),
+    ("DirectAdmin", ("/usr/local/directadmin",)),
+    ("LiteSpeed", ("/usr/local/lsws",)))
+LIMITS_LOW = (                  # what is scarce below so much, and then
+    ("processes", 60, "Leave NbMaxWorker at 1 or 2: each worker takes two or three processes"),
+    ("memory", 512 << 20, "Leave NbMaxWorker at 1 or 2, and set runner_memory lower"),
+    ("open files", 64, "Ask the host for 256 at least"),
+    ("CPU seconds", 3600, "Processes are ended after so much computing: set worker_seconds below it"))
+
+
 class Check:
     """One line of what `check` says: how it is, in a site owner's words."""
 
@@ -6250,32 +6271,248 @@ def _readable(time_text):
     return time_text[:19].replace("T", " ") + " UTC"
 
 
-# Each _check_... returns (verdict, text).
+# About the machine and the folders ...: each takes the data folder and returns (verdict, text).
 
-def _check_python(queue):
-    return "ok", "%s %d.%d.%d, SQLite %s" % (
-        sys.executable, *sys.version_info[:3], sqlite3.sqlite_version)
+def version_of(path):
+    """The version that a file of ours says it has, or None."""
+    with contextlib.suppress(OSError):
+        found = re.search(r'^\W*version\W+([0-9][0-9.]*)"', path.read_text("utf-8", "replace"), re.I | re.M)
+        return found and found[1]
+    return None
 
 
-def _check_data(queue):
-    folder = queue.database.folder
+def _check_files(folder):
+    versions = {name: version_of(HOME / name) for name in ("worker.py", "static/openapi.json")}
+    missing = [name for name in (*versions, "static/index.html") if not (HOME / name).is_file()]
+    if missing:
+        return "bad", "missing in %s: %s. Copy jobqueue.py, worker.py and static/ there" % (
+            HOME, ", ".join(missing))
+    other = ["%s %s" % item for item in versions.items() if item[1] != VERSION]
+    if other:
+        return "bad", ("jobqueue.py is %s, but %s: copy all files of one version"
+                       % (VERSION, " and ".join(other)))
+    return "ok", "jobqueue %s in %s" % (VERSION, HOME)
+
+
+def _check_python(folder):
+    return "ok", "%s %d.%d.%d" % (sys.executable, *sys.version_info[:3])
+
+
+def _check_sqlite(folder):
+    with contextlib.closing(sqlite3.connect(":memory:")) as link:
+        source = link.execute("SELECT sqlite_source_id()").fetchone()[0]
+        built = [row[0] for row in link.execute("PRAGMA compile_options")]
+    text = "%s of %s, %s" % (sqlite3.sqlite_version, source[:10], ", ".join(
+        name for name in built if name.startswith(SQLITE_OPTIONS)) or "built as usual")
+    if sqlite3.sqlite_version_info < SQLITE_OLDEST:
+        return "bad", text + ": " + OLD_SQLITE
+    if "THREADSAFE=0" in built:
+        return "bad", text + ": it is built for one thread only. Choose another Python"
+    return "ok", text
+
+
+def user_name(number):
+    """A user's name, or the number as #1000."""
+    import pwd
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return "#%d" % number
+
+
+def _check_owner(folder):
+    ours, code = os.getuid(), HOME.stat()
+    text = "runs as %s (uid %d), new files get %s" % (user_name(ours), ours, umask_words())
+    if code.st_uid != ours:
+        return "note", ("%s, but the program belongs to %s: cron jobs and the command line must run as %s, "
+                        "too, or they cannot open the data" % (
+                            text, user_name(code.st_uid), user_name(ours)))
+    if code.st_mode & 0o022 or WORKER_FILE.exists() and WORKER_FILE.stat().st_mode & 0o022:
+        return "note", ("%s; others may change the program, and some web servers then refuse to start it: "
+                        "chmod go-w %s" % (text, HOME))
+    if ours == 0:
+        return "note", text + ": your functions may then do anything; use a user of their own"
+    return "ok", text + " and owns the program"
+
+
+def umask_words():
+    """The rights that a new file is not given, if this system tells."""
+    found = re.search(r"^Umask:\s*(\d+)", read_text("/proc/self/status"), re.M)
+    return "umask " + found[1] if found else "an unknown umask"
+
+
+def read_text(path):
+    """A small file of the system, "" if it cannot be read."""
+    try:
+        return Path(path).read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _check_host(folder):
+    found = [name for name, places in HOST_SIGNS if any(os.path.exists(place) for place in places)]
+    system = "%s %s, processors: %d" % (os.uname().sysname, os.uname().release, os.cpu_count() or 1)
+    return "ok", ", ".join([system, *found])
+
+
+def _check_data(folder):
+    if not folder.is_dir():
+        if os.access(folder.parent, os.W_OK | os.X_OK):
+            return "note", "there is none yet; %s is made when the page is opened first" % folder
+        return "bad", ("%s cannot be made: %s may not write to %s. Give it the right, or write the path of "
+                       "another folder into a text file called data"
+                       % (folder, user_name(os.getuid()), folder.parent))
     mode = stat.S_IMODE(folder.stat().st_mode)
     if mode & 0o077:
         return "bad", ("%s can be read by other users of this machine (mode %o): run chmod 700 "
                        "on it" % (folder, mode))
-    return "ok", str(folder)
+    return "ok", "%s; nothing is kept in the system's folder for temporary files" % folder
 
+
+def _check_writing(folder):
+    """A file like a worker's lock is made, written and removed."""
+    path = folder / "locks" / ("check-" + random_token(6))
+    if not folder.is_dir():
+        return "note", "not tried, since there is no data folder yet"
+    try:
+        handle, locks = take_lock(path)
+        try:
+            os.write(handle, b"." * 4096)
+            ahead = os.fstat(handle).st_mtime - time.time()
+        finally:
+            os.close(handle)
+            path.unlink()
+    except OSError as error:
+        return "bad", ("nothing can be written to %s (%s): %s" % (
+            folder, error.strerror,
+            "the disk or your quota is full. Remove something or ask the host for more"
+            if error.errno in (errno.ENOSPC, errno.EDQUOT) else "see to whom it belongs and its rights"))
+    if not locks:
+        return "note", ("files are written, but they cannot be locked (flock), so that the end of a "
+                        "worker is noticed late: another folder, not on a network, would do better")
+    if abs(ahead) > CLOCK_SLACK_SECONDS:
+        return "note", "files are written, but their times differ from this machine's clock by %d s" % ahead
+    return "ok", "files can be written and locked"
+
+
+def _check_disk(folder):
+    room = os.statvfs(folder if folder.is_dir() else HOME)
+    free = room.f_bavail * room.f_frsize
+    text = "%.1f GB free" % (free / 1e9)
+    if room.f_files:
+        text += ", %d more files" % room.f_favail
+    if free < DISK_LOW_BYTES or room.f_files and room.f_favail < FILES_LOW:
+        return "bad", text + ": remove something, or no task can be added soon"
+    return "ok", text
+
+
+def read_limit(text):
+    """A limit as the kernel writes it, or None."""
+    value = int(text) if text.strip().isdigit() else None
+    return None if value is None or value >= 1 << 60 else value
+
+
+def group_limit(controller, name):
+    """The lowest limit of that name of the control groups that hold this process, or None."""
+    found = []
+    for line in read_text("/proc/self/cgroup").splitlines():
+        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        if controllers and controller not in controllers.split(","):
+            continue
+        root = Path("/sys/fs/cgroup", *([controller] if controllers else []))
+        for place in [root / path.strip("/"), *(root / path.strip("/")).parents]:
+            if root in (place, *place.parents):
+                found.append(read_limit(read_text(place / name)))
+    return min((limit for limit in found if limit is not None), default=None)
+
+
+def resource_limits():
+    """{"processes", "memory", "open files", "CPU seconds"}: the strictest known limit, None without one."""
+    import resource
+
+    def ours(number):
+        value = resource.getrlimit(number)[0]
+        return None if value == resource.RLIM_INFINITY else value
+
+    def strictest(*limits):
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    processes = ours(resource.RLIMIT_NPROC) if os.getuid() else None    # root is not counted
+    return {
+        "processes": strictest(processes, group_limit("pids", "pids.max")),
+        "memory": strictest(ours(resource.RLIMIT_AS), group_limit("memory", "memory.max"),
+                            group_limit("memory", "memory.limit_in_bytes")),
+        "open files": ours(resource.RLIMIT_NOFILE),
+        "CPU seconds": ours(resource.RLIMIT_CPU)}
+
+
+def count_processes():
+    """How many processes and threads of this user run now, as far as /proc shows them."""
+    ours, count = os.getuid(), 0
+    with contextlib.suppress(OSError):
+        for entry in os.scandir("/proc"):
+            with contextlib.suppress(OSError):
+                if entry.name.isdigit() and entry.stat().st_uid == ours:
+                    count += len(os.listdir(entry.path + "/task"))
+    return count
+
+
+def _check_limits(folder):
+    limits, running = resource_limits(), count_processes()
+    words = ["%s %s" % (name, "without limit" if limit is None else "%d MB" % (limit >> 20)
+                        if name == "memory" else limit) for name, limit in limits.items()]
+    text = "%d processes and threads of this user run; allowed: %s" % (running, ", ".join(words))
+    for name, least, advice in LIMITS_LOW:
+        if limits[name] is not None and limits[name] < least:
+            return "note", "%s. %s" % (text, advice)
+    if limits["processes"] is not None and limits["processes"] - running < WORKER_PROCESSES:
+        return "bad", text + ". There is no room for a worker: end something, or ask the host for more"
+    return "ok", text
+
+
+def knows_time_zones():
+    """True if this Python finds its time zones."""
+    try:
+        return _time_zone("Europe/Oslo") is not None
+    except JobQueueError:
+        return False
+
+
+def knows_scrypt():
+    """True if this Python can hash passwords as it should."""
+    import hashlib
+    return hasattr(hashlib, "scrypt")
+
+
+ABILITIES = (                   # what a Python may lack, and what that means
+    (knows_time_zones, "time zones are missing, so that schedules can only use UTC: choose another Python, "
+                       "or install tzdata for it"),
+    (knows_scrypt, "scrypt is missing, so that passwords are kept by pbkdf2, which guessers break sooner: "
+                   "choose another Python if you can"))
+
+
+def _check_abilities(folder):
+    missing = [words for works, words in ABILITIES if not works()]
+    return ("note", "; ".join(missing)) if missing else ("ok", "time zones, scrypt")
+
+
+# About the queue: each takes the JobQueue and returns (verdict, text).
 
 def _check_exposure(queue):
-    folder = queue.database.folder
-    if not WEB_FOLDERS.intersection(part.lower() for part in folder.parts):
-        return "ok", "the data is not inside a web folder"
-    if not (folder / ".htaccess").exists():
+    folder, seen = queue.database.folder, exposure(queue)
+    if seen and seen["exposed"]:
+        return "bad", ("the web server gives away what is private: %s. Move the data: write the path of a "
+                       "folder outside the web site into a text file called data; and let the web server "
+                       "follow .htaccess" % ", ".join(seen["exposed"]))
+    inside = WEB_FOLDERS.intersection(part.lower() for part in folder.parts)
+    if inside and not (folder / ".htaccess").exists():
         return "bad", ("the data is inside a web folder and its .htaccess is missing: whoever "
                        "guesses a name can download it. Move it: write another path into a text "
                        "file called data")
-    return "note", ("the data is inside a web folder; its .htaccess forbids it to Apache and "
-                    "LiteSpeed. See that a browser cannot open data/index.html there")
+    if seen:
+        return "ok", "an admin's browser could fetch nothing private, %s" % _readable(iso(seen["at"]))
+    return "note", ("the data is %s a web folder; open this list in a browser, which tries to fetch what is "
+                    "private" % ("inside" if inside else "not inside"))
 
 
 def _check_journal(queue):
@@ -6304,12 +6541,6 @@ def _check_backup(queue):
     days = max(0.0, queue.database.clock.now() - last["at"]) / 86400
     return ("ok" if days < BACKUP_DAYS else "note",
             "the last one was made %s: %s" % (_readable(iso(last["at"])), last["path"]))
-
-
-def _check_disk(queue):
-    room = os.statvfs(queue.database.folder)
-    free = room.f_bavail * room.f_frsize
-    return "ok" if free > DISK_LOW_BYTES else "bad", "%.1f GB free" % (free / 1e9)
 
 
 def _check_admin(queue):
@@ -6382,37 +6613,53 @@ def _check_clock(queue):
     return "ok", _readable(iso(queue.database.clock.now()))
 
 
-def _check_limits(queue):
-    import resource
-    limits = {"processes": resource.RLIMIT_NPROC, "open files": resource.RLIMIT_NOFILE,
-              "memory": resource.RLIMIT_AS}
-    found = {name: resource.getrlimit(number)[0] for name, number in limits.items()}
-    return "ok", ", ".join(
-        "%s %s" % (name, "unlimited" if value == resource.RLIM_INFINITY else value)
-        for name, value in found.items())
+FOLDER_CHECKS = (
+    ("Files", _check_files), ("Host", _check_host), ("Python", _check_python), ("SQLite", _check_sqlite),
+    ("Abilities", _check_abilities), ("User", _check_owner), ("Data", _check_data),
+    ("Writing", _check_writing), ("Disk", _check_disk), ("Limits", _check_limits))
+QUEUE_CHECKS = (
+    ("Exposure", _check_exposure), ("Journal", _check_journal), ("Database", _check_integrity),
+    ("Backup", _check_backup), ("Admin", _check_admin), ("Functions", _check_functions),
+    ("Workers", _check_workers), ("Schedules", _check_schedules), ("Running", _check_running),
+    ("Waiting", _check_oldest), ("Clock", _check_clock))
 
 
-CHECKS = (("Python", _check_python), ("Data", _check_data), ("Exposure", _check_exposure),
-          ("Journal", _check_journal), ("Database", _check_integrity), ("Backup", _check_backup),
-          ("Disk", _check_disk), ("Admin", _check_admin), ("Functions", _check_functions),
-          ("Workers", _check_workers), ("Schedules", _check_schedules), ("Running", _check_running),
-          ("Waiting", _check_oldest), ("Clock", _check_clock), ("Limits", _check_limits))
+def look(checks, about):
+    """A list of Checks, whatever goes wrong on the way."""
+    found = []
+    for name, check in checks:
+        try:
+            found.append(Check(name, *check(about)))
+        except JobQueueError as error:
+            found.append(Check(name, "bad", error.detail))
+        except Exception as error:      # what is broken must not hide the rest
+            found.append(Check(name, "bad", "this could not be looked at: %s: %s"
+                               % (type(error).__name__, storable(shorten(str(error), 300)))))
+    return found
 
 
 def check_host(queue, read_all=True):
-    """What this host and this queue are like: a list of Checks, whatever fails on the way.
+    """What this host and this queue are like: a list of Checks.
 
     Without `read_all` a large database is not read through, because somebody waits.
     """
-    checks = []
-    for name, look in CHECKS:
-        if look is _check_integrity and not read_all and _is_large(queue):
-            look = _leave_unread
-        try:
-            checks.append(Check(name, *look(queue)))
-        except JobQueueError as error:
-            checks.append(Check(name, "bad", error.detail))
-    return checks
+    checks = [(name, _leave_unread if check is _check_integrity and not read_all and _is_large(queue)
+               else check) for name, check in QUEUE_CHECKS]
+    return look(FOLDER_CHECKS, queue.database.folder) + look(checks, queue)
+
+
+def check_installation(data=None):
+    """The same for an installation that may be broken: nothing is made, and nothing raised."""
+    try:
+        folder = data_folder(data)
+    except (JobQueueError, OSError, ValueError) as error:
+        return look(FOLDER_CHECKS, HOME / "data") + [Check("Data", "bad", "%s" % error)]
+    if not os.path.lexists(folder):
+        return look(FOLDER_CHECKS, folder)
+    try:
+        return check_host(JobQueue(data))
+    except (JobQueueError, OSError, sqlite3.Error) as error:
+        return look(FOLDER_CHECKS, folder) + [Check("Database", "bad", "%s" % error)]
 
 
 def _is_large(queue):
@@ -8803,9 +9050,9 @@ def cmd_backup(queue, options):
     return 0
 
 
-def cmd_check(queue, options):
+def cmd_check(_, options):
     """Say what this host and this queue are like; exit code 1 if something is bad."""
-    checks = check_host(queue)
+    checks = check_installation(options.data)
     show(options, {"checks": [vars(check) for check in checks]},
          "\n".join("%-5s %-10s %s" % (check.verdict, check.name, check.text) for check in checks))
     return 1 if any(check.verdict == "bad" for check in checks) else 0
@@ -9000,8 +9247,9 @@ def main(arguments=None):
     try:
         if options.command == "check" and options.repair:
             say("journal mode: " + repair_journal(data_folder(options.data)))
-        previewing = options.command == "schedule" and options.action == "preview"
-        queue = None if previewing else JobQueue(options.data)
+        alone = options.command == "check" or (
+            options.command == "schedule" and options.action == "preview")
+        queue = None if alone else JobQueue(options.data)
         return COMMANDS[options.command][0](queue, options)
     except JobQueueError as error:
         complain(error.detail)

@@ -46,6 +46,7 @@ from jobqueue import (Fail, JobQueue, JobQueueError, Logs, Outcome, RetryAfter, 
 
 # Constants -------------------------------------------------------------------
 
+VERSION = "1.0.0"                       # of the jobqueue.py that this belongs to
 LINE_MAX_BYTES = 1 << 20                # one message between worker and runner
 RUNNER_START_SECONDS = 120.0            # big imports
 GRACE_SECONDS = 5.0                     # from TERM to KILL

@@ -46,6 +46,7 @@ class CommandTestCase(TestCase):
         mask = os.umask(0o077)
         try:
             with mock.patch.object(jobqueue, "JobQueue", lambda *_, **__: self.queue), \
+                    mock.patch.object(jobqueue, "data_folder", lambda *_: self.database.folder), \
                     mock.patch("sys.stdin", io.StringIO(given)), \
                     contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 code = jobqueue.main([str(argument) for argument in arguments])

@@ -176,11 +176,14 @@ class TestDamaged(SiteCase):
     def check_refused(self, words):
         """Every door says the same in one line, and leaves everything as it is."""
         before = self.site.database.read_bytes()
-        for words_typed in ("add ledger", "serve --port 0", "check"):
+        for words_typed in ("add ledger", "serve --port 0"):
             arguments = words_typed.split()
             done = self.site.run(*arguments, code=None)
             self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), (arguments, done))
             self.assertRegex(done.stderr, words)
+        done = self.site.run("check", code=1)
+        self.assertEqual(done.stderr, "")
+        self.assertRegex(done.stdout, "(?m)^bad +Database .*(%s)" % words)
         worker = self.site.start_worker("--seconds", "3", stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, encoding="utf-8")
         out, said = worker.communicate(timeout=20)
@@ -557,8 +560,8 @@ class TestLogSafety(WriterCase):
         self.assertEqual(self.stamps(data), before)
 
     def test_every_connection_turns_automatic_copying_off(self):
-        """All but that of a backup to its target, which nobody else has open."""
-        self.assertEqual(unguarded((ROOT / "jobqueue.py").read_text("utf-8")), ["copy_to"])
+        """All but one in memory, and that of a backup to its target, which nobody else has open."""
+        self.assertEqual(unguarded((ROOT / "jobqueue.py").read_text("utf-8")), ["_check_sqlite", "copy_to"])
         self.assertEqual(unguarded((ROOT / "worker.py").read_text("utf-8")), [])
 
     def test_that_look_sees_one_that_does_not(self):

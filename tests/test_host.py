@@ -1,5 +1,6 @@
 """What `check` says of the host, and backups."""
 
+import errno
 import os
 import shutil
 import sqlite3
@@ -61,9 +62,24 @@ class TestChecks(HostTestCase):
         self.assertEqual(self.verdict("Backup", "copy.db"), "note")
 
     def test_a_full_disk_is_bad(self):
-        room = mock.Mock(f_bavail=10, f_frsize=4096)
+        room = mock.Mock(f_bavail=10, f_frsize=4096, f_files=0)
         with mock.patch.object(os, "statvfs", return_value=room):
             self.assertEqual(self.verdict("Disk", "0.0 GB"), "bad")
+
+    def test_a_disk_without_room_for_another_file_is_bad(self):
+        room = mock.Mock(f_bavail=1 << 30, f_frsize=4096, f_files=1 << 20, f_favail=12)
+        with mock.patch.object(os, "statvfs", return_value=room):
+            self.assertEqual(self.verdict("Disk", "12 more files"), "bad")
+
+    def test_a_quota_that_is_used_up_is_bad_although_the_disk_has_room(self):
+        error = OSError(errno.EDQUOT, "Disk quota exceeded")
+        with mock.patch.object(jobqueue, "take_lock", side_effect=error):
+            self.assertEqual(self.verdict("Writing", "your quota is full"), "bad")
+
+    def test_a_host_without_flock_is_a_note(self):
+        with mock.patch.object(jobqueue.fcntl, "flock", side_effect=OSError(errno.ENOLCK, "No locks")):
+            self.assertEqual(self.verdict("Writing", "cannot be locked"), "note")
+        self.assertEqual(list((self.database.folder / "locks").iterdir()), [])
 
     def test_a_running_task_is_told_with_its_lease(self):
         self.assertEqual(self.verdict("Running", "no task runs"), "ok")
@@ -80,13 +96,19 @@ class TestChecks(HostTestCase):
             self.assertEqual(self.verdict("Clock", "7200 s behind"), "bad")
 
     def test_data_inside_a_web_folder_is_a_note_and_bad_without_its_lock(self):
-        self.assertEqual(self.verdict("Exposure", "not inside"), "ok")
+        self.assertEqual(self.verdict("Exposure", "not inside"), "note")
         inside = self.folder / "public_html" / "data"
         inside.mkdir(parents=True)
         with mock.patch.object(self.database, "folder", inside):
             self.assertEqual(self.verdict("Exposure", ".htaccess is missing"), "bad")
             (inside / ".htaccess").write_text("Require all denied")
             self.assertEqual(self.verdict("Exposure", "inside a web folder"), "note")
+
+    def test_what_a_browser_could_fetch_is_bad_and_nothing_is_ok(self):
+        jobqueue.note_exposure(self.queue, ["data/canary.txt"])
+        self.assertEqual(self.verdict("Exposure", "data/canary.txt"), "bad")
+        jobqueue.note_exposure(self.queue, [])
+        self.assertEqual(self.verdict("Exposure", "nothing private"), "ok")
 
     def test_an_old_task_that_waits_is_a_note(self):
         self.add("bob")
