@@ -48,13 +48,13 @@ from load_test import Browser, LIST_PATH, Site, end_process, percentile
 
 Sizes = collections.namedtuple(
     "Sizes", "adds bulk drain pickups colds finished few many claims hammer_seconds rounds lines "
-             "flood_seconds")
+             "flood_seconds requests")
 FULL = Sizes(adds=600, bulk=10_000, drain=5_000, pickups=30, colds=7, finished=20_000,
              few=1_000, many=1_000_000, claims=300, hammer_seconds=3.0, rounds=5, lines=100_000,
-             flood_seconds=60)
+             flood_seconds=60, requests=60)
 QUICK = Sizes(adds=200, bulk=10_000, drain=2_000, pickups=10, colds=3, finished=4_000,
               few=1_000, many=100_000, claims=100, hammer_seconds=1.0, rounds=3, lines=20_000,
-              flood_seconds=10)
+              flood_seconds=10, requests=30)
 
 CONNECTIONS = (1, 10, 50)
 FLOOD_PER_SECOND = 1000
@@ -782,6 +782,38 @@ def python_start():
     return (time.perf_counter() - began) * 1000
 
 
+def run_time(arguments, words=None, **options):
+    """Milliseconds of a whole process; its output must begin with `words`."""
+    began = time.perf_counter()
+    done = subprocess.run(arguments, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, **options)
+    seconds = time.perf_counter() - began
+    if words and not done.stdout.startswith(words):
+        raise SystemExit("bench: the answer is %.200r" % done.stdout)
+    return seconds * 1000
+
+
+def measure_cgi(sizes, _):
+    """The page's list as a CGI request: a whole process each, without a web server."""
+    with BenchSite() as site:
+        queue = site.open(workers=0)
+        queue.enqueue_many("nothing", [{"value": number} for number in range(50)])
+        token = queue.accounts.open_session(queue.accounts.find("admin"))
+        shutil.copy(site.folder / "static" / "hosts" / "jobqueue.cgi", site.folder)
+        environment = {
+            "PATH": os.defpath, "GATEWAY_INTERFACE": "CGI/1.1", "REQUEST_METHOD": "GET",
+            "SCRIPT_NAME": "/jq/jobqueue.cgi", "PATH_INFO": "/api/tasks", "QUERY_STRING": "",
+            "REQUEST_URI": "/jq/api/tasks", "REMOTE_ADDR": "127.0.0.1", "HTTP_HOST": "127.0.0.1",
+            "HTTP_COOKIE": "jobqueue=" + token, "JOBQUEUE_DATA": str(site.data)}
+        ask = dict(words=b"Status: 200", env=environment, cwd=site.folder)
+        medians = in_turns(sizes.requests, {
+            "ours": lambda: run_time([sys.executable, "jobqueue.cgi"], **ask),
+            "script": lambda: run_time([sys.executable, "jobqueue.py"], **ask),
+            "python": lambda: run_time([sys.executable, "-c", "import sqlite3, json"], env=environment)})
+        anchor = "python3 -c 'import sqlite3, json'", medians["python"]
+        yield Figure("list by jobqueue.cgi", medians["ours"], "ms", *anchor, Goal("ratio", "<=", 2.5))
+        yield Figure("list by jobqueue.py as CGI script", medians["script"], "ms", *anchor)
+
+
 def huey_cold_start():
     """Milliseconds from starting huey's consumer to the start of the first task."""
     with temporary_folder() as folder:
@@ -1053,6 +1085,7 @@ PARTS = {
     "drain": measure_drain,
     "pickup": measure_pickup,
     "cold": measure_cold,
+    "cgi": measure_cgi,
     "memory": measure_memory,
     "disk": measure_disk,
     "claim": measure_claim,

@@ -3,7 +3,6 @@
 # find a Python 3.9 or newer, write its path into the first line, such as #!/usr/bin/python3.11
 import os
 import sys
-import traceback
 
 FOLDER = ""                             # where jobqueue.py is; empty: beside this file
 
@@ -23,6 +22,7 @@ try:
     from jobqueue import run_cgi
     run_cgi()
 except (Exception, SystemExit) as error:
+    import traceback
     traceback.print_exc()
     words = isinstance(error, (SyntaxError, SystemExit)) and error or type(error).__name__
     print("Status: 500 Internal Server Error\nContent-Type: text/plain\nCache-Control: no-store\n")

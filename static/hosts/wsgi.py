@@ -1,7 +1,6 @@
 # Start file for mod_wsgi and uWSGI: name it where it is, or copy it beside jobqueue.py.
 import os
 import sys
-import traceback
 
 FOLDER = ""                             # where jobqueue.py is; empty: beside this file
 
@@ -27,6 +26,7 @@ def application(environ, start_response):
     try:
         return find_application()(environ, start_response)
     except (Exception, SystemExit) as error:
+        import traceback
         traceback.print_exc()
         words = isinstance(error, (SyntaxError, SystemExit)) and error or type(error).__name__
     start_response("500 Internal Server Error",
