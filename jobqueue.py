@@ -359,13 +359,14 @@ def iso(seconds):
     return "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ" % (*parts[:6], fraction)
 
 
-RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?"
-                     r"([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+# Patterns are compiled where they are used: a CGI request would pay for all of them at each import.
+RFC3339 = (r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?"
+           r"([Zz]|[+-]\d\d:\d\d)")
 
 
 def parse_moment(text):
     """RFC 3339 with an offset as a datetime; ValueError otherwise, on every Python alike."""
-    match = RFC3339.fullmatch(text)
+    match = re.fullmatch(RFC3339, text, re.ASCII)
     if not match:
         raise ValueError("not a time with an offset: %s" % text)
     day, clock, fraction, offset = match.groups()
@@ -517,7 +518,7 @@ MONTH_LENGTHS = ((31,), (28, 29), (31,), (30,), (31,), (30,), (31,), (31,), (30,
 LAST_DAY, LAST_WORKDAY = 32, 33             # among the days of a month: L and LW
 EACH, LAST = 0, -1                          # which of a month's Fridays: all, the last; 2: the second
 
-EVERY = re.compile(r"every (\d{1,9}) ?(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)?", re.ASCII)
+EVERY = r"every (\d{1,9}) ?(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)?"
 EVERY_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 CRON_WORDS = {
     "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
@@ -537,7 +538,7 @@ RULE_HINT = ('as "every 5m", "daily 01:30", "weekly mon 01:00", "monthly last 01
 class CronField:
     """One field of a cron expression: its name, its bounds, and names for its values."""
 
-    TERM = re.compile(r"(?:\*|([a-z]+|\d{1,4})(?:-([a-z]+|\d{1,4}))?)(?:/(\d{1,4}))?", re.ASCII)
+    TERM = r"(?:\*|([a-z]+|\d{1,4})(?:-([a-z]+|\d{1,4}))?)(?:/(\d{1,4}))?"
     more = ""                                   # what else can be written
 
     def __init__(self, name, low, high, names=()):
@@ -567,7 +568,7 @@ class CronField:
             shorten(term, 20), self.name, message or self.right + self.more))
 
     def _term(self, term):
-        match = self.TERM.fullmatch(term)
+        match = re.fullmatch(self.TERM, term, re.ASCII)
         if not match:
             raise self.error(term)
         first, last, step = match.groups()
@@ -597,14 +598,14 @@ class WeekdayField(CronField):
     5L is the last Friday, 5#2 the second.
     """
 
-    SPECIAL = re.compile(r"([a-z]{3,9}|\d{1,4})(?:l|#([1-5]))", re.ASCII)
+    SPECIAL = r"([a-z]{3,9}|\d{1,4})(?:l|#([1-5]))"
     more = ", 5L (the last Friday) or 5#2 (the second)"
 
     def __init__(self):
         super().__init__("weekday", 0, 7, WEEKDAYS[6:] + WEEKDAYS[:6])
 
     def _term(self, term):
-        match = self.SPECIAL.fullmatch(term)
+        match = re.fullmatch(self.SPECIAL, term, re.ASCII)
         if match:
             return [((self.number(match[1]) - 1) % 7, int(match[2] or LAST))]
         return [((number - 1) % 7, EACH) for number in super()._term(term)]
@@ -923,7 +924,7 @@ def _time_zone(name):
 
 
 def _parse_interval(text, zone, tzinfo, start):
-    match = EVERY.fullmatch(text.lower())
+    match = re.fullmatch(EVERY, text.lower(), re.ASCII)
     if not match:
         raise field_error("rule", 'must be written as "every 90" (seconds), "every 5m" or "every 2 hours"')
     seconds = int(match[1]) * EVERY_UNITS[(match[2] or "s")[0]]
@@ -2166,7 +2167,7 @@ TYPE_CHECKS = {
     "object": lambda value: isinstance(value, dict),
     "null": lambda value: value is None,
 }
-SECRET_NAME = re.compile(r"(^|_)(password|passwd|token|secret|api_?key)$", re.IGNORECASE)
+SECRET_WORDS = ("password", "passwd", "token", "secret", "apikey", "api_key")
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 PLAIN_TYPES = {"string": str, "integer": int, "number": float, "boolean": bool}
@@ -2303,11 +2304,16 @@ def parse_text(schema, text, field):
         raise field_error(field, "must be %s" % TYPE_WORDS[kinds[0]]) from None
 
 
+def names_secret(name):
+    """True if what has this name should not be shown."""
+    return ("_" + name.lower()).endswith(tuple("_" + word for word in SECRET_WORDS))
+
+
 def mask(value):
     """The same value with what is named like a secret hidden."""
     if isinstance(value, dict):
         return {
-            name: "•••" if SECRET_NAME.search(name) else mask(item)
+            name: "•••" if names_secret(name) else mask(item)
             for name, item in value.items()
         }
     return [mask(item) for item in value] if isinstance(value, list) else value
@@ -3814,7 +3820,7 @@ SLOTS_KEPT_SECONDS = 2 * 86400.0
 # files and what editors and package managers leave behind.
 SCRIPT_FOLDERS = {"15min": "*/15 * * * *", "hourly": "@hourly", "daily": "@daily", "weekly": "@weekly",
                   "monthly": "@monthly"}
-SCRIPT_LEFT_OUT = re.compile(r"\..*|.*(~|\.(bak|old|orig|rej|sw[a-p]|tmp|pyc|dpkg-\w+|rpm\w+))")
+SCRIPT_LEFT_OUT = r"\..*|.*(~|\.(bak|old|orig|rej|sw[a-p]|tmp|pyc|dpkg-\w+|rpm\w+))"
 SCRIPT_FUNCTION = "folder-script"       # what runs them; nobody can add it
 
 SCHEDULE_DEFAULTS = {"arguments": {}, "zone": "UTC", "catch_up": "once", "overlap": "skip",
@@ -3858,7 +3864,7 @@ def plan_errors(given):
 
 def _is_script(entry):
     """Whether a file is to be run: executable, or Python, since FTP loses the mode."""
-    named = storable(entry.name) == entry.name and not SCRIPT_LEFT_OUT.fullmatch(entry.name)
+    named = storable(entry.name) == entry.name and not re.fullmatch(SCRIPT_LEFT_OUT, entry.name)
     return named and os.path.isfile(entry.path) and (
         entry.name.endswith(".py") or os.access(entry.path, os.X_OK))
 
@@ -5162,7 +5168,7 @@ class Service:
 
 # Accounts --------------------------------------------------------------------
 
-NAME_PATTERN = re.compile(r"\w[\w.@+-]{0,49}")
+NAME_PATTERN = r"\w[\w.@+-]{0,49}"
 ROLES = ("user", "admin")
 TOKEN_SCOPES = ("user",)
 
@@ -5484,7 +5490,7 @@ class Accounts:
                 raise Conflict("This is the last admin; make another one first.")
 
     def _new_user(self, name, password, role):
-        if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
+        if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name):
             raise field_error("name", "must be 1 to 50 letters, digits, _ . @ + or -, and begin "
                               "with a letter or digit")
         if role not in ROLES:
@@ -6866,8 +6872,16 @@ def door(environ):
 
 def asked_path(environ):
     """The path that the browser asked for, with plain slashes; "" if the web server does not say."""
-    target = re.sub("^[A-Za-z][A-Za-z0-9+.-]*://[^/?]*", "", environ.get("REQUEST_URI", ""))
-    return re.sub("/+", "/", unquote(target.partition("?")[0], "latin-1"))
+    path = environ.get("REQUEST_URI", "").partition("?")[0]
+    if not path.startswith("/"):        # with a scheme and a host before it
+        path = "/".join(["", *path.split("/")[3:]])
+    return _plain_slashes(unquote(path, "latin-1"))
+
+
+def _plain_slashes(path):
+    while "//" in path:
+        path = path.replace("//", "/")
+    return path
 
 
 def find_base(environ, base_path=""):
@@ -6876,7 +6890,7 @@ def find_base(environ, base_path=""):
     Behind a rewrite SCRIPT_NAME leads to the start file, and only REQUEST_URI says what the browser
     asked for. Anybody can choose that: it counts as far as it ends with PATH_INFO.
     """
-    script, inside = environ.get("SCRIPT_NAME", ""), re.sub("/+", "/", environ.get("PATH_INFO", ""))
+    script, inside = environ.get("SCRIPT_NAME", ""), _plain_slashes(environ.get("PATH_INFO", ""))
     asked = asked_path(environ)
     base = asked[:len(asked) - len(inside)] if asked and asked.endswith(inside) else script
     if {".", ".."} & set(base.split("/")):
@@ -7731,6 +7745,18 @@ ROUTES = [
 ]
 
 
+def match_path(pattern, path):
+    """What `path` has in the places of a route's pattern, None if it is another path.
+
+    Most patterns are told apart by their beginning, without being compiled.
+    """
+    fixed, place, _ = pattern.partition("(")
+    if not place:
+        return () if path == fixed else None
+    match = path.startswith(fixed) and re.fullmatch(pattern, path)
+    return match.groups() if match else None
+
+
 def entity_tag(body):
     """An ETag that changes with the content."""
     import hashlib
@@ -7743,8 +7769,6 @@ class Application:
     def __init__(self, queue):
         self.queue = queue
         self.static = StaticFiles(STATIC_FOLDER)
-        self._routes = [(method, re.compile(pattern), handler, who)
-                        for method, pattern, handler, who in ROUTES]
         self._cache = {}                # key -> (data version, until, body, etag)
 
     def __call__(self, environ, start_response):
@@ -7807,16 +7831,16 @@ class Application:
     def _route(self, request):
         method = "GET" if request.method == "HEAD" else request.method
         allowed = []
-        for known, pattern, handler, who in self._routes:
-            match = pattern.fullmatch(request.path)
-            if match and known == method:
+        for known, pattern, handler, who in ROUTES:
+            parts = match_path(pattern, request.path)
+            if parts is not None and known == method:
                 self._admit(request, who)
                 if request.person:
                     self._tick()
                 if request.asks_first:
                     return Answer(100)
-                return handler(self, request, *match.groups())
-            if match:
+                return handler(self, request, *parts)
+            if parts is not None:
                 allowed.append(known)
         if allowed:
             allowed += ["HEAD"] if "GET" in allowed else []
@@ -7912,8 +7936,8 @@ class _Unable:
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-REQUEST_LINE = re.compile(rb"([A-Z]{3,10}) (/[!-~]{0,8000}) HTTP/1\.([01])")
-HEADER_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
+REQUEST_LINE = rb"([A-Z]{3,10}) (/[!-~]{0,8000}) HTTP/1\.([01])"
+HEADER_LINE = rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)"
 
 
 # Hashing a password takes 16 MiB, which stay with the thread that did it: one thread does it.
@@ -7936,7 +7960,7 @@ class Head:
             raise BadRequest(
                 431 if len(lines) > HEAD_MAX_LINES else 400, "The header is malformed."
             )
-        first = REQUEST_LINE.fullmatch(lines[0])
+        first = re.fullmatch(REQUEST_LINE, lines[0])
         if not first:
             raise BadRequest(400, "The request line is malformed.")
         self.method = first[1].decode("ascii")
@@ -7953,7 +7977,7 @@ class Head:
             self.keep_alive = False
 
     def _add(self, line):
-        match = HEADER_LINE.fullmatch(line)
+        match = re.fullmatch(HEADER_LINE, line)
         if not match:
             raise BadRequest(400, "A header line is malformed.")
         name, value = match[1].decode("ascii").lower(), match[2].decode("latin-1").strip(" \t")
@@ -8437,7 +8461,7 @@ def cgi_environ(environment=os.environb):
 
 
 def run_cgi():
-    """Answer the one request for which a web server has started this process."""
+    """Answer the one request for which a web server has started this process, and end."""
     os.umask(0o077)
     output = os.dup(1)
     os.dup2(2, 1)                       # whatever is printed goes to the web server's log
@@ -8449,6 +8473,9 @@ def run_cgi():
     body = b"".join(application(cgi_environ(), start_response))
     with contextlib.suppress(BrokenPipeError), open(output, "wb") as file:
         file.write("\r\n".join(head).encode("latin-1", "replace") + body)
+    for app in _applications.values():
+        app.queue.close()
+    os._exit(0)                         # taking the interpreter apart would take a tenth of all
 
 
 # Command line ----------------------------------------------------------------
