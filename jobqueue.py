@@ -25,6 +25,7 @@ Contents (each section uses only the sections above it)
     Tasks              add, find, cancel, retry, delete
     Claims             claim, renew, end, promote, reap: every way into and out of "running"
     Schedules          rows that add tasks at times, each slot once
+    Rhythm             who does the housekeeping, when, and how long nobody does
     Workers            rows, lock files, starting processes
     Catalogue          the functions that tasks.py declares, as a child process announced them
     Keeping            removes what is older than an admin wants, a little at a time
@@ -97,6 +98,8 @@ SETTLE_LOOK_ROWS = 2_000
 TICK_SECONDS = 2.0              # a killed worker's task starts again within 5 s
 TICK_SOON_SECONDS = 1.0         # ... and a schedule that is due sooner is a second late at most
 TICK_FAILED_SECONDS = 15.0
+SWEEP_SECONDS = 3600.0
+TICK_PASSING_SECONDS = 5.0      # ... of those who only pass by: requests, most of them processes of their own
 LOOK_FOR_SCHEDULES_SECONDS = 30.0
 STARTING_SECONDS = 10.0         # a started process that never took its lock
 STARTING_LOCKED_SECONDS = 60.0  # one that holds its lock but is not ready
@@ -4320,6 +4323,159 @@ class Schedules:
         return self._site.tasks.add(transaction, row["owner_id"], [order], now)[0]
 
 
+# Rhythm ----------------------------------------------------------------------
+#
+# A tick must be cheap where every request is a process of its own. So the time of the last one is
+# that of an empty file, which costs no transaction; figures are kept in a setting once a minute.
+
+PASSING = ("request", "address")        # tick seldom, and leave long work to others
+VISITORS = ("cron", "address")          # come by themselves and go again
+NOTE_SECONDS = 50.0                     # how often each source is noted
+VISITS_KEPT = 10
+ALIVE_SECONDS = 300.0                   # so much later than usual a visitor may come
+GAP_SHARE = 0.1                         # so much of all time passes in gaps as long as the usual one
+GAP_HALF_SECONDS = 86400.0              # after which a gap counts half
+GAP_KNOWN_SECONDS = 86400.0             # what has not been watched for so long may lack the night
+GAP_MAX_SECONDS = 30 * 86400.0
+
+
+class Mark:
+    """A moment that all processes know: the time of an empty file."""
+
+    def __init__(self, path):
+        self._path = path
+
+    def age(self, now):
+        """Seconds since it was set, None if it never was; negative where the clock went back."""
+        try:
+            return round(now - os.stat(self._path).st_mtime, 3)
+        except OSError:
+            return None
+
+    def take(self, now, least, lasts=0.0):
+        """True for one of all who ask once it is `least` seconds old, or in the future; then it is set.
+
+        One that is younger than `lasts` is left as it is. Where none can be set, all go on.
+        """
+        try:
+            file, is_new = self._open()
+        except OSError:
+            return True
+        try:
+            return self._take(file, now, 0.0 if is_new else least, 0.0 if is_new else lasts)
+        except OSError:
+            return True
+        finally:
+            os.close(file)
+
+    def _open(self):
+        """Its descriptor, whether it is new. Opening asks a network folder for the true time."""
+        try:
+            return os.open(self._path, os.O_RDWR | os.O_CLOEXEC), False
+        except FileNotFoundError:
+            return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), True
+
+    @staticmethod
+    def _take(file, now, least, lasts):
+        def is_younger(seconds):
+            return 0 <= round(now - os.fstat(file).st_mtime, 3) < seconds
+        if is_younger(least):
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass                        # a host without flock: now and then two go on
+        if is_younger(least):
+            return False
+        if not is_younger(lasts):
+            os.utime(file, (now, now))
+        return True
+
+
+class Rhythm:
+    """Who did the housekeeping last, and how long nobody does; who it is about see Tick."""
+
+    def __init__(self, database):
+        self._database = database
+        self._clock = database.clock
+
+    def note(self, source, gap):
+        """Remember now and then that somebody ticks, `gap` seconds after the last tick."""
+        now = self._clock.now()
+        if not 0 <= now - self._known()["seen"].get(source, 0.0) < NOTE_SECONDS:
+            with self._database.transaction(durable=False, patience=0.2) as transaction:
+                known = self._known(transaction)
+                self._add(known, source, gap, now)
+                remember(transaction, ".rhythm", known)
+
+    def last(self):
+        """(when, who) of the last that was noted; (None, None) before the first."""
+        seen = self._known()["seen"]
+        return max(((at, source) for source, at in seen.items()), default=(None, None))
+
+    def visitor(self, source):
+        """{"last_at", "period"} of cron or the address, None if it never came; the usual period, or None."""
+        visits = self._known()["visits"].get(source)
+        if not visits:
+            return None
+        gaps = sorted(later - at for at, later in zip(visits, visits[1:]))
+        return {"last_at": visits[-1], "period": gaps[len(gaps) // 2] if gaps else None}
+
+    def is_resident(self):
+        """True while a server of ours runs, or a worker that never ends by itself."""
+        seen = self._known()["seen"].get("server", -math.inf)
+        return abs(self._clock.now() - seen) < 2 * NOTE_SECONDS or bool(self._database.value(
+            "SELECT 1 FROM worker WHERE mode='service' AND state<>'starting' LIMIT 1"))
+
+    def period(self):
+        """Seconds between ticks while nobody uses the page; None as long as that is not known.
+
+        What comes by itself says so soon. Beside that, all gaps count, by their length: a tenth
+        of all time passes in such that are as long or longer, and that includes the nights.
+        """
+        known, now = self._known(), self._clock.now()
+        found = [TICK_SECONDS] if self.is_resident() else []
+        for visitor in filter(None, map(self.visitor, VISITORS)):
+            if visitor["period"] and now - visitor["last_at"] < 2 * visitor["period"] + ALIVE_SECONDS:
+                found.append(visitor["period"])
+        if now - known["since"] >= GAP_KNOWN_SECONDS:
+            found.append(self._usual(known["gaps"].values()))
+        return min(found, default=None)
+
+    def _known(self, source=None):
+        fresh = {"since": self._clock.now(), "seen": {}, "gaps": {}, "visits": {}}
+        return recall(source or self._database, ".rhythm") or fresh
+
+    @staticmethod
+    def _usual(gaps):
+        """The gap which a random moment falls into, or a longer one, with a chance of GAP_SHARE."""
+        left = GAP_SHARE * sum(seconds for seconds, _ in gaps)
+        for seconds, gap in sorted(gaps, key=lambda pair: -pair[1]):
+            left -= seconds
+            if left <= 0:
+                return gap
+        return None
+
+    def _add(self, known, source, gap, now):
+        """Add what passed since the last note, as time in gaps of that length; old ones fade."""
+        elapsed = now - max(known["seen"].values(), default=now)
+        if not 0 <= elapsed < GAP_MAX_SECONDS:      # the clock jumped: all of it is in doubt
+            known.update(since=now, seen={}, gaps={}, visits={})
+        elif elapsed and 0 < gap < math.inf:
+            fading = 0.5 ** (elapsed / GAP_HALF_SECONDS)
+            gaps = {key: [seconds * fading, mean] for key, (seconds, mean) in known["gaps"].items()
+                    if seconds * fading > 1}
+            key = str(round(2 * math.log2(gap)))
+            seconds, mean = gaps.get(key, (0.0, 0.0))
+            gaps[key] = [seconds + elapsed, (seconds * mean + elapsed * gap) / (seconds + elapsed)]
+            known["gaps"] = gaps
+        known["seen"][source] = now
+        if source in VISITORS:
+            known["visits"][source] = [*known["visits"].get(source, ()), now][-VISITS_KEPT:]
+
+
 # Workers ---------------------------------------------------------------------
 
 ENVIRONMENT_NAMES = frozenset(
@@ -4968,8 +5124,11 @@ class Tick:
     again inside its transaction: any number of processes may tick at the same time.
     """
 
-    def __init__(self, database, settings, tasks, claims, workers, schedules, keeping):
+    def __init__(self, database, settings, tasks, claims, workers, schedules, keeping, rhythm):
         self._database = database
+        self._rhythm = rhythm
+        self._mark = Mark(database.folder / "tick.mark")
+        self._sweep_mark = Mark(database.folder / "sweep.mark")
         self._settings = settings
         self._tasks = tasks
         self._claims = claims
@@ -4977,41 +5136,98 @@ class Tick:
         self._schedules = schedules
         self._keeping = keeping
         self._clock = database.clock
-        self._next = 0.0
-        self._next_look = 0.0
-        self._next_sweep = 0.0
+        self._next = self._next_burial = self._next_look = self._next_sweep = 0.0
+        self._last = -math.inf          # when this process ticked last
+        self._is_pruning = False
         self._looked_at = 0             # the last task of which we know that nobody waits in vain
 
-    def maybe(self):
-        """Tick if this process has not done so for TICK_SECONDS.
+    def maybe(self, source):
+        """Tick unless anybody has just done so; True if we did. `source` is who asks:
 
+        "server" and "worker" (they stay), "code" (adds by Python and shell), "cron", and PASSING.
         What goes wrong is said and tried again later: it must not end what it is done beside.
         """
         if self._clock.monotonic() < self._next:
-            return
+            return False
         try:
-            self.run()
+            gap, ticks = self._gap(), self._is_our_turn(source)
+            if ticks or source == "server":
+                self._note(source, gap)
+            if ticks:
+                self.run(source)
+            else:
+                self._next = self._clock.monotonic() + TICK_SOON_SECONDS
+            return ticks
         except Exception as error:
             self._next = self._clock.monotonic() + TICK_FAILED_SECONDS
             complain("housekeeping failed: %s: %s" % (type(error).__name__, error))
+            return False
 
-    def run(self):
+    def force(self, source, start=True):
+        """Tick whoever has just done so; without `start` no workers are started."""
+        gap = self._gap()
+        self._mark.take(self._clock.now(), 0.0)
+        self._note(source, gap)
+        self.run(source, start)
+
+    def run(self, source="worker", start=True):
         """Do all that is due now."""
-        self._next = self._clock.monotonic() + TICK_SECONDS
-        self.clean()
-        self._workers.start_needed()
+        self._last = self._clock.monotonic()
+        self._next = self._last + TICK_SECONDS
+        self.clean(source)
+        if start:
+            self._workers.start_needed()
 
-    def clean(self):
+    def state(self):
+        """Who did this last and how often it is done, as people are shown it."""
+        at, source = self._rhythm.last()
+        cron, period, now = self._rhythm.visitor("cron"), self._rhythm.period(), self._clock.now()
+        age = self._mark.age(now)
+        if at is not None and age is not None and 0 <= age < now - at:
+            at = now - age              # noted is only now and then
+        if cron:
+            cron = {"last_at": iso(cron["last_at"]), "period": cron["period"] and round(cron["period"])}
+        return {"last_at": iso(at), "last_source": source, "period": period and round(period),
+                "cron": cron, "resident": self._rhythm.is_resident()}
+
+    def _gap(self):
+        """Seconds since anybody ticked, as far as we know."""
+        age = self._mark.age(self._clock.now())
+        return min(self._clock.monotonic() - self._last, math.inf if age is None else age)
+
+    def _is_our_turn(self, source):
+        """True for one of all who ask, if it is time; a schedule that is due may come sooner."""
+        now = self._clock.now()
+        least = TICK_PASSING_SECONDS if source in PASSING else TICK_SECONDS
+        due = self._schedules.next_due(self._database)
+        if due is not None and due <= now:
+            least = TICK_SOON_SECONDS
+        if self._is_pruning:
+            least = 0.0
+        return self._mark.take(now, least, NOTE_SECONDS if source == "server" else 0.0)
+
+    def _note(self, source, gap):
+        with contextlib.suppress(JobQueueError):        # a full disk: it is not worth more
+            self._rhythm.note(source, gap)
+
+    def clean(self, source="worker"):
         """All but starting workers."""
         self._bury_dead()
         self._settle()
         self._promote()
         self._fire_schedules()
         self._sweep()
-        if self._keeping.prune():
+        self._is_pruning = source not in PASSING and self._keeping.prune()
+        if self._is_pruning:
             self._next = min(self._next, self._clock.monotonic() + KEEP_AGAIN_SECONDS)
 
+    def bury_dead(self):
+        """Free the places and tasks of dead workers, if this process has not just looked for them."""
+        if self._clock.monotonic() >= self._next_burial:
+            self._bury_dead()
+
     def _bury_dead(self):
+        self._next_burial = self._clock.monotonic() + TICK_SECONDS
         dead = self._workers.find_dead()
         handles = [(row["lock"], handle) for row, handle, _ in dead if handle is not None]
         ids = {row["id"] for row, _, _ in dead}
@@ -5063,10 +5279,12 @@ class Tick:
             self._next = min(self._next, monotonic + max(TICK_SOON_SECONDS, due - now))
 
     def _sweep(self):
-        """Once an hour: what crashes, old sessions and old failures left behind."""
+        """Once an hour, one of all processes: what crashes, old sessions and old failures left behind."""
         if self._clock.monotonic() < self._next_sweep:
             return
-        self._next_sweep = self._clock.monotonic() + 3600
+        self._next_sweep = self._clock.monotonic() + SWEEP_SECONDS
+        if not self._sweep_mark.take(self._clock.now(), SWEEP_SECONDS):
+            return
         self._workers.sweep_locks()
         self._schedules.sweep()
         for path in (self._database.folder / "work").glob("[0-9]*"):
@@ -5765,7 +5983,7 @@ class Task:
         while not self.refresh().is_finished:
             if deadline is not None and clock.monotonic() > deadline:
                 raise TimeoutError("task %d is still %s" % (self.id, self.status))
-            self._queue.tick.maybe()
+            self._queue.tick.maybe("code")
             clock.sleep(pause)
             pause = min(1.0, pause * 1.3)
         return self
@@ -5846,13 +6064,14 @@ class JobQueue:
         self.activity = Activity(self.database)
         self.queues = Queues(self.database)
         self.claims = Claims(self.database, self.queues)
+        self.rhythm = Rhythm(self.database)
         self.workers = Workers(self.database, self.settings, self.claims)
         self.catalogue = Catalogue(self.database, self.settings)
         self.accounts = Accounts(self.database, self.settings)
         self.schedules = Schedules(self)
         self.keeping = Keeping(self.database, self.settings, self.tasks)
         self.tick = Tick(self.database, self.settings, self.tasks, self.claims, self.workers,
-                         self.schedules, self.keeping)
+                         self.schedules, self.keeping, self.rhythm)
         self.service = Service(self.database, self.settings, self.claims, self.catalogue)
 
     def enqueue(self, function, arguments=None, owner=None, **options):
@@ -5960,8 +6179,9 @@ class JobQueue:
 
         Where no server runs this is the tick: a killed worker must not hold the place of a new one.
         """
-        self.tick.maybe()
         with contextlib.suppress(JobQueueError):
+            if not self.tick.maybe("code"):
+                self.tick.bury_dead()
             self.workers.start_needed()
 
     def close(self):
@@ -7764,10 +7984,11 @@ def entity_tag(body):
 
 
 class Application:
-    """The WSGI callable of one queue."""
+    """The WSGI callable of one queue; `source` is what its requests tick as, see Tick."""
 
-    def __init__(self, queue):
+    def __init__(self, queue, source="request"):
         self.queue = queue
+        self._source = source
         self.static = StaticFiles(STATIC_FOLDER)
         self._cache = {}                # key -> (data version, until, body, etag)
 
@@ -7874,7 +8095,7 @@ class Application:
 
     def _tick(self):
         """Any request does the housekeeping, so that nothing waits for cron."""
-        self.queue.tick.maybe()
+        self.queue.tick.maybe(self._source)
 
     @staticmethod
     def _with_tag(request, answer):
@@ -8489,7 +8710,7 @@ def _tick_for_ever(queue):
         if number % LOOK_FOR_SCHEDULES_SECONDS == 0:
             with contextlib.suppress(JobQueueError):
                 queue.catalogue.refresh()       # it may hold new schedules
-        queue.tick.maybe()
+        queue.tick.maybe("server")
         queue.database.clock.sleep(TICK_SOON_SECONDS)
 
 
@@ -8523,7 +8744,7 @@ def cmd_serve(queue, options):
     """Run the built-in web server until interrupted."""
     _use_compiled_module(options)
     try:
-        server = Server(Application(queue), options.host, options.port)
+        server = Server(Application(queue, "server"), options.host, options.port)
     except OSError as error:
         raise SetupError("Port %d on %s cannot be used: %s. Choose another with --port."
                          % (options.port, options.host, error.strerror)) from None
@@ -9053,7 +9274,7 @@ def cmd_queue(queue, options):
 def cmd_tick(queue, options):
     """Do the housekeeping once: bury dead workers, fire schedules, promote, start workers."""
     queue.catalogue.refresh()
-    queue.tick.run()
+    queue.tick.force("cron")
     return 0
 
 

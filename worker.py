@@ -1622,7 +1622,7 @@ class Worker:
         if now < self._next_check:
             return
         self._next_check = now + CHECK_SECONDS
-        self._queue.tick.maybe()
+        self._queue.tick.maybe("worker")
         if now >= self._next_say:
             self._next_say = now + jobqueue.RENEW_SECONDS
             self._say_state(self._state)
@@ -1940,7 +1940,7 @@ def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
     with contextlib.suppress(OSError):
         os.nice(max(0, queue.settings.get("nice") - os.getpriority(os.PRIO_PROCESS, 0)))
     if mode == "cron":
-        queue.tick.clean()              # the dead must not keep us from a place
+        queue.tick.force("cron", start=False)   # the dead must not keep us from a place
     return Worker(queue, mode, verbose, seconds).run(row, lock)
 
 

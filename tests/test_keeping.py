@@ -106,7 +106,7 @@ class TestTasks(Keep):
         self.round_begins()
         left = [self.count()]
         while left[-1]:
-            self.queue.tick.maybe()
+            self.queue.tick.maybe("worker")
             self.clock.advance(jobqueue.KEEP_AGAIN_SECONDS)
             left.append(self.count())
         self.assertEqual(left, [450, 250, 50, 0])

@@ -75,7 +75,7 @@ class TestFiring(ScheduleCase):
         self.schedule("every 1s", overlap="allow")
         for _ in range(10):
             self.clock.advance(1)
-            self.queue.tick.maybe()
+            self.queue.tick.maybe("worker")
         self.assertEqual(len(self.tasks()), 10)
 
     def test_ticking_again_adds_nothing(self):

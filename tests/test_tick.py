@@ -69,7 +69,7 @@ class TestTick(TestCase):
     def test_it_is_done_now_and_then_only(self):
         with mock.patch.object(self.queue.tick, "clean") as clean:
             for _ in range(10):
-                self.queue.tick.maybe()
+                self.queue.tick.maybe("worker")
                 self.clock.advance(TICK_SECONDS / 5)
         self.assertIn(clean.call_count, (2, 3))
 

@@ -1,0 +1,270 @@
+"""Who does the housekeeping and how long nobody does: the mark of the last tick, and the figures."""
+
+import errno
+import os
+import threading
+from unittest import mock
+
+import jobqueue
+from jobqueue import NOTE_SECONDS, TICK_PASSING_SECONDS, TICK_SECONDS, Mark
+from tests.support import TestCase
+
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+
+
+class TestMark(TestCase):
+    def setUp(self):
+        super().setUp()
+        self.mark = Mark(self.folder / "some mark")
+
+    def take(self, least=10.0, **more):
+        return self.mark.take(self.clock.now(), least, **more)
+
+    def test_it_is_free_at_first_and_again_when_it_is_old_enough(self):
+        self.assertIsNone(self.mark.age(self.clock.now()))
+        self.assertTrue(self.take())
+        for seconds, free in ((0, False), (9, False), (1, True), (1, False)):
+            self.clock.advance(seconds)
+            self.assertEqual(self.take(), free)
+        self.assertEqual(self.mark.age(self.clock.now()), 1)
+
+    def test_of_many_who_ask_at_the_same_time_one_gets_it(self):
+        self.take()
+        self.clock.advance(10)
+        gate, taken = threading.Barrier(20), []
+
+        def ask():
+            gate.wait()
+            taken.append(self.take())
+
+        threads = [threading.Thread(target=ask) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(sorted(taken), [False] * 19 + [True])
+
+    def test_a_clock_that_jumps_back_frees_it(self):
+        self.take()
+        self.clock.wall -= DAY
+        self.assertTrue(self.take())
+        self.assertFalse(self.take())
+
+    def test_it_may_last_longer_than_it_is_asked_for(self):
+        self.take()
+        self.clock.advance(10)
+        self.assertTrue(self.take(lasts=30))
+        self.assertEqual(self.mark.age(self.clock.now()), 10)
+        self.clock.advance(20)
+        self.assertTrue(self.take(lasts=30))
+        self.assertEqual(self.mark.age(self.clock.now()), 0)
+
+    def test_a_host_without_flock_keeps_it_too(self):
+        with mock.patch("fcntl.flock", side_effect=OSError(errno.ENOLCK, "no locks")):
+            self.assertEqual([self.take(), self.take()], [True, False])
+
+    def test_where_none_can_be_set_all_go_on(self):
+        for name in ("open", "utime"):
+            with mock.patch("os." + name, side_effect=OSError(errno.EROFS, "read-only")):
+                self.assertEqual([self.take(), self.take()], [True, True])
+
+    def test_only_its_owner_may_read_it(self):
+        self.take()
+        self.assertEqual(os.stat(self.folder / "some mark").st_mode & 0o777, 0o600)
+
+
+class TestWhoTicks(TestCase):
+    """Any number of processes, each new: at most one of them ticks in a few seconds."""
+
+    def new_process(self, source="request"):
+        queue = self.another_queue()
+        ticked = queue.tick.maybe(source)
+        queue.close()
+        return ticked
+
+    def ticks(self, processes, pause, source="request"):
+        """How many of so many processes, one after the other, ticked."""
+        count = 0
+        for _ in range(processes):
+            self.clock.advance(pause)
+            count += self.new_process(source)
+        return count
+
+    def test_requests_tick_once_in_a_few_seconds_however_many_come(self):
+        self.assertIn(self.ticks(100, 0.2), (4, 5))
+        self.assertEqual(self.ticks(5, TICK_PASSING_SECONDS), 5)
+
+    def test_most_of_them_write_nothing(self):
+        self.new_process()
+        version = self.database.version_seen()
+        self.ticks(30, 1)
+        self.assertEqual(self.database.version_seen(), version)
+
+    def test_where_somebody_stays_ticks_come_as_often_as_ever_whatever_requests_do(self):
+        count = 0
+        for _ in range(60):
+            self.clock.advance(1)
+            count += self.new_process() + self.queue.tick.maybe("server")
+        self.assertGreaterEqual(count, 60 / TICK_SECONDS - 1)
+
+    def test_workers_share_their_ticks(self):
+        queues = [self.another_queue() for _ in range(4)]
+        count = 0
+        for _ in range(30):
+            self.clock.advance(1)
+            count += sum(queue.tick.maybe("worker") for queue in queues)
+        self.assertIn(count, (15, 16))
+
+    def test_a_schedule_that_is_due_does_not_wait_for_the_next_tick(self):
+        self.queue.schedules.add({"function": "add", "arguments": {"a": 1}, "rule": "every 2s",
+                                  "overlap": "allow"}, self.owner_id("bob"))
+        self.assertIn(self.ticks(20, 1), (10, 11))
+        self.assertGreaterEqual(self.database.value("SELECT count(*) FROM task"), 9)
+
+    def test_a_clock_that_jumps_back_stops_nobody(self):
+        self.new_process()
+        self.clock.wall -= 5 * HOUR
+        self.assertEqual(self.ticks(10, 1), 2)
+
+    def test_an_add_frees_the_place_of_a_dead_worker_though_somebody_has_just_ticked(self):
+        self.queue.settings.change({"NbMaxWorker": 1})
+        self.add()
+        self.assertEqual(len(self.started), 1)
+        self.write("UPDATE worker SET state='idle', lease_monotonic=0")
+        self.new_process("worker")
+        self.write("UPDATE worker SET lease_monotonic=0")
+        queue = self.another_queue()
+        self.assertFalse(queue.tick.maybe("request"))
+        queue.add([{"function": "add", "arguments": {"a": 1}}], self.owner_id("bob"))
+        self.assertEqual(len(self.started), 2)
+
+    def test_a_request_leaves_long_work_to_others(self):
+        with mock.patch.object(self.queue.keeping, "prune") as prune:
+            self.queue.tick.maybe("request")
+            self.clock.advance(10)
+            self.assertFalse(prune.called)
+            self.queue.tick.maybe("worker")
+            self.assertTrue(prune.called)
+
+
+class TestState(TestCase):
+    def come(self, source, *times):
+        """Somebody ticks at these times, counted from now; the clock is left at the last of them."""
+        start = self.clock.now()
+        for at in times:
+            self.clock.advance(start + at - self.clock.now())
+            if source == "cron":
+                self.queue.tick.force(source)
+            else:
+                self.queue.tick.maybe(source)
+
+    def every(self, seconds, count, source="cron"):
+        self.come(source, *(seconds * (number + 1) for number in range(count)))
+
+    @property
+    def period(self):
+        return self.queue.tick.state()["period"]
+
+    def test_nothing_is_known_at_first(self):
+        self.assertEqual(self.queue.tick.state(), {
+            "last_at": None, "last_source": None, "period": None, "cron": None, "resident": False})
+
+    def test_who_came_last_is_told(self):
+        self.come("request", 0, 70)
+        state = self.queue.tick.state()
+        self.assertEqual((state["last_source"], state["last_at"][11:19]), ("request", "08:01:10"))
+        self.come("cron", 30)
+        self.assertEqual(self.queue.tick.state()["last_source"], "cron")
+
+    def test_cron_tells_its_period_when_it_has_come_twice(self):
+        self.every(15 * MINUTE, 1)
+        self.assertEqual(self.queue.tick.state()["cron"]["period"], None)
+        self.every(15 * MINUTE, 1)
+        self.assertEqual(self.queue.tick.state()["cron"], {
+            "last_at": "2027-01-15T08:30:00.000Z", "period": 900})
+        self.assertEqual(self.period, 900)
+
+    def test_a_cron_that_skips_and_comes_at_odd_minutes_has_its_usual_period(self):
+        self.come("cron", *(MINUTE * minute for minute in (0, 16, 29, 46, 76, 90, 104, 121, 151, 165)))
+        self.assertAlmostEqual(self.period / MINUTE, 15, delta=2)
+
+    def test_two_lines_of_one_minute_are_one_visit(self):
+        self.come("cron", 0, 3, 900, 903, 1800, 1803)
+        self.assertEqual(self.period, 900)
+
+    def test_who_clicks_by_day_does_not_hide_how_rarely_cron_comes(self):
+        for _ in range(2):
+            for minute in range(8 * 60):
+                self.come("cron" if minute % 15 == 0 else "request", MINUTE)
+            self.assertAlmostEqual(self.period, 900, delta=90)
+            self.every(15 * MINUTE, 16 * 4)
+            self.assertAlmostEqual(self.period, 900, delta=90)
+
+    def test_without_cron_the_nights_are_what_counts(self):
+        self.every(MINUTE, 600, "request")
+        self.assertIsNone(self.period, "no night has been seen yet")
+        for _ in range(3):
+            self.come("request", 14 * HOUR)
+            self.every(MINUTE, 600, "request")
+        self.assertAlmostEqual(self.period, 14 * HOUR, delta=600)
+
+    def test_who_asks_by_itself_at_night_counts_though_it_is_neither_cron_nor_server(self):
+        self.every(5 * MINUTE, 12 * 30, "request")
+        self.assertEqual(self.period, 300)
+
+    def test_a_cron_that_stopped_counts_no_more(self):
+        self.every(15 * MINUTE, 96 * 2)
+        for _ in range(3):
+            self.come("request", 14 * HOUR)
+            self.every(MINUTE, 600, "request")
+        self.assertGreater(self.period, 10 * HOUR)
+
+    def test_a_cron_that_was_set_up_is_seen_at_once(self):
+        for _ in range(3):
+            self.come("request", 14 * HOUR)
+            self.every(MINUTE, 600, "request")
+        self.every(15 * MINUTE, 3)
+        self.assertEqual(self.period, 900)
+
+    def test_a_server_is_there_as_long_as_it_says_so(self):
+        self.every(1, 120, "server")
+        self.assertTrue(self.queue.tick.state()["resident"])
+        self.assertEqual(self.period, TICK_SECONDS)
+        self.clock.advance(3 * NOTE_SECONDS)
+        self.assertFalse(self.queue.tick.state()["resident"])
+        self.assertIsNone(self.period)
+
+    def test_a_server_writes_once_a_minute_and_its_ticks_are_known_to_itself(self):
+        self.every(1, 100, "server")
+        other, writes = self.another_queue(), 0
+        version = other.database.version_seen()
+        for _ in range(300):
+            self.every(1, 1, "server")
+            writes += other.database.version_seen() != version
+            version = other.database.version_seen()
+        self.assertLessEqual(writes, 6)
+        self.assertEqual(self.queue.rhythm._known()["gaps"].keys(), {"2"})
+
+    def test_a_worker_that_never_ends_is_as_good_as_a_server(self):
+        with self.database.transaction() as transaction:
+            self.queue.workers.reserve(transaction, "service")
+            transaction.run("UPDATE worker SET state='idle'")
+        self.assertTrue(self.queue.tick.state()["resident"])
+
+    def test_a_worker_that_is_there_at_night_too_is_seen_by_its_ticks(self):
+        with mock.patch.object(jobqueue, "GAP_KNOWN_SECONDS", HOUR):
+            self.every(2, 2000, "worker")
+            self.assertEqual(self.period, TICK_SECONDS)
+
+    def test_a_clock_that_jumped_begins_anew(self):
+        self.every(15 * MINUTE, 100)
+        for jump in (300 * DAY, -300 * DAY):
+            self.clock.wall += jump
+            self.every(20 * MINUTE, 3)
+            self.assertEqual(self.period, 1200)
+
+    def test_a_full_disk_hurts_nothing(self):
+        with mock.patch.object(self.queue.rhythm, "note", side_effect=jobqueue.StorageFull("full")):
+            self.assertTrue(self.queue.tick.maybe("request"))
+        self.clock.advance(60)
+        self.assertTrue(self.queue.tick.maybe("request"))
