@@ -104,6 +104,10 @@ LOOK_FOR_SCHEDULES_SECONDS = 30.0
 STARTING_SECONDS = 10.0         # a started process that never took its lock
 STARTING_LOCKED_SECONDS = 60.0  # one that holds its lock but is not ready
 START_RETRY_SECONDS = (1.0, 60.0)
+MACHINE_SIGN_SECONDS = 60.0     # who uses the log shows so often that this machine lives
+MACHINE_SILENT_SECONDS = 150.0  # another one may use it after so long without a sign
+MACHINE_ROW_SECONDS = 3600.0    # the table says when a machine was seen, so exactly
+MACHINE_DAYS = 30
 RATE_SLACK_SECONDS = 0.05       # a start so late does not delay the next one of its queue
 RATE_SKEW_SECONDS = 5.0         # clocks may differ by this; beyond it, one was put back
 
@@ -503,6 +507,14 @@ def boot_id():
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
         return ""
+
+
+def up_seconds():
+    """How long this system has been running; 0 where that cannot be told."""
+    try:
+        return float(Path("/proc/uptime").read_text("ascii").split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 # Schedule rules --------------------------------------------------------------
@@ -1462,27 +1474,143 @@ def find_database(folder):
     return path
 
 
-def read_journal(folder):
-    """How the database is written, "wal" or "truncate": decided once, read before SQLite opens it.
+def private_path(database, name):
+    """`name` with the database's random word in it, beside it: an address nobody can guess.
 
-    A log that several machines would share corrupts, so a folder that turned into a network
-    folder is refused.
+    Some web servers give away what is in this folder, whatever is done against that.
     """
+    stem, dot, ending = name.partition(".")
+    return database.with_name("%s-%s%s%s" % (stem, database.stem.partition("-")[2], dot, ending))
+
+
+def _hide_guessable(database):
+    """Give the files beside the database its word: they have none yet, or another one of before it
+    was restored under a new name."""
+    for name in ("journal.json", "worker.log", "worker.log.old", "setup-code.txt", "work"):
+        stem, dot, ending = name.partition(".")
+        found = [path for path in database.parent.iterdir()
+                 if re.fullmatch(r"%s(-[^.]*)?%s" % (stem, re.escape(dot + ending)), path.name)]
+        if len(found) == 1:
+            with contextlib.suppress(OSError):
+                found[0].rename(private_path(database, name))
+
+
+def write_private(path, text, at=None):
+    """Write a small file that only we may read, whole or not at all; `at` is the time it bears."""
+    part = path.with_name(path.name + "." + random_token(4))
     try:
-        mode = json.loads((folder / "journal.json").read_text("utf-8"))["mode"]
-        if mode not in ("wal", "truncate"):
-            raise ValueError(mode)
-    except (OSError, ValueError, KeyError, TypeError):
-        raise SetupError("%s/journal.json is missing or unreadable; it says how the database is "
-                         "written." % folder) from None
-    kind = file_system(folder)
-    if mode == "wal" and kind not in LOCAL_FILE_SYSTEMS:
-        raise SetupError(
-            "The data folder %s is written in WAL mode, which is not safe on this file "
-            "system (%s). Stop everything on the machine that made it and run there: "
-            "python3 jobqueue.py check --repair" % (folder, kind)
-        )
-    return mode
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        if at is not None:
+            os.utime(part, (at, at))
+        os.replace(part, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+
+
+def several_machines(rows, now):
+    """Names of the machines that used the database by turns within a day; none if they followed
+    each other, as when it has moved or a container gets a new name at every start."""
+    rows = [row for row in rows if now - row["seen_at"] < 86400]
+    pairs = [(one, two) for one, two in itertools.combinations(rows, 2)
+             if one["boot"] != two["boot"]
+             and one["first_seen"] <= two["seen_at"] and two["first_seen"] <= one["seen_at"]]
+    return sorted({row["name"] for pair in pairs for row in pair})
+
+
+class Journal:
+    """How the database is written, "wal" or "truncate", and on which machine.
+
+    It stands in a small file that is read before SQLite opens the database, since a log that two
+    machines share corrupts. A machine is a kernel: containers have names of their own, but share
+    what a log needs. The file's time is the last sign of life of the machine that uses the log.
+    """
+
+    def __init__(self, database):
+        self._database = database
+        self.path = private_path(database, "journal.json")
+        if not self.path.exists():
+            _hide_guessable(database)
+        self._file = file_identity(self.path)
+        try:
+            self.said = json.loads(self.path.read_text("utf-8"))
+            self.mode = self.said["mode"]
+            if self.mode not in ("wal", "truncate"):
+                raise ValueError(self.mode)
+        except (OSError, ValueError, KeyError, TypeError):
+            raise SetupError("%s is missing or unreadable; it says how the database is written. With "
+                             "everything stopped, make it anew: python3 jobqueue.py check --repair"
+                             % self.path) from None
+
+    @staticmethod
+    def decide(database, mode, why):
+        """From now on this machine uses the database, and in this way."""
+        write_private(private_path(database, "journal.json"), dump_json(
+            {"mode": mode, "why": why, "machine": machine_name(), "boot": boot_id(), "refused": []}))
+
+    def admit(self, now):
+        """Let this machine use the log; SetupError if it cannot, or if another one does."""
+        if self.mode != "wal":
+            return
+        kind, owner = file_system(self.path.parent), self.said["machine"]
+        if kind not in LOCAL_FILE_SYSTEMS:
+            self._refuse(kind, "The data folder %s is written in WAL mode, which is not safe on this file "
+                         "system (%s). Stop everything, then run on %s, where it was made: python3 "
+                         "jobqueue.py check --repair" % (self.path.parent, kind, owner))
+        if self._is_ours():
+            return
+        last = self.path.stat().st_mtime
+        if not self._is_gone(now - last):
+            self._refuse(kind, "The data folder %s is in use on the machine %s, and its WAL mode allows one "
+                         "machine only. If both are to use it, stop everything on both and run on %s: "
+                         "python3 jobqueue.py check --repair. If this is %s under a new name, wait until "
+                         "%s UTC." % (self.path.parent, owner, owner, owner,
+                                      iso(last + MACHINE_SILENT_SECONDS)[11:19]))
+        self.decide(self._database, "wal", self.said.get("why", ""))
+        self.__init__(self._database)
+
+    def sign(self, now):
+        """Show other machines that this one lives."""
+        with contextlib.suppress(OSError):
+            if self.mode == "wal" and abs(now - self.path.stat().st_mtime) >= MACHINE_SIGN_SECONDS:
+                os.utime(self.path, (now, now))
+
+    def check(self):
+        """StorageBroken if it was decided anew, or if another machine took over while we slept."""
+        if file_identity(self.path) == self._file:
+            return
+        found = Journal(self._database)
+        if found.mode != self.mode:
+            raise StorageBroken("How the database is written was changed to %s while it was in use. "
+                                "Stop and start everything." % found.mode.upper())
+        if found.mode == "wal" and not found._is_ours():
+            raise StorageBroken("The database is used on the machine %s now. If both are to use it, stop "
+                                "everything on both and run there: python3 jobqueue.py check --repair"
+                                % found.said["machine"])
+        self.said, self._file = found.said, found._file
+
+    def _is_ours(self):
+        boot = boot_id()
+        if boot and self.said.get("boot"):
+            return self.said["boot"] == boot
+        return self.said["machine"] == machine_name()
+
+    def _is_gone(self, silent):
+        """True if its machine is silent for long, or is this one before it was started again."""
+        return (not -MACHINE_SILENT_SECONDS < silent < MACHINE_SILENT_SECONDS
+                or (self.said["machine"] == machine_name() and silent > up_seconds() > 0))
+
+    def _refuse(self, kind, words):
+        """Remember who was refused: `check --repair` must know of all that are to use the database."""
+        known, we = self.said.get("refused", []), "%s (%s)" % (machine_name(), kind)
+        if we not in known:
+            with contextlib.suppress(OSError):
+                write_private(self.path, dump_json({**self.said, "refused": [*known, we]}),
+                              self.path.stat().st_mtime)
+        raise SetupError(words)
 
 
 def file_identity(path):
@@ -1506,12 +1634,15 @@ class Database:
         self.clock = clock
         self.patience = patience        # seconds until Busy
         self.path = find_database(self.folder)
-        self.journal = read_journal(self.folder)
+        self._journal = Journal(self.path)
+        self._journal.admit(clock.now())
+        self.journal = self._journal.mode
         self._turn = Turn(self.folder / "turn.lock", clock)
         self._writer_thread = None
         self._reading = threading.Lock()
         self._synchronous = None
         self._pause_checkpoints_until = 0.0
+        self._next_sign = 0.0
         self._wal = Path(str(self.path) + "-wal")
         deadline = clock.monotonic() + patience
         self._links = []
@@ -1577,9 +1708,39 @@ class Database:
 
     def check_file(self):
         """StorageBroken if file or log was removed or replaced: what we write would be lost."""
+        self._journal.check()
         if file_identity(self.path) != self._file or file_identity(self._wal) != self._log_file:
             raise StorageBroken("The database %s or its log was removed or replaced while it was "
                                 "in use. Stop and start everything." % self.path)
+
+    def sign(self):
+        """Now and then, note that this machine uses the database; it does not matter if that fails."""
+        if self.clock.monotonic() < self._next_sign:
+            return
+        self._next_sign = self.clock.monotonic() + MACHINE_SIGN_SECONDS
+        self._journal.sign(self.clock.now())
+        with contextlib.suppress(JobQueueError):
+            self._note_machine(machine_name(), boot_id(), self.clock.now())
+
+    def machines(self):
+        """Rows of the machines that used the database, the last one first."""
+        return self.all("SELECT * FROM machine ORDER BY seen_at DESC, name")
+
+    def journal_words(self):
+        """(why the database is written in this way, who was refused because of it)"""
+        said = self._journal.said
+        return said.get("why", "a former version chose so"), said.get("refused", [])
+
+    def _note_machine(self, name, boot, now):
+        row = self.one("SELECT * FROM machine WHERE name=?", (name,))
+        away = math.inf if row is None else abs(now - row["seen_at"])
+        if away < MACHINE_ROW_SECONDS and row["boot"] == boot:
+            return
+        since = row["first_seen"] if away < 86400 else now
+        with self.transaction(durable=False) as transaction:
+            transaction.run("INSERT OR REPLACE INTO machine (name, boot, first_seen, seen_at) "
+                            "VALUES (?, ?, ?, ?)", (name, boot, since, now))
+            transaction.run("DELETE FROM machine WHERE seen_at<?", (now - MACHINE_DAYS * 86400,))
 
     def _refuse_missing_log(self):
         """StorageBroken if the log was deleted: without it the database is an older one.
@@ -1743,40 +1904,40 @@ class Database:
         return False
 
 
-def write_private(path, text):
-    """Write a small file that only we may read, whole or not at all."""
-    part = path.with_name(path.name + "." + random_token(4))
+def keeps_others_out(path):
+    """Whether a lock of SQLite's is seen by who is not us: by an owner of locks of its own.
+
+    The database must be new and in a write transaction, and without a log. True where that cannot
+    be tried.
+    """
+    import struct
     try:
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(part, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            part.unlink()
-        raise
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:                            # the byte that SQLite locks before it writes
+            fcntl.fcntl(handle, fcntl.F_OFD_SETLK,
+                        struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0x40000001, 1, 0))
+        finally:
+            os.close(handle)
+    except (AttributeError, OSError):
+        return True
+    return False
 
 
-def _fill_data_folder(room):
-    (room / "locks").mkdir(mode=0o700)
-    deny = ("<IfModule mod_authz_core.c>\nRequire all denied\n</IfModule>\n"
-            "<IfModule !mod_authz_core.c>\nOrder deny,allow\nDeny from all\n</IfModule>\n"
-            "<IfModule mod_rewrite.c>\nRewriteEngine On\nRewriteRule ^ - [F,L]\n</IfModule>\n")
-    kind = file_system(room)
-    mode = "wal" if kind in LOCAL_FILE_SYSTEMS else "truncate"
-    journal = {"mode": mode, "file_system": kind, "machine": machine_name()}
-    for name, text in (
-        (".htaccess", deny),
-        ("index.html", ""),
-        ("journal.json", dump_json(journal)),
-    ):
-        write_private(room / name, text)
-    path = room / ("jobqueue-%s.db" % random_token(8))
+def _make_database(path, mode):
+    """A new database without rows; SetupError or StorageBroken if it cannot be kept in this way."""
     write_private(path, "")
     link = Connection(path)
     try:
         link.run("PRAGMA page_size=1024")       # a commit writes whole pages: small ones cost less
-        link.value("PRAGMA journal_mode=" + mode.upper())
+        link.run("BEGIN IMMEDIATE")
+        locked = keeps_others_out(path)
+        link.run("ROLLBACK")
+        if not locked:
+            raise SetupError("The file system of %s does not keep two processes from writing at once; "
+                             "no database can be kept there." % path.parent.parent)
+        found = link.value("PRAGMA journal_mode=" + mode.upper())
+        if found != mode:
+            raise StorageBroken("SQLite keeps its journal here as %s only" % found)
         link.run("PRAGMA synchronous=FULL")
         link.run("BEGIN IMMEDIATE")
         migrate(link, MIGRATIONS)
@@ -1785,6 +1946,49 @@ def _fill_data_folder(room):
         raise storage_error(error, path) from error
     finally:
         link.close()
+
+
+def choose_journal(folder, others=()):
+    """(mode that is safe where `folder` is and for the others that use it, why)"""
+    kind = file_system(folder)
+    if others:
+        return "truncate", "it is also used on %s" % " and ".join(others)
+    if kind in LOCAL_FILE_SYSTEMS:
+        return "wal", "%s is a local disk" % kind
+    return "truncate", "%s is a network or unknown file system" % kind
+
+
+def other_users(path, clock=Clock):
+    """Machines besides this one that use the database or were refused; it must be closed."""
+    with contextlib.suppress(SetupError):
+        refused = Journal(path).said.get("refused")
+        if refused:
+            return refused
+    with contextlib.closing(Connection(path)) as link, contextlib.suppress(sqlite3.Error):
+        names = several_machines(link.all("SELECT * FROM machine"), clock.now())
+        return [name for name in names if name != machine_name()]
+    return []
+
+
+def _fill_data_folder(room):
+    (room / "locks").mkdir(mode=0o700)
+    deny = ("<IfModule mod_authz_core.c>\nRequire all denied\n</IfModule>\n"
+            "<IfModule !mod_authz_core.c>\nOrder deny,allow\nDeny from all\n</IfModule>\n"
+            "<IfModule mod_rewrite.c>\nRewriteEngine On\nRewriteRule ^ - [F,L]\n</IfModule>\n")
+    for name, text in ((".htaccess", deny), ("index.html", ""), ("canary.txt", random_token())):
+        write_private(room / name, text)
+    path = room / ("jobqueue-%s.db" % random_token(8))
+    mode, why = choose_journal(room)
+    try:
+        _make_database(path, mode)
+    except (StorageBroken, Busy) as error:
+        if mode == "truncate":
+            raise
+        for left in room.glob(path.name + "*"):
+            left.unlink()
+        mode, why = "truncate", "a log cannot be used here: %s" % error.detail
+        _make_database(path, mode)
+    Journal.decide(path, mode, why)
 
 
 def create_data_folder(folder):
@@ -1807,22 +2011,39 @@ def create_data_folder(folder):
         raise
 
 
-def refuse_other_user(folder):
-    """Files made by another user lock the owner out: say the command that works instead."""
+def user_name(number):
+    """A user's name as `sudo -u` understands it: #1000 for one without."""
     import pwd
     try:
-        owner = os.stat(folder).st_uid
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return "#%d" % number
+
+
+def refuse_other_user(folder):
+    """Files made by another user lock the owner out: say the command that works instead."""
+    try:
+        status = os.stat(folder)
     except OSError as error:
         raise SetupError(
             "The data folder %s cannot be read: %s." % (folder, error.strerror)
         ) from None
-    if owner != os.getuid():
-        try:
-            name = pwd.getpwuid(owner).pw_name
-        except KeyError:
-            name = "#%d" % owner
-        raise SetupError("The data folder %s belongs to the user %s. Run this as that user: "
-                         "sudo -u '%s' python3 %s ..." % (folder, name, name, HOME / "jobqueue.py"))
+    if status.st_uid != os.getuid():
+        owner, us = user_name(status.st_uid), user_name(os.getuid())
+        raise SetupError(
+            "The data folder %s belongs to the user %s, this runs as %s. Run it as %s: sudo -u '%s' "
+            "python3 %s ...; where there is no sudo, log in or let cron run it as %s."
+            % (folder, owner, us, owner, owner, HOME / "jobqueue.py", owner))
+    if status.st_mode & 0o077:
+        close_to_others(folder)
+
+
+def close_to_others(folder):
+    """Copying with FTP opens a folder and its files to all users of the machine: mend that."""
+    for path in (folder, *Path(folder).iterdir()):
+        with contextlib.suppress(OSError):
+            if not path.is_symlink():
+                path.chmod(0o700 if path.is_dir() else 0o600)
 
 
 def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
@@ -1832,7 +2053,9 @@ def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
     if not os.path.lexists(folder):
         create_data_folder(folder)
     refuse_other_user(folder)
-    return Database(folder, clock, patience)
+    database = Database(folder, clock, patience)
+    database.sign()
+    return database
 
 
 # Settings --------------------------------------------------------------------
@@ -2755,13 +2978,14 @@ class Filter:
 
 def task_folder(data, task_id):
     """Where a task may keep files while it runs."""
-    return Path(data) / "work" / str(task_id)
+    return private_path(find_database(data), "work") / str(task_id)
 
 
 def remove_task_folder(data, task_id):
     """Remove what a task left there, if anything."""
     import shutil
-    shutil.rmtree(task_folder(data, task_id), ignore_errors=True)
+    with contextlib.suppress(SetupError, StorageBroken):
+        shutil.rmtree(task_folder(data, task_id), ignore_errors=True)
 
 
 def forget_tasks(transaction, task_ids):
@@ -4565,7 +4789,7 @@ class Workers:
         self._start = start
         self._children = {}             # process -> id of its row
         self.locks = database.folder / "locks"
-        self.log = database.folder / "worker.log"
+        self.log = private_path(database.path, "worker.log")
 
     # Rows
 
@@ -4653,12 +4877,14 @@ class Workers:
 
     def _look_at(self, row):
         """(descriptor of its lock if free, why it counts as dead or None)"""
-        here = self._claims.boot and (row["machine"], row["boot"]) == (
-            self._claims.machine, self._claims.boot)
-        if not here:
+        path = self.locks / row["lock"]
+        if not self._claims.boot or row["boot"] != self._claims.boot:
+            if self._database.journal == "wal" and row["lock_proven"]:      # one machine at a time
+                handle = grab_if_free(path)
+                if handle is not None:
+                    return handle, "ended with its machine"
             gone = row["lease_wall"] + OTHER_MACHINE_SLACK_SECONDS < self._clock.now()
             return None, "silent" if gone else None
-        path = self.locks / row["lock"]
         if row["state"] == "starting":
             age = LEASE_SECONDS - (row["lease_monotonic"] - self._clock.monotonic())
             handle = grab_if_free(path)
@@ -4815,7 +5041,7 @@ class Workers:
     def _open_log(self):
         with contextlib.suppress(OSError):
             if self.log.stat().st_size > WORKER_LOG_MAX_BYTES:
-                os.replace(self.log, self.log.with_name("worker.log.old"))
+                os.replace(self.log, "%s.old" % self.log)
         return open(
             os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab"
         )
@@ -5212,6 +5438,7 @@ class Tick:
 
     def clean(self, source="worker"):
         """All but starting workers."""
+        self._database.sign()
         self._bury_dead()
         self._settle()
         self._promote()
@@ -5287,7 +5514,7 @@ class Tick:
             return
         self._workers.sweep_locks()
         self._schedules.sweep()
-        for path in (self._database.folder / "work").glob("[0-9]*"):
+        for path in private_path(self._database.path, "work").glob("[0-9]*"):
             if not self._database.value("SELECT 1 FROM task WHERE id=?", (int(path.name),)):
                 remove_task_folder(self._database.folder, int(path.name))
         now = self._clock.now()
@@ -5516,8 +5743,7 @@ class Accounts:
         self._settings = settings
         self._clock = database.clock
         self._hashing = threading.BoundedSemaphore(HASHES_AT_ONCE)
-        self.code_file = database.folder / database.path.name.replace(
-            "jobqueue-", "setup-code-").replace(".db", ".txt")      # a name that nobody can fetch
+        self.code_file = private_path(database.path, "setup-code.txt")
         self._home = HOME
 
     # First admin, lost password
@@ -5911,7 +6137,8 @@ class TaskContext:
     def folder(self):
         """A folder of this task's own, made when first asked for; removed with the task."""
         path = task_folder(self._data, self.id)
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (path.parent, path):
+            folder.mkdir(exist_ok=True, mode=0o700)
         return path
 
     def enqueue(self, requests):
@@ -6537,22 +6764,20 @@ def _check_sqlite(folder):
     return "ok", text
 
 
-def user_name(number):
-    """A user's name, or the number as #1000."""
-    import pwd
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return "#%d" % number
-
-
 def _check_owner(folder):
     ours, code = os.getuid(), HOME.stat()
     text = "runs as %s (uid %d), new files get %s" % (user_name(ours), ours, umask_words())
-    if code.st_uid != ours:
+    paths = [HOME, HOME / "jobqueue.py", WORKER_FILE, TASKS_FILE, folder.parent]
+    open_ones = [path for path in paths if path.exists()
+                 and path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH]
+    if open_ones:
+        return "bad", ("%s; every user of this machine can change what runs here: chmod o-w %s"
+                       % (text, " ".join("'%s'" % path for path in open_ones)))
+    if code.st_uid != ours and ours:
         return "note", ("%s, but the program belongs to %s: cron jobs and the command line must run as %s, "
-                        "too, or they cannot open the data" % (
-                            text, user_name(code.st_uid), user_name(ours)))
+                        "too, or they cannot open the data; and if the web server runs all its sites as %s, "
+                        "every other site can read and change it"
+                        % (text, user_name(code.st_uid), user_name(ours), user_name(ours)))
     if code.st_mode & 0o022 or WORKER_FILE.exists() and WORKER_FILE.stat().st_mode & 0o022:
         return "note", ("%s; others may change the program, and some web servers then refuse to start it: "
                         "chmod go-w %s" % (text, HOME))
@@ -6589,9 +6814,10 @@ def _check_data(folder):
                        "another folder into a text file called data"
                        % (folder, user_name(os.getuid()), folder.parent))
     mode = stat.S_IMODE(folder.stat().st_mode)
-    if mode & 0o077:
-        return "bad", ("%s can be read by other users of this machine (mode %o): run chmod 700 "
-                       "on it" % (folder, mode))
+    if mode & 0o077:                    # opening it has tried to mend that
+        return "bad", ("%s can be read by other users of this machine (mode %o). Run chmod 700 '%s'; if that "
+                       "changes nothing, its file system (%s) has no modes: move it elsewhere and write its "
+                       "new path into a text file called data" % (folder, mode, folder, file_system(folder)))
     return "ok", "%s; nothing is kept in the system's folder for temporary files" % folder
 
 
@@ -6742,13 +6968,25 @@ def _check_exposure(queue):
 
 
 def _check_journal(queue):
-    kind, size = file_system(queue.database.folder), queue.database.wal_bytes()
-    why = "a local disk" if kind in LOCAL_FILE_SYSTEMS else "a network or unknown file system"
-    text = "%s, because %s is %s" % (queue.database.journal.upper(), kind, why)
+    size, (why, refused) = queue.database.wal_bytes(), queue.database.journal_words()
+    text = "%s, because %s" % (queue.database.journal.upper(), why)
+    if queue.database.journal == "wal" and refused:
+        return "bad", ("%s; it was refused on %s. If all are to use it, stop everything and run here: "
+                       "python3 jobqueue.py check --repair" % (text, " and ".join(refused)))
     if size > WAL_ALARM_BYTES:
         return "bad", ("%s; its log has grown to %d MB: a program keeps reading the database and "
                        "must be ended" % (text, size >> 20))
-    return "ok", "%s; log %.1f MB" % (text, size / 1e6)
+    return "ok", text + ("; log %.1f MB" % (size / 1e6) if queue.database.journal == "wal" else "")
+
+
+def _check_machines(queue):
+    rows = queue.database.machines()
+    text = "; ".join("%s, last seen %s" % (row["name"], _readable(iso(row["seen_at"]))) for row in rows)
+    several = several_machines(rows, queue.database.clock.now())
+    if several and queue.database.journal == "wal":
+        return "bad", ("%s. Several use the database, but WAL mode is for one: stop everything and run "
+                       "python3 jobqueue.py check --repair" % text)
+    return "ok", text
 
 
 def _check_integrity(queue):
@@ -6844,8 +7082,9 @@ FOLDER_CHECKS = (
     ("Abilities", _check_abilities), ("User", _check_owner), ("Data", _check_data),
     ("Writing", _check_writing), ("Disk", _check_disk), ("Limits", _check_limits))
 QUEUE_CHECKS = (
-    ("Exposure", _check_exposure), ("Journal", _check_journal), ("Database", _check_integrity),
-    ("Backup", _check_backup), ("Admin", _check_admin), ("Functions", _check_functions),
+    ("Exposure", _check_exposure), ("Journal", _check_journal), ("Machines", _check_machines),
+    ("Database", _check_integrity), ("Backup", _check_backup), ("Admin", _check_admin),
+    ("Functions", _check_functions),
     ("Workers", _check_workers), ("Schedules", _check_schedules), ("Running", _check_running),
     ("Waiting", _check_oldest), ("Clock", _check_clock))
 
@@ -6899,8 +7138,11 @@ def _leave_unread(queue):
 
 def canary_token(folder):
     """What data/canary.txt holds, or None; whoever can fetch it can fetch more."""
+    path = folder / "canary.txt"
     with contextlib.suppress(OSError, ValueError):
-        return (folder / "canary.txt").read_text("utf-8").strip() or None
+        if not path.exists():
+            write_private(path, random_token())
+        return path.read_text("utf-8").strip() or None
     return None
 
 
@@ -6910,7 +7152,7 @@ def private_addresses(folder, script="", root=""):
     Relative to the page, beside the start-up file that the address names, and as the web server's
     `root` or the name of a web folder suggests.
     """
-    files = [folder / "canary.txt", folder / "journal.json", WORKER_FILE]
+    files = [folder / "canary.txt", WORKER_FILE]
     files += [TASKS_FILE] if TASKS_FILE.exists() else []
     beside, _, name = script.rpartition("/")
     starts = ("", beside + "/") if "." in name else ("",)
@@ -6969,13 +7211,13 @@ def back_up(queue, target):
 
 
 def repair_journal(folder):
-    """Choose the journal mode that is safe on the file system that `folder` is on now.
+    """Choose the journal mode that is safe for all that use the database now.
 
     Everything must be stopped: the exclusive lock that changing it needs proves that.
     """
-    path = find_database(folder)
-    kind = file_system(folder)
-    mode = "wal" if kind in LOCAL_FILE_SYSTEMS else "truncate"
+    refuse_other_user(folder)
+    path = find_database(Path(folder))
+    mode, why = choose_journal(folder, other_users(path))
     link = Connection(path)
     try:
         found = link.value("PRAGMA journal_mode=%s" % mode.upper())
@@ -6985,9 +7227,8 @@ def repair_journal(folder):
         link.close()
     if found != mode:
         raise SetupError("SQLite could not change to %s; it stays at %s." % (mode, found))
-    write_private(folder / "journal.json",
-                  dump_json({"mode": mode, "file_system": kind, "machine": machine_name()}))
-    return mode
+    Journal.decide(path, mode, why)
+    return "%s, because %s" % (mode, why)
 
 
 # HTTP ------------------------------------------------------------------------

@@ -452,7 +452,7 @@ def read_events(path):
 def complaints(folder, data):
     """The last words of tracebacks that workers and server left in their logs."""
     found = []
-    for path in (folder / "server.log", data / "worker.log", data / "worker.log.old"):
+    for path in (folder / "server.log", *data.glob("worker-*.log*")):
         with contextlib.suppress(FileNotFoundError):
             pieces = path.read_text("utf-8", "replace").split("Traceback (most recent call last)")
             found += ["%s: %s" % (path.name, last_words(piece)) for piece in pieces[1:]]
@@ -1955,9 +1955,10 @@ class Drill:
 
     def _litter(self):
         """Words on files that do not belong into the data folder."""
-        known = {"worker.log", "worker.log.old", "locks", "work", "turn.lock.wait"}
         base = self.site.database.name
-        known |= {base, base + "-wal", base + "-shm"} | self._names
+        word = base[len("jobqueue-"):-len(".db")]
+        known = {"worker-%s.log" % word, "worker-%s.log.old" % word, "work-" + word, "locks",
+                 "turn.lock.wait", base, base + "-wal", base + "-shm", base + "-journal"} | self._names
         found = ["%s was left in the data folder" % name
                  for name in sorted(set(os.listdir(self.site.data)) - known)]
         locks = len(os.listdir(self.site.data / "locks"))

@@ -589,9 +589,10 @@ class Folders(unittest.TestCase):
         self.refused("damaged")
 
     def test_a_database_without_our_tables(self):
+        path = self.database
         self.remove_log()
-        self.database.unlink()
-        link = sqlite3.connect(str(self.site.data / "jobqueue-1.db"))
+        path.unlink()
+        link = sqlite3.connect(str(path))
         link.execute("CREATE TABLE x (a)")
         link.commit()
         link.close()
@@ -621,8 +622,8 @@ class Folders(unittest.TestCase):
         self.assertEqual(list(self.site.data.iterdir()), [])
 
     def test_a_missing_journal_file(self):
-        (self.site.data / "journal.json").unlink()
-        self.refused("journal.json")
+        next(self.site.data.glob("journal-*.json")).unlink()
+        self.refused("check --repair")
 
     def test_a_file_that_names_the_folder(self):
         moved = self.site.home.parent / "elsewhere"

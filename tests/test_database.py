@@ -586,16 +586,16 @@ class TestBrokenFiles(DatabaseCase):
         self.assertFalse((self.folder / "gone").exists())
 
     def test_a_missing_journal_file(self):
-        (self.data / "journal.json").unlink()
-        self.check(jobqueue.SetupError, "journal.json is missing or unreadable")
+        next(self.data.glob("journal-*.json")).unlink()
+        self.check(jobqueue.SetupError, "json is missing or unreadable")
 
     def test_a_journal_file_that_says_nonsense(self):
         for text in ("", "[]", "{}", "null", "not json"):
-            (self.data / "journal.json").write_text(text)
-            self.check(jobqueue.SetupError, "journal.json is missing or unreadable")
+            next(self.data.glob("journal-*.json")).write_text(text)
+            self.check(jobqueue.SetupError, "json is missing or unreadable")
 
     def test_a_journal_file_that_names_an_unknown_mode(self):
-        (self.data / "journal.json").write_text('{"mode": "wal2"}')
+        next(self.data.glob("journal-*.json")).write_text('{"mode": "wal2"}')
         with self.assertRaises(jobqueue.SetupError):
             jobqueue.JobQueue(self.data, self.clock, environment={})
 
@@ -711,6 +711,10 @@ class TestJournalMode(DatabaseCase):
         self.addCleanup(close_quietly, database)
         return database
 
+    @staticmethod
+    def mode(folder):
+        return jobqueue.Journal(jobqueue.find_database(folder)).mode
+
     def test_a_local_file_system_gets_wal(self):
         database = self.make("ext4")
         self.assertEqual(database.value("PRAGMA journal_mode"), "wal")
@@ -730,7 +734,7 @@ class TestJournalMode(DatabaseCase):
                 with mock.patch.object(jobqueue, "file_system", return_value=kind):
                     room = self.folder / kind
                     jobqueue.create_data_folder(room)
-                    self.assertEqual(jobqueue.read_journal(room), "truncate")
+                    self.assertEqual(self.mode(room), "truncate")
 
     def test_a_wal_folder_that_now_is_on_a_network_is_refused_before_sqlite_opens_it(self):
         self.make("ext4").close()
@@ -753,7 +757,8 @@ class TestJournalMode(DatabaseCase):
     def test_repair_chooses_what_is_safe_here(self):
         self.make("ext4").close()
         with mock.patch.object(jobqueue, "file_system", return_value="nfs"):
-            self.assertEqual(jobqueue.repair_journal(self.folder / "made"), "truncate")
+            self.assertEqual(jobqueue.repair_journal(self.folder / "made"),
+                             "truncate, because nfs is a network or unknown file system")
             database = jobqueue.Database(self.folder / "made", self.clock)
         self.addCleanup(close_quietly, database)
         self.assertEqual(database.journal, "truncate")
@@ -764,7 +769,7 @@ class TestJournalMode(DatabaseCase):
         with mock.patch.object(jobqueue, "file_system", return_value="nfs"):
             with self.assertRaises(jobqueue.JobQueueError):
                 jobqueue.repair_journal(self.folder / "made")
-        self.assertEqual(jobqueue.read_journal(self.folder / "made"), "wal")
+        self.assertEqual(self.mode(self.folder / "made"), "wal")
 
     def test_a_mounted_file_system_is_found_by_the_longest_path(self):
         text = (

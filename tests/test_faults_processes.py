@@ -300,7 +300,7 @@ class TestGreedy(SiteCase):
 
     def end_the_escaped(self, task_id):
         with contextlib.suppress(OSError):
-            path = next((self.site.data / "work").glob("%d/escaped" % task_id))
+            path = next(self.site.data.glob("work-*/%d/escaped" % task_id))
             os.kill(int(path.read_text()), signal.SIGKILL)
 
     def test_a_flood_is_cut_and_does_not_fill_the_worker(self):

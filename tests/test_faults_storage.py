@@ -313,8 +313,8 @@ class WatchedSite(Site):
 
     def said(self, log=True):
         """What they said, and what workers left in their log."""
-        paths = (self.home.parent / "said", self.data / "worker.log")
-        return "".join(path.read_text("utf-8") for path in paths[:1 + log] if path.is_file())
+        paths = [self.home.parent / "said", *(self.data.glob("worker-*.log") if log else ())]
+        return "".join(path.read_text("utf-8") for path in paths if path.is_file())
 
     @property
     def database(self):

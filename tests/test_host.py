@@ -218,7 +218,7 @@ class TestPrivateAddresses(TestCase):
 
     def test_they_are_relative_to_the_page_while_all_is_beside_the_program(self):
         self.assertEqual(self.addresses(jobqueue.HOME / "data"),
-                         ["data/canary.txt", "data/journal.json", "worker.py"])
+                         ["data/canary.txt", "worker.py"])
 
     def test_a_start_up_file_in_the_address_is_left_out(self):
         found = self.addresses(jobqueue.HOME / "data", "/jq/jobqueue.cgi")

@@ -280,7 +280,8 @@ class TestInsideATask(InterfaceCase):
         super().setUp()
         self.reports, self.requests = [], []
         self.context = TaskContext(
-            7, "bob", 2, 1, "token", self.folder, lambda *values: self.reports.append(values), self.enqueue
+            7, "bob", 2, 1, "token", self.folder / "data", lambda *values: self.reports.append(values),
+            self.enqueue
         )
         TaskContext.running = self.context
         self.addCleanup(setattr, TaskContext, "running", None)
@@ -308,7 +309,7 @@ class TestInsideATask(InterfaceCase):
         self.assertEqual(self.reports, [(0.25, "reading"), (1.0, None), (0.5, None), (None, None)])
 
     def test_its_folder_is_made_when_asked_for(self):
-        self.assertFalse((self.folder / "work").exists())
+        self.assertFalse(list((self.folder / "data").glob("work*")))
         self.assertTrue(current_task().folder.is_dir())
         self.assertEqual(current_task().folder.stat().st_mode & 0o777, 0o700)
 
