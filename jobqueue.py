@@ -2116,6 +2116,50 @@ class Choice(Setting):
     parse = check
 
 
+class Formed(Setting):
+    """A text with a form of its own; `tidy` brings it into that, or raises ValueError with words."""
+
+    def __init__(self, name, maximum, tidy, text):
+        super().__init__(name, "", 0, maximum, text)
+        self._tidy = tidy
+
+    def check(self, value):
+        """`value` in its form."""
+        try:
+            return self._tidy(super().check(value))
+        except ValueError as error:
+            raise field_error(self.name, str(error)) from None
+
+
+def tidy_path(text):
+    """A path as it stands in front of others: "/jq", or "" for none."""
+    parts = [part for part in text.strip().split("/") if part]
+    if not all(re.fullmatch("[A-Za-z0-9._~-]*[A-Za-z0-9_~-][A-Za-z0-9._~-]*", part) for part in parts):
+        raise ValueError("must be the path of an address, such as /jq")
+    return "".join("/" + part for part in parts)
+
+
+def read_networks(text):
+    """The addresses and networks that a text lists; ValueError says which word is none."""
+    from ipaddress import ip_network
+    found = []
+    for word in text.replace(",", " ").split():
+        try:
+            found.append(ip_network(word, strict=False))
+        except ValueError:
+            raise ValueError("must list addresses or networks, such as 127.0.0.1 or 10.0.0.0/8; %s is "
+                             "neither" % shorten(word, 60)) from None
+        if not found[-1].prefixlen:
+            raise ValueError("must not trust everybody (%s)" % word)
+    return found
+
+
+def tidy_networks(text):
+    """A list of addresses and networks in one form."""
+    return ", ".join(str(network).replace("/32", "") if network.version == 4 else str(network)
+                     for network in read_networks(text))
+
+
 SETTINGS = {setting.name: setting for setting in (
     Setting("NbMaxWorker", 2, 0, 64,
             "Most worker processes at once. 0 stops all work. Cheap hosts allow 25 to 100 "
@@ -2149,6 +2193,16 @@ SETTINGS = {setting.name: setting for setting in (
     Setting("python", "", 0, 1000, "Interpreter for workers; empty: found by itself."),
     Setting("host_names", "", 0, 2000,
             "Names under which browsers reach the built-in server, besides localhost."),
+    Formed("base_path", 200, tidy_path,
+           "Path below which browsers find this page, such as /jq; empty: found by itself. Only for a "
+           "proxy in front that does not tell. A wrong one locks everybody out until an admin's "
+           "password is set anew with a file setup-code.txt."),
+    Choice("https", ("auto", "always"),
+           "always: browsers reach this page by HTTPS only, although this server cannot see it. "
+           "Where that is not so, nobody can log in: see base_path."),
+    Formed("trusted_proxies", 2000, tidy_networks,
+           "Addresses and networks of the proxies in front, whose X-Forwarded-For, -Proto and -Host are "
+           "believed; everybody who can send from there is. Empty: none."),
 )}
 
 
@@ -5729,7 +5783,11 @@ def plain_code(text):
 
 def address_subject(address):
     """Under what attempts from an address count; all of an IPv6 network are one person's."""
-    return "address:" + address
+    if ":" in address:
+        from ipaddress import ip_network
+        with contextlib.suppress(ValueError):
+            address = ip_network(address + "/64", strict=False)
+    return "address:%s" % address
 
 
 UNCHANGED = object()
@@ -5826,6 +5884,7 @@ class Accounts:
         self._insert_user(transaction, row)
 
     def _reset(self, transaction, row):
+        """A new password for an admin, and what may have locked them out is forgotten."""
         name, password = row
         admins = {user["name"].lower(): user for user in transaction.all(
             "SELECT id, name FROM user WHERE role='admin' AND disabled=0 ORDER BY id")}
@@ -5835,6 +5894,7 @@ class Accounts:
         user = admins[name.lower()]
         transaction.run("UPDATE user SET password=? WHERE id=?", (password, user["id"]))
         transaction.run("DELETE FROM session WHERE user_id=?", (user["id"],))
+        transaction.run("DELETE FROM setting WHERE name IN ('base_path', 'https')")
         self._forgive(transaction, "user:" + name.lower())
 
     # Users
@@ -7320,6 +7380,73 @@ def problem(error):
     )
 
 
+HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
+PROXIES_MAX = 10                        # one behind the other
+COOKIES_MAX = 4                         # of one name
+
+
+def read_address(text):
+    """An IP address, also with a port or in brackets; None for anything else."""
+    from ipaddress import ip_address
+    match = re.fullmatch(r"\[([0-9a-fA-F:.]+)\](?::[0-9]+)?|([0-9.]+):[0-9]+|([0-9a-fA-F:.]+)", text.strip())
+    try:
+        address = ip_address(match[match.lastindex] if match else "")
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def is_trusted(text, networks):
+    """True for an address in one of these networks."""
+    address = read_address(text) if networks else None
+    return address is not None and any(address in network for network in read_networks(networks))
+
+
+def proxy_settings(settings):
+    """base_path, https and trusted_proxies; their defaults while the database cannot be read."""
+    names = ("base_path", "https", "trusted_proxies")
+    try:
+        return [settings.get(name) for name in names]
+    except JobQueueError:
+        return [SETTINGS[name].default for name in names]
+
+
+class Proxies:
+    """What trusted proxies in front add to a request; without one nothing that a header says counts.
+
+    Of each header the last item counts, which the trusted proxy itself added. `Forwarded` (RFC 7239)
+    is not read: no host needs it, and of two headers that tell the same a client could send the other.
+    """
+
+    def __init__(self, environ, trusted):
+        self._environ = environ
+        self._trusted = trusted
+        self.client = environ.get("REMOTE_ADDR", "")
+        self.are_trusted = is_trusted(self.client, trusted)
+
+    def added(self, name):
+        """What the proxy added to a header; "" if that is nothing, or nobody we trust."""
+        text = self._environ.get(name, "") if self.are_trusted else ""
+        return text.rpartition(",")[2].strip()
+
+    def address(self):
+        """The nearest address that is not a trusted proxy's."""
+        if not self.are_trusted:
+            return self.client
+        nearest = self.client
+        for item in reversed(self._environ.get("HTTP_X_FORWARDED_FOR", "").rsplit(",", PROXIES_MAX)):
+            address = read_address(item)
+            if address is None or not is_trusted(nearest, self._trusted):
+                break
+            nearest = str(address)
+        return nearest
+
+    def host(self):
+        """The name and port that the browser asked for."""
+        host = self.added("HTTP_X_FORWARDED_HOST")
+        return (host if HOST.fullmatch(host) else self._environ.get("HTTP_HOST", "")).lower()
+
+
 def door(environ):
     """Which kind of web server asks: "server" (ours), "cgi", "passenger", "uwsgi", ..."""
     if "mod_wsgi.version" in environ:
@@ -7360,26 +7487,39 @@ def find_base(environ, base_path=""):
     return quote("/".join(["", *parts, ""]), encoding="latin-1")
 
 
+def path_below(environ, base_path):
+    """PATH_INFO, without a base path that the proxy has left in front of it."""
+    path = environ.get("PATH_INFO", "")
+    return path[len(base_path):] if (path + "/").startswith(base_path + "/") else path
+
+
 class Request:
     """What a handler needs of a request, read from a WSGI environment."""
 
-    def __init__(self, environ):
+    def __init__(self, environ, settings):
         self._environ = environ
+        base_path, https, trusted = proxy_settings(settings)
+        self._proxies = Proxies(environ, trusted)
         self.door = door(environ)
         self.method = environ["REQUEST_METHOD"]
-        self.base = find_base(environ)
-        path = environ.get("PATH_INFO", "")
+        self.base = find_base(environ, base_path)
+        path = path_below(environ, base_path)
         # Without a slash at the end of the address relative links would point beside the folder.
         self.lacks_slash = not path and not asked_path(environ).endswith("/")
         self.path = (path or "/").encode("latin-1", "replace").decode("utf-8", "replace")
         self.query_text = environ.get("QUERY_STRING", "")
         self.content_type = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
-        self.address = environ.get("REMOTE_ADDR", "")
-        self.secure = environ.get("wsgi.url_scheme") == "https" or environ.get(
-            "HTTPS", "").lower() in ("on", "1", "true", "yes")
+        self.secure = (https == "always" or environ.get("wsgi.url_scheme") == "https"
+                       or environ.get("HTTPS", "").lower() in ("on", "1", "true", "yes")
+                       or self._proxies.added("HTTP_X_FORWARDED_PROTO").lower() == "https")
         self.asks_first = environ.get("jobqueue.asks_first", False)     # whether it may be sent
         self.person = None
         self._digest = None
+
+    @property
+    def address(self):
+        """Where this comes from, as far as anybody we trust knows."""
+        return self._proxies.address()
 
     def header(self, name):
         """A header's value, or None."""
@@ -7425,13 +7565,10 @@ class Request:
             raise Invalid(_join_errors(errors[:5]), errors)
         return value
 
-    def cookie(self, name):
-        """A cookie's value, or None."""
-        for part in self._environ.get("HTTP_COOKIE", "").split(";"):
-            key, _, value = part.strip().partition("=")
-            if key == name:
-                return value
-        return None
+    def cookies(self, name):
+        """The values of a cookie: one left from another base path does not hide the right one."""
+        pairs = [part.strip().partition("=") for part in self._environ.get("HTTP_COOKIE", "").split(";")]
+        return [value for key, _, value in pairs if key == name and value][:COOKIES_MAX]
 
     @property
     def places(self):
@@ -7449,12 +7586,13 @@ class Request:
         if site is not None:
             right = site == "same-origin"
         elif origin is not None:
-            scheme = "https" if self.secure else "http"
-            right = origin == "%s://%s" % (scheme, self._environ.get("HTTP_HOST", ""))
+            scheme, port = ("https", ":443") if self.secure else ("http", ":80")
+            right = origin == "%s://%s" % (scheme, re.sub(port + "$", "", self._proxies.host()))
         else:
             right = not strict
         if not right:
-            raise Denied("This request does not come from this site's own page.")
+            raise Denied("This request does not come from this site's own page. If it does, a proxy in "
+                         "front hides the page's address: see the settings trusted_proxies and https.")
 
     def lines(self):
         """The objects of a body with one JSON object a line; for each bad line an Invalid."""
@@ -7613,8 +7751,7 @@ def get_session(app, request):
 
 def delete_session(app, request):
     """Log out."""
-    token = request.cookie(app.cookie_name(request))
-    if token:
+    for token in request.cookies(app.cookie_name(request)):
         app.queue.accounts.close_session(token)
     return Answer(204, headers=[("Set-Cookie", app.cookie(request, "", 0))])
 
@@ -8102,7 +8239,7 @@ def post_users(app, request):
 
 def _new_session_header(app, request):
     """A changed password ends all sessions; whoever changed it gets a new one."""
-    if not request.cookie(app.cookie_name(request)):
+    if not request.cookies(app.cookie_name(request)):
         return []
     token = app.queue.accounts.open_session(app.queue.accounts.find(request.person.name))
     return [("Set-Cookie", app.cookie(request, token, int(SESSION_SECONDS)))]
@@ -8234,7 +8371,7 @@ class Application:
         self._cache = {}                # key -> (data version, until, body, etag)
 
     def __call__(self, environ, start_response):
-        request = Request(environ)
+        request = Request(environ, self.queue.settings)
         answer = self._answer(request)
         body = b"" if request.method == "HEAD" else answer.body
         start_response(*status_and_headers(answer))
@@ -8315,19 +8452,25 @@ class Application:
             return
         request.person = self._identify(request)
         if request.person is None:
-            raise Unauthorized("Please log in.")
+            raise Unauthorized(self._who_is_missing(request))
         if who == ADMIN and not request.person.is_admin:
             raise Denied("Only admins may do this.")
+
+    def _who_is_missing(self, request):
+        if request.bearer() is not None:
+            return "This API token is not known."
+        if request.cookies(self.cookie_name(request)):
+            return "Please log in again."
+        return ("Please log in. Programs send an API token as X-Api-Key, or as Authorization: Bearer, "
+                "which some web servers drop.")
 
     def _identify(self, request):
         """The Person of the API token if one is sent, else of the session cookie."""
         token = request.bearer()
         if token is not None:
             return self.queue.accounts.person_of_token(token)
-        cookie = request.cookie(self.cookie_name(request))
-        if not cookie:
-            return None
-        person = self.queue.accounts.person_of_session(cookie)
+        people = map(self.queue.accounts.person_of_session, request.cookies(self.cookie_name(request)))
+        person = next(filter(None, people), None)
         if person and request.method not in ("GET", "HEAD"):
             request.check_origin(strict=True)
             if request.content_type not in (JSON_TYPE, LINES_TYPE):
@@ -8456,7 +8599,7 @@ class Head:
         host = self.headers.get("host")
         if host is None and not required:
             return None
-        match = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?", host or "")
+        match = HOST.fullmatch(host or "")
         if not match:
             raise BadRequest(400, "The Host header is missing or malformed.")
         return match[1].lower()
@@ -8479,7 +8622,7 @@ class Head:
     def _sends_lines(self):
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         return (self.method == "POST" and kind == LINES_TYPE
-                and self.target.partition("?")[0] == "/api/tasks")
+                and self.target.partition("?")[0].endswith("/api/tasks"))
 
     @property
     def is_upload(self):
@@ -8611,7 +8754,8 @@ def compose(status, headers, keep):
 
 
 # What requests import where they use it. A server that has run out of descriptors cannot any more.
-NEEDED_LATER = "gzip hashlib hmac random resource shutil subprocess tempfile traceback zoneinfo".split()
+NEEDED_LATER = ("gzip hashlib hmac ipaddress random resource shutil subprocess tempfile traceback "
+                "zoneinfo").split()
 
 
 class Server:
@@ -8768,7 +8912,7 @@ class Server:
         """Whose turn it is to answer a request."""
         if head.is_upload:
             return self._upload_work if body else self._work
-        hashes = head.method != "GET" and head.target.startswith(PASSWORD_PATHS)
+        hashes = head.method != "GET" and any(path in head.target for path in PASSWORD_PATHS)
         return self._password_work if hashes else self._work
 
     def _run_requests(self, work):
@@ -8787,7 +8931,7 @@ class Server:
                 self._wake_end.send(b"x")
 
     def _respond(self, client, head, body):
-        if not self._answers_to(head.name):
+        if not self._answers_to(head.name, client.address):
             client.keep = False
             return self._refusal(BadRequest(421, "This server is not known by that name; an admin "
                                                  "can add it to the setting host_names."))
@@ -8821,12 +8965,15 @@ class Server:
         expects = head.headers.get("expect", "").lower() == "100-continue"
         return CONTINUE if expects else b""
 
-    def _answers_to(self, name):
+    def _answers_to(self, name, address):
         """True if we may be asked under this name; a page of another site may use only its own."""
+        is_public = not self._is_local
         with contextlib.suppress(JobQueueError):
-            names = self._app.queue.settings.get("host_names").lower().replace(",", " ").split()
+            settings = self._app.queue.settings
+            names = settings.get("host_names").lower().replace(",", " ").split()
             self._names = LOOPBACK_HOSTS + tuple(names)
-        everything = not self._is_local and self._names == LOOPBACK_HOSTS
+            is_public |= is_trusted(address, settings.get("trusted_proxies"))
+        everything = is_public and self._names == LOOPBACK_HOSTS
         return name is None or everything or name in self._names
 
     @staticmethod

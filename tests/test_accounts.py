@@ -157,7 +157,8 @@ class FirstAdmin(FirstAdminCase):
     def test_an_uploaded_code_counts_however_it_was_saved(self):
         for number, data in enumerate((
                 CODE.encode("utf-8-sig"), CODE.encode("utf-16"), (CODE + "\r\n").encode(),
-                (CODE + "\r").encode(), b"\n\n  " + CODE.encode() + b" \n", "ein längerer Code".encode("latin-1"),
+                (CODE + "\r").encode(), b"\n\n  " + CODE.encode() + b" \n",
+                "ein längerer Code".encode("latin-1"),
                 "ein längerer Code".encode())):
             self.write("DELETE FROM user")
             code = CODE if number < 5 else "ein längerer Code"

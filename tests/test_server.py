@@ -286,6 +286,18 @@ class Hosts(ServerTestCase):
         self.assertEqual(self.ask_as(b"evil.example"), 421)
         self.assertEqual(self.ask_as(b"localhost"), 200)
 
+    def test_a_trusted_proxy_answers_for_the_name_until_one_is_set(self):
+        self.queue.settings.change({"trusted_proxies": "127.0.0.1"})
+        self.assertEqual(self.ask_as(b"jobs.example.org"), 200)
+        self.queue.settings.change({"host_names": "a.example"})
+        self.assertEqual(self.ask_as(b"jobs.example.org"), 421)
+
+    def test_names_with_an_underscore_never_pass_for_a_proxys_header(self):
+        head = jobqueue.Head(b"GET / HTTP/1.1\r\nHost: localhost\r\nX_Forwarded_For: 198.51.100.9\r\n"
+                             b"X-Forwarded-For: 1.1.1.1\r\nX-Forwarded-For: 203.0.113.5")
+        environ = head.environ("127.0.0.1", None, ("127.0.0.1", 80))
+        self.assertEqual(environ["HTTP_X_FORWARDED_FOR"], "1.1.1.1, 203.0.113.5")
+
     def test_an_old_client_without_host_is_answered(self):
         with Link(self.server.address) as link:
             self.assertEqual(link.send(b"GET /healthz HTTP/1.0\r\n\r\n").status(), 200)
