@@ -294,6 +294,13 @@ assert LEASE_SECONDS and RENEW_SECONDS and SELF_FENCE_SECONDS
 LEASE_SECONDS, RENEW_SECONDS, SELF_FENCE_SECONDS = %r, %r, %r
 '''
 
+# The verdict that is simulated for --journal truncate.
+NETWORK_TEXT = '''
+def file_system(path):
+    """Every folder is on a network."""
+    return "nfs4"
+'''
+
 FAULT_TEXT = '''
 _true_all, _true_many, _true_transaction = Connection.all, Connection.many, Database.transaction
 
@@ -1056,8 +1063,9 @@ def holds_lock(pid, paths):
 class DrillSite(Site):
     """A fresh installation whose server may be killed and started again."""
 
-    def __init__(self, foreign=(), fault=None, lease=None):
+    def __init__(self, foreign=(), fault=None, lease=None, journal="wal"):
         super().__init__(self.tasks_text(foreign))
+        self.journal = journal
         self._restarting = threading.Lock()
         self.fault = fault
         self.lease = lease or FAULTS.get(fault, (None, None))[1] or LEASE_SECONDS
@@ -1074,7 +1082,7 @@ class DrillSite(Site):
                                   "import current_task, external,") + FOREIGN_TEXT
 
     def _change_copy(self):
-        text = ""
+        text = NETWORK_TEXT if self.journal == "truncate" else ""
         if self.lease != LEASE_SECONDS:
             text += SHORT_LEASE_TEXT % (self.lease, self.lease / 6, self.lease * 5 / 6)
         if self.fault:
@@ -1777,7 +1785,7 @@ class Drill:
         self._admin = None
         self._server_ends = []          # words on servers that ended by themselves
         self._names = set()             # files in the data folder before the storm
-        self.site = DrillSite(options.foreign, options.seed_fault, options.lease)
+        self.site = DrillSite(options.foreign, options.seed_fault, options.lease, options.journal)
         self.foreigners = Foreigners(self.site, options.foreign)
         self.seconds = options.minutes * 60
         self.adders = []
@@ -1794,6 +1802,9 @@ class Drill:
         options = self._options
         self.site.start()
         self._admin = self.site.set_up()
+        found = read_only(self.site.database, "PRAGMA journal_mode")[0][0]
+        if (found == "wal") != (self.site.journal == "wal"):
+            raise DrillError("the database is written with the journal mode %s" % found)
         for name, limits in (("narrow", {"max_running": NARROW_MAX}),
                              ("paced", {"rate": dict(zip(("count", "seconds"), RATE))})):
             self._admin.send("POST", "api/queues", {"name": name}).expect(201, 409)
@@ -1958,7 +1969,8 @@ class Drill:
         base = self.site.database.name
         word = base[len("jobqueue-"):-len(".db")]
         known = {"worker-%s.log" % word, "worker-%s.log.old" % word, "work-" + word, "locks",
-                 "turn.lock.wait", base, base + "-wal", base + "-shm", base + "-journal"} | self._names
+                 "turn.lock.wait", base} | self._names
+        known |= {base + "-wal", base + "-shm"} if self.site.journal == "wal" else {base + "-journal"}
         found = ["%s was left in the data folder" % name
                  for name in sorted(set(os.listdir(self.site.data)) - known)]
         locks = len(os.listdir(self.site.data / "locks"))
@@ -2047,6 +2059,7 @@ def command_line(options):
         options.seed, options.minutes, options.workers, options.tasks)]
     if options.foreign != default_foreign():
         words += ["--foreign %s" % shlex.quote(command) for command in options.foreign or [""]]
+    words += ["--journal truncate"] if options.journal == "truncate" else []
     words += ["--lease %g" % options.lease] if options.lease else []
     words += ["--seed-fault %s" % options.seed_fault] if options.seed_fault else []
     return " ".join(words)
@@ -2093,6 +2106,8 @@ def command_parser():
     parser.add_argument("--tasks", type=positive(int), default=4000, metavar="N",
                         help="tasks that are added over HTTP (4000)")
     parser.add_argument("--seed", metavar="S", help="of all decisions (a new one)")
+    parser.add_argument("--journal", choices=("wal", "truncate"), default="wal",
+                        help="truncate: as on a network file system")
     parser.add_argument("--keep", action="store_true", help="do not remove the folder")
     parser.add_argument("--foreign", action="append", metavar="COMMAND",
                         help="a foreign worker that takes part instead of foreign_worker.sh; "

@@ -785,7 +785,7 @@ class DecisionTests(unittest.TestCase):
 
     def test_the_line_to_repeat_a_drill_is_its_command(self):
         options = drill.parse(["--minutes", "30", "--workers", "20", "--tasks", "50000", "--seed",
-                               "x", "--foreign", "python3 'a b'", "--lease", "6"])
+                               "x", "--foreign", "python3 'a b'", "--lease", "6", "--journal", "truncate"])
         words = drill.shlex.split(drill.command_line(options))
         self.assertEqual(words[:2], ["python3", "tests/drill.py"])
         self.assertEqual(drill.parse(words[2:]), options)
@@ -825,6 +825,16 @@ class ShortDrillTests(DrillTestCase):
         self.assertRegex(report, "schedules [1-9]")
         self.assertIn("lost 0, run twice 0, stuck 0", report)
         self.assertIn("again: python3 tests/drill.py --seed 6", report)
+
+    def test_nor_with_a_rollback_journal_as_on_a_network_file_system(self):
+        need_part("drill")
+        findings, report = self.drill("--journal", "truncate", "--minutes", "0.25", "--tasks", "1000",
+                                      "--lease", "8", "--workers", "8", "--seed", "6")
+        self.assertTrue(findings.is_clean, report)
+        self.assertRegex(report, r"kills     [1-9]")
+        self.assertRegex(report, r"stopped beyond its lease [1-9]")
+        self.assertIn("log had at most 0.0 MB", report)
+        self.assertIn("lost 0, run twice 0, stuck 0", report)
 
 
 class SeededFaultTests(DrillTestCase):
