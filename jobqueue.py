@@ -1486,7 +1486,7 @@ def private_path(database, name):
 def _hide_guessable(database):
     """Give the files beside the database its word: they have none yet, or another one of before it
     was restored under a new name."""
-    for name in ("journal.json", "worker.log", "worker.log.old", "setup-code.txt", "work"):
+    for name in ("journal.json", "worker.log", "worker.log.old", "work"):
         stem, dot, ending = name.partition(".")
         found = [path for path in database.parent.iterdir()
                  if re.fullmatch(r"%s(-[^.]*)?%s" % (stem, re.escape(dot + ending)), path.name)]
