@@ -7505,7 +7505,7 @@ class Request:
         self.base = find_base(environ, base_path)
         path = path_below(environ, base_path)
         # Without a slash at the end of the address relative links would point beside the folder.
-        self.lacks_slash = not path and not asked_path(environ).endswith("/")
+        self.lacks_slash = path in ("", "/") and not (asked_path(environ) or path).endswith("/")
         self.path = (path or "/").encode("latin-1", "replace").decode("utf-8", "replace")
         self.query_text = environ.get("QUERY_STRING", "")
         self.content_type = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
@@ -7515,6 +7515,9 @@ class Request:
         self.asks_first = environ.get("jobqueue.asks_first", False)     # whether it may be sent
         self.person = None
         self._digest = None
+        length = environ.get("CONTENT_LENGTH") or "0"
+        self._length = int(length) if re.fullmatch("[0-9]{1,12}", length, re.ASCII) else None
+        self._left = self._length or 0
 
     @property
     def address(self):
@@ -7621,20 +7624,28 @@ class Request:
         """The body in pieces of PIECE_BYTES or less; TooLarge if it has more than `limit` bytes."""
         if self.header("Content-Encoding") not in (None, "identity"):
             raise UnsupportedType("Send the body without compression.")
-        length = self._environ.get("CONTENT_LENGTH") or "0"
-        if not re.fullmatch("[0-9]{1,12}", length, re.ASCII):
+        if self._length is None:
             raise Malformed("Content-Length must be a number.")
-        if int(length) > limit:
+        if self._length > limit:
             raise TooLarge("The body is larger than %d bytes." % limit)
         self._digest = new_digest("%s %s\n" % (self.method, self.path))
-        left = int(length)
-        while left:
-            piece = self._environ["wsgi.input"].read(min(left, PIECE_BYTES))
+        while self._left:
+            piece = self._read()
             if not piece:
                 raise Malformed("The body is shorter than its Content-Length.")
-            left -= len(piece)
             self._digest.update(piece)
             yield piece
+
+    def _read(self):
+        piece = self._environ["wsgi.input"].read(min(self._left, PIECE_BYTES))
+        self._left -= len(piece)
+        return piece
+
+    def take_the_rest(self):
+        """Read what is left of the body: under CGI and uWSGI an answer is lost while its request waits."""
+        if self.door != "server" and self._left <= LINES_MAX_BYTES:
+            while self._left and self._read():
+                pass
 
     def once(self):
         """The Once of a request with an Idempotency-Key whose body has been read; None without."""
@@ -8374,6 +8385,7 @@ class Application:
         request = Request(environ, self.queue.settings)
         answer = self._answer(request)
         body = b"" if request.method == "HEAD" else answer.body
+        request.take_the_rest()
         start_response(*status_and_headers(answer))
         return [body]
 

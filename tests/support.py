@@ -37,6 +37,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import pwd
 import py_compile
 import re
 import shutil
@@ -78,6 +79,14 @@ def need_part(name):
     """Skip the test unless this run tries that part."""
     if not has_part(name):
         raise unittest.SkipTest("the other Python tries this: JOBQUEUE_TEST_PARTS names no " + name)
+
+
+def as_user(name):
+    """The arguments of Popen that make a process run as that user; None: as ourselves."""
+    if name is None:
+        return {}
+    entry = pwd.getpwnam(name)
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
 
 
 def quick_hash(password, salt=b"0123456789abcdef"):
@@ -334,12 +343,15 @@ class Site:
         site.processes()                            # {pid: command line} of all started from here
 
     Users ana (admin), bob and eve exist, with PASSWORD; site.token("bob") is a new API token.
-    With `users=False` nobody exists and there is no data folder yet.
+    With `users=False` nobody exists and there is no data folder yet. With `user` (we are root then) the
+    files belong to that user and processes run as that user; `folder` is the name of the site's folder.
     """
 
-    def __init__(self, tasks=None, users=True, python=sys.executable, **settings):
-        self.home = Path(os.path.realpath(tempfile.mkdtemp(prefix="jobqueue site "))) / "my jobs"
+    def __init__(self, tasks=None, users=True, python=sys.executable, folder="my jobs", user=None,
+                 **settings):
+        self.home = Path(os.path.realpath(tempfile.mkdtemp(prefix="jobqueue site "))) / folder
         self.home.mkdir()
+        self.user = user
         self.data = self.home / "data"
         self.interpreter = python
         self.server = self.address = None
@@ -363,6 +375,15 @@ class Site:
                     for name, role in USERS
                 ),
             )
+        if user:
+            self.home.parent.chmod(0o755)
+            for path in (self.home.parent, *self.home.parent.rglob("*")):
+                self.give(path)
+
+    def give(self, path):
+        """Let a file belong to the site's user."""
+        if self.user:
+            shutil.chown(path, self.user, pwd.getpwnam(self.user).pw_gid)
 
     @property
     def environment(self):
@@ -403,6 +424,7 @@ class Site:
             stderr=subprocess.PIPE,
             encoding="utf-8",
             timeout=seconds,
+            **as_user(self.user),
         )
         if code is not None and done.returncode != code:
             raise AssertionError(
@@ -477,7 +499,8 @@ class Site:
     def start_server(self, *options):
         """Start the web server on a free port; its address, ending in a slash."""
         self.server = self._start(
-            ["jobqueue.py", "serve", "--port", "0", *options], stdout=subprocess.PIPE, encoding="utf-8"
+            ["jobqueue.py", "serve", "--port", "0", *map(str, options)],
+            stdout=subprocess.PIPE, encoding="utf-8",
         )
         said = self.server.stdout.readline()
         found = re.search(r"http://\S+", said)
@@ -504,6 +527,7 @@ class Site:
             cwd=self.home,
             env=self.environment,
             stdin=subprocess.DEVNULL,
+            **as_user(self.user),
             **more,
         )
         self._children.append(child)

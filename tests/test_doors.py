@@ -1,0 +1,235 @@
+"""The same from end to end through every door: each web server is a real one (see doors.py).
+
+Before the tests of a door its site is set up, a long task is added and begins to run, and the web
+server is restarted gracefully beneath it.
+"""
+import contextlib
+import gzip
+import json
+import os
+import re
+import unittest
+
+from tests import doors
+from tests.support import PASSWORD, ROOT, need_part, wait_until
+from tests.web import Visitor, call
+
+TASKS = '''
+import os, time
+from pathlib import Path
+from jobqueue import task
+
+@task
+def double(n: int) -> int:
+    print("doubling", n)
+    return 2 * n
+
+@task
+def rest(until: str) -> str:
+    print("resting", flush=True)
+    while not Path(until).exists():
+        time.sleep(0.05)
+    return "rested"
+
+def look_at(pid):
+    there = Path("/proc", str(pid))
+    status = dict(line.split(":", 1) for line in (there / "status").read_text().splitlines())
+    names = [part.partition(b"=")[0].decode() for part in (there / "environ").read_bytes().split(b"\\0")]
+    return {"environment": names, "blocked": int(status["SigBlk"], 16),
+            "nice": os.getpriority(os.PRIO_PROCESS, pid)}
+
+@task
+def look() -> list:
+    return [look_at(os.getppid()), look_at(os.getpid())]
+'''
+MEBIBYTE = 2 ** 20
+OF_A_REQUEST = re.compile("HTTP_|QUERY|COOKIE|AUTHORI|REMOTE_|REQUEST_|SCRIPT_|wsgi", re.IGNORECASE)
+FILES = {"/": "text/html", "/static/app.js": "text/javascript", "/static/style.css": "text/css",
+         "/static/favicon.svg": "image/svg+xml", "/static/openapi.json": "application/json"}
+
+
+def links(pid):
+    """What the descriptors of a process are: files, "socket:[123]", ..."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/%d/fd" % pid):
+            with contextlib.suppress(OSError):
+                found.add(os.readlink("/proc/%d/fd/%s" % (pid, name)))
+    return found
+
+
+class DoorTests:
+    """What must be true behind every door."""
+
+    Door = None
+
+    @classmethod
+    def setUpClass(cls):
+        need_part("doors")
+        cls.Door.need()
+        cls.door = cls.Door(TASKS)
+        cls.addClassCleanup(cls.door.close)
+        cls.site = cls.door.site
+        cls.door.start()
+        cls.app = doors.Wire(cls.door.address)
+        cls.nobody, cls.ana = Visitor(cls.app), Visitor(cls.app)
+        cls.greeting = cls.nobody.get("/api/session")
+        code = next(cls.site.data.glob("setup-code*.txt")).read_text("utf-8").strip()
+        cls.set_up = cls.ana.post("/api/setup", {"code": code, "name": "ana", "password": PASSWORD})
+        cls.ana.patch("/api/settings", {"linger": 1, **cls.door.settings})
+        cls.long_task = cls.ana.post(
+            "/api/tasks", {"function": "rest", "arguments": {"until": "restarted"}}).json
+        wait_until(lambda: cls.show(cls.long_task["id"])["status"] == "running", what="the long task's start")
+        cls.worker = cls.site.workers()
+        cls.door.reload()
+        cls.after_restart = cls.show(cls.long_task["id"])
+        (cls.site.home / "restarted").touch()
+
+    @classmethod
+    def show(cls, task_id):
+        """A task as it is now."""
+        return cls.ana.get("/api/tasks/%d" % task_id).json
+
+    def add(self, function, **arguments):
+        """Add a task; its id."""
+        reply = self.ana.post("/api/tasks", {"function": function, "arguments": arguments})
+        self.assertEqual(reply.status, 201, reply.body)
+        return reply.json["id"]
+
+    def until(self, task_id, *words):
+        """The task, once its status is one of these words."""
+        def there():
+            task = self.show(task_id)
+            return task["status"] in words and task
+        return wait_until(there, 30, "task %d %s" % (task_id, " or ".join(words)), 0.1)
+
+    def run_one(self, function, **arguments):
+        """Add a task and wait for its end; the task."""
+        task = self.until(self.add(function, **arguments), "succeeded", "failed")
+        self.assertEqual((task["status"], task["error"]), ("succeeded", None))
+        return task
+
+    def unchecked(self, visitor, method, path, body=None, **headers):
+        """An answer that may be the web server's own."""
+        return call(self.app, visitor.environ(method, path, body, headers), checked=False)
+
+    def test_the_first_admin_is_made_with_the_code(self):
+        self.assertEqual((self.greeting.status, self.greeting.json["setup"]), (401, True))
+        self.assertEqual(self.set_up.status, 201, self.set_up.body)
+        self.assertEqual(self.nobody.get("/api/session").json["setup"], False)
+
+    def test_an_add_is_answered_before_its_task_is_done_though_it_starts_the_worker(self):
+        self.assertIn(self.long_task["status"], ("pending", "running"))
+        self.assertEqual(len(self.worker), 1)
+
+    def test_a_worker_survives_a_graceful_restart_of_the_web_server(self):
+        self.assertEqual(self.after_restart["status"], "running")
+        task = self.until(self.long_task["id"], "succeeded", "failed")
+        self.assertEqual((task["status"], task["attempts"], task["result"]), ("succeeded", 1, "rested"))
+
+    def test_whoever_logs_in_gets_a_cookie_for_the_sites_own_path(self):
+        visitor = Visitor(self.app)
+        reply = visitor.post("/api/session", {"name": "ana", "password": "wrong horse"})
+        self.assertEqual((reply.status, visitor.cookie), (401, None))
+        reply = visitor.post("/api/session", {"name": "ana", "password": PASSWORD})
+        self.assertIn("; Path=%s;" % self.door.prefix, reply.headers["set-cookie"])
+        self.assertEqual(visitor.get("/api/session").json["user"], {"name": "ana", "role": "admin"})
+        visitor.delete("/api/session")
+        self.assertEqual(visitor.get("/api/session").status, 401)
+
+    def test_a_task_runs_and_its_output_can_be_read(self):
+        task = self.run_one("double", n=21)
+        self.assertEqual(task["result"], 42)
+        self.assertIn("doubling 21", self.ana.get("/api/tasks/%d/log" % task["id"]).json["text"])
+        self.assertIn(task["id"], [row["id"] for row in self.ana.get("/api/tasks?limit=5").json["tasks"]])
+
+    def test_a_running_task_is_cancelled_and_deleted(self):
+        task_id = self.add("rest", until="never")
+        self.until(task_id, "running")
+        self.assertEqual(self.ana.post("/api/tasks/%d/cancel" % task_id).status, 200)
+        self.until(task_id, "cancelled")
+        self.assertEqual(self.ana.delete("/api/tasks/%d" % task_id).status, 204)
+        self.assertEqual(self.ana.get("/api/tasks/%d" % task_id).status, 404)
+
+    def test_the_page_and_its_files_come_with_their_types_and_compressed(self):
+        for path, kind in FILES.items():
+            with self.subTest(path):
+                name = path.rpartition("/")[2] or "index.html"
+                plain = self.nobody.get(path)
+                self.assertEqual((plain.status, plain.kind), (200, kind))
+                self.assertEqual(plain.body, (ROOT / "static" / name).read_bytes())
+                small = self.nobody.get(path, Accept_Encoding="gzip, br")
+                self.assertEqual(small.headers["content-encoding"], "gzip")
+                self.assertEqual(gzip.decompress(small.body), plain.body)
+
+    def test_what_is_unchanged_is_not_sent_again(self):
+        for visitor, path in (self.nobody, "/static/app.js"), (self.ana, "/api/settings"):
+            with self.subTest(path):
+                tag = visitor.get(path).headers["etag"]
+                again = visitor.get(path, If_None_Match=tag)
+                self.assertEqual((again.status, again.body), (304, b""))
+
+    def test_head_is_answered_without_a_body(self):
+        whole, head = self.nobody.get("/static/app.js"), self.nobody.ask("HEAD", "/static/app.js")
+        self.assertEqual((head.status, head.kind, head.body), (200, whole.kind, b""))
+
+    def test_unknown_addresses_are_not_found_in_words(self):
+        for path in ("/nothing", "/api/nothing", "/static/nothing.js", "/api/tasks/7/nothing"):
+            reply = self.ana.get(path)
+            self.assertEqual((reply.status, reply.kind), (404, "application/problem+json"))
+
+    def test_without_the_last_slash_the_browser_is_sent_to_the_right_address(self):
+        reply = self.unchecked(self.nobody, "GET", "")
+        self.assertIn(reply.status, (301, 302, 307, 308))
+        location = reply.headers["location"].split("127.0.0.1:%d" % self.door.port)[-1]
+        self.assertEqual(location, self.door.prefix)
+
+    def test_programs_send_their_token_in_either_header(self):
+        token = self.ana.post("/api/tokens", {"name": "program"}).json["token"]
+        self.assertEqual(self.nobody.get("/api/session", X_Api_Key=token).status, 200)
+        self.assertEqual(self.nobody.get("/api/session", X_Api_Key=token[:-1] + "?").status, 401)
+        if self.door.authorization:
+            self.assertEqual(Visitor(self.app, token=token).get("/api/session").status, 200)
+
+    def test_another_sites_page_can_change_nothing(self):
+        body = {"function": "double", "arguments": {"n": 1}}
+        for wrong in ({"Sec_Fetch_Site": "cross-site"}, {"Sec_Fetch_Site": None},
+                      {"Sec_Fetch_Site": None, "Origin": "http://evil.example.org"}):
+            self.assertEqual(self.ana.post("/api/tasks", body, **wrong).status, 403, wrong)
+        own = {"Sec_Fetch_Site": None, "Origin": "http://127.0.0.1:%d" % self.door.port}
+        self.assertEqual(self.ana.post("/api/schedules/preview", {"rule": "every 5m"}, **own).status, 200)
+
+    def test_a_body_of_a_mebibyte_is_accepted_and_not_a_byte_more(self):
+        body = json.dumps({"rule": "every 5m"}).encode()
+        whole = body + b" " * (MEBIBYTE - len(body))
+        self.assertEqual(self.ana.post("/api/schedules/preview", whole).status, 200)
+        self.assertEqual(self.unchecked(self.ana, "POST", "/api/schedules/preview", whole + b" ").status, 413)
+
+    def test_a_worker_knows_nothing_of_the_request_that_started_it(self):
+        for process in self.run_one("look")["result"]:
+            self.assertEqual([name for name in process["environment"] if OF_A_REQUEST.search(name)], [])
+            self.assertEqual((process["blocked"], process["nice"]), (0, 10))
+
+    def test_a_worker_shares_no_socket_and_no_pipe_with_the_web_server(self):
+        task_id = self.add("rest", until="never")
+        self.until(task_id, "running")
+        ours = {*self.site.workers(), *self.site.runners()}
+        of_workers = {link for pid in ours for link in links(pid) if link.startswith(("socket:", "pipe:"))}
+        self.assertTrue(of_workers)
+        for pid in set(doors.processes()) - ours:
+            self.assertEqual(links(pid) & of_workers, set(), pid)
+        self.ana.delete("/api/tasks/%d" % task_id)
+
+    def test_a_worker_that_is_done_leaves_no_zombie(self):
+        self.until(self.long_task["id"], "succeeded")
+        wait_until(lambda: not self.site.workers(), what="the end of the workers", pause=0.1)
+
+        def buried():
+            self.ana.get("/api/tasks")
+            return not any(process.state == "Z" for process in self.door.family().values())
+        wait_until(buried, what="the end of all zombies", pause=0.1)
+
+
+for _door in doors.DOORS:
+    globals()[_door.__name__ + "Tests"] = type(_door.__name__ + "Tests", (DoorTests, unittest.TestCase),
+                                               {"Door": _door, "__doc__": _door.__doc__})
