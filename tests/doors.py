@@ -334,7 +334,7 @@ class ApacheCgiRewritten(ApacheCgi):
 
     prefix = "/jq/"
     authorization = True
-    modules = "cgid headers"
+    modules = "cgid headers filter deflate"
 
     def start(self):
         self.write(self.site.home / ".htaccess", self.host_file("htaccess"))
