@@ -1,7 +1,7 @@
 // @ts-check
 /** What follows the first view: lines, menu and keys; the list's filters, clicks, actions on all. */
 import { ApiError, get, pause, poll, request } from './api.js';
-import { find, h, render, say, setText } from './dom.js';
+import { find, h, icon, render, say, setText } from './dom.js';
 import { countWords, isFinished } from './format.js';
 import { askingButton, sampleHint, valuesOf } from './forms.js';
 import { isAdmin, store } from './store.js';
@@ -16,12 +16,24 @@ const OFF = 'jobqueue-keys-off';
 let queueNames = [];
 const asked = { last: 0, answered: 0 };
 let learning = new AbortController();
+const DAY = 864e5;
+let tried = 0;
+
+/** What the lines above the page are about, with their icons. */
+const LINES = { connection: 'waiting', exposed: 'alert', service: 'alert', code: 'alert' };
 
 /** The lines above the page, which say what is wrong; called at once. */
 export function initializeLines() {
+  find('.lines').append(...Object.entries(LINES).map(([id, shape]) => (
+    h('p', { id, hidden: true }, icon(shape), h('span')))));
+  find('#connection').className = 'calm';
+  find('#exposed').append(h('a', { href: '#/settings/host' }, 'What was found'));
   store.on('connection', patchConnection);
   store.on('service', patchService);
   store.on('session', patchService);
+  store.on('session', readExposed);
+  store.on('exposed', patchExposed);
+  readExposed();
   patchConnection();
   patchService();
 }
@@ -76,9 +88,29 @@ function patchService() {
   patchLine('#service', shown?.text);
 }
 
+/** What the session's beginning said is exposed. */
+const readExposed = () => store.set('exposed', store.state.session?.exposed || []);
+
+/** What anybody can read; it stays until a look finds nothing. */
+function patchExposed() {
+  const { exposed } = store.state;
+  patchLine('#exposed', exposed.length ? `Anybody can read this over the web: ${exposed.join(', ')}. `
+    + 'Move it out of the web folder, or have the web server refuse it; then look again.' : '');
+}
+
+/** Once a day an admin's browser sees whether it can fetch what is private. */
+async function lookOutside() {
+  const last = Date.parse(store.state.session?.looked_at || '') || 0;
+  const next = Math.max(last + DAY, tried + DAY / 24);
+  if (!isAdmin() || location.hash === '#/settings/host' || Date.now() < next) return;
+  tried = Date.now();
+  await (await import('./host.js')).lookForExposed();
+}
+
 /** Pages that do not ask for the sentence themselves still show it. */
 async function askService() {
   if (store.state.session && !find('table.list')) await get('api/workers');
+  await lookOutside();
   return store.state.service?.code === 'starting' ? 2 : 10;
 }
 

@@ -3,7 +3,7 @@
 import { get, poll, request } from './api.js';
 import { find, h, render, say, setText, table } from './dom.js';
 import {
-  askingButton, badge, cell, check, copyBox, field, openingButton, secretField, sendingForm,
+  askingButton, cell, check, copyBox, field, openingButton, secretField, sendingForm,
   valuesOf,
 } from './forms.js';
 import { timeElement } from './format.js';
@@ -11,7 +11,7 @@ import { act, keysAreOn, switchKeys } from './live.js';
 import { store } from './store.js';
 
 /** @import {Child} from './dom.js' */
-/** @import {Check, Page, Setting, Token, User, Worker} from './types.js' */
+/** @import {Page, Setting, Token, User, Worker} from './types.js' */
 
 const FROM = { environment: 'Set by the environment; change it there.',
   flag: 'Set on the command line; change it there.', default: '', table: '' };
@@ -20,7 +20,7 @@ const FROM = { environment: 'Set by the environment; change it there.',
 export async function show({ page, id }, signal) {
   if (page === 'login') return showLogin();
   if (page === 'workers') return showWorkers(signal);
-  if (page === 'settings' && id === 'host') return showHost(signal);
+  if (id === 'host') return (await import('./host.js')).showHost(signal);
   const answer = await get(`api/${page === 'account' ? 'tokens' : page}`, signal);
   if (signal.aborted) return;
   if (page === 'users') showUsers(answer.users);
@@ -93,7 +93,7 @@ async function change(changes) {
 
 /** One setting; what was set elsewhere is only shown. @param {Setting} setting */
 function settingField(setting) {
-  const { name, type, from, minimum, maximum } = setting;
+  const { name, type, from, minimum, maximum, choices } = setting;
   const fixed = from === 'environment' || from === 'flag';
   const text = setting.value === null ? '' : String(setting.value);
   const number = type === 'integer' || type === 'number';
@@ -102,10 +102,15 @@ function settingField(setting) {
     const box = h('input', { name, type: 'checkbox', checked: setting.value, disabled: fixed });
     return check(name, box, help);
   }
+  const after = from === 'table' && defaultButton(setting);
+  if (choices) {
+    return field(name, h('select', { name, disabled: fixed }, ...choices.map((one) => (
+      h('option', { selected: one === text }, one)))), { help, after });
+  }
   const input = h('input', { name, value: text, disabled: fixed, spellcheck: 'false',
     type: number ? 'number' : 'text', step: type === 'number' ? 'any' : number && 1,
     min: minimum, max: maximum, autocomplete: 'off' });
-  return field(name, input, { help, after: from === 'table' && defaultButton(setting) });
+  return field(name, input, { help, after });
 }
 
 /** Takes a change back. @param {Setting} setting */
@@ -138,32 +143,8 @@ function changesIn(settings, form) {
  */
 function valueOf(control, type) {
   if (type === 'boolean') return control.checked;
-  return type === 'text' || control.value === '' ? control.value : Number(control.value);
-}
-
-/** What `check` says of this host, the problems first. @param {AbortSignal} signal */
-async function showHost(signal) {
-  const back = h('a', { class: 'back', href: '#/settings' }, '← Settings');
-  render('This host', back, h('h1', { tabindex: -1 }, 'This host'),
-    h('p', { class: 'lead' }, 'Looking…'));
-  const checks = /** @type {Check[]} */ ((await get('api/host', signal)).checks);
-  const [bad, notes, fine] = ['bad', 'note', 'ok'].map((name) => (
-    checks.filter(({ verdict }) => verdict === name)));
-  const words = `This host: ${bad.length || 'no'} problem${bad.length === 1 ? '' : 's'}`;
-  const again = () => dispatchEvent(new Event('hashchange'));
-  render(words, back, h('div', { class: 'head' }, h('h1', { tabindex: -1 }, words),
-    h('button', { class: 'button', onclick: again }, 'Look again')),
-  table('plain host', 'This host', ['What', 'State', 'Remark'], h('tbody', {},
-    ...[...bad, ...notes, ...fine].map(checkRow))));
-  find('h1').focus();
-}
-
-/** One thing that was looked at. @param {Check} check */
-function checkRow({ name, verdict, text }) {
-  const shape = { bad: 'failed', note: 'alert', ok: 'succeeded' }[verdict];
-  return h('tr', {}, h('th', { scope: 'row' }, name),
-    h('td', {}, badge(shape, verdict)),
-    h('td', {}, h('bdi', {}, text)));
+  const number = type === 'integer' || type === 'number';
+  return number && control.value !== '' ? Number(control.value) : control.value;
 }
 
 /** Everyone, and a form for one more. @param {User[]} users */
@@ -326,35 +307,43 @@ function tokenParts(tokens) {
   const list = table('plain', 'Tokens', ['Name', 'Made', 'Last used', 'Actions'], body);
   list.hidden = !tokens.length;
   const form = sendingForm('Make a token', async (sent) => {
-    const token = await request('POST', 'api/tokens', { ...valuesOf(sent), scope: 'user' });
+    const token = await request('POST', 'api/tokens', valuesOf(sent));
     made.replaceChildren(...madeParts(token));
     body.append(tokenRow(token));
     list.hidden = false;
     sent.reset();
     find('pre', made).focus();
   }, field('Name', h('input', { name: 'name', required: true, autocomplete: 'off' }),
-    { help: 'What it is for, so that you know it again.' }));
+    { help: 'What it is for, so that you know it again.' }), field('May', h('select',
+    { name: 'scope' }, h('option', { value: 'user' }, 'do with tasks what you may do'),
+    h('option', { value: 'tick' }, 'only call the tick address, for a cron that calls addresses'))));
   const help = h('p', { class: 'help' }, 'A program that sends ',
-    h('code', {}, 'Authorization: Bearer jq_…'), ' may do what you may do with tasks.');
+    h('code', {}, 'Authorization: Bearer jq_…'), ' may do what its token may.');
   return [help, list, made, form];
 }
 
 /** A token, the only time it is shown. @param {Token} token */
-function madeParts({ name, token = '' }) {
-  return [h('p', {}, 'This is the token ', h('b', {}, name),
-    '. Copy it now; it is not shown again.'), copyBox(token, `Token ${name}`)];
+function madeParts({ name, scope, token = '' }) {
+  const once = [h('b', {}, name), '. Copy it now; it is not shown again.'];
+  if (scope !== 'tick') return [h('p', {}, 'This is the token ', ...once), copyBox(token, `Token ${name}`)];
+  const tick = new URL(`tick?token=${token}`, document.baseURI).href;
+  return [h('p', {}, 'This is the tick address ', ...once), copyBox(tick, 'Tick address'),
+    h('p', {}, 'For a crontab, every 5 minutes:'),
+    copyBox(`*/5 * * * * curl -fsS -m 60 -o /dev/null '${tick}'`, 'crontab with curl'),
+    h('p', {}, 'or, where there is no curl:'),
+    copyBox(`*/5 * * * * wget -q -T 60 -O /dev/null '${tick}'`, 'crontab with wget')];
 }
 
 /** One token. @param {Token} token */
-function tokenRow({ id, name, created_at: made, last_used_at: used }) {
+function tokenRow({ id, name, scope, created_at: made, last_used_at: used }) {
   const remove = askingButton('Delete', `Delete ${name}?`, async () => {
     await request('DELETE', `api/tokens/${id}`);
     row.remove();
     say(`The token ${name} was deleted.`, true);
     find('h1').focus();
   });
-  const row = h('tr', {}, h('th', { scope: 'row' }, h('bdi', {}, name)),
-    cell('Made', timeElement(made)),
+  const row = h('tr', {}, h('th', { scope: 'row' }, h('bdi', {}, name),
+    scope === 'tick' && h('span', { class: 'help' }, ' tick')), cell('Made', timeElement(made)),
     cell('Last used', used ? timeElement(used) : 'never'), h('td', {}, remove));
   return row;
 }

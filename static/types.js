@@ -21,7 +21,7 @@
  * @typedef {{name: string, role: 'admin'|'user', disabled: boolean,
  *   last_seen_at: string|null, max_pending?: number|null}} User
  * @typedef {{user: {name: string, role: 'admin'|'user'}, version: string,
- *   data: string|null}} Session
+ *   data: string|null, exposed: string[], looked_at: string|null}} Session
  *
  * @typedef {{type?: string|string[], format?: string, enum?: unknown[], items?: Schema,
  *   properties?: Record<string, Schema>, required?: string[], default?: unknown,
@@ -40,10 +40,19 @@
  *   started_at: string, seen_at: string|null, task: number|null,
  *   function: string|null}} Worker
  * @typedef {{name: string, verdict: 'ok'|'note'|'bad', text: string}} Check
+ * @typedef {{title: string, name: string, text: string}} HostFile
+ * @typedef {{token: string|null, addresses: string[]}} Canary
+ * @typedef {{state: 'none'|'running'|'ok'|'failed', text: string, at: string|null}} WorkerTest
+ * @typedef {{last_at: string|null, last_source: string|null, period: number|null,
+ *   cron: {last_at: string|null, period: number|null}|null, resident: boolean}} Ticks
+ * @typedef {{checks: Check[], advice: string, files: HostFile[],
+ *   mode: {mode: string, why: string}, ticks: Ticks|null, canary: Canary,
+ *   exposed: string[]|null, looked_at: string|null, worker_test: WorkerTest}} Host
  * @typedef {{name: string, value: unknown, default: unknown, help: string,
- *   from: 'default'|'table'|'environment'|'flag', type: 'integer'|'number'|'text'|'boolean',
- *   minimum: number|null, maximum: number|null}} Setting
- * @typedef {{id: number, name: string, created_at: string, last_used_at: string|null,
+ *   from: 'default'|'table'|'environment'|'flag',
+ *   type: 'integer'|'number'|'text'|'boolean'|'choice',
+ *   minimum: number|null, maximum: number|null, choices: string[]|null}} Setting
+ * @typedef {{id: number, name: string, scope: 'user'|'tick', created_at: string, last_used_at: string|null,
  *   token?: string}} Token
  *
  * @typedef {{id: number, status: Row['status']}} TaskLink
@@ -65,7 +74,7 @@
  *   blocked: 'paused'|'max_running'|'rate'|'machines'|'external'|null,
  *   next_at: string|null}} Queue
  *
- * @typedef {{session: Session|null, service: Service|null, catalogue: Catalogue|null,
+ * @typedef {{session: Session|null, exposed: string[], service: Service|null, catalogue: Catalogue|null,
  *   connection: string, setup: boolean}} State what the store knows
  * @typedef {{page: string, id: string, params: URLSearchParams}} Route
  * @typedef {{show: (route: Route, signal: AbortSignal) => Promise<void>}} Page

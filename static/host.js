@@ -1,0 +1,222 @@
+// @ts-check
+/** The admin's page on this host, and whether a browser can fetch what is private. */
+import { ApiError, get, now, pause, request } from './api.js';
+import { find, h, render, say, setText, setTitle, table } from './dom.js';
+import { badge, copyBox, patchRows } from './forms.js';
+import { duration, timeElement } from './format.js';
+import { act } from './live.js';
+import { store } from './store.js';
+
+/** @import {Child} from './dom.js' */
+/** @import {Canary, Check, Host, HostFile, Ticks, WorkerTest} from './types.js' */
+
+/** What only the file of such a name has; other pages may come with status 200. */
+const SIGNS = /** @type {[RegExp, RegExp][]} */ ([
+  [/\.py$/, /^(?:from|import) jobqueue\b/m], [/journal\.json$/, /"file_system"/],
+]);
+const NO_ANSWER = [429, 502, 503, 504, 508];
+/** Verdicts, the worst first: shape, heading. @type {[Check['verdict'], string, string][]} */
+const GROUPS = [['bad', 'failed', 'To be mended'], ['note', 'alert', 'Worth knowing'],
+  ['ok', 'succeeded', 'In order']];
+/** @type {Record<string, string>} */
+const MODES = {
+  detached: 'Whatever adds a task starts a worker, which then goes on by itself.',
+  cron: 'A cron job of this host calls worker.py.',
+  slice: 'Tasks run while this page is open or the tick address is called, 20 s at a time.',
+  service: 'This host keeps worker.py --service alive.',
+};
+/** @type {Record<string, string>} */
+const SOURCES = { server: 'the server', request: 'a visit to the page', worker: 'a worker',
+  cron: 'cron', address: 'the tick address', code: 'an add from a program' };
+
+/** @type {WorkerTest} */
+const NO_TEST = { state: 'none', text: '', at: null };
+
+/**
+ * Whether this is the private file itself.
+ * @param {string} address @param {string} text @param {string|null} token
+ */
+function isPrivate(address, text, token) {
+  if (token && text.includes(token)) return true;
+  return !/^\s*</.test(text)
+    && SIGNS.some(([name, sign]) => name.test(address) && sign.test(text));
+}
+
+/** The addresses that gave away what is private. @param {Canary} canary */
+async function findExposed({ addresses, token }) {
+  const found = [];
+  for (const address of addresses) {
+    const response = await fetch(address,
+      { credentials: 'omit', cache: 'no-store', redirect: 'manual' });
+    if (NO_ANSWER.includes(response.status)) throw new ApiError(response.status, null, 0);
+    if (isPrivate(address, await response.text(), token)) found.push(address);
+  }
+  return found;
+}
+
+/** Tries to fetch what is private, as anybody could, and reports it. @param {Canary} [canary] */
+export async function lookForExposed(canary) {
+  const exposed = await findExposed(canary || (await get('api/host')).canary);
+  await request('POST', 'api/host/exposure', { exposed });
+  const { session } = store.state;
+  if (session) session.looked_at = new Date(now()).toISOString();
+  store.set('exposed', exposed);
+}
+
+/** What `check` says of this host, the problems first. @param {AbortSignal} signal */
+export async function showHost(signal) {
+  const back = h('a', { class: 'back', href: '#/settings' }, '← Settings');
+  render('This host', back, h('h1', { tabindex: -1 }, 'This host'),
+    h('p', { class: 'lead' }, 'Looking…'));
+  const view = new HostView(await get('api/host', signal), signal);
+  if (signal.aborted) return;
+  view.enter(back);
+  find('h1').focus();
+  act(view.outside, () => view.lookOutside());
+  view.followTest().catch(({ message }) => say(message, true));
+}
+
+/** The page's parts; each look at the server brings them up to date in place. */
+class HostView {
+  title = h('h1', { tabindex: -1 });
+  advice = h('p', { class: 'advice text' });
+  groups = GROUPS.map(([, , title]) => groupPart(title));
+  mode = h('p');
+  test = h('div', { class: 'doing' });
+  ticks = h('dl', { class: 'pairs' });
+  outside = h('p', { class: 'text' });
+  lines = h('div');
+  files = h('section', {}, h('h2', {}, 'Lines to copy'), this.lines);
+
+  /** @param {Host} host @param {AbortSignal} signal */
+  constructor(host, signal) {
+    this.host = host;
+    this.signal = signal;
+  }
+
+  /** Shows the page for the first time. @param {HTMLElement} back */
+  enter(back) {
+    const again = () => dispatchEvent(new Event('hashchange'));
+    const [bad, notes, fine] = this.groups.map(({ root }) => root);
+    render('', back, h('div', { class: 'head' }, this.title,
+      h('button', { class: 'button', onclick: again }, 'Look again')), this.advice, bad, notes,
+    h('h2', {}, 'Who starts workers'), this.mode, this.test,
+    h('h2', {}, 'Housekeeping'), this.ticks,
+    h('h2', {}, 'Seen from outside'), this.outside, this.files, fine);
+    this.patch();
+  }
+
+  /** Looks again. */
+  async refresh() {
+    const { signal } = this;
+    const host = await get('api/host', signal).catch((error) => {
+      if (!signal.aborted) throw error;
+    });
+    if (signal.aborted) return;
+    this.host = host;
+    this.patch();
+  }
+
+  /** Brings everything up to date. */
+  patch() {
+    const { advice, checks, files, mode, ticks, worker_test: test } = this.host;
+    const bad = checks.filter(({ verdict }) => verdict === 'bad').length;
+    const words = `This host: ${bad || 'no'} problem${bad === 1 ? '' : 's'}`;
+    setTitle(words);
+    setText(this.title, words);
+    setText(this.advice, advice || '');
+    this.groups.forEach(({ root, body }, place) => {
+      const [verdict, shape] = GROUPS[place];
+      const some = checks.filter((one) => one.verdict === verdict);
+      root.hidden = !some.length;
+      patchRows(body, some, ({ name }) => name, (one) => checkRow(one, shape));
+    });
+    setText(this.mode, [MODES[mode?.mode], mode?.why].filter(Boolean).join(' '));
+    patchRows(this.test, [test || NO_TEST], () => '', (one) => this.testElement(one));
+    this.ticks.replaceChildren(...tickPairs(ticks));
+    this.patchOutside();
+    this.files.hidden = !files?.length;
+    patchRows(this.lines, files || [], ({ title }) => title, fileElement);
+  }
+
+  /** What a test worker came to, and the button for another. @param {WorkerTest} test */
+  testElement({ state, text, at }) {
+    const runs = state === 'running';
+    const button = h('button', { class: 'button', hidden: runs,
+      onclick: () => act(button, () => this.startTest()) }, 'Start a test worker');
+    const outcome = state === 'ok' ? badge('succeeded', text)
+      : state === 'failed' ? badge('failed', text) : text;
+    return h('div', {}, runs && h('progress', { 'aria-label': 'Test worker' }),
+      h('p', { class: 'lead' }, outcome || 'It runs nothing; after 10 s one sees whether this host let it live.',
+        at && !runs && ' ', at && !runs && timeElement(at)), button);
+  }
+
+  /** Starts a worker that does nothing, and waits until one knows whether it lives. */
+  async startTest() {
+    await request('POST', 'api/host/test');
+    await this.refresh();
+    await this.followTest();
+  }
+
+  /** Looks again while a test worker is being watched, and says what came of it. */
+  async followTest() {
+    const { signal } = this;
+    const runs = () => this.host.worker_test?.state === 'running';
+    if (!runs()) return;
+    while (!signal.aborted && runs()) {
+      await pause(2, signal);
+      await this.refresh();
+    }
+    if (!signal.aborted) say(this.host.worker_test.text);
+  }
+
+  /** Tries to fetch what is private; what the server says of it may then be another. */
+  async lookOutside() {
+    const before = JSON.stringify(this.host.exposed);
+    await lookForExposed(this.host.canary);
+    const { exposed } = store.state;
+    this.host = { ...this.host, exposed, looked_at: new Date(now()).toISOString() };
+    if (JSON.stringify(exposed) === before) this.patchOutside();
+    else await this.refresh();
+  }
+
+  /** What a browser could fetch. */
+  patchOutside() {
+    const { exposed, looked_at: at } = this.host;
+    const list = (exposed || []).map((address) => `\n${new URL(address, document.baseURI)}`);
+    this.outside.replaceChildren(!exposed ? 'No browser has looked yet.'
+      : list.length ? 'Anybody can read these files:' : 'Your browser could fetch nothing private, ',
+    exposed && !list.length && at ? timeElement(at) : '', ...list);
+  }
+}
+
+/** One group of what was looked at. @param {string} title */
+function groupPart(title) {
+  const body = h('tbody');
+  const root = h('section', {}, h('h2', {}, title),
+    table('plain host', title, ['What', 'State', 'Remark'], body));
+  return { root, body };
+}
+
+/** One thing that was looked at. @param {Check} check @param {string} shape */
+const checkRow = ({ name, verdict, text }, shape) => h('tr', {}, h('th', { scope: 'row' }, name),
+  h('td', {}, badge(shape, verdict)), h('td', {}, h('bdi', {}, text)));
+
+/** When what was due was last looked after, and how often that happens. @param {Ticks|null} ticks */
+function tickPairs(ticks) {
+  const { last_at: last, last_source: source, period, cron, resident } = ticks || {};
+  const by = SOURCES[source || ''];
+  /** @type {[string, Child[]][]} */
+  const pairs = [
+    ['Last', last ? [timeElement(last), by && `, by ${by}`] : ['never']],
+    ['While nobody is here', resident ? ['a server runs all the time']
+      : [period ? `about every ${duration(period)}` : 'not known yet']],
+    ['Cron', cron?.last_at ? ['last ', timeElement(cron.last_at),
+      cron.period ? `, about every ${duration(cron.period)}` : ''] : ['not seen']],
+  ];
+  return pairs.flatMap(([name, words]) => [h('dt', {}, name), h('dd', {}, ...words)]);
+}
+
+/** Lines to copy, folded. @param {HostFile} file */
+const fileElement = ({ title, name, text }) => h('details', {},
+  h('summary', {}, title, name && ': ', name && h('code', {}, name)), copyBox(text, title));

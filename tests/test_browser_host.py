@@ -1,0 +1,125 @@
+"""The admin's host page, what is found exposed, and what goes with them, in a real Chromium."""
+import json
+import unittest
+
+from tests.browser import BrowserTestCase
+from tests.support import wait_until
+
+# Some addresses are answered as another host would: {path: [status, text]}, GET api/host with more in it.
+OTHER_HOST = """
+window.served = %s;
+window.host = %s;
+window.asked = [];
+const real = window.fetch;
+window.fetch = async (path, options) => {
+  window.asked.push({ path, ...options });
+  if (served[path]) return new Response(served[path][1], { status: served[path][0] });
+  const answer = await real(path, options);
+  if (path !== 'api/host') return answer;
+  return new Response(JSON.stringify({ ...await answer.json(), ...host }), answer);
+};
+"""
+HOST = {
+    "advice": "Copy the line for cron.",
+    "files": [{"title": "Every 5 minutes", "name": "crontab", "text": "*/5 * * * * python3 worker.py"}],
+    "mode": {"mode": "cron", "why": "Workers that were started here were gone after 10 s."},
+    "ticks": {"last_at": "2026-11-21T12:00:00.000Z", "last_source": "cron", "period": 900, "resident": False,
+              "cron": {"last_at": "2026-11-21T12:00:00.000Z", "period": 900}},
+    "worker_test": {"state": "failed", "text": "gone after 10 s", "at": "2026-11-21T11:00:00.000Z"},
+}
+CANARY = {"canary": {"token": "b0nny", "addresses": ["data/canary.txt", "data/journal.json", "worker.py"]}}
+RED = "#exposed:not([hidden])"
+NOTHING_YET = {"advice": "", "files": [], "ticks": None,
+               "worker_test": {"state": "none", "text": "", "at": None}}
+
+
+class HostPage(BrowserTestCase):
+    """What an admin sees of the host."""
+
+    def other_host(self, browser, host=None, **served):
+        """From the next load on, the host is another one."""
+        browser.emulate("Page.enable")
+        browser.emulate("Page.addScriptToEvaluateOnNewDocument",
+                        source=OTHER_HOST % (json.dumps(served.get("served", {})), json.dumps(host or {})))
+
+    def looked(self):
+        """What the server was told of what is exposed."""
+        found = self.site.value("SELECT value FROM setting WHERE name='.exposure'")
+        return found and json.loads(found)["exposed"]
+
+    def setUp(self):
+        super().setUp()
+        self.site.rows("DELETE FROM setting WHERE name='.exposure'")
+
+    def test_advice_comes_first_then_modes_ticks_and_lines_to_copy(self):
+        ana = self.open("ana")
+        self.other_host(ana, HOST)
+        ana.go("#/settings/host")
+        ana.find("h1", "This host: no problems")
+        text = ana.text("main")
+        places = [text.index(words) for words in (
+            "Copy the line for cron.", "A cron job of this host calls worker.py. Workers that were started "
+            "here were gone after 10 s.", "gone after 10 s", "about every 15 min", "Every 5 minutes")]
+        self.assertEqual(places, sorted(places))
+        self.assertNotIn("worker.py\n", ana.text(".copy"))
+        ana.click("main summary")
+        ana.see("*/5 * * * * python3 worker.py", ".copy")
+        ana.find(".copy button", "Copy")
+
+    def test_what_is_not_known_yet_is_said_or_left_out(self):
+        ana = self.open("ana")
+        self.other_host(ana, NOTHING_YET)
+        ana.go("#/settings/host")
+        ana.see("not known yet")
+        self.assertNotIn("Lines to copy", ana.text("main"))
+        self.assertNotIn("null", ana.text("main"))
+        ana.see("Your browser could fetch nothing private")
+
+    def test_a_file_that_comes_back_turns_every_page_red_for_admins(self):
+        ana = self.open("ana")
+        self.other_host(ana, CANARY, served={"data/canary.txt": [200, "a b0nny canary"],
+                                             "worker.py": [200, '"""..."""\nimport jobqueue\n']})
+        ana.go("#/settings/host")
+        ana.see("Anybody can read this over the web: data/canary.txt, worker.py.", "#exposed")
+        ana.see(self.base + "data/canary.txt", "main")
+        self.assertEqual(self.looked(), ["data/canary.txt", "worker.py"])
+        asked = [one for one in ana.run("return asked") if one["path"] == "data/canary.txt"]
+        self.assertEqual([(one["credentials"], one["cache"]) for one in asked], [("omit", "no-store")])
+        again = self.open("ana")
+        again.go("#/queues")
+        again.see("Anybody can read this", "#exposed")
+        again.click("#exposed a")
+        wait_until(lambda: self.looked() == [], what="another look, which finds nothing")
+        wait_until(lambda: again.count(RED) == 0, what="the end of the red line")
+        self.assertEqual(self.open("bob").count(RED), 0)
+
+    def test_pages_that_only_look_like_a_file_are_no_alarm(self):
+        ana = self.open("ana")
+        self.other_host(ana, CANARY, served={"data/canary.txt": [200, "no canary here"],
+                                             "worker.py": [200, "<html>\nimport jobqueue\n"],
+                                             "data/journal.json": [200, '{"error": "not found"}']})
+        ana.go("#/settings/host")
+        wait_until(lambda: self.looked() == [], what="the end of the look")
+        self.assertEqual(ana.count(RED), 0)
+
+    def test_an_admins_browser_looks_once_a_day_without_being_asked(self):
+        ana = self.open("ana")
+        wait_until(lambda: self.looked() == [], what="the look")
+        self.other_host(ana)
+        ana.go()
+        wait_until(lambda: any(one["path"] == "api/functions" for one in ana.run("return asked")))
+        self.pause(0.5)
+        self.assertEqual([one["path"] for one in ana.run("return asked") if "api/host" in one["path"]], [])
+
+    def test_a_look_that_the_host_had_no_time_for_counts_as_none(self):
+        ana = self.open("ana")
+        wait_until(lambda: self.looked() == [], what="the look")
+        self.site.rows("DELETE FROM setting WHERE name='.exposure'")
+        self.other_host(ana, served={"worker.py": [503, "busy"]})
+        ana.go("#/settings/host")
+        ana.see("The server answered 503", "#live")
+        self.assertIsNone(self.looked())
+
+
+if __name__ == "__main__":
+    unittest.main()
