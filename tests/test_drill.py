@@ -828,7 +828,7 @@ class ShortDrillTests(DrillTestCase):
 
     def test_nor_with_a_rollback_journal_as_on_a_network_file_system(self):
         need_part("drill")
-        findings, report = self.drill("--journal", "truncate", "--minutes", "0.25", "--tasks", "1000",
+        findings, report = self.drill("--journal", "truncate", "--minutes", "0.28", "--tasks", "1000",
                                       "--lease", "8", "--workers", "8", "--seed", "6")
         self.assertTrue(findings.is_clean, report)
         self.assertRegex(report, r"kills     [1-9]")
