@@ -395,6 +395,14 @@ def parse_time(text, field):
             from None
 
 
+def how_often(seconds):
+    """How often something comes, in the words that people round it to: "every 15 minutes"."""
+    unit, size = next(pair for pair in (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
+                      if seconds >= 2 * pair[1] or pair[1] == 1 or round(seconds) == pair[1])
+    number = round(seconds / size)
+    return "every %s" % unit if number == 1 else "every %d %ss" % (number, unit)
+
+
 def storable(text):
     """Text as SQLite can keep it: lone surrogates and NUL are shown as escapes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
@@ -4090,6 +4098,7 @@ SCHEDULES_MAX = 1000            # of one owner
 SCHEDULES_AT_ONCE = 100         # looked at in one tick
 SLOTS_AT_ONCE = 100             # filled in one transaction
 CATCH_UP_MAX = 1000             # of what was missed, catch_up="all" runs the newest
+LATE_TOLD_SECONDS = 86400.0     # how long it is said that schedules ran late
 LATE_SECONDS = 900.0            # catch_up="none" runs a slot that is not older
 RULE_RETRY_SECONDS = 3600.0     # when a rule that cannot be read is looked at again
 HISTORY_ROWS = 50
@@ -4103,6 +4112,10 @@ SCRIPT_FOLDERS = {"15min": "*/15 * * * *", "hourly": "@hourly", "daily": "@daily
                   "monthly": "@monthly"}
 SCRIPT_LEFT_OUT = r"\..*|.*(~|\.(bak|old|orig|rej|sw[a-p]|tmp|pyc|dpkg-\w+|rpm\w+))"
 SCRIPT_FUNCTION = "folder-script"       # what runs them; nobody can add it
+
+FINEST_OF = 5                   # moments to come by whose distance a rule is judged
+FINER_THAN = 0.8                # of the period of ticks: a rule that is finer than that is warned about
+IN_BETWEEN = {"none": "are left out", "once": "become one", "all": "are made up for together"}
 
 SCHEDULE_DEFAULTS = {"arguments": {}, "zone": "UTC", "catch_up": "once", "overlap": "skip",
                      "options": {}}
@@ -4194,7 +4207,27 @@ def rule_in_words(row):
         return row["rule"]
 
 
-def schedule_json(row):
+def finest_gap(row, now):
+    """The shortest time between the next moments of a schedule's rule; None without any."""
+    try:
+        moments = parse_rule(row["rule"], row["zone"], row["start"]).upcoming(now, FINEST_OF)
+    except Invalid:
+        return None
+    return min((later - at for at, later in zip(moments, moments[1:])), default=None)
+
+
+def lateness(row, now, period):
+    """What is to be said of a schedule that is finer than ticks come (`period`, or None); else None."""
+    if row["paused"] or not period or period <= TICK_PASSING_SECONDS:
+        return None
+    gap = finest_gap(row, now)
+    if gap is None or gap >= FINER_THAN * period:
+        return None
+    return ("It is due %s, but housekeeping comes about %s here: runs in between %s."
+            % (how_often(gap), how_often(period), IN_BETWEEN[row["catch_up"]]))
+
+
+def schedule_json(row, warning=None):
     """A schedule as HTTP and command line show it."""
     return {
         "id": row["id"], "owner": row["owner"], "name": row["name"], "source": row["source"],
@@ -4203,8 +4236,8 @@ def schedule_json(row):
         "rule": row["rule"], "zone": row["zone"], "words": rule_in_words(row),
         "catch_up": row["catch_up"], "overlap": row["overlap"], "paused": bool(row["paused"]),
         "paused_by": row["paused_by"], "paused_at": iso(row["paused_at"]),
-        "paused_why": row["paused_why"], "problem": row["problem"], "next_at": iso(row["next_at"]),
-        "last_at": iso(row["last_at"]),
+        "paused_why": row["paused_why"], "problem": row["problem"], "warning": warning,
+        "next_at": iso(row["next_at"]), "last_at": iso(row["last_at"]),
         "last_task": _task_reference(row["last_task_id"], row["last_status"]),
         "created_at": iso(row["created_at"])}
 
@@ -4277,7 +4310,8 @@ class Schedules:
     def find(self, owner_id=None):
         """All schedules of an owner, or (None) of everybody, oldest first."""
         where, values = ("1", ()) if owner_id is None else ("schedule.owner_id=?", (owner_id,))
-        return [schedule_json(row) for row in self._database.all(
+        now, period = self._clock.now(), self._site.rhythm.period()
+        return [schedule_json(row, lateness(row, now, period)) for row in self._database.all(
             SCHEDULE_SHOWN + where + " ORDER BY schedule.id", values)]
 
     def get(self, schedule_id, owner_id=None):
@@ -4287,7 +4321,9 @@ class Schedules:
             "SELECT slot.*, task.status FROM slot LEFT JOIN task ON task.id=slot.task_id "
             "AND task.cancel_requested<2 WHERE slot.schedule_id=? ORDER BY at DESC LIMIT ?",
             (schedule_id, HISTORY_ROWS))
-        return {**schedule_json(row), "upcoming": upcoming_json(row, self._clock.now()),
+        now = self._clock.now()
+        return {**schedule_json(row, lateness(row, now, self._site.rhythm.period())),
+                "upcoming": upcoming_json(row, now),
                 "history": [_slot_json(slot) for slot in slots]}
 
     @staticmethod
@@ -4524,11 +4560,14 @@ class Schedules:
             due.problem = due.problem or error.detail
         except Busy:
             return None                 # tasks.py cannot be read, and never could: later
+        is_late = due.missed is not None and lateness(row, now, self._site.rhythm.period())
         with self._database.transaction(durable=False) as transaction:
             known = transaction.one(SCHEDULE_ROW + "schedule.id=?", (row["id"],))
             if known is None or tuple(known) != tuple(row):
                 return None             # somebody else was quicker, or changed it
             self._fill(transaction, row, due, order, now)
+            if is_late:
+                remember(transaction, ".late", now)
             row = self._row(transaction, row["id"])
         return row if due.slots and row["next_at"] is not None and row["next_at"] <= now else None
 
@@ -5459,12 +5498,9 @@ class Tick:
             self._workers.start_needed()
 
     def state(self):
-        """Who did this last and how often it is done, as people are shown it."""
+        """Who did this last (noted once a minute) and how often it is done, as people are shown it."""
         at, source = self._rhythm.last()
-        cron, period, now = self._rhythm.visitor("cron"), self._rhythm.period(), self._clock.now()
-        age = self._mark.age(now)
-        if at is not None and age is not None and 0 <= age < now - at:
-            at = now - age              # noted is only now and then
+        cron, period = self._rhythm.visitor("cron"), self._rhythm.period()
         if cron:
             cron = {"last_at": iso(cron["last_at"]), "period": cron["period"] and round(cron["period"])}
         return {"last_at": iso(at), "last_source": source, "period": period and round(period),
@@ -5585,16 +5621,18 @@ class Tick:
 class Service:
     """One sentence for everyone on what the queue is doing."""
 
-    def __init__(self, database, settings, claims, catalogue):
+    def __init__(self, database, settings, claims, catalogue, rhythm):
         self._database = database
         self._settings = settings
         self._claims = claims
         self._catalogue = catalogue
+        self._rhythm = rhythm
         self._clock = database.clock
 
     def describe(self):
         """{"code", "text", "since"}; the code is "ok" when there is nothing to say."""
-        for look in (self._storage, self._off, self._code_error, self._no_worker, self._load):
+        for look in (self._storage, self._off, self._code_error, self._no_worker, self._load,
+                     self._late):
             said = look()
             if said:
                 code, text, since = said
@@ -5650,6 +5688,14 @@ class Service:
         if "busy" not in states and "idle" not in states:
             return "starting", "A worker is being started.", None
         return None
+
+    def _late(self):
+        at, now = recall(self._database, ".late"), self._clock.now()
+        period = self._rhythm.period() if at and 0 <= now - at < LATE_TOLD_SECONDS else None
+        if not period or period <= TICK_PASSING_SECONDS:
+            return None
+        return ("cron_wait", "Schedules run late: housekeeping comes about %s here, and some are finer "
+                "than that." % how_often(period), at)
 
     def _paused(self):
         names = {lane[0] for lane in lanes(self._database, PENDING)}
@@ -6359,7 +6405,7 @@ class JobQueue:
         self.keeping = Keeping(self.database, self.settings, self.tasks)
         self.tick = Tick(self.database, self.settings, self.tasks, self.claims, self.workers,
                          self.schedules, self.keeping, self.rhythm)
-        self.service = Service(self.database, self.settings, self.claims, self.catalogue)
+        self.service = Service(self.database, self.settings, self.claims, self.catalogue, self.rhythm)
 
     def enqueue(self, function, arguments=None, owner=None, **options):
         """Add one task; returns it. Invalid names every field that is wrong."""
@@ -7102,6 +7148,11 @@ def _check_schedules(queue):
     if due and due < iso(queue.database.clock.now() - LATE_SECONDS):
         return "note", ("a schedule was due at %s: only a server, a worker, an open page or cron looks at "
                         "them" % _readable(due))
+    warned = [one for one in found if one["warning"]]
+    if warned:
+        return "note", "%d of %d schedules are finer than ticks come, such as %d (%s): %s" % (
+            len(warned), len(found), warned[0]["id"], warned[0]["name"] or warned[0]["function"],
+            warned[0]["warning"])
     return "ok", "%d schedules%s" % (len(found), ", the next run is at " + _readable(due) if due else "")
 
 
@@ -8040,7 +8091,7 @@ def get_schedules(app, request):
     app.queue.catalogue.refresh()
     app.queue.schedules.synchronise()
     return json_answer({"schedules": app.queue.schedules.find(request.person.scope),
-                        "service": app.queue.service.describe()})
+                        "ticks": app.queue.tick.state(), "service": app.queue.service.describe()})
 
 
 def _given_schedule(app, request):
@@ -8199,7 +8250,7 @@ def get_host(app, request):
         "advice": "",
         "files": [],
         "mode": {"mode": "detached", "why": "Whoever adds a task starts a worker for it."},
-        "ticks": None,
+        "ticks": queue.tick.state(),
         "canary": {"token": canary_token(queue.database.folder),
                    "addresses": private_addresses(queue.database.folder, *request.places)},
         "exposed": seen["exposed"] if seen else None,
@@ -9576,7 +9627,8 @@ def _list_schedules(queue, options):
     show(options, {"schedules": found}, table(
         ("ID", "OWNER", "FUNCTION", "WHAT", "WHEN", "NEXT", ""),
         [(one["id"], one["owner"], one["function"], shorten(one["summary"], 30), one["words"],
-          one["next_at"] or "", "paused" if one["paused"] else one["problem"] or "") for one in found]))
+          one["next_at"] or "", "paused" if one["paused"] else one["problem"] or one["warning"] or "")
+         for one in found]))
 
 
 def cmd_schedule(queue, options):

@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+import unittest
 from unittest import mock
 
 import jobqueue
@@ -268,3 +269,85 @@ class TestState(TestCase):
             self.assertTrue(self.queue.tick.maybe("request"))
         self.clock.advance(60)
         self.assertTrue(self.queue.tick.maybe("request"))
+
+
+class TestWarnings(TestCase):
+    """A rule that is finer than ticks come is said to be, in words."""
+
+    def schedule(self, rule, **options):
+        given = {"function": "add", "arguments": {"a": 1}, "rule": rule, **options}
+        return self.queue.schedules.add(given, self.owner_id("bob"))
+
+    def comes_every(self, seconds, times=2):
+        for _ in range(times):
+            self.clock.advance(seconds)
+            self.queue.tick.force("cron")
+
+    def warning(self, schedule_id):
+        return self.queue.schedules.get(schedule_id)["warning"]
+
+    def test_it_says_what_becomes_of_the_runs_in_between(self):
+        ids = [self.schedule("*/5 * * * *", catch_up=word, overlap="allow")
+               for word in ("once", "all", "none")]
+        self.comes_every(15 * MINUTE)
+        self.assertEqual(
+            [self.warning(schedule_id) for schedule_id in ids],
+            ["It is due every 5 minutes, but housekeeping comes about every 15 minutes here: runs in "
+             "between %s." % words for words in ("become one", "are made up for together", "are left out")])
+
+    def test_a_rule_is_as_fine_as_its_next_runs(self):
+        for rule, told in (("every 10m", True), ("every 15m", False), ("0 9,10 * * *", False),
+                           ("0,5 9 * * *", True), ("daily 01:00", False), ("every 30s", True)):
+            schedule_id = self.schedule(rule)
+            self.comes_every(15 * MINUTE)
+            self.assertEqual(bool(self.warning(schedule_id)), told, rule)
+
+    def test_nothing_is_said_while_nothing_is_known_or_somebody_is_there(self):
+        schedule_id = self.schedule("every 1s")
+        self.assertIsNone(self.warning(schedule_id))
+        self.comes_every(15 * MINUTE)
+        self.assertTrue(self.warning(schedule_id))
+        self.queue.tick.maybe("server")
+        self.clock.advance(3)
+        self.queue.tick.maybe("server")
+        self.assertIsNone(self.warning(schedule_id))
+
+    def test_a_paused_one_is_not_warned_about(self):
+        schedule_id = self.schedule("every 1m", paused=True)
+        self.comes_every(15 * MINUTE)
+        self.assertIsNone(self.warning(schedule_id))
+
+    def test_check_says_how_many(self):
+        self.schedule("every 1m")
+        self.schedule("daily 01:00")
+        self.comes_every(15 * MINUTE)
+        check = next(one for one in jobqueue.check_host(self.queue) if one.name == "Schedules")
+        self.assertEqual(check.verdict, "note")
+        self.assertIn("1 of 2 schedules are finer than ticks come", check.text)
+
+    def test_everybody_hears_of_it_once_runs_were_late(self):
+        self.comes_every(15 * MINUTE, 3)
+        self.schedule("every 14m", overlap="allow")
+        self.comes_every(15 * MINUTE, 3)
+        self.write("UPDATE task SET status=2")
+        self.clock.advance(2)
+        self.assertEqual(self.queue.service.describe()["code"], "ok", "it is not late by more than cron is")
+        self.schedule("every 5m", overlap="allow")
+        self.comes_every(15 * MINUTE, 3)
+        self.write("UPDATE task SET status=2")
+        self.clock.advance(2)
+        said = self.queue.service.describe()
+        self.assertEqual((said["code"], said["text"]), (
+            "cron_wait", "Schedules run late: housekeeping comes about every 15 minutes here, and some are "
+            "finer than that."))
+        self.clock.advance(2 * DAY)
+        self.assertEqual(self.queue.service.describe()["code"], "ok")
+
+
+class TestWords(unittest.TestCase):
+    def test_how_often_something_comes(self):
+        for seconds, words in ((1, "every second"), (2, "every 2 seconds"), (60, "every minute"),
+                               (61, "every 61 seconds"), (290, "every 5 minutes"), (899, "every 15 minutes"),
+                               (3600, "every hour"), (3540, "every 59 minutes"), (50400, "every 14 hours"),
+                               (86400, "every day"), (86400 * 3, "every 3 days")):
+            self.assertEqual(jobqueue.how_often(seconds), words)
