@@ -167,6 +167,7 @@ KEEP_ROUND_SECONDS = 3600.0
 KEEP_DOUBT_SECONDS = 86400.0    # a clock so far ahead of when we last looked may be wrong
 REQUEST_SECONDS = 86400.0       # how long an Idempotency-Key is known
 CACHE_SECONDS = 1.0
+UPGRADE_PAUSE_SECONDS = 2.0     # code that was changed since then may still be being copied
 
 RULE_MAX_CHARACTERS = 500
 EVERY_MAX_SECONDS = 3650 * 86400
@@ -7381,6 +7382,7 @@ SECURITY_HEADERS = [
     ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
 ]
+BUG_WORDS = "Something went wrong here; the server's log says what."
 JSON_TYPE, LINES_TYPE = "application/json", "application/x-ndjson"
 STATIC_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
                 ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
@@ -8478,7 +8480,7 @@ class Application:
             return problem(error)
         except Exception as error:
             report_bug(error)
-            return problem(JobQueueError("Something went wrong here; the server's log says what."))
+            return problem(JobQueueError(BUG_WORDS))
 
     def _invite_to_setup(self):
         """True while there is no admin; the code that makes one is then there to be read."""
@@ -8560,33 +8562,65 @@ class Application:
 
 
 _applications = {}                      # process id -> its Application, for `application`
+_code = file_stamps([HOME / "jobqueue.py"])     # what this module was made of
+_upgrading = threading.Lock()
 
 
 def application(environ, start_response):
     """The WSGI callable for web servers that import this file."""
+    newer = None if environ.get("wsgi.run_once") else _newer_module()
+    if newer:
+        return newer.application(environ, start_response)
     try:
         app = _application()
     except JobQueueError as error:
         app = _Unable(error)
+    except Exception as error:
+        report_bug(error)
+        app = _Unable(JobQueueError(BUG_WORDS))
     return app(environ, start_response)
+
+
+def _newer_module():
+    """This module as it is on disk now, if it was replaced while this process lives; else None.
+
+    On many hosts nobody can restart the web server; old code must not meet new tables.
+    """
+    import importlib
+    with _upgrading:
+        ours = sys.modules.get(__name__)
+        if ours and ours.application is not application:
+            return ours
+        stamps = file_stamps(_code)
+        (stamp,) = stamps.values()
+        if (not ours or stamp is None or stamps == _code
+                or 0 <= time.time() - stamp[0] / 1e9 < UPGRADE_PAUSE_SECONDS):
+            return None
+        _code.update(stamps)
+        del sys.modules[__name__]
+        try:
+            return importlib.import_module(__name__)
+        except (Exception, SystemExit) as error:
+            sys.modules[__name__] = ours
+            complain("the new jobqueue.py cannot be used (%s: %s); the old one goes on"
+                     % (type(error).__name__, error))
+            return None
 
 
 def _application():
     """This process's Application; a new one if the database was replaced by another."""
     process = os.getpid()
     known = _applications.get(process)
-    try:
-        if known:
+    if known:
+        with contextlib.suppress(JobQueueError, OSError):
             known.queue.database.check_file()
             return known
-    except StorageBroken:
-        pass                            # not closed: others may use it at this moment
-    _applications[process] = Application(JobQueue())
+    _applications[process] = Application(JobQueue())    # the old one stays open: a thread may use it
     return _applications[process]
 
 
 class _Unable:
-    """Answers while there is no queue: the page in words that a person can read."""
+    """Answers while there is no queue; in plain words where a person looks."""
 
     def __init__(self, error):
         self._error = error
@@ -9118,33 +9152,32 @@ def cgi_environ(environment=os.environb):
     environ = {os.fsdecode(name): value.decode("latin-1") for name, value in environment.items()}
     if "HTTP_AUTHORIZATION" not in environ and "REDIRECT_HTTP_AUTHORIZATION" in environ:
         environ["HTTP_AUTHORIZATION"] = environ["REDIRECT_HTTP_AUTHORIZATION"]
+    environ.setdefault("REQUEST_METHOD", "GET")
     secure = environ.get("HTTPS", "").lower() in ("on", "1", "true", "yes")
-    environ.update({
-        "wsgi.version": (1, 0),
-        "wsgi.url_scheme": "https" if secure else "http",
-        "wsgi.input": sys.stdin.buffer,
-        "wsgi.errors": sys.stderr,
-        "wsgi.multithread": False,
-        "wsgi.multiprocess": True,
-        "wsgi.run_once": True,
-        "jobqueue.door": "cgi",
-    })
-    return environ
+    return {**environ,
+            "wsgi.version": (1, 0),
+            "wsgi.url_scheme": "https" if secure else "http",
+            "wsgi.input": sys.stdin.buffer,
+            "wsgi.errors": sys.stderr,
+            "wsgi.multithread": False,
+            "wsgi.multiprocess": True,
+            "wsgi.run_once": True,
+            "jobqueue.door": "cgi"}
 
 
 def run_cgi():
     """Answer the one request for which a web server has started this process, and end."""
     os.umask(0o077)
-    output = os.dup(1)
-    os.dup2(2, 1)                       # whatever is printed goes to the web server's log
     head = []
 
     def start_response(status, headers, _=None):
         head[:] = ["Status: " + status, *map("%s: %s".__mod__, headers), "", ""]
 
-    body = b"".join(application(cgi_environ(), start_response))
-    with contextlib.suppress(BrokenPipeError), open(output, "wb") as file:
-        file.write("\r\n".join(head).encode("latin-1", "replace") + body)
+    with contextlib.redirect_stdout(sys.stderr):    # what is printed is for the web server's log
+        body = b"".join(application(cgi_environ(), start_response))
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.buffer.write("\r\n".join(head).encode("latin-1", "replace") + body)
+        sys.stdout.flush()
     for app in _applications.values():
         app.queue.close()
     os._exit(0)                         # taking the interpreter apart would take a tenth of all
@@ -9961,6 +9994,23 @@ def main(arguments=None):
         return 130
 
 
+def _is_run_by_another_script():
+    """True if a CGI script of the site (PHP, Perl) runs us: its query must not be taken for ours."""
+    script = os.environ.get("SCRIPT_FILENAME", "")
+    return os.path.isfile(script) and not os.path.basename(script).startswith("jobqueue")
+
+
+def _start():
+    """Run one command; or as a CGI script, whose arguments are words of a query and are never read."""
+    if "GATEWAY_INTERFACE" not in os.environ:
+        return main()
+    if not _is_run_by_another_script():
+        return run_cgi()
+    complain("to run a command from a CGI script of your own, take GATEWAY_INTERFACE out of its "
+             "environment: env -u GATEWAY_INTERFACE python3 jobqueue.py ...")
+    print("Status: 500 Internal Server Error\nContent-Type: text/plain\n\nSee the web server's log.")
+    return 2
+
+
 if __name__ == "__main__":
-    # The words of a query without "=" are a CGI script's arguments: they must not become ours.
-    sys.exit(run_cgi() if "GATEWAY_INTERFACE" in os.environ else main())
+    sys.exit(_start())
