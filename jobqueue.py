@@ -189,10 +189,13 @@ READ_ALL_BYTES = 200 << 20      # of a database, while a browser waits
 BACKUP_DAYS = 7                 # an older one is worth a remark
 CLOCK_SLACK_SECONDS = 60.0
 SQLITE_MAGIC = b"SQLite format 3\0"
+VISIT_SECONDS = 86400.0         # how often the same way to the page is kept again
+LOOPBACK = ("127.0.0.1", "::1")
 SQLITE_OLDEST = (3, 7, 17)
 OLD_SQLITE = "jobqueue needs SQLite 3.7.17 or newer; choose another Python"
 SQLITE_OPTIONS = ("THREADSAFE", "OMIT_", "DEFAULT_LOCKING", "DEFAULT_SYNC", "DEFAULT_WAL_SYNC", "TEMP_STORE")
 FILES_LOW = 1000                # as many more can be made at least
+FEW_PROCESSES = 60
 WORKER_PROCESSES = 4            # a worker, its runner, the next runner and one of a function
 WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public".split())
 LOCAL_FILE_SYSTEMS = frozenset(
@@ -6803,6 +6806,30 @@ def external(name, *, queue, who="user", **rest):
 
 # Host ------------------------------------------------------------------------
 
+DOORS = {                       # in a few words, in a sentence, the start-up files that fit
+    "server": ("the built-in server", "The built-in server answers on this host.",
+               ("jobqueue.service", "supervisord.conf", "nginx.conf", "apache.conf")),
+    "cgi": ("CGI: a new process for each request",
+            "The web server starts a new process for each request (CGI), as it can on nearly every host.",
+            ("jobqueue.cgi", "htaccess")),
+    "passenger": ("Passenger", "Passenger runs the page, and ends it while nobody asks for it.",
+                  ("passenger_wsgi.py",)),
+    "mod_wsgi daemon": ("mod_wsgi in processes of its own", "Apache runs the page by mod_wsgi, in processes "
+                        "of its own.", ("wsgi.py", "apache.conf")),
+    "mod_wsgi embedded": ("mod_wsgi within Apache", "Apache runs the page by mod_wsgi, in its own processes.",
+                          ("apache.conf", "wsgi.py")),
+    "uwsgi": ("uWSGI", "uWSGI runs the page.", ("wsgi.py",)),
+    "wsgi": ("a WSGI server", "A WSGI server runs the page.", ("wsgi.py",))}
+HOST_FILES = {                  # of static/hosts, and what they are for
+    "crontab": "Cron: whoever comes every few minutes",
+    "jobqueue.cgi": "CGI: the script that the web server starts",
+    "htaccess": "CGI: addresses without the script's name (save it as .htaccess)",
+    "passenger_wsgi.py": "Passenger: the start-up file of \"Setup Python App\"",
+    "wsgi.py": "mod_wsgi and uWSGI: the start-up file",
+    "jobqueue.service": "systemd: keeps the server running",
+    "supervisord.conf": "supervisord: keeps the server or a worker running",
+    "nginx.conf": "nginx before the server",
+    "apache.conf": "Apache: mod_wsgi, before the server, or CGI"}
 HOST_SIGNS = (                  # what a host runs, and where that can be seen
     ("CloudLinux", ("/proc/lve", "/etc/cloudlinux-release")),
     ("CageFS", ("/var/.cagefs", "/.cagefs")),
@@ -6811,7 +6838,7 @@ HOST_SIGNS = (                  # what a host runs, and where that can be seen
     ("DirectAdmin", ("/usr/local/directadmin",)),
     ("LiteSpeed", ("/usr/local/lsws",)))
 LIMITS_LOW = (                  # what is scarce below so much, and then
-    ("processes", 60, "Leave NbMaxWorker at 1 or 2: each worker takes two or three processes"),
+    ("processes", FEW_PROCESSES, "Leave NbMaxWorker at 1 or 2: each worker takes two or three processes"),
     ("memory", 512 << 20, "Leave NbMaxWorker at 1 or 2, and set runner_memory lower"),
     ("open files", 64, "Ask the host for 256 at least"),
     ("CPU seconds", 3600, "Processes are ended after so much computing: set worker_seconds below it"))
@@ -7021,11 +7048,11 @@ def _check_limits(folder):
     words = ["%s %s" % (name, "without limit" if limit is None else "%d MB" % (limit >> 20)
                         if name == "memory" else limit) for name, limit in limits.items()]
     text = "%d processes and threads of this user run; allowed: %s" % (running, ", ".join(words))
+    if limits["processes"] is not None and limits["processes"] - running < WORKER_PROCESSES:
+        return "bad", text + ". There is no room for a worker: end something, or ask the host for more"
     for name, least, advice in LIMITS_LOW:
         if limits[name] is not None and limits[name] < least:
             return "note", "%s. %s" % (text, advice)
-    if limits["processes"] is not None and limits["processes"] - running < WORKER_PROCESSES:
-        return "bad", text + ". There is no room for a worker: end something, or ask the host for more"
     return "ok", text
 
 
@@ -7056,6 +7083,94 @@ def _check_abilities(folder):
 
 
 # About the queue: each takes the JobQueue and returns (verdict, text).
+
+def last_visit(queue):
+    """How an admin reached the page last, see Request.visit(); {} before."""
+    return recall(queue.database, ".visit") or {}
+
+
+def _check_door(queue):
+    visit = last_visit(queue)
+    if not visit:
+        return "note", "not known yet: open this list in a browser, as an admin"
+    text = "%s%s; %s, %s; Python %s, SQLite %s" % (
+        DOORS[visit["door"]][0], " (%s)" % visit["software"] if visit["software"] else "",
+        "several processes" if visit["processes"] else "one process",
+        "several requests at once in each" if visit["threads"] else "one request at a time in each",
+        visit["python"], visit["sqlite"])
+    if visit["door"] == "mod_wsgi embedded":
+        return "note", text + (". Every site of this machine can then read the data: let Apache use "
+                               "WSGIDaemonProcess with a user of your own, as in apache.conf")
+    return "ok", text
+
+
+def _check_https(queue):
+    visit = last_visit(queue)
+    if not visit or visit["https"]:
+        return "ok", "the page was opened by HTTPS" if visit else "not known yet"
+    if "X-Forwarded-Proto" in visit["forwarded"] and not visit["trusted"]:
+        return "note", ("HTTP arrives here, but a proxy may end HTTPS in front of it: if so, set https to "
+                        "always, or trusted_proxies to %s" % visit["client"])
+    if visit["client"] in LOOPBACK:
+        return "ok", "HTTP, from this machine"
+    return "note", ("the page was opened by HTTP, so that passwords can be read on their way: open it by "
+                    "https://, which nearly every host offers")
+
+
+def _check_proxy(queue):
+    visit = last_visit(queue)
+    if not visit or not visit["forwarded"]:
+        return "ok", "no headers of a proxy were seen" if visit else "not known yet"
+    names = ", ".join(visit["forwarded"])
+    if visit["trusted"]:
+        return "ok", "%s of %s counts" % (names, visit["client"])
+    return "note", ("%s arrives from %s, whom trusted_proxies does not name, and does not count: visitors "
+                    "share that address when guesses are counted. Name it there if it is your host's proxy"
+                    % (names, visit["client"]))
+
+
+def _check_authorization(queue):
+    arrives = last_visit(queue).get("authorization")
+    if arrives is False:
+        return "note", ("the web server removes the header Authorization: programs send their token as "
+                        "X-Api-Key, or add the lines about Authorization from htaccess or apache.conf")
+    return "ok", ("the header Authorization arrives" if arrives else
+                  "the header X-Api-Key always arrives; whether Authorization does was not tried")
+
+
+def _check_mode(queue):
+    mode, why = queue.workers.mode()
+    cron = queue.tick.state()["cron"]
+    if mode == "cron" and not cron:
+        return "bad", "cron. %s No cron has come yet: give your host's cron one of the lines for it" % why
+    return "note" if mode == "slice" else "ok", "%s. %s" % (mode, why.rstrip("."))
+
+
+def every(seconds):
+    """A period in words."""
+    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= 0.9 * size:
+            number = round(seconds / size)
+            return "every %d %ss" % (number, unit) if number > 1 else "every " + unit
+    return "every %d seconds" % seconds
+
+
+def _check_ticks(queue):
+    ticks = queue.tick.state()
+    if ticks["resident"]:
+        return "ok", "a server or a service of ours is always there"
+    cron, period = ticks["cron"], ticks["period"]
+    text = "no cron has come"
+    if cron:
+        text = "cron came at %s%s" % (_readable(cron["last_at"]),
+                                      ", it comes about " + every(cron["period"]) if cron["period"] else "")
+    if period:
+        text += "; without visitors somebody looks about %s what is due" % every(period)
+    if cron or period:
+        return "ok", text
+    return "note", text + (": give your host's cron a line of crontab, or schedules and retries wait for "
+                           "visitors")
+
 
 def _check_exposure(queue):
     folder, seen = queue.database.folder, exposure(queue)
@@ -7194,11 +7309,12 @@ FOLDER_CHECKS = (
     ("Abilities", _check_abilities), ("User", _check_owner), ("Data", _check_data),
     ("Writing", _check_writing), ("Disk", _check_disk), ("Limits", _check_limits))
 QUEUE_CHECKS = (
-    ("Exposure", _check_exposure), ("Journal", _check_journal), ("Machines", _check_machines),
+    ("Web server", _check_door), ("HTTPS", _check_https), ("Proxy", _check_proxy),
+    ("API tokens", _check_authorization), ("Exposure", _check_exposure), ("Worker mode", _check_mode),
+    ("Cron", _check_ticks), ("Machines", _check_machines), ("Journal", _check_journal),
     ("Database", _check_integrity), ("Backup", _check_backup), ("Admin", _check_admin),
-    ("Functions", _check_functions),
-    ("Workers", _check_workers), ("Schedules", _check_schedules), ("Running", _check_running),
-    ("Waiting", _check_oldest), ("Clock", _check_clock))
+    ("Functions", _check_functions), ("Workers", _check_workers), ("Schedules", _check_schedules),
+    ("Running", _check_running), ("Waiting", _check_oldest), ("Clock", _check_clock))
 
 
 def look(checks, about):
@@ -7226,17 +7342,18 @@ def check_host(queue, read_all=True):
 
 
 def check_installation(data=None):
-    """The same for an installation that may be broken: nothing is made, and nothing raised."""
+    """(checks, the JobQueue or None) of what may be broken: nothing is made, and nothing raised."""
     try:
         folder = data_folder(data)
     except (JobQueueError, OSError, ValueError) as error:
-        return look(FOLDER_CHECKS, HOME / "data") + [Check("Data", "bad", "%s" % error)]
+        return look(FOLDER_CHECKS, HOME / "data") + [Check("Data", "bad", "%s" % error)], None
     if not os.path.lexists(folder):
-        return look(FOLDER_CHECKS, folder)
+        return look(FOLDER_CHECKS, folder), None
     try:
-        return check_host(JobQueue(data))
+        queue = JobQueue(data)
     except (JobQueueError, OSError, sqlite3.Error) as error:
-        return look(FOLDER_CHECKS, folder) + [Check("Database", "bad", "%s" % error)]
+        return look(FOLDER_CHECKS, folder) + [Check("Database", "bad", "%s" % error)], None
+    return check_host(queue), queue
 
 
 def _is_large(queue):
@@ -7246,6 +7363,16 @@ def _is_large(queue):
 def _leave_unread(queue):
     return "note", ("%.0f MB, too large to be read through here: python3 jobqueue.py check does it"
                     % (queue.database.path.stat().st_size / 1e6))
+
+
+def note_visit(queue, visit):
+    """Keep how an admin reached the page, so that the command line can tell; daily if nothing is new."""
+    now, known = queue.database.clock.now(), last_visit(queue)
+    if visit["authorization"] is None:
+        visit["authorization"] = known.get("authorization")
+    if now - known.get("at", 0) > VISIT_SECONDS or {**known, **visit} != known:
+        with contextlib.suppress(JobQueueError), queue.database.transaction() as transaction:
+            remember(transaction, ".visit", {**visit, "at": now})
 
 
 def canary_token(folder):
@@ -7286,6 +7413,106 @@ def note_exposure(queue, exposed):
     """Keep what an admin's browser could fetch of what is private."""
     with queue.database.transaction() as transaction:
         remember(transaction, ".exposure", {"exposed": exposed, "at": queue.database.clock.now()})
+
+
+def worker_test(queue):
+    """What the last test of a worker showed: {"state", "text", "at"}."""
+    return {"state": "none", "text": "", "at": None}
+
+
+# Of each group the first sentence is said whose words are all true, with - false. The door comes
+# before them; the last group is what to do next.
+ADVICE = (
+    (("off", "No task is run, because NbMaxWorker is 0."),
+     ("service serving", "A worker that the host keeps alive does the tasks."),
+     ("service", "The host is to keep a worker alive, but none is there."),
+     ("cron-mode period", "Cron does the tasks and comes about %(often)s."),
+     ("cron-mode cron", "Cron does the tasks; how often it comes will be seen."),
+     ("cron-mode", "Cron is to do the tasks, but has not come yet."),
+     ("slice", "Tasks are done a slice at a time, while this page is open or the tick address is called."),
+     ("tested", "Workers live on here after the request that started them, so tasks begin at once."),
+     ("ended", "Workers are started for new tasks, although the host ended the one that was tested."),
+     ("", "Workers are started for new tasks; whether the host lets them live on is not tested.")),
+    (("resident", "Schedules and retries are on time, since a process of ours is always there."),
+     ("minutely", "Schedules and retries are on time, since somebody comes every minute."),
+     ("period", "Schedules and retries can be late, since somebody comes only about %(often)s."),
+     ("cron", "Schedules and retries wait for cron, which has come once."),
+     ("called", "Schedules and retries wait for the next call of the tick address."),
+     ("", "Schedules and retries wait for visitors, since nobody else comes.")),
+    (("shared", "The data is written as network folders need it, which is safe and slower."),
+     ("few", "Only %(processes)s processes are allowed in all, so leave NbMaxWorker at 1 or 2.")),
+    (("exposed", "Before all else keep the data from browsers: see Exposure."),
+     ("bad", "Next, see to what is bad: %(bad)s."),
+     ("-admin", "Next, open the page and make the first admin."),
+     ("service -serving", "Next, let the host keep worker.py --service running, as supervisord.conf does."),
+     ("-resident -cron -called -off",
+      "Next, give a line of crontab to your host's cron, or the tick address if it only calls addresses."),
+     ("chosen tested -off -detached -service", "Next, set worker_mode to auto: the tested worker lived."),
+     ("detached -tested -ended -off", "Next, let a worker be tested."),
+     ("-looked", "Next, open this list in a browser, which tries to fetch what is private."),
+     ("samples", "Next, write what your tasks are to do into tasks.py."),
+     ("-backup", "Next, make a backup."),
+     ("", "Nothing has to be done.")))
+
+
+def find_facts(queue, checks):
+    """(door, the words of ADVICE that are true here, what its sentences are filled with)"""
+    ticks, processes = queue.tick.state(), resource_limits()["processes"]
+    mode, test = queue.workers.mode()[0], worker_test(queue)["state"]
+    called = ticks["last_source"] == "address"
+    period = ticks["cron"]["period"] if ticks["cron"] else ticks["period"] if called else None
+    seen, bad = exposure(queue), [check.name for check in checks if check.verdict == "bad"]
+    facts = {
+        "off": queue.settings.get("NbMaxWorker") == 0, "detached": mode == "detached",
+        "service": mode == "service", "cron-mode": mode == "cron", "slice": mode == "slice",
+        "serving": queue.database.value("SELECT 1 FROM worker WHERE mode='service' LIMIT 1"),
+        "chosen": queue.settings.get("worker_mode") != "auto",
+        "tested": test == "ok", "ended": test == "failed",
+        "resident": ticks["resident"], "cron": ticks["cron"], "called": called, "period": period,
+        "minutely": period and period <= 90, "shared": queue.database.journal != "wal",
+        "few": processes and processes < FEW_PROCESSES,
+        "exposed": seen and seen["exposed"], "looked": seen,
+        "bad": bad, "admin": queue.accounts.has_admin(), "samples": queue.catalogue.state()["samples"],
+        "backup": recall(queue.database, ".backup")}
+    words = {"often": period and every(period), "processes": processes, "bad": ", ".join(bad)}
+    return last_visit(queue).get("door"), {name for name, value in facts.items() if value}, words
+
+
+def advise(door, facts, words):
+    """A paragraph: what this host is, what works, what to do next."""
+    def holds(names):
+        return all(name[1:] not in facts if name[0] == "-" else name in facts for name in names.split())
+    said = [DOORS[door][1] if door else "How the page is run is known once you open this list in a browser."]
+    for group in ADVICE:
+        said += [sentence % words for names, sentence in group if holds(names)][:1]
+    return " ".join(said)
+
+
+def host_files(queue):
+    """[{"title", "name", "text"}]: lines to copy, with this installation's paths; what fits comes first."""
+    visit = last_visit(queue)
+    fitting = DOORS[visit["door"]][2] if visit else ()
+    names = fitting if visit.get("door") == "server" else ("crontab", *fitting)
+    found = {name: read_text(STATIC_FOLDER / "hosts" / name) for name in dict.fromkeys([*names, *HOST_FILES])}
+    python = find_interpreter(queue.settings.get("python"))
+    return [{"title": HOST_FILES[name], "name": name, "text": fill_in(text, python, visit)}
+            for name, text in found.items() if text]
+
+
+def fill_in(text, python, visit):
+    """A file of static/hosts with our paths, user and address in place of its examples."""
+    import shlex
+    home, example = str(HOME), "/home/me/jobqueue"
+    text = re.sub("/usr/bin/(env )?python3(?![.0-9])", lambda _: shlex.quote(python), text)
+    text = re.sub("(?<= )%s[a-z./_]*" % example,        # words of a command, which may hold spaces
+                  lambda match: shlex.quote(home + match[0][len(example):]), text)
+    text = text.replace(example, home).replace('FOLDER = ""', "FOLDER = %r" % home)
+    text = re.sub(r"(?<=[Uu]ser=)me\b", lambda _: user_name(os.getuid()), text)
+    if visit:
+        address = "http%s://%s%s" % ("s" if visit["https"] else "", visit["host"], visit["base"])
+        text = text.replace("https://example.org/jq/", address)
+        text = re.sub("/jq(?=[/ ;$])", lambda _: visit["base"].rstrip("/") or "/jq", text)
+    return text
 
 
 def _refuse_target(queue, target):
@@ -7500,6 +7727,9 @@ class Proxies:
         return (host if HOST.fullmatch(host) else self._environ.get("HTTP_HOST", "")).lower()
 
 
+FORWARDED = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host")
+
+
 def door(environ):
     """Which kind of web server asks: "server" (ours), "cgi", "passenger", "uwsgi", ..."""
     if "mod_wsgi.version" in environ:
@@ -7625,6 +7855,25 @@ class Request:
         """The values of a cookie: one left from another base path does not hide the right one."""
         pairs = [part.strip().partition("=") for part in self._environ.get("HTTP_COOKIE", "").split(";")]
         return [value for key, _, value in pairs if key == name and value][:COOKIES_MAX]
+
+    def visit(self):
+        """What the web server shows of itself and of who asks."""
+        environ, token = self._environ, self.header("Authorization")
+        return {
+            "door": self.door,
+            "software": shorten(environ.get("SERVER_SOFTWARE", ""), 100),
+            "processes": bool(environ.get("wsgi.multiprocess")),
+            "threads": bool(environ.get("wsgi.multithread")),
+            "https": self.secure,
+            "host": shorten(self._proxies.host(), 200),
+            "base": self.base,
+            "client": self._proxies.client,
+            "trusted": self._proxies.are_trusted,
+            "forwarded": [name for name in FORWARDED if self.header(name) is not None],
+            "authorization": token is not None if token or self.header("X-Probe") else None,
+            "python": "%d.%d.%d" % sys.version_info[:3],
+            "sqlite": sqlite3.sqlite_version,
+        }
 
     @property
     def places(self):
@@ -8246,18 +8495,19 @@ def delete_queue(app, request, name):
 
 def get_host(app, request):
     """What `check` says of this host."""
-    queue, seen = app.queue, exposure(app.queue)
+    queue, folder = app.queue, app.queue.database.folder
+    note_visit(queue, request.visit())
+    checks, seen = check_host(queue, False), exposure(queue)
     return json_answer({
-        "checks": [vars(check) for check in check_host(queue, False)],
-        "advice": "",
-        "files": [],
-        "mode": {"mode": "detached", "why": "Whoever adds a task starts a worker for it."},
+        "checks": [vars(check) for check in checks],
+        "advice": advise(*find_facts(queue, checks)),
+        "files": host_files(queue),
+        "mode": dict(zip(("mode", "why"), queue.workers.mode())),
         "ticks": queue.tick.state(),
-        "canary": {"token": canary_token(queue.database.folder),
-                   "addresses": private_addresses(queue.database.folder, *request.places)},
+        "canary": {"token": canary_token(folder), "addresses": private_addresses(folder, *request.places)},
         "exposed": seen["exposed"] if seen else None,
         "looked_at": iso(seen["at"]) if seen else None,
-        "worker_test": {"state": "none", "text": "", "at": None},
+        "worker_test": worker_test(queue),
     })
 
 
@@ -9785,9 +10035,16 @@ def cmd_backup(queue, options):
 
 def cmd_check(_, options):
     """Say what this host and this queue are like; exit code 1 if something is bad."""
-    checks = check_installation(options.data)
-    show(options, {"checks": [vars(check) for check in checks]},
-         "\n".join("%-5s %-10s %s" % (check.verdict, check.name, check.text) for check in checks))
+    checks, queue = check_installation(options.data)
+    report = {"checks": [vars(check) for check in checks], "advice": None, "files": None}
+    lines = ["%-5s %-11s %s" % (check.verdict, check.name, check.text) for check in checks]
+    if queue:
+        report["advice"] = advise(*find_facts(queue, checks))
+        lines += ["", report["advice"]]
+    if queue and options.files:
+        report["files"] = host_files(queue)
+        lines = ["# %(title)s: %(name)s\n\n%(text)s" % file for file in report["files"]]
+    show(options, report, "\n".join(lines))
     return 1 if any(check.verdict == "bad" for check in checks) else 0
 
 
@@ -9939,7 +10196,8 @@ COMMANDS = {
                     "action": "store_true",
                     "help": "with everything stopped: choose the journal mode for this file system",
                 },
-            )
+            ),
+            (("--files",), {"action": "store_true", "help": "print the lines for cron and web servers"}),
         ],
     ),
 }

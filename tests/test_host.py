@@ -1,7 +1,9 @@
 """What `check` says of the host, and backups."""
 
 import errno
+import itertools
 import os
+import re
 import shutil
 import sqlite3
 import stat
@@ -11,7 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import jobqueue
-from tests.support import TestCase
+from tests.support import ROOT, TestCase
 from tests.web import WebTestCase
 
 
@@ -122,6 +124,249 @@ class TestChecks(HostTestCase):
             self.assertEqual(self.verdict("Journal", "20 MB"), "bad")
 
 
+class TestBrokenInstallations(HostTestCase):
+    """Each is a line that says what to do, and never a traceback."""
+
+    def broken(self, name, words):
+        self.queue.close()
+        with mock.patch.object(jobqueue, "HOME", self.home):
+            checks, queue = jobqueue.check_installation()
+        self.assertIsNone(queue)
+        found = {check.name: check for check in checks}
+        self.assertEqual(found[name].verdict, "bad", found[name].text)
+        self.assertIn(words, found[name].text)
+        self.assertLessEqual({"Files", "Python", "SQLite", "Disk", "Limits"}, set(found))
+
+    def setUp(self):
+        super().setUp()
+        self.home = self.folder
+        for name in ("jobqueue.py", "worker.py"):
+            shutil.copy(ROOT / name, self.home)
+        (self.home / "static").mkdir()
+        for name in ("index.html", "openapi.json"):
+            shutil.copy(ROOT / "static" / name, self.home / "static")
+
+    def test_no_data_folder_yet_is_a_note_and_none_is_made(self):
+        shutil.rmtree(self.database.folder)
+        with mock.patch.object(jobqueue, "HOME", self.home):
+            checks, queue = jobqueue.check_installation()
+        self.assertIsNone(queue)
+        self.assertIn("there is none yet", next(check.text for check in checks if check.name == "Data"))
+        self.assertFalse(self.database.folder.exists())
+
+    def test_a_data_folder_that_cannot_be_made(self):
+        shutil.rmtree(self.database.folder)
+        with mock.patch.object(os, "access", return_value=False):
+            self.broken("Data", "cannot be made")
+
+    def test_an_empty_file_called_data(self):
+        shutil.rmtree(self.database.folder)
+        (self.home / "data").write_text("")
+        self.broken("Data", "is an empty file")
+
+    def test_data_of_another_user(self):
+        with mock.patch.object(os, "getuid", return_value=os.getuid() + 1):
+            self.broken("Database", "belongs to the user")
+
+    def test_a_database_that_is_none(self):
+        self.queue.close()
+        self.database.path.write_bytes(b"not a database" * 1000)
+        self.broken("Database", "put a backup in its place")
+
+    def test_a_newer_schema(self):
+        self.write("PRAGMA user_version=999")
+        self.broken("Database", "Copy the newer jobqueue.py")
+
+    def test_a_journal_file_that_is_gone(self):
+        next(self.database.folder.glob("journal*.json")).unlink()
+        self.broken("Database", "missing or unreadable")
+
+    def test_files_that_are_missing_or_of_another_version(self):
+        self.write("PRAGMA user_version=999")
+        (self.home / "worker.py").unlink()
+        self.broken("Files", "missing in %s: worker.py" % self.home)
+        (self.home / "worker.py").write_text('VERSION = "0.9.0"\n')
+        self.broken("Files", "worker.py 0.9.0")
+        shutil.rmtree(self.home / "static")
+        self.broken("Files", "static/index.html")
+
+    def test_a_sqlite_that_is_too_old_is_refused_in_words(self):
+        with mock.patch.object(jobqueue.sqlite3, "sqlite_version_info", (3, 7, 16)):
+            self.broken("SQLite", "needs SQLite 3.7.17")
+            self.broken("Database", "needs SQLite 3.7.17")
+
+    def test_what_cannot_be_looked_at_is_said_and_the_rest_is_looked_at(self):
+        with mock.patch.object(jobqueue, "count_processes", side_effect=RuntimeError("no /proc")):
+            self.assertEqual(self.verdict("Limits", "RuntimeError: no /proc"), "bad")
+            self.assertEqual(self.verdict("Journal"), "ok")
+
+
+class TestLimits(HostTestCase):
+    def limits(self, **found):
+        names = {"processes": None, "memory": None, "open files": 1024, "CPU seconds": None, **found}
+        with mock.patch.object(jobqueue, "resource_limits", return_value=names), \
+                mock.patch.object(jobqueue, "count_processes", return_value=9):
+            return self.look("Limits")
+
+    def test_what_is_scarce_is_a_note_that_says_what_to_do(self):
+        self.assertEqual(self.limits().verdict, "ok")
+        self.assertIn("NbMaxWorker", self.limits(processes=25).text)
+        self.assertIn("runner_memory", self.limits(memory=256 << 20).text)
+        self.assertIn("worker_seconds", self.limits(**{"CPU seconds": 60}).text)
+
+    def test_no_room_for_a_worker_is_bad(self):
+        self.assertEqual(self.limits(processes=10).verdict, "bad")
+
+    def test_limits_of_control_groups_are_read_up_to_the_root(self):
+        files = {"/proc/self/cgroup": "0::/user/me\n", "/sys/fs/cgroup/user/me/pids.max": "max\n",
+                 "/sys/fs/cgroup/user/pids.max": "40\n"}
+        with mock.patch.object(jobqueue, "read_text", lambda path: files.get(str(path), "")):
+            self.assertEqual(jobqueue.group_limit("pids", "pids.max"), 40)
+        files = {"/proc/self/cgroup": "4:memory:/me\n3:cpu,pids:/me\n",
+                 "/sys/fs/cgroup/memory/me/memory.limit_in_bytes": "1073741824\n"}
+        with mock.patch.object(jobqueue, "read_text", lambda path: files.get(str(path), "")):
+            self.assertEqual(jobqueue.group_limit("memory", "memory.limit_in_bytes"), 1 << 30)
+            self.assertIsNone(jobqueue.group_limit("pids", "pids.max"))
+
+
+class TestAdvice(unittest.TestCase):
+    """Made-up hosts, as the kinds of hosts in README's table."""
+
+    WORDS = {"often": "every 15 minutes", "processes": 25, "bad": "Disk"}
+    DONE = "admin looked backup "
+
+    def advice(self, door, facts):
+        return jobqueue.advise(door, set(facts.split()), self.WORDS)
+
+    def says(self, door, facts, *words):
+        said = self.advice(door, self.DONE + facts)
+        for word in words:
+            self.assertIn(word, said)
+        return said
+
+    def test_a_panel_with_passenger(self):
+        self.says("passenger", "detached tested cron period", "Passenger", "tasks begin at once",
+                  "every 15 minutes", "Nothing has to be done")
+
+    def test_cgi_where_workers_live(self):
+        self.says("cgi", "detached tested", "CGI", "tasks begin at once", "wait for visitors", "crontab")
+
+    def test_cgi_where_persistent_processes_are_forbidden(self):
+        self.says("cgi", "cron-mode ended cron period", "Cron does the tasks", "every 15 minutes")
+        self.says("cgi", "cron-mode ended", "has not come yet", "give a line of crontab")
+
+    def test_a_host_that_allows_25_processes(self):
+        self.says("cgi", "detached tested few cron period", "Only 25 processes", "NbMaxWorker at 1 or 2")
+
+    def test_a_host_whose_cron_calls_addresses_only(self):
+        self.says("cgi", "slice called period", "a slice at a time", "somebody comes only about every 15")
+
+    def test_a_shared_file_server_and_an_always_on_task(self):
+        self.says("uwsgi", "service serving resident shared", "uWSGI", "the host keeps alive",
+                  "network folders", "on time", "Nothing has to be done")
+        self.says("uwsgi", "service shared", "none is there", "worker.py --service")
+
+    def test_a_free_account_with_neither_cron_nor_processes(self):
+        self.says("uwsgi", "slice ended shared", "a slice at a time", "wait for visitors", "the tick address")
+
+    def test_ones_own_machine(self):
+        self.says("server", "detached tested resident", "built-in server", "on time",
+                  "Nothing has to be done")
+
+    def test_what_matters_most_comes_first(self):
+        facts = "detached resident samples exposed bad"
+        for fact, words in (("exposed", "Before all else"), ("bad", "what is bad: Disk"),
+                            ("", "make the first admin")):
+            self.assertIn(words, self.advice("server", facts))
+            facts = facts.replace(fact, "")
+
+    def test_before_anybody_looked_it_says_how_to_find_out(self):
+        self.assertIn("open this list in a browser", self.advice(None, "detached admin"))
+
+    def test_it_is_five_sentences_at_most_and_never_at_odds_with_itself(self):
+        modes, times = ("detached", "detached tested", "detached ended", "cron-mode", "slice", "service",
+                        "service serving", "off detached"), ("", "resident", "cron", "cron period", "called")
+        rest = ("", "shared few", "exposed", "bad", "admin", self.DONE)
+        for door, mode, when, more in itertools.product(jobqueue.DOORS, modes, times, rest):
+            said = self.advice(door, " ".join((mode, when, more)))
+            self.assertLessEqual(len(re.findall(r"[a-z)0-9][.](?: |$)", said)), 5, said)
+            for one, other in (("on time", "wait for"), ("begin at once", "a slice at a time"),
+                               ("begin at once", "is not tested"), ("Nothing has to", "Next,"),
+                               ("on time", "a line of crontab"), ("keeps alive does", "none is there")):
+                self.assertFalse(one in said and other in said, said)
+
+    def test_every_sentence_can_be_said(self):
+        for group in jobqueue.ADVICE:
+            for names, sentence in group:
+                known = {name for name in names.split() if name[0] != "-"}
+                more = itertools.product(*(("", name) for name in (self.DONE + "resident tested").split()))
+                said = [jobqueue.advise("cgi", known | set(some), self.WORDS) for some in more]
+                self.assertTrue(any(sentence % self.WORDS in one for one in said), sentence)
+
+
+class TestHostFiles(HostTestCase):
+    def files(self, **visit):
+        if visit:
+            self.visit(**visit)
+        return {file["name"]: file["text"] for file in jobqueue.host_files(self.queue)}
+
+    def visit(self, **more):
+        known = {"door": "cgi", "software": "Apache", "processes": True, "threads": False, "https": True,
+                 "host": "jobs.example", "base": "/my/queue/", "client": "192.0.2.7", "trusted": False,
+                 "forwarded": [], "authorization": None, "python": "3.9.2", "sqlite": "3.34.1", **more}
+        jobqueue.note_visit(self.queue, known)
+
+    def test_every_start_up_file_is_there_with_our_paths_and_no_example_left(self):
+        found = self.files(door="cgi")
+        self.assertEqual(set(found), set(jobqueue.HOST_FILES))
+        self.assertEqual(set(found), {path.name for path in (ROOT / "static" / "hosts").iterdir()})
+        for name, text in found.items():
+            for example in ("/home/me", "example.org", "/jq", "ser=me", 'FOLDER = ""', "usr/bin/env"):
+                self.assertNotIn(example, text, name)
+        self.assertIn("%s/worker.py" % jobqueue.HOME, found["crontab"])
+        self.assertIn("https://jobs.example/my/queue/tick?token=TOKEN", found["crontab"])
+        self.assertTrue(found["jobqueue.cgi"].startswith("#!/"))
+
+    def test_the_files_are_still_programs(self):
+        for name, text in self.files(door="cgi").items():
+            if name.endswith((".py", ".cgi")):
+                compile(text, name, "exec")
+
+    def test_a_folder_with_a_space_in_its_name_is_quoted_where_a_shell_reads_it(self):
+        with mock.patch.object(jobqueue, "HOME", Path("/home/ana/my jobs")):
+            found = self.files(door="server")
+        self.assertIn("'/home/ana/my jobs/worker.py' >/dev/null", found["crontab"])
+        self.assertIn("\nWorkingDirectory=/home/ana/my jobs\n", found["jobqueue.service"])
+
+    def test_what_fits_the_door_comes_first(self):
+        for door, (_, _, fitting) in jobqueue.DOORS.items():
+            names = list(self.files(door=door))
+            start = 0 if door == "server" else 1
+            self.assertEqual(tuple(names[start:start + len(fitting)]), fitting)
+        self.assertEqual(list(self.files(door="passenger"))[:2], ["crontab", "passenger_wsgi.py"])
+
+    def test_how_the_page_was_reached_is_said(self):
+        self.assertEqual(self.verdict("Web server", "not known yet"), "note")
+        self.visit(door="mod_wsgi embedded")
+        self.assertEqual(self.verdict("Web server", "WSGIDaemonProcess"), "note")
+        self.visit(https=False)
+        self.assertEqual(self.verdict("HTTPS", "open it by https"), "note")
+        self.visit(https=False, forwarded=["X-Forwarded-Proto"])
+        self.assertEqual(self.verdict("HTTPS", "set https to always"), "note")
+        self.assertEqual(self.verdict("Proxy", "trusted_proxies"), "note")
+        self.visit(forwarded=["X-Forwarded-For"], trusted=True)
+        self.assertEqual(self.verdict("Proxy", "of 192.0.2.7 counts"), "ok")
+
+    def test_whether_authorization_arrives_is_remembered(self):
+        self.visit()
+        self.assertEqual(self.verdict("API tokens", "was not tried"), "ok")
+        self.visit(authorization=False)
+        self.visit()
+        self.assertEqual(self.verdict("API tokens", "removes the header"), "note")
+        self.visit(authorization=True)
+        self.assertEqual(self.verdict("API tokens", "arrives"), "ok")
+
+
 class TestBackup(HostTestCase):
     def setUp(self):
         super().setUp()
@@ -193,6 +438,27 @@ class TestHostOverHttp(WebTestCase):
         self.check(reply, 200)
         names = [check["name"] for check in reply.json["checks"]]
         self.assertEqual(names, [check.name for check in jobqueue.check_host(self.queue)])
+
+    def test_a_browsers_question_shows_how_the_page_is_reached(self):
+        self.ana.get("/api/host", Authorization="Probe 1", X_Probe="authorization",
+                     X_Forwarded_For="203.0.113.9")
+        visit = jobqueue.last_visit(self.queue)
+        self.assertEqual((visit["door"], visit["authorization"], visit["forwarded"], visit["host"]),
+                         ("wsgi", True, ["X-Forwarded-For"], "jobs.example.org"))
+        before = self.database.version_seen()
+        self.ana.get("/api/host")
+        self.assertEqual(jobqueue.last_visit(self.queue)["authorization"], True)
+        self.ana.get("/api/host", X_Probe="authorization")
+        self.assertEqual(jobqueue.last_visit(self.queue)["authorization"], False)
+        self.assertNotEqual(self.database.version_seen(), before)
+
+    def test_nothing_is_written_when_the_page_is_reached_as_before(self):
+        self.ana.get("/api/host")
+        before = self.database.version_seen()
+        said = self.ana.get("/api/host").json
+        self.assertEqual(self.database.version_seen(), before)
+        self.assertIn("crontab", [file["name"] for file in said["files"]])
+        self.assertIn("A WSGI server", said["advice"])
 
     def test_nobody_else_does(self):
         self.check(self.bob.get("/api/host"), 403)
