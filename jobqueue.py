@@ -9280,8 +9280,9 @@ class Server:
     def _respond(self, client, head, body):
         if not self._answers_to(head.name, client.address):
             client.keep = False
-            return self._refusal(BadRequest(421, "This server is not known by that name; an admin "
-                                                 "can add it to the setting host_names."))
+            return self._refusal(BadRequest(421, (
+                "This server is not known by that name. On the host, python3 jobqueue.py settings "
+                "host_names NAME adds it; behind a proxy, settings trusted_proxies ADDRESS does.")))
         sent = {}
 
         def start_response(status, headers, _=None):
@@ -9485,7 +9486,8 @@ def cmd_serve(queue, options):
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
     host, port = server.address
-    address = "http://%s:%d/" % ("[%s]" % host if ":" in host else host, port)
+    address = "http://%s:%d%s/" % ("[%s]" % host if ":" in host else host, port,
+                                   queue.settings.get("base_path"))
     if queue.accounts.has_admin():
         say("jobqueue %s is at %s" % (VERSION, address))
     else:
