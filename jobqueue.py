@@ -72,6 +72,7 @@ VERSION = "1.0.0"
 HOME = Path(__file__).resolve().parent
 TASKS_FILE = HOME / "tasks.py"
 WORKER_FILE = HOME / "worker.py"
+CODE_FILES = (WORKER_FILE, HOME / "jobqueue.py")
 SCRIPTS_FOLDER = HOME / "schedules"
 STATIC_FOLDER = HOME / "static"
 
@@ -108,6 +109,15 @@ MACHINE_SIGN_SECONDS = 60.0     # who uses the log shows so often that this mach
 MACHINE_SILENT_SECONDS = 150.0  # another one may use it after so long without a sign
 MACHINE_ROW_SECONDS = 3600.0    # the table says when a machine was seen, so exactly
 MACHINE_DAYS = 30
+PROBE_SECONDS = 5.0             # for an interpreter to tell its version
+LOST_POINTS = 6                 # of workers lost in a row: then the host is what ends them
+YOUNG_SECONDS = 60.0            # one that was killed later had its chance
+DETACHED_AGAIN_SECONDS = 3600.0
+CRON_KNOWN_SECONDS = 65 * 60.0  # a cron that came within this, or two of its periods, comes again
+SLICE_SECONDS = 20.0            # in a request of a program; hosts end those that take longer
+SLICE_PAGE_SECONDS = 5.0        # in one of a page, for it may keep others waiting
+SLICE_REST_SECONDS = 1.0        # what a slice claimed last is to end before its request does
+SLICE_POLL_SECONDS = 0.05
 RATE_SLACK_SECONDS = 0.05       # a start so late does not delay the next one of its queue
 RATE_SKEW_SECONDS = 5.0         # clocks may differ by this; beyond it, one was put back
 
@@ -168,6 +178,7 @@ KEEP_DOUBT_SECONDS = 86400.0    # a clock so far ahead of when we last looked ma
 REQUEST_SECONDS = 86400.0       # how long an Idempotency-Key is known
 CACHE_SECONDS = 1.0
 UPGRADE_PAUSE_SECONDS = 2.0     # code that was changed since then may still be being copied
+REMEMBERED_OF = 10              # machines, for each of which something is remembered
 
 RULE_MAX_CHARACTERS = 500
 EVERY_MAX_SECONDS = 3650 * 86400
@@ -2319,6 +2330,20 @@ def recall(source, name):
     """What `remember` kept, or None."""
     text = source.value("SELECT value FROM setting WHERE name=?", (name,))
     return None if text is None else json.loads(text)
+
+
+def remember_of(transaction, name, key, value):
+    """Keep a value for each key (a machine) under a name, the newest REMEMBERED_OF; None forgets it."""
+    known = recall(transaction, name) or {}
+    known.pop(key, None)
+    if value is not None:
+        known[key] = value
+    remember(transaction, name, dict(list(known.items())[-REMEMBERED_OF:]) or None)
+
+
+def recall_of(source, name, key):
+    """What `remember_of` kept, or None."""
+    return (recall(source, name) or {}).get(key)
 
 
 # Log and activity ------------------------------------------------------------
@@ -4804,6 +4829,18 @@ ENVIRONMENT_NAMES = frozenset(
     "PYTHONHOME LD_LIBRARY_PATH".split())
 ENVIRONMENT_PREFIXES = ("LC_", "JOBQUEUE_")
 WORKER_LOG_MAX_BYTES = 256 << 10
+OLDEST_PYTHON = (3, 9)
+PROBE = ("import sqlite3, sys; "
+         "print('%d.%d.%d %s' % (sys.version_info[:3] + (sqlite3.sqlite_version,)))")
+SHORTAGES = {errno.EAGAIN: "process limit", errno.ENOMEM: "out of memory",
+             errno.EMFILE: "too many open files", errno.ENFILE: "too many open files"}
+START_ERRORS = (OSError, SetupError, RuntimeError, MemoryError)
+STOPPED = "stopped by a signal"
+LOSSES = {"unheard": "workers were started in vain: none of them reported",
+          "killed": "one worker after the other was ended soon after its start"}
+MODE_WORDS = {"cron": "Cron works on the tasks",
+              "slice": "Tasks run while this page is open or the tick address is called"}
+WORK_EVENTS = "('succeeded', 'failed', 'retry', 'cancelled')"
 
 
 def grab_if_free(path):
@@ -4842,24 +4879,6 @@ def take_lock(path):
     return handle, proven
 
 
-def find_interpreter(chosen=""):
-    """A Python to start workers with; under some web servers sys.executable is the server."""
-    import shutil
-    version = "python%d.%d" % sys.version_info[:2]
-    candidates = [
-        chosen,
-        sys.executable if "python" in os.path.basename(sys.executable or "") else "",
-        os.path.join(sys.prefix, "bin", version),
-        os.path.join(sys.exec_prefix, "bin", version),
-        shutil.which(version) or "",
-        shutil.which("python3") or "",
-    ]
-    for path in candidates:
-        if path and os.access(path, os.X_OK):
-            return path
-    raise SetupError("No Python interpreter was found to start workers with; set `python`.")
-
-
 def worker_environment(extra, environment=os.environ):
     """What workers inherit: an allow-list, since a web process may hold secrets of requests."""
     names = set(extra.replace(",", " ").split())
@@ -4867,21 +4886,210 @@ def worker_environment(extra, environment=os.environ):
             if name in ENVIRONMENT_NAMES or name in names or name.startswith(ENVIRONMENT_PREFIXES)}
 
 
-def explain_start_error(error):
+def explain_start_error(error, what="a worker"):
     """Why a process could not be started, in a site owner's words."""
-    number = getattr(error, "errno", None)
-    reasons = {errno.EAGAIN: "process limit", errno.ENOMEM: "out of memory",
-               errno.EMFILE: "too many open files", errno.ENFILE: "too many open files"}
-    return "a worker could not be started (%s)" % reasons.get(number, error)
+    return "%s could not be started (%s)" % (what, SHORTAGES.get(getattr(error, "errno", None), error))
+
+
+def file_stamps(files):
+    """{path: [mtime, size] or None}: what must be the same for a catalogue to be still right."""
+    stamps = {}
+    for name in files:
+        try:
+            status = os.stat(name)
+            stamps[str(name)] = [status.st_mtime_ns, status.st_size]
+        except OSError:
+            stamps[str(name)] = None
+    return stamps
+
+
+def possible_interpreters(chosen):
+    """Where a Python may be, best first; under some web servers sys.executable is the server."""
+    import shutil
+    version = "python%d.%d" % sys.version_info[:2]
+    yield chosen
+    yield sys.executable if "python" in os.path.basename(sys.executable or "") else ""
+    yield os.path.join(sys.prefix, "bin", version)
+    yield os.path.join(sys.exec_prefix, "bin", version)
+    yield shutil.which(version) or ""
+    yield shutil.which("python3") or ""
+
+
+def runs_us(path):
+    """True if that is the Python that runs this process (Linux)."""
+    try:
+        return "python" in os.path.basename(path) and os.path.samefile("/proc/self/exe", path)
+    except (OSError, TypeError):
+        return False
+
+
+def probe_interpreter(path, environment):
+    """(version, SQLite's version) of a Python, as it says itself; SetupError: it is none for us."""
+    import subprocess
+    try:
+        said = subprocess.run(
+            [path, "-S", "-c", PROBE], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, timeout=PROBE_SECONDS, start_new_session=True,
+            cwd=str(HOME), env=environment).stdout.decode("utf-8", "replace").strip()
+    except subprocess.TimeoutExpired:
+        raise TimeoutError("%s did not answer within %d s" % (path, PROBE_SECONDS)) from None
+    except OSError as error:
+        if error.errno in SHORTAGES:
+            raise
+        raise SetupError("it cannot be run: %s" % error.strerror) from None
+    versions = re.fullmatch(r"((\d+)\.(\d+)\.\d+) ([\d.]+)", said)
+    if not versions:
+        raise SetupError("it is no Python with sqlite3: %s" % shorten(said.rpartition("\n")[2], 200))
+    if (int(versions[2]), int(versions[3])) < OLDEST_PYTHON:
+        raise SetupError("it is Python %s; %d.%d or newer is needed" % (versions[1], *OLDEST_PYTHON))
+    return versions[1], versions[4]
+
+
+class Interpreter:
+    """The Python that workers and tasks.py run with: looked for once, then remembered.
+
+    It is looked for again when the setting, our own Python or the file that was found changes.
+    """
+
+    def __init__(self, database, settings):
+        self._database = database
+        self._settings = settings
+
+    def path(self):
+        """Where it is; SetupError says why nothing that was found will do."""
+        return self.describe()["path"]
+
+    def describe(self):
+        """{"path", "python", "sqlite", "passed": {path: why it was not taken}}"""
+        chosen = self._settings.get("python")
+        if not chosen and runs_us(sys.executable):
+            return {"path": sys.executable, "python": "%d.%d.%d" % sys.version_info[:3],
+                    "sqlite": sqlite3.sqlite_version, "passed": {}}
+        key = "%s %s" % (machine_name(), sys.executable or sys.prefix)
+        known = recall_of(self._database, ".python", key)
+        if known and known["for"] == [chosen, sys.version] and file_stamps(known["files"]) == known["files"]:
+            return known
+        found = self._look_for(chosen)
+        with self._database.transaction(durable=False) as transaction:
+            remember_of(transaction, ".python", key, found)
+        return found
+
+    def _look_for(self, chosen):
+        environment = worker_environment(self._settings.get("pass_environment"))
+        passed = {}
+        for path in filter(None, possible_interpreters(chosen)):
+            if path not in passed and (path == chosen or os.access(path, os.X_OK)):
+                try:
+                    python, sqlite = probe_interpreter(path, environment)
+                    return {"path": path, "python": python, "sqlite": sqlite, "passed": passed,
+                            "for": [chosen, sys.version], "files": file_stamps([path])}
+                except SetupError as error:
+                    passed[path] = error.detail
+        raise SetupError("No Python was found to start workers with; set `python`. %s" % "; ".join(
+            "%s: %s" % one for one in passed.items()))
+
+
+class Modes:
+    """Who starts workers here, and what `auto` has learnt about that on this machine.
+
+    A host is taken for one that ends detached workers when it did so several times in a row. One
+    that left in order or lived for YOUNG_SECONDS breaks the row: what happens now and then is no
+    rule. What fails by itself says so in the log of workers, and is not the host's doing.
+    """
+
+    def __init__(self, database, settings, claims, rhythm):
+        self._database = database
+        self._settings = settings
+        self._claims = claims
+        self._rhythm = rhythm
+        self._clock = database.clock
+
+    def decide(self):
+        """(detached, cron, slice or service; a sentence that says why)"""
+        mode = self._settings.get("worker_mode")
+        if mode != "auto":
+            return mode, "This is the setting worker_mode."
+        known = self._known(self._database)
+        if known["points"] < LOST_POINTS:
+            return "detached", "Workers are started whenever there is work."
+        why, at, again = known["why"], iso(known["at"])[11:16], iso(known["again"])[11:16]
+        if not 0 < known["again"] - self._clock.now() <= DETACHED_AGAIN_SECONDS:
+            return "detached", "Starting workers is tried again, although %s (%s UTC)." % (why, at)
+        mode = "cron" if self.cron() else "slice"
+        return mode, "%s, because %s (%s UTC). Starting workers is tried again at %s UTC." % (
+            MODE_WORDS[mode], why, at, again)
+
+    def cron(self):
+        """{"last_at", "period"} of the cron that comes here, or None."""
+        cron = self._rhythm.visitor("cron")
+        if not cron:
+            return None
+        patience = max(CRON_KNOWN_SECONDS, 2 * (cron["period"] or 0))
+        return cron if self._clock.now() - cron["last_at"] <= patience else None
+
+    def learn(self, works, why=""):
+        """What a test has shown: whether a worker that is started here lives on; if not, why."""
+        with self._database.transaction(durable=False) as transaction:
+            self._remember(transaction, 0 if works else LOST_POINTS, "tested", why)
+
+    def note_arrival(self, transaction, worker_id):
+        """A worker has reported: those of which nothing was heard may have been slow."""
+        if self._known(transaction)["kind"] == "unheard":
+            self.note_success(transaction, worker_id)
+
+    def note_success(self, transaction, worker_id):
+        """A worker leaves in order."""
+        if self._known(transaction)["points"] and transaction.value(
+                "SELECT 1 FROM worker WHERE id=? AND machine=? AND mode='detached'",
+                (worker_id, self._claims.machine)):
+            self._remember(transaction, 0)
+
+    def note_loss(self, transaction, row):
+        """A worker was killed or told to stop, or one that was started never reported."""
+        if row["mode"] != "detached" or (row["machine"], row["boot"]) != (
+                self._claims.machine, self._claims.boot):
+            return
+        known = self._known(transaction)
+        if row["started_at"] <= known["at"]:
+            return                      # those that were started together are one occasion
+        kind = "unheard" if row["state"] == "starting" else "killed"
+        if kind == "killed" and row["seen_at"] - row["started_at"] >= YOUNG_SECONDS:
+            self._remember(transaction, 0)
+        else:
+            points = 1 if kind == "killed" and self._has_worked(transaction, row["id"]) else LOST_POINTS // 2
+            self._remember(transaction, known["points"] + points, kind, LOSSES[kind])
+
+    def _known(self, source):
+        """What was learnt on this machine; nothing once our code is another."""
+        known = recall_of(source, ".worker_mode", self._claims.machine)
+        if known and known["code"] == file_stamps(CODE_FILES):
+            return known
+        return {"points": 0, "kind": None, "at": 0.0}
+
+    def _remember(self, transaction, points, kind=None, why=None):
+        now = self._clock.now()
+        remember_of(transaction, ".worker_mode", self._claims.machine, {
+            "points": points, "kind": kind, "why": why, "at": now, "again": now + DETACHED_AGAIN_SECONDS,
+            "code": file_stamps(CODE_FILES)} if points else None)
+        if points >= LOST_POINTS:
+            remember(transaction, ".start_failure", None)   # it is of the mode that is left
+
+    @staticmethod
+    def _has_worked(transaction, worker_id):
+        return transaction.value(
+            "SELECT count(*) FROM (SELECT worker_id, event FROM activity ORDER BY id DESC LIMIT 2000) "
+            "WHERE worker_id=? AND event IN " + WORK_EVENTS, (worker_id,))
 
 
 class Workers:
     """The rows and lock files of worker processes, and starting them."""
 
-    def __init__(self, database, settings, claims, start=None):
+    def __init__(self, database, settings, claims, rhythm, interpreter, start=None):
         self._database = database
         self._settings = settings
         self._claims = claims
+        self._interpreter = interpreter
+        self.modes = Modes(database, settings, claims, rhythm)
         self._clock = database.clock
         self._start = start
         self._children = {}             # process -> id of its row
@@ -4923,6 +5131,7 @@ class Workers:
                 "AND state='starting'", (pid, proven, worker_id, lock))
             if changed:
                 remember(transaction, ".start_failure", None)
+                self.modes.note_arrival(transaction, worker_id)
                 note(transaction, self._clock.now(), "worker_started", worker_id=worker_id)
             return changed == 1
 
@@ -4947,7 +5156,13 @@ class Workers:
 
     def leave(self, transaction, worker_id, why, tasks=None):
         """Remove a worker's row; its lock file follows by whoever holds the lock."""
-        if transaction.run("DELETE FROM worker WHERE id=?", (worker_id,)):
+        row = transaction.one("SELECT * FROM worker WHERE id=?", (worker_id,))
+        if row:
+            if why == STOPPED:
+                self.modes.note_loss(transaction, row)
+            else:
+                self.modes.note_success(transaction, worker_id)
+            transaction.run("DELETE FROM worker WHERE id=?", (worker_id,))
             note(transaction, self._clock.now(), "worker_ended", worker_id=worker_id,
                  message="%s after %d tasks" % (why, tasks) if tasks is not None else why)
 
@@ -5028,9 +5243,12 @@ class Workers:
         if not transaction.run("DELETE FROM worker WHERE id=? AND state=? AND lease_monotonic=?",
                                (row["id"], row["state"], row["lease_monotonic"])):
             return False
-        note(transaction, self._clock.now(), "worker_lost", worker_id=row["id"], message=why)
+        words = self._last_words(row) if row["state"] == "starting" else ""
+        note(transaction, self._clock.now(), "worker_lost", worker_id=row["id"], message=why + words)
         if row["state"] == "starting":
-            self.start_failed(transaction, "a started worker " + why)
+            self.start_failed(transaction, "a started worker %s%s" % (why, words))
+        if not words and why != "silent":
+            self.modes.note_loss(transaction, row)
         return True
 
     def remove_lock(self, lock, handle):
@@ -5050,30 +5268,46 @@ class Workers:
                 if handle is not None:
                     self.remove_lock(path.name, handle)
 
-    # Modes
+    # Starting
 
     def mode(self):
         """(who starts workers here: detached, cron, slice or service; a sentence that says why)"""
-        mode = self._settings.get("worker_mode")
-        if mode != "auto":
-            return mode, "This is the setting worker_mode."
-        return "detached", "Workers are started whenever there is work."
-
-    # Starting
+        return self.modes.decide()
 
     def start_needed(self, least=0):
         """Start as many workers as there is work for and room; return how many were started.
 
-        `least` are to be ready even if there is no work yet.
+        `least` are to be ready even if there is no work yet. In other modes than detached none is.
         """
         self._poll_children()
-        if not self._needed(self._database, least):
+        if not self._needed(self._database, least) or self.mode()[0] != "detached":
             return 0
+        return len(self._start_all("detached", least))
+
+    def work_slice(self, seconds=SLICE_SECONDS):
+        """In mode slice, work while the caller waits; returns how many attempts ended meanwhile.
+
+        What does it are children of this process. If they die with it others see that at once.
+        """
+        self._poll_children()
+        if not self._needed(self._database, 0) or self.mode()[0] != "slice":
+            return 0
+        until = self._clock.monotonic() + seconds
+        before = self._database.value("SELECT max(id) FROM activity") or 0
+        made = self._start_all("slice", 0, max(0.1, seconds - SLICE_REST_SECONDS))
+        while made.intersection(self._children.values()) and self._clock.monotonic() < until:
+            self._clock.sleep(SLICE_POLL_SECONDS)
+            self._poll_children()
+        return sum(row[0] in made for row in self._database.all(
+            "SELECT worker_id FROM activity WHERE id>? AND event IN " + WORK_EVENTS, (before,)))
+
+    def _start_all(self, mode, least, *more):
+        """Start what is needed; the ids of the rows of those that were started."""
         with self._database.transaction(durable=False) as transaction:
-            made = self.reserve(transaction, "detached", self._needed(transaction, least))
+            made = self.reserve(transaction, mode, self._needed(transaction, least))
         for worker_id, lock in made:
-            self._start_one(worker_id, lock)
-        return len(made)
+            self._start_one(mode, worker_id, lock, *more)
+        return {worker_id for worker_id, _ in made}
 
     def start_failed(self, transaction, message):
         """Remember why no worker could be started, and when to try again."""
@@ -5111,16 +5345,15 @@ class Workers:
     def _missing(self, source, limit, ready, **which):
         return self._claims.claimable(source, limit + ready, **which) - ready
 
-    def _start_one(self, worker_id, lock):
+    def _start_one(self, mode, worker_id, lock, *more):
         import subprocess
         try:
-            python = find_interpreter(self._settings.get("python"))
+            python = self._interpreter.path()
             extra = self._settings.get("pass_environment")
             with self._open_log() as log:
-                printed = log.tell()
                 child = (self._start or subprocess.Popen)(
-                    [python, "-S", "-m", "worker",
-                     "--detached", str(worker_id), lock, str(self._database.folder)],
+                    [python, "-S", "-m", "worker", "--" + mode, str(worker_id), lock,
+                     str(self._database.folder), *map(str, more)],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -5129,8 +5362,8 @@ class Workers:
                     cwd=str(HOME),
                     env=worker_environment(extra),
                 )
-            self._children[child] = worker_id, printed
-        except (OSError, SetupError, RuntimeError, MemoryError) as error:
+            self._children[child] = worker_id
+        except START_ERRORS as error:
             with self._database.transaction(durable=False) as transaction:
                 transaction.run("DELETE FROM worker WHERE id=? AND state='starting'", (worker_id,))
                 self.start_failed(transaction, explain_start_error(error))
@@ -5145,22 +5378,24 @@ class Workers:
 
     def _poll_children(self):
         """Collect ended children, so that none stays a zombie; one that ended early failed."""
-        for child, (worker_id, printed) in list(self._children.items()):
+        for child, worker_id in list(self._children.items()):
             if child.poll() is None or self._children.pop(child, None) is None:
                 continue                # it runs, or another thread has just seen its end
-            row = self._database.one("SELECT * FROM worker WHERE id=?", (worker_id,))
-            if row and row["state"] == "starting" and child.returncode:
+            row = self._database.one("SELECT * FROM worker WHERE id=? AND state='starting'", (worker_id,))
+            if row:
+                code = child.returncode     # 0, too, where a server ignores the end of children
+                why = "ended with exit code %d" % code if code >= 0 else "was ended by signal %d" % -code
                 with self._database.transaction(durable=False) as transaction:
-                    self.bury(transaction, row, "ended with exit code %s%s"
-                              % (child.returncode, self._last_words(printed)))
+                    self.bury(transaction, row, why)
 
-    def _last_words(self, since):
-        """The last line of the log, if it was printed after that place in it."""
+    def _last_words(self, row):
+        """The last line that workers printed, if that was after this one was started."""
         with contextlib.suppress(OSError, IndexError):
-            with self.log.open("rb") as file:
-                file.seek(max(since, self.log.stat().st_size - 2000))
-                lines = file.read().decode("utf-8", "replace").strip().splitlines()
-            return ": " + storable(lines[-1])
+            status = self.log.stat()
+            if status.st_mtime >= row["started_at"]:
+                with self.log.open("rb") as file:
+                    file.seek(max(0, status.st_size - 2000))
+                    return ": " + storable(file.read().decode("utf-8", "replace").strip().splitlines()[-1])
         return ""
 
 
@@ -5169,24 +5404,13 @@ class Workers:
 CATALOGUE_SECONDS = 10.0
 
 
-def file_stamps(files):
-    """{path: [mtime, size] or None}: what must be the same for a catalogue to be still right."""
-    stamps = {}
-    for name in files:
-        try:
-            status = os.stat(name)
-            stamps[str(name)] = [status.st_mtime_ns, status.st_size]
-        except OSError:
-            stamps[str(name)] = None
-    return stamps
-
-
 class Catalogue:
     """The functions that tasks.py declares; this process never imports it itself."""
 
-    def __init__(self, database, settings):
+    def __init__(self, database, settings, interpreter):
         self._database = database
         self._settings = settings
+        self._interpreter = interpreter
         self._reading = threading.Lock()
         self._known = (0.0, None, None)     # until, state, functions
 
@@ -5219,6 +5443,10 @@ class Catalogue:
             if self._changed():
                 stamps = file_stamps([TASKS_FILE, WORKER_FILE])
                 self.store(self._announcement(), stamps)
+        except START_ERRORS as error:   # as soon as it can be started, all is well
+            if not self.functions():
+                problem = explain_start_error(error, "the process that reads it")
+                self.store(self._failure(problem), {str(WORKER_FILE): None})
         finally:
             self._reading.release()
 
@@ -5290,17 +5518,19 @@ class Catalogue:
         """Ask a child process what tasks.py declares."""
         import subprocess
         try:
-            python = find_interpreter(self._settings.get("python"))
             answer = subprocess.run(
-                [python, "-m", "worker", "--catalogue"], stdin=subprocess.DEVNULL,
+                [self._interpreter.path(), "-m", "worker", "--catalogue"], stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=CATALOGUE_SECONDS,
                 start_new_session=True, cwd=str(HOME),
                 env=worker_environment(self._settings.get("pass_environment")))
             return json.loads(answer.stdout)
         except subprocess.TimeoutExpired:
-            problem = "it took longer than %d s to import" % CATALOGUE_SECONDS
-        except (OSError, ValueError, SetupError) as error:
-            problem = "the process that reads it failed (%s)" % error
+            return self._failure("it took longer than %d s to import" % CATALOGUE_SECONDS)
+        except ValueError as error:
+            return self._failure("the process that reads it failed (%s)" % error)
+
+    @staticmethod
+    def _failure(problem):
         return {"error": {"message": problem, "file": TASKS_FILE.name, "line": None}}
 
     @staticmethod
@@ -5625,18 +5855,19 @@ class Tick:
 class Service:
     """One sentence for everyone on what the queue is doing."""
 
-    def __init__(self, database, settings, claims, catalogue, rhythm):
+    def __init__(self, database, settings, claims, workers, catalogue, rhythm):
         self._database = database
         self._settings = settings
         self._claims = claims
+        self._workers = workers
         self._catalogue = catalogue
         self._rhythm = rhythm
         self._clock = database.clock
 
     def describe(self):
         """{"code", "text", "since"}; the code is "ok" when there is nothing to say."""
-        for look in (self._storage, self._off, self._code_error, self._no_worker, self._load,
-                     self._late):
+        for look in (self._storage, self._off, self._code_error, self._no_worker, self._nobody,
+                     self._load, self._late):
             said = look()
             if said:
                 code, text, since = said
@@ -5679,6 +5910,28 @@ class Service:
             return None
         return ("no_worker", "Nothing is running: %s. Next try %s UTC."
                 % (failure["message"], iso(failure["next"])[11:16]), failure["at"])
+
+    def _nobody(self):
+        """What has to come first where adding a task starts no worker."""
+        mode = self._workers.mode()[0]
+        if (mode == "detached" or not self._claims.claimable(self._database, 1)
+                or self._database.value("SELECT 1 FROM worker LIMIT 1")):
+            return None
+        if mode == "service":
+            return ("no_worker", "Nothing is running: worker.py --service, which this host is to keep "
+                    "alive, is not there.", None)
+        if mode == "slice":
+            return "cron_wait", MODE_WORDS[mode] + ".", None
+        return self._await_cron()
+
+    def _await_cron(self):
+        cron = self._workers.modes.cron()
+        if not cron:
+            return ("cron_wait", "Waiting for cron, which has not come lately: python3 worker.py has to "
+                    "be called.", None)
+        often = ", which comes about %s" % how_often(cron["period"]) if cron["period"] else ""
+        return ("cron_wait", "Waiting for cron%s; it came last at %s UTC."
+                % (often, iso(cron["last_at"])[11:16]), cron["last_at"])
 
     def _load(self):
         states = [row[0] for row in self._database.all("SELECT state FROM worker")]
@@ -6402,14 +6655,16 @@ class JobQueue:
         self.queues = Queues(self.database)
         self.claims = Claims(self.database, self.queues)
         self.rhythm = Rhythm(self.database)
-        self.workers = Workers(self.database, self.settings, self.claims)
-        self.catalogue = Catalogue(self.database, self.settings)
+        self.interpreter = Interpreter(self.database, self.settings)
+        self.workers = Workers(self.database, self.settings, self.claims, self.rhythm, self.interpreter)
+        self.catalogue = Catalogue(self.database, self.settings, self.interpreter)
         self.accounts = Accounts(self.database, self.settings)
         self.schedules = Schedules(self)
         self.keeping = Keeping(self.database, self.settings, self.tasks)
         self.tick = Tick(self.database, self.settings, self.tasks, self.claims, self.workers,
                          self.schedules, self.keeping, self.rhythm)
-        self.service = Service(self.database, self.settings, self.claims, self.catalogue, self.rhythm)
+        self.service = Service(self.database, self.settings, self.claims, self.workers, self.catalogue,
+                               self.rhythm)
 
     def enqueue(self, function, arguments=None, owner=None, **options):
         """Add one task; returns it. Invalid names every field that is wrong."""

@@ -63,6 +63,7 @@ CHECK_SECONDS = 1.0                     # how often a worker asks itself whether
 IDLE_POLL_SECONDS = (0.003, 0.1)        # from just now to a while ago
 IDLE_POLL_ROLLBACK_SECONDS = 1.0
 BROKEN_RETRY_SECONDS = 60.0
+PLACE_SECONDS = 2.0                     # how often a service asks for a place
 FULL_DISK_SECONDS = 0.2
 PROGRESS_SECONDS = 0.2
 PIECE_BYTES = 64 << 10
@@ -1488,7 +1489,7 @@ class Worker:
         self._next_due = None
         self._next_check = self._next_say = self._next_stamps = 0.0
         self._settings = {name: queue.settings.get(name) for name in WORKER_SETTINGS}
-        self._code = jobqueue.file_stamps([jobqueue.WORKER_FILE, jobqueue.HOME / "jobqueue.py"])
+        self._code = jobqueue.file_stamps(jobqueue.CODE_FILES)
         self._wake_end, self._waker = socket.socketpair()
 
     def run(self, row=None, lock=None):
@@ -1510,11 +1511,16 @@ class Worker:
     # Arriving and leaving
 
     def _take_place(self, row, lock):
+        """True once we are here; a service waits until there is a place, whoever keeps it alive."""
         if row is not None and self._arrive(row, lock):
             return True
-        with self._database.transaction(durable=False) as transaction:
-            made = self._queue.workers.reserve(transaction, self._mode)
-        return bool(made) and self._arrive(*made[0])
+        while True:
+            with self._database.transaction(durable=False) as transaction:
+                made = self._queue.workers.reserve(transaction, self._mode)
+            if made or self._mode != "service":
+                return bool(made) and self._arrive(*made[0])
+            self._queue.tick.maybe("worker")
+            self._clock.sleep(PLACE_SECONDS)
 
     def _arrive(self, row, lock):
         path = self._queue.workers.locks / lock
@@ -1536,6 +1542,12 @@ class Worker:
     def _on_signal(self, number, _):
         self._signals += 1
 
+    def was_told_to_stop(self):
+        """True if a signal ended it; from now on one ends the process at once."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        return self._signals > 0
+
     def _has_left(self):
         """True once the row is gone because there is a reason to go and nothing is running."""
         if self._batch:
@@ -1547,7 +1559,7 @@ class Worker:
     def _is_idle_for_good(self):
         if self._mode == "service":
             return False
-        if self._mode == "cron":
+        if self._until is not None:
             looked = self._child.ready and self._next_due is not None
             return looked and not self._has_work_soon(self._database)
         if self._clock.monotonic() - self._last_work < self._settings["linger"]:
@@ -1556,7 +1568,7 @@ class Worker:
 
     def _has_work_soon(self, source):
         """True if what becomes claimable soon is worth waiting for."""
-        if self._mode == "cron":        # what is there now, though its rate may hold it back
+        if self._until is not None:     # what is there now, though its rate may hold it back
             due, patience = self._queue.claims.rate_opens(source), self._until - self._clock.monotonic()
         else:
             due, patience = self._next_work(source), self._settings["linger_due"]
@@ -1609,7 +1621,7 @@ class Worker:
         with contextlib.suppress(BlockingIOError):
             self._waker.recv(100)
         now = self._clock.monotonic()
-        self._stopping = self._stopping or "stopped by a signal"
+        self._stopping = self._stopping or jobqueue.STOPPED
         self._stopped_at = self._stopped_at or now
         if self._batch:
             self._batch.take_back()
@@ -1935,13 +1947,26 @@ def print_catalogue():
 
 
 def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
-    """A worker process: detached, for cron, or as a service."""
+    """A worker process: detached, for cron, within a request (slice), or as a service."""
     queue = JobQueue(data, patience=WORKER_PATIENCE_SECONDS)
     with contextlib.suppress(OSError):
         os.nice(max(0, queue.settings.get("nice") - os.getpriority(os.PRIO_PROCESS, 0)))
     if mode == "cron":
+        queue.catalogue.refresh()
         queue.tick.force("cron", start=False)   # the dead must not keep us from a place
-    return Worker(queue, mode, verbose, seconds).run(row, lock)
+        if not queue.claims.claimable(queue.database, 1) and not queue.claims.rate_opens(queue.database):
+            return 0
+    worker = Worker(queue, mode, verbose, seconds)
+    code = worker.run(row, lock)
+    if mode == "service" and not worker.was_told_to_stop():
+        begin_again()
+    return code
+
+
+def begin_again():
+    """Become a fresh process in the place of this one, which a host would perhaps not replace."""
+    time.sleep(CHECK_SECONDS)
+    os.execv(sys.executable, [sys.executable, __file__, *sys.argv[1:]])
 
 
 def worker_parser():
@@ -1972,9 +1997,9 @@ def main(arguments=None):
             return run_runner(*arguments[1:])
         if arguments[:1] == ["--catalogue"]:
             return print_catalogue()
-        if arguments[:1] == ["--detached"]:
-            row, lock, data = arguments[1:]
-            return work("detached", data, row=int(row), lock=lock)
+        if arguments[:1] in (["--detached"], ["--slice"]):
+            mode, row, lock, data, *seconds = arguments
+            return work(mode[2:], data, *map(float, seconds), row=int(row), lock=lock)
         options = worker_parser().parse_args(arguments)
         if options.service:
             return work("service", options.data, verbose=options.verbose)

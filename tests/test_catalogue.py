@@ -22,7 +22,7 @@ class TestCatalogue(TestCase):
             self.addCleanup(patch.stop)
         self.write("DELETE FROM setting")
         self.write("DELETE FROM function")
-        self.catalogue = Catalogue(self.database, self.queue.settings)
+        self.catalogue = Catalogue(self.database, self.queue.settings, self.queue.interpreter)
         self.answers, self.asked = [], 0
         run = mock.patch.object(subprocess, "run", self.answer)
         run.start()
@@ -116,8 +116,21 @@ class TestCatalogue(TestCase):
         self.refresh()
         self.assertIn("longer than 10 s", self.catalogue.state()["error"]["message"])
 
-    def test_a_child_that_says_nonsense_or_cannot_be_started_is_told(self):
-        for answer in ("", "no json", BlockingIOError(11, "Resource temporarily unavailable")):
+    def test_a_process_that_cannot_be_started_is_tried_again_at_the_next_look(self):
+        self.answers.append(BlockingIOError(11, "Resource temporarily unavailable"))
+        self.refresh()
+        self.assertIn("process limit", self.catalogue.state()["error"]["message"])
+        self.announce("a")
+        self.refresh()
+        self.assertIsNone(self.catalogue.state()["error"])
+        self.touch()
+        self.answers.append(MemoryError())
+        self.refresh()
+        self.assertIsNone(self.catalogue.state()["error"], "what was read before is still good")
+        self.assertTrue(self.catalogue.find("a"))
+
+    def test_a_child_that_says_nonsense_is_told(self):
+        for answer in ("", "no json"):
             with self.subTest(answer):
                 self.touch()
                 self.answers.append(answer)
@@ -141,7 +154,7 @@ class TestCatalogue(TestCase):
     def test_another_process_finds_what_was_read(self):
         self.announce("a")
         self.refresh()
-        other = Catalogue(self.another_queue().database, self.queue.settings)
+        other = Catalogue(self.another_queue().database, self.queue.settings, self.queue.interpreter)
         other.refresh()
         self.assertEqual([function["name"] for function in other.functions()], ["a"])
         self.assertEqual(self.asked, 1)

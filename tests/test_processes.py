@@ -4,12 +4,14 @@ The only slow file. What ran is told by three records that share no code: the id
 ledger that the functions themselves append to, and the database.
 """
 
+import contextlib
 import json
 import os
 import random
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 import unittest
@@ -1017,6 +1019,25 @@ class TestWorkers(ProcessCase):
         self.assertEqual(worker.communicate(timeout=20), (b"", b""))
         self.assertEqual(worker.returncode, 0)
 
+    def test_a_service_waits_for_a_place_and_takes_that_of_a_dead_one(self):
+        self.site.settings(NbMaxWorker=1)
+        first, second = self.site.start_worker("--service"), self.site.start_worker("--service")
+        wait_until(lambda: len(self.site.workers()) == 2 and self.site.runners(), 10, "two services")
+        self.assertEqual(self.site.value("SELECT count(*) FROM worker"), 1)
+        pid = self.site.value("SELECT pid FROM worker")
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: self.site.value("SELECT pid FROM worker") not in (pid, None), 10, "the other")
+        other = second if first.pid == pid else first
+        self.wait_for(self.add("double", n=1))
+        os.utime(self.site.home / "jobqueue.py")
+        before = self.site.value("SELECT id FROM worker")
+        wait_until(lambda: (self.site.value("SELECT max(id) FROM worker WHERE state='idle'") or 0) > before,
+                   10, "new code")
+        self.assertIsNone(other.poll(), "it goes on in the same process")
+        self.wait_for(self.add("double", n=1))
+        other.terminate()
+        self.assertEqual(other.wait(10), 0)
+
     def test_cron_beside_enough_workers_ends_at_once(self):
         self.site.settings(NbMaxWorker=1)
         task_id = self.add("ledger", seconds=20)
@@ -1082,6 +1103,64 @@ class TestWorkers(ProcessCase):
         self.assertEqual(len(ids), 30)
         self.wait_for_all(ids)
         self.check_records(ids)
+
+
+class TestNoDetachedWorkers(ProcessCase):
+    """A host that ends every detached process as soon as it begins: a `python` that does so itself.
+
+    What is asked is what such a host does to the queue, not how it finds out what is detached.
+    """
+
+    settings = {"linger": 1, "NbMaxWorker": 2, "nice": 0}
+    PYTHON = """#!/bin/sh
+case " $* " in *" --detached "*) kill -9 $$ ;; esac
+exec '%s' "$@"
+"""
+
+    def setUp(self):
+        super().setUp()
+        self.site.write_tasks(TASKS)
+        path = self.site.home / "python"
+        path.write_text(self.PYTHON % sys.executable)
+        path.chmod(0o700)
+        self.site.settings(python=str(path))
+
+    def mode(self):
+        return json.loads(self.site.python(
+            "import json; from jobqueue import JobQueue; print(json.dumps(JobQueue().workers.mode()))"))
+
+    def request(self, seconds):
+        """What a CGI process does for a tick request; when it ends the host ends all it has left."""
+        self.site.python("from jobqueue import JobQueue\nqueue = JobQueue()\n"
+                         "queue.tick.clean()\nqueue.workers.work_slice(%g)" % seconds)
+        for pid in self.site.workers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def is_done(self):
+        return not self.site.value("SELECT count(*) FROM task WHERE status IN (0, 1, 5)")
+
+    def test_auto_finds_out_and_slices_do_the_work(self):
+        self.site.start_server()        # it sees at once how those end that it started
+        ids = self.enqueue("ledger", [{"seconds": 0.02}] * 200)
+        wait_until(lambda: self.mode()[0] == "slice", 20, "mode slice")
+        self.assertIn("none of them reported", self.mode()[1])
+        self.site.stop_server()
+        while not self.is_done():
+            self.request(2)
+        self.check_records(ids)
+        self.assertEqual(self.site.value("SELECT count(*) FROM task WHERE status<>2"), 0)
+
+    def test_cron_does_the_work_where_one_comes_and_overlaps_itself(self):
+        self.site.settings(worker_mode="cron")
+        ids = self.enqueue("ledger", [{"seconds": 0.02}] * 200)
+        self.assertEqual(self.site.workers(), [])
+        while not self.is_done():
+            crons = [self.site.start_worker("--seconds", "1", stdout=-1, stderr=-1) for _ in range(3)]
+            self.assertEqual([cron.communicate(timeout=30) for cron in crons], [(b"", b"")] * 3)
+            self.assertEqual([cron.returncode for cron in crons], [0] * 3)
+        self.check_records(ids)
+        self.assertEqual(self.site.value("SELECT count(*) FROM task WHERE status<>2 OR crashes>0"), 0)
 
 
 if __name__ == "__main__":

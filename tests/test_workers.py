@@ -429,7 +429,7 @@ class TestStarting(WorkerCase):
 
     def test_a_python_that_does_not_exist_is_told(self):
         with mock.patch.object(
-            jobqueue, "find_interpreter", side_effect=jobqueue.SetupError("No Python interpreter was found")
+            self.queue.interpreter, "path", side_effect=jobqueue.SetupError("No Python interpreter was found")
         ):
             self.add()
         self.assertIn("No Python interpreter", recall(self.database, ".start_failure")["message"])
@@ -440,6 +440,7 @@ class TestStarting(WorkerCase):
         def start(arguments, **named):
             named["stdout"].write(b"Traceback ...\nImportError: no module named nonsense\n")
             named["stdout"].flush()
+            os.utime(self.workers.log, (self.clock.now(), self.clock.now()))
             children.append(FakeProcess())
             return children[-1]
 
@@ -452,11 +453,18 @@ class TestStarting(WorkerCase):
         self.assertIn("exit code 1", message)
         self.assertIn("no module named nonsense", message)
 
-    def test_a_child_that_ended_well_is_only_collected(self):
+    def test_a_child_that_ended_in_order_is_only_collected(self):
+        self.add()
+        self.write("DELETE FROM worker")
         with mock.patch.object(FakeProcess, "returncode", 0):
-            self.add()
             self.queue.tick.run()
         self.assertIsNone(recall(self.database, ".start_failure"))
+
+    def test_a_child_whose_end_the_server_did_not_see_is_missed_as_well(self):
+        with mock.patch.object(FakeProcess, "returncode", 0):   # as with SIGCHLD ignored
+            self.add()
+            self.queue.tick.run()
+        self.assertIn("exit code 0", recall(self.database, ".start_failure")["message"])
 
     def test_the_log_of_workers_does_not_grow_for_ever(self):
         self.workers.log.write_bytes(b"x" * (jobqueue.WORKER_LOG_MAX_BYTES + 1))
@@ -491,15 +499,3 @@ class TestEnvironment(unittest.TestCase):
     def test_an_admin_may_name_more(self):
         environment = {"A": "1", "B": "2", "C": "3"}
         self.assertEqual(worker_environment("A, B", environment), {"A": "1", "B": "2"})
-
-    def test_an_interpreter_is_found_where_the_server_is_none(self):
-        with mock.patch("sys.executable", "/usr/sbin/apache2"):
-            self.assertIn("python", os.path.basename(jobqueue.find_interpreter()))
-        with mock.patch("sys.executable", None):
-            self.assertIn("python", os.path.basename(jobqueue.find_interpreter()))
-
-    def test_the_chosen_interpreter_wins(self):
-        self.assertEqual(jobqueue.find_interpreter("/bin/sh"), "/bin/sh")
-
-    def test_a_chosen_one_that_is_missing_is_passed_over(self):
-        self.assertNotEqual(jobqueue.find_interpreter("/nonsense/python"), "/nonsense/python")

@@ -1,0 +1,465 @@
+"""Who starts workers, with which Python, and what `auto` learns about a host; no test here starts one."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import jobqueue
+from jobqueue import DETACHED_AGAIN_SECONDS, STARTING_SECONDS, recall, take_lock
+from tests.support import FakeProcess, TestCase
+
+
+class ModeCase(TestCase):
+    def setUp(self):
+        super().setUp()
+        self.workers = self.queue.workers
+
+    def mode(self):
+        return self.workers.mode()[0]
+
+    def start(self):
+        """Have a worker started; its row."""
+        if not self.database.value("SELECT count(*) FROM task WHERE status=0"):
+            with mock.patch.object(self.queue, "start_workers"):
+                self.add()
+        self.clock.advance(60)          # whatever pause a failure made
+        self.assertEqual(self.workers.start_needed(), 1)
+        return self.database.one("SELECT * FROM worker ORDER BY id DESC")
+
+    def arrive(self, row):
+        """It reports; the descriptor of its lock."""
+        handle, _ = take_lock(self.workers.locks / row["lock"])
+        self.workers.arrive(row["id"], row["lock"], True, os.getpid())
+        return handle
+
+    def never_report(self):
+        self.start()
+        self.clock.advance(STARTING_SECONDS + 1)
+        self.queue.tick.clean()
+
+    def die(self, after=1.0, row=None):
+        """A worker reports, is killed a little later, and somebody sees that."""
+        row = row or self.start()
+        handle = self.arrive(row)
+        for _ in range(int(after // 10)):
+            self.clock.advance(10)
+            self.say(row)
+        self.clock.advance(after % 10)
+        os.close(handle)
+        self.queue.tick.clean()
+
+    def say(self, row):
+        with self.database.transaction() as transaction:
+            self.workers.say(transaction, row["id"], "busy", 0)
+
+    def leave(self, why="idle", tasks=0):
+        row = self.start()
+        handle = self.arrive(row)
+        with self.database.transaction() as transaction:
+            self.workers.leave(transaction, row["id"], why, tasks)
+        self.workers.remove_lock(row["lock"], handle)
+
+    def cron_came(self, *ago):
+        with self.database.transaction() as transaction:
+            jobqueue.remember(transaction, ".rhythm", {
+                "visits": {"cron": [self.clock.now() - seconds for seconds in ago]}})
+
+    def said(self):
+        self.clock.advance(2)
+        return self.queue.service.describe()
+
+
+class TestAuto(ModeCase):
+    def test_workers_are_started_as_long_as_nothing_speaks_against_it(self):
+        self.assertEqual(self.workers.mode(), ("detached", "Workers are started whenever there is work."))
+
+    def test_two_starts_in_a_row_that_never_reported_change_it_and_it_says_why(self):
+        self.never_report()
+        self.assertEqual(self.mode(), "detached")
+        self.never_report()
+        mode, why = self.workers.mode()
+        self.assertEqual(mode, "slice")
+        self.assertRegex(why, r"because workers were started in vain: .* \(\d\d:\d\d UTC\)")
+        self.add()
+        self.assertEqual(self.workers.start_needed(), 0)
+
+    def test_cron_does_the_work_where_one_comes(self):
+        for _ in range(2):
+            self.never_report()
+        self.cron_came(1800, 900, 0)
+        self.assertEqual(self.mode(), "cron")
+        self.assertEqual(self.said()["code"], "cron_wait")
+        self.assertIn("cron, which comes about every 15 minutes; it came last at", self.said()["text"])
+        self.cron_came(*(jobqueue.CRON_KNOWN_SECONDS + seconds for seconds in (901, 1)))
+        self.assertEqual(self.mode(), "slice", "it has not come for too long")
+
+    def test_a_cron_every_two_hours_is_known_for_four(self):
+        self.cron_came(3 * 3600, 3600)
+        self.assertTrue(self.workers.modes.cron())
+        self.cron_came(7 * 3600, 5 * 3600)
+        self.assertIsNone(self.workers.modes.cron())
+
+    def test_workers_that_were_killed_before_they_had_done_anything_count_as_well(self):
+        for _ in range(2):
+            self.die(after=5)
+        self.assertEqual(self.mode(), "slice")
+        self.assertIn("one worker after the other was ended soon after its start", self.workers.mode()[1])
+
+    def test_so_do_those_that_were_told_to_stop_at_once(self):
+        for _ in range(2):
+            self.leave(jobqueue.STOPPED)
+        self.assertEqual(self.mode(), "slice")
+
+    def test_one_that_lived_for_a_while_breaks_the_row(self):
+        self.die()
+        self.die(after=70)
+        self.die()
+        self.assertEqual(self.mode(), "detached")
+
+    def test_one_that_left_in_order_breaks_the_row(self):
+        self.die()
+        self.leave()
+        self.die()
+        self.assertEqual(self.mode(), "detached")
+
+    def test_if_they_have_at_least_ended_a_task_it_takes_more_of_them(self):
+        for _ in range(6):
+            self.assertEqual(self.mode(), "detached")
+            row = self.start()
+            self.end(self.claim(row["id"]))
+            self.die(row=row)
+        self.assertEqual(self.mode(), "slice")
+
+    def test_one_that_reports_late_shows_that_the_host_is_only_slow(self):
+        for _ in range(2):
+            self.never_report()
+        [(worker_id, lock)] = self.reserve("detached")
+        os.close(self.arrive({"id": worker_id, "lock": lock}))
+        self.assertEqual(self.mode(), "detached")
+
+    def reserve(self, mode):
+        with self.database.transaction() as transaction:
+            return self.workers.reserve(transaction, mode)
+
+    def test_workers_of_other_modes_teach_nothing(self):
+        for mode in ("cron", "service", "slice") * 2:
+            [(worker_id, lock)] = self.reserve(mode)
+            os.close(self.arrive({"id": worker_id, "lock": lock}))
+            self.queue.tick.clean()
+        self.assertEqual(self.mode(), "detached")
+        for _ in range(2):
+            self.never_report()
+        [(worker_id, lock)] = self.reserve("cron")
+        os.close(self.arrive({"id": worker_id, "lock": lock}))
+        self.assertEqual(self.mode(), "slice", "a cron that works does not show that detached ones do")
+
+    def test_those_that_were_started_together_are_one_occasion(self):
+        self.queue.settings.change({"NbMaxWorker": 4})
+        self.add_many("bob", 9)
+        self.assertEqual(len(self.started), 4)
+        self.clock.advance(STARTING_SECONDS + 1)
+        self.queue.tick.clean()
+        self.assertEqual(self.database.value("SELECT count(*) FROM worker"), 0)
+        self.assertEqual(self.mode(), "detached")
+
+    def test_a_reboot_is_not_the_hosts_policy(self):
+        for _ in range(2):
+            self.start()
+            self.write("UPDATE worker SET boot='boot-0'")
+            self.clock.advance(1000)
+            self.queue.tick.clean()
+        self.assertEqual(self.mode(), "detached")
+
+    def test_what_failed_by_itself_is_told_and_tried_again_soon(self):
+        for _ in range(3):
+            self.start()
+            self.workers.log.write_text("Traceback\nSyntaxError: half an upload\n")
+            self.clock.advance(STARTING_SECONDS + 1)
+            os.utime(self.workers.log, (self.clock.now(), self.clock.now()))
+            self.queue.tick.clean()
+        self.assertEqual(self.mode(), "detached")
+        self.assertIn("did not report: SyntaxError: half an upload", self.said()["text"])
+
+    def test_a_shortage_is_no_reason_to_change(self):
+        self.start_error = BlockingIOError(errno.EAGAIN, "no more processes")
+        for _ in range(5):
+            self.add()
+            self.clock.advance(100)
+        self.assertEqual(self.mode(), "detached")
+        self.assertIn("process limit", self.said()["text"])
+
+    def test_it_is_tried_again_after_an_hour_and_one_loss_more_is_enough(self):
+        for _ in range(2):
+            self.never_report()
+        self.clock.advance(DETACHED_AGAIN_SECONDS - 1)
+        self.assertEqual(self.mode(), "slice")
+        self.clock.advance(2)
+        self.assertEqual(self.mode(), "detached")
+        self.assertIn("tried again, although workers were started in vain", self.workers.mode()[1])
+        self.never_report()
+        self.assertEqual(self.mode(), "slice")
+
+    def test_it_is_kept_if_it_works_then(self):
+        for _ in range(2):
+            self.die()
+        self.clock.advance(DETACHED_AGAIN_SECONDS + 1)
+        self.leave()
+        self.assertEqual(self.workers.mode(), ("detached", "Workers are started whenever there is work."))
+
+    def test_a_clock_that_is_put_back_does_not_keep_it_for_years(self):
+        for _ in range(2):
+            self.never_report()
+        self.clock.wall -= 10 * 365 * 86400
+        self.assertEqual(self.mode(), "detached")
+
+    def test_new_code_is_tried_at_once(self):
+        for _ in range(2):
+            self.never_report()
+        with mock.patch.object(jobqueue, "CODE_FILES", (Path(__file__),)):
+            self.assertEqual(self.mode(), "detached")
+
+    def test_a_test_worker_decides_at_once(self):
+        self.workers.modes.learn(False, "a test worker was gone after 10 s")
+        self.assertEqual(self.mode(), "slice")
+        self.assertIn("because a test worker was gone after 10 s", self.workers.mode()[1])
+        self.workers.modes.learn(True)
+        self.assertEqual(self.mode(), "detached")
+
+    def test_each_machine_has_its_own_experience(self):
+        self.workers.modes.learn(False, "a test worker was gone after 10 s")
+        other = self.another_queue()
+        other.claims.machine = "machine-2"
+        self.assertEqual(other.workers.mode()[0], "detached")
+        for number in range(2 * jobqueue.REMEMBERED_OF):
+            other.claims.machine = "container-%d" % number
+            other.workers.modes.learn(False, "it was gone")
+        self.assertEqual(len(recall(self.database, ".worker_mode")), jobqueue.REMEMBERED_OF)
+
+    def test_what_an_admin_says_counts(self):
+        for _ in range(2):
+            self.never_report()
+        for mode in ("detached", "cron", "slice", "service"):
+            self.queue.settings.change({"worker_mode": mode})
+            self.assertEqual(self.workers.mode(), (mode, "This is the setting worker_mode."))
+
+
+class TestOtherModes(ModeCase):
+    def choose(self, mode):
+        self.queue.settings.change({"worker_mode": mode})
+
+    def test_nobody_is_started_by_adding_ticking_or_looking(self):
+        for mode in ("cron", "slice", "service"):
+            self.choose(mode)
+            self.add()
+            self.clock.advance(10)
+            self.queue.tick.run()
+            self.queue.start_workers()
+        self.assertEqual(self.started, [])
+
+    def test_what_has_to_come_first_is_said(self):
+        self.add()
+        for mode, code, words in (
+                ("cron", "cron_wait", "Waiting for cron, which has not come lately"),
+                ("slice", "cron_wait", "while this page is open or the tick address is called."),
+                ("service", "no_worker", "worker.py --service")):
+            self.choose(mode)
+            self.write("DELETE FROM worker")
+            said = self.said()
+            self.assertEqual(said["code"], code)
+            self.assertIn(words, said["text"])
+
+    def test_it_is_not_said_while_a_worker_is_there_or_nothing_to_do(self):
+        self.choose("cron")
+        self.assertEqual(self.said()["code"], "ok")
+        self.add()
+        with self.database.transaction() as transaction:
+            self.workers.reserve(transaction, "cron")
+        self.assertEqual(self.said()["code"], "starting")
+
+
+class TestSlice(ModeCase):
+    def setUp(self):
+        super().setUp()
+        self.queue.settings.change({"worker_mode": "slice"})
+        self.children = []
+
+    def _start(self, arguments, **named):
+        super()._start(arguments, **named)
+        self.children.append(FakeProcess())
+        return self.children[-1]
+
+    def test_it_waits_for_its_workers_and_counts_what_they_did(self):
+        self.add_many("bob", 5)
+        looks = []
+
+        def poll(child):
+            looks.append(self.clock.now())
+            if len(looks) < 4:
+                return None
+            worker_id = int(self.started[self.children.index(child)][5])
+            self.end(self.claim(worker_id))
+            self.write("DELETE FROM worker WHERE id=?", (worker_id,))
+            child.returncode = 0
+            return 0
+
+        with mock.patch.object(FakeProcess, "poll", poll):
+            self.assertEqual(self.workers.work_slice(20), 2)
+        self.assertEqual(len(self.started), 2)
+
+    def test_it_waits_no_longer_than_it_may(self):
+        self.add()
+        before = self.clock.monotonic()
+        self.assertEqual(self.workers.work_slice(20), 0)
+        self.assertAlmostEqual(self.clock.monotonic() - before, 20, delta=0.1)
+
+    def test_a_slice_is_told_to_claim_nothing_at_the_end_of_its_request(self):
+        self.add()
+        self.workers.work_slice(20)
+        row = self.workers.rows()[0]
+        wanted = ["-m", "worker", "--slice", str(row["id"]), row["lock"], str(self.database.folder), "19.0"]
+        self.assertEqual(self.started[0][-len(wanted):], wanted)
+        self.assertEqual(row["mode"], "slice")
+
+    def test_never_more_of_them_than_may_run(self):
+        self.add_many("bob", 50)
+        for _ in range(3):
+            self.workers.work_slice(1)
+        self.assertEqual(len(self.started), 2)
+
+    def test_nothing_to_do_starts_and_waits_for_nobody(self):
+        before = self.clock.monotonic()
+        self.assertEqual(self.workers.work_slice(20), 0)
+        self.assertEqual((self.started, self.clock.monotonic()), ([], before))
+
+    def test_in_other_modes_it_does_nothing(self):
+        for mode in ("detached", "cron", "service"):
+            self.queue.settings.change({"worker_mode": mode})
+            self.add()
+            before = self.clock.monotonic()
+            self.assertEqual(self.workers.work_slice(20), 0)
+            self.assertEqual(self.clock.monotonic(), before)
+            self.assertNotIn("--slice", str(self.started))
+
+    def test_a_start_that_fails_is_told_and_holds_nobody(self):
+        self.start_error = RuntimeError("can't start new thread")
+        self.add()
+        before = self.clock.monotonic()
+        self.assertEqual(self.workers.work_slice(20), 0)
+        self.assertEqual(self.clock.monotonic(), before)
+        self.assertIn("can't start new thread", self.said()["text"])
+
+    def test_what_its_request_left_behind_is_found_by_the_next(self):
+        self.add()
+        self.workers.work_slice(1)
+        row = self.workers.rows()[0]
+        os.close(self.arrive(row))      # its request is over, and the host has killed it
+        self.queue.tick.clean()
+        self.assertEqual(self.workers.rows(), [])
+        self.assertEqual(self.mode(), "slice")
+
+
+class TestInterpreter(TestCase):
+    def setUp(self):
+        super().setUp()
+        self.interpreter = self.queue.interpreter
+        self.probed = []
+        run = mock.patch.object(subprocess, "run", self.answer)
+        run.start()
+        self.addCleanup(run.stop)
+        self.says = {}
+
+    def answer(self, arguments, **_):
+        self.probed.append(arguments[0])
+        said = self.says.get(arguments[0], "3.11.2 3.40.1\n")
+        if isinstance(said, Exception):
+            raise said
+        return subprocess.CompletedProcess(arguments, 0, stdout=said.encode())
+
+    def file(self, name, says=None):
+        path = self.folder / name
+        path.write_text("#!/bin/sh\n")
+        path.chmod(0o700)
+        if says is not None:
+            self.says[str(path)] = says
+        return str(path)
+
+    def choose(self, path):
+        self.queue.settings.change({"python": path})
+
+    def elsewhere(self):
+        """As in a web server that embeds Python: sys.executable is the server."""
+        return mock.patch("sys.executable", "/usr/sbin/apache2")
+
+    def test_the_one_that_runs_us_needs_no_look(self):
+        self.assertEqual(self.interpreter.path(), sys.executable)
+        self.assertEqual(self.probed, [])
+
+    def test_one_is_found_where_the_server_is_none_and_remembered(self):
+        for executable in ("/usr/sbin/apache2", "/usr/bin/uwsgi", "", None):
+            with mock.patch("sys.executable", executable):
+                self.assertIn("python", os.path.basename(self.interpreter.path()))
+        self.assertEqual(len(self.probed), 3, '"" and None are told apart by nobody')
+        with self.elsewhere():
+            self.another_queue().interpreter.path()
+        self.assertEqual(len(self.probed), 3)
+
+    def test_it_is_looked_at_again_when_the_file_the_setting_or_our_python_changes(self):
+        with self.elsewhere():
+            chosen = self.file("python3.12")
+            self.choose(chosen)
+            self.assertEqual(self.interpreter.path(), chosen)
+            for change in (lambda: os.utime(chosen, (1, 1)), lambda: self.choose(self.file("python3.13")),
+                           lambda: mock.patch("sys.version", "3.99").start()):
+                before = len(self.probed)
+                change()
+                self.interpreter.path()
+                self.interpreter.path()
+                self.assertEqual(len(self.probed), before + 1)
+            mock.patch.stopall()
+
+    def test_the_chosen_one_wins(self):
+        chosen = self.file("mypython", "3.9.0 3.26.0")
+        self.choose(chosen)
+        self.assertEqual({**self.interpreter.describe(), "files": 0, "for": 0}, {
+            "path": chosen, "python": "3.9.0", "sqlite": "3.26.0", "passed": {}, "files": 0, "for": 0})
+
+    def test_one_that_will_not_do_is_passed_over_and_it_is_told_why(self):
+        for says, words in (
+                ("3.8.20 3.31.1", "it is Python 3.8.20; 3.9 or newer is needed"),
+                ("2.7.18 3.8.1", "it is Python 2.7.18"),
+                ("Traceback\nModuleNotFoundError: No module named '_sqlite3'", "No module named '_sqlite3'"),
+                ("", "it is no Python with sqlite3"),
+                (PermissionError(errno.EACCES, "Permission denied"), "it cannot be run: Permission denied"),
+                (OSError(errno.ENOEXEC, "Exec format error"), "Exec format error")):
+            chosen = self.file("python-" + str(len(self.says)), says)
+            self.choose(chosen)
+            found = self.interpreter.describe()
+            self.assertNotEqual(found["path"], chosen)
+            self.assertIn(words, found["passed"][chosen])
+
+    def test_a_missing_one_is_passed_over_too(self):
+        self.says["/nonsense/python"] = FileNotFoundError(errno.ENOENT, "No such file or directory")
+        self.choose("/nonsense/python")
+        self.assertIn("No such file", self.interpreter.describe()["passed"]["/nonsense/python"])
+
+    def test_if_none_will_do_all_reasons_are_told(self):
+        found = ["", self.file("python2", "2.7.5 3.7.17"), "/nonsense"]
+        with self.elsewhere(), mock.patch.object(jobqueue, "possible_interpreters", return_value=found):
+            with self.refused(jobqueue.SetupError, "it is Python 2.7.5"):
+                self.interpreter.path()
+
+    def test_what_may_be_over_soon_is_not_remembered(self):
+        chosen = self.file("slow")
+        self.choose(chosen)
+        for error, words in (
+                (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "process limit"),
+                (subprocess.TimeoutExpired("python", 5), "did not answer within 5 s")):
+            self.says[chosen] = error
+            self.add()
+            self.assertIn(words, recall(self.database, ".start_failure")["message"])
+            self.clock.advance(100)
+        del self.says[chosen]
+        self.assertEqual(self.interpreter.path(), chosen)
