@@ -60,6 +60,9 @@ from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote
 
 if sys.version_info < (3, 9):
+    if "GATEWAY_INTERFACE" in os.environ:
+        print("Status: 500 Internal Server Error\nContent-Type: text/plain\n\n"
+              "jobqueue needs Python 3.9 or newer.")
     sys.exit("jobqueue needs Python 3.9 or newer; this is Python %d.%d (%s)."
              % (sys.version_info[0], sys.version_info[1], sys.executable))
 if os.name != "posix":

@@ -194,12 +194,11 @@ class Cgi(ProcessTestCase):
     def test_a_token_is_found_where_the_web_server_puts_it(self):
         for name in ("HTTP_AUTHORIZATION", "REDIRECT_HTTP_AUTHORIZATION"):
             environ = jobqueue.cgi_environ({b"REQUEST_METHOD": b"GET", name.encode(): b"Bearer jq_1"})
-            self.assertEqual(jobqueue.Request(environ).bearer(), "jq_1")
+            self.assertEqual(environ["HTTP_AUTHORIZATION"], "Bearer jq_1")
 
     def test_bytes_of_the_address_arrive_as_they_are(self):
         environ = jobqueue.cgi_environ({b"PATH_INFO": b"/\xc3\xa6\xff"})
         self.assertEqual(environ["PATH_INFO"].encode("latin-1"), b"/\xc3\xa6\xff")
-        self.assertEqual(jobqueue.Request(environ).path, "/æ\ufffd")
 
     def test_a_folder_that_cannot_be_used_is_a_page_in_words(self):
         (self.site.home / "data").write_text("/proc/nothing\n")
@@ -238,6 +237,9 @@ class StartFiles(ProcessTestCase):
         for python in pythons:
             with self.subTest(python):
                 self.in_words(self.ask("/", python=python), "it needs Python 3.9 or newer; this is Python ")
+                if not subprocess.call([python, "-c", "import sys; sys.exit(sys.version_info < (3, 6))"]):
+                    answer = self.ask("/", self.site.home / "jobqueue.py", python=python)
+                    self.in_words(answer, "needs Python 3.9 or newer")
                 for name in START_FILES[1:]:
                     code = ("import %s as start; print(start.application({}, lambda *head: None)[0].decode())"
                             % name.partition(".")[0])
@@ -269,8 +271,8 @@ class StartFiles(ProcessTestCase):
         for path in (HOSTS / "htaccess", ROOT / ".htaccess"):
             lines = path.read_text().splitlines()
             words = {line.split()[0] for line in lines if line and line[0] not in "#<"}
-            self.assertLessEqual(
-                words, {"AddHandler", "RewriteEngine", "RewriteCond", "RewriteRule", "Header"})
+            self.assertLessEqual(words, {"AddHandler", "AddOutputFilterByType", "Header", "RewriteEngine",
+                                         "RewriteCond", "RewriteRule"})
 
     def test_lines_for_cron_start_the_worker_without_arguments_or_output(self):
         lines = (HOSTS / "crontab").read_text().splitlines()
