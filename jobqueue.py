@@ -7752,7 +7752,7 @@ def host_files(queue):
     fitting = DOORS[visit["door"]][2] if visit else ()
     names = fitting if visit.get("door") == "server" else ("crontab", *fitting)
     found = {name: read_text(STATIC_FOLDER / "hosts" / name) for name in dict.fromkeys([*names, *HOST_FILES])}
-    python = find_interpreter(queue.settings.get("python"))
+    python = queue.interpreter.path()
     return [{"title": HOST_FILES[name], "name": name, "text": fill_in(text, python, visit)}
             for name, text in found.items() if text]
 
