@@ -11,6 +11,7 @@ web server runs as an ordinary user to whom the site belongs; started by anybody
 """
 import collections
 import contextlib
+import glob
 import http.client
 import os
 import pwd
@@ -178,7 +179,7 @@ class Door:
     def need(cls):
         """Skip the test if a program is missing."""
         for path in cls.needs:
-            need(Path(path).exists(), "%s (Debian: %s)" % (path, cls.packages))
+            need(glob.glob(path), "%s (Debian: %s)" % (path, cls.packages))
 
     def __init__(self, tasks):
         self.site = Site(tasks, users=False, python=interpreter(), folder="jq", user=account())
@@ -252,6 +253,7 @@ Options FollowSymLinks ExecCGI
 AllowOverride {override}
 Require all granted
 </Directory>
+Alias /folder "{home}"
 {more}
 """
 PLAIN_MODULES = "mpm_event authz_core authz_host access_compat dir mime alias rewrite env setenvif"
@@ -264,14 +266,21 @@ class Apache(Door):
     packages = "apache2"
     needs = ("/usr/sbin/apache2",)
     override = "All"
+    folder = "/folder/"                 # where the site's folder itself is served
     user = staticmethod(account)        # whom the web server's own processes belong to
+
+    @property
+    def folder_address(self):
+        """Where the files of the site's folder would be."""
+        return "http://127.0.0.1:%d%s" % (self.port, self.folder)
 
     def configuration(self):
         """What this door has beyond plain Apache."""
         return ""
 
     def start(self):
-        self.room.chmod(0o711)
+        if not (self.site.home / ".htaccess").exists():
+            self.write(self.site.home / ".htaccess", (ROOT / ".htaccess").read_text("utf-8"))
         self._configure()
         self.server = WebServer(["/usr/sbin/apache2", "-f", str(self.room / "conf"), "-D", "FOREGROUND"],
                                 self.port, self.room / "error.log", cwd="/", env={"PATH": os.defpath})
@@ -284,7 +293,7 @@ class Apache(Door):
         (self.room / "conf").write_text(APACHE.format(
             room=self.room, port=self.port, log=self.room / "error.log", modules="\n".join(loaded),
             user="User %s\nGroup #%d" % (user, pwd.getpwnam(user).pw_gid) if user else "",
-            web=self.site.home.parent, override=self.override, more=self.configuration()), "utf-8")
+            web=self.site.home.parent, home=self.site.home, override=self.override, more=self.configuration()), "utf-8")
 
     def allow(self, override):
         """Let .htaccess do this much from now on."""
@@ -305,6 +314,7 @@ class ApacheCgi(Apache):
     """The start file as CGI script."""
 
     prefix = "/jq/jobqueue.cgi/"
+    folder = "/jq/"
     authorization = False
     modules = "cgid"
 
@@ -454,7 +464,7 @@ class Uwsgi(Nginx):
     """uWSGI behind nginx."""
 
     packages = "nginx-light, uwsgi, uwsgi-plugin-python3"
-    needs = Nginx.needs + ("/usr/bin/uwsgi", "/usr/lib/uwsgi/plugins/python311_plugin.so")
+    needs = Nginx.needs + ("/usr/bin/uwsgi", "/usr/lib/uwsgi/plugins/python3*_plugin.so")
 
     def location(self):
         return """

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import unittest
+from urllib.parse import quote
 
 from tests import doors
 from tests.support import PASSWORD, ROOT, need_part, wait_until
@@ -43,6 +44,8 @@ def look() -> list:
     return [look_at(os.getppid()), look_at(os.getpid())]
 '''
 MEBIBYTE = 2 ** 20
+RANDOM = re.compile("[0-9a-f]{16}")
+PUBLIC = ("canary.txt", ".htaccess", "index.html")      # of the data folder: no secret
 OF_A_REQUEST = re.compile("HTTP_|QUERY|COOKIE|AUTHORI|REMOTE_|REQUEST_|SCRIPT_|wsgi", re.IGNORECASE)
 FILES = {"/": "text/html", "/static/app.js": "text/javascript", "/static/style.css": "text/css",
          "/static/favicon.svg": "image/svg+xml", "/static/openapi.json": "application/json"}
@@ -109,9 +112,10 @@ class DoorTests:
         self.assertEqual((task["status"], task["error"]), ("succeeded", None))
         return task
 
-    def unchecked(self, visitor, method, path, body=None, **headers):
+    @staticmethod
+    def unchecked(visitor, method, path, body=None, **headers):
         """An answer that may be the web server's own."""
-        return call(self.app, visitor.environ(method, path, body, headers), checked=False)
+        return call(visitor.app, visitor.environ(method, path, body, headers), checked=False)
 
     def test_the_first_admin_is_made_with_the_code(self):
         self.assertEqual((self.greeting.status, self.greeting.json["setup"]), (401, True))
@@ -230,6 +234,45 @@ class DoorTests:
         wait_until(buried, what="the end of all zombies", pause=0.1)
 
 
+class FolderTests(DoorTests):
+    """What can be fetched where the web server serves the site's folder too."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.files = Visitor(doors.Wire(cls.door.folder_address))
+
+    def served(self, *paths):
+        """Those of these files and folders that the web server gives away."""
+        answers = {path: self.unchecked(self.files, "GET", "/" + quote(path)).status for path in paths}
+        return [path for path, status in answers.items() if status not in (403, 404)]
+
+    def data_files(self):
+        """The paths of all files in the data folder."""
+        return [str(path.relative_to(self.site.home)) for path in self.site.data.rglob("*") if path.is_file()]
+
+    def test_nothing_but_the_page_is_served_where_htaccess_counts(self):
+        self.assertIn("data/canary.txt", self.data_files())
+        self.assertEqual(self.served("data/", "data/locks/", *self.data_files()), [])
+        self.assertEqual(self.served("worker.py", "tasks.py", "jobqueue.pyc", "__pycache__/"), [])
+
+    def test_where_htaccess_is_ignored_nobody_can_guess_where_anything_private_is(self):
+        guessable = [path for path in self.data_files() if not RANDOM.search(path)]
+        private = [path for path in guessable
+                   if os.path.basename(path) not in PUBLIC and (self.site.home / path).stat().st_size]
+        self.assertEqual(private, [])
+        self.door.allow("None")
+        try:
+            served = self.served("data/", "data/locks/", *guessable)
+        finally:
+            self.door.allow("All")
+        if self.door.user() == doors.account():
+            self.assertIn("data/canary.txt", served)
+        else:
+            self.assertEqual(served, [])            # 0700 keeps the web server's own user out
+
+
 for _door in doors.DOORS:
-    globals()[_door.__name__ + "Tests"] = type(_door.__name__ + "Tests", (DoorTests, unittest.TestCase),
+    _base = FolderTests if issubclass(_door, doors.Apache) else DoorTests
+    globals()[_door.__name__ + "Tests"] = type(_door.__name__ + "Tests", (_base, unittest.TestCase),
                                                {"Door": _door, "__doc__": _door.__doc__})
