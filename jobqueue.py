@@ -7396,6 +7396,13 @@ def _check_authorization(queue):
                   "the header X-Api-Key always arrives; whether Authorization does was not tried")
 
 
+def _check_interpreter(queue):
+    found = queue.interpreter.describe()
+    text = "%(path)s: Python %(python)s, SQLite %(sqlite)s" % found
+    passed = "".join("; not %s: %s" % one for one in found["passed"].items())
+    return "note" if passed else "ok", text + passed
+
+
 def _check_mode(queue):
     mode, why = queue.workers.mode()
     cron = queue.tick.state()["cron"]
@@ -7569,6 +7576,7 @@ FOLDER_CHECKS = (
 QUEUE_CHECKS = (
     ("Web server", _check_door), ("HTTPS", _check_https), ("Proxy", _check_proxy),
     ("API tokens", _check_authorization), ("Exposure", _check_exposure), ("Worker mode", _check_mode),
+    ("Worker", _check_interpreter),
     ("Cron", _check_ticks), ("Machines", _check_machines), ("Journal", _check_journal),
     ("Database", _check_integrity), ("Backup", _check_backup), ("Admin", _check_admin),
     ("Functions", _check_functions), ("Workers", _check_workers), ("Schedules", _check_schedules),
@@ -7746,13 +7754,21 @@ def advise(door, facts, words):
     return " ".join(said)
 
 
+def worker_python(queue):
+    """The Python that workers run with, else what may be one."""
+    try:
+        return queue.interpreter.path()
+    except JobQueueError:
+        return "python3"
+
+
 def host_files(queue):
     """[{"title", "name", "text"}]: lines to copy, with this installation's paths; what fits comes first."""
     visit = last_visit(queue)
     fitting = DOORS[visit["door"]][2] if visit else ()
     names = fitting if visit.get("door") == "server" else ("crontab", *fitting)
     found = {name: read_text(STATIC_FOLDER / "hosts" / name) for name in dict.fromkeys([*names, *HOST_FILES])}
-    python = queue.interpreter.path()
+    python = worker_python(queue)
     return [{"title": HOST_FILES[name], "name": name, "text": fill_in(text, python, visit)}
             for name, text in found.items() if text]
 
