@@ -293,7 +293,8 @@ class Apache(Door):
         (self.room / "conf").write_text(APACHE.format(
             room=self.room, port=self.port, log=self.room / "error.log", modules="\n".join(loaded),
             user="User %s\nGroup #%d" % (user, pwd.getpwnam(user).pw_gid) if user else "",
-            web=self.site.home.parent, home=self.site.home, override=self.override, more=self.configuration()), "utf-8")
+            web=self.site.home.parent, home=self.site.home, override=self.override,
+            more=self.configuration()), "utf-8")
 
     def allow(self, override):
         """Let .htaccess do this much from now on."""
