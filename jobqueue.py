@@ -1069,7 +1069,7 @@ CREATE TABLE token (
     digest TEXT NOT NULL UNIQUE,        -- SHA-256 of the token
     user_id INTEGER NOT NULL REFERENCES user(id),
     name TEXT NOT NULL,
-    scope TEXT NOT NULL,                -- user (later: tick, worker)
+    scope TEXT NOT NULL,                -- one of TOKEN_SCOPES
     created_at REAL NOT NULL,
     last_used_at REAL
 );
@@ -5975,7 +5975,7 @@ class Service:
 
 NAME_PATTERN = r"\w[\w.@+-]{0,49}"
 ROLES = ("user", "admin")
-TOKEN_SCOPES = ("user",)
+TOKEN_SCOPES = ("user", "tick")       # may do what its user may; may tick and nothing else
 
 
 class Person:
@@ -6399,18 +6399,24 @@ class Accounts:
             ):
                 raise NotFound("There is no token %s." % token_id)
 
-    def person_of_token(self, token):
-        """The Person behind an API token, or None."""
+    def person_of_token(self, token, scope="user"):
+        """The Person behind an API token of this scope, or None."""
         now = self._clock.now()
         row = self._database.one(
             "SELECT user.*, token.id AS token_id, token.last_used_at FROM token "
-            "JOIN user ON user.id=token.user_id WHERE token.digest=? AND user.disabled=0",
-            (digest(token),))
+            "JOIN user ON user.id=token.user_id WHERE token.digest=? AND token.scope=? "
+            "AND user.disabled=0", (digest(token), scope))
         if row is None:
             return None
         if now - (row["last_used_at"] or 0) > 60:
             self._touch("UPDATE token SET last_used_at=? WHERE id=?", now, row["token_id"])
         return Person(row)
+
+    def check_tick_token(self, token, address):
+        """Unauthorized if that is no token of the scope tick; who guesses is slowed down."""
+        if self.person_of_token(token, "tick") is None:
+            self._slow_down("address:tick " + address)
+            raise Unauthorized("This is not a token for this address.")
 
     @staticmethod
     def _token_json(row):
@@ -7896,6 +7902,7 @@ class Answer:
     def __init__(self, status, body=b"", kind="application/json", headers=()):
         self.status = status
         self.body = body
+        self.may_be_kept = True         # by a browser, if it asks each time whether it is still right
         self.headers = [("Cache-Control", "no-store"), *headers]
         if body or status not in (204, 304):
             self.headers.append(("Content-Type", kind))
@@ -8291,6 +8298,14 @@ def get_page(app, request):
 def get_static(app, request, name):
     """A file of static/."""
     return app.static.answer(name, request)
+
+
+def tick(app, request):
+    """Do the housekeeping and, where nobody else can, some work: for those who come by themselves."""
+    ticked = app.tick() if request.person else app.queue.tick.maybe("address")
+    answer = json_answer({"ticked": ticked, "worked": 0, "service": app.queue.service.describe()})
+    answer.may_be_kept = False
+    return answer
 
 
 def get_health(app, request):
@@ -8884,12 +8899,15 @@ def delete_token(app, request, token_id):
 # Application -----------------------------------------------------------------
 
 ANYONE, USER, ADMIN = "anyone", "user", "admin"
+TICKER = "tick token"                   # or, to POST, any user
 ID, NAME = "([0-9]{1,15})", "([^/]{1,300})"
 
 ROUTES = [
     ("GET", "/", get_page, ANYONE),
     ("GET", "/static/" + NAME, get_static, ANYONE),
     ("GET", "/healthz", get_health, ANYONE),
+    ("GET", "/tick", tick, TICKER),
+    ("POST", "/tick", tick, TICKER),
     ("POST", "/api/setup", post_setup, ANYONE),
     ("POST", "/api/session", post_session, ANYONE),
     ("GET", "/api/session", get_session, USER),
@@ -8997,7 +9015,8 @@ class Application:
     def _answer(self, request):
         try:
             answer = self._route(request)
-            return self._with_tag(request, answer) if request.method in ("GET", "HEAD") else answer
+            is_read = request.method in ("GET", "HEAD") and answer.may_be_kept
+            return self._with_tag(request, answer) if is_read else answer
         except JobQueueError as error:
             if error.status == 401:
                 error.extra = {"setup": self._invite_to_setup()}
@@ -9023,8 +9042,8 @@ class Application:
             parts = match_path(pattern, request.path)
             if parts is not None and known == method:
                 self._admit(request, who)
-                if request.person:
-                    self._tick()
+                if request.person and handler is not tick:
+                    self.tick()
                 if request.asks_first:
                     return Answer(100)
                 return handler(self, request, *parts)
@@ -9037,13 +9056,24 @@ class Application:
         raise NotFound("There is nothing at this address.")
 
     def _admit(self, request, who):
-        if who == ANYONE:
+        if who == ANYONE or (who == TICKER and self._admit_ticker(request)):
             return
         request.person = self._identify(request)
         if request.person is None:
             raise Unauthorized(self._who_is_missing(request))
         if who == ADMIN and not request.person.is_admin:
             raise Denied("Only admins may do this.")
+
+    def _admit_ticker(self, request):
+        """True if a tick token is sent, in the address or as API tokens are; Unauthorized by a wrong one."""
+        token = request.query.get("token")
+        if token is None and request.method == "POST":
+            return request.bearer() and self.queue.accounts.person_of_token(request.bearer(), "tick")
+        token = token or request.bearer()
+        if not token:
+            raise Unauthorized("This address needs ?token= and a token of the scope tick.")
+        self.queue.accounts.check_tick_token(token, request.address)
+        return True
 
     def _who_is_missing(self, request):
         if request.bearer() is not None:
@@ -9066,9 +9096,9 @@ class Application:
                 raise UnsupportedType("Send requests as application/json.")
         return person
 
-    def _tick(self):
-        """Any request does the housekeeping, so that nothing waits for cron."""
-        self.queue.tick.maybe(self._source)
+    def tick(self):
+        """Any request does the housekeeping, so that nothing waits for cron; True if this one did."""
+        return self.queue.tick.maybe(self._source)
 
     @staticmethod
     def _with_tag(request, answer):
@@ -10134,7 +10164,7 @@ def cmd_token(queue, options):
     """Add, list or delete API tokens of a user; a new one is printed once."""
     row = queue.accounts.find(options.owner) if options.owner else queue.accounts.default_owner()
     if options.action == "add":
-        token = queue.accounts.add_token(row["id"], options.name)
+        token = queue.accounts.add_token(row["id"], options.name, options.scope)
         show(options, token, token["token"])
     elif options.action == "delete":
         if not re.fullmatch("[0-9]{1,15}", options.name or "", re.ASCII):
@@ -10428,6 +10458,9 @@ COMMANDS = {
                 ("name",),
                 {"nargs": "?", "help": "a name for a new token, or the id of one to delete"},
             ),
+            (("--scope",), {
+                "choices": TOKEN_SCOPES, "default": "user",
+                "help": "what a new one may: all that USER may, or only call the address /tick"}),
             (("--owner",), {"metavar": "USER"}),
         ],
     ),
