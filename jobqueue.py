@@ -203,6 +203,8 @@ READ_ALL_BYTES = 200 << 20      # of a database, while a browser waits
 BACKUP_DAYS = 7                 # an older one is worth a remark
 CLOCK_SLACK_SECONDS = 60.0
 SQLITE_MAGIC = b"SQLite format 3\0"
+TEST_SECONDS = 10.0             # a test worker is to live
+TEST_SLACK_SECONDS = 5.0        # ... and may be late on a slow host
 VISIT_SECONDS = 86400.0         # how often the same way to the page is kept again
 LOOPBACK = ("127.0.0.1", "::1")
 SQLITE_OLDEST = (3, 7, 17)
@@ -5246,7 +5248,7 @@ class Workers:
         if not transaction.run("DELETE FROM worker WHERE id=? AND state=? AND lease_monotonic=?",
                                (row["id"], row["state"], row["lease_monotonic"])):
             return False
-        words = self._last_words(row) if row["state"] == "starting" else ""
+        words = self.last_words(row["started_at"]) if row["state"] == "starting" else ""
         note(transaction, self._clock.now(), "worker_lost", worker_id=row["id"], message=why + words)
         if row["state"] == "starting":
             self.start_failed(transaction, "a started worker %s%s" % (why, words))
@@ -5349,27 +5351,34 @@ class Workers:
         return self._claims.claimable(source, limit + ready, **which) - ready
 
     def _start_one(self, mode, worker_id, lock, *more):
-        import subprocess
         try:
-            python = self._interpreter.path()
-            extra = self._settings.get("pass_environment")
-            with self._open_log() as log:
-                child = (self._start or subprocess.Popen)(
-                    [python, "-S", "-m", "worker", "--" + mode, str(worker_id), lock,
-                     str(self._database.folder), *map(str, more)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                    close_fds=True,
-                    cwd=str(HOME),
-                    env=worker_environment(extra),
-                )
-            self._children[child] = worker_id
+            self._launch(worker_id, "--" + mode, str(worker_id), lock, str(self._database.folder),
+                         *map(str, more))
         except START_ERRORS as error:
             with self._database.transaction(durable=False) as transaction:
                 transaction.run("DELETE FROM worker WHERE id=? AND state='starting'", (worker_id,))
                 self.start_failed(transaction, explain_start_error(error))
+
+    def start_test(self, token):
+        """Start a process that does nothing but live, in the way in which workers are started."""
+        self._poll_children()
+        self._launch(None, "--test", token, str(self._database.folder))
+
+    def _launch(self, worker_id, *arguments):
+        import subprocess
+        python = self._interpreter.path()
+        with self._open_log() as log:
+            child = (self._start or subprocess.Popen)(
+                [python, "-S", "-m", "worker", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                close_fds=True,
+                cwd=str(HOME),
+                env=worker_environment(self._settings.get("pass_environment")),
+            )
+        self._children[child] = worker_id
 
     def _open_log(self):
         with contextlib.suppress(OSError):
@@ -5391,11 +5400,11 @@ class Workers:
                 with self._database.transaction(durable=False) as transaction:
                     self.bury(transaction, row, why)
 
-    def _last_words(self, row):
-        """The last line that workers printed, if that was after this one was started."""
+    def last_words(self, since):
+        """": " and the last line that workers printed, if that was after `since`; else nothing."""
         with contextlib.suppress(OSError, IndexError):
             status = self.log.stat()
-            if status.st_mtime >= row["started_at"]:
+            if status.st_mtime >= since:
                 with self.log.open("rb") as file:
                     file.seek(max(0, status.st_size - 2000))
                     return ": " + storable(file.read().decode("utf-8", "replace").strip().splitlines()[-1])
@@ -7443,6 +7452,87 @@ def _check_ticks(queue):
                            "visitors")
 
 
+# The test worker. What is known of it stands in the setting row .worker_test: it writes `arrived` and
+# `lived` itself; who looks later and finds no such word knows that it was ended.
+
+def start_worker_test(queue, door):
+    """Start a worker that only lives for TEST_SECONDS, unless one does; what worker_test() says then."""
+    if worker_test(queue)["state"] != "running":
+        token, now = random_token(), queue.database.clock.now()
+        with queue.database.transaction() as transaction:
+            remember(transaction, ".worker_test", {
+                "token": token, "at": now, "machine": queue.claims.machine, "door": door,
+                "starter": os.getpid()})
+        try:
+            queue.workers.start_test(token)
+        except START_ERRORS as error:
+            note_worker_test(queue, token, error=explain_start_error(error))
+    return worker_test(queue)
+
+
+def note_worker_test(queue, token, **seen):
+    """Add what is seen of the test worker of that token; what was known, None of one that is forgotten."""
+    with queue.database.transaction(durable=False) as transaction:
+        known = recall(transaction, ".worker_test")
+        if known is None or known["token"] != token:
+            return None
+        remember(transaction, ".worker_test", {**known, **seen})
+        return known
+
+
+def worker_test(queue):
+    """What the last test of a worker showed: {"state": none, running, ok or failed; "text", "at"}."""
+    test = recall(queue.database, ".worker_test")
+    if test is None:
+        return {"state": "none", "text": "", "at": None}
+    state, text = judge_worker_test(test, queue.database.clock.now())
+    if state in ("ok", "failed") and "judged" not in test and test["machine"] == queue.claims.machine:
+        words = queue.workers.last_words(test["at"]) if state == "failed" else ""
+        with contextlib.suppress(JobQueueError):        # whoever comes next can tell as well
+            if not words and "error" not in test:       # what fails by itself is not the host's doing
+                queue.workers.modes.learn(state == "ok", text)
+            note_worker_test(queue, test["token"], judged=text + words)
+        text += words
+    return {"state": state, "text": test.get("judged", text), "at": iso(test["at"])}
+
+
+def judge_worker_test(test, now):
+    """(state, text) of what stands in .worker_test."""
+    arrived, age = test.get("arrived"), now - test["at"]
+    since = now - arrived["at"] if arrived else age
+    if "error" in test:
+        return "failed", test["error"]
+    if "lived" in test:
+        return "ok", "a worker lived for %d s%s; it had Python %s, SQLite %s and nice %d" % (
+            TEST_SECONDS, ", beyond the end of the process that started it" if test["lived"]["alone"]
+            else "", arrived["python"], arrived["sqlite"], arrived["nice"])
+    if "signal" in test:
+        return "failed", "a worker was told to end after %d s (%s)" % (test["seconds"], test["signal"])
+    if not 0 <= since <= TEST_SECONDS + TEST_SLACK_SECONDS:
+        return "failed", ("a worker was ended without a word within %d s" % TEST_SECONDS if arrived else
+                          "a started worker did not report within %d s" % (TEST_SECONDS + TEST_SLACK_SECONDS))
+    return "running", ("a worker is being watched for %d s" % TEST_SECONDS if arrived else
+                       "a worker is being started")
+
+
+def _check_worker_test(queue):
+    test, known = worker_test(queue), recall(queue.database, ".worker_test")
+    if test["state"] in ("none", "running"):
+        return "note", test["text"] or ("not tried yet: press Start a test worker on the page, or run "
+                                        "python3 jobqueue.py check")
+    text = "%s, %s, started by %s" % (test["text"], _readable(test["at"]), (
+        "the web server" if known["door"] else "the command line"))
+    if test["state"] == "failed":
+        return "bad" if queue.workers.mode()[0] == "detached" else "note", text
+    visit, arrived = last_visit(queue), known["arrived"]
+    if visit and visit["sqlite"] != arrived["sqlite"]:
+        return "note", ("%s, but the web server has SQLite %s: choose the web server's Python in the setting "
+                        "python, or name what it needs in pass_environment" % (text, visit["sqlite"]))
+    if arrived["nice"] < queue.settings.get("nice"):
+        return "note", text + ", less than the setting nice asks for"
+    return "ok", text
+
+
 def _check_exposure(queue):
     folder, seen = queue.database.folder, exposure(queue)
     if seen and seen["exposed"]:
@@ -7582,7 +7672,7 @@ FOLDER_CHECKS = (
 QUEUE_CHECKS = (
     ("Web server", _check_door), ("HTTPS", _check_https), ("Proxy", _check_proxy),
     ("API tokens", _check_authorization), ("Exposure", _check_exposure), ("Worker mode", _check_mode),
-    ("Worker", _check_interpreter),
+    ("Worker", _check_interpreter), ("Worker test", _check_worker_test),
     ("Cron", _check_ticks), ("Machines", _check_machines), ("Journal", _check_journal),
     ("Database", _check_integrity), ("Backup", _check_backup), ("Admin", _check_admin),
     ("Functions", _check_functions), ("Workers", _check_workers), ("Schedules", _check_schedules),
@@ -7685,11 +7775,6 @@ def note_exposure(queue, exposed):
     """Keep what an admin's browser could fetch of what is private."""
     with queue.database.transaction() as transaction:
         remember(transaction, ".exposure", {"exposed": exposed, "at": queue.database.clock.now()})
-
-
-def worker_test(queue):
-    """What the last test of a worker showed: {"state", "text", "at"}."""
-    return {"state": "none", "text": "", "at": None}
 
 
 # Of each group the first sentence is said whose words are all true, with - false. The door comes
@@ -8800,6 +8885,11 @@ def get_host(app, request):
     })
 
 
+def post_worker_test(app, request):
+    """Start a test worker, unless one is being watched."""
+    return json_answer(start_worker_test(app.queue, request.door), 202)
+
+
 def post_exposure(app, request):
     """Keep what an admin's browser could fetch of the addresses that GET /api/host named."""
     known = private_addresses(app.queue.database.folder, *request.places)
@@ -8937,6 +9027,7 @@ ROUTES = [
     ("DELETE", "/api/queues/" + NAME, delete_queue, ADMIN),
     ("GET", "/api/host", get_host, ADMIN),
     ("POST", "/api/host/exposure", post_exposure, ADMIN),
+    ("POST", "/api/host/test", post_worker_test, ADMIN),
     ("GET", "/api/settings", get_settings, ADMIN),
     ("PATCH", "/api/settings", patch_settings, ADMIN),
     ("GET", "/api/users", get_users, ADMIN),
@@ -10339,9 +10430,22 @@ def cmd_backup(queue, options):
     return 0
 
 
+def watch_worker_test(queue):
+    """Start a test worker and wait until it is known whether it lives."""
+    say("A worker is tested, which takes %d s (--quick leaves it out)." % TEST_SECONDS)
+    test = start_worker_test(queue, None)
+    while test["state"] == "running":
+        queue.database.clock.sleep(0.5)
+        test = worker_test(queue)
+    say(test["text"])
+
+
 def cmd_check(_, options):
     """Say what this host and this queue are like; exit code 1 if something is bad."""
     checks, queue = check_installation(options.data)
+    if queue and not options.quick and not options.files:
+        watch_worker_test(queue)
+        checks = check_host(queue)
     report = {"checks": [vars(check) for check in checks], "advice": None, "files": None}
     lines = ["%-5s %-11s %s" % (check.verdict, check.name, check.text) for check in checks]
     if queue:
@@ -10506,6 +10610,7 @@ COMMANDS = {
                     "help": "with everything stopped: choose the journal mode for this file system",
                 },
             ),
+            (("--quick",), {"action": "store_true", "help": "without the worker that is tested for 10 s"}),
             (("--files",), {"action": "store_true", "help": "print the lines for cron and web servers"}),
         ],
     ),

@@ -33,6 +33,7 @@ import resource
 import select
 import signal
 import socket
+import sqlite3
 import sys
 import time
 from datetime import date, datetime, time as clock_time
@@ -1946,11 +1947,16 @@ def print_catalogue():
     return 0
 
 
+def be_nice(queue):
+    """Give way to other processes as the setting says."""
+    with contextlib.suppress(OSError):
+        os.nice(max(0, queue.settings.get("nice") - os.getpriority(os.PRIO_PROCESS, 0)))
+
+
 def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
     """A worker process: detached, for cron, within a request (slice), or as a service."""
     queue = JobQueue(data, patience=WORKER_PATIENCE_SECONDS)
-    with contextlib.suppress(OSError):
-        os.nice(max(0, queue.settings.get("nice") - os.getpriority(os.PRIO_PROCESS, 0)))
+    be_nice(queue)
     if mode == "cron":
         queue.catalogue.refresh()
         queue.tick.force("cron", start=False)   # the dead must not keep us from a place
@@ -1961,6 +1967,28 @@ def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
     if mode == "service" and not worker.was_told_to_stop():
         begin_again()
     return code
+
+
+def live(token, data):
+    """A test worker: says that it is here and, TEST_SECONDS later, that it still is."""
+    queue = JobQueue(data, patience=WORKER_PATIENCE_SECONDS)
+    be_nice(queue)
+    began, ended = time.monotonic(), []
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU):
+        signal.signal(number, lambda number, _: ended.append(signal.Signals(number).name))
+    test = jobqueue.note_worker_test(queue, token, arrived={
+        "at": queue.database.clock.now(), "nice": os.getpriority(os.PRIO_PROCESS, 0),
+        "python": "%d.%d.%d" % sys.version_info[:3], "sqlite": sqlite3.sqlite_version})
+    if test is None:
+        return 1
+    while not ended and time.monotonic() < began + jobqueue.TEST_SECONDS:
+        time.sleep(0.1)
+    if ended:
+        jobqueue.note_worker_test(queue, token, signal=ended[0], seconds=time.monotonic() - began)
+        return 1
+    jobqueue.note_worker_test(queue, token, lived={
+        "at": queue.database.clock.now(), "alone": os.getppid() != test["starter"]})
+    return 0
 
 
 def begin_again():
@@ -1997,6 +2025,8 @@ def main(arguments=None):
             return run_runner(*arguments[1:])
         if arguments[:1] == ["--catalogue"]:
             return print_catalogue()
+        if arguments[:1] == ["--test"]:
+            return live(*arguments[1:])
         if arguments[:1] in (["--detached"], ["--slice"]):
             mode, row, lock, data, *seconds = arguments
             return work(mode[2:], data, *map(float, seconds), row=int(row), lock=lock)

@@ -48,6 +48,7 @@ TABLE = {
     ("PATCH", "/api/queues/NAME"):              (401,   403,   403,     200,   404),
     ("DELETE", "/api/queues/NAME"):             (401,   403,   403,     204,   404),
     ("GET", "/api/host"):                       (401,   403,   403,     200,   None),
+    ("POST", "/api/host/test"):                 (401,   403,   403,     202,   None),
     ("POST", "/api/host/exposure"):             (401,   403,   403,     204,   None),
     ("GET", "/api/settings"):                   (401,   403,   403,     200,   None),
     ("PATCH", "/api/settings"):                 (401,   403,   403,     200,   None),

@@ -7,13 +7,15 @@ import re
 import shutil
 import sqlite3
 import stat
+import subprocess
+import sys
 import unittest
 from contextlib import closing
 from pathlib import Path
 from unittest import mock
 
 import jobqueue
-from tests.support import ROOT, TestCase
+from tests.support import ROOT, TestCase, wait_until
 from tests.web import WebTestCase
 
 
@@ -365,6 +367,131 @@ class TestHostFiles(HostTestCase):
         self.assertEqual(self.verdict("API tokens", "removes the header"), "note")
         self.visit(authorization=True)
         self.assertEqual(self.verdict("API tokens", "arrives"), "ok")
+
+
+class TestWorkerTest(HostTestCase):
+    ARRIVED = {"nice": 10, "python": "3.11.2", "sqlite": "3.40.1"}
+
+    def start(self, door="cgi"):
+        said = jobqueue.start_worker_test(self.queue, door)
+        self.token = jobqueue.recall(self.database, ".worker_test")["token"]
+        return said
+
+    def note(self, **seen):
+        jobqueue.note_worker_test(self.queue, self.token, **seen)
+
+    def arrive(self, **more):
+        self.note(arrived={"at": self.clock.now(), **self.ARRIVED, **more})
+
+    def is_now(self, state, words=""):
+        said = jobqueue.worker_test(self.queue)
+        self.assertEqual(said["state"], state, said)
+        self.assertIn(words, said["text"])
+
+    def mode(self):
+        return self.queue.workers.mode()[0]
+
+    def test_one_is_started_as_workers_are_and_takes_no_place(self):
+        self.is_now("none")
+        self.assertEqual(self.start()["state"], "running")
+        self.assertEqual(self.started[-1][1:5], ["-S", "-m", "worker", "--test"])
+        self.assertEqual(self.queue.workers.rows(), [])
+        self.start()
+        self.assertEqual(len(self.started), 1, "one at a time")
+
+    def test_one_that_lives_is_ok_and_auto_tries_workers_again(self):
+        self.queue.workers.modes.learn(False, "it was so")
+        self.assertEqual(self.mode(), "slice")
+        self.start()
+        self.arrive()
+        self.is_now("running", "watched")
+        self.clock.advance(10)
+        self.note(lived={"at": self.clock.now(), "alone": True})
+        self.is_now("ok", "beyond the end of the process that started it")
+        self.assertEqual(self.mode(), "detached")
+        self.assertEqual(self.verdict("Worker test", "by the web server"), "ok")
+
+    def test_one_that_was_killed_is_noticed_and_auto_learns_it(self):
+        self.start()
+        self.arrive()
+        self.clock.advance(16)
+        self.is_now("failed", "ended without a word")
+        self.assertEqual(self.mode(), "slice")
+        self.assertEqual(self.verdict("Worker test"), "note")
+
+    def test_one_that_was_told_to_end_says_when(self):
+        self.start()
+        self.arrive()
+        self.note(signal="SIGTERM", seconds=3.2)
+        self.is_now("failed", "after 3 s (SIGTERM)")
+
+    def test_one_that_never_came_is_noticed(self):
+        self.start()
+        self.is_now("running", "being started")
+        self.clock.advance(16)
+        self.is_now("failed", "did not report")
+
+    def test_what_fails_by_itself_is_not_the_hosts_doing(self):
+        self.start()
+        self.queue.workers.log.write_text("Traceback...\nSyntaxError: half an upload\n")
+        os.utime(self.queue.workers.log, (self.clock.now() + 1,) * 2)
+        self.clock.advance(16)
+        self.is_now("failed", "SyntaxError: half an upload")
+        self.assertEqual(self.mode(), "detached")
+        self.assertEqual(self.verdict("Worker test", "half an upload"), "bad")
+
+    def test_one_that_cannot_be_started_says_why_at_once(self):
+        self.start_error = OSError(errno.EAGAIN, "no")
+        self.assertIn("process limit", self.start()["text"])
+        self.is_now("failed")
+        self.assertEqual(self.mode(), "detached")
+
+    def test_an_older_one_that_comes_late_changes_nothing(self):
+        self.start()
+        late = self.token
+        self.clock.advance(16)
+        self.start()
+        self.assertIsNone(jobqueue.note_worker_test(self.queue, late, lived={"at": 0, "alone": True}))
+        self.is_now("running")
+
+    def test_another_machine_learns_nothing_from_it(self):
+        self.start()
+        other = self.another_queue()
+        other.claims.machine = "machine-2"
+        other.workers.modes._claims.machine = "machine-2"
+        self.clock.advance(16)
+        self.assertEqual(jobqueue.worker_test(other)["state"], "failed")
+        self.assertEqual((other.workers.mode()[0], self.mode()), ("detached", "detached"))
+
+    def test_another_sqlite_and_less_nice_than_asked_for_are_notes(self):
+        TestHostFiles.visit(self, sqlite="3.34.1")
+        self.start()
+        self.arrive()
+        self.note(lived={"at": self.clock.now(), "alone": False})
+        self.assertEqual(self.verdict("Worker test", "the web server has SQLite 3.34.1"), "note")
+        TestHostFiles.visit(self, sqlite="3.40.1")
+        self.assertEqual(self.verdict("Worker test"), "ok")
+        self.arrive(nice=0)
+        self.assertEqual(self.verdict("Worker test", "less than the setting nice"), "note")
+
+    def test_the_worker_itself_says_that_it_is_here_and_lives(self):
+        self.start()
+        self.assertEqual(self.live(0.1).wait(20), 0)
+        self.assertFalse(self.seen()["lived"]["alone"])
+        self.start()
+        child = self.live(60)
+        wait_until(lambda: "arrived" in self.seen(), 20, "its word")
+        child.terminate()
+        self.assertEqual(child.wait(20), 1)
+        self.assertEqual(self.seen()["signal"], "SIGTERM")
+
+    def live(self, seconds):
+        program = "import jobqueue, worker; jobqueue.TEST_SECONDS = %s; raise SystemExit(worker.live(%r, %r))"
+        return subprocess.Popen(
+            [sys.executable, "-c", program % (seconds, self.token, str(self.database.folder))], cwd=ROOT)
+
+    def seen(self):
+        return jobqueue.recall(self.database, ".worker_test")
 
 
 class TestBackup(HostTestCase):
