@@ -5951,9 +5951,11 @@ class Service:
         if not waiting:
             return self._paused()
         if "busy" in states and "idle" not in states:
-            return ("busy", "All workers are busy; %s %s waiting."
+            failure = recall(self._database, ".start_failure")
+            return ("busy", "All workers are busy; %s %s waiting%s."
                     % (waiting if waiting < COUNT_MAX else "more than 10 000",
-                       "task is" if waiting == 1 else "tasks are"), None)
+                       "task is" if waiting == 1 else "tasks are",
+                       ", and %s" % failure["message"] if failure else ""), None)
         if "busy" not in states and "idle" not in states:
             return "starting", "A worker is being started.", None
         return None
@@ -9415,6 +9417,7 @@ class Client:
         self.leaving = b""              # bytes still to be sent
         self.keep = True
         self.working = False            # its request is being answered
+        self.work = None                # ... by those who take from this queue
         self.body_bytes = 0             # of that request
         self.uploading = False          # its request has a large body
         self.upload = None              # the file for that, once it may be sent
@@ -9504,10 +9507,11 @@ class Server:
     """The built-in web server: one thread reads requests whole, a few run the application.
 
     A slow or silent client costs a socket, not a thread; only complete and well-formed
-    requests reach the application.
+    requests reach the application. Threads are started when they are needed, since some hosts
+    count them as processes; while they allow none, the reading thread does it all.
     """
 
-    def __init__(self, app, host, port, clock=Clock):
+    def __init__(self, app, host, port, clock=Clock, background=None):
         import importlib
         import queue
         import selectors
@@ -9533,22 +9537,25 @@ class Server:
         self._password_work = queue.SimpleQueue()
         self._upload_work = queue.SimpleQueue()     # by one thread: each takes memory and time
         self._done = queue.SimpleQueue()
+        self._room = {self._work: SERVER_THREADS, self._password_work: 1, self._upload_work: 1}
+        self._threads = dict.fromkeys(self._room, 0)
+        self._given = dict.fromkeys(self._room, 0)      # requests that are not answered yet
+        self._background = background   # what a thread is to do beside the requests
         self._held = 0                  # bytes that arrived, at most: counted anew when too many
         self._stopping = False
 
     def run(self):
         """Serve until `stop`; ends with open requests answered or dropped."""
-        single = [self._password_work, self._upload_work]
-        for work in [self._work] * SERVER_THREADS + single:
-            threading.Thread(target=self._run_requests, args=(work,), daemon=True).start()
         next_sweep = 0.0
         while not self._stopping:
-            for key, _ in self._selector.select(1.0):
-                self._handle(key)
             now = self._clock.monotonic()
             if now >= next_sweep:
                 next_sweep = now + 1.0
                 self._sweep(now)
+                if self._background and self._start_thread(self._background):
+                    self._background = None
+            for key, _ in self._selector.select(1.0):
+                self._handle(key)
         self._listener.close()
 
     def stop(self):
@@ -9563,7 +9570,9 @@ class Server:
         elif key.fileobj is self._waker:
             self._waker.recv(4096)
             while not self._done.empty():
-                self._after_answer(self._done.get())
+                client = self._done.get()
+                self._given[client.work] -= 1
+                self._after_answer(client)
         elif key.data in self._clients:         # it may have been closed a moment ago
             if key.data.leaving:
                 self._send(key.data)
@@ -9648,7 +9657,8 @@ class Server:
         self._selector.unregister(client.link)
         client.working, client.deadline = True, math.inf
         client.body_bytes = 0 if head.is_upload else head.length
-        self._work_for(head, body).put((client, head, body))
+        client.work = self._work_for(head, body)
+        self._give(client.work, (client, head, body))
 
     def _work_for(self, head, body):
         """Whose turn it is to answer a request."""
@@ -9657,20 +9667,41 @@ class Server:
         hashes = head.method != "GET" and any(path in head.target for path in PASSWORD_PATHS)
         return self._password_work if hashes else self._work
 
+    def _give(self, work, request):
+        """Have a request answered: by a thread that is free, a new one or, if there is none, by us."""
+        work.put(request)
+        self._given[work] += 1
+        threads = self._threads[work]
+        if threads < min(self._given[work], self._room[work]):
+            self._threads[work] += self._start_thread(self._run_requests, work)
+        if not self._threads[work]:
+            self._answer(*work.get())
+
+    @staticmethod
+    def _start_thread(target, *arguments):
+        """True if this host allows a thread more."""
+        try:
+            threading.Thread(target=target, args=arguments, daemon=True).start()
+        except RuntimeError:
+            return False
+        return True
+
     def _run_requests(self, work):
         while True:
-            client, head, body = work.get()
-            try:
-                client.leaving = self._respond(client, head, body)
-            except Exception as error:
-                report_bug(error)
-                client.leaving, client.keep = b"", False
-            if body:
-                body.close()
-            self._try_to_send(client)
-            self._done.put(client)
-            with contextlib.suppress(OSError):
-                self._wake_end.send(b"x")
+            self._answer(*work.get())
+
+    def _answer(self, client, head, body):
+        try:
+            client.leaving = self._respond(client, head, body)
+        except Exception as error:
+            report_bug(error)
+            client.leaving, client.keep = b"", False
+        if body:
+            body.close()
+        self._try_to_send(client)
+        self._done.put(client)
+        with contextlib.suppress(OSError):
+            self._wake_end.send(b"x")
 
     def _respond(self, client, head, body):
         if not self._answers_to(head.name, client.address):
@@ -9874,7 +9905,8 @@ def cmd_serve(queue, options):
     """Run the built-in web server until interrupted."""
     _use_compiled_module(options)
     try:
-        server = Server(Application(queue, "server"), options.host, options.port)
+        server = Server(Application(queue, "server"), options.host, options.port,
+                        background=lambda: _tick_for_ever(queue))
     except OSError as error:
         raise SetupError("Port %d on %s cannot be used: %s. Choose another with --port."
                          % (options.port, options.host, error.strerror)) from None
@@ -9891,7 +9923,6 @@ def cmd_serve(queue, options):
             "Open this link to make the first admin; it works once, for an hour:\n\n"
             "    %s#setup=%s\n" % (VERSION, address, address, queue.accounts.setup_code())
         )
-    threading.Thread(target=_tick_for_ever, args=(queue,), daemon=True).start()
     server.run()
     say("stopped; workers go on until their tasks are done")
     return 0

@@ -7,6 +7,7 @@ by itself once the host gives again. A function harms its own attempt only.
 import contextlib
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import time
 import unittest
 from pathlib import Path
 
-from tests.support import wait_until
+from tests.support import need, wait_until
 from tests.test_faults import MANY, plant
 from tests.test_faults_storage import QUICK, SiteCase, somebody_elses_site
 
@@ -220,6 +221,89 @@ class TestNoProcess(StarvedCase):
                          "limits = resource.prlimit(pid, kind); "
                          "resource.prlimit(pid, kind, (%s, limits[1]))"
                          % (self.site.server.pid, soft))
+
+
+class TestFewProcesses(StarvedCase):
+    """A cheap host that allows 25 processes and threads in all, for an ordinary user."""
+
+    settings = {"linger": 0, "NbMaxWorker": 12, "nice": 0}
+    BODY = TestNoProcess.BODY
+    LIMITS = "prlimit --nproc=25:25"
+
+    def setUp(self):
+        need(shutil.which("prlimit"), "prlimit")
+        self.user = 20_000 + os.getpid() % 30_000       # nobody else's processes count
+        self.use(somebody_elses_site(self, QUICK, self.user, self.LIMITS))
+        self.site.settings(**self.settings)
+        self.sleepers = []
+        self.addCleanup(self.free)
+
+    def begin(self):
+        self.site.start_server()
+        self.visitor = self.browser()
+
+    def fill(self, spare=0):
+        """Other programs of this user take all places but some."""
+        command = [*self.LIMITS.split(), "setpriv", "--reuid", str(self.user), "--clear-groups",
+                   "sleep", "600"]
+        while True:
+            child = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+            self.sleepers.append(child)
+            if wait_until(lambda child=child: child.poll() or self.is_asleep(child.pid)) is not True:
+                break
+        for child in [self.sleepers.pop() for _ in range(spare + 1)]:
+            child.kill()
+            child.wait(10)
+
+    @staticmethod
+    def is_asleep(pid):
+        with contextlib.suppress(OSError):
+            return Path("/proc/%d/comm" % pid).read_text() == "sleep\n"
+        return None
+
+    def free(self):
+        for child in self.sleepers:
+            child.kill()
+            child.wait(10)
+        self.sleepers.clear()
+
+    def check_page(self):
+        """What people look at is there, though all of them look at once."""
+        twins = [self.visitor.twin() for _ in range(6)]
+        for path in ("", "api/tasks?counts=1", "api/workers", "api/functions", "static/app.js"):
+            for twin in twins:
+                self.assertEqual(self.send(twin, "GET", path).status, 200, path)
+        for twin in twins:
+            twin.close()
+
+    def test_while_others_take_all_places_the_page_says_so_and_then_it_goes_on(self):
+        self.begin()
+        self.warm_up()
+        self.fill()
+        ids = self.check_wait("process limit")
+        self.check_page()
+        self.free()
+        self.check_recovery(ids)
+        self.check_quiet()
+
+    def test_a_server_that_gets_no_thread_does_without_until_there_is_one(self):
+        self.fill(spare=1)
+        self.begin()
+        self.assertIn("process limit", self.ask("POST", "api/tasks", self.BODY).value["detail"])
+        self.check_page()
+        self.assertEqual(len(os.listdir("/proc/%d/task" % self.site.server.pid)), 1)
+        self.free()
+        self.warm_up()
+        self.check_quiet()
+
+    def test_more_workers_than_there_is_room_for_lose_nothing(self):
+        self.begin()
+        body = {"function": "add", "arguments": {"a": 1, "b": 2, "seconds": 0.3}}
+        ids = [self.ask("POST", "api/tasks", body).value["id"] for _ in range(40)]
+        wait_until(lambda: self.site.value("SELECT 1 FROM activity WHERE event='worker_start_failed'"), 20)
+        self.check_page()
+        self.check_recovery(ids)
+        self.check_quiet()
 
 
 class TestStampede(SiteCase):

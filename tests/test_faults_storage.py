@@ -321,8 +321,11 @@ class WatchedSite(Site):
         return next(self.data.glob("jobqueue-*.db"))
 
 
-def somebody_elses_site(case, planted):
-    """A site whose processes run as somebody without rights; only bob exists, and no tasks.py."""
+def somebody_elses_site(case, planted, user=SOMEBODY, limits=""):
+    """A site whose processes run as somebody without rights; only bob exists, and no tasks.py.
+
+    `limits` is a command that limits what it is followed by.
+    """
     if os.getuid() != 0 or not shutil.which("setpriv"):
         case.skipTest("needs root and setpriv to run as somebody else")
     python = shutil.which("python3", path=os.defpath)
@@ -332,13 +335,13 @@ def somebody_elses_site(case, planted):
     case.addCleanup(shutil.rmtree, room)
     room.chmod(0o755)
     (room / "python").write_text(
-        "#!/bin/sh\nexec setpriv --reuid %d --regid %d --clear-groups env HOME=/ %s \"$@\"\n"
-        % (SOMEBODY, SOMEBODY, python))
+        "#!/bin/sh\nexec %s setpriv --reuid %d --regid %d --clear-groups env HOME=/ %s \"$@\"\n"
+        % (limits, user, user, python))
     (room / "python").chmod(0o755)
     site = WatchedSite(users=False, python=str(room / "python"))
     plant(site, planted)
     for path in (site.home.parent, site.home, *site.home.rglob("*")):
-        os.chown(path, SOMEBODY, SOMEBODY)
+        os.chown(path, user, user)
     site.run("user", "add", "bob", given=PASSWORD + "\n")
     return site
 

@@ -175,6 +175,17 @@ class TestService(TestCase):
         self.assertRegex(said["text"], r"process limit\)\. Next try \d\d:\d\d UTC")
         self.assertIsNotNone(said["since"])
 
+    def test_some_workers_run_but_the_host_allows_no_more(self):
+        self.queue.settings.change({"NbMaxWorker": 2})
+        with self.database.transaction() as transaction:
+            (worker_id, _), = self.queue.workers.reserve(transaction, "detached")
+            transaction.run("UPDATE worker SET state='busy'")
+        self.start_error = BlockingIOError(errno.EAGAIN, "no more processes")
+        self.add_many("bob", 3)
+        self.claim(worker_id)
+        self.assertEqual(self.said()["text"], "All workers are busy; 2 tasks are waiting, and a worker could "
+                                              "not be started (process limit).")
+
     def test_the_log_of_the_database_has_grown(self):
         with mock.patch.object(self.database, "wal_bytes", return_value=jobqueue.WAL_ALARM_BYTES + 1):
             self.assertEqual(self.said()["code"], "storage")
