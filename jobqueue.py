@@ -8390,7 +8390,8 @@ def get_static(app, request, name):
 def tick(app, request):
     """Do the housekeeping and, where nobody else can, some work: for those who come by themselves."""
     ticked = app.tick() if request.person else app.queue.tick.maybe("address")
-    answer = json_answer({"ticked": ticked, "worked": 0, "service": app.queue.service.describe()})
+    worked = app.queue.workers.work_slice(SLICE_PAGE_SECONDS if request.person else SLICE_SECONDS)
+    answer = json_answer({"ticked": ticked, "worked": worked, "service": app.queue.service.describe()})
     answer.may_be_kept = False
     return answer
 

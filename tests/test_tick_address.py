@@ -1,5 +1,7 @@
 """/tick: the address that those call whose cron cannot start a program."""
 
+from unittest import mock
+
 import jobqueue
 from tests.support import PASSWORD
 from tests.web import Visitor, WebTestCase
@@ -102,3 +104,10 @@ class TickAddress(WebTestCase):
         with self.another_queue().database.transaction():
             self.database.patience = 0.05
             self.check(self.nobody.get(self.address), 200)
+
+    def test_in_mode_slice_it_works_for_a_while_and_for_a_page_shorter(self):
+        with mock.patch.object(self.queue.workers, "work_slice", return_value=3) as work:
+            self.assertEqual(self.nobody.get(self.address).json["worked"], 3)
+            self.assertEqual(self.bob.post("/tick").json["worked"], 3)
+        self.assertEqual([call.args for call in work.call_args_list], [
+            (jobqueue.SLICE_SECONDS,), (jobqueue.SLICE_PAGE_SECONDS,)])
