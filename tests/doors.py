@@ -203,7 +203,11 @@ class Door:
 
     def family(self):
         """The processes of the web servers, and what they started: {pid: Process}."""
-        return family({server.pid for server in (self.server, self.inner, self.site.server) if server})
+        return family(self.first_processes())
+
+    def first_processes(self):
+        """The process ids of the web servers that were started here."""
+        return {server.pid for server in (self.server, self.inner, self.site.server) if server}
 
     def close(self):
         """Stop the web server, end whatever came from the site, and remove both folders."""
