@@ -220,7 +220,9 @@ class StartFiles(ProcessTestCase):
         self.in_words(answer, "invalid syntax (jobqueue.py, line 1)")
         self.assertIn("Traceback", answer[3])
         (self.site.home / "jobqueue.py").write_text("import nothing_of_that_name\n")
-        self.in_words(self.ask("/"), "ModuleNotFoundError")
+        self.in_words(self.ask("/"), "No module named 'nothing_of_that_name'")
+        (self.site.home / "jobqueue.py").write_text("raise ValueError('/home/me/secret')\n")
+        self.in_words(self.ask("/"), "ValueError")
         (self.site.home / "jobqueue.py").unlink()
         self.in_words(self.ask("/"), "there is no jobqueue.py", "FOLDER")
 
@@ -288,7 +290,7 @@ class StartFiles(ProcessTestCase):
 
 
 CLIENT = """
-import json, os, sys, time
+import json, os, shutil, sys, time
 sys.path.insert(0, "static/hosts")
 import wsgi
 from pathlib import Path
@@ -330,9 +332,21 @@ class LongLived(unittest.TestCase):
 replace(CODE.replace('VERSION = "1.0.0"', 'VERSION = "9.9"'))
 show(*ask())
 show(jobqueue.application is first, sys.modules["jobqueue"].application is first)
-wsgi.find_application = lambda: first
+wsgi.application = first
 show(*ask())
 """), ["200 1.0.0", "200 9.9", "True False", "200 9.9"])
+
+    def test_another_site_in_the_same_process_is_refused_in_words(self):
+        self.assertEqual(self.lives("""
+os.makedirs("other/static")
+shutil.copytree("static/hosts", "other/static/hosts")
+shutil.copy("jobqueue.py", "other/jobqueue.py")
+del sys.modules["wsgi"]
+sys.path.insert(0, "other/static/hosts")
+import wsgi
+show(wsgi.application({}, lambda *head: show(head[0]))[0].decode())
+""")[1:], ["500 Internal Server Error", "jobqueue cannot start: another jobqueue runs in this process; each "
+           "needs processes of its own. More is in the web server's error log."])
 
     def test_code_that_is_still_copied_waits(self):
         self.assertEqual(self.lives("""

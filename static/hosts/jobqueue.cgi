@@ -12,7 +12,7 @@ def find_folder():
     for folder in (FOLDER or here, os.path.dirname(os.path.dirname(here))):
         if os.path.isfile(os.path.join(folder, "jobqueue.py")):
             return folder
-    raise SystemExit("there is no jobqueue.py: write its folder into FOLDER of the start file")
+    raise SystemExit("there is no jobqueue.py; write its folder into FOLDER of the start file")
 
 
 try:
@@ -24,6 +24,8 @@ try:
 except (Exception, SystemExit) as error:
     import traceback
     traceback.print_exc()
-    words = isinstance(error, (SyntaxError, SystemExit)) and error or type(error).__name__
+    words = str(error)
+    if not words or "/" in words:
+        words = type(error).__name__
     print("Status: 500 Internal Server Error\nContent-Type: text/plain\nCache-Control: no-store\n")
-    print("jobqueue cannot start: %s." % words)
+    print("jobqueue cannot start: %s. More is in the web server's error log." % words)

@@ -3,6 +3,7 @@ import os
 import sys
 
 FOLDER = ""                             # where jobqueue.py is; empty: beside this file
+prepared = []
 
 
 def find_folder():
@@ -10,25 +11,33 @@ def find_folder():
     for folder in (FOLDER or here, os.path.dirname(os.path.dirname(here))):
         if os.path.isfile(os.path.join(folder, "jobqueue.py")):
             return folder
-    raise SystemExit("there is no jobqueue.py: write its folder into FOLDER of the start file")
+    raise SystemExit("there is no jobqueue.py; write its folder into FOLDER of the start file")
 
 
-def find_application():
+def prepare():
     if sys.version_info < (3, 9):
         raise SystemExit("it needs Python 3.9 or newer; this is Python %d.%d" % sys.version_info[:2])
-    if "jobqueue" not in sys.modules:
-        sys.path.insert(0, find_folder())
-    from jobqueue import application
-    return application
+    folder = find_folder()
+    sys.path.insert(0, folder)
+    import jobqueue
+    if not os.path.samefile(os.path.dirname(jobqueue.__file__), folder):
+        raise SystemExit("another jobqueue runs in this process; each needs processes of its own")
+    return True
 
 
 def application(environ, start_response):
     try:
-        return find_application()(environ, start_response)
+        if not prepared:
+            prepared.append(prepare())
+        import jobqueue
+        return jobqueue.application(environ, start_response)
     except (Exception, SystemExit) as error:
         import traceback
         traceback.print_exc()
-        words = isinstance(error, (SyntaxError, SystemExit)) and error or type(error).__name__
+        words = str(error)
+        if not words or "/" in words:
+            words = type(error).__name__
     start_response("500 Internal Server Error",
                    [("Content-Type", "text/plain"), ("Cache-Control", "no-store")])
-    return [("jobqueue cannot start: %s.\n" % words).encode("ascii", "replace")]
+    words = "jobqueue cannot start: %s. More is in the web server's error log.\n" % words
+    return [words.encode("ascii", "replace")]
