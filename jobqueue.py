@@ -6143,7 +6143,7 @@ class Accounts:
         is_first = not self.has_admin()
         if is_first:
             self.setup_code()
-        files = self._code_files()
+        files = self.code_files()
         if not files:
             raise NotFound(
                 "This is set up already. If an admin's password is lost: upload a text file "
@@ -6166,7 +6166,7 @@ class Accounts:
                 path.unlink()
         return self.find(row[0])
 
-    def _code_files(self):
+    def code_files(self):
         """Our own file and what the site's owner uploaded, here or there, under such a name."""
         return sorted(path for folder in (self._database.folder, self._home)
                       for path in folder.glob("setup-code*.txt"))
@@ -7594,6 +7594,9 @@ def _check_backup(queue):
 
 def _check_admin(queue):
     if queue.accounts.has_admin():
+        left = ", ".join(str(path) for path in queue.accounts.code_files())
+        if left:
+            return "note", "%s can give an admin a new password, within an hour: delete it" % left
         return "ok", "%d users" % len(queue.accounts.users())
     return "note", ("none yet: open the page and use the code in %s"
                     % queue.accounts.code_file)
@@ -8064,6 +8067,7 @@ class Proxies:
 
     Of each header the last item counts, which the trusted proxy itself added. `Forwarded` (RFC 7239)
     is not read: no host needs it, and of two headers that tell the same a client could send the other.
+    Nor is X-Forwarded-Prefix, which the usual proxies pass on from clients: base_path says that.
     """
 
     def __init__(self, environ, trusted):

@@ -85,6 +85,11 @@ class TestChecks(HostTestCase):
             self.assertEqual(self.verdict("Writing", "cannot be locked"), "note")
         self.assertEqual(list((self.database.folder / "locks").iterdir()), [])
 
+    def test_a_code_that_still_lies_there_is_told(self):
+        self.assertEqual(self.verdict("Admin", "users"), "ok")
+        (self.folder / "data" / "setup-code.txt").write_text("a code that is long enough")
+        self.assertEqual(self.verdict("Admin", "setup-code.txt can give"), "note")
+
     def test_a_running_task_is_told_with_its_lease(self):
         self.assertEqual(self.verdict("Running", "no task runs"), "ok")
         self.add("bob")
