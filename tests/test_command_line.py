@@ -385,14 +385,25 @@ class Others(CommandTestCase):
         self.assertEqual(self.ok("tick"), "")
 
     def test_check_says_how_everything_is(self):
-        done = self.run_command("check", "--json")
+        done = self.run_command("check", "--quick", "--json")
         verdicts = {check["name"]: check["verdict"] for check in done.json["checks"]}
         self.assertEqual((done.code, set(verdicts.values()) <= {"ok", "note"}), (0, True), done.out)
         self.assertLessEqual({"Python", "Data", "Database", "Admin", "Functions", "Workers"}, set(verdicts))
 
+    def test_check_waits_for_the_worker_that_it_tests(self):
+        done = self.run_command("check")
+        self.assertEqual(done.code, 1)
+        self.assertIn("takes 10 s", done.err)
+        self.assertIn("did not report", done.err)
+        self.assertIn("--test", self.started[0])
+
+    def test_check_prints_lines_to_copy(self):
+        self.assertIn("worker.py >/dev/null", self.ok("check", "--files"))
+        self.assertEqual(self.json("check", "--files")["files"][0]["name"], "crontab")
+
     def test_check_is_1_when_something_is_bad(self):
         self.queue.catalogue.store({"error": {"message": "SyntaxError: no", "file": "tasks.py", "line": 7}})
-        done = self.run_command("check")
+        done = self.run_command("check", "--quick")
         self.assertEqual(done.code, 1)
         self.assertIn("line 7", done.out)
 
@@ -413,7 +424,7 @@ class Others(CommandTestCase):
     def test_a_pipe_that_nobody_reads_is_the_end_without_a_word(self):
         self.add()
         for command in (("list",), ("list", "--json"), ("queue", "list"), ("schedule", "list", "--json"),
-                        ("settings",), ("check",)):
+                        ("settings",), ("check", "--quick")):
             reading, writing = os.pipe()
             os.close(reading)
             with open(writing, "w", encoding="utf-8") as pipe, \

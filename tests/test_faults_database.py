@@ -41,7 +41,7 @@ class TestStranger(SiteCase):
 
     def test_without_a_log_reading_has_to_wait_too(self):
         plant(self.site, QUICK + TRUNCATE)
-        self.site.run("check", "--repair", code=None)
+        self.site.run("check", "--repair", "--quick", code=None)
         self.weather("BEGIN EXCLUSIVE", {200, 503})
         self.assertEqual(list(self.site.data.glob("*-wal")), [])
 
@@ -181,7 +181,7 @@ class TestDamaged(SiteCase):
             done = self.site.run(*arguments, code=None)
             self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), (arguments, done))
             self.assertRegex(done.stderr, words)
-        done = self.site.run("check", code=1)
+        done = self.site.run("check", "--quick", code=1)
         self.assertEqual(done.stderr, "")
         self.assertRegex(done.stdout, "(?m)^bad +Database .*(%s)" % words)
         worker = self.site.start_worker("--seconds", "3", stdout=subprocess.PIPE,
@@ -211,7 +211,7 @@ class TestDamaged(SiteCase):
         self.enqueue("ledger", [{}] * 20, idle=True)
         self.stop()
         harm_pages(self.site.database)
-        done = self.site.run("check", code=1)
+        done = self.site.run("check", "--quick", code=1)
         self.assertRegex(done.stdout + done.stderr, "malformed|damaged|put a backup")
         for _ in range(2):
             self.assertIn(self.site.start_worker("--seconds", "1").wait(20), (0, 1))
@@ -219,7 +219,7 @@ class TestDamaged(SiteCase):
             self.assertIn((done.returncode, done.stderr.count("\n")), ((0, 0), (1, 1)))
         self.assertNotIn("Traceback", self.site.said())
         self.assertEqual(len(list(self.site.data.glob("*.db"))), 1)
-        self.site.run("check", code=1)
+        self.site.run("check", "--quick", code=1)
 
     def test_while_it_runs(self):
         """What SQLite still has in memory may be used; nothing told is missing without a word."""
@@ -245,7 +245,7 @@ class TestDamaged(SiteCase):
         self.check_quiet()
         self.site.stop_all()
         self.assertEqual(len(list(self.site.data.glob("*.db"))), 1)
-        if self.site.run("check", code=None).returncode == 0:
+        if self.site.run("check", "--quick", code=None).returncode == 0:
             self.assertEqual({row[0] for row in self.site.rows("SELECT id FROM task")}, set(ids))
 
     def log(self):
@@ -583,7 +583,7 @@ class TestWatchedSite(SiteCase):
         for number in range(300):
             ids.append(self.post(visitor).value["id"])
             if number % 100 == 0:
-                self.site.run("check", code=None)
+                self.site.run("check", "--quick", code=None)
                 self.site.run("tick")
                 self.site.run("backup", self.site.home / "backup")
         self.wait_for_all(ids)

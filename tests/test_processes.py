@@ -719,7 +719,7 @@ class TestTasksFile(ProcessCase):
         self.wait_for(self.add("double", n=1))
         self.site.write_tasks(TASKS + "\ndef (:\n")
         task_id = self.add("double", n=5)
-        said = wait_until(lambda: self.site.run("check", code=None).stdout, 10)
+        said = wait_until(lambda: self.site.run("check", "--quick", code=None).stdout, 10)
         self.assertRegex(said, r"tasks.py cannot be read: SyntaxError.*line \d+")
         time.sleep(1)
         self.assertEqual((self.row(task_id)["status"], self.row(task_id)["attempts"]), (0, 0))
