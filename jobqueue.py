@@ -6101,9 +6101,9 @@ def plain_code(text):
 def address_subject(address):
     """Under what attempts from an address count; all of an IPv6 network are one person's."""
     if ":" in address:
-        from ipaddress import ip_network
+        from ipaddress import ip_address, ip_network
         with contextlib.suppress(ValueError):
-            address = ip_network(address + "/64", strict=False)
+            address = ip_address(address).ipv4_mapped or ip_network(address + "/64", strict=False)
     return "address:%s" % address
 
 
