@@ -10468,12 +10468,13 @@ def cmd_backup(queue, options):
 
 def watch_worker_test(queue):
     """Start a test worker and wait until it is known whether it lives."""
-    say("A worker is tested, which takes %d s (--quick leaves it out)." % TEST_SECONDS)
+    complain("a worker is tested, which takes %d s (--quick leaves it out)" % TEST_SECONDS)
     test = start_worker_test(queue, None)
     while test["state"] == "running":
         queue.database.clock.sleep(0.5)
-        test = worker_test(queue)
-    say(test["text"])
+        before, test = test["text"], worker_test(queue)
+        if test["text"] != before:
+            complain(test["text"])
 
 
 def cmd_check(_, options):
