@@ -175,6 +175,26 @@ class Cgi(ProcessTestCase):
                                           SCRIPT_FILENAME=str(script))
             self.assertEqual((status, json.loads(body)["status"]), (200, "ok"))
 
+    def test_a_list_loads_nothing_that_it_does_not_need(self):
+        site = Site()
+        self.addCleanup(site.close)
+        shutil.copy(HOSTS / "jobqueue.cgi", site.home)
+        environment = {**CGI, "PATH_INFO": "/api/tasks", "HTTP_X_API_KEY": site.token("bob")}
+
+        def loaded(*arguments):
+            done = subprocess.run([sys.executable, "-X", "importtime", *arguments], cwd=site.home,
+                                  env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, encoding="utf-8")
+            return done.stdout, {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+
+        loaded("jobqueue.cgi")          # the first one finds what is to be done once
+        answer, names = loaded("jobqueue.cgi")
+        self.assertTrue(answer.startswith("Status: 200"), answer)
+        self.assertIn("sqlite3", names)
+        needless = ("argparse gzip http.client inspect logging random selectors shutil socket subprocess "
+                    "tempfile traceback typing wsgiref zoneinfo")
+        self.assertEqual((names - loaded("-c", "pass")[1]) & set(needless.split()), set())
+
     def test_a_command_of_another_cgi_script_fails_loudly(self):
         php = self.site.home / "index.php"
         php.touch()
