@@ -8121,6 +8121,13 @@ def asked_path(environ):
     return _plain_slashes(unquote(path, "latin-1"))
 
 
+def inner_path(environ):
+    """PATH_INFO, decoded; Passenger hands it on as it was sent."""
+    path = environ.get("PATH_INFO", "")
+    sent = environ.get("REQUEST_URI", "").partition("?")[0]
+    return unquote(path, "latin-1") if "%" in path and sent.endswith(path) else path
+
+
 def _plain_slashes(path):
     while "//" in path:
         path = path.replace("//", "/")
@@ -8133,7 +8140,7 @@ def find_base(environ, base_path=""):
     Behind a rewrite SCRIPT_NAME leads to the start file, and only REQUEST_URI says what the browser
     asked for. Anybody can choose that: it counts as far as it ends with PATH_INFO.
     """
-    script, inside = environ.get("SCRIPT_NAME", ""), _plain_slashes(environ.get("PATH_INFO", ""))
+    script, inside = environ.get("SCRIPT_NAME", ""), _plain_slashes(inner_path(environ))
     asked = asked_path(environ)
     base = asked[:len(asked) - len(inside)] if asked and asked.endswith(inside) else script
     if {".", ".."} & set(base.split("/")):
@@ -8144,7 +8151,7 @@ def find_base(environ, base_path=""):
 
 def path_below(environ, base_path):
     """PATH_INFO, without a base path that the proxy has left in front of it."""
-    path = environ.get("PATH_INFO", "")
+    path = inner_path(environ)
     return path[len(base_path):] if (path + "/").startswith(base_path + "/") else path
 
 

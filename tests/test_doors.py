@@ -183,6 +183,11 @@ class DoorTests:
             reply = self.ana.get(path)
             self.assertEqual((reply.status, reply.kind), (404, "application/problem+json"))
 
+    def test_names_in_addresses_may_have_any_letters(self):
+        reply = self.ana.post("/api/users", {"name": "zoë", "password": PASSWORD, "role": "user"})
+        self.assertEqual(reply.status, 201)
+        self.assertEqual(self.ana.delete("/api/users/" + quote("zoë")).status, 204)
+
     def test_without_the_last_slash_the_browser_is_sent_to_the_right_address(self):
         reply = self.unchecked(self.nobody, "GET", "")
         self.assertIn(reply.status, (301, 302, 307, 308))

@@ -45,6 +45,7 @@ class Base(unittest.TestCase):
             ("/api/tasks", "/api/tasks", "/"),
             ("/my%20jobs/api/users/a%40b", "/api/users/a@b", "/my%20jobs/"),
             ("/%C3%A6/api/tasks", "/api/tasks", "/%C3%A6/"),
+            ("/jq/api/users/zo%C3%AB", "/api/users/zo%C3%AB", "/jq/"),      # as Passenger has it
         ):
             with self.subTest(target):
                 self.assertEqual(self.found(target, inside), base)
@@ -56,6 +57,11 @@ class Base(unittest.TestCase):
         self.assertEqual(jobqueue.find_base({}), "/")
         self.assertEqual(jobqueue.find_base({"SCRIPT_NAME": "/jq"}), "/jq/")
         self.assertEqual(jobqueue.find_base({"SCRIPT_NAME": "/jq/", "PATH_INFO": "/x"}), "/jq/")
+
+    def test_what_lies_inside_is_decoded_exactly_once(self):
+        for sent, inside, path in (("/jq/a%2541", "/a%41", "/a%41"), ("/jq/a%2541", "/a%2541", "/a%41"),
+                                   ("/jq/50%25", "/50%", "/50%"), ("", "/a%41", "/a%41")):
+            self.assertEqual(jobqueue.inner_path({"REQUEST_URI": sent, "PATH_INFO": inside}), path)
 
     def test_it_never_leads_to_another_site_and_never_ends_a_header(self):
         hosts = ("http://evil.example.org", "//evil.example.org", "///evil.example.org",
