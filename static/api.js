@@ -2,7 +2,7 @@
 /** Requests, waiting and polling. */
 import { store } from './store.js';
 
-const BUSY = [0, 429, 502, 503, 504, 508];
+const MOST_SECONDS = 20;
 let skew = 0;
 
 /** The server's time in milliseconds, because the clock here may be wrong. */
@@ -15,6 +15,7 @@ export class ApiError extends Error {
     const what = status ? `The server answered ${status}` : 'The server could not be reached';
     super(body?.detail || `${body?.title || what}. Please try again.`);
     this.status = status;
+    this.code = body?.code;
     this.wait = wait;
     this.setup = Boolean(body?.setup);
     this.count = body?.count;
@@ -48,7 +49,8 @@ export function pause(seconds, signal) {
 }
 
 /**
- * Repeats a step that resolves with the seconds until the next; never while hidden.
+ * Repeats a step that resolves with the seconds until the next; never while hidden, and slower
+ * where answers are slow.
  * @param {AbortSignal} signal
  * @param {() => Promise<number>} step
  * @param {number} [wait] seconds before the first step
@@ -56,7 +58,9 @@ export function pause(seconds, signal) {
 export async function poll(signal, step, wait = 0) {
   while (!signal.aborted) {
     if (wait || document.hidden) await pause(wait, signal);
+    const began = Date.now();
     if (!signal.aborted) wait = await step().catch(later);
+    wait = Math.max(wait, Math.min(15, (Date.now() - began) / 125));
   }
 }
 
@@ -107,8 +111,13 @@ async function read(response) {
   throw new ApiError(response.ok ? 0 : response.status, body, wait);
 }
 
+/** Whether it may pass; without a code our server did not answer. @param {ApiError} error */
+const isPassing = ({ code, status }) => (
+  code ? status === 503 : !status || status === 429 || status >= 500);
+
 /**
- * Asks the server. Reading goes on trying while the connection is lost or the server is busy.
+ * Asks the server. Reading goes on trying while there is no answer; what changes something is
+ * repeated for a minute, if that cannot do it twice.
  * @param {string} method
  * @param {string} path relative to the page
  * @param {unknown} [body] sent as JSON, or a Blob as it is
@@ -117,23 +126,23 @@ async function read(response) {
  * @returns {Promise<any>}
  */
 export async function request(method, path, body, signal, key) {
-  for (let wait = 2; ; wait = Math.min(wait * 1.5, 15)) {
+  for (let wait = 2; ; wait = Math.min(wait * 1.5, MOST_SECONDS)) {
     try {
       const answer = await send(method, path, body, signal, key);
-      store.set('connection', '');
+      store.set('trouble', null);
       if (answer?.service) store.set('service', answer.service);
       if (method !== 'GET') store.dispatchEvent(new Event('wake'));
       return answer;
     } catch (problem) {
       const error = /** @type {ApiError} */ (problem);
-      if (error.status === 401) {
+      if (error.code === 'unauthorized') {
         store.state.setup = error.setup;
         store.set('session', null);
       }
-      if (signal?.aborted || method !== 'GET' || !BUSY.includes(error.status)) throw error;
-      const what = error.status ? 'The server is busy' : 'Connection lost';
-      store.set('connection', `${what}, trying again…`);
-      await pause(error.wait || wait, signal);
+      const again = method === 'GET' || ((key || error.code === 'busy') && wait < MOST_SECONDS);
+      if (signal?.aborted || !again || !isPassing(error)) throw error;
+      store.set('trouble', error);
+      await pause(Math.min(60, Math.max(error.wait, wait)) * (1 + Math.random() / 2), signal);
     }
   }
 }

@@ -1,21 +1,22 @@
 // @ts-check
 /** The frame around every page: who is logged in, what is wrong, and which page is asked for. */
-import { get } from './api.js';
+import { get, pause } from './api.js';
 import { find, h, setAttribute, setText } from './dom.js';
 import { isAdmin, store } from './store.js';
 import * as tasks from './tasks.js';
 
 /** @import {Page, Route} from './types.js' */
 
-/** @type {Record<string, () => Promise<Page>>} */
+/** With a stroke: of one. @type {Record<string, () => Promise<Page>>} */
 const PAGES = {
   tasks: async () => tasks,
-  task: () => import('./task.js'),
+  'tasks/': () => import('./task.js'),
   new: () => import('./new.js'),
   schedules: () => import('./schedules.js'),
   queues: () => import('./queues.js'),
   workers: () => import('./pages.js'),
   settings: () => import('./pages.js'),
+  'settings/': () => import('./host.js'),
   users: () => import('./pages.js'),
   account: () => import('./pages.js'),
   login: () => import('./pages.js'),
@@ -34,10 +35,11 @@ function readAddress() {
   const params = new URLSearchParams(query);
   if (!store.state.session) return { page: 'login', id: '', params };
   if (!Object.hasOwn(PAGES, name)) return { page: 'tasks', id: '', params };
-  return { page: id && name === 'tasks' ? 'task' : name, id, params };
+  const one = `${name}/`;
+  return { page: id && Object.hasOwn(PAGES, one) ? one : name, id, params };
 }
 
-/** Opens the page that is asked for; what asked something on the page before is closed. */
+/** Opens the page that is asked for; a dialog of the page before is closed. */
 async function navigate() {
   leave.abort();
   document.querySelector('dialog')?.close();
@@ -55,18 +57,26 @@ async function navigate() {
 
 /** Loads a page, with its style. @param {string} name */
 async function open(name) {
-  const [page] = await Promise.all([PAGES[name](), name === 'tasks' || addStyle()]);
+  const [page] = await Promise.all([PAGES[name](), name === 'tasks' || addStyle()]).catch(reload);
   return page;
+}
+
+/** Browsers remember that a file did not come. @returns {Promise<any>} */
+async function reload() {
+  await pause(5);
+  await get('healthz');
+  location.reload();
+  return new Promise(() => {});
 }
 
 /** @type {Promise<unknown>|undefined} */
 let style;
 
-/** Adds the style of all but the list; no such page is shown before it is there. */
+/** Adds the style of all but the list, which waits for it. */
 function addStyle() {
-  style ||= new Promise((done) => {
+  style ||= new Promise((done, failed) => {
     document.head.append(h('link', {
-      rel: 'stylesheet', href: 'static/pages.css', onload: done, onerror: done,
+      rel: 'stylesheet', href: 'static/pages.css', onload: done, onerror: failed,
     }));
   });
   return style;
@@ -76,7 +86,7 @@ function addStyle() {
 function arrive({ page, id }) {
   document.body.classList.remove('busy');
   const here = `${page}/${id}`;
-  const link = page === 'task' || page === 'new' ? 'tasks' : page;
+  const link = page === 'new' ? 'tasks' : page.replace('/', '');
   for (const item of document.querySelectorAll('header a')) {
     setAttribute(item, 'aria-current', item.getAttribute('href') === `#/${link}` && 'page');
   }
@@ -104,14 +114,14 @@ function patchSession() {
 
 /** Asks who is here, then shows what the address says. */
 async function start() {
-  const live = import('./live.js');
+  const live = import('./live.js').catch(reload);
   live.then(({ initializeLines }) => initializeLines());
   store.state.session = await get('api/session').catch(() => null);
   store.on('session', patchSession);
   addEventListener('hashchange', navigate);
   await patchSession();
   (await live).initializeFrame();
-  addStyle();
+  addStyle().catch(reload);
 }
 
 start();

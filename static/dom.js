@@ -74,19 +74,3 @@ export function render(title, ...children) {
 
 /** The title, which also says the state. @param {string} title */
 export const setTitle = (title) => setText(find('title'), `${title} · jobqueue`);
-
-let hush = 0;
-
-/**
- * Tells screen readers, and when `visible` everyone for some seconds.
- * @param {string} text
- * @param {boolean} [visible]
- */
-export function say(text, visible = false) {
-  const live = find('#live');
-  if (!visible && live.matches('.toast')) return live.append(h('i', { class: 'hidden' }, text));
-  live.classList.toggle('toast', visible);
-  live.textContent = text;
-  clearTimeout(hush);
-  hush = setTimeout(() => live.classList.remove('toast'), 8000);
-}

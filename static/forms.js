@@ -1,9 +1,9 @@
 // @ts-check
 /** What forms share: fields with errors beside them, secrets, questions in place, copying. */
 import { ApiError, request } from './api.js';
-import { find, h, icon, say } from './dom.js';
+import { find, h, icon } from './dom.js';
 import { patchTime, stateBadge, timeWords } from './format.js';
-import { act } from './live.js';
+import { act, say } from './live.js';
 import { isAdmin, store } from './store.js';
 
 /** @import {Child} from './dom.js' */
@@ -93,7 +93,7 @@ async function trySending(form, send) {
     checkFilledIn(form);
     await send(form);
   } catch (error) {
-    if (!(error instanceof ApiError)) throw error;
+    if (!(error instanceof ApiError) || !form.isConnected) throw error;
     showErrors(form, error);
   }
 }
@@ -243,6 +243,13 @@ export function pauseButton(actions, { name, paused }, path, refresh) {
 export function pauseWords({ paused_by: who, paused_at: at, paused_why: why }) {
   const words = ['paused', who && `by ${who}`, at && timeWords(new Date(at))];
   return words.filter(Boolean).join(' ') + (why ? `: ${why}` : '');
+}
+
+/** A <time> with the full time and zone as its tooltip. @param {string|null} iso */
+export function timeElement(iso) {
+  const element = h('time');
+  patchTime(element, iso);
+  return element;
 }
 
 /** A shape and words. @param {string} shape @param {string} words */

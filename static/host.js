@@ -1,14 +1,14 @@
 // @ts-check
 /** The admin's page on this host, and whether a browser can fetch what is private. */
 import { ApiError, get, now, pause, request } from './api.js';
-import { find, h, render, say, setText, setTitle, table } from './dom.js';
-import { badge, copyBox, patchRows } from './forms.js';
-import { duration, timeElement } from './format.js';
-import { act } from './live.js';
+import { find, h, render, setText, setTitle, table } from './dom.js';
+import { badge, copyBox, patchRows, timeElement } from './forms.js';
+import { duration } from './format.js';
+import { act, say } from './live.js';
 import { store } from './store.js';
 
 /** @import {Child} from './dom.js' */
-/** @import {Canary, Check, Host, HostFile, Ticks, WorkerTest} from './types.js' */
+/** @import {Canary, Check, Host, HostFile, Page, Ticks, WorkerTest} from './types.js' */
 
 /** What only the file of such a name has; other pages may come with status 200. */
 const SIGNS = /** @type {[RegExp, RegExp][]} */ ([
@@ -63,8 +63,8 @@ export async function lookForExposed(canary) {
   store.set('exposed', exposed);
 }
 
-/** What `check` says of this host, the problems first. @param {AbortSignal} signal */
-export async function showHost(signal) {
+/** What `check` says of this host, the problems first. @type {Page['show']} */
+export async function show(_, signal) {
   const back = h('a', { class: 'back', href: '#/settings' }, '← Settings');
   render('This host', back, h('h1', { tabindex: -1 }, 'This host'),
     h('p', { class: 'lead' }, 'Looking…'));

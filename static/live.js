@@ -1,7 +1,7 @@
 // @ts-check
 /** What follows the first view: lines, menu and keys; the list's filters, clicks, actions on all. */
 import { ApiError, get, pause, poll, request } from './api.js';
-import { find, h, icon, render, say, setText } from './dom.js';
+import { find, h, icon, render, setText } from './dom.js';
 import { countWords, isFinished } from './format.js';
 import { askingButton, sampleHint, valuesOf } from './forms.js';
 import { isAdmin, store } from './store.js';
@@ -18,6 +18,7 @@ const asked = { last: 0, answered: 0 };
 let learning = new AbortController();
 const DAY = 864e5;
 let tried = 0;
+let hush = 0;
 
 /** What the lines above the page are about, with their icons. */
 const LINES = { connection: 'waiting', exposed: 'alert', service: 'alert', code: 'alert' };
@@ -28,7 +29,7 @@ export function initializeLines() {
     h('p', { id, hidden: true }, icon(shape), h('span')))));
   find('#connection').className = 'calm';
   find('#exposed').append(h('a', { href: '#/settings/host' }, 'What was found'));
-  store.on('connection', patchConnection);
+  store.on('trouble', patchConnection);
   store.on('service', patchService);
   store.on('session', patchService);
   store.on('session', readExposed);
@@ -48,6 +49,20 @@ export function initializeFrame() {
   store.on('session', learn);
   store.on('service', () => isAdmin() && learn());
   learn();
+}
+
+/**
+ * Tells screen readers, and when `visible` everyone for some seconds.
+ * @param {string} text
+ * @param {boolean} [visible]
+ */
+export function say(text, visible = false) {
+  const live = find('#live');
+  if (!visible && live.matches('.toast')) return live.append(h('i', { class: 'hidden' }, text));
+  live.classList.toggle('toast', visible);
+  live.textContent = text;
+  clearTimeout(hush);
+  hush = setTimeout(() => live.classList.remove('toast'), 8000);
 }
 
 /** Instead of a page that could not be shown. @param {any} error */
@@ -73,9 +88,13 @@ function patchLine(selector, text = '') {
   setText(words, text);
 }
 
-/** The connection, while it is lost. */
+/** Why there is no answer, while one goes on asking. */
 function patchConnection() {
-  patchLine('#connection', store.state.connection);
+  const { trouble } = store.state;
+  if (!trouble) return patchLine('#connection');
+  const { code, message, status } = trouble;
+  const told = code && code !== 'busy' ? message : '';
+  patchLine('#connection', told || `${status ? 'The server is busy' : 'Connection lost'}, trying again…`);
 }
 
 /** The one sentence on what the queue is doing. */
@@ -280,10 +299,23 @@ function showHelp() {
  */
 export async function live(list, signal) {
   if (!list.filters.childElementCount) initializeList(list);
+  takeIn(list);
   patchFilters(list);
   patchEmpty(list);
   await lookAfter(list, signal);
   if (!queueNames.length) await readQueues(list, signal).catch(() => null);
+}
+
+/** Brings rows up to date; new ones wait above the list to be let in. @param {TaskList} list */
+function takeIn(list) {
+  const { body, page, rows } = list;
+  const lowest = Math.min(...rows.keys());
+  const unseen = page.tasks.filter((task) => !list.update(task));
+  body.append(...unseen.filter(({ id }) => id < lowest).map((task) => list.add(task)));
+  const fresh = unseen.filter(({ id }) => id > lowest);
+  if (fresh.length > list.fresh.length) say(`${fresh.length} new`);
+  list.fresh = fresh;
+  list.patchFrame();
 }
 
 /** Builds the filters and listens. @param {TaskList} list */

@@ -5,9 +5,10 @@ import {
   optionsFrom, propertiesOf, readCell, readFunctions, showFunctions, utc, zoneHelp,
 } from './arguments.js';
 import { get, request } from './api.js';
-import { find, h, render, say, setText, table } from './dom.js';
+import { find, h, render, setText, table } from './dom.js';
 import { field, refusal, sendingForm, valuesOf } from './forms.js';
 import { countWords } from './format.js';
+import { say } from './live.js';
 
 /** @import {Property} from './arguments.js' */
 /** @import {Page, Task, TaskFunction} from './types.js' */
@@ -44,7 +45,8 @@ function showForm(chosen, task) {
     const added = await add({
       arguments: argumentsFrom(chosen.schema, sent), ...readOptions(chosen, sent),
     });
-    location.hash = `#/tasks/${added.id}`;
+    if (form.isConnected) location.hash = `#/tasks/${added.id}`;
+    else say(`Task ${added.id} was added.`, true);
   }, ...argumentFields(chosen.schema, task?.arguments || {}), laterFields(chosen, task));
   form.lastElementChild?.append(
     h('a', { class: 'button', href: `#/new/${name}?many=1` }, 'Many at once'),
@@ -67,7 +69,7 @@ function showMany(chosen) {
     const { created } = await add(body).catch((error) => {
       throw fields.explain(error);
     });
-    location.hash = `#/tasks?function=${encodeURIComponent(chosen.name)}`;
+    if (form.isConnected) location.hash = `#/tasks?function=${encodeURIComponent(chosen.name)}`;
     say(`${words(created)} added.`, true);
   }, fields.root, laterFields(chosen, null));
   const one = `#/new/${encodeURIComponent(chosen.name)}`;

@@ -1,13 +1,12 @@
 // @ts-check
 /** The smaller pages: logging in, workers, users, settings, this host, one's own account. */
 import { get, poll, request } from './api.js';
-import { find, h, render, say, setText, table } from './dom.js';
+import { find, h, render, setText, table } from './dom.js';
 import {
   askingButton, cell, check, copyBox, field, openingButton, secretField, sendingForm,
-  valuesOf,
+  timeElement, valuesOf,
 } from './forms.js';
-import { timeElement } from './format.js';
-import { act, keysAreOn, switchKeys } from './live.js';
+import { act, keysAreOn, say, switchKeys } from './live.js';
 import { store } from './store.js';
 
 /** @import {Child} from './dom.js' */
@@ -17,10 +16,9 @@ const FROM = { environment: 'Set by the environment; change it there.',
   flag: 'Set on the command line; change it there.', default: '', table: '' };
 
 /** @type {Page['show']} */
-export async function show({ page, id }, signal) {
+export async function show({ page }, signal) {
   if (page === 'login') return showLogin();
   if (page === 'workers') return showWorkers(signal);
-  if (id === 'host') return (await import('./host.js')).showHost(signal);
   const answer = await get(`api/${page === 'account' ? 'tokens' : page}`, signal);
   if (signal.aborted) return;
   if (page === 'users') showUsers(answer.users);

@@ -2,11 +2,12 @@
 /** Queues: what waits in each, what limits it, and for admins the forms to change that. */
 import { UNITS, choice, number, readFunctions } from './arguments.js';
 import { get, poll, request } from './api.js';
-import { h, icon, render, say, table } from './dom.js';
+import { h, icon, render, table } from './dom.js';
 import {
   askingButton, badge, field, patchRows, pauseButton, pauseWords, refusal, sendingForm, valuesOf,
 } from './forms.js';
 import { countWords, timeWords } from './format.js';
+import { say } from './live.js';
 import { isAdmin, store } from './store.js';
 
 /** @import {Page, Queue} from './types.js' */

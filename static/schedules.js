@@ -5,13 +5,12 @@ import {
   readFunctions, showFunctions,
 } from './arguments.js';
 import { get, poll, request } from './api.js';
-import { h, icon, render, say, setText, table } from './dom.js';
+import { h, icon, render, setText, table } from './dom.js';
 import {
   askingButton, badge, cell, field, patchRows, pauseButton, pauseWords, sendingForm, taskLink,
-  valuesOf,
+  timeElement, valuesOf,
 } from './forms.js';
-import { timeElement } from './format.js';
-import { act } from './live.js';
+import { act, say } from './live.js';
 import { isAdmin, store } from './store.js';
 import { argumentsElement } from './task.js';
 

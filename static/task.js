@@ -1,13 +1,12 @@
 // @ts-check
 /** One task: its state in words, what came of it, and what can be done about it. */
 import { ApiError, get, poll, request } from './api.js';
-import { find, h, render, say, setAttribute, setText, setTitle, table } from './dom.js';
-import { askingButton, badge, copyBox, patchRows } from './forms.js';
+import { find, h, render, setAttribute, setText, setTitle, table } from './dom.js';
+import { askingButton, badge, copyBox, patchRows, timeElement } from './forms.js';
 import {
-  duration, elapsed, errorLine, isFinished, patchState, stateBadge, stateWord, timeElement,
-  timeWords,
+  duration, elapsed, errorLine, isFinished, patchState, stateBadge, stateWord, timeWords,
 } from './format.js';
-import { act } from './live.js';
+import { act, say } from './live.js';
 import { store } from './store.js';
 
 /** @import {Activity, LogPart, Page, Related, Task} from './types.js' */

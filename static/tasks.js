@@ -1,7 +1,7 @@
 // @ts-check
 /** The list of tasks: rows stay in place, new ones are announced above. */
 import { get, poll } from './api.js';
-import { find, h, icon, render, say, setAttribute, setText, setTitle, table } from './dom.js';
+import { find, h, icon, render, setAttribute, setText, setTitle, table } from './dom.js';
 import {
   STATUSES, countWords, duration, elapsed, errorLine, isFinished, patchState, patchTime, stateBadge,
 } from './format.js';
@@ -146,26 +146,14 @@ export class TaskList {
     const page = await get(`api/tasks?${query}`, signal);
     if (signal.aborted) return 0;
     page.counts ||= this.resort ? {} : this.page.counts;
-    this.take(page);
+    this.page = page;
+    if (this.resort || !this.rows.size) this.letIn();
     const { live } = await import('./live.js');
     await live(this, signal);
     const { pending = 0, running = 0 } = page.counts;
     const moves = pending || running || store.state.service?.code === 'starting';
     this.wait = moves ? 2 : Math.min(15, this.wait * 1.5);
     return this.wait;
-  }
-
-  /** @param {TaskPage} page */
-  take(page) {
-    this.page = page;
-    const lowest = Math.min(...this.rows.keys());
-    if (this.resort || !this.rows.size) return this.letIn();
-    const unseen = page.tasks.filter((task) => !this.update(task));
-    this.body.append(...unseen.filter(({ id }) => id < lowest).map((task) => this.add(task)));
-    const fresh = unseen.filter(({ id }) => id > lowest);
-    if (fresh.length > this.fresh.length) say(`${fresh.length} new`);
-    this.fresh = fresh;
-    this.patchFrame();
   }
 
   /** Shows the list as the server has it now, in its order. */

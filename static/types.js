@@ -1,4 +1,5 @@
 // @ts-check
+/** @import {ApiError} from './api.js' */
 /**
  * What the server answers, for the type checker only: no page loads this file.
  *
@@ -75,7 +76,7 @@
  *   next_at: string|null}} Queue
  *
  * @typedef {{session: Session|null, exposed: string[], service: Service|null, catalogue: Catalogue|null,
- *   connection: string, setup: boolean}} State what the store knows
+ *   trouble: ApiError|null, setup: boolean}} State what the store knows
  * @typedef {{page: string, id: string, params: URLSearchParams}} Route
  * @typedef {{show: (route: Route, signal: AbortSignal) => Promise<void>}} Page
  */

@@ -1,6 +1,10 @@
 """The page in a real Chromium when requests fail, come late, or are answered by somebody else."""
+import http.client
 import json
+import re
+import threading
 import unittest
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from tests.browser import BrowserTestCase
 from tests.support import wait_until
@@ -76,6 +80,159 @@ class Refusals(BrowserTestCase):
         wait_until(lambda: bob.run("return asked.some((path) => path.startsWith('GET api/activity'))"))
         self.hurry(bob)
         bob.see("Timeline")
+
+
+class Host(ThreadingHTTPServer):
+    """Stands before a server as a host's web server does, and sometimes answers itself."""
+
+    daemon_threads = True
+
+    def __init__(self, port):
+        super().__init__(("127.0.0.1", 0), Visit)
+        self.port = port                # of the server behind it
+        self.own = {}                   # {"POST /api/tasks": [(status, headers, body), LOST, ...]}
+        self.seen = []                  # what was asked
+
+
+LOST = "the answer is lost"
+BUSY = (503, {"Retry-After": "1", "Content-Type": "text/html"}, "<h1>Resource limit is reached</h1>")
+
+
+class Visit(BaseHTTPRequestHandler):
+    """One connection to a Host."""
+
+    protocol_version = "HTTP/1.1"
+
+    def pass_on(self):
+        """Have it answered, or answer it."""
+        name = "%s %s" % (self.command, self.path.split("?")[0])
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.server.seen.append((name, self.headers.get("Idempotency-Key")))
+        own = self.server.own.get(name)
+        own = own.pop(0) if own else None
+        if own is None or own is LOST:
+            own, lost = self.ask(body), own is LOST
+            if lost:
+                self.close_connection = True
+                return
+        status, headers, text = own
+        self.send_response_only(status)
+        for header in headers.items():
+            self.send_header(*header)
+        data = text if isinstance(text, bytes) else text.encode()
+        if status not in (204, 304):
+            self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def ask(self, body):
+        """What the server behind says."""
+        link = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)
+        try:
+            link.request(self.command, self.path, body, dict(self.headers.items()))
+            answer = link.getresponse()
+            headers = {name: value for name, value in answer.getheaders()
+                       if name.lower() not in ("content-length", "connection", "transfer-encoding")}
+            return answer.status, headers, answer.read()
+        finally:
+            link.close()
+
+    do_GET = do_POST = do_PATCH = do_DELETE = pass_on
+
+    def log_message(self, *_):
+        """Nothing."""
+
+
+class BusyHost(BrowserTestCase):
+    """A host that refuses, hides or forgets now and then what the server says."""
+
+    TASKS = TASKS
+
+    def setUp(self):
+        super().setUp()
+        self.host = Host(int(self.base.rsplit(":", 1)[1].strip("/")))
+        thread = threading.Thread(target=self.host.serve_forever, args=(0.05,))
+        thread.start()
+        self.addCleanup(self.host.server_close)
+        self.addCleanup(thread.join)
+        self.addCleanup(self.host.shutdown)
+        self.bob = self.open("bob")
+        self.bob.base = "http://127.0.0.1:%d/" % self.host.server_port
+        self.addCleanup(setattr, self.bob, "base", self.base)
+
+    def added(self):
+        """How many tasks there are."""
+        return self.site.value("SELECT count(*) FROM task")
+
+    def fill_in(self, city):
+        """The form of a new task, ready to be sent."""
+        self.bob.go("#/new/report")
+        self.bob.type("[name='arguments.city']", city)
+
+    def asked(self, name):
+        """The keys of the requests like this one."""
+        return [key for asked, key in self.host.seen if asked == name]
+
+    def test_a_busy_host_is_told_calmly_and_the_list_comes_by_itself(self):
+        self.host.own["GET /api/tasks"] = [BUSY, (508, {}, "<p>"), (502, {}, ""), (200, {}, "<html>")]
+        self.bob.go()
+        self.bob.see("The server is busy, trying again…", "#connection")
+        self.bob.see("No task", seconds=40)
+        wait_until(lambda: self.bob.count("#connection[hidden]"), what="the end of the line")
+        self.assertEqual(self.bob.count("h1"), 1)
+
+    def test_a_form_is_sent_again_until_it_is_taken_and_once_only(self):
+        before = self.added()
+        self.host.own["POST /api/tasks"] = [BUSY, LOST, BUSY]
+        self.fill_in("Bodø")
+        self.bob.click("button", "Add task")
+        self.bob.see("trying again", "#connection")
+        self.assertEqual(self.bob.run("return document.querySelector('form input').value"), "Bodø")
+        wait_until(lambda: re.search(r"#/tasks/\d+$", self.bob.run("return location.hash")), 40,
+                   "the task's page")
+        self.bob.see("Bodø", "h1")
+        self.assertEqual(self.added(), before + 1)
+        self.assertEqual(len(set(self.asked("POST /api/tasks"))), 1)
+
+    def test_who_has_gone_elsewhere_meanwhile_is_told_and_left_there(self):
+        self.host.own["POST /api/tasks"] = [BUSY]
+        self.fill_in("Narvik")
+        self.bob.click("button", "Add task")
+        self.bob.see("trying again", "#connection")
+        self.bob.run("location.hash = '#/workers'")
+        self.bob.see("was added", "#live")
+        self.bob.find("h1", "Workers")
+
+    def test_what_might_be_done_twice_is_not_repeated(self):
+        number = self.site.add("fail", "--owner", "bob", "--delay", "600", text="x")
+        self.host.own["POST /api/tasks/%d/cancel" % number] = [(504, {}, "<html>")]
+        self.bob.go("#/tasks/%d" % number)
+        self.bob.click("button", "Cancel")
+        self.bob.see("The server answered 504", "#live")
+        self.assertEqual(len(self.asked("POST /api/tasks/%d/cancel" % number)), 1)
+
+    def test_what_our_server_refuses_is_not_repeated(self):
+        refused = (429, {"Content-Type": "application/problem+json", "Retry-After": "60"},
+                   json.dumps({"status": 429, "code": "too_many", "detail": "You have too many tasks."}))
+        self.host.own["POST /api/tasks"] = [refused]
+        self.fill_in("Oslo")
+        self.bob.click("button", "Add task")
+        self.bob.see("You have too many tasks.", "form")
+        self.assertEqual(len(self.asked("POST /api/tasks")), 1)
+
+    def test_a_file_of_the_page_that_did_not_come_is_loaded_again(self):
+        self.bob.go()
+        self.bob.find("[name=q]")
+        self.host.own["GET /static/queues.js"] = [BUSY]
+        self.bob.run("location.hash = '#/queues'")
+        self.bob.find("h1", "Queues", seconds=30)
+
+    def test_a_style_that_did_not_come_is_loaded_again(self):
+        self.host.own["GET /static/pages.css"] = [BUSY]
+        self.bob.go("#/queues")
+        self.bob.find("h1", "Queues", seconds=30)
+        self.assertEqual(self.bob.run("return [...document.styleSheets].filter(({ href }) => "
+                                      "href.includes('pages')).length"), 1)
 
 
 if __name__ == "__main__":
