@@ -113,7 +113,7 @@ MACHINE_SILENT_SECONDS = 150.0  # another one may use it after so long without a
 MACHINE_ROW_SECONDS = 3600.0    # the table says when a machine was seen, so exactly
 MACHINE_DAYS = 30
 PROBE_SECONDS = 5.0             # for an interpreter to tell its version
-LOST_POINTS = 6                 # of workers lost in a row: then the host is what ends them
+LOST_MAX = 2                    # workers in a row that came to nothing may be the host's doing
 YOUNG_SECONDS = 60.0            # one that was killed later had its chance
 DETACHED_AGAIN_SECONDS = 3600.0
 CRON_KNOWN_SECONDS = 65 * 60.0  # a cron that came within this, or two of its periods, comes again
@@ -4841,8 +4841,6 @@ SHORTAGES = {errno.EAGAIN: "process limit", errno.ENOMEM: "out of memory",
              errno.EMFILE: "too many open files", errno.ENFILE: "too many open files"}
 START_ERRORS = (OSError, SetupError, RuntimeError, MemoryError)
 STOPPED = "stopped by a signal"
-LOSSES = {"unheard": "workers were started in vain: none of them reported",
-          "killed": "one worker after the other was ended soon after its start"}
 MODE_WORDS = {"cron": "Cron works on the tasks",
               "slice": "Tasks run while this page is open or the tick address is called"}
 WORK_EVENTS = "('succeeded', 'failed', 'retry', 'cancelled')"
@@ -4997,9 +4995,10 @@ class Interpreter:
 class Modes:
     """Who starts workers here, and what `auto` has learnt about that on this machine.
 
-    A host is taken for one that ends detached workers when it did so several times in a row. One
-    that left in order or lived for YOUNG_SECONDS breaks the row: what happens now and then is no
-    rule. What fails by itself says so in the log of workers, and is not the host's doing.
+    Workers that are started and come to nothing, LOST_MAX in a row, may be the host's doing. One that
+    left in order or lived for YOUNG_SECONDS breaks the row: what happens now and then is no rule.
+    What fails by itself says so in the log of workers and does not count. Those that reported may
+    have been ended with what they ran: then a test worker, which runs nothing, shows how it is.
     """
 
     def __init__(self, database, settings, claims, rhythm):
@@ -5015,7 +5014,7 @@ class Modes:
         if mode != "auto":
             return mode, "This is the setting worker_mode."
         known = self._known(self._database)
-        if known["points"] < LOST_POINTS:
+        if known["lost"] < LOST_MAX or known["kind"] == "killed":
             return "detached", "Workers are started whenever there is work."
         why, at, again = known["why"], iso(known["at"])[11:16], iso(known["again"])[11:16]
         if not 0 < known["again"] - self._clock.now() <= DETACHED_AGAIN_SECONDS:
@@ -5035,7 +5034,28 @@ class Modes:
     def learn(self, works, why=""):
         """What a test has shown: whether a worker that is started here lives on; if not, why."""
         with self._database.transaction(durable=False) as transaction:
-            self._remember(transaction, 0 if works else LOST_POINTS, "tested", why)
+            self._remember(transaction, 0 if works else LOST_MAX, "tested", why)
+
+    def in_doubt(self):
+        """True while a test has to show whether the host is what ended workers."""
+        known = self._known(self._database)
+        return (known["lost"] >= LOST_MAX and known["kind"] == "killed"
+                and self._settings.get("worker_mode") == "auto")
+
+    def is_testing(self):
+        """True while a test worker shows it; no other worker is to be lost meanwhile."""
+        age = self._clock.now() - self._known(self._database).get("tested_at", -math.inf)
+        return 0 <= age <= TEST_SECONDS + TEST_SLACK_SECONDS
+
+    def begin_test(self):
+        """True for one of all who ask, once for each loss."""
+        with self._database.transaction(durable=False) as transaction:
+            known = self._known(transaction)
+            if "tested_at" in known or not known["lost"]:
+                return False            # it has been begun, or is no longer needed
+            remember_of(transaction, ".worker_mode", self._claims.machine,
+                        {**known, "tested_at": self._clock.now()})
+            return True
 
     def note_arrival(self, transaction, worker_id):
         """A worker has reported: those of which nothing was heard may have been slow."""
@@ -5044,7 +5064,7 @@ class Modes:
 
     def note_success(self, transaction, worker_id):
         """A worker leaves in order."""
-        if self._known(transaction)["points"] and transaction.value(
+        if self._known(transaction)["lost"] and transaction.value(
                 "SELECT 1 FROM worker WHERE id=? AND machine=? AND mode='detached'",
                 (worker_id, self._claims.machine)):
             self._remember(transaction, 0)
@@ -5061,29 +5081,22 @@ class Modes:
         if kind == "killed" and row["seen_at"] - row["started_at"] >= YOUNG_SECONDS:
             self._remember(transaction, 0)
         else:
-            points = 1 if kind == "killed" and self._has_worked(transaction, row["id"]) else LOST_POINTS // 2
-            self._remember(transaction, known["points"] + points, kind, LOSSES[kind])
+            self._remember(transaction, known["lost"] + 1, kind, "started workers did not report")
 
     def _known(self, source):
         """What was learnt on this machine; nothing once our code is another."""
         known = recall_of(source, ".worker_mode", self._claims.machine)
         if known and known["code"] == file_stamps(CODE_FILES):
             return known
-        return {"points": 0, "kind": None, "at": 0.0}
+        return {"lost": 0, "kind": None, "at": 0.0}
 
-    def _remember(self, transaction, points, kind=None, why=None):
+    def _remember(self, transaction, lost, kind=None, why=None):
         now = self._clock.now()
         remember_of(transaction, ".worker_mode", self._claims.machine, {
-            "points": points, "kind": kind, "why": why, "at": now, "again": now + DETACHED_AGAIN_SECONDS,
-            "code": file_stamps(CODE_FILES)} if points else None)
-        if points >= LOST_POINTS:
+            "lost": lost, "kind": kind, "why": why, "at": now, "again": now + DETACHED_AGAIN_SECONDS,
+            "code": file_stamps(CODE_FILES)} if lost else None)
+        if lost >= LOST_MAX:
             remember(transaction, ".start_failure", None)   # it is of the mode that is left
-
-    @staticmethod
-    def _has_worked(transaction, worker_id):
-        return transaction.value(
-            "SELECT count(*) FROM (SELECT worker_id, event FROM activity ORDER BY id DESC LIMIT 2000) "
-            "WHERE worker_id=? AND event IN " + WORK_EVENTS, (worker_id,))
 
 
 class Workers:
@@ -5285,7 +5298,8 @@ class Workers:
         `least` are to be ready even if there is no work yet. In other modes than detached none is.
         """
         self._poll_children()
-        if not self._needed(self._database, least) or self.mode()[0] != "detached":
+        if (not self._needed(self._database, least) or self.mode()[0] != "detached"
+                or self.modes.is_testing()):
             return 0
         return len(self._start_all("detached", least))
 
@@ -7472,6 +7486,16 @@ def start_worker_test(queue, door):
     return worker_test(queue)
 
 
+def settle_doubt(queue, door):
+    """Where workers were ended soon after their start, have a test show whether the host does that."""
+    modes = queue.workers.modes
+    with contextlib.suppress(JobQueueError):
+        if modes.in_doubt() and modes.begin_test():
+            start_worker_test(queue, door)
+        elif modes.in_doubt():
+            worker_test(queue)          # who looks at its end learns from it
+
+
 def note_worker_test(queue, token, **seen):
     """Add what is seen of the test worker of that token; what was known, None of one that is forgotten."""
     with queue.database.transaction(durable=False) as transaction:
@@ -8400,7 +8424,7 @@ def get_static(app, request, name):
 
 def tick(app, request):
     """Do the housekeeping and, where nobody else can, some work: for those who come by themselves."""
-    ticked = app.tick() if request.person else app.queue.tick.maybe("address")
+    ticked = app.tick(request)
     worked = app.queue.workers.work_slice(SLICE_PAGE_SECONDS if request.person else SLICE_SECONDS)
     answer = json_answer({"ticked": ticked, "worked": worked, "service": app.queue.service.describe()})
     answer.may_be_kept = False
@@ -9148,7 +9172,7 @@ class Application:
             if parts is not None and known == method:
                 self._admit(request, who)
                 if request.person and handler is not tick:
-                    self.tick()
+                    self.tick(request)
                 if request.asks_first:
                     return Answer(100)
                 return handler(self, request, *parts)
@@ -9201,9 +9225,12 @@ class Application:
                 raise UnsupportedType("Send requests as application/json.")
         return person
 
-    def tick(self):
+    def tick(self, request):
         """Any request does the housekeeping, so that nothing waits for cron; True if this one did."""
-        return self.queue.tick.maybe(self._source)
+        ticked = self.queue.tick.maybe(self._source if request.person else "address")
+        if ticked:
+            settle_doubt(self.queue, request.door)
+        return ticked
 
     @staticmethod
     def _with_tag(request, answer):
@@ -9883,7 +9910,8 @@ def _tick_for_ever(queue):
         if number % LOOK_FOR_SCHEDULES_SECONDS == 0:
             with contextlib.suppress(JobQueueError):
                 queue.catalogue.refresh()       # it may hold new schedules
-        queue.tick.maybe("server")
+        if queue.tick.maybe("server"):
+            settle_doubt(queue, "server")
         queue.database.clock.sleep(TICK_SOON_SECONDS)
 
 

@@ -82,7 +82,7 @@ class TestAuto(ModeCase):
         self.never_report()
         mode, why = self.workers.mode()
         self.assertEqual(mode, "slice")
-        self.assertRegex(why, r"because workers were started in vain: .* \(\d\d:\d\d UTC\)")
+        self.assertRegex(why, r"because started workers did not report \(\d\d:\d\d UTC\)")
         self.add()
         self.assertEqual(self.workers.start_needed(), 0)
 
@@ -102,36 +102,29 @@ class TestAuto(ModeCase):
         self.cron_came(7 * 3600, 5 * 3600)
         self.assertIsNone(self.workers.modes.cron())
 
-    def test_workers_that_were_killed_before_they_had_done_anything_count_as_well(self):
+    def test_workers_that_were_killed_soon_only_raise_a_doubt_for_their_tasks_may_be_the_reason(self):
         for _ in range(2):
+            self.assertFalse(self.workers.modes.in_doubt())
             self.die(after=5)
-        self.assertEqual(self.mode(), "slice")
-        self.assertIn("one worker after the other was ended soon after its start", self.workers.mode()[1])
+        self.assertEqual(self.mode(), "detached")
+        self.assertTrue(self.workers.modes.in_doubt())
 
-    def test_so_do_those_that_were_told_to_stop_at_once(self):
+    def test_so_do_those_that_were_told_to_stop_soon(self):
         for _ in range(2):
             self.leave(jobqueue.STOPPED)
-        self.assertEqual(self.mode(), "slice")
+        self.assertTrue(self.workers.modes.in_doubt())
 
     def test_one_that_lived_for_a_while_breaks_the_row(self):
         self.die()
         self.die(after=70)
         self.die()
-        self.assertEqual(self.mode(), "detached")
+        self.assertFalse(self.workers.modes.in_doubt())
 
     def test_one_that_left_in_order_breaks_the_row(self):
         self.die()
         self.leave()
         self.die()
-        self.assertEqual(self.mode(), "detached")
-
-    def test_if_they_have_at_least_ended_a_task_it_takes_more_of_them(self):
-        for _ in range(6):
-            self.assertEqual(self.mode(), "detached")
-            row = self.start()
-            self.end(self.claim(row["id"]))
-            self.die(row=row)
-        self.assertEqual(self.mode(), "slice")
+        self.assertFalse(self.workers.modes.in_doubt())
 
     def test_one_that_reports_late_shows_that_the_host_is_only_slow(self):
         for _ in range(2):
@@ -198,13 +191,13 @@ class TestAuto(ModeCase):
         self.assertEqual(self.mode(), "slice")
         self.clock.advance(2)
         self.assertEqual(self.mode(), "detached")
-        self.assertIn("tried again, although workers were started in vain", self.workers.mode()[1])
+        self.assertIn("tried again, although started workers did not report", self.workers.mode()[1])
         self.never_report()
         self.assertEqual(self.mode(), "slice")
 
     def test_it_is_kept_if_it_works_then(self):
         for _ in range(2):
-            self.die()
+            self.never_report()
         self.clock.advance(DETACHED_AGAIN_SECONDS + 1)
         self.leave()
         self.assertEqual(self.workers.mode(), ("detached", "Workers are started whenever there is work."))
@@ -244,6 +237,68 @@ class TestAuto(ModeCase):
         for mode in ("detached", "cron", "slice", "service"):
             self.queue.settings.change({"worker_mode": mode})
             self.assertEqual(self.workers.mode(), (mode, "This is the setting worker_mode."))
+
+
+class TestDoubt(ModeCase):
+    """Workers were ended soon after their start: a test worker shows whether the host does that."""
+
+    def setUp(self):
+        super().setUp()
+        for _ in range(2):
+            self.die()
+
+    def look(self):
+        jobqueue.settle_doubt(self.queue, "cgi")
+
+    def begun(self):
+        return sum("--test" in arguments for arguments in self.started)
+
+    def token(self):
+        return recall(self.database, ".worker_test")["token"]
+
+    def test_one_test_is_begun_and_nobody_else_started_meanwhile(self):
+        for _ in range(3):
+            self.look()
+            jobqueue.settle_doubt(self.another_queue(), "cgi")
+        self.assertEqual(self.begun(), 1)
+        before = len(self.started)
+        self.add()
+        self.assertEqual(len(self.started), before)
+
+    def test_if_it_lives_workers_are_started_again(self):
+        self.look()
+        jobqueue.note_worker_test(self.queue, self.token(), arrived={
+            "at": self.clock.now(), "python": "3", "sqlite": "3", "nice": 10})
+        self.clock.advance(10)
+        jobqueue.note_worker_test(self.queue, self.token(), lived={"at": self.clock.now(), "alone": True})
+        self.look()
+        self.assertFalse(self.workers.modes.in_doubt())
+        before = len(self.started)
+        self.add()
+        self.assertGreater(len(self.started), before)
+
+    def test_if_it_is_ended_too_the_mode_changes_and_says_why(self):
+        self.look()
+        jobqueue.note_worker_test(self.queue, self.token(), arrived={"at": self.clock.now()})
+        self.clock.advance(16)
+        self.look()
+        mode, why = self.workers.mode()
+        self.assertEqual(mode, "slice")
+        self.assertIn("because a worker was ended without a word within 10 s", why)
+
+    def test_a_test_that_fails_by_itself_shows_nothing_and_holds_up_nobody_for_long(self):
+        self.start_error = OSError(errno.ENOMEM, "no memory")
+        self.look()
+        self.start_error = None
+        self.clock.advance(16)
+        self.look()
+        self.assertEqual((self.mode(), self.begun()), ("detached", 0))
+        self.start()
+
+    def test_where_an_admin_chose_the_mode_nothing_is_tested(self):
+        self.queue.settings.change({"worker_mode": "detached"})
+        self.look()
+        self.assertEqual(self.begun(), 0)
 
 
 class TestOtherModes(ModeCase):
