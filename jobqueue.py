@@ -1340,6 +1340,7 @@ class Connection:
                                      isolation_level=None, check_same_thread=False)
         self._link.row_factory = sqlite3.Row
         self._link.execute("PRAGMA wal_autocheckpoint=0")   # only Database copies the log back
+        self._link.execute("PRAGMA temp_store=MEMORY")      # not in the system's shared folder
 
     def run(self, statement, values=()):
         """Execute; return the number of rows changed."""
@@ -1765,7 +1766,7 @@ class Database:
         if away < MACHINE_ROW_SECONDS and row["boot"] == boot:
             return
         since = row["first_seen"] if away < 86400 else now
-        with self.transaction(durable=False) as transaction:
+        with self.transaction(durable=False, patience=0.2) as transaction:
             transaction.run("INSERT OR REPLACE INTO machine (name, boot, first_seen, seen_at) "
                             "VALUES (?, ?, ?, ?)", (name, boot, since, now))
             transaction.run("DELETE FROM machine WHERE seen_at<?", (now - MACHINE_DAYS * 86400,))
@@ -2048,6 +2049,18 @@ def user_name(number):
         return "#%d" % number
 
 
+def how_to_become(owner):
+    """What to do instead of running this as somebody else, with what there is on this machine."""
+    import shutil
+    command = "python3 '%s' ..." % (HOME / "jobqueue.py")
+    if shutil.which("sudo"):
+        return "Run this as that user: sudo -u '%s' %s" % (owner, command)
+    if os.getuid() == 0 and shutil.which("runuser"):
+        return "Run this as that user: runuser -u '%s' -- %s" % (owner, command)
+    return ("Log in as %s and run it again: %s. If that is the web server's own user, use the page, and have "
+            "cron call the address that the page shows." % (owner, command))
+
+
 def refuse_other_user(folder):
     """Files made by another user lock the owner out: say the command that works instead."""
     try:
@@ -2057,11 +2070,9 @@ def refuse_other_user(folder):
             "The data folder %s cannot be read: %s." % (folder, error.strerror)
         ) from None
     if status.st_uid != os.getuid():
-        owner, us = user_name(status.st_uid), user_name(os.getuid())
-        raise SetupError(
-            "The data folder %s belongs to the user %s, this runs as %s. Run it as %s: sudo -u '%s' "
-            "python3 %s ...; where there is no sudo, log in or let cron run it as %s."
-            % (folder, owner, us, owner, owner, HOME / "jobqueue.py", owner))
+        owner = user_name(status.st_uid)
+        raise SetupError("The data folder %s belongs to the user %s, and this runs as %s. %s" % (
+            folder, owner, user_name(os.getuid()), how_to_become(owner)))
     if status.st_mode & 0o077:
         close_to_others(folder)
 
@@ -7241,6 +7252,11 @@ def _check_data(folder):
         return "bad", ("%s can be read by other users of this machine (mode %o). Run chmod 700 '%s'; if that "
                        "changes nothing, its file system (%s) has no modes: move it elsewhere and write its "
                        "new path into a text file called data" % (folder, mode, folder, file_system(folder)))
+    owner = folder.stat().st_uid
+    strange = sorted(path.name for path in folder.iterdir() if path.lstat().st_uid != owner)
+    if strange:
+        return "bad", ("not all in %s belongs to %s: %s. As root, run chown -R '%s' '%s'"
+                       % (folder, user_name(owner), ", ".join(strange), user_name(owner).lstrip("#"), folder))
     return "ok", "%s; nothing is kept in the system's folder for temporary files" % folder
 
 

@@ -305,11 +305,13 @@ class BenchSite(Site):
         self.stop()
         self.remove()
 
-    def open(self, workers):
+    def open(self, workers, journal="wal"):
         """Make the data folder with an admin; returns the JobQueue."""
         spec = importlib.util.spec_from_file_location("jobqueue", self.folder / "jobqueue.py")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
+        if journal == "truncate":
+            module.file_system = lambda path: "nfs4"
         self.queue = module.JobQueue(self.data, environment={})
         self.queue.accounts.add_user("admin", secrets.token_urlsafe(12), "admin")
         self.queue.settings.change({"NbMaxWorker": workers, "nice": 0})
@@ -691,10 +693,10 @@ def measure_adds(sizes, _):
                      Goal("ours", ">=", 50_000, "/s"))
 
 
-def drain_ours(count, workers):
+def drain_ours(count, workers, journal="wal"):
     """Tasks a second from the first start to the last success, as the activity has it."""
     with BenchSite() as site:
-        queue = site.open(workers)
+        queue = site.open(workers, journal)
         site.start_services(workers)
         site.pause(True)
         first = queue.enqueue_many("nothing", [{"value": number} for number in range(count)])[0]
@@ -745,6 +747,26 @@ def measure_drain(sizes, _):
             if name != "ours":
                 yield Figure("drain with %d workers" % workers, rates["ours"], "/s", name, anchor,
                              goals.get((name, workers)))
+
+
+def add_ours(count, journal):
+    """Adds a second, one by one."""
+    with BenchSite() as site:
+        queue = site.open(0, journal)
+        queue.enqueue("nothing")
+        return rate(count, lambda: [queue.enqueue("nothing", {"value": n}) for n in range(count)])
+
+
+def measure_journal(sizes, _):
+    """A rollback journal, as on a network file system, beside a log, both on this disk."""
+    actions = {"add one by one": lambda journal: add_ours(sizes.adds, journal)}
+    for workers in (2, 8):
+        actions["drain with %d workers" % workers] = (
+            lambda journal, workers=workers: drain_ours(sizes.drain // 2, workers, journal))
+    for what, action in actions.items():
+        rates = in_turns(3, {journal: lambda action=action, journal=journal: action(journal)
+                             for journal in ("truncate", "wal")})
+        yield Figure(what + ", no log", rates["truncate"], "/s", "with one", rates["wal"])
 
 
 def pickups(count, ask):
@@ -1083,6 +1105,7 @@ def measure_flood(sizes, _):
 PARTS = {
     "adds": measure_adds,
     "drain": measure_drain,
+    "journal": measure_journal,
     "pickup": measure_pickup,
     "cold": measure_cold,
     "cgi": measure_cgi,

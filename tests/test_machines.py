@@ -7,6 +7,8 @@ import re
 import shutil
 import sqlite3
 import stat
+import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -14,7 +16,7 @@ from unittest import mock
 
 import jobqueue
 from jobqueue import MACHINE_SILENT_SECONDS, Journal, find_database, repair_journal
-from tests.support import FakeClock, TestCase
+from tests.support import FakeClock, Site, TestCase
 
 
 class Machine:
@@ -179,6 +181,41 @@ class TestOneMachineUnderOtherNames(FolderCase):
         self.assertEqual([row["name"] for row in self.use(self.b).machines()], ["b"])
 
 
+class TestBoxes(unittest.TestCase):
+    """Real processes in boxes with a name, a boot and an age of their own."""
+
+    BOX = ('hostname "$1" && mount --bind "$2/boot" /proc/sys/kernel/random/boot_id '
+           '&& mount --bind "$2/uptime" /proc/uptime && shift 2 && exec "$@"')
+
+    def setUp(self):
+        if os.getuid() != 0 or subprocess.run(["unshare", "-u", "-m", "true"], stderr=subprocess.DEVNULL,
+                                              check=False).returncode:
+            self.skipTest("needs root and the right to make namespaces")
+        self.site = Site()
+        self.addCleanup(self.site.close)
+
+    def look(self, name, boot, up="99999.0 1.0"):
+        """What `list` says on such a machine: (exit code, words)."""
+        (self.site.home.parent / "boot").write_text(boot + "\n")
+        (self.site.home.parent / "uptime").write_text(up + "\n")
+        done = subprocess.run(
+            ["unshare", "-u", "-m", "sh", "-c", self.BOX, "sh", name, str(self.site.home.parent),
+             sys.executable, "jobqueue.py", "list"],
+            cwd=self.site.home, env=self.site.environment, capture_output=True, text=True)
+        self.assertNotIn("Traceback", done.stderr)
+        return done.returncode, done.stderr
+
+    def test_containers_and_restarts_come_in_and_other_machines_stay_out(self):
+        boot = jobqueue.boot_id()
+        self.assertEqual(self.look("container-1", boot), (0, ""))
+        self.assertEqual(self.look("container-2", boot), (0, ""))
+        code, said = self.look("elsewhere", "another-boot")
+        self.assertEqual((code, said.count("\n")), (1, 1), said)
+        self.assertIn("is in use on the machine %s" % jobqueue.machine_name(), said)
+        self.assertEqual(self.look(jobqueue.machine_name(), "next-boot", "0.01 0.01"), (0, ""))
+        self.assertIn("check --repair", self.look("elsewhere", "another-boot")[1])
+
+
 class TestRepair(FolderCase):
     def test_who_was_refused_is_remembered_and_a_local_disk_no_longer_counts(self):
         self.visit(self.a)
@@ -306,6 +343,11 @@ class TestRollbackMode(FolderCase):
         self.assertEqual(database.wal_bytes(), 0)
         self.assertEqual([path.name for path in self.data.glob("*-[ws][ah][lm]")], [])
 
+    def test_nothing_of_sqlite_goes_to_the_folder_for_temporary_files(self):
+        database = self.use(self.a)
+        for link in (database._reader, database._writer):
+            self.assertEqual(link.value("PRAGMA temp_store"), 2)
+
     def test_two_machines_see_what_the_other_wrote(self):
         one, two = Machine(kind="nfs4"), Machine("b", "boot-b", "nfs4")
         first, second = self.use(one), self.use(two)
@@ -375,6 +417,14 @@ class TestWhoMayRead(TestCase):
         checks = {check.name: check for check in jobqueue.check_host(self.queue)}
         self.assertEqual(checks["Data"].verdict, "bad")
         self.assertIn("chmod 700 '%s'" % (self.folder / "data"), checks["Data"].text)
+
+    def test_files_of_somebody_else_in_it_are_told(self):
+        if os.getuid() != 0:
+            self.skipTest("needs root to give files to somebody else")
+        os.chown(self.database.path, 65534, 65534)
+        verdict, text = jobqueue._check_data(self.folder / "data")
+        self.assertEqual(verdict, "bad")
+        self.assertIn("%s. As root, run chown -R 'root' '" % self.database.path.name, text)
 
     def test_a_parent_that_others_may_write_is_told(self):
         self.folder.chmod(0o777)
