@@ -2016,6 +2016,9 @@ def worker_parser():
 def main(arguments=None):
     """Be what the command line says; returns an exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if "GATEWAY_INTERFACE" in os.environ:   # a web server takes this for a CGI script, a query for arguments
+        print("Status: 403 Forbidden\nContent-Type: text/plain\n\nThis is no page.")
+        return 2
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
