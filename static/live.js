@@ -42,6 +42,7 @@ export function initializeLines() {
 /** What else the frame needs; called after the first page. */
 export function initializeFrame() {
   poll(new AbortController().signal, askService);
+  workWhileOpen();
   initializeMenu();
   initializeSkip();
   initializeKeys();
@@ -102,7 +103,7 @@ function patchService() {
   const { service, session } = store.state;
   const shown = session && service && service.code !== 'ok' ? service : null;
   const { code = '' } = shown || {};
-  find('#service').classList.toggle('calm', /busy|starting|paused|off/.test(code));
+  find('#service').classList.toggle('calm', /busy|starting|paused|off|cron_wait/.test(code));
   find('#service').classList.toggle('brief', /busy|starting/.test(code));
   patchLine('#service', shown?.text);
 }
@@ -131,6 +132,18 @@ async function askService() {
   if (store.state.session && !find('table.list')) await get('api/workers');
   await lookOutside();
   return store.state.service?.code === 'starting' ? 2 : 10;
+}
+
+/** Where tasks wait for who comes by: has some of them done, one portion after the other. */
+async function workWhileOpen() {
+  for (let rest = 2; ; await pause(rest)) {
+    const { service, session } = store.state;
+    if (document.hidden || !session || service?.code !== 'cron_wait') rest = 2;
+    else {
+      const { worked } = await request('POST', 'tick').catch(() => ({ worked: 0 }));
+      rest = worked ? 1 : Math.min(60, rest * 2);
+    }
+  }
 }
 
 /**

@@ -10,11 +10,12 @@ import {
   askingButton, badge, cell, field, patchRows, pauseButton, pauseWords, sendingForm, taskLink,
   timeElement, valuesOf,
 } from './forms.js';
+import { duration } from './format.js';
 import { act, say } from './live.js';
 import { isAdmin, store } from './store.js';
 import { argumentsElement } from './task.js';
 
-/** @import {Fired, Page, Preview, Schedule, Slot, TaskFunction} from './types.js' */
+/** @import {Fired, Page, Preview, Schedule, Slot, TaskFunction, Ticks} from './types.js' */
 
 /** @type {Record<string, string>} */
 const CATCH_UP = {
@@ -64,8 +65,11 @@ async function showList(signal) {
   const list = table('plain schedules', 'Schedules', titles, body);
   const empty = h('div', { class: 'empty teach' }, h('h2', {}, 'No schedule yet'),
     h('p', {}, 'A schedule adds tasks by itself, such as one every Monday at 01:00.'));
+  const help = h('p', { class: 'help' });
   const refresh = async () => {
-    const schedules = /** @type {Schedule[]} */ ((await get('api/schedules', signal)).schedules);
+    const answer = await get('api/schedules', signal);
+    const schedules = /** @type {Schedule[]} */ (answer.schedules);
+    help.replaceChildren(...schedules.length ? tickWords(answer.ticks) : []);
     list.hidden = !schedules.length;
     empty.hidden = !list.hidden;
     patchRows(body, schedules, ({ id }) => id, scheduleRow);
@@ -75,8 +79,16 @@ async function showList(signal) {
   if (signal.aborted) return;
   render('Schedules', h('div', { class: 'head' }, h('h1', { tabindex: -1 }, 'Schedules'),
     h('a', { class: 'button primary', href: '#/schedules/new' }, icon('plus'), 'New schedule')),
-  list, empty);
+  list, empty, help);
   poll(signal, refresh, wait);
+}
+
+/** How often somebody looks for what is due, unless that is all the time. @param {Ticks|null} ticks */
+function tickWords(ticks) {
+  const { last_at: last, period, resident } = ticks || {};
+  if (resident || !last) return [];
+  return [period ? `What is due is looked for about every ${duration(period)} here, last `
+    : 'What is due was last looked for ', timeElement(last), '.'];
 }
 
 /** What it is called. @param {Schedule} schedule */
@@ -98,7 +110,7 @@ function scheduleRow(schedule) {
     h('a', { href: `#/schedules/${id}` }, titleOf(schedule)), ' ',
     summaryElement(schedule), other),
   h('td', { title: rule }, wordsOf(schedule)),
-  cell(paused || problem ? null : 'Next', nextElement(schedule)),
+  cell(paused || problem ? null : 'Next', nextElement(schedule), warningElement(schedule)),
   cell('Last', task ? taskLink(task) : '–', ' ', last && timeElement(last)));
 }
 
@@ -110,6 +122,9 @@ function nextElement(schedule) {
   if (!next) return h('span', { class: 'help' }, 'never');
   return h('span', {}, timeElement(next), zone !== ZONE && ' here');
 }
+
+/** What is to be known although it runs. @param {Schedule} schedule */
+const warningElement = ({ warning }) => warning && h('p', { class: 'warning' }, badge('alert', warning));
 
 /** A time in the rule's zone, and what the clocks do on that day. @param {Slot} slot */
 const slotItem = ({ local, note }) => h('li', {},
@@ -228,7 +243,7 @@ function sentence(schedule) {
   const local = first && zone !== ZONE && `${slotWords(first.local)} ${zone}, `;
   return h('div', {}, h('p', { class: 'sentence', title: rule }, wordsOf(whole)),
     h('p', { class: 'lead' }, !paused && !problem && ['Next run ', local].filter(Boolean).join(''),
-      nextElement(whole)));
+      nextElement(whole)), warningElement(whole));
 }
 
 /** One time that it ran, or did not. @param {Fired} fired */

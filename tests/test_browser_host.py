@@ -2,6 +2,7 @@
 import json
 import unittest
 
+from jobqueue import STATUS_WORDS
 from tests.browser import BrowserTestCase
 from tests.support import wait_until
 
@@ -29,6 +30,19 @@ HOST = {
 }
 CANARY = {"canary": {"token": "b0nny", "addresses": ["data/canary.txt", "data/journal.json", "worker.py"]}}
 RED = "#exposed:not([hidden])"
+RARE_TICKS = """
+const real = window.fetch;
+window.fetch = async (path, options) => {
+  const answer = await real(path, options);
+  if (!path.startsWith('api/schedules')) return answer;
+  const data = await answer.json();
+  const warning = 'Runs in between are left out.';
+  data.ticks = { last_at: '2026-11-21T12:00:00.000Z', last_source: 'cron', period: 900, cron: null };
+  data.warning = warning;
+  for (const schedule of data.schedules || []) schedule.warning = warning;
+  return new Response(JSON.stringify(data), answer);
+};
+"""
 NOTHING_YET = {"advice": "", "files": [], "ticks": None,
                "worker_test": {"state": "none", "text": "", "at": None}}
 
@@ -119,6 +133,54 @@ class HostPage(BrowserTestCase):
         ana.go("#/settings/host")
         ana.see("The server answered 503", "#live")
         self.assertIsNone(self.looked())
+
+    def test_tasks_run_while_the_page_is_open_where_nothing_else_can_run_them(self):
+        self.site.settings(worker_mode="slice")
+        self.addCleanup(self.site.settings, worker_mode="auto")
+        numbers = [self.site.add("add", "--owner", "bob", a=1, b=number) for number in range(3)]
+        self.assertEqual(self.states(numbers), {"pending"})
+        bob = self.open("bob")
+        wait_until(lambda: self.states(numbers) == {"succeeded"}, 30, "the end of the tasks")
+        bob.see("succeeded", "table.list")
+        asked = "return performance.getEntriesByName(new URL('tick', document.baseURI).href).length"
+        before = bob.run(asked)
+        self.assertGreater(before, 0)
+        self.pause(3)
+        self.assertEqual(bob.run(asked), before)        # there is nothing left to do
+
+    def states(self, numbers):
+        """The states of these tasks."""
+        found = self.site.rows("SELECT DISTINCT status FROM task WHERE id IN (%s)"
+                               % ", ".join(map(str, numbers)))
+        return {STATUS_WORDS[row[0]] for row in found}
+
+    def test_a_token_for_the_tick_address_is_shown_as_that_address(self):
+        ana = self.open("ana")
+        ana.go("#/account")
+        ana.type("form [name=name]", "cron of the host")
+        ana.run("document.querySelector('[name=scope]').value = 'tick'")
+        ana.run("document.querySelector('[name=scope]').form.requestSubmit()")
+        ana.see("Copy it now")
+        lines = ana.run("return [...document.querySelectorAll('main pre')].map((pre) => pre.textContent)")
+        address = lines[0]
+        self.assertTrue(address.startswith(self.base + "tick?token=jq_"), address)
+        self.assertTrue(all(address in line for line in lines))
+        self.assertEqual(ana.run("""
+            const asked = new XMLHttpRequest();
+            asked.open('GET', arguments[0], false);
+            asked.send();
+            return asked.status""", address), 200)
+
+    def test_schedules_say_how_often_somebody_looks_for_what_is_due_and_if_that_is_too_rare(self):
+        self.site.run("schedule", "add", "add", "every 5m", "a=1", "b=2", "--owner", "bob")
+        bob = self.open("bob")
+        bob.emulate("Page.enable")
+        bob.emulate("Page.addScriptToEvaluateOnNewDocument", source=RARE_TICKS)
+        bob.go("#/schedules")
+        bob.see("Runs in between are left out.", "tbody")
+        bob.see("about every 15 min", "main")
+        bob.click("tbody a")
+        bob.see("Runs in between are left out.", "main")
 
 
 if __name__ == "__main__":
