@@ -2211,6 +2211,9 @@ SETTINGS = {setting.name: setting for setting in (
             "Seconds a worker waits for more work before it ends itself."),
     Setting("linger_due", 300, 0, 86400,
             "A worker also stays while a scheduled task is due within this many seconds."),
+    Choice("stay_asleep", ("no", "yes"),
+           "yes: one worker sleeps as long as anything is scheduled, and whatever ticks starts one that "
+           "is missing. For hosts with neither cron nor a resident server."),
     Setting("worker_seconds", 3000, 10, 86400,
             "A worker is replaced after this many seconds; some hosts kill older processes."),
     Setting("runner_tasks", 10000, 1, 1000000,
@@ -4390,6 +4393,7 @@ class Schedules:
             schedule_id = self._insert(transaction, {
                 **wanted, "owner_id": owner_id, "source": "person", "set_by": person and person.id})
             self._set_paused(transaction, schedule_id, given, person)
+        self._site.start_workers()
         return schedule_id
 
     def change(self, schedule_id, given, scope=None, person=None, owner_id=None):
@@ -4408,6 +4412,7 @@ class Schedules:
             if wanted:
                 self._define(transaction, row, wanted)
             self._set_paused(transaction, schedule_id, given, person)
+        self._site.start_workers()
 
     def delete(self, schedule_id, scope=None):
         """Remove a schedule and its history; its tasks stay."""
@@ -5195,6 +5200,10 @@ class Workers:
             note(transaction, self._clock.now(), "worker_ended", worker_id=worker_id,
                  message="%s after %d tasks" % (why, tasks) if tasks is not None else why)
 
+    def are_there(self):
+        """True if there is any worker."""
+        return bool(self._database.value("SELECT 1 FROM worker LIMIT 1"))
+
     def place(self, source, worker_id):
         """This worker's place among those not yet leaving, 1 for the oldest."""
         return source.value("SELECT count(*) FROM worker WHERE id<=? AND state<>'stopping'",
@@ -5766,7 +5775,23 @@ class Tick:
         self._next = self._last + TICK_SECONDS
         self.clean(source)
         if start:
-            self._workers.start_needed()
+            self._workers.start_needed(self.sleepers_missing())
+
+    def sleepers_missing(self):
+        """1 if a worker should be asleep until what is scheduled is due, and there is none; else 0."""
+        if self._settings.get("stay_asleep") == "no" or self._workers.are_there():
+            return 0
+        return int(self.next_work(self._database) is not None)
+
+    def next_work(self, source, alone=True):
+        """When something becomes claimable, or None if nothing will by itself.
+
+        What comes one by one counts only if `alone`: for that one worker is enough.
+        """
+        dues = [self._claims.next_due(source)]
+        if alone:
+            dues += [self._claims.rate_opens(source), self._schedules.next_due(source)]
+        return min((due for due in dues if due is not None), default=None)
 
     def state(self):
         """Who did this last (noted once a minute) and how often it is done, as people are shown it."""
@@ -6819,7 +6844,7 @@ class JobQueue:
         with contextlib.suppress(JobQueueError):
             if not self.tick.maybe("code"):
                 self.tick.bury_dead()
-            self.workers.start_needed()
+            self.workers.start_needed(self.tick.sleepers_missing())
 
     def close(self):
         """Close the database."""

@@ -72,8 +72,8 @@ WORKER_PATIENCE_SECONDS = 45.0          # less than the self-fence
 RESULT_MAX_DEPTH = 64
 ANSWER_MAX_BYTES = 1 << 20              # of an HTTP request
 REQUEST_SECONDS = 30.0                  # for each read of an HTTP answer
-WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "worker_seconds", "runner_tasks",
-                   "runner_memory")     # read once in CHECK_SECONDS
+WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "stay_asleep", "worker_seconds",
+                   "runner_tasks", "runner_memory")     # read once in CHECK_SECONDS
 
 
 # Samples ---------------------------------------------------------------------
@@ -1569,18 +1569,17 @@ class Worker:
 
     def _has_work_soon(self, source):
         """True if what becomes claimable soon is worth waiting for."""
-        if self._until is not None:     # what is there now, though its rate may hold it back
-            due, patience = self._queue.claims.rate_opens(source), self._until - self._clock.monotonic()
+        alone = self._queue.workers.idles_alone(source, self._id)
+        if self._mode == "slice":       # somebody waits for its end: what is there now, but for its rate
+            due = self._queue.claims.rate_opens(source)
         else:
-            due, patience = self._next_work(source), self._settings["linger_due"]
+            due = self._queue.tick.next_work(source, alone)
+        if alone and self._until is None and self._settings["stay_asleep"] == "yes":
+            return due is not None
+        patience = self._settings["linger_due"]
+        if self._until is not None:
+            patience = self._until - self._clock.monotonic()
         return due is not None and due <= self._clock.now() + patience
-
-    def _next_work(self, source):
-        """When something is due next, or None; for what comes one by one, one worker is enough."""
-        dues = [self._queue.claims.next_due(source)]
-        if self._queue.workers.idles_alone(source, self._id):
-            dues += [self._queue.claims.rate_opens(source), self._queue.schedules.next_due(source)]
-        return min((due for due in dues if due is not None), default=None)
 
     def _left_nothing_behind(self):
         """Leave in one transaction that finds nothing to claim, so that no add counts on us."""
@@ -1960,7 +1959,9 @@ def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
     if mode == "cron":
         queue.catalogue.refresh()
         queue.tick.force("cron", start=False)   # the dead must not keep us from a place
-        if not queue.claims.claimable(queue.database, 1) and not queue.claims.rate_opens(queue.database):
+        due = queue.tick.next_work(queue.database)
+        if not queue.claims.claimable(queue.database, 1) and (
+                due is None or due > queue.database.clock.now() + seconds):
             return 0
     worker = Worker(queue, mode, verbose, seconds)
     code = worker.run(row, lock)

@@ -149,6 +149,12 @@ class TestWhoTicks(TestCase):
 
 
 class TestState(TestCase):
+    def setUp(self):
+        super().setUp()
+        nothing = mock.patch.object(self.queue.tick, "clean")
+        nothing.start()
+        self.addCleanup(nothing.stop)
+
     def come(self, source, *times):
         """Somebody ticks at these times, counted from now; the clock is left at the last of them."""
         start = self.clock.now()
@@ -195,18 +201,18 @@ class TestState(TestCase):
 
     def test_who_clicks_by_day_does_not_hide_how_rarely_cron_comes(self):
         for _ in range(2):
-            for minute in range(8 * 60):
-                self.come("cron" if minute % 15 == 0 else "request", MINUTE)
+            for number in range(160):
+                self.come("cron" if number % 5 == 0 else "request", 3 * MINUTE)
             self.assertAlmostEqual(self.period, 900, delta=90)
             self.every(15 * MINUTE, 16 * 4)
             self.assertAlmostEqual(self.period, 900, delta=90)
 
     def test_without_cron_the_nights_are_what_counts(self):
-        self.every(MINUTE, 600, "request")
+        self.every(5 * MINUTE, 120, "request")
         self.assertIsNone(self.period, "no night has been seen yet")
         for _ in range(3):
             self.come("request", 14 * HOUR)
-            self.every(MINUTE, 600, "request")
+            self.every(5 * MINUTE, 120, "request")
         self.assertAlmostEqual(self.period, 14 * HOUR, delta=600)
 
     def test_who_asks_by_itself_at_night_counts_though_it_is_neither_cron_nor_server(self):
@@ -217,13 +223,13 @@ class TestState(TestCase):
         self.every(15 * MINUTE, 96 * 2)
         for _ in range(3):
             self.come("request", 14 * HOUR)
-            self.every(MINUTE, 600, "request")
+            self.every(5 * MINUTE, 120, "request")
         self.assertGreater(self.period, 10 * HOUR)
 
     def test_a_cron_that_was_set_up_is_seen_at_once(self):
         for _ in range(3):
             self.come("request", 14 * HOUR)
-            self.every(MINUTE, 600, "request")
+            self.every(5 * MINUTE, 120, "request")
         self.every(15 * MINUTE, 3)
         self.assertEqual(self.period, 900)
 
