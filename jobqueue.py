@@ -6185,10 +6185,11 @@ class Accounts:
             write_private(self.code_file, code + "\n")
         return code
 
-    def set_up(self, code, name, password, address=""):
+    def set_up(self, code, name, password, address="", doubtful=()):
         """Make the first admin, or give an admin a new password, for whoever knows a file's code.
 
-        The code is used up. Returns the user's row; NotFound if there is an admin and no file.
+        The code is used up, and the `doubtful` settings, which may have locked everybody out, are
+        forgotten. Returns the user's row; NotFound if there is an admin and no file.
         """
         is_first = not self.has_admin()
         if is_first:
@@ -6211,6 +6212,8 @@ class Accounts:
             self._use_up(transaction, code)
             (self._insert_first if is_first else self._reset)(transaction, row)
             self._forgive(transaction, address_subject(address))
+            for setting in doubtful:
+                remember(transaction, setting, None)
         for path in files:
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -6251,7 +6254,6 @@ class Accounts:
         self._insert_user(transaction, row)
 
     def _reset(self, transaction, row):
-        """A new password for an admin, and what may have locked them out is forgotten."""
         name, password = row
         admins = {user["name"].lower(): user for user in transaction.all(
             "SELECT id, name FROM user WHERE role='admin' AND disabled=0 ORDER BY id")}
@@ -6261,7 +6263,6 @@ class Accounts:
         user = admins[name.lower()]
         transaction.run("UPDATE user SET password=? WHERE id=?", (password, user["id"]))
         transaction.run("DELETE FROM session WHERE user_id=?", (user["id"],))
-        transaction.run("DELETE FROM setting WHERE name IN ('base_path', 'https')")
         self._forgive(transaction, "user:" + name.lower())
 
     # Users
@@ -8231,6 +8232,7 @@ class Request:
         self.method = environ["REQUEST_METHOD"]
         self.base = find_base(environ, base_path)
         path = path_below(environ, base_path)
+        self._came_below = path != inner_path(environ)      # the base path
         # Without a slash at the end of the address relative links would point beside the folder.
         self.lacks_slash = path in ("", "/") and not (asked_path(environ) or path).endswith("/")
         self.path = (path or "/").encode("latin-1", "replace").decode("utf-8", "replace")
@@ -8245,6 +8247,11 @@ class Request:
         length = environ.get("CONTENT_LENGTH") or "0"
         self._length = int(length) if re.fullmatch("[0-9]{1,12}", length, re.ASCII) else None
         self._left = self._length or 0
+
+    def doubtful(self):
+        """The settings that this request does not bear out; wrong, they keep browsers from the cookie."""
+        by_http = (self.header("Origin") or "").startswith("http://")
+        return ([] if self._came_below else ["base_path"]) + (["https"] if by_http else [])
 
     @property
     def address(self):
@@ -8498,7 +8505,7 @@ def post_setup(app, request):
     request.check_origin(strict=False)
     given = request.object(("code", "name", "password"))
     row = app.queue.accounts.set_up(
-        given.get("code"), given.get("name"), given.get("password"), request.address)
+        given.get("code"), given.get("name"), given.get("password"), request.address, request.doubtful())
     return _session_answer(app, request, app.queue.accounts.open_session(row), 201)
 
 

@@ -4,7 +4,7 @@ from unittest import mock
 import jobqueue
 from jobqueue import SETTINGS, Settings
 from tests.support import PASSWORD
-from tests.web import SITE, Visitor, WebTestCase
+from tests.web import SITE, Visitor, WebTestCase, call, random_word
 
 PROXY = "192.0.2.7"                     # tests.web asks from there
 
@@ -153,15 +153,25 @@ class Bases(ProxyTestCase):
         for cookie in (older, self.bob.cookie):
             self.check(Visitor(self.app, cookie=cookie).get("/api/session"), 401)
 
-    def test_who_locked_everybody_out_is_let_in_by_a_new_password(self):
-        code = "a code that is long enough"
+    def set_password(self, path, origin):
+        """Use an uploaded code."""
+        code = random_word(8)
         (self.folder / "data" / "setup-code.txt").write_text(code)
-        self.use(https="always")
         with mock.patch.object(jobqueue, "changed_at", lambda file: self.clock.now()):
-            self.check(self.nobody.post("/api/setup", {
-                "code": code, "name": "ana", "password": "another horse"}), 201)
+            environ = self.nobody.environ("POST", path, {
+                "code": code, "name": "ana", "password": "another horse"}, {"Origin": origin})
+            self.assertEqual(call(self.app, environ).status, 201)
         self.queue.settings.describe()
+
+    def test_a_new_password_also_lets_in_who_was_locked_out_by_a_setting(self):
+        self.use(https="always")
+        self.set_password("/api/setup", "http://" + SITE)
         self.assertEqual((self.request().base, self.request().secure), ("/", False))
+
+    def test_it_keeps_settings_that_the_request_bears_out(self):
+        self.use(https="always")
+        self.set_password("/jq/api/setup", "https://" + SITE)
+        self.assertEqual((self.request().base, self.request().secure), ("/jq/", True))
 
 
 class Origins(ProxyTestCase):
