@@ -205,3 +205,11 @@ class TestReadme(unittest.TestCase):
         named = set(re.findall(r"`(test_\w+)`", (ROOT / "README.md").read_text("utf-8")))
         self.assertGreater(len(named), 8)
         self.assertEqual([name for name in named if not (ROOT / "tests" / (name + ".py")).exists()], [])
+
+    def test_the_files_to_copy_exist_and_links_lead_to_its_sections(self):
+        text = (ROOT / "README.md").read_text("utf-8")
+        for path in re.findall(r"`(static/[\w./]+)`", text):
+            self.assertTrue((ROOT / path).is_file(), path)
+        titles = {re.sub("[^a-z -]", "", title.lower()).replace(" ", "-")
+                  for title in re.findall("(?m)^#+ (.+)$", text)}
+        self.assertLessEqual(set(re.findall(r"\(#([\w-]+)\)", text)), titles)
