@@ -1117,7 +1117,7 @@ CREATE TABLE worker (
     pid INTEGER,
     lock TEXT NOT NULL,                 -- name of its file in locks/
     lock_proven INTEGER NOT NULL DEFAULT 0,
-    mode TEXT NOT NULL,                 -- detached, cron or service
+    mode TEXT NOT NULL,                 -- detached, cron, slice or service
     state TEXT NOT NULL,                -- starting, idle, busy or stopping
     version TEXT NOT NULL,
     tasks INTEGER NOT NULL DEFAULT 0,   -- ended by it so far
@@ -5329,7 +5329,7 @@ class Workers:
         What does it are children of this process. If they die with it others see that at once.
         """
         self._poll_children()
-        if not self._needed(self._database, 0) or self.mode()[0] != "slice":
+        if self.mode()[0] != "slice" or not self._needed(self._database, 0):
             return 0
         until = self._clock.monotonic() + seconds
         before = self._database.value("SELECT max(id) FROM activity") or 0
@@ -9961,6 +9961,8 @@ def _tick_for_ever(queue):
                 queue.catalogue.refresh()       # it may hold new schedules
         if queue.tick.maybe("server"):
             settle_doubt(queue, "server")
+        with contextlib.suppress(JobQueueError):
+            queue.workers.work_slice()
         queue.database.clock.sleep(TICK_SOON_SECONDS)
 
 

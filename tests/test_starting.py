@@ -2,8 +2,10 @@
 
 import errno
 import os
+import sqlite3
 import subprocess
 import sys
+import unittest
 from pathlib import Path
 from unittest import mock
 
@@ -414,6 +416,18 @@ class TestSlice(ModeCase):
         self.queue.tick.clean()
         self.assertEqual(self.workers.rows(), [])
         self.assertEqual(self.mode(), "slice")
+
+
+class TestProbe(unittest.TestCase):
+    def test_a_python_tells_its_versions(self):
+        python, sqlite = jobqueue.probe_interpreter(sys.executable, dict(os.environ))
+        self.assertEqual(python, "%d.%d.%d" % sys.version_info[:3])
+        self.assertEqual(sqlite, sqlite3.sqlite_version)
+
+    def test_another_program_is_none(self):
+        for program in ("/bin/sh", "/bin/true", "/nonsense/python", "/dev/null"):
+            with self.assertRaises(jobqueue.SetupError):
+                jobqueue.probe_interpreter(program, {"PATH": "/bin"})
 
 
 class TestInterpreter(TestCase):

@@ -482,6 +482,8 @@ class TestEnvironment(unittest.TestCase):
             "LANG": "C",
             "TZ": "UTC",
             "VIRTUAL_ENV": "/v",
+            "PYTHON_VERSION": "3.12",
+            "LD_LIBRARY_PATH": "/opt/sqlite/lib",
             "JOBQUEUE_DATA": "/d",
             "HTTP_PROXY": "http://evil",
             "HTTP_COOKIE": "secret",
@@ -493,7 +495,8 @@ class TestEnvironment(unittest.TestCase):
         }
         self.assertEqual(
             set(worker_environment("", environment)),
-            {"PATH", "HOME", "LC_ALL", "LANG", "TZ", "VIRTUAL_ENV", "JOBQUEUE_DATA"},
+            {"PATH", "HOME", "LC_ALL", "LANG", "TZ", "VIRTUAL_ENV", "PYTHON_VERSION", "LD_LIBRARY_PATH",
+             "JOBQUEUE_DATA"},
         )
 
     def test_an_admin_may_name_more(self):
