@@ -199,11 +199,12 @@ LOGIN_FREE_FAILURES = 5
 LOGIN_DELAY_SECONDS = (1.0, 900.0)
 LOGIN_ADDRESS_FAILURES = 20
 
-READ_ALL_BYTES = 200 << 20      # of a database, while a browser waits
+READ_ALL_BYTES = 16 << 20       # of a database, while a browser waits
 BACKUP_DAYS = 7                 # an older one is worth a remark
 CLOCK_SLACK_SECONDS = 60.0
 SQLITE_MAGIC = b"SQLite format 3\0"
 TEST_SECONDS = 10.0             # a test worker is to live
+TEST_ALONE_SECONDS = 5.0        # ... and then after the end of who started it
 TEST_SLACK_SECONDS = 5.0        # ... and may be late on a slow host
 VISIT_SECONDS = 86400.0         # how often the same way to the page is kept again
 LOOPBACK = ("127.0.0.1", "::1")
@@ -7226,7 +7227,7 @@ def _check_sqlite(folder):
 
 def _check_owner(folder):
     ours, code = os.getuid(), HOME.stat()
-    text = "runs as %s (uid %d), new files get %s" % (user_name(ours), ours, umask_words())
+    text = "runs as %s (uid %d), %s" % (user_name(ours), ours, umask_words())
     paths = [HOME, HOME / "jobqueue.py", WORKER_FILE, TASKS_FILE, folder.parent]
     open_ones = [path for path in paths if path.exists()
                  and path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH]
@@ -7424,10 +7425,10 @@ def _check_door(queue):
     visit = last_visit(queue)
     if not visit:
         return "note", "not known yet: open this list in a browser, as an admin"
-    text = "%s%s; %s, %s; Python %s, SQLite %s" % (
+    text = "%s%s; %s; Python %s, SQLite %s" % (
         DOORS[visit["door"]][0], " (%s)" % visit["software"] if visit["software"] else "",
-        "several processes" if visit["processes"] else "one process",
-        "several requests at once in each" if visit["threads"] else "one request at a time in each",
+        "%s, each for %s" % ("several processes" if visit["processes"] else "one process",
+                             "several requests at once" if visit["threads"] else "one request at a time"),
         visit["python"], visit["sqlite"])
     if visit["door"] == "mod_wsgi embedded":
         return "note", text + (". Every site of this machine can then read the data: let Apache use "
@@ -7439,9 +7440,9 @@ def _check_https(queue):
     visit = last_visit(queue)
     if not visit or visit["https"]:
         return "ok", "the page was opened by HTTPS" if visit else "not known yet"
-    if "X-Forwarded-Proto" in visit["forwarded"] and not visit["trusted"]:
-        return "note", ("HTTP arrives here, but a proxy may end HTTPS in front of it: if so, set https to "
-                        "always, or trusted_proxies to %s" % visit["client"])
+    if visit["forwarded"].get("X-Forwarded-Proto") == "https":
+        return "note", ("HTTP arrives here, but a proxy seems to end HTTPS in front of it: if that is your "
+                        "host's, set trusted_proxies to %s, or https to always" % visit["client"])
     if visit["client"] in LOOPBACK:
         return "ok", "HTTP, from this machine"
     return "note", ("the page was opened by HTTP, so that passwords can be read on their way: open it by "
@@ -7452,12 +7453,11 @@ def _check_proxy(queue):
     visit = last_visit(queue)
     if not visit or not visit["forwarded"]:
         return "ok", "no headers of a proxy were seen" if visit else "not known yet"
-    names = ", ".join(visit["forwarded"])
+    text = "what %s says of its visitors (%s)" % (visit["client"], ", ".join(visit["forwarded"]))
     if visit["trusted"]:
-        return "ok", "%s of %s counts" % (names, visit["client"])
-    return "note", ("%s arrives from %s, whom trusted_proxies does not name, and does not count: visitors "
-                    "share that address when guesses are counted. Name it there if it is your host's proxy"
-                    % (names, visit["client"]))
+        return "ok", text + " counts"
+    return "note", text + (" does not count, so that all share its address when wrong passwords are counted: "
+                           "name it in trusted_proxies if it is your host's proxy")
 
 
 def _check_authorization(queue):
@@ -7510,8 +7510,8 @@ def _check_ticks(queue):
                            "visitors")
 
 
-# The test worker. What is known of it stands in the setting row .worker_test: it writes `arrived` and
-# `lived` itself; who looks later and finds no such word knows that it was ended.
+# The test worker. What is known of it stands in the setting row .worker_test: it writes `arrived`
+# and `alone` itself; who looks later and does not find them knows that it was ended.
 
 def start_worker_test(queue, door):
     """Start a worker that only lives for TEST_SECONDS, unless one does; what worker_test() says then."""
@@ -7559,9 +7559,9 @@ def worker_test(queue):
         with contextlib.suppress(JobQueueError):        # whoever comes next can tell as well
             if not words and "error" not in test:       # what fails by itself is not the host's doing
                 queue.workers.modes.learn(state == "ok", text)
-            note_worker_test(queue, test["token"], judged=text + words)
+            note_worker_test(queue, test["token"], judged=words)
         text += words
-    return {"state": state, "text": test.get("judged", text), "at": iso(test["at"])}
+    return {"state": state, "text": text + test.get("judged", ""), "at": iso(test["at"])}
 
 
 def judge_worker_test(test, now):
@@ -7570,10 +7570,10 @@ def judge_worker_test(test, now):
     since = now - arrived["at"] if arrived else age
     if "error" in test:
         return "failed", test["error"]
-    if "lived" in test:
+    if "alone" in test:
         return "ok", "a worker lived for %d s%s; it had Python %s, SQLite %s and nice %d" % (
-            TEST_SECONDS, ", beyond the end of the process that started it" if test["lived"]["alone"]
-            else "", arrived["python"], arrived["sqlite"], arrived["nice"])
+            TEST_SECONDS, ", beyond the end of the process that started it" if test["alone"] else "",
+            arrived["python"], arrived["sqlite"], arrived["nice"])
     if "signal" in test:
         return "failed", "a worker was told to end after %d s (%s)" % (test["seconds"], test["signal"])
     if not 0 <= since <= TEST_SECONDS + TEST_SLACK_SECONDS:
@@ -7794,8 +7794,8 @@ def _is_large(queue):
 
 
 def _leave_unread(queue):
-    return "note", ("%.0f MB, too large to be read through here: python3 jobqueue.py check does it"
-                    % (queue.database.path.stat().st_size / 1e6))
+    return "ok", ("%.0f MB, not read through while a browser waits: python3 jobqueue.py check does that"
+                  % (queue.database.path.stat().st_size / 1e6))
 
 
 def note_visit(queue, visit):
@@ -8320,7 +8320,8 @@ class Request:
             "base": self.base,
             "client": self._proxies.client,
             "trusted": self._proxies.are_trusted,
-            "forwarded": [name for name in FORWARDED if self.header(name) is not None],
+            "forwarded": {name: self.header(name) if name == "X-Forwarded-Proto" else ""
+                          for name in FORWARDED if self.header(name) is not None},
             "authorization": token is not None if token or self.header("X-Probe") else None,
             "python": "%d.%d.%d" % sys.version_info[:3],
             "sqlite": sqlite3.sqlite_version,

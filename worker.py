@@ -1971,7 +1971,8 @@ def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
 
 
 def live(token, data):
-    """A test worker: says that it is here and, TEST_SECONDS later, that it still is."""
+    """A test worker: says that it is here, TEST_SECONDS later that it still is, and that it outlived
+    who started it as soon as that is so."""
     queue = JobQueue(data, patience=WORKER_PATIENCE_SECONDS)
     be_nice(queue)
     began, ended = time.monotonic(), []
@@ -1982,14 +1983,19 @@ def live(token, data):
         "python": "%d.%d.%d" % sys.version_info[:3], "sqlite": sqlite3.sqlite_version})
     if test is None:
         return 1
-    while not ended and time.monotonic() < began + jobqueue.TEST_SECONDS:
+    lived, orphan_since = False, None
+    while not ended:
+        age = time.monotonic() - began
+        if orphan_since is None and os.getppid() != test["starter"]:
+            orphan_since = age
+        alone = orphan_since is not None and age >= orphan_since + jobqueue.TEST_ALONE_SECONDS
+        if age >= jobqueue.TEST_SECONDS and (alone or not lived):
+            lived = jobqueue.note_worker_test(queue, token, alone=alone)
+        if lived and alone or age >= 2 * jobqueue.TEST_SECONDS:
+            return 0
         time.sleep(0.1)
-    if ended:
-        jobqueue.note_worker_test(queue, token, signal=ended[0], seconds=time.monotonic() - began)
-        return 1
-    jobqueue.note_worker_test(queue, token, lived={
-        "at": queue.database.clock.now(), "alone": os.getppid() != test["starter"]})
-    return 0
+    jobqueue.note_worker_test(queue, token, signal=ended[0], seconds=time.monotonic() - began)
+    return 1
 
 
 def begin_again():

@@ -50,7 +50,7 @@ class TestChecks(HostTestCase):
         with mock.patch.object(jobqueue, "READ_ALL_BYTES", 1000), \
                 mock.patch.object(self.database, "damage", side_effect=AssertionError):
             found = {check.name: check for check in jobqueue.check_host(self.queue, False)}
-        self.assertIn("too large", found["Database"].text)
+        self.assertIn("not read through", found["Database"].text)
 
     def test_looking_at_a_busy_database_is_not_damage(self):
         error = sqlite3.OperationalError("database is locked")
@@ -320,7 +320,7 @@ class TestHostFiles(HostTestCase):
     def visit(self, **more):
         known = {"door": "cgi", "software": "Apache", "processes": True, "threads": False, "https": True,
                  "host": "jobs.example", "base": "/my/queue/", "client": "192.0.2.7", "trusted": False,
-                 "forwarded": [], "authorization": None, "python": "3.9.2", "sqlite": "3.34.1", **more}
+                 "forwarded": {}, "authorization": None, "python": "3.9.2", "sqlite": "3.34.1", **more}
         jobqueue.note_visit(self.queue, known)
 
     def test_every_start_up_file_is_there_with_our_paths_and_no_example_left(self):
@@ -358,11 +358,11 @@ class TestHostFiles(HostTestCase):
         self.assertEqual(self.verdict("Web server", "WSGIDaemonProcess"), "note")
         self.visit(https=False)
         self.assertEqual(self.verdict("HTTPS", "open it by https"), "note")
-        self.visit(https=False, forwarded=["X-Forwarded-Proto"])
-        self.assertEqual(self.verdict("HTTPS", "set https to always"), "note")
+        self.visit(https=False, forwarded={"X-Forwarded-Proto": "https"})
+        self.assertEqual(self.verdict("HTTPS", "https to always"), "note")
         self.assertEqual(self.verdict("Proxy", "trusted_proxies"), "note")
-        self.visit(forwarded=["X-Forwarded-For"], trusted=True)
-        self.assertEqual(self.verdict("Proxy", "of 192.0.2.7 counts"), "ok")
+        self.visit(forwarded={"X-Forwarded-For": ""}, trusted=True)
+        self.assertEqual(self.verdict("Proxy", "says of its visitors (X-Forwarded-For) counts"), "ok")
 
     def test_whether_authorization_arrives_is_remembered(self):
         self.visit()
@@ -411,7 +411,7 @@ class TestWorkerTest(HostTestCase):
         self.arrive()
         self.is_now("running", "watched")
         self.clock.advance(10)
-        self.note(lived={"at": self.clock.now(), "alone": True})
+        self.note(alone=True)
         self.is_now("ok", "beyond the end of the process that started it")
         self.assertEqual(self.mode(), "detached")
         self.assertEqual(self.verdict("Worker test", "by the web server"), "ok")
@@ -456,7 +456,7 @@ class TestWorkerTest(HostTestCase):
         late = self.token
         self.clock.advance(16)
         self.start()
-        self.assertIsNone(jobqueue.note_worker_test(self.queue, late, lived={"at": 0, "alone": True}))
+        self.assertIsNone(jobqueue.note_worker_test(self.queue, late, alone=True))
         self.is_now("running")
 
     def test_another_machine_learns_nothing_from_it(self):
@@ -472,7 +472,7 @@ class TestWorkerTest(HostTestCase):
         TestHostFiles.visit(self, sqlite="3.34.1")
         self.start()
         self.arrive()
-        self.note(lived={"at": self.clock.now(), "alone": False})
+        self.note(alone=False)
         self.assertEqual(self.verdict("Worker test", "the web server has SQLite 3.34.1"), "note")
         TestHostFiles.visit(self, sqlite="3.40.1")
         self.assertEqual(self.verdict("Worker test"), "ok")
@@ -481,8 +481,11 @@ class TestWorkerTest(HostTestCase):
 
     def test_the_worker_itself_says_that_it_is_here_and_lives(self):
         self.start()
-        self.assertEqual(self.live(0.1).wait(20), 0)
-        self.assertFalse(self.seen()["lived"]["alone"])
+        self.assertEqual(self.live(0.2).wait(20), 0)
+        self.assertIs(self.seen()["alone"], False)
+        self.note(starter=0)
+        self.assertEqual(self.live(0.2).wait(20), 0)
+        self.assertIs(self.seen()["alone"], True, "its parent is not who started it")
         self.start()
         child = self.live(60)
         wait_until(lambda: "arrived" in self.seen(), 20, "its word")
@@ -491,9 +494,9 @@ class TestWorkerTest(HostTestCase):
         self.assertEqual(self.seen()["signal"], "SIGTERM")
 
     def live(self, seconds):
-        program = "import jobqueue, worker; jobqueue.TEST_SECONDS = %s; raise SystemExit(worker.live(%r, %r))"
-        return subprocess.Popen(
-            [sys.executable, "-c", program % (seconds, self.token, str(self.database.folder))], cwd=ROOT)
+        program = ("import jobqueue, worker; jobqueue.TEST_SECONDS = %s; jobqueue.TEST_ALONE_SECONDS = 0.1; "
+                   "raise SystemExit(worker.live(%r, %r))" % (seconds, self.token, str(self.database.folder)))
+        return subprocess.Popen([sys.executable, "-c", program], cwd=ROOT)
 
     def seen(self):
         return jobqueue.recall(self.database, ".worker_test")
@@ -576,7 +579,7 @@ class TestHostOverHttp(WebTestCase):
                      X_Forwarded_For="203.0.113.9")
         visit = jobqueue.last_visit(self.queue)
         self.assertEqual((visit["door"], visit["authorization"], visit["forwarded"], visit["host"]),
-                         ("wsgi", True, ["X-Forwarded-For"], "jobs.example.org"))
+                         ("wsgi", True, {"X-Forwarded-For": ""}, "jobs.example.org"))
         before = self.database.version_seen()
         self.ana.get("/api/host")
         self.assertEqual(jobqueue.last_visit(self.queue)["authorization"], True)
