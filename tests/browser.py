@@ -236,12 +236,17 @@ class BrowserTestCase(unittest.TestCase):
         need(program and chromium, "chromium and chromedriver")
         cls.driver = Driver(program, chromium)
         cls.addClassCleanup(cls.driver.close)
+        cls.start_site()
+        cls.idle = []                   # browsers that the tests before have left
+        cls.addClassCleanup(lambda: [browser.close() for browser in cls.idle])
+
+    @classmethod
+    def start_site(cls):
+        """A site, and the address at which browsers find it."""
         cls.site = Site(cls.TASKS, users=cls.USERS)
         cls.addClassCleanup(cls.site.close)
         cls.address = cls.site.start_server()
         cls.base = re.match(r"http://[^/]+/", cls.address)[0]
-        cls.idle = []                   # browsers that the tests before have left
-        cls.addClassCleanup(lambda: [browser.close() for browser in cls.idle])
 
     def setUp(self):
         self.browsers = []

@@ -209,6 +209,10 @@ class Door:
         """The process ids of the web servers that were started here."""
         return {server.pid for server in (self.server, self.inner, self.site.server) if server}
 
+    def setup_code(self):
+        """What the owner reads in a file of the data folder after a first look at the page."""
+        return next(self.site.data.glob("setup-code-*.txt")).read_text("utf-8").strip()
+
     def close(self):
         """Stop the web server, end whatever came from the site, and remove both folders."""
         try:
@@ -322,9 +326,10 @@ class ApacheCgi(Apache):
     folder = "/jq/"
     authorization = False
     modules = "cgid"
+    kind = ".cgi"
 
     def configuration(self):
-        return 'ScriptSock "%s/cgid"\nAddHandler cgi-script .cgi .py' % self.room
+        return 'ScriptSock "%s/cgid"\nAddHandler cgi-script %s' % (self.room, self.kind)
 
     def start(self):
         script = self.host_file("jobqueue.cgi").replace("/usr/bin/env python3", self.site.interpreter, 1)
@@ -336,6 +341,7 @@ class ApacheCgiScript(ApacheCgi):
     """jobqueue.py itself as CGI script."""
 
     prefix = "/jq/jobqueue.py/"
+    kind = ".py"
 
     def start(self):
         script = self.site.home / "jobqueue.py"

@@ -85,14 +85,17 @@ class Journey(BrowserTestCase):
     USERS = False
 
     def test_a_first_visit_a_task_and_a_second_person(self):
-        said = "".join(self.site.server.stdout.readline() for _ in range(3))
-        link = re.search(r"#setup=\S+", said)[0]
-        ana = self.set_up(link)
+        ana = self.set_up(self.link())
         number = self.add_report(ana)
         self.watch_it_run(ana, number)
         bob = self.second_person(ana)
         self.sees_none_of_it(bob, number)
         self.delete(ana, number)
+
+    def link(self):
+        """What the server printed for the first admin."""
+        said = "".join(self.site.server.stdout.readline() for _ in range(3))
+        return re.search(r"#setup=\S+", said)[0]
 
     def set_up(self, link):
         """The link makes the first admin."""

@@ -77,8 +77,8 @@ class DoorTests:
         cls.app = doors.Wire(cls.door.address)
         cls.nobody, cls.ana = Visitor(cls.app), Visitor(cls.app)
         cls.greeting = cls.nobody.get("/api/session")
-        code = next(cls.site.data.glob("setup-code*.txt")).read_text("utf-8").strip()
-        cls.set_up = cls.ana.post("/api/setup", {"code": code, "name": "ana", "password": PASSWORD})
+        cls.set_up = cls.ana.post("/api/setup", {"code": cls.door.setup_code(), "name": "ana",
+                                                 "password": PASSWORD})
         cls.ana.patch("/api/settings", {"linger": 1, **cls.door.settings})
         cls.long_task = cls.ana.post(
             "/api/tasks", {"function": "rest", "arguments": {"until": "restarted"}}).json
@@ -231,7 +231,7 @@ class DoorTests:
         self.ana.delete("/api/tasks/%d" % task_id)
 
     def test_a_worker_that_is_done_leaves_no_zombie(self):
-        # mod_wsgi 4.9 with Python 3.11 hangs at a graceful restart, whatever it serves: that process is spared.
+        # mod_wsgi 4.9 with Python 3.11 hangs at a graceful restart, whatever it serves; that one is spared.
         self.until(self.long_task["id"], "succeeded")
         wait_until(lambda: not self.site.workers(), what="the end of the workers", pause=0.1)
 
