@@ -9298,7 +9298,7 @@ class Application:
 
 _applications = {}                      # process id -> its Application, for `application`
 _code = file_stamps([HOME / "jobqueue.py"])     # what this module was made of
-_opening = threading.Lock()
+_upgrading = threading.Lock()
 
 
 def application(environ, start_response):
@@ -9322,7 +9322,7 @@ def _newer_module():
     On many hosts nobody can restart the web server; old code must not meet new tables.
     """
     import importlib
-    with _opening:
+    with _upgrading:
         ours = sys.modules.get(__name__)
         if ours and ours.application is not application:
             return ours
@@ -9345,14 +9345,13 @@ def _newer_module():
 def _application():
     """This process's Application; a new one if the database was replaced by another."""
     process = os.getpid()
-    with _opening:
-        known = _applications.get(process)
-        if known:
-            with contextlib.suppress(JobQueueError, OSError):
-                known.queue.database.check_file()
-                return known
-        _applications[process] = Application(JobQueue())    # a thread may still use the old one
-        return _applications[process]
+    known = _applications.get(process)
+    if known:
+        with contextlib.suppress(JobQueueError, OSError):
+            known.queue.database.check_file()
+            return known
+    _applications[process] = Application(JobQueue())    # a thread may still use the old one
+    return _applications[process]
 
 
 class _Unable:
