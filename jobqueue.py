@@ -8212,7 +8212,7 @@ def find_base(environ, base_path=""):
     if {".", ".."} & set(base.split("/")):
         base = script
     parts = [part for part in (base_path or base).split("/") if part]
-    return quote("/".join(["", *parts, ""]), encoding="latin-1")
+    return quote("/".join(["", *parts, ""]), safe="/!$&'()*+,=:@", encoding="latin-1")  # as browsers do
 
 
 def path_below(environ, base_path):
@@ -9329,7 +9329,7 @@ def _newer_module():
         stamps = file_stamps(_code)
         (stamp,) = stamps.values()
         if (not ours or stamp is None or stamps == _code
-                or 0 <= time.time() - stamp[0] / 1e9 < UPGRADE_PAUSE_SECONDS):
+                or 0 <= Clock.now() - stamp[0] / 1e9 < UPGRADE_PAUSE_SECONDS):
             return None
         _code.update(stamps)
         del sys.modules[__name__]

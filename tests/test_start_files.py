@@ -45,6 +45,7 @@ class Base(unittest.TestCase):
             ("/api/tasks", "/api/tasks", "/"),
             ("/my%20jobs/api/users/a%40b", "/api/users/a@b", "/my%20jobs/"),
             ("/%C3%A6/api/tasks", "/api/tasks", "/%C3%A6/"),
+            ("/~me/a+b@c/api/tasks", "/api/tasks", "/~me/a+b@c/"),      # a cookie's path must be the same
             ("/jq/api/users/zo%C3%AB", "/api/users/zo%C3%AB", "/jq/"),      # as Passenger has it
         ):
             with self.subTest(target):
