@@ -7268,6 +7268,8 @@ def _check_host(folder):
 
 
 def _check_data(folder):
+    if os.path.lexists(folder) and not folder.is_dir():
+        return "bad", "%s is no folder, nor does it lead to one" % folder
     if not folder.is_dir():
         if os.access(folder.parent, os.W_OK | os.X_OK):
             return "note", "there is none yet; %s is made when the page is opened first" % folder
@@ -7424,7 +7426,7 @@ def last_visit(queue):
 def _check_door(queue):
     visit = last_visit(queue)
     if not visit:
-        return "note", "not known yet: open this list in a browser, as an admin"
+        return "note", "not known yet: log in as an admin and open This host"
     text = "%s%s; %s; Python %s, SQLite %s" % (
         DOORS[visit["door"]][0], " (%s)" % visit["software"] if visit["software"] else "",
         "%s, each for %s" % ("several processes" if visit["processes"] else "one process",
@@ -7614,8 +7616,8 @@ def _check_exposure(queue):
                        "file called data")
     if seen:
         return "ok", "an admin's browser could fetch nothing private, %s" % _readable(iso(seen["at"]))
-    return "note", ("the data is %s a web folder; open this list in a browser, which tries to fetch what is "
-                    "private" % ("inside" if inside else "not inside"))
+    return "note", ("the data is %s a web folder; log in as an admin and open This host: the browser then "
+                    "tries to fetch what is private" % ("inside" if inside else "not inside"))
 
 
 def _check_journal(queue):
@@ -7672,8 +7674,9 @@ def _check_functions(queue):
     queue.catalogue.refresh()
     state = queue.catalogue.state()
     if state["error"]:
-        return "bad", ("tasks.py cannot be read: %(message)s (%(file)s, line %(line)s)"
-                       % state["error"])
+        place = ", line %s" % state["error"]["line"] if state["error"]["line"] else ""
+        return "bad", "tasks.py cannot be read: %s (%s%s)" % (
+            state["error"]["message"], state["error"]["file"], place)
     names = ", ".join(function["name"] for function in queue.catalogue.functions())
     return "ok", ("samples, until there is a tasks.py: " if state["samples"] else "") + names
 
@@ -7779,13 +7782,16 @@ def check_installation(data=None):
     try:
         folder = data_folder(data)
     except (JobQueueError, OSError, ValueError) as error:
-        return look(FOLDER_CHECKS, HOME / "data") + [Check("Data", "bad", "%s" % error)], None
+        words = "%s cannot be read as the path of a folder: %s" % (HOME / "data", error)
+        return [Check("Data", "bad", words) if check.name == "Data" else check
+                for check in look(FOLDER_CHECKS, HOME / "data")], None
     if not os.path.lexists(folder):
         return look(FOLDER_CHECKS, folder), None
     try:
         queue = JobQueue(data)
     except (JobQueueError, OSError, sqlite3.Error) as error:
-        return look(FOLDER_CHECKS, folder) + [Check("Database", "bad", "%s" % error)], None
+        name = "Settings" if isinstance(error, Invalid) else "Database"
+        return look(FOLDER_CHECKS, folder) + [Check(name, "bad", "%s" % error)], None
     return check_host(queue), queue
 
 
@@ -7859,7 +7865,7 @@ ADVICE = (
      ("cron-mode", "Cron is to do the tasks, but has not come yet."),
      ("slice", "Tasks are done a slice at a time, while this page is open or the tick address is called."),
      ("tested", "Workers live on here after the request that started them, so tasks begin at once."),
-     ("ended", "Workers are started for new tasks, although the host ended the one that was tested."),
+     ("ended", "Workers are started for new tasks, but the tested one did not live: see Worker test."),
      ("", "Workers are started for new tasks; whether the host lets them live on is not tested.")),
     (("resident", "Schedules and retries are on time, since a process of ours is always there."),
      ("minutely", "Schedules and retries are on time, since somebody comes every minute."),
@@ -7877,7 +7883,7 @@ ADVICE = (
       "Next, give a line of crontab to your host's cron, or the tick address if it only calls addresses."),
      ("chosen tested -off -detached -service", "Next, set worker_mode to auto: the tested worker lived."),
      ("detached -tested -ended -off", "Next, let a worker be tested."),
-     ("-looked", "Next, open this list in a browser, which tries to fetch what is private."),
+     ("-looked", "Next, open This host in a browser, which tries to fetch what is private."),
      ("samples", "Next, write what your tasks are to do into tasks.py."),
      ("-backup", "Next, make a backup."),
      ("", "Nothing has to be done.")))
@@ -7910,7 +7916,7 @@ def advise(door, facts, words):
     """A paragraph: what this host is, what works, what to do next."""
     def holds(names):
         return all(name[1:] not in facts if name[0] == "-" else name in facts for name in names.split())
-    said = [DOORS[door][1] if door else "How the page is run is known once you open this list in a browser."]
+    said = [DOORS[door][1] if door else "How the page is run is known once an admin opens This host."]
     for group in ADVICE:
         said += [sentence % words for names, sentence in group if holds(names)][:1]
     return " ".join(said)

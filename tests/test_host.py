@@ -171,6 +171,20 @@ class TestBrokenInstallations(HostTestCase):
         (self.home / "data").write_text("")
         self.broken("Data", "is an empty file")
 
+    def test_a_file_called_data_that_holds_no_text(self):
+        shutil.rmtree(self.database.folder)
+        (self.home / "data").write_bytes(b"\xff\xfe\0")
+        self.broken("Data", "cannot be read as the path")
+
+    def test_a_link_that_leads_nowhere(self):
+        shutil.rmtree(self.database.folder)
+        (self.home / "data").symlink_to(self.home / "nowhere")
+        self.broken("Data", "nor does it lead to one")
+
+    def test_a_setting_of_the_environment_that_is_none(self):
+        with mock.patch.dict(os.environ, {"JOBQUEUE_NBMAXWORKER": "many"}):
+            self.broken("Settings", "NbMaxWorker must be")
+
     def test_data_of_another_user(self):
         with mock.patch.object(os, "getuid", return_value=os.getuid() + 1):
             self.broken("Database", "belongs to the user")
@@ -288,7 +302,7 @@ class TestAdvice(unittest.TestCase):
             facts = facts.replace(fact, "")
 
     def test_before_anybody_looked_it_says_how_to_find_out(self):
-        self.assertIn("open this list in a browser", self.advice(None, "detached admin"))
+        self.assertIn("once an admin opens This host", self.advice(None, "detached admin"))
 
     def test_it_is_five_sentences_at_most_and_never_at_odds_with_itself(self):
         modes, times = ("detached", "detached tested", "detached ended", "cron-mode", "slice", "service",
