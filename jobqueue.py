@@ -149,6 +149,7 @@ IDLE_CONNECTION_SECONDS = 15.0
 SEND_SECONDS = 30.0
 CONNECTIONS_MAX = 512
 HELD_MAX_BYTES = 32 << 20       # of requests that are not answered yet
+STOP_SECONDS = 5.0              # for the last answers of a server
 SERVER_THREADS = 8
 JSON_MAX_DEPTH = 32
 INTEGER_MAX = 2 ** 53
@@ -9639,7 +9640,7 @@ class Server:
         self._stopping = False
 
     def run(self):
-        """Serve until `stop`; ends with open requests answered or dropped."""
+        """Serve until `stop`; ends when what was begun has been answered, or after STOP_SECONDS."""
         next_sweep = 0.0
         while not self._stopping:
             now = self._clock.monotonic()
@@ -9651,6 +9652,10 @@ class Server:
             for key, _ in self._selector.select(1.0):
                 self._handle(key)
         self._listener.close()
+        deadline = self._clock.monotonic() + STOP_SECONDS
+        while any(client.working for client in self._clients) and self._clock.monotonic() < deadline:
+            for key, _ in self._selector.select(0.1):
+                self._handle(key)
 
     def stop(self):
         """Make `run` return; may be called from a signal handler."""

@@ -441,6 +441,26 @@ class Connections(ServerTestCase):
         self.assertFalse(self.thread.is_alive())
 
 
+    def test_a_request_that_is_being_answered_is_answered_before_the_server_ends(self):
+        begun, go_on = threading.Event(), threading.Event()
+
+        def slow():
+            begun.set()
+            go_on.wait(10)
+
+        with mock.patch.object(self.queue.database, "check_file", slow):
+            link = self.link().send(HEALTH)
+            begun.wait(10)
+            self.server.stop()
+            with self.assertRaises(OSError):
+                wait_until(lambda: Link(self.server.address).close())
+            self.assertTrue(self.thread.is_alive())
+            go_on.set()
+            self.assertEqual(link.status(), 200)
+        self.thread.join(5)
+        self.assertFalse(self.thread.is_alive())
+
+
 class Slow(ServerTestCase):
     """Clients that take their time cost a socket each, and not for ever; the clock is the test's."""
 
