@@ -10,7 +10,7 @@ import unittest
 from pathlib import Path
 
 import jobqueue
-from tests.support import ROOT, Site, need
+from tests.support import ROOT, Site
 
 HOSTS = ROOT / "static" / "hosts"
 START_FILES = ("jobqueue.cgi", "passenger_wsgi.py", "wsgi.py")
@@ -268,7 +268,8 @@ class StartFiles(ProcessTestCase):
 
     def test_an_old_python_is_told_what_is_needed(self):
         pythons = old_pythons()
-        need(pythons, "a Python older than 3.9")
+        if not pythons:                 # few machines have one, and none can install one
+            self.skipTest("there is no Python older than 3.9 here")
         for python in pythons:
             with self.subTest(python):
                 self.in_words(self.ask("/", python=python), "it needs Python 3.9 or newer; this is Python ")
