@@ -4924,11 +4924,10 @@ def file_stamps(files):
     return stamps
 
 
-def possible_interpreters(chosen):
+def possible_interpreters():
     """Where a Python may be, best first; under some web servers sys.executable is the server."""
     import shutil
     version = "python%d.%d" % sys.version_info[:2]
-    yield chosen
     yield sys.executable if "python" in os.path.basename(sys.executable or "") else ""
     yield os.path.join(sys.prefix, "bin", version)
     yield os.path.join(sys.exec_prefix, "bin", version)
@@ -4948,28 +4947,30 @@ def probe_interpreter(path, environment):
     """(version, SQLite's version) of a Python, as it says itself; SetupError: it is none for us."""
     import subprocess
     try:
-        said = subprocess.run(
+        done = subprocess.run(
             [path, "-S", "-c", PROBE], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, timeout=PROBE_SECONDS, start_new_session=True,
-            cwd=str(HOME), env=environment).stdout.decode("utf-8", "replace").strip()
+            cwd=str(HOME), env=environment)
     except subprocess.TimeoutExpired:
         raise TimeoutError("%s did not answer within %d s" % (path, PROBE_SECONDS)) from None
     except OSError as error:
         if error.errno in SHORTAGES:
             raise
         raise SetupError("it cannot be run: %s" % error.strerror) from None
+    said = done.stdout.decode("utf-8", "replace").strip().rpartition("\n")[2]
     versions = re.fullmatch(r"((\d+)\.(\d+)\.\d+) ([\d.]+)", said)
     if not versions:
-        raise SetupError("it is no Python with sqlite3: %s" % shorten(said.rpartition("\n")[2], 200))
+        raise SetupError("it ended with exit code %d instead of telling its version%s"
+                         % (done.returncode, said and ": " + shorten(storable(said), 150)))
     if (int(versions[2]), int(versions[3])) < OLDEST_PYTHON:
         raise SetupError("it is Python %s; %d.%d or newer is needed" % (versions[1], *OLDEST_PYTHON))
     return versions[1], versions[4]
 
 
 class Interpreter:
-    """The Python that workers and tasks.py run with: looked for once, then remembered.
+    """The Python that workers and tasks.py run with: chosen, else looked for, once, and remembered.
 
-    It is looked for again when the setting, our own Python or the file that was found changes.
+    It is looked at again when the setting, our own Python or the file that was found changes.
     """
 
     def __init__(self, database, settings):
@@ -4997,17 +4998,19 @@ class Interpreter:
 
     def _look_for(self, chosen):
         environment = worker_environment(self._settings.get("pass_environment"))
+        found = [chosen] if chosen else [
+            path for path in possible_interpreters() if path and os.access(path, os.X_OK)]
         passed = {}
-        for path in filter(None, possible_interpreters(chosen)):
-            if path not in passed and (path == chosen or os.access(path, os.X_OK)):
-                try:
-                    python, sqlite = probe_interpreter(path, environment)
-                    return {"path": path, "python": python, "sqlite": sqlite, "passed": passed,
-                            "for": [chosen, sys.version], "files": file_stamps([path])}
-                except SetupError as error:
-                    passed[path] = error.detail
-        raise SetupError("No Python was found to start workers with; set `python`. %s" % "; ".join(
-            "%s: %s" % one for one in passed.items()))
+        for path in dict.fromkeys(found):
+            try:
+                python, sqlite = probe_interpreter(path, environment)
+                return {"path": path, "python": python, "sqlite": sqlite, "passed": passed,
+                        "for": [chosen, sys.version], "files": file_stamps([path])}
+            except SetupError as error:
+                passed[path] = error.detail
+        why = "; ".join("%s: %s" % one for one in passed.items())
+        raise SetupError("the setting python, %s" % why if chosen else
+                         "no Python was found, set `python`%s" % (passed and "; not " + why or ""))
 
 
 class Modes:

@@ -272,7 +272,7 @@ class TestDoubt(ModeCase):
         jobqueue.note_worker_test(self.queue, self.token(), arrived={
             "at": self.clock.now(), "python": "3", "sqlite": "3", "nice": 10})
         self.clock.advance(10)
-        jobqueue.note_worker_test(self.queue, self.token(), lived={"at": self.clock.now(), "alone": True})
+        jobqueue.note_worker_test(self.queue, self.token(), alone=True)
         self.look()
         self.assertFalse(self.workers.modes.in_doubt())
         before = len(self.started)
@@ -495,24 +495,31 @@ class TestInterpreter(TestCase):
         self.assertEqual({**self.interpreter.describe(), "files": 0, "for": 0}, {
             "path": chosen, "python": "3.9.0", "sqlite": "3.26.0", "passed": {}, "files": 0, "for": 0})
 
-    def test_one_that_will_not_do_is_passed_over_and_it_is_told_why(self):
+    def test_a_chosen_one_that_will_not_do_is_told_and_no_other_taken_for_it(self):
         for says, words in (
                 ("3.8.20 3.31.1", "it is Python 3.8.20; 3.9 or newer is needed"),
                 ("2.7.18 3.8.1", "it is Python 2.7.18"),
                 ("Traceback\nModuleNotFoundError: No module named '_sqlite3'", "No module named '_sqlite3'"),
-                ("", "it is no Python with sqlite3"),
+                ("", "exit code 0 instead of telling its version"),
                 (PermissionError(errno.EACCES, "Permission denied"), "it cannot be run: Permission denied"),
-                (OSError(errno.ENOEXEC, "Exec format error"), "Exec format error")):
+                (OSError(errno.ENOEXEC, "Exec format error"), "Exec format error"),
+                (FileNotFoundError(errno.ENOENT, "No such file or directory"), "No such file")):
             chosen = self.file("python-" + str(len(self.says)), says)
             self.choose(chosen)
-            found = self.interpreter.describe()
-            self.assertNotEqual(found["path"], chosen)
-            self.assertIn(words, found["passed"][chosen])
+            with self.refused(jobqueue.SetupError, "the setting python, %s: " % chosen) as caught:
+                self.interpreter.path()
+            self.assertIn(words, caught.exception.detail)
+            self.add()
+            self.assertIn(words, recall(self.database, ".start_failure")["message"])
+            self.clock.advance(100)
 
-    def test_a_missing_one_is_passed_over_too(self):
-        self.says["/nonsense/python"] = FileNotFoundError(errno.ENOENT, "No such file or directory")
-        self.choose("/nonsense/python")
-        self.assertIn("No such file", self.interpreter.describe()["passed"]["/nonsense/python"])
+    def test_one_that_is_found_and_will_not_do_is_passed_over_and_it_is_told_why(self):
+        old, new = self.file("python2", "2.7.5 3.7.17"), self.file("python3.12", "3.12.1 3.45.1")
+        with self.elsewhere(), mock.patch.object(
+                jobqueue, "possible_interpreters", return_value=["", "/nonsense", old, old, new]):
+            found = self.another_queue().interpreter.describe()
+        self.assertEqual((found["path"], found["python"]), (new, "3.12.1"))
+        self.assertEqual(found["passed"], {old: "it is Python 2.7.5; 3.9 or newer is needed"})
 
     def test_if_none_will_do_all_reasons_are_told(self):
         found = ["", self.file("python2", "2.7.5 3.7.17"), "/nonsense"]
