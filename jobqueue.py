@@ -9954,11 +9954,11 @@ def run_cgi():
 
     with contextlib.redirect_stdout(sys.stderr):    # what is printed is for the web server's log
         body = b"".join(application(cgi_environ(), start_response))
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(OSError, sqlite3.Error):
         sys.stdout.buffer.write("\r\n".join(head).encode("latin-1", "replace") + body)
         sys.stdout.flush()
-    for app in _applications.values():
-        app.queue.close()
+        for app in _applications.values():
+            app.queue.close()
     os._exit(0)                         # taking the interpreter apart would take a tenth of all
 
 
