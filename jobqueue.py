@@ -9326,6 +9326,16 @@ def application(environ, start_response):
     return app(environ, start_response)
 
 
+def _is_replaced():
+    """True, once, when this module's file was replaced and is not being copied any more."""
+    stamps = file_stamps(_code)
+    (stamp,) = stamps.values()
+    if stamp is None or stamps == _code or 0 <= Clock.now() - stamp[0] / 1e9 < UPGRADE_PAUSE_SECONDS:
+        return False
+    _code.update(stamps)
+    return True
+
+
 def _newer_module():
     """This module as it is on disk now, if it was replaced while this process lives; else None.
 
@@ -9336,12 +9346,8 @@ def _newer_module():
         ours = sys.modules.get(__name__)
         if ours and ours.application is not application:
             return ours
-        stamps = file_stamps(_code)
-        (stamp,) = stamps.values()
-        if (not ours or stamp is None or stamps == _code
-                or 0 <= Clock.now() - stamp[0] / 1e9 < UPGRADE_PAUSE_SECONDS):
+        if not ours or not _is_replaced():
             return None
-        _code.update(stamps)
         del sys.modules[__name__]
         try:
             return importlib.import_module(__name__)
@@ -9977,6 +9983,8 @@ def _tick_for_ever(queue):
             settle_doubt(queue, "server")
         with contextlib.suppress(JobQueueError):
             queue.workers.work_slice()
+        if _is_replaced():
+            complain("jobqueue.py was replaced; restart this server, which goes on with the old one")
         queue.database.clock.sleep(TICK_SOON_SECONDS)
 
 
