@@ -63,6 +63,9 @@ LOOK_SECONDS = 1.0                      # how often a running task's cancel flag
 CHECK_SECONDS = 1.0                     # how often a worker asks itself whether to leave
 IDLE_POLL_SECONDS = (0.003, 0.1)        # from just now to a while ago
 IDLE_POLL_ROLLBACK_SECONDS = 1.0
+ASLEEP_AFTER_SECONDS = 30.0             # without work; it wakes up more seldom then
+ASLEEP_POLL_SECONDS = 0.5
+HAND_OVER_SECONDS = (0, 2, 5, 15)       # from try to try to start the next worker
 BROKEN_RETRY_SECONDS = 60.0
 PLACE_SECONDS = 2.0                     # how often a service asks for a place
 FULL_DISK_SECONDS = 0.2
@@ -1599,7 +1602,15 @@ class Worker:
             self._queue.workers.leave(transaction, self._id, self._stopping, self._tasks)
         self._queue.workers.remove_lock(self._lock_name, self._lock)
         if self._mode == "detached" and self._stopping == "limit":
-            self._queue.workers.start_needed(least=int(self._has_work_soon(self._database)))
+            self._hand_over(int(self._has_work_soon(self._database)))
+
+    def _hand_over(self, least):
+        """Start who goes on; where one must be here until something is due, a host is asked again."""
+        for pause in HAND_OVER_SECONDS:
+            self._clock.sleep(pause)
+            self._queue.workers.start_needed(least)
+            if not least or self._queue.workers.are_there():
+                return
 
     # The loop
 
@@ -1692,6 +1703,8 @@ class Worker:
         idle = self._clock.monotonic() - self._last_work
         least, most = IDLE_POLL_SECONDS
         pause = least if idle < 1 else min(most, least * idle ** 2)
+        if idle > ASLEEP_AFTER_SECONDS:
+            pause = ASLEEP_POLL_SECONDS
         if self._database.journal != "wal":
             pause = IDLE_POLL_ROLLBACK_SECONDS
         if self._next_child:            # there is time enough to start one when it is needed
@@ -1962,6 +1975,7 @@ def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
         due = queue.tick.next_work(queue.database)
         if not queue.claims.claimable(queue.database, 1) and (
                 due is None or due > queue.database.clock.now() + seconds):
+            queue.workers.start_needed(queue.tick.sleepers_missing())
             return 0
     worker = Worker(queue, mode, verbose, seconds)
     code = worker.run(row, lock)

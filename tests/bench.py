@@ -48,16 +48,17 @@ from load_test import Browser, LIST_PATH, Site, end_process, percentile
 
 Sizes = collections.namedtuple(
     "Sizes", "adds bulk drain pickups colds finished few many claims hammer_seconds rounds lines "
-             "flood_seconds requests")
+             "flood_seconds requests asleep_seconds")
 FULL = Sizes(adds=600, bulk=10_000, drain=5_000, pickups=30, colds=7, finished=20_000,
              few=1_000, many=1_000_000, claims=300, hammer_seconds=3.0, rounds=5, lines=100_000,
-             flood_seconds=60, requests=60)
+             flood_seconds=60, requests=60, asleep_seconds=30)
 QUICK = Sizes(adds=200, bulk=10_000, drain=2_000, pickups=10, colds=3, finished=4_000,
               few=1_000, many=100_000, claims=100, hammer_seconds=1.0, rounds=3, lines=20_000,
-              flood_seconds=10, requests=30)
+              flood_seconds=10, requests=30, asleep_seconds=20)
 
 CONNECTIONS = (1, 10, 50)
 FLOOD_PER_SECOND = 1000
+ASLEEP_AFTER_SECONDS = 32               # without work a worker wakes up more seldom
 COMMITS_PER_SECOND = 20             # while the list changes
 PATIENCE_SECONDS = 300.0
 
@@ -907,6 +908,32 @@ def measure_memory(*_):
         site.stop(admin)
 
 
+def spent(pid):
+    """(milliseconds of processor, bytes written) of a process so far (Linux)."""
+    times = Path("/proc/%d/stat" % pid).read_text().rpartition(")")[2].split()[11:13]
+    written = re.search(r"wchar: (\d+)", Path("/proc/%d/io" % pid).read_text())
+    return sum(map(int, times)) * 1000 / os.sysconf("SC_CLK_TCK"), int(written[1])
+
+
+def measure_asleep(sizes, _):
+    """What a minute of a worker costs that sleeps until a schedule is due, its runner included."""
+    with BenchSite() as site:
+        queue = site.open(workers=1)
+        queue.settings.change({"stay_asleep": "yes", "linger": 0})
+        owner = queue.accounts.default_owner()["id"]
+        queue.schedules.add({"function": "nothing", "rule": "@yearly"}, owner)
+        wait_until(lambda: queue.database.value("SELECT pid FROM worker WHERE state='idle'"), "a worker")
+        time.sleep(ASLEEP_AFTER_SECONDS)
+        worker = queue.database.value("SELECT pid FROM worker")
+        pids = [worker, *children(worker)]
+        before = [sum(part) for part in zip(*map(spent, pids))]
+        time.sleep(sizes.asleep_seconds)
+        after = [sum(part) for part in zip(*map(spent, pids))]
+        cpu, written = ((late - early) * 60 / sizes.asleep_seconds for early, late in zip(before, after))
+        yield Figure("asleep for a minute, processor", cpu, "ms", goal=Goal("ours", "<=", 300, "ms"))
+        yield Figure("asleep for a minute, written", written / 1000, "kB", goal=Goal("ours", "<=", 100, "kB"))
+
+
 def measure_disk(sizes, _):
     """Bytes that a finished small task takes in the database, its history included."""
     with BenchSite() as site:
@@ -1110,6 +1137,7 @@ PARTS = {
     "cold": measure_cold,
     "cgi": measure_cgi,
     "memory": measure_memory,
+    "asleep": measure_asleep,
     "disk": measure_disk,
     "claim": measure_claim,
     "blocked": measure_blocked,

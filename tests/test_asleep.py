@@ -2,6 +2,7 @@
 
 Time is simulated: cron and the workers run in this process, one after the other.
 """
+import errno
 from types import SimpleNamespace
 from unittest import mock
 
@@ -233,6 +234,27 @@ class Asleep(Host):
             self.clock.advance(10)
             self.write("UPDATE worker SET state='idle', lease_monotonic=lease_monotonic+10")
             self.another_queue().tick.maybe("request")
+        self.assertEqual(len(self.started), 1)
+
+    def test_a_host_that_refuses_the_successor_is_asked_again(self):
+        self.schedule("@hourly")
+        self.start_error = BlockingIOError(errno.EAGAIN, "no more processes")
+        row, lock = self.started.pop()[5:7]
+        with mock.patch.object(self.clock, "sleep", self.sleep_until_there_is_room):
+            worker.work("detached", row=int(row), lock=lock)
+        self.assertEqual((len(self.started), self.asleep()), (1, 1))
+
+    def sleep_until_there_is_room(self, seconds):
+        """What FakeClock.sleep does; after a while there is room for another process."""
+        self.clock.advance(seconds)
+        if seconds >= 5:
+            self.start_error = None
+
+    def test_cron_that_finds_nothing_to_do_starts_one_that_is_missing(self):
+        self.schedule("@hourly")
+        self.started.clear()
+        self.write("DELETE FROM worker")
+        self.cron(1)
         self.assertEqual(len(self.started), 1)
 
     def test_nobody_is_woken_where_nothing_is_scheduled(self):
