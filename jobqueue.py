@@ -1519,10 +1519,10 @@ def _hide_guessable(database):
     was restored under a new name."""
     for name in ("journal.json", "worker.log", "worker.log.old", "work"):
         stem, dot, ending = name.partition(".")
-        found = [path for path in database.parent.iterdir()
-                 if re.fullmatch(r"%s(-[^.]*)?%s" % (stem, re.escape(dot + ending)), path.name)]
-        if len(found) == 1:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            found = [path for path in database.parent.iterdir()
+                     if re.fullmatch(r"%s(-[^.]*)?%s" % (stem, re.escape(dot + ending)), path.name)]
+            if len(found) == 1:
                 found[0].rename(private_path(database, name))
 
 
@@ -1739,10 +1739,10 @@ class Database:
 
     def check_file(self):
         """StorageBroken if file or log was removed or replaced: what we write would be lost."""
-        self._journal.check()
         if file_identity(self.path) != self._file or file_identity(self._wal) != self._log_file:
             raise StorageBroken("The database %s or its log was removed or replaced while it was "
                                 "in use. Stop and start everything." % self.path)
+        self._journal.check()
 
     def sign(self):
         """Now and then, note that this machine uses the database; it does not matter if that fails."""
