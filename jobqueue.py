@@ -5046,11 +5046,15 @@ class Modes:
 
     def cron(self):
         """{"last_at", "period"} of the cron that comes here, or None."""
-        cron = self._rhythm.visitor("cron")
-        if not cron:
+        return self.visitor("cron")
+
+    def visitor(self, source):
+        """The same of one of VISITORS; None once it has not come for long."""
+        visitor = self._rhythm.visitor(source)
+        if not visitor:
             return None
-        patience = max(CRON_KNOWN_SECONDS, 2 * (cron["period"] or 0))
-        return cron if self._clock.now() - cron["last_at"] <= patience else None
+        patience = max(CRON_KNOWN_SECONDS, 2 * (visitor["period"] or 0))
+        return visitor if self._clock.now() - visitor["last_at"] <= patience else None
 
     def learn(self, works, why=""):
         """What a test has shown: whether a worker that is started here lives on; if not, why."""
@@ -7386,6 +7390,8 @@ def _check_limits(folder):
     words = ["%s %s" % (name, "without limit" if limit is None else "%d MB" % (limit >> 20)
                         if name == "memory" else limit) for name, limit in limits.items()]
     text = "%d processes and threads of this user run; allowed: %s" % (running, ", ".join(words))
+    if os.path.exists("/proc/lve"):
+        text += "; what CloudLinux allows stands in the panel, under Resource Usage"
     if limits["processes"] is not None and limits["processes"] - running < WORKER_PROCESSES:
         return "bad", text + ". There is no room for a worker: end something, or ask the host for more"
     for name, least, advice in LIMITS_LOW:
@@ -7482,38 +7488,34 @@ def _check_interpreter(queue):
     return "note" if passed else "ok", text + passed
 
 
+def is_served(queue):
+    """True while a worker that never ends by itself is there."""
+    return bool(queue.database.value("SELECT 1 FROM worker WHERE mode='service' AND state<>'starting'"))
+
+
 def _check_mode(queue):
     mode, why = queue.workers.mode()
-    cron = queue.tick.state()["cron"]
-    if mode == "cron" and not cron:
-        return "bad", "cron. %s No cron has come yet: give your host's cron one of the lines for it" % why
-    return "note" if mode == "slice" else "ok", "%s. %s" % (mode, why.rstrip("."))
-
-
-def every(seconds):
-    """A period in words."""
-    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
-        if seconds >= 0.9 * size:
-            number = round(seconds / size)
-            return "every %d %ss" % (number, unit) if number > 1 else "every " + unit
-    return "every %d seconds" % seconds
+    text = "%s. %s" % (mode, why)
+    if mode == "cron" and not queue.workers.modes.cron():
+        return "bad", text + " No cron comes: give your host's cron a line of crontab"
+    if mode == "service" and not is_served(queue):
+        return "bad", text + " None is there: let the host keep worker.py --service running"
+    return "note" if mode == "slice" else "ok", text.rstrip(".")
 
 
 def _check_ticks(queue):
-    ticks = queue.tick.state()
+    ticks, cron = queue.tick.state(), queue.workers.modes.cron()
     if ticks["resident"]:
         return "ok", "a server or a service of ours is always there"
-    cron, period = ticks["cron"], ticks["period"]
     text = "no cron has come"
-    if cron:
-        text = "cron came at %s%s" % (_readable(cron["last_at"]),
-                                      ", it comes about " + every(cron["period"]) if cron["period"] else "")
-    if period:
-        text += "; without visitors somebody looks about %s what is due" % every(period)
-    if cron or period:
+    if ticks["cron"]:
+        often = ", it comes about " + how_often(cron["period"]) if cron and cron["period"] else ""
+        text = "cron came last at %s%s" % (_readable(ticks["cron"]["last_at"]), often)
+    if ticks["period"]:
+        text += "; without visitors somebody looks about %s what is due" % how_often(ticks["period"])
+    if cron or queue.workers.modes.visitor("address"):
         return "ok", text
-    return "note", text + (": give your host's cron a line of crontab, or schedules and retries wait for "
-                           "visitors")
+    return "note", text + ": give your host's cron a line of crontab, or much waits for visitors"
 
 
 # The test worker. What is known of it stands in the setting row .worker_test: it writes `arrived`
@@ -7563,7 +7565,8 @@ def worker_test(queue):
     if state in ("ok", "failed") and "judged" not in test and test["machine"] == queue.claims.machine:
         words = queue.workers.last_words(test["at"]) if state == "failed" else ""
         with contextlib.suppress(JobQueueError):        # whoever comes next can tell as well
-            if not words and "error" not in test:       # what fails by itself is not the host's doing
+            # What fails by itself is not the host's doing; the web server's workers are what matters.
+            if not words and "error" not in test and (test["door"] or not last_visit(queue)):
                 queue.workers.modes.learn(state == "ok", text)
             note_worker_test(queue, test["token"], judged=words)
         text += words
@@ -7582,7 +7585,7 @@ def judge_worker_test(test, now):
             arrived["python"], arrived["sqlite"], arrived["nice"])
     if "signal" in test:
         return "failed", "a worker was told to end after %d s (%s)" % (test["seconds"], test["signal"])
-    if not 0 <= since <= TEST_SECONDS + TEST_SLACK_SECONDS:
+    if not -CLOCK_SLACK_SECONDS <= since <= TEST_SECONDS + TEST_SLACK_SECONDS:
         return "failed", ("a worker was ended without a word within %d s" % TEST_SECONDS if arrived else
                           "a started worker did not report within %d s" % (TEST_SECONDS + TEST_SLACK_SECONDS))
     return "running", ("a worker is being watched for %d s" % TEST_SECONDS if arrived else
@@ -7869,6 +7872,7 @@ ADVICE = (
      ("cron-mode", "Cron is to do the tasks, but has not come yet."),
      ("slice", "Tasks are done a slice at a time, while this page is open or the tick address is called."),
      ("tested", "Workers live on here after the request that started them, so tasks begin at once."),
+     ("tried", "Workers that the command line starts live on; those of the web server are not tested yet."),
      ("ended", "Workers are started for new tasks, but the tested one did not live: see Worker test."),
      ("", "Workers are started for new tasks; whether the host lets them live on is not tested.")),
     (("resident", "Schedules and retries are on time, since a process of ours is always there."),
@@ -7880,13 +7884,14 @@ ADVICE = (
     (("shared", "The data is written as network folders need it, which is safe and slower."),
      ("few", "Only %(processes)s processes are allowed in all, so leave NbMaxWorker at 1 or 2.")),
     (("exposed", "Before all else keep the data from browsers: see Exposure."),
+     ("service -serving", "Next, let the host keep worker.py --service running, as supervisord.conf does."),
+     ("cron-mode -cron", "Next, give a line of crontab to your host's cron."),
      ("bad", "Next, see to what is bad: %(bad)s."),
      ("-admin", "Next, open the page and make the first admin."),
-     ("service -serving", "Next, let the host keep worker.py --service running, as supervisord.conf does."),
      ("-resident -cron -called -off",
       "Next, give a line of crontab to your host's cron, or the tick address if it only calls addresses."),
      ("chosen tested -off -detached -service", "Next, set worker_mode to auto: the tested worker lived."),
-     ("detached -tested -ended -off", "Next, let a worker be tested."),
+     ("detached -tested -ended -off", "Next, start a test worker on This host."),
      ("-looked", "Next, open This host in a browser, which tries to fetch what is private."),
      ("samples", "Next, write what your tasks are to do into tasks.py."),
      ("-backup", "Next, make a backup."),
@@ -7895,24 +7900,25 @@ ADVICE = (
 
 def find_facts(queue, checks):
     """(door, the words of ADVICE that are true here, what its sentences are filled with)"""
-    ticks, processes = queue.tick.state(), resource_limits()["processes"]
-    mode, test = queue.workers.mode()[0], worker_test(queue)["state"]
-    called = ticks["last_source"] == "address"
-    period = ticks["cron"]["period"] if ticks["cron"] else ticks["period"] if called else None
+    processes, test = resource_limits()["processes"], worker_test(queue)["state"]
+    mode, modes = queue.workers.mode()[0], queue.workers.modes
+    cron, called = modes.cron(), modes.visitor("address")
+    period = min(filter(None, (one["period"] for one in (cron, called) if one)), default=None)
+    by_web = test != "none" and recall(queue.database, ".worker_test")["door"]
     seen, bad = exposure(queue), [check.name for check in checks if check.verdict == "bad"]
     facts = {
         "off": queue.settings.get("NbMaxWorker") == 0, "detached": mode == "detached",
         "service": mode == "service", "cron-mode": mode == "cron", "slice": mode == "slice",
-        "serving": queue.database.value("SELECT 1 FROM worker WHERE mode='service' LIMIT 1"),
+        "serving": is_served(queue),
         "chosen": queue.settings.get("worker_mode") != "auto",
-        "tested": test == "ok", "ended": test == "failed",
-        "resident": ticks["resident"], "cron": ticks["cron"], "called": called, "period": period,
+        "tested": test == "ok" and by_web, "tried": test == "ok" and not by_web, "ended": test == "failed",
+        "resident": queue.rhythm.is_resident(), "cron": cron, "called": called, "period": period,
         "minutely": period and period <= 90, "shared": queue.database.journal != "wal",
         "few": processes and processes < FEW_PROCESSES,
         "exposed": seen and seen["exposed"], "looked": seen,
         "bad": bad, "admin": queue.accounts.has_admin(), "samples": queue.catalogue.state()["samples"],
         "backup": recall(queue.database, ".backup")}
-    words = {"often": period and every(period), "processes": processes, "bad": ", ".join(bad)}
+    words = {"often": period and how_often(period), "processes": processes, "bad": ", ".join(bad)}
     return last_visit(queue).get("door"), {name for name, value in facts.items() if value}, words
 
 

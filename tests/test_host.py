@@ -274,7 +274,7 @@ class TestAdvice(unittest.TestCase):
 
     def test_cgi_where_persistent_processes_are_forbidden(self):
         self.says("cgi", "cron-mode ended cron period", "Cron does the tasks", "every 15 minutes")
-        self.says("cgi", "cron-mode ended", "has not come yet", "give a line of crontab")
+        self.says("cgi", "cron-mode ended bad", "has not come yet", "give a line of crontab")
 
     def test_a_host_that_allows_25_processes(self):
         self.says("cgi", "detached tested few cron period", "Only 25 processes", "NbMaxWorker at 1 or 2")
@@ -305,15 +305,16 @@ class TestAdvice(unittest.TestCase):
         self.assertIn("once an admin opens This host", self.advice(None, "detached admin"))
 
     def test_it_is_five_sentences_at_most_and_never_at_odds_with_itself(self):
-        modes, times = ("detached", "detached tested", "detached ended", "cron-mode", "slice", "service",
-                        "service serving", "off detached"), ("", "resident", "cron", "cron period", "called")
+        modes = ("detached", "detached tested", "detached tried", "detached ended", "cron-mode", "slice",
+                 "service", "service serving", "off detached")
+        times = ("", "resident", "cron", "cron period", "cron period minutely", "called")
         rest = ("", "shared few", "exposed", "bad", "admin", self.DONE)
         for door, mode, when, more in itertools.product(jobqueue.DOORS, modes, times, rest):
             said = self.advice(door, " ".join((mode, when, more)))
             self.assertLessEqual(len(re.findall(r"[a-z)0-9][.](?: |$)", said)), 5, said)
             for one, other in (("on time", "wait for"), ("begin at once", "a slice at a time"),
                                ("begin at once", "is not tested"), ("Nothing has to", "Next,"),
-                               ("on time", "a line of crontab"), ("keeps alive does", "none is there")):
+                               ("on time", "or the tick address if"), ("keeps alive does", "none is there")):
                 self.assertFalse(one in said and other in said, said)
 
     def test_every_sentence_can_be_said(self):
@@ -386,6 +387,46 @@ class TestHostFiles(HostTestCase):
         self.assertEqual(self.verdict("API tokens", "removes the header"), "note")
         self.visit(authorization=True)
         self.assertEqual(self.verdict("API tokens", "arrives"), "ok")
+
+
+class TestFacts(HostTestCase):
+    """What advice is given from, as this queue has it."""
+
+    def facts(self):
+        return jobqueue.find_facts(self.queue, jobqueue.check_host(self.queue))
+
+    def test_a_queue_without_anything(self):
+        door, facts, words = self.facts()
+        self.assertEqual((door, facts - {"few"}, words["bad"]), (None, {"detached", "admin"}, ""))
+
+    def test_a_cron_counts_as_long_as_it_comes(self):
+        for _ in range(4):
+            self.clock.advance(900)
+            self.queue.tick.force("cron")
+        _, facts, words = self.facts()
+        self.assertLessEqual({"cron", "period"}, facts)
+        self.assertEqual(words["often"], "every 15 minutes")
+        self.assertEqual(self.verdict("Cron", "every 15 minutes"), "ok")
+        self.clock.advance(2 * 3600)
+        self.assertNotIn("cron", self.facts()[1])
+        self.assertEqual(self.verdict("Cron", "cron came last at"), "note")
+
+    def test_a_service_that_is_not_there_is_bad(self):
+        self.queue.settings.change({"worker_mode": "service"})
+        self.assertEqual(self.verdict("Worker mode", "None is there"), "bad")
+        with self.database.transaction() as transaction:
+            made = self.queue.workers.reserve(transaction, "service")
+        self.queue.workers.arrive(*made[0], False, 1)
+        self.assertEqual(self.verdict("Worker mode", "service"), "ok")
+        self.assertLessEqual({"service", "serving", "resident", "chosen"}, self.facts()[1])
+
+    def test_a_tested_worker_counts_by_who_started_it(self):
+        for door, fact in (("cgi", "tested"), (None, "tried")):
+            jobqueue.start_worker_test(self.queue, door)
+            test = jobqueue.recall(self.database, ".worker_test")
+            jobqueue.note_worker_test(self.queue, test["token"], alone=True,
+                                      arrived={"at": 0, **TestWorkerTest.ARRIVED})
+            self.assertEqual(self.facts()[1] & {"tested", "tried", "ended"}, {fact})
 
 
 class TestWorkerTest(HostTestCase):
@@ -481,6 +522,13 @@ class TestWorkerTest(HostTestCase):
         self.clock.advance(16)
         self.assertEqual(jobqueue.worker_test(other)["state"], "failed")
         self.assertEqual((other.workers.mode()[0], self.mode()), ("detached", "detached"))
+
+    def test_the_command_lines_test_teaches_nothing_where_a_web_server_starts_workers(self):
+        TestHostFiles.visit(self)
+        self.start(None)
+        self.clock.advance(16)
+        self.is_now("failed")
+        self.assertEqual((self.mode(), self.verdict("Worker test", "command line")), ("detached", "bad"))
 
     def test_another_sqlite_and_less_nice_than_asked_for_are_notes(self):
         TestHostFiles.visit(self, sqlite="3.34.1")
