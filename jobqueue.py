@@ -420,7 +420,7 @@ def parse_time(text, field):
 def how_often(seconds):
     """How often something comes, in the words that people round it to: "every 15 minutes"."""
     unit, size = next(pair for pair in (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
-                      if seconds >= 2 * pair[1] or pair[1] == 1 or round(seconds) == pair[1])
+                      if seconds >= 2 * pair[1] or abs(seconds - pair[1]) < pair[1] / 10 or pair[1] == 1)
     number = round(seconds / size)
     return "every %s" % unit if number == 1 else "every %d %ss" % (number, unit)
 

@@ -352,8 +352,9 @@ class TestWarnings(TestCase):
 
 class TestWords(unittest.TestCase):
     def test_how_often_something_comes(self):
-        for seconds, words in ((1, "every second"), (2, "every 2 seconds"), (60, "every minute"),
-                               (61, "every 61 seconds"), (290, "every 5 minutes"), (899, "every 15 minutes"),
-                               (3600, "every hour"), (3540, "every 59 minutes"), (50400, "every 14 hours"),
-                               (86400, "every day"), (86400 * 3, "every 3 days")):
+        for seconds, words in (
+                (1, "every second"), (2, "every 2 seconds"), (60, "every minute"), (61, "every minute"),
+                (90, "every 90 seconds"), (290, "every 5 minutes"), (899, "every 15 minutes"),
+                (3540, "every hour"), (5400, "every 90 minutes"), (3600, "every hour"),
+                (50400, "every 14 hours"), (86400, "every day"), (86400 * 3, "every 3 days")):
             self.assertEqual(jobqueue.how_often(seconds), words)

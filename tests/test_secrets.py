@@ -87,6 +87,10 @@ class Secrets(unittest.TestCase):
         cls.ask("POST", "api/users", {"name": "bob", "password": SECOND})
         token = cls.ask("POST", "api/tokens", {"name": "laptop"})
         cls.secrets["token"] = token
+        tick = cls.secrets["tick token"] = cls.ask("POST", "api/tokens", {"name": "cron", "scope": "tick"})
+        for path in ("tick?token=" + tick, "tick?token=%sx" % tick, "tick?token=%s%s" % (tick, "&a=1" * 60)):
+            cls.ask("GET", path)
+            cls.ask("POST", path, {})
         cls.secrets["key"] = "canary api key"
         body = {"function": "look", "arguments": {"note": "hello", "api_key": "canary api key"}}
         cls.task = cls.ask("POST", "api/tasks", body)
