@@ -8350,7 +8350,8 @@ class Request:
 
     def bearer(self):
         """The API token of Authorization: Bearer or X-Api-Key, or None."""
-        kind, _, token = (self.header("Authorization") or "").partition(" ")
+        sent = self.header("Authorization") or self._environ.get("REDIRECT_HTTP_AUTHORIZATION", "")
+        kind, _, token = sent.partition(" ")        # Apache renames what a rewrite rule has passed on
         return token.strip() if kind.lower() == "bearer" else self.header("X-Api-Key")
 
     def check_origin(self, strict):
@@ -9941,8 +9942,6 @@ class Server:
 def cgi_environ(environment=os.environb):
     """The WSGI environment of a CGI process."""
     environ = {os.fsdecode(name): value.decode("latin-1") for name, value in environment.items()}
-    if "HTTP_AUTHORIZATION" not in environ and "REDIRECT_HTTP_AUTHORIZATION" in environ:
-        environ["HTTP_AUTHORIZATION"] = environ["REDIRECT_HTTP_AUTHORIZATION"]
     environ.setdefault("REQUEST_METHOD", "GET")
     secure = environ.get("HTTPS", "").lower() in ("on", "1", "true", "yes")
     return {**environ,
