@@ -5061,16 +5061,22 @@ class Modes:
         with self._database.transaction(durable=False) as transaction:
             self._remember(transaction, 0 if works else LOST_MAX, "tested", why)
 
-    def in_doubt(self):
+    def in_doubt(self, known=None):
         """True while a test has to show whether the host is what ended workers."""
-        known = self._known(self._database)
+        known = known or self._known(self._database)
         return (known["lost"] >= LOST_MAX and known["kind"] == "killed"
                 and self._settings.get("worker_mode") == "auto")
 
-    def is_testing(self):
-        """True while a test worker shows it; no other worker is to be lost meanwhile."""
-        age = self._clock.now() - self._known(self._database).get("tested_at", -math.inf)
-        return 0 <= age <= TEST_SECONDS + TEST_SLACK_SECONDS
+    def holds_back(self):
+        """True while a test is awaited or shows it: no other worker is to be lost meanwhile."""
+        known, now = self._known(self._database), self._clock.now()
+        if not self.in_doubt(known):
+            return False
+        return self._is_tested(known) or 0 <= now - known["at"] <= TEST_SLACK_SECONDS
+
+    def _is_tested(self, known):
+        age = self._clock.now() - known.get("tested_at", -math.inf)
+        return 0 <= age <= 2 * (TEST_SECONDS + TEST_SLACK_SECONDS)      # at most: till it is judged
 
     def begin_test(self):
         """True for one of all who ask, once for each loss."""
@@ -5106,7 +5112,8 @@ class Modes:
         if kind == "killed" and row["seen_at"] - row["started_at"] >= YOUNG_SECONDS:
             self._remember(transaction, 0)
         else:
-            self._remember(transaction, known["lost"] + 1, kind, "started workers did not report")
+            begun = {"tested_at": known["tested_at"]} if self._is_tested(known) else {}
+            self._remember(transaction, known["lost"] + 1, kind, "started workers did not report", **begun)
 
     def _known(self, source):
         """What was learnt on this machine; nothing once our code is another."""
@@ -5115,11 +5122,11 @@ class Modes:
             return known
         return {"lost": 0, "kind": None, "at": 0.0}
 
-    def _remember(self, transaction, lost, kind=None, why=None):
+    def _remember(self, transaction, lost, kind=None, why=None, **more):
         now = self._clock.now()
         remember_of(transaction, ".worker_mode", self._claims.machine, {
             "lost": lost, "kind": kind, "why": why, "at": now, "again": now + DETACHED_AGAIN_SECONDS,
-            "code": file_stamps(CODE_FILES)} if lost else None)
+            "code": file_stamps(CODE_FILES), **more} if lost else None)
         if lost >= LOST_MAX:
             remember(transaction, ".start_failure", None)   # it is of the mode that is left
 
@@ -5328,7 +5335,7 @@ class Workers:
         """
         self._poll_children()
         if (not self._needed(self._database, least) or self.mode()[0] != "detached"
-                or self.modes.is_testing()):
+                or self.modes.holds_back()):
             return 0
         return len(self._start_all("detached", least))
 
@@ -6016,7 +6023,9 @@ class Service:
                        "task is" if waiting == 1 else "tasks are",
                        ", and %s" % failure["message"] if failure else ""), None)
         if "busy" not in states and "idle" not in states:
-            return "starting", "A worker is being started.", None
+            tested = self._workers.modes.holds_back()
+            return "starting", ("Workers were ended soon after their start: it is being tested whether this "
+                                "host does that." if tested else "A worker is being started."), None
         return None
 
     def _late(self):

@@ -1152,7 +1152,9 @@ exec '%s' "$@"
         self.assertEqual(self.site.value("SELECT count(*) FROM task WHERE status<>2"), 0)
 
     def test_cron_does_the_work_where_one_comes_and_overlaps_itself(self):
-        self.site.settings(worker_mode="cron")
+        self.site.python("from jobqueue import JobQueue\nJobQueue().workers.modes.learn(False, 'it was gone')")
+        self.site.start_worker().wait(20)
+        self.assertEqual(self.mode()[0], "cron", "one has come")
         ids = self.enqueue("ledger", [{"seconds": 0.02}] * 200)
         self.assertEqual(self.site.workers(), [])
         while not self.is_done():

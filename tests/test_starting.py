@@ -266,6 +266,24 @@ class TestDoubt(ModeCase):
         before = len(self.started)
         self.add()
         self.assertEqual(len(self.started), before)
+        self.assertIn("it is being tested whether this host does that", self.said()["text"])
+
+    def test_one_more_that_is_lost_meanwhile_changes_nothing(self):
+        self.workers.modes.begin_test()
+        before = len(self.started)
+        self.clock.advance(1)
+        with self.database.transaction() as transaction:
+            [(worker_id, lock)] = self.workers.reserve(transaction, "detached")
+        self.clock.advance(1)
+        os.close(self.arrive({"id": worker_id, "lock": lock}))
+        self.queue.tick.run()
+        self.assertFalse(self.workers.modes.begin_test())
+        self.assertEqual(len(self.started), before)
+
+    def test_where_nobody_begins_one_workers_are_started_after_a_moment(self):
+        self.assertEqual(self.workers.start_needed(), 0)
+        self.clock.advance(jobqueue.TEST_SLACK_SECONDS + 1)
+        self.assertEqual(self.workers.start_needed(), 1)
 
     def test_if_it_lives_workers_are_started_again(self):
         self.look()
@@ -292,7 +310,7 @@ class TestDoubt(ModeCase):
         self.start_error = OSError(errno.ENOMEM, "no memory")
         self.look()
         self.start_error = None
-        self.clock.advance(16)
+        self.clock.advance(31)
         self.look()
         self.assertEqual((self.mode(), self.begun()), ("detached", 0))
         self.start()
