@@ -47,9 +47,9 @@ def bystander():
     return "nobody" if os.getuid() == 0 else None
 
 
-def interpreter():
-    """The Python of the tests, if the site's user may run it, else Debian's."""
-    for path in (sys.executable, DEBIAN_PYTHON):
+def interpreter(below):
+    """The Python of the tests, if it is older than `below` and the site's user may run it, else Debian's."""
+    for path in (sys.executable, DEBIAN_PYTHON)[sys.version_info >= below:]:
         with contextlib.suppress(OSError):
             if subprocess.call([path, "-c", "import sqlite3, ssl"], cwd="/", **as_user(account())) == 0:
                 return path
@@ -166,23 +166,32 @@ class WebServer:
         self._process.wait()
 
 
+FILL_IN = "import sys, jobqueue; print(jobqueue.fill_in(sys.stdin.read(), sys.executable, None))"
+
+
 class Door:
     """See the module's docstring."""
 
+    kind = ""                           # as jobqueue.door says
     prefix = "/jq/"                     # where the site begins
     authorization = True                # whether the header of that name arrives
+    below = (4,)                        # the first Python that it cannot have
     settings = {}                       # what its README says an admin has to set
     needs = ()                          # files without which there is no such door
     packages = ""                       # that have them, in Debian
 
     @classmethod
+    def missing(cls):
+        """The files without which there is no such door here."""
+        return [path for path in cls.needs if not glob.glob(path)]
+
+    @classmethod
     def need(cls):
         """Skip the test if a program is missing."""
-        for path in cls.needs:
-            need(glob.glob(path), "%s (Debian: %s)" % (path, cls.packages))
+        need(not cls.missing(), "%s (Debian: %s)" % (", ".join(cls.missing()), cls.packages))
 
     def __init__(self, tasks):
-        self.site = Site(tasks, users=False, python=interpreter(), folder="jq", user=account())
+        self.site = Site(tasks, users=False, python=interpreter(self.below), folder="jq", user=account())
         self.room = Path(tempfile.mkdtemp(prefix="jobqueue-door-"))
         self.room.chmod(0o755)
         self.port = free_port()
@@ -223,12 +232,10 @@ class Door:
             shutil.rmtree(self.room, ignore_errors=True)
 
     def host_file(self, name, part=0):
-        """A file of static/hosts with this site's paths; of those with several numbered parts, that one."""
-        text = (ROOT / "static" / "hosts" / name).read_text("utf-8")
+        """A file of static/hosts as the host page fills it in; of those with numbered parts, that part."""
+        text = self.site.python(FILL_IN, given=(ROOT / "static" / "hosts" / name).read_text("utf-8"))
         if part:
             text = re.split(r"(?m)^# [0-9]\.", text)[part].partition("\n")[2]
-        text = re.sub(r"/home/me/jobqueue(\S*)", lambda match: '"%s%s"' % (self.site.home, match[1]), text)
-        text = re.sub(r"\bme\b", self.site.user or "#%d" % os.getuid(), text)
         return text.replace(":8000", ":%d" % urlsplit(self.site.address).port) if self.site.address else text
 
     def write(self, path, text, mode=0o644):
@@ -322,18 +329,18 @@ class Apache(Door):
 class ApacheCgi(Apache):
     """The start file as CGI script."""
 
+    kind = "cgi"
     prefix = "/jq/jobqueue.cgi/"
     folder = "/jq/"
     authorization = False
     modules = "cgid"
-    kind = ".cgi"
+    suffix = ".cgi"
 
     def configuration(self):
-        return 'ScriptSock "%s/cgid"\nAddHandler cgi-script %s' % (self.room, self.kind)
+        return 'ScriptSock "%s/cgid"\nAddHandler cgi-script %s' % (self.room, self.suffix)
 
     def start(self):
-        script = self.host_file("jobqueue.cgi").replace("/usr/bin/env python3", self.site.interpreter, 1)
-        self.write(self.site.home / "jobqueue.cgi", script, 0o755)
+        self.write(self.site.home / "jobqueue.cgi", self.host_file("jobqueue.cgi"), 0o755)
         super().start()
 
 
@@ -341,7 +348,7 @@ class ApacheCgiScript(ApacheCgi):
     """jobqueue.py itself as CGI script."""
 
     prefix = "/jq/jobqueue.py/"
-    kind = ".py"
+    suffix = ".py"
 
     def start(self):
         script = self.site.home / "jobqueue.py"
@@ -365,6 +372,7 @@ class ApacheCgiRewritten(ApacheCgi):
 class ModWsgiEmbedded(Apache):
     """mod_wsgi in Apache's own processes."""
 
+    kind = "mod_wsgi embedded"
     modules = "wsgi"
     packages = "libapache2-mod-wsgi-py3"
     needs = Apache.needs + (str(APACHE_MODULES / "mod_wsgi.so"),)
@@ -377,6 +385,7 @@ class ModWsgiEmbedded(Apache):
 class ModWsgiDaemon(ModWsgiEmbedded):
     """mod_wsgi in processes of the account's own; Apache itself is somebody else."""
 
+    kind = "mod_wsgi daemon"
     user = staticmethod(bystander)
     authorization = True
 
@@ -387,7 +396,9 @@ class ModWsgiDaemon(ModWsgiEmbedded):
 class Passenger(Apache):
     """Passenger, as control panels set it up; Apache itself is somebody else."""
 
+    kind = "passenger"
     user = staticmethod(bystander)
+    below = (3, 12)                     # its loader needs the module imp
     modules = "passenger"
     packages = "libapache2-mod-passenger"
     needs = Apache.needs + (str(APACHE_MODULES / "mod_passenger.so"), str(PASSENGER_ROOT))
@@ -474,6 +485,7 @@ http {{
 class Uwsgi(Nginx):
     """uWSGI behind nginx."""
 
+    kind = "uwsgi"
     packages = "nginx-light, uwsgi, uwsgi-plugin-python3"
     needs = Nginx.needs + ("/usr/bin/uwsgi", "/usr/lib/uwsgi/plugins/python3*_plugin.so")
 
@@ -508,6 +520,7 @@ class Uwsgi(Nginx):
 class NginxServe(Nginx):
     """nginx before `jobqueue.py serve`."""
 
+    kind = "server"
     settings = {"base_path": "/jq/"}
 
     def location(self):
@@ -526,6 +539,7 @@ class NginxServe(Nginx):
 class ApacheServe(Apache):
     """Apache before `jobqueue.py serve`."""
 
+    kind = "server"
     modules = "proxy proxy_http headers"
 
     settings = {"base_path": "/jq/"}
