@@ -9366,7 +9366,10 @@ def _newer_module():
             return None
         del sys.modules[__name__]
         try:
-            return importlib.import_module(__name__)
+            newer = importlib.import_module(__name__)
+            if not hasattr(newer, "main"):      # which stands at its end
+                raise ImportError("half of it is missing")
+            return newer
         except (Exception, SystemExit) as error:
             sys.modules[__name__] = ours
             complain("the new jobqueue.py cannot be used (%s: %s); the old one goes on"

@@ -393,11 +393,13 @@ show(*ask())
         self.assertEqual(self.lives("""
 replace(CODE[:len(CODE) // 2] + "(")
 show(*ask()), show(*ask())
+replace(CODE[:CODE.index("\\ndef application(")], age=15)
+show(*ask()), show(*ask())
 os.unlink("jobqueue.py")
 show(*ask())
 replace(CODE.replace('VERSION = "1.0.0"', 'VERSION = "9.9"'), age=20)
 show(*ask())
-"""), ["200 1.0.0"] * 4 + ["200 9.9"])
+"""), ["200 1.0.0"] * 6 + ["200 9.9"])
 
     def test_another_database_in_its_place_is_opened(self):
         self.assertEqual(self.lives("""
