@@ -194,16 +194,20 @@ class TestBoxes(unittest.TestCase):
         self.site = Site()
         self.addCleanup(self.site.close)
 
-    def look(self, name, boot, up="99999.0 1.0"):
-        """What `list` says on such a machine: (exit code, words)."""
+    def run_there(self, name, boot, *arguments, up="99999.0 1.0"):
+        """(exit code, what it says on standard error) of one of our programs on such a machine."""
         (self.site.home.parent / "boot").write_text(boot + "\n")
         (self.site.home.parent / "uptime").write_text(up + "\n")
         done = subprocess.run(
             ["unshare", "-u", "-m", "sh", "-c", self.BOX, "sh", name, str(self.site.home.parent),
-             sys.executable, "jobqueue.py", "list"],
+             sys.executable, *arguments],
             cwd=self.site.home, env=self.site.environment, capture_output=True, text=True)
         self.assertNotIn("Traceback", done.stderr)
         return done.returncode, done.stderr
+
+    def look(self, name, boot, **up):
+        """What `list` says there."""
+        return self.run_there(name, boot, "jobqueue.py", "list", **up)
 
     def test_containers_and_restarts_come_in_and_other_machines_stay_out(self):
         boot = jobqueue.boot_id()
@@ -212,8 +216,21 @@ class TestBoxes(unittest.TestCase):
         code, said = self.look("elsewhere", "another-boot")
         self.assertEqual((code, said.count("\n")), (1, 1), said)
         self.assertIn("is in use on the machine %s" % jobqueue.machine_name(), said)
-        self.assertEqual(self.look(jobqueue.machine_name(), "next-boot", "0.01 0.01"), (0, ""))
+        self.assertEqual(self.look(jobqueue.machine_name(), "next-boot", up="0.01 0.01"), (0, ""))
         self.assertIn("check --repair", self.look("elsewhere", "another-boot")[1])
+
+    def test_after_a_repair_two_machines_share_it_and_one_works_for_the_other(self):
+        self.assertEqual(self.look("elsewhere", "another-boot")[0], 1)
+        self.site.settings(NbMaxWorker=0)
+        self.site.run("check", "--repair", "--quick", code=None)
+        ids = [self.site.add("add", a=1, b=number) for number in range(3)]
+        self.site.settings(NbMaxWorker=1, worker_mode="cron")
+        self.assertEqual(self.run_there("elsewhere", "another-boot", "worker.py", "--seconds", "5"), (0, ""))
+        self.assertEqual([self.site.wait(task_id)["status"] for task_id in ids], ["succeeded"] * 3)
+        self.assertEqual(self.site.value("SELECT count(*) FROM activity WHERE event='worker_started'"), 1)
+        self.assertEqual({row["name"] for row in self.site.rows("SELECT name FROM machine")},
+                         {"elsewhere", jobqueue.machine_name()})
+        self.assertEqual(list(self.site.data.glob("*-wal")), [])
 
 
 class TestRepair(FolderCase):
