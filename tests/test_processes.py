@@ -1147,7 +1147,7 @@ exec '%s' "$@"
         self.assertIn("started workers did not report", self.mode()[1])
         self.site.stop_server()
         while not self.is_done():
-            self.request(2)
+            self.request(3)
         self.check_records(ids)
         self.assertEqual(self.site.value("SELECT count(*) FROM task WHERE status<>2"), 0)
 
@@ -1158,7 +1158,7 @@ exec '%s' "$@"
         ids = self.enqueue("ledger", [{"seconds": 0.02}] * 200)
         self.assertEqual(self.site.workers(), [])
         while not self.is_done():
-            crons = [self.site.start_worker("--seconds", "1", stdout=-1, stderr=-1) for _ in range(3)]
+            crons = [self.site.start_worker("--seconds", "2", stdout=-1, stderr=-1) for _ in range(3)]
             self.assertEqual([cron.communicate(timeout=30) for cron in crons], [(b"", b"")] * 3)
             self.assertEqual([cron.returncode for cron in crons], [0] * 3)
         self.check_records(ids)
