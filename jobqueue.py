@@ -4859,6 +4859,8 @@ SHORTAGES = {errno.EAGAIN: "process limit", errno.ENOMEM: "out of memory",
              errno.EMFILE: "too many open files", errno.ENFILE: "too many open files"}
 START_ERRORS = (OSError, SetupError, RuntimeError, MemoryError)
 STOPPED = "stopped by a signal"
+LOSSES = {"unheard": "started workers did not report",
+          "killed": "workers were ended soon after their start"}
 MODE_WORDS = {"cron": "Cron works on the tasks",
               "slice": "Tasks run while this page is open or the tick address is called"}
 WORK_EVENTS = "('succeeded', 'failed', 'retry', 'cancelled')"
@@ -5031,18 +5033,18 @@ class Modes:
 
     def decide(self):
         """(detached, cron, slice or service; a sentence that says why)"""
-        mode = self._settings.get("worker_mode")
+        mode, known = self._settings.get("worker_mode"), self._known(self._database)
+        why = ""
+        if known["lost"] >= LOST_MAX:
+            why = "%s (%s UTC)" % (known["why"], iso(known["at"])[11:16])
         if mode != "auto":
-            return mode, "This is the setting worker_mode."
-        known = self._known(self._database)
-        if known["lost"] < LOST_MAX or known["kind"] == "killed":
-            return "detached", "Workers are started whenever there is work."
-        why, at, again = known["why"], iso(known["at"])[11:16], iso(known["again"])[11:16]
-        if not 0 < known["again"] - self._clock.now() <= DETACHED_AGAIN_SECONDS:
-            return "detached", "Starting workers is tried again, although %s (%s UTC)." % (why, at)
+            return mode, "This is the setting worker_mode%s." % (
+                ", although " + why if why and mode == "detached" else "")
+        if not why or known["kind"] == "killed" or self._clock.now() >= known["again"]:
+            return "detached", "Workers are started whenever there is work%s." % (why and ", although " + why)
         mode = "cron" if self.cron() else "slice"
-        return mode, "%s, because %s (%s UTC). Starting workers is tried again at %s UTC." % (
-            MODE_WORDS[mode], why, at, again)
+        return mode, "%s, because %s. Starting workers is tried again at %s UTC." % (
+            MODE_WORDS[mode], why, iso(known["again"])[11:16])
 
     def cron(self):
         """{"last_at", "period"} of the cron that comes here, or None."""
@@ -5113,12 +5115,12 @@ class Modes:
             self._remember(transaction, 0)
         else:
             begun = {"tested_at": known["tested_at"]} if self._is_tested(known) else {}
-            self._remember(transaction, known["lost"] + 1, kind, "started workers did not report", **begun)
+            self._remember(transaction, known["lost"] + 1, kind, LOSSES[kind], **begun)
 
     def _known(self, source):
-        """What was learnt on this machine; nothing once our code is another."""
+        """What was learnt on this machine; nothing once our code is another or the clock was put back."""
         known = recall_of(source, ".worker_mode", self._claims.machine)
-        if known and known["code"] == file_stamps(CODE_FILES):
+        if known and known["code"] == file_stamps(CODE_FILES) and known["at"] <= self._clock.now():
             return known
         return {"lost": 0, "kind": None, "at": 0.0}
 
