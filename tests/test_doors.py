@@ -245,8 +245,18 @@ class DoorTests:
             self.assertEqual((reply.status, reply.kind), (404, "application/problem+json"))
 
     def test_the_admin_is_told_which_door_it_is(self):
-        told = {check["name"]: check["text"] for check in self.ana.get("/api/host").json["checks"]}
+        sent = {"Authorization": "Probe 1", "X_Probe": "authorization"}
+        told = {check["name"]: check["text"] for check in self.ana.get("/api/host", **sent).json["checks"]}
         self.assertIn(jobqueue.DOORS[self.door.kind][0], told["Web server"])
+        self.assertEqual("Authorization arrives" in told["API tokens"], self.door.authorization)
+
+    def test_a_test_worker_reports(self):
+        self.assertEqual(self.ana.post("/api/host/test").status, 202)
+        wait_until(lambda: "watched" in self.ana.get("/api/host").json["worker_test"]["text"],
+                   what="its word", pause=0.1)
+        for pid, line in self.site.processes().items():
+            if " --test " in line:
+                os.kill(pid, signal.SIGKILL)    # nobody learns from that before it is looked at
 
     def test_names_in_addresses_may_have_any_letters(self):
         reply = self.ana.post("/api/users", {"name": "zoë", "password": PASSWORD, "role": "user"})
