@@ -9,6 +9,7 @@ import gzip
 import json
 import os
 import re
+import signal
 import unittest
 from urllib.parse import quote
 
