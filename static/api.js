@@ -16,6 +16,7 @@ export class ApiError extends Error {
     super(body?.detail || `${body?.title || what}. Please try again.`);
     this.status = status;
     this.code = body?.code;
+    this.safe = false;
     this.wait = wait;
     this.setup = Boolean(body?.setup);
     this.count = body?.count;

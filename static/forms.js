@@ -3,7 +3,7 @@
 import { ApiError, request } from './api.js';
 import { find, h, icon } from './dom.js';
 import { patchTime, stateBadge, timeWords } from './format.js';
-import { act, say } from './live.js';
+import { act, problemWords, say } from './live.js';
 import { isAdmin, store } from './store.js';
 
 /** @import {Child} from './dom.js' */
@@ -133,7 +133,7 @@ function showErrors(form, problem) {
   const words = rest.map(({ field: name, message }) => (name ? `${name}: ${message}` : message));
   const all = find('[data-all]', form);
   const some = rest.length < problem.errors.length;
-  all.textContent = words.join('\n') || (some ? '' : problem.message);
+  all.textContent = words.join('\n') || (some ? '' : problemWords(problem));
   all.hidden = !all.textContent;
   if (all.textContent) say(all.textContent);
   const first = find('[aria-invalid]', form);

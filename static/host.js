@@ -20,10 +20,8 @@ const GROUPS = [['bad', 'failed', 'To be mended'], ['note', 'alert', 'Worth know
   ['ok', 'succeeded', 'In order']];
 /** @type {Record<string, string>} */
 const MODES = {
-  detached: 'Whatever adds a task starts a worker, which then goes on by itself.',
-  cron: 'A cron job of this host calls worker.py.',
-  slice: 'Tasks run while this page is open or the tick address is called, 20 s at a time.',
-  service: 'This host keeps worker.py --service alive.',
+  detached: 'Whatever adds a task', cron: 'A cron job', service: 'The host',
+  slice: 'This page while it is open, and the tick address',
 };
 /** @type {Record<string, string>} */
 const SOURCES = { server: 'the server', request: 'a visit to the page', worker: 'a worker',
@@ -131,7 +129,7 @@ class HostView {
       root.hidden = !some.length;
       patchRows(body, some, ({ name }) => name, (one) => checkRow(one, shape));
     });
-    setText(this.mode, [MODES[mode?.mode], mode?.why].filter(Boolean).join(' '));
+    setText(this.mode, mode ? `${MODES[mode.mode]} (${mode.mode}). ${mode.why}` : '');
     patchRows(this.test, [test || NO_TEST], () => '', (one) => this.testElement(one));
     this.ticks.replaceChildren(...tickPairs(ticks));
     this.patchOutside();
@@ -147,7 +145,7 @@ class HostView {
     const outcome = state === 'ok' ? badge('succeeded', text)
       : state === 'failed' ? badge('failed', text) : text;
     return h('div', {}, runs && h('progress', { 'aria-label': 'Test worker' }),
-      h('p', { class: 'lead' }, outcome || 'It runs nothing; after 10 s one sees whether this host let it live.',
+      h('p', { class: 'lead' }, outcome || 'It runs no task; after 10 s it shows whether this host lets it live.',
         at && !runs && ' ', at && !runs && timeElement(at)), button);
   }
 

@@ -28,7 +28,7 @@ export function initializeLines() {
   find('.lines').append(...Object.entries(LINES).map(([id, shape]) => (
     h('p', { id, hidden: true }, icon(shape), h('span')))));
   find('#connection').className = 'calm';
-  find('#exposed').append(h('a', { href: '#/settings/host' }, 'What was found'));
+  find('#exposed').append(' ', h('a', { href: '#/settings/host' }, 'What was found'));
   store.on('trouble', patchConnection);
   store.on('service', patchService);
   store.on('session', patchService);
@@ -157,10 +157,16 @@ export async function act(button, work) {
   try {
     await work();
   } catch (error) {
-    say(/** @type {Error} */ (error).message, true);
+    say(problemWords(error), true);
   } finally {
     button.ariaBusy = null;
   }
+}
+
+/** What went wrong; what got no answer may have been done. @param {any} error */
+export function problemWords({ message, safe, status }) {
+  if (safe || ![0, 502, 504].includes(status)) return message;
+  return message.replace('Please try again', 'See whether it was done before you try again');
 }
 
 /** Reads the catalogue for who is logged in, as often as it takes. */

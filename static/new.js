@@ -84,7 +84,10 @@ let last = { text: '', key: '' };
 async function add(body) {
   const text = body instanceof Blob ? await body.text() : JSON.stringify(body);
   if (text !== last.text) last = { text, key: crypto.getRandomValues(new Uint32Array(4)).join() };
-  const added = await request('POST', 'api/tasks', body, undefined, last.key);
+  const added = await request('POST', 'api/tasks', body, undefined, last.key).catch((error) => {
+    error.safe = true;
+    throw error;
+  });
   last.text = '';
   return added;
 }

@@ -7,7 +7,7 @@ import {
   timeElement, valuesOf,
 } from './forms.js';
 import { act, keysAreOn, say, switchKeys } from './live.js';
-import { store } from './store.js';
+import { isAdmin, store } from './store.js';
 
 /** @import {Child} from './dom.js' */
 /** @import {Page, Setting, Token, User, Worker} from './types.js' */
@@ -79,7 +79,7 @@ function showSettings(settings) {
     else say('Nothing was changed.', true);
   }, ...settings.map(settingField));
   render('Settings', h('h1', { tabindex: -1 }, 'Settings'), h('p', { class: 'lead' },
-    h('a', { href: '#/settings/host' }, 'This host'), ': database, disk, workers, clock.'), form);
+    h('a', { href: '#/settings/host' }, 'This host'), ': what works here, what to do, lines to copy.'), form);
 }
 
 /** Saves, and shows what holds now. @param {Record<string, unknown>} changes */
@@ -248,8 +248,8 @@ async function showWorkers(signal) {
   const body = h('tbody');
   const titles = ['Worker', 'State', 'Started', 'Last seen', 'Tasks done'];
   const rows = table('plain', 'Workers', titles, body);
-  const help = h('p', { class: 'help' }, 'Workers start by themselves when there is work and end '
-    + 'when nothing is left to do.');
+  const help = h('p', { class: 'help' }, 'Workers start when there is work and end when nothing is '
+    + 'left to do. ', isAdmin() && h('a', { href: '#/settings/host' }, 'Who starts them'));
   const refresh = async () => {
     const { workers, maximum } = await get('api/workers', signal);
     setText(lead, `${workers.length || 'None'} of at most ${maximum} running.`);

@@ -62,13 +62,14 @@ class TaskView {
   /** One look; resolves with the seconds until the next. @param {AbortSignal} signal */
   async refresh(signal) {
     try {
-      const task = await get(`api/tasks/${this.task.id}`, signal);
+      const task = this.looks ? await get(`api/tasks/${this.task.id}`, signal) : this.task;
       if (signal.aborted) return 0;
+      this.looks += 1;
       this.task = task;
       this.patch();
       await Promise.all([this.log.follow(task, signal), this.readActivity(signal)]);
       if (!/pending|running/.test(task.status)) return 10;
-      return (this.looks += 1) < 10 ? 1 : 2;
+      return this.looks < 10 ? 1 : 2;
     } catch (error) {
       if (error instanceof ApiError && error.status === 404) this.showGone();
       throw error;
