@@ -400,6 +400,9 @@ def read_functions():
 
 # Commands --------------------------------------------------------------------
 
+START_PAUSES = (1, 2, 4, 8, 15, 30)     # seconds until a program is started again that could not be
+
+
 class CommandFailed(Exception):
     """A program ended with an exit code other than 0."""
 
@@ -450,12 +453,26 @@ def fill_parts(target, arguments):
     return parts
 
 
+def complete(parts, environment):
+    """Run a program to its end; wait a while for a host that allows no process more just now."""
+    import subprocess
+    for pause in START_PAUSES:
+        try:
+            return subprocess.run(parts, stdin=subprocess.DEVNULL, env=environment, check=False)
+        except OSError as error:
+            if error.errno not in jobqueue.SHORTAGES:
+                raise
+            words = jobqueue.explain_start_error(error, parts[0])
+        print("%s; trying again in %d s" % (words, pause), flush=True)
+        time.sleep(pause)
+    raise CommandFailed(words)
+
+
 def run_program(parts, context):
     """Run a program to its end; CommandFailed unless that is a good one."""
-    import subprocess
     environment = {**os.environ, "JOBQUEUE_TASK_ID": str(context.id),
                    "JOBQUEUE_ATTEMPT": str(context.attempt), "JOBQUEUE_CLAIM": context.claim}
-    ended = subprocess.run(parts, stdin=subprocess.DEVNULL, env=environment, check=False)
+    ended = complete(parts, environment)
     if ended.returncode < 0:
         raise CommandFailed("%s was ended by signal %d" % (parts[0], -ended.returncode))
     if ended.returncode:

@@ -1,5 +1,6 @@
 """From a signature to a schema and back; commands without a shell; HTTP requests. (worker.py)"""
 
+import errno
 import json
 import os
 import random
@@ -413,6 +414,25 @@ class TestCommands(TestCase):
         self.result = worker.run_command(function, values, FakeContext)
         found, self.environ = json.loads(out.read_text())
         return found
+
+    def starve(self, *errors):
+        """Run a program on a host that refuses to start it so often; how long that waits."""
+        answers = [*errors, subprocess.CompletedProcess([], 0)]
+        with mock.patch("subprocess.run", side_effect=answers), mock.patch("time.sleep") as sleep, \
+                mock.patch("builtins.print"):
+            try:
+                worker.run_program(["convert", "a"], FakeContext)
+            finally:
+                self.waited = sum(call.args[0] for call in sleep.call_args_list)
+
+    def test_a_program_waits_for_a_host_that_allows_no_process_more(self):
+        self.starve(*[BlockingIOError(errno.EAGAIN, "no")] * 3)
+        self.assertEqual(self.waited, 7)
+        with self.assertRaisesRegex(worker.CommandFailed, r"convert could not be started \(process limit\)"):
+            self.starve(*[BlockingIOError(errno.EAGAIN, "no")] * 6)
+        with self.assertRaises(FileNotFoundError):
+            self.starve(FileNotFoundError(errno.ENOENT, "no"))
+        self.assertEqual(self.waited, 0)
 
     def nasty_texts(self):
         """A hundred texts that a shell would not leave alone."""
