@@ -4721,6 +4721,11 @@ class Mark:
         except OSError:
             return None
 
+    def is_after(self, moment):
+        """True if it was set to a later moment than this."""
+        age = self.age(moment)
+        return age is not None and age < 0
+
     def take(self, now, least, lasts=0.0):
         """True for one of all who ask once it is `least` seconds old, or in the future; then it is set.
 
@@ -4764,7 +4769,7 @@ class Mark:
 
 
 class Rhythm:
-    """Who did the housekeeping last, and how long nobody does; who it is about see Tick."""
+    """Who did the housekeeping last, and how long nobody does. Who they may be is told by Tick."""
 
     def __init__(self, database):
         self._database = database
@@ -4773,7 +4778,7 @@ class Rhythm:
     def note(self, source, gap):
         """Remember now and then that somebody ticks, `gap` seconds after the last tick."""
         now = self._clock.now()
-        if not 0 <= now - self._known()["seen"].get(source, 0.0) < NOTE_SECONDS:
+        if not -CLOCK_SLACK_SECONDS < now - self._known()["seen"].get(source, 0.0) < NOTE_SECONDS:
             with self._database.transaction(durable=False, patience=0.2) as transaction:
                 known = self._known(transaction)
                 self._add(known, source, gap, now)
@@ -4811,7 +4816,7 @@ class Rhythm:
                 found.append(visitor["period"])
         if now - known["since"] >= GAP_KNOWN_SECONDS:
             found.append(self._usual(known["gaps"].values()))
-        return min(found, default=None)
+        return min(filter(None, found), default=None)
 
     def _known(self, source=None):
         fresh = {"since": self._clock.now(), "seen": {}, "gaps": {}, "visits": {}}
@@ -4830,9 +4835,9 @@ class Rhythm:
     def _add(self, known, source, gap, now):
         """Add what passed since the last note, as time in gaps of that length; old ones fade."""
         elapsed = now - max(known["seen"].values(), default=now)
-        if not 0 <= elapsed < GAP_MAX_SECONDS:      # the clock jumped: all of it is in doubt
+        if not -CLOCK_SLACK_SECONDS < elapsed < GAP_MAX_SECONDS:    # the clock jumped: all is in doubt
             known.update(since=now, seen={}, gaps={}, visits={})
-        elif elapsed and 0 < gap < math.inf:
+        elif elapsed > 0 and 0 < gap < math.inf:
             fading = 0.5 ** (elapsed / GAP_HALF_SECONDS)
             gaps = {key: [seconds * fading, mean] for key, (seconds, mean) in known["gaps"].items()
                     if seconds * fading > 1}
@@ -5766,14 +5771,13 @@ class Tick:
         """
         if self._clock.monotonic() < self._next:
             return False
+        self._next = self._clock.monotonic() + TICK_SOON_SECONDS
         try:
             gap, ticks = self._gap(), self._is_our_turn(source)
             if ticks or source == "server":
                 self._note(source, gap)
             if ticks:
                 self.run(source)
-            else:
-                self._next = self._clock.monotonic() + TICK_SOON_SECONDS
             return ticks
         except Exception as error:
             self._next = self._clock.monotonic() + TICK_FAILED_SECONDS
@@ -5826,14 +5830,15 @@ class Tick:
         return min(self._clock.monotonic() - self._last, math.inf if age is None else age)
 
     def _is_our_turn(self, source):
-        """True for one of all who ask, if it is time; a schedule that is due may come sooner."""
-        now = self._clock.now()
-        least = TICK_PASSING_SECONDS if source in PASSING else TICK_SECONDS
-        due = self._schedules.next_due(self._database)
-        if due is not None and due <= now:
-            least = TICK_SOON_SECONDS
+        """True for one of all who ask, if it is time; for a schedule that is due that is sooner."""
+        now, due = self._clock.now(), self._schedules.next_due(self._database)
+        is_due = due is not None and due <= now
         if self._is_pruning:
             least = 0.0
+        elif source in PASSING:         # what was due at the last tick already could not be added then
+            least = TICK_SECONDS if is_due and not self._mark.is_after(due) else TICK_PASSING_SECONDS
+        else:
+            least = TICK_SOON_SECONDS if is_due else TICK_SECONDS
         return self._mark.take(now, least, NOTE_SECONDS if source == "server" else 0.0)
 
     def _note(self, source, gap):
