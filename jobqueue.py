@@ -7979,7 +7979,7 @@ def fill_in(text, python, visit):
     if visit:
         address = "http%s://%s%s" % ("s" if visit["https"] else "", visit["host"], visit["base"])
         text = text.replace("https://example.org/jq/", address)
-        text = re.sub("/jq(?=[/ ;$])", lambda _: visit["base"].rstrip("/") or "/jq", text)
+        text = re.sub("/jq(?=[/ ;$>])", lambda _: visit["base"].rstrip("/") or "/jq", text)
     return text
 
 

@@ -130,7 +130,11 @@ class WebServer:
             self._process = subprocess.Popen(
                 arguments, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
                 start_new_session=True, **options)
-        wait_until(self._answers, what="an answer of " + arguments[0])
+        try:
+            wait_until(self._answers, what="an answer of " + arguments[0])
+        except AssertionError:
+            self.stop()
+            raise
 
     def _answers(self):
         if self._process.poll() is not None:
@@ -263,12 +267,19 @@ MinSpareThreads 1
 MaxSpareThreads 16
 TypesConfig /etc/mime.types
 DocumentRoot "{web}"
+<Directory />
+AllowOverride None
+Require all denied
+</Directory>
 <Directory "{web}">
 Options FollowSymLinks ExecCGI
 AllowOverride {override}
-Require all granted
+{access}
 </Directory>
 Alias /folder "{home}"
+<Location /folder>
+Require all granted
+</Location>
 {more}
 """
 PLAIN_MODULES = "mpm_event authz_core authz_host access_compat dir mime alias rewrite env setenvif"
@@ -309,6 +320,7 @@ class Apache(Door):
             room=self.room, port=self.port, log=self.room / "error.log", modules="\n".join(loaded),
             user="User %s\nGroup #%d" % (user, pwd.getpwnam(user).pw_gid) if user else "",
             web=self.site.home.parent, home=self.site.home, override=self.override,
+            access="Require all granted" if self.folder == "/jq/" else "",
             more=self.configuration()), "utf-8")
 
     def allow(self, override):
@@ -342,6 +354,17 @@ class ApacheCgi(Apache):
     def start(self):
         self.write(self.site.home / "jobqueue.cgi", self.host_file("jobqueue.cgi"), 0o755)
         super().start()
+
+
+class ApacheCgiAlias(ApacheCgi):
+    """The start file as CGI script, as somebody sets it up who may configure Apache."""
+
+    prefix = "/jq/"
+    folder = "/folder/"
+    authorization = True
+
+    def configuration(self):
+        return 'ScriptSock "%s/cgid"\n%s' % (self.room, self.host_file("apache.conf", 3))
 
 
 class ApacheCgiScript(ApacheCgi):
@@ -379,7 +402,9 @@ class ModWsgiEmbedded(Apache):
     authorization = False
 
     def configuration(self):
-        return 'WSGIScriptAlias /jq "%s/static/hosts/wsgi.py"' % self.site.home
+        lines = self.host_file("apache.conf", 1).splitlines()
+        return "\n".join(line.replace("process-group=jobqueue ", "") for line in lines
+                         if not line.startswith(("WSGIDaemonProcess", "WSGIPassAuthorization")))
 
 
 class ModWsgiDaemon(ModWsgiEmbedded):
@@ -426,10 +451,8 @@ PassengerBaseURI /jq
 PassengerAppRoot "{home}"
 PassengerAppType wsgi
 PassengerStartupFile passenger_wsgi.py
-</Location>
-<Directory {room}/public>
 Require all granted
-</Directory>
+</Location>
 """
 
 
@@ -552,5 +575,5 @@ class ApacheServe(Apache):
         super().start()
 
 
-DOORS = (ApacheCgi, ApacheCgiScript, ApacheCgiRewritten, ModWsgiEmbedded, ModWsgiDaemon, Passenger, Uwsgi,
-         NginxServe, ApacheServe)
+DOORS = (ApacheCgi, ApacheCgiAlias, ApacheCgiScript, ApacheCgiRewritten, ModWsgiEmbedded, ModWsgiDaemon,
+         Passenger, Uwsgi, NginxServe, ApacheServe)

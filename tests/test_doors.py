@@ -49,7 +49,8 @@ def look() -> list:
 MEBIBYTE = 2 ** 20
 RANDOM = re.compile("[0-9a-f]{16}")
 PUBLIC = ("canary.txt", ".htaccess", "index.html")      # of the data folder: no secret
-OF_A_REQUEST = re.compile("HTTP_|QUERY|COOKIE|AUTHORI|REMOTE_|REQUEST_|SCRIPT_|wsgi", re.IGNORECASE)
+OF_A_REQUEST = re.compile("HTTP|QUERY|COOKIE|AUTHORI|GATEWAY|REMOTE_|REQUEST_|SCRIPT_|SERVER_|wsgi",
+                          re.IGNORECASE)
 FILES = {"/": "text/html", "/static/app.js": "text/javascript", "/static/style.css": "text/css",
          "/static/favicon.svg": "image/svg+xml", "/static/openapi.json": "application/json"}
 
