@@ -24,10 +24,10 @@ window.fetch = async (path, options) => {
 HOST = {
     "advice": "Copy the line for cron.",
     "files": [{"title": "Every 5 minutes", "name": "crontab", "text": "*/5 * * * * python3 worker.py"}],
-    "mode": {"mode": "cron", "why": "Workers that were started here were gone after 10 s."},
+    "mode": {"mode": "cron", "why": "Workers that were started here were gone."},
     "ticks": {"last_at": "2026-11-21T12:00:00.000Z", "last_source": "cron", "period": 900, "resident": False,
               "cron": {"last_at": "2026-11-21T12:00:00.000Z", "period": 900}},
-    "worker_test": {"state": "failed", "text": "gone after 10 s", "at": "2026-11-21T11:00:00.000Z"},
+    "worker_test": {"state": "failed", "text": "ended by the host", "at": "2026-11-21T11:00:00.000Z"},
 }
 CANARY = {"canary": {"token": "b0nny", "addresses": ["data/canary.txt", "data/journal.json", "worker.py"]}}
 RED = "#exposed:not([hidden])"
@@ -73,8 +73,8 @@ class HostPage(BrowserTestCase):
         ana.find("h1", "This host: no problems")
         text = ana.text("main")
         places = [text.index(words) for words in (
-            "Copy the line for cron.", "A cron job (cron). Workers that were started here were gone after 10 s.",
-            "gone after 10 s", "about every 15 min", "Every 5 minutes")]
+            "Copy the line for cron.", "A cron job (cron). Workers that were started here were gone.",
+            "ended by the host", "about every 15 min", "Every 5 minutes")]
         self.assertEqual(places, sorted(places))
         self.assertNotIn("worker.py\n", ana.text(".copy"))
         ana.click("main summary")
