@@ -26,7 +26,7 @@ export async function show({ page }, signal) {
   else showSettings(answer.settings);
 }
 
-/** Logging in, or setting up the first admin: with the code's link, or while there is none. */
+/** Logging in, or setting up an admin: with the code's link, or while there is none. */
 function showLogin() {
   const code = location.hash.match(/^#setup=(.*)/)?.[1];
   if (code !== undefined || store.state.setup) showSetup(code || '');
@@ -38,7 +38,9 @@ function showLogIn() {
   const form = sendingForm('Log in', async (sent) => {
     store.set('session', await request('POST', 'api/session', valuesOf(sent)));
   }, field('Name', nameInput('username')), secretField('Password', 'password', 'current-password'));
-  showCard('Log in to jobqueue', form);
+  showCard('Log in to jobqueue', form, h('details', {}, h('summary', {}, 'Lost your password?'),
+    h('p', { class: 'help' }, 'An admin can give you a new one. For an admin: ',
+      h('a', { href: '#setup=' }, 'set a new one'), '.')));
   find('input', form).focus();
 }
 
@@ -47,22 +49,27 @@ const nameInput = (autocomplete) => h('input', {
   name: 'name', autocomplete, required: true, autocapitalize: 'none', spellcheck: 'false',
 });
 
-/** The first visit: who holds the one-time code becomes the admin. @param {string} code */
+/** Who holds the one-time code becomes the first admin, or sets a new password. @param {string} code */
 function showSetup(code) {
-  const codeHelp = code ? 'Filled in from your link.'
-    : 'It is in the file setup-code.txt in the data folder. Open it in your file manager.';
+  const first = store.state.setup;
+  const codeHelp = code ? 'Filled in from your link.' : first
+    ? 'It is in the data folder, in the file whose name begins with setup-code. Open it in your file manager.'
+    : 'What the file says that you have uploaded.';
   const codeInput = h('input', {
     name: 'code', value: code, required: true, autocomplete: 'one-time-code', spellcheck: 'false',
   });
-  const form = sendingForm('Start', async (sent) => {
+  const form = sendingForm(first ? 'Start' : 'Set password', async (sent) => {
     const session = await request('POST', 'api/setup', valuesOf(sent));
     history.replaceState(null, '', '#/tasks');
     store.set('session', session);
-  }, field('Code', codeInput, { help: codeHelp }), field('Your name', nameInput('username')),
-  secretField('Password', 'password', 'new-password'));
-  const log = h('a', { href: '#/tasks' }, 'Log in instead');
-  showCard('Welcome to jobqueue', h('p', { class: 'help' },
-    'You become its first admin; you can add more people later.'), form, code && log);
+  }, field('Code', codeInput, { help: codeHelp }),
+  field(first ? 'Your name' : 'Name of an admin', nameInput('username')),
+  secretField(first ? 'Password' : 'New password', 'password', 'new-password'));
+  showCard(first ? 'Welcome to jobqueue' : 'A new admin password', h('p', { class: 'help' }, first
+    ? 'You become its first admin; you can add more people later.'
+    : 'Upload a text file setup-code.txt with 16 or more characters of your own beside jobqueue.py, '
+      + 'and enter them here within an hour.'),
+  form, (code || !first) && h('a', { href: '#/tasks' }, 'Log in instead'));
   find(code ? '[name=name]' : '[name=code]', form).focus();
 }
 

@@ -381,7 +381,7 @@ class HostileText(BrowserTestCase):
         pair = self.both()
         for place in (0, 1, 4):
             self.same(pair, lambda stage, place=place: "#setup=" + stage.texts[place],
-                      lambda _: "Welcome to jobqueue", "form")
+                      lambda _: "A new admin password", "form")
         for place in (0, 1):
             for stage, browser in pair:
                 browser.log_in(stage.texts[place])

@@ -196,6 +196,25 @@ class Use(BrowserTestCase):
         bob.click("button", "Log in")
         bob.find("h1", "Tasks")
 
+    def test_an_admin_who_has_lost_the_password_uploads_a_code(self):
+        ana = self.open()
+        ana.go()
+        ana.click("summary", "Lost your password?")
+        ana.click("main a", "set a new one")
+        ana.find("h1", "A new admin password")
+        code = self.site.home / "setup-code.txt"
+        self.addCleanup(lambda: code.exists() and code.unlink())
+        code.write_text("sixteen or more characters")
+        ana.type("[name=code]", "sixteen or more characters")
+        ana.type("[name=name]", "bob")
+        ana.type("[name=password]", PASSWORD)
+        ana.click("button", "Set password")
+        ana.see("that of an admin", "[data-field=name]")
+        ana.type("[name=name]", "ana")
+        ana.click("button", "Set password")
+        ana.find("h1", "Tasks")
+        self.assertEqual(ana.run("return location.hash"), "#/tasks")
+
     def test_logging_out_shows_the_log_in_again(self):
         bob = self.open("bob")
         bob.click("header summary")
