@@ -1586,22 +1586,25 @@ class Journal:
         """Let this machine use the log; SetupError if it cannot, or if another one does."""
         if self.mode != "wal":
             return
-        kind, owner = file_system(self.path.parent), self.said["machine"]
+        kind = file_system(self.path.parent)
         if kind not in LOCAL_FILE_SYSTEMS:
-            self._refuse(kind, "The data folder %s is written in WAL mode, which is not safe on this file "
+            self._refuse("The data folder %s is written in WAL mode, which is not safe on this file "
                          "system (%s). Stop everything, then run on %s, where it was made: python3 "
-                         "jobqueue.py check --repair" % (self.path.parent, kind, owner))
-        if self._is_ours():
-            return
-        last = self.path.stat().st_mtime
-        if not self._is_gone(now - last):
-            self._refuse(kind, "The data folder %s is in use on the machine %s, and its WAL mode allows one "
+                         "jobqueue.py check --repair" % (self.path.parent, kind, self.said["machine"]))
+        self.refuse_another(now)
+        if not self._is_ours():
+            self.decide(self._database, "wal", self.said.get("why", ""))
+            self.__init__(self._database)
+
+    def refuse_another(self, now):
+        """SetupError if another machine uses the log and lives."""
+        last, owner = self.path.stat().st_mtime, self.said["machine"]
+        if self.mode == "wal" and not self._is_ours() and not self._is_gone(now - last):
+            self._refuse("The data folder %s is in use on the machine %s, and its WAL mode allows one "
                          "machine only. If both are to use it, stop everything on both and run on %s: "
                          "python3 jobqueue.py check --repair. If this is %s under a new name, wait until "
                          "%s UTC." % (self.path.parent, owner, owner, owner,
                                       iso(last + MACHINE_SILENT_SECONDS)[11:19]))
-        self.decide(self._database, "wal", self.said.get("why", ""))
-        self.__init__(self._database)
 
     def sign(self, now):
         """Show other machines that this one lives."""
@@ -1634,14 +1637,18 @@ class Journal:
         return (not -MACHINE_SILENT_SECONDS < silent < MACHINE_SILENT_SECONDS
                 or (self.said["machine"] == machine_name() and silent > up_seconds() > 0))
 
-    def _refuse(self, kind, words):
+    def _refuse(self, words):
         """Remember who was refused: `check --repair` must know of all that are to use the database."""
-        known, we = self.said.get("refused", []), "%s (%s)" % (machine_name(), kind)
-        if we not in known:
+        known = self.said.get("refused", [])
+        if self.our_name() not in known:
             with contextlib.suppress(OSError):
-                write_private(self.path, dump_json({**self.said, "refused": [*known, we]}),
+                write_private(self.path, dump_json({**self.said, "refused": [*known, self.our_name()]}),
                               self.path.stat().st_mtime)
         raise SetupError(words)
+
+    def our_name(self):
+        """This machine as those that were refused are called: by how it sees the folder, too."""
+        return "%s (%s)" % (machine_name(), file_system(self.path.parent))
 
 
 def file_identity(path):
@@ -1838,6 +1845,8 @@ class Database:
             # longer one tells that there is something to copy back.
             link.run("PRAGMA journal_size_limit=%d" % WAL_CHECKPOINT_BYTES)
             link.value("SELECT count(*) FROM sqlite_master")
+            if link.value("PRAGMA journal_mode") != "wal":
+                self.journal = "truncate"       # somebody else's program has turned the log off
         else:
             link.value("PRAGMA journal_mode=TRUNCATE")
             link.run("PRAGMA synchronous=FULL")
@@ -1990,11 +1999,17 @@ def choose_journal(folder, others=()):
 
 
 def other_users(path, clock=Clock):
-    """Machines besides this one that use the database or were refused; it must be closed."""
-    with contextlib.suppress(SetupError):
-        refused = Journal(path).said.get("refused")
+    """Machines besides this one that used the database or were refused; SetupError if one uses it now."""
+    try:
+        journal = Journal(path)
+    except SetupError:
+        journal = None                  # lost; it is made anew
+    if journal:
+        journal.refuse_another(clock.now())
+        refused = journal.said.get("refused", [])
         if refused:
-            return refused
+            others = [name for name in refused if name != journal.our_name()]
+            return others or [journal.said["machine"]]
     with contextlib.closing(Connection(path)) as link, contextlib.suppress(sqlite3.Error):
         names = several_machines(link.all("SELECT * FROM machine"), clock.now())
         return [name for name in names if name != machine_name()]

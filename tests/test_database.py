@@ -671,7 +671,8 @@ class TestOtherUsers(DatabaseCase):
     def test_somebody_else_is_refused_with_the_command_that_works(self):
         os.chmod(self.folder, 0o755)
         program = "python3 '%s'" % (jobqueue.HOME / "jobqueue.py")
-        for there, words in ({"sudo"}, "sudo -u 'root' " + program), ({"runuser"}, "Log in as root and run it"):
+        for there, words in (({"sudo"}, "sudo -u 'root' " + program),
+                             ({"runuser"}, "Log in as root and run it")):
             with mock.patch("shutil.which", lambda name, there=there: name in there):
                 said = self.as_nobody(lambda: jobqueue.open_database(self.data))
             self.assertIn("SetupError: The data folder", said)

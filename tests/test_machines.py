@@ -267,6 +267,25 @@ class TestRepair(FolderCase):
         self.visit(self.a)
         self.assertEqual(self.repair(self.a), "wal, because ext4 is a local disk")
 
+    def test_it_is_refused_beside_a_machine_that_lives(self):
+        self.visit(self.a)
+        with self.assertRaises(jobqueue.SetupError):
+            self.repair(self.b)
+        self.assertEqual(self.journal().mode, "wal")
+        self.clock.advance(MACHINE_SILENT_SECONDS + 1)
+        self.assertEqual(self.repair(self.b), "truncate, because it is also used on a")
+
+    def test_a_log_that_another_program_turned_off_is_done_without(self):
+        self.visit(self.a)
+        with contextlib.closing(sqlite3.connect(find_database(self.data))) as link:
+            link.execute("PRAGMA journal_mode=DELETE")
+        with contextlib.closing(self.use(self.a)) as database:
+            self.assertEqual(database.journal, "truncate")
+            with self.a, database.transaction(durable=False) as transaction:
+                self.assertEqual(transaction.value("PRAGMA synchronous"), 2)
+        self.repair(self.a)
+        self.assertEqual(self.visit(self.a), "wal")
+
     def test_a_lost_journal_file_is_made_anew(self):
         self.visit(self.a)
         self.journal().path.unlink()
