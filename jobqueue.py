@@ -7255,7 +7255,7 @@ def _check_sqlite(folder):
     with contextlib.closing(sqlite3.connect(":memory:")) as link:
         source = link.execute("SELECT sqlite_source_id()").fetchone()[0]
         built = [row[0] for row in link.execute("PRAGMA compile_options")]
-    text = "%s of %s, %s" % (sqlite3.sqlite_version, source[:10], ", ".join(
+    text = "%s (%s %s), %s" % (sqlite3.sqlite_version, source[:10], source.split()[-1][:10], ", ".join(
         name for name in built if name.startswith(SQLITE_OPTIONS)) or "built as usual")
     if sqlite3.sqlite_version_info < SQLITE_OLDEST:
         return "bad", text + ": " + OLD_SQLITE
@@ -7528,7 +7528,7 @@ def _check_mode(queue):
     mode, why = queue.workers.mode()
     text = "%s. %s" % (mode, why)
     if mode == "cron" and not queue.workers.modes.cron():
-        return "bad", text + " No cron comes: give your host's cron a line of crontab"
+        return "bad", text + " No cron comes: give your host's cron one of the lines to copy"
     if mode == "service" and not is_served(queue):
         return "bad", text + " None is there: let the host keep worker.py --service running"
     return "note" if mode == "slice" else "ok", text.rstrip(".")
@@ -7546,7 +7546,7 @@ def _check_ticks(queue):
         text += "; without visitors somebody looks about %s what is due" % how_often(ticks["period"])
     if cron or queue.workers.modes.visitor("address"):
         return "ok", text
-    return "note", text + ": give your host's cron a line of crontab, or much waits for visitors"
+    return "note", text + ": give your host's cron one of the lines to copy, or much waits for visitors"
 
 
 # The test worker. What is known of it stands in the setting row .worker_test: it writes `arrived`
@@ -7916,11 +7916,11 @@ ADVICE = (
      ("few", "Only %(processes)s processes are allowed in all, so leave NbMaxWorker at 1 or 2.")),
     (("exposed", "Before all else keep the data from browsers: see Exposure."),
      ("service -serving", "Next, let the host keep worker.py --service running, as supervisord.conf does."),
-     ("cron-mode -cron", "Next, give a line of crontab to your host's cron."),
+     ("cron-mode -cron", "Next, give your host's cron one of the lines to copy."),
      ("bad", "Next, see to what is bad: %(bad)s."),
      ("-admin", "Next, open the page and make the first admin."),
      ("-resident -cron -called -off",
-      "Next, give a line of crontab to your host's cron, or the tick address if it only calls addresses."),
+      "Next, give your host's cron one of the lines to copy, or the tick address if it can only call one."),
      ("chosen tested -off -detached -service", "Next, set worker_mode to auto: the tested worker lived."),
      ("detached -tested -ended -off", "Next, start a test worker on This host."),
      ("-looked", "Next, open This host in a browser, which tries to fetch what is private."),
@@ -10634,7 +10634,7 @@ def cmd_check(_, options):
     lines = ["%-5s %-11s %s" % (check.verdict, check.name, check.text) for check in checks]
     if queue:
         report["advice"] = advise(*find_facts(queue, checks))
-        lines += ["", report["advice"]]
+        lines += ["", report["advice"], "Lines to copy: python3 jobqueue.py check --files"]
     if queue and options.files:
         report["files"] = host_files(queue)
         lines = ["# %(title)s: %(name)s\n\n%(text)s" % file for file in report["files"]]

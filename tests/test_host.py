@@ -270,11 +270,11 @@ class TestAdvice(unittest.TestCase):
                   "every 15 minutes", "Nothing has to be done")
 
     def test_cgi_where_workers_live(self):
-        self.says("cgi", "detached tested", "CGI", "tasks begin at once", "wait for visitors", "crontab")
+        self.says("cgi", "detached tested", "(CGI)", "begin at once", "wait for visitors", "lines to copy")
 
     def test_cgi_where_persistent_processes_are_forbidden(self):
         self.says("cgi", "cron-mode ended cron period", "Cron does the tasks", "every 15 minutes")
-        self.says("cgi", "cron-mode ended bad", "has not come yet", "give a line of crontab")
+        self.says("cgi", "cron-mode ended bad", "has not come yet", "one of the lines to copy")
 
     def test_a_host_that_allows_25_processes(self):
         self.says("cgi", "detached tested few cron period", "Only 25 processes", "NbMaxWorker at 1 or 2")
