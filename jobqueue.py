@@ -5356,7 +5356,7 @@ class Workers:
         `least` are to be ready even if there is no work yet. In other modes than detached none is.
         """
         self._poll_children()
-        if (not self._needed(self._database, least) or self.mode()[0] != "detached"
+        if (not self.needed(self._database, least) or self.mode()[0] != "detached"
                 or self.modes.holds_back()):
             return 0
         return len(self._start_all("detached", least))
@@ -5367,7 +5367,7 @@ class Workers:
         What does it are children of this process. If they die with it others see that at once.
         """
         self._poll_children()
-        if self.mode()[0] != "slice" or not self._needed(self._database, 0):
+        if self.mode()[0] != "slice" or not self.needed(self._database):
             return 0
         until = self._clock.monotonic() + seconds
         before = self._database.value("SELECT max(id) FROM activity") or 0
@@ -5381,7 +5381,7 @@ class Workers:
     def _start_all(self, mode, least, *more):
         """Start what is needed; the ids of the rows of those that were started."""
         with self._database.transaction(durable=False) as transaction:
-            made = self.reserve(transaction, mode, self._needed(transaction, least))
+            made = self.reserve(transaction, mode, self.needed(transaction, least))
         for worker_id, lock in made:
             self._start_one(mode, worker_id, lock, *more)
         return {worker_id for worker_id, _ in made}
@@ -5400,7 +5400,7 @@ class Workers:
         )
         note(transaction, now, "worker_start_failed", message=shorten(message, 300))
 
-    def _needed(self, source, least):
+    def needed(self, source, least=0):
         """How many more workers the claimable tasks could use, within the limit."""
         limit = self._settings.get("NbMaxWorker", source)
         workers = source.all("SELECT state, machine FROM worker")
@@ -6008,20 +6008,23 @@ class Service:
             return None
         if self._database.value("SELECT 1 FROM worker WHERE state<>'starting' LIMIT 1"):
             return None
+        if self._clock.now() >= failure["next"] and self._workers.mode()[0] == "slice":
+            return None                 # the page that is told what comes first tries again
         return ("no_worker", "Nothing is running: %s. Next try %s UTC."
                 % (failure["message"], iso(failure["next"])[11:16]), failure["at"])
 
     def _nobody(self):
         """What has to come first where adding a task starts no worker."""
         mode = self._workers.mode()[0]
-        if (mode == "detached" or not self._claims.claimable(self._database, 1)
-                or self._database.value("SELECT 1 FROM worker LIMIT 1")):
+        if mode == "detached" or not self._claims.claimable(self._database, 1):
+            return None
+        if mode == "slice" and self._workers.needed(self._database):
+            return "cron_wait", MODE_WORDS[mode] + ".", None
+        if mode == "slice" or self._database.value("SELECT 1 FROM worker LIMIT 1"):
             return None
         if mode == "service":
             return ("no_worker", "Nothing is running: worker.py --service, which this host is to keep "
                     "alive, is not there.", None)
-        if mode == "slice":
-            return "cron_wait", MODE_WORDS[mode] + ".", None
         return self._await_cron()
 
     def _await_cron(self):

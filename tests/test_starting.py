@@ -357,6 +357,17 @@ class TestOtherModes(ModeCase):
         self.assertEqual(self.said()["code"], "starting")
 
 
+    def test_a_slice_is_asked_for_while_there_is_a_place_for_it(self):
+        self.choose("slice")
+        self.add_many("bob", 5)
+        for code in ("cron_wait", "busy"):
+            with self.database.transaction() as transaction:
+                [(worker_id, lock)] = self.workers.reserve(transaction, "slice")
+            os.close(self.arrive({"id": worker_id, "lock": lock}))
+            self.write("UPDATE worker SET state='busy'")
+            self.assertEqual(self.said()["code"], code)
+
+
 class TestSlice(ModeCase):
     def setUp(self):
         super().setUp()
@@ -426,7 +437,10 @@ class TestSlice(ModeCase):
         before = self.clock.monotonic()
         self.assertEqual(self.workers.work_slice(20), 0)
         self.assertEqual(self.clock.monotonic(), before)
-        self.assertIn("can't start new thread", self.said()["text"])
+        said = self.queue.service.describe()
+        self.assertEqual(said["code"], "no_worker")
+        self.assertIn("can't start new thread", said["text"])
+        self.assertEqual(self.said()["code"], "cron_wait", "then the page asks for a slice again")
 
     def test_what_its_request_left_behind_is_found_by_the_next(self):
         self.add()
