@@ -8359,14 +8359,14 @@ class Request:
 
     def visit(self):
         """What the web server shows of itself and of who asks."""
-        environ, token = self._environ, self.header("Authorization")
+        environ, token, host = self._environ, self.header("Authorization"), self._proxies.host()
         return {
             "door": self.door,
             "software": shorten(environ.get("SERVER_SOFTWARE", ""), 100),
             "processes": bool(environ.get("wsgi.multiprocess")),
             "threads": bool(environ.get("wsgi.multithread")),
             "https": self.secure,
-            "host": shorten(self._proxies.host(), 200),
+            "host": host if HOST.fullmatch(host) else "localhost",
             "base": self.base,
             "client": self._proxies.client,
             "trusted": self._proxies.are_trusted,

@@ -251,48 +251,13 @@ class TestLimits(HostTestCase):
 
 
 class TestAdvice(unittest.TestCase):
-    """Made-up hosts, as the kinds of hosts in README's table."""
+    """What is said of any combination of facts."""
 
     WORDS = {"often": "every 15 minutes", "processes": 25, "bad": "Disk"}
     DONE = "admin looked backup "
 
     def advice(self, door, facts):
         return jobqueue.advise(door, set(facts.split()), self.WORDS)
-
-    def says(self, door, facts, *words):
-        said = self.advice(door, self.DONE + facts)
-        for word in words:
-            self.assertIn(word, said)
-        return said
-
-    def test_a_panel_with_passenger(self):
-        self.says("passenger", "detached tested cron period", "Passenger", "tasks begin at once",
-                  "every 15 minutes", "Nothing has to be done")
-
-    def test_cgi_where_workers_live(self):
-        self.says("cgi", "detached tested", "(CGI)", "begin at once", "wait for visitors", "lines to copy")
-
-    def test_cgi_where_persistent_processes_are_forbidden(self):
-        self.says("cgi", "cron-mode ended cron period", "Cron does the tasks", "every 15 minutes")
-        self.says("cgi", "cron-mode ended bad", "has not come yet", "one of the lines to copy")
-
-    def test_a_host_that_allows_25_processes(self):
-        self.says("cgi", "detached tested few cron period", "Only 25 processes", "NbMaxWorker at 1 or 2")
-
-    def test_a_host_whose_cron_calls_addresses_only(self):
-        self.says("cgi", "slice called period", "a slice at a time", "somebody comes only about every 15")
-
-    def test_a_shared_file_server_and_an_always_on_task(self):
-        self.says("uwsgi", "service serving resident shared", "uWSGI", "the host keeps alive",
-                  "network folders", "on time", "Nothing has to be done")
-        self.says("uwsgi", "service shared", "none is there", "worker.py --service")
-
-    def test_a_free_account_with_neither_cron_nor_processes(self):
-        self.says("uwsgi", "slice ended shared", "a slice at a time", "wait for visitors", "the tick address")
-
-    def test_ones_own_machine(self):
-        self.says("server", "detached tested resident", "built-in server", "on time",
-                  "Nothing has to be done")
 
     def test_what_matters_most_comes_first(self):
         facts = "detached resident samples exposed bad"
@@ -427,6 +392,95 @@ class TestFacts(HostTestCase):
             jobqueue.note_worker_test(self.queue, test["token"], alone=True,
                                       arrived={"at": 0, **TestWorkerTest.ARRIVED})
             self.assertEqual(self.facts()[1] & {"tested", "tried", "ended"}, {fact})
+
+
+class TestKindsOfHosts(HostTestCase):
+    """The kinds of README's table, made up by what is found on them."""
+
+    def be(self, door, worker=None, mode="auto", cron=None, address=None, processes=None, **more):
+        """What is looked at is as on such a host; what it then says, and its first lines to copy."""
+        TestHostFiles.visit(self, door=door)
+        jobqueue.note_exposure(self.queue, [])
+        self.write("INSERT INTO setting (name, value) VALUES ('.backup', '{\"at\": 0, \"path\": \"x\"}')")
+        self.queue.settings.change({"worker_mode": mode})
+        self.database.journal = "truncate" if more.get("network") else "wal"
+        if more.get("service"):
+            with self.database.transaction() as transaction:
+                made = self.queue.workers.reserve(transaction, "service")
+            self.queue.workers.arrive(*made[0], False, 1)
+        if more.get("resident"):
+            self.queue.tick.force("server")
+        for source, period in (("cron", cron), ("address", address)):
+            for _ in range(4 if period else 0):
+                self.clock.advance(period)
+                self.queue.tick.force(source)
+        if worker:
+            jobqueue.start_worker_test(self.queue, door)
+            test = jobqueue.recall(self.database, ".worker_test")
+            arrived = {"at": self.clock.now(), **TestWorkerTest.ARRIVED}
+            jobqueue.note_worker_test(self.queue, test["token"], arrived=arrived)
+            if worker == "lives":
+                jobqueue.note_worker_test(self.queue, test["token"], alone=True)
+            self.clock.advance(16)
+            jobqueue.worker_test(self.queue)
+        limits = {"processes": processes, "memory": None, "open files": 1024, "CPU seconds": None}
+        with mock.patch.object(jobqueue, "resource_limits", return_value=limits), \
+                mock.patch.object(jobqueue, "count_processes", return_value=5):
+            said = jobqueue.advise(*jobqueue.find_facts(self.queue, jobqueue.check_host(self.queue)))
+        return said, [file["name"] for file in jobqueue.host_files(self.queue)]
+
+    def says(self, kind, *words, files=()):
+        said, names = self.be(**kind)
+        for word in words:
+            self.assertIn(word, said)
+        self.assertEqual(tuple(names[:len(files)]), files)
+
+    def test_a_panel_with_passenger(self):
+        self.says({"door": "passenger", "worker": "lives", "cron": 900}, "Passenger runs", "begin at once",
+                  "every 15 minutes", "Nothing has to be done", files=("crontab", "passenger_wsgi.py"))
+
+    def test_cgi_where_workers_live(self):
+        self.says({"door": "cgi", "worker": "lives"}, "(CGI)", "begin at once", "wait for visitors",
+                  "lines to copy", files=("crontab", "jobqueue.cgi", "htaccess"))
+
+    def test_cgi_where_persistent_processes_are_ended_and_cron_works(self):
+        self.says({"door": "cgi", "worker": "dies", "cron": 600}, "Cron does the tasks", "every 10 minutes",
+                  "Nothing has to be done")
+
+    def test_a_host_that_allows_25_processes(self):
+        self.says({"door": "cgi", "worker": "lives", "cron": 900, "processes": 25}, "Only 25 processes",
+                  "NbMaxWorker at 1 or 2")
+
+    def test_an_hourly_cron_and_a_network_folder(self):
+        self.says({"door": "cgi", "worker": "dies", "cron": 3600, "network": True}, "every hour",
+                  "network folders", "can be late")
+
+    def test_a_cron_that_only_calls_addresses(self):
+        self.says({"door": "cgi", "worker": "dies", "address": 300}, "a slice at a time", "every 5 minutes",
+                  "Nothing has to be done")
+
+    def test_an_always_on_task_on_a_shared_file_server(self):
+        kind = {"door": "uwsgi", "mode": "service", "network": True}
+        self.says({**kind, "service": True}, "uWSGI", "the host keeps alive", "on time", "network folders",
+                  "Nothing has to be done", files=("crontab", "wsgi.py"))
+
+    def test_an_always_on_task_that_is_not_there(self):
+        self.says({"door": "uwsgi", "mode": "service"}, "none is there", "keep worker.py --service running")
+
+    def test_a_free_account_with_neither_cron_nor_processes(self):
+        self.says({"door": "uwsgi", "worker": "dies", "network": True}, "a slice at a time",
+                  "wait for visitors", "or the tick address")
+
+    def test_a_cron_that_was_chosen_and_does_not_come(self):
+        self.says({"door": "cgi", "mode": "cron"}, "has not come yet", "one of the lines to copy")
+
+    def test_a_shell_and_a_server(self):
+        self.says({"door": "server", "worker": "lives", "resident": True}, "built-in server", "begin at once",
+                  "on time", "Nothing has to be done", files=("jobqueue.service", "supervisord.conf"))
+
+    def test_apache_with_mod_wsgi_and_a_cron_every_minute(self):
+        self.says({"door": "mod_wsgi daemon", "worker": "lives", "cron": 60}, "mod_wsgi", "every minute",
+                  "on time", files=("crontab", "wsgi.py", "apache.conf"))
 
 
 class TestWorkerTest(HostTestCase):
