@@ -9047,7 +9047,10 @@ def get_settings(app, request):
 
 def patch_settings(app, request):
     """Change settings; null means back to the default."""
-    app.queue.settings.change(request.object(tuple(SETTINGS)))
+    given = request.object(tuple(SETTINGS))
+    if given.get("https") == "always" and "https" in request.doubtful():
+        raise field_error("https", "would lock you out: open this page by https:// first")
+    app.queue.settings.change(given)
     app.queue.start_workers()
     return get_settings(app, request)
 

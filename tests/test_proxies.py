@@ -107,6 +107,12 @@ class Https(ProxyTestCase):
         self.use(https="always", trusted_proxies=None)
         self.assertRegex(self.cookie(), "^__Secure-jobqueue=.*; Secure$")
 
+    def test_nobody_locks_himself_out_by_it(self):
+        for origin, status in (("http://" + SITE, 422), ("https://" + SITE, 200), (None, 200)):
+            reply = self.ana.patch("/api/settings", {"https": "always"}, Origin=origin)
+            self.check(reply, status)
+            self.use(https="auto")
+
     def test_a_session_of_one_scheme_is_none_of_the_other(self):
         secure = self.cookie(X_Forwarded_Proto="https").partition(";")[0]
         visitor = Visitor(self.app, cookie=secure)
