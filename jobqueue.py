@@ -1565,6 +1565,9 @@ class Journal:
         self.path = private_path(database, "journal.json")
         if not self.path.exists():
             _hide_guessable(database)
+        self._read()
+
+    def _read(self):
         self._file = file_identity(self.path)
         try:
             self.said = json.loads(self.path.read_text("utf-8"))
@@ -1580,7 +1583,7 @@ class Journal:
     def decide(database, mode, why):
         """From now on this machine uses the database, and in this way."""
         write_private(private_path(database, "journal.json"), dump_json(
-            {"mode": mode, "why": why, "machine": machine_name(), "boot": boot_id(), "refused": []}))
+            {"mode": mode, "why": why, "machine": machine_name(), "boot": boot_id(), "refused": {}}))
 
     def admit(self, now):
         """Let this machine use the log; SetupError if it cannot, or if another one does."""
@@ -1588,19 +1591,19 @@ class Journal:
             return
         kind = file_system(self.path.parent)
         if kind not in LOCAL_FILE_SYSTEMS:
-            self._refuse("The data folder %s is written in WAL mode, which is not safe on this file "
+            self._refuse(now, "The data folder %s is written in WAL mode, which is not safe on this file "
                          "system (%s). Stop everything, then run on %s, where it was made: python3 "
                          "jobqueue.py check --repair" % (self.path.parent, kind, self.said["machine"]))
         self.refuse_another(now)
         if not self._is_ours():
             self.decide(self._database, "wal", self.said.get("why", ""))
-            self.__init__(self._database)
+            self._read()
 
     def refuse_another(self, now):
         """SetupError if another machine uses the log and lives."""
         last, owner = self.path.stat().st_mtime, self.said["machine"]
         if self.mode == "wal" and not self._is_ours() and not self._is_gone(now - last):
-            self._refuse("The data folder %s is in use on the machine %s, and its WAL mode allows one "
+            self._refuse(now, "The data folder %s is in use on the machine %s, and its WAL mode allows one "
                          "machine only. If both are to use it, stop everything on both and run on %s: "
                          "python3 jobqueue.py check --repair. If this is %s under a new name, wait until "
                          "%s UTC." % (self.path.parent, owner, owner, owner,
@@ -1637,14 +1640,19 @@ class Journal:
         return (not -MACHINE_SILENT_SECONDS < silent < MACHINE_SILENT_SECONDS
                 or (self.said["machine"] == machine_name() and silent > up_seconds() > 0))
 
-    def _refuse(self, words):
+    def _refuse(self, now, words):
         """Remember who was refused: `check --repair` must know of all that are to use the database."""
-        known = self.said.get("refused", [])
-        if self.our_name() not in known:
+        known = self.said.get("refused") or {}
+        if abs(now - known.get(self.our_name(), 0)) > MACHINE_ROW_SECONDS:
             with contextlib.suppress(OSError):
-                write_private(self.path, dump_json({**self.said, "refused": [*known, self.our_name()]}),
+                refused = {**known, self.our_name(): now}
+                write_private(self.path, dump_json({**self.said, "refused": refused}),
                               self.path.stat().st_mtime)
         raise SetupError(words)
+
+    def refused(self, now):
+        """Names of those that were refused within a day."""
+        return [name for name, at in (self.said.get("refused") or {}).items() if abs(now - at) < 86400]
 
     def our_name(self):
         """This machine as those that were refused are called: by how it sees the folder, too."""
@@ -1766,8 +1774,8 @@ class Database:
 
     def journal_words(self):
         """(why the database is written in this way, who was refused because of it)"""
-        said = self._journal.said
-        return said.get("why", "a former version chose so"), said.get("refused", [])
+        return (self._journal.said.get("why", "a former version chose so"),
+                self._journal.refused(self.clock.now()))
 
     def _note_machine(self, name, boot, now):
         row = self.one("SELECT * FROM machine WHERE name=?", (name,))
@@ -2006,7 +2014,7 @@ def other_users(path, clock=Clock):
         journal = None                  # lost; it is made anew
     if journal:
         journal.refuse_another(clock.now())
-        refused = journal.said.get("refused", [])
+        refused = journal.refused(clock.now())
         if refused:
             others = [name for name in refused if name != journal.our_name()]
             return others or [journal.said["machine"]]

@@ -241,6 +241,12 @@ class TestRepair(FolderCase):
         for machine in (self.a, self.b, self.a):
             self.assertEqual(self.visit(machine), "truncate")
 
+    def test_who_was_refused_days_ago_does_not_matter_any_more(self):
+        self.visit(self.a)
+        self.refused(self.b, "in use")
+        self.clock.advance(2 * 86400)
+        self.assertEqual(self.repair(self.a), "wal, because ext4 is a local disk")
+
     def test_the_machine_with_the_disk_hears_of_those_that_see_it_over_the_network(self):
         self.visit(self.a)
         there = Machine("b", "boot-b", "nfs4")
