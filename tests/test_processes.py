@@ -1129,10 +1129,13 @@ exec '%s' "$@"
         return json.loads(self.site.python(
             "import json; from jobqueue import JobQueue; print(json.dumps(JobQueue().workers.mode()))"))
 
-    def request(self, seconds):
-        """What a CGI process does for a tick request; when it ends the host ends all it has left."""
-        self.site.python("from jobqueue import JobQueue\nqueue = JobQueue()\n"
-                         "queue.tick.clean()\nqueue.workers.work_slice(%g)" % seconds)
+    def request(self, seconds, patience):
+        """What a CGI process does for a tick request; the host ends it after `patience`, and all it left."""
+        text = ("from jobqueue import JobQueue\nqueue = JobQueue()\n"
+                "queue.tick.clean()\nqueue.workers.work_slice(%g)" % seconds)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run([sys.executable, "-c", text], cwd=self.site.home, env=self.site.environment,
+                           timeout=patience, check=True)
         for pid in self.site.workers():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -1146,13 +1149,14 @@ exec '%s' "$@"
         wait_until(lambda: self.mode()[0] == "slice", 20, "mode slice")
         self.assertIn("started workers did not report", self.mode()[1])
         self.site.stop_server()
+        self.request(3, patience=1)
         while not self.is_done():
-            self.request(3)
+            self.request(3, patience=20)
         self.check_records(ids)
         self.assertEqual(self.site.value("SELECT count(*) FROM task WHERE status<>2"), 0)
 
     def test_cron_does_the_work_where_one_comes_and_overlaps_itself(self):
-        self.site.python("from jobqueue import JobQueue\nJobQueue().workers.modes.learn(False, 'it was gone')")
+        self.site.python("import jobqueue\njobqueue.JobQueue().workers.modes.learn(False, 'it was gone')")
         self.site.start_worker().wait(20)
         self.assertEqual(self.mode()[0], "cron", "one has come")
         ids = self.enqueue("ledger", [{"seconds": 0.02}] * 200)
