@@ -7418,13 +7418,16 @@ def resource_limits():
 
 def count_processes():
     """How many processes and threads of this user run now, as far as /proc shows them."""
-    ours, count = os.getuid(), 0
-    with contextlib.suppress(OSError):
-        for entry in os.scandir("/proc"):
-            with contextlib.suppress(OSError):
-                if entry.name.isdigit() and entry.stat().st_uid == ours:
-                    count += len(os.listdir(entry.path + "/task"))
-    return count
+    import glob
+    return sum(owner_of(path) == os.getuid() for path in glob.glob("/proc/[0-9]*/task/[0-9]*"))
+
+
+def owner_of(path):
+    """Whose a file is, None once it is gone."""
+    try:
+        return os.stat(path).st_uid
+    except OSError:
+        return None
 
 
 def _check_limits(folder):
@@ -7604,15 +7607,15 @@ def worker_test(queue):
     if test is None:
         return {"state": "none", "text": "", "at": None}
     state, text = judge_worker_test(test, queue.database.clock.now())
-    if state in ("ok", "failed") and "judged" not in test and test["machine"] == queue.claims.machine:
+    words = test.get("words", "") if state == "failed" else ""
+    if state != "running" and state != test.get("judged") and test["machine"] == queue.claims.machine:
         words = queue.workers.last_words(test["at"]) if state == "failed" else ""
         with contextlib.suppress(JobQueueError):        # whoever comes next can tell as well
             # What fails by itself is not the host's doing; the web server's workers are what matters.
             if not words and "error" not in test and (test["door"] or not last_visit(queue)):
                 queue.workers.modes.learn(state == "ok", text)
-            note_worker_test(queue, test["token"], judged=words)
-        text += words
-    return {"state": state, "text": text + test.get("judged", ""), "at": iso(test["at"])}
+            note_worker_test(queue, test["token"], judged=state, words=words)
+    return {"state": state, "text": text + words, "at": iso(test["at"])}
 
 
 def judge_worker_test(test, now):

@@ -545,6 +545,17 @@ class TestWorkerTest(HostTestCase):
         self.clock.advance(16)
         self.is_now("failed", "did not report")
 
+    def test_one_that_comes_after_all_is_ok_and_auto_learns_that_too(self):
+        self.start()
+        self.clock.advance(16)
+        self.is_now("failed")
+        self.assertEqual(self.mode(), "slice")
+        self.arrive()
+        self.clock.advance(10)
+        self.note(alone=True)
+        self.is_now("ok")
+        self.assertEqual(self.mode(), "detached")
+
     def test_what_fails_by_itself_is_not_the_hosts_doing(self):
         self.start()
         self.queue.workers.log.write_text("Traceback...\nSyntaxError: half an upload\n")
