@@ -6239,32 +6239,22 @@ class Accounts:
     def set_up(self, code, name, password, address="", doubtful=()):
         """Make the first admin, or give an admin a new password, for whoever knows a file's code.
 
-        The code is used up, and the `doubtful` settings, which may have locked everybody out, are
-        forgotten. Returns the user's row; NotFound if there is an admin and no file.
+        The code is used up. With a new password the `doubtful` settings are forgotten, which may have
+        locked everybody out. Returns the user's row; NotFound if there is an admin and no file.
         """
         is_first = not self.has_admin()
         if is_first:
             self.setup_code()
         files = self.code_files()
-        if not files:
-            raise NotFound(
-                "This is set up already. If an admin's password is lost: upload a text file "
-                "setup-code.txt with %d or more characters of your own beside jobqueue.py, and "
-                "enter these here within an hour." % SETUP_CODE_MIN_CHARACTERS)
-        self._slow_down(address_subject(address))
-        code = plain_code(code) if isinstance(code, str) else ""
-        self._check_code(code, files)
-        if is_first:
-            row = self._new_user(name, password, "admin")
-        else:
-            check_password(password, str(name))
-            row = str(name), self._hash(password)
+        code = self._check_code(code, files, address)
+        row = self._new_user(name, password, "admin") if is_first else self._new_password(name, password)
         with self._database.transaction() as transaction:
             self._use_up(transaction, code)
-            (self._insert_first if is_first else self._reset)(transaction, row)
+            if is_first:
+                self._insert_first(transaction, row)
+            else:
+                self._reset(transaction, row, doubtful)
             self._forgive(transaction, address_subject(address))
-            for setting in doubtful:
-                remember(transaction, setting, None)
         for path in files:
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -6275,14 +6265,21 @@ class Accounts:
         return sorted(path for folder in (self._database.folder, self._home)
                       for path in folder.glob("setup-code*.txt"))
 
-    def _check_code(self, code, files):
-        """Denied unless a file holds this code; says what is wrong with the files of their owner."""
+    def _check_code(self, code, files, address):
+        """The code as it is compared; Denied unless a file holds it, and says what is wrong with them."""
         import hmac
+        if not files:
+            raise NotFound(
+                "This is set up already. If an admin's password is lost: upload a text file "
+                "setup-code.txt with %d or more characters of your own beside jobqueue.py, and "
+                "enter these here within an hour." % SETUP_CODE_MIN_CHARACTERS)
+        self._slow_down(address_subject(address))
+        code = plain_code(code) if isinstance(code, str) else ""
         problems = []
         for path in files:
             known, problem = read_code(path, self._clock.now())
             if known and hmac.compare_digest(digest(known), digest(code)):
-                return
+                return code
             if problem and path != self.code_file:
                 problems.append("%s %s." % (path.name, problem))
         raise Denied(
@@ -6299,12 +6296,16 @@ class Accounts:
                          [{"field": "code", "message": "has been used"}])
         remember(transaction, ".used_code", used)
 
+    def _new_password(self, name, password):
+        check_password(password, str(name))
+        return str(name), self._hash(password)
+
     def _insert_first(self, transaction, row):
         if transaction.value("SELECT 1 FROM user WHERE role='admin' LIMIT 1"):
             raise NotFound("This is set up already.")
         self._insert_user(transaction, row)
 
-    def _reset(self, transaction, row):
+    def _reset(self, transaction, row, doubtful):
         name, password = row
         admins = {user["name"].lower(): user for user in transaction.all(
             "SELECT id, name FROM user WHERE role='admin' AND disabled=0 ORDER BY id")}
@@ -6314,6 +6315,8 @@ class Accounts:
         user = admins[name.lower()]
         transaction.run("UPDATE user SET password=? WHERE id=?", (password, user["id"]))
         transaction.run("DELETE FROM session WHERE user_id=?", (user["id"],))
+        for setting in doubtful:
+            remember(transaction, setting, None)
         self._forgive(transaction, "user:" + name.lower())
 
     # Users

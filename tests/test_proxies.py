@@ -159,6 +159,11 @@ class Bases(ProxyTestCase):
         for cookie in (older, self.bob.cookie):
             self.check(Visitor(self.app, cookie=cookie).get("/api/session"), 401)
 
+    def test_the_first_admin_is_made_with_the_settings_as_they_are(self):
+        self.remove_users()
+        self.set_password("/api/setup", "http://" + SITE)
+        self.assertEqual(self.request().base, "/jq/")
+
     def set_password(self, path, origin):
         """Use an uploaded code."""
         code = random_word(8)
