@@ -7632,7 +7632,7 @@ def judge_worker_test(test, now):
             TEST_SECONDS, ", beyond the end of the process that started it" if test["alone"] else "",
             arrived["python"], arrived["sqlite"], arrived["nice"])
     if "signal" in test:
-        return "failed", "a worker was told to end after %d s (%s)" % (test["seconds"], test["signal"])
+        return "failed", "a worker was told to end by %s after %d s" % (test["signal"], test["seconds"])
     if not -CLOCK_SLACK_SECONDS <= since <= TEST_SECONDS + TEST_SLACK_SECONDS:
         return "failed", ("a worker was ended without a word within %d s" % TEST_SECONDS if arrived else
                           "a started worker did not report within %d s" % (TEST_SECONDS + TEST_SLACK_SECONDS))

@@ -537,7 +537,7 @@ class TestWorkerTest(HostTestCase):
         self.start()
         self.arrive()
         self.note(signal="SIGTERM", seconds=3.2)
-        self.is_now("failed", "after 3 s (SIGTERM)")
+        self.is_now("failed", "by SIGTERM after 3 s")
 
     def test_one_that_never_came_is_noticed(self):
         self.start()
