@@ -43,6 +43,7 @@ import bisect
 import contextlib
 import errno
 import fcntl
+import functools
 import itertools
 import json
 import math
@@ -531,6 +532,7 @@ def machine_name():
     return os.uname().nodename
 
 
+@functools.lru_cache(maxsize=None)
 def boot_id():
     """A text that changes at every boot; empty where the system has none."""
     try:
@@ -1328,7 +1330,9 @@ def file_system(path):
         return kind
     for line in lines:
         left, _, right = line.partition(" - ")
-        mount = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), left.split(" ")[4])
+        mount = left.split(" ", 5)[4]
+        if "\\" in mount:
+            mount = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), mount)
         if len(mount) >= len(best) and (path + "/").startswith(mount.rstrip("/") + "/"):
             best, kind = mount, right.split(" ")[0]
     return kind
