@@ -2239,7 +2239,7 @@ SETTINGS = {setting.name: setting for setting in (
     Setting("linger", 15, 0, 3600,
             "Seconds a worker waits for more work before it ends itself."),
     Setting("linger_due", 300, 0, 86400,
-            "A worker also stays while a scheduled task is due within this many seconds."),
+            "A worker also stays while a scheduled task or a schedule is due within this many seconds."),
     Choice("stay_asleep", ("no", "yes"),
            "yes: one worker sleeps as long as anything is scheduled, and whatever ticks starts one that "
            "is missing. For hosts with neither cron nor a resident server."),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The worker of jobqueue: claims tasks, has its runner run them, records how they ended.
 
-    python3 worker.py                 for cron: work on what is there for at most 50 s
+    python3 worker.py                 for cron: work on what is there or due for at most 50 s
     python3 worker.py --service       for hosts with always-on processes: never ends by itself
     python3 worker.py --verbose       say what happens
 
