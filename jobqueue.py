@@ -8460,7 +8460,9 @@ class Request:
             yield piece
 
     def _read(self):
-        piece = self._environ["wsgi.input"].read(min(self._left, PIECE_BYTES))
+        piece = b""
+        with contextlib.suppress(OSError):      # as some servers say that the client is gone
+            piece = self._environ["wsgi.input"].read(min(self._left, PIECE_BYTES))
         self._left -= len(piece)
         return piece
 

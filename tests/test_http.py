@@ -724,6 +724,18 @@ class Interface(WebTestCase):
         self.assertTrue(callable(validator(jobqueue.application)))
         self.assertIs(sys.modules["jobqueue"].application, jobqueue.application)
 
+    def test_an_answer_that_needs_no_body_takes_it_first(self):
+        environ = self.nobody.environ("POST", "/api/tasks", b" " * 100000)
+        body = environ["wsgi.input"]
+        self.check(call(self.app, environ), 401)
+        self.assertEqual(body.read(), b"")
+
+    def test_a_client_that_leaves_while_its_body_is_read_is_no_bug(self):
+        for visitor, status in ((self.nobody, 401), (self.bob, 400)):
+            environ = visitor.environ("POST", "/api/tasks", b" " * 100)
+            environ["wsgi.input"] = mock.MagicMock(io.BytesIO, read=mock.Mock(side_effect=OSError("gone")))
+            self.check(call(self.app, environ, checked=False), status)
+
 
 if __name__ == "__main__":
     unittest.main()
