@@ -75,7 +75,10 @@ export function timeWords(time) {
   return Math.abs(days) < 180 ? `${day.format(time)} ${clock.format(time)}` : year.format(time);
 }
 
-/** Brings a <time> up to date, its tooltip has the zone. @param {Element} element @param {string|null} iso */
+/**
+ * Brings a <time> up to date; its tooltip has the zone.
+ * @param {Element} element @param {string|null} iso
+ */
 export function patchTime(element, iso) {
   const time = iso && Date.parse(iso) ? new Date(iso) : null;
   setText(element, time ? timeWords(time) : '');

@@ -71,11 +71,11 @@ export async function show(_, signal) {
   view.enter(back);
   find('h1').focus();
   act(view.outside, () => view.lookOutside());
-  view.followTest().catch(({ message }) => say(message, true));
 }
 
 /** The page's parts; each look at the server brings them up to date in place. */
 class HostView {
+  follows = false;
   title = h('h1', { tabindex: -1 });
   advice = h('p', { class: 'advice text' });
   groups = GROUPS.map(([, , title]) => groupPart(title));
@@ -135,6 +135,7 @@ class HostView {
     this.patchOutside();
     this.files.hidden = !files?.length;
     patchRows(this.lines, files || [], ({ title }) => title, fileElement);
+    this.followTest();
   }
 
   /** What a test worker came to, and the button for another. @param {WorkerTest} test */
@@ -145,26 +146,28 @@ class HostView {
     const outcome = state === 'ok' ? badge('succeeded', text)
       : state === 'failed' ? badge('failed', text) : text;
     return h('div', {}, runs && h('progress', { 'aria-label': 'Test worker' }),
-      h('p', { class: 'lead' }, outcome || 'It runs no task; after 10 s it shows whether this host lets it live.',
+      h('p', { class: 'lead' },
+        outcome || 'It runs no task; after 10 s it shows whether this host lets it live.',
         at && !runs && ' ', at && !runs && timeElement(at)), button);
   }
 
-  /** Starts a worker that does nothing, and waits until one knows whether it lives. */
+  /** Starts a worker that does nothing. */
   async startTest() {
     await request('POST', 'api/host/test');
     await this.refresh();
-    await this.followTest();
   }
 
-  /** Looks again while a test worker is being watched, and says what came of it. */
+  /** Looks again while a test worker is being watched, whoever started it; says what came of it. */
   async followTest() {
     const { signal } = this;
-    const runs = () => this.host.worker_test?.state === 'running';
-    if (!runs()) return;
-    while (!signal.aborted && runs()) {
+    const runs = () => !signal.aborted && this.host.worker_test?.state === 'running';
+    if (this.follows || !runs()) return;
+    this.follows = true;
+    while (runs()) {
       await pause(2, signal);
-      await this.refresh();
+      await this.refresh().catch(({ message }) => say(message, true));
     }
+    this.follows = false;
     if (!signal.aborted) say(this.host.worker_test.text);
   }
 
@@ -182,9 +185,10 @@ class HostView {
   patchOutside() {
     const { exposed, looked_at: at } = this.host;
     const list = (exposed || []).map((address) => `\n${new URL(address, document.baseURI)}`);
-    this.outside.replaceChildren(!exposed ? 'No browser has looked yet.'
-      : list.length ? 'Anybody can read these files:' : 'Your browser could fetch nothing private, ',
-    exposed && !list.length && at ? timeElement(at) : '', ...list);
+    const words = list.length ? 'Anybody can read these files:'
+      : 'Your browser could fetch nothing private, ';
+    this.outside.replaceChildren(exposed ? words : 'No browser has looked yet.',
+      exposed && at && !list.length ? timeElement(at) : '', ...list);
   }
 }
 
@@ -200,7 +204,7 @@ function groupPart(title) {
 const checkRow = ({ name, verdict, text }, shape) => h('tr', {}, h('th', { scope: 'row' }, name),
   h('td', {}, badge(shape, verdict)), h('td', {}, h('bdi', {}, text)));
 
-/** When what was due was last looked after, and how often that happens. @param {Ticks|null} ticks */
+/** When somebody last saw to what is due, and how often. @param {Ticks|null} ticks */
 function tickPairs(ticks) {
   const { last_at: last, last_source: source, period, cron, resident } = ticks || {};
   const by = SOURCES[source || ''];

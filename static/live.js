@@ -1,5 +1,5 @@
 // @ts-check
-/** What follows the first view: lines, menu and keys; the list's filters, clicks, actions on all. */
+/** What follows the first view: lines, menu, keys; the list's filters, clicks, actions on all. */
 import { ApiError, get, pause, poll, request } from './api.js';
 import { find, h, icon, render, setText } from './dom.js';
 import { countWords, isFinished } from './format.js';
@@ -48,7 +48,7 @@ export function initializeFrame() {
   initializeKeys();
   store.on('catalogue', patchCatalogue);
   store.on('session', learn);
-  store.on('service', () => isAdmin() && learn());
+  store.on('service', learnOfError);
   learn();
 }
 
@@ -94,8 +94,8 @@ function patchConnection() {
   const { trouble } = store.state;
   if (!trouble) return patchLine('#connection');
   const { code, message, status } = trouble;
-  const told = code && code !== 'busy' ? message : '';
-  patchLine('#connection', told || `${status ? 'The server is busy' : 'Connection lost'}, trying again…`);
+  const words = `${status ? 'The server is busy' : 'Connection lost'}, trying again…`;
+  patchLine('#connection', code && code !== 'busy' ? message : words);
 }
 
 /** The one sentence on what the queue is doing. */
@@ -114,8 +114,9 @@ const readExposed = () => store.set('exposed', store.state.session?.exposed || [
 /** What anybody can read; it stays until a look finds nothing. */
 function patchExposed() {
   const { exposed } = store.state;
-  patchLine('#exposed', exposed.length ? `Anybody can read this over the web: ${exposed.join(', ')}. `
-    + 'Move it out of the web folder, or have the web server refuse it; then look again.' : '');
+  if (!exposed.length) return patchLine('#exposed');
+  patchLine('#exposed', `Anybody can read this over the web: ${exposed.join(', ')}. Move it out of `
+    + 'the web folder, or have the web server refuse it; then look again.');
 }
 
 /** Once a day an admin's browser sees whether it can fetch what is private. */
@@ -167,6 +168,13 @@ export async function act(button, work) {
 export function problemWords({ message, safe, status }) {
   if (safe || ![0, 502, 504].includes(status)) return message;
   return message.replace('Please try again', 'See whether it was done before you try again');
+}
+
+/** Reads it again once an error in tasks.py has come or gone. */
+function learnOfError() {
+  const { catalogue, service } = store.state;
+  const known = Boolean(catalogue?.error);
+  if (catalogue && isAdmin() && known !== (service?.code === 'code_error')) learn();
 }
 
 /** Reads the catalogue for who is logged in, as often as it takes. */
@@ -354,7 +362,8 @@ function buildFilters(list) {
   filters.append(h('input', {
     type: 'search', name: 'q', 'aria-label': 'Search tasks', placeholder: 'Search…',
   }), h('button', { type: 'button', class: 'button', 'aria-haspopup': 'dialog',
-    title: 'Retry, cancel or delete them', onclick: () => new Bulk(list.params, () => { list.resort = true; }) }, 'All…'));
+    title: 'Retry, cancel or delete them',
+    onclick: () => new Bulk(list.params, () => { list.resort = true; }) }, 'All…'));
   filters.addEventListener('change', () => filter(list));
   filters.addEventListener('input', () => {
     clearTimeout(timer);

@@ -49,12 +49,14 @@ const nameInput = (autocomplete) => h('input', {
   name: 'name', autocomplete, required: true, autocapitalize: 'none', spellcheck: 'false',
 });
 
-/** Who holds the one-time code becomes the first admin, or sets a new password. @param {string} code */
+/**
+ * Who holds the one-time code becomes the first admin, or sets an admin's password.
+ * @param {string} code
+ */
 function showSetup(code) {
   const first = store.state.setup;
-  const codeHelp = code ? 'Filled in from your link.' : first
-    ? 'It is in the data folder, in the file whose name begins with setup-code. Open it in your file manager.'
-    : 'What the file says that you have uploaded.';
+  const place = first ? 'It is in the data folder, in the file whose name begins with setup-code. '
+    + 'Open it in your file manager.' : 'What the file says that you have uploaded.';
   const codeInput = h('input', {
     name: 'code', value: code, required: true, autocomplete: 'one-time-code', spellcheck: 'false',
   });
@@ -62,13 +64,13 @@ function showSetup(code) {
     const session = await request('POST', 'api/setup', valuesOf(sent));
     history.replaceState(null, '', '#/tasks');
     store.set('session', session);
-  }, field('Code', codeInput, { help: codeHelp }),
+  }, field('Code', codeInput, { help: code ? 'Filled in from your link.' : place }),
   field(first ? 'Your name' : 'Name of an admin', nameInput('username')),
   secretField(first ? 'Password' : 'New password', 'password', 'new-password'));
   showCard(first ? 'Welcome to jobqueue' : 'A new admin password', h('p', { class: 'help' }, first
     ? 'You become its first admin; you can add more people later.'
-    : 'Upload a text file setup-code.txt with 16 or more characters of your own beside jobqueue.py, '
-      + 'and enter them here within an hour.'),
+    : 'Upload a text file setup-code.txt with 16 or more characters of your own beside '
+      + 'jobqueue.py, and enter them here within an hour.'),
   form, (code || !first) && h('a', { href: '#/tasks' }, 'Log in instead'));
   find(code ? '[name=name]' : '[name=code]', form).focus();
 }
@@ -86,7 +88,8 @@ function showSettings(settings) {
     else say('Nothing was changed.', true);
   }, ...settings.map(settingField));
   render('Settings', h('h1', { tabindex: -1 }, 'Settings'), h('p', { class: 'lead' },
-    h('a', { href: '#/settings/host' }, 'This host'), ': what works here, what to do, lines to copy.'), form);
+    h('a', { href: '#/settings/host' }, 'This host'),
+    ': what works here, what to do, lines to copy.'), form);
 }
 
 /** Saves, and shows what holds now. @param {Record<string, unknown>} changes */
@@ -321,7 +324,7 @@ function tokenParts(tokens) {
   }, field('Name', h('input', { name: 'name', required: true, autocomplete: 'off' }),
     { help: 'What it is for, so that you know it again.' }), field('May', h('select',
     { name: 'scope' }, h('option', { value: 'user' }, 'do with tasks what you may do'),
-    h('option', { value: 'tick' }, 'only call the tick address, for a cron that calls addresses'))));
+    h('option', { value: 'tick' }, 'only call the tick address, for cron that calls addresses'))));
   const help = h('p', { class: 'help' }, 'A program that sends ',
     h('code', {}, 'Authorization: Bearer jq_…'), ' may do what its token may.');
   return [help, list, made, form];
@@ -330,7 +333,9 @@ function tokenParts(tokens) {
 /** A token, the only time it is shown. @param {Token} token */
 function madeParts({ name, scope, token = '' }) {
   const once = [h('b', {}, name), '. Copy it now; it is not shown again.'];
-  if (scope !== 'tick') return [h('p', {}, 'This is the token ', ...once), copyBox(token, `Token ${name}`)];
+  if (scope !== 'tick') {
+    return [h('p', {}, 'This is the token ', ...once), copyBox(token, `Token ${name}`)];
+  }
   const tick = new URL(`tick?token=${token}`, document.baseURI).href;
   return [h('p', {}, 'This is the tick address ', ...once), copyBox(tick, 'Tick address'),
     h('p', {}, 'For a crontab, every 5 minutes:'),

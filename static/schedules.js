@@ -83,12 +83,12 @@ async function showList(signal) {
   poll(signal, refresh, wait);
 }
 
-/** How often somebody looks for what is due, unless that is all the time. @param {Ticks|null} ticks */
+/** How often somebody sees to what is due, unless it is all the time. @param {Ticks|null} ticks */
 function tickWords(ticks) {
   const { last_at: last, period, resident } = ticks || {};
   if (resident || !last) return [];
-  return [period ? `What is due is looked for about every ${duration(period)} here, last `
-    : 'What is due was last looked for ', timeElement(last), '.'];
+  return [period ? `What is due is seen to about every ${duration(period)} here, last `
+    : 'What is due was last seen to ', timeElement(last), '.'];
 }
 
 /** What it is called. @param {Schedule} schedule */
@@ -124,7 +124,8 @@ function nextElement(schedule) {
 }
 
 /** What is to be known although it runs. @param {Schedule} schedule */
-const warningElement = ({ warning }) => warning && h('p', { class: 'warning' }, badge('alert', warning));
+const warningElement = ({ warning }) => (
+  warning && h('p', { class: 'warning' }, badge('alert', warning)));
 
 /** A time in the rule's zone, and what the clocks do on that day. @param {Slot} slot */
 const slotItem = ({ local, note }) => h('li', {},

@@ -6,7 +6,9 @@
 /** Each change is an event of its key's name. */
 class Store extends EventTarget {
   /** @type {State} */
-  state = { session: null, exposed: [], service: null, catalogue: null, trouble: null, setup: false };
+  state = {
+    session: null, exposed: [], service: null, catalogue: null, trouble: null, setup: false,
+  };
 
   /** @template {keyof State} K @param {K} key @param {State[K]} value */
   set(key, value) {

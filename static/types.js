@@ -53,8 +53,8 @@
  *   from: 'default'|'table'|'environment'|'flag',
  *   type: 'integer'|'number'|'text'|'boolean'|'choice',
  *   minimum: number|null, maximum: number|null, choices: string[]|null}} Setting
- * @typedef {{id: number, name: string, scope: 'user'|'tick', created_at: string, last_used_at: string|null,
- *   token?: string}} Token
+ * @typedef {{id: number, name: string, scope: 'user'|'tick', created_at: string,
+ *   last_used_at: string|null, token?: string}} Token
  *
  * @typedef {{id: number, status: Row['status']}} TaskLink
  * @typedef {{at: string, local: string, note: string|null}} Slot
@@ -64,8 +64,8 @@
  *   arguments: Record<string, unknown>, summary: string, options: Record<string, unknown>,
  *   rule: string, zone: string, words: string, catch_up: string, overlap: string,
  *   paused: boolean, paused_by: string|null, paused_at: string|null, paused_why: string|null,
- *   problem: string|null, warning: string|null, next_at: string|null, last_at: string|null, last_task: TaskLink|null,
- *   created_at: string, history?: Fired[], upcoming?: Slot[]}} Schedule
+ *   problem: string|null, warning: string|null, next_at: string|null, last_at: string|null,
+ *   last_task: TaskLink|null, created_at: string, history?: Fired[], upcoming?: Slot[]}} Schedule
  * @typedef {{at: string, task: TaskLink|null, message: string|null}} Fired
  * @typedef {{
  *   name: string, paused: boolean, paused_by: string|null, paused_at: string|null,
@@ -75,8 +75,8 @@
  *   blocked: 'paused'|'max_running'|'rate'|'machines'|'external'|null,
  *   next_at: string|null}} Queue
  *
- * @typedef {{session: Session|null, exposed: string[], service: Service|null, catalogue: Catalogue|null,
- *   trouble: ApiError|null, setup: boolean}} State what the store knows
+ * @typedef {{session: Session|null, exposed: string[], service: Service|null,
+ *   catalogue: Catalogue|null, trouble: ApiError|null, setup: boolean}} State what the store knows
  * @typedef {{page: string, id: string, params: URLSearchParams}} Route
  * @typedef {{show: (route: Route, signal: AbortSignal) => Promise<void>}} Page
  */

@@ -7,7 +7,8 @@ from jobqueue import STATUS_WORDS
 from tests.browser import BrowserTestCase
 from tests.support import wait_until
 
-# Some addresses are answered as another host would: {path: [status, text]}, GET api/host with more in it.
+# Some addresses are answered as another host would, which may change what is in GET api/host then:
+# {path: [status, text, change]}.
 OTHER_HOST = """
 window.served = %s;
 window.host = %s;
@@ -15,7 +16,9 @@ window.asked = [];
 const real = window.fetch;
 window.fetch = async (path, options) => {
   window.asked.push({ path, ...options });
-  if (served[path]) return new Response(served[path][1], { status: served[path][0] });
+  const [status, text, change] = served[path] || [];
+  Object.assign(host, change);
+  if (status) return new Response(text, { status });
   const answer = await real(path, options);
   if (path !== 'api/host') return answer;
   return new Response(JSON.stringify({ ...await answer.json(), ...host }), answer);
@@ -80,6 +83,19 @@ class HostPage(BrowserTestCase):
         ana.click("main summary")
         ana.see("*/5 * * * * python3 worker.py", ".copy")
         ana.find(".copy button", "Copy")
+
+    def test_a_test_worker_is_watched_until_one_knows_how_it_fares(self):
+        ana = self.open("ana")
+        runs = {"worker_test": {"state": "running", "text": "It lives since 2 s.", "at": None}}
+        self.other_host(ana, NOTHING_YET, served={"api/host/test": [202, "{}", runs]})
+        ana.go("#/settings/host")
+        ana.click("button", "Start a test worker")
+        ana.find("progress[aria-label='Test worker']")
+        ana.see("It lives since 2 s.", "main")
+        ana.run("window.host.worker_test = { state: 'ok', text: 'It lived for 10 s.', at: null }")
+        ana.see("It lived for 10 s.", "main")
+        wait_until(lambda: ana.text("#live") == "It lived for 10 s.", what="that it is said")
+        ana.find("button", "Start a test worker")
 
     def test_what_is_not_known_yet_is_said_or_left_out(self):
         ana = self.open("ana")
