@@ -7507,7 +7507,7 @@ def _check_https(queue):
     if visit["forwarded"].get("X-Forwarded-Proto") == "https":
         return "note", ("HTTP arrives here, but a proxy seems to end HTTPS in front of it: if that is your "
                         "host's, set trusted_proxies to %s, or https to always" % visit["client"])
-    if visit["client"] in LOOPBACK:
+    if visit["client"] in LOOPBACK and not visit["forwarded"]:      # else it is that of a proxy
         return "ok", "HTTP, from this machine"
     return "note", ("the page was opened by HTTP, so that passwords can be read on their way: open it by "
                     "https://, which nearly every host offers")
