@@ -2285,8 +2285,9 @@ def remember(transaction, name, value):
         transaction.run("INSERT INTO setting (name, value) VALUES (?, ?)", (name, dump_json(value)))
 
 
-def _join_errors(errors):
-    return "; ".join(map(_error_text, errors)) + "."
+def row_name(index):
+    """One of many tasks, as people count them and as programs do."""
+    return "row %d (index %d)" % (index + 1, index)
 
 
 def _error_text(error):
@@ -2297,9 +2298,20 @@ def _error_text(error):
     return ("%s %s" % (place, error["message"])).strip()
 
 
-def row_name(index):
-    """One of many tasks, as people count them and as programs do."""
-    return "row %d (index %d)" % (index + 1, index)
+def _join_errors(errors):
+    return "; ".join(map(_error_text, errors)) + "."
+
+
+def refusal(words, errors):
+    """The Invalid that says what is not done (`words`) and the first of what is wrong."""
+    return Invalid("%s: %s" % (words, _join_errors(errors[:5])), errors[:ERRORS_MAX])
+
+
+def tasks_refused(errors, alone):
+    """The Invalid for errors with an index, which says nothing where a task is `alone`."""
+    if alone:
+        errors = [{"field": one["field"], "message": one["message"]} for one in errors]
+    return refusal("Nothing was added", errors)
 
 
 class Settings:
@@ -2340,7 +2352,7 @@ class Settings:
             except Invalid as error:
                 errors += error.errors
         if errors:
-            raise Invalid("Nothing was changed: %s" % _join_errors(errors), errors)
+            raise refusal("Nothing was changed", errors)
         with self._database.transaction() as transaction:
             for name, value in checked.items():
                 remember(transaction, name, value)
@@ -2884,7 +2896,7 @@ class Queues:
         if not errors and machines is not None and not 0 < len(machines) <= MACHINES_MAX:
             errors = _wrong("machines", "must be 1 to %d names, or null for any" % MACHINES_MAX)
         if errors:
-            raise Invalid("Nothing was changed: %s" % _join_errors(errors), errors)
+            raise refusal("Nothing was changed", errors)
 
     def _change(self, transaction, name, given, who):
         row = self._row(transaction, name)
@@ -3246,13 +3258,11 @@ class Tasks:
                 "SELECT status FROM task WHERE id=? AND owner_id=?", (task_id, owner_id))
         missing = {task_id for task_id, status in known.items() if status is None}
         if missing:
-            errors = [{**_wrong("after", "must name tasks of the same owner; %d is none" % before)[0],
-                       "index": index}
-                      for index, order in enumerate(orders)
-                      for before in order.after if before in missing][:ERRORS_MAX]
-            if len(orders) == 1:
-                errors = [{"field": one["field"], "message": one["message"]} for one in errors]
-            raise Invalid("Nothing was added: %s" % _join_errors(errors[:5]), errors)
+            raise tasks_refused([
+                {"field": "after", "message": "must name tasks of the same owner; %d is none" % before,
+                 "index": index}
+                for index, order in enumerate(orders)
+                for before in order.after if before in missing], len(orders) == 1)
         return known
 
     @staticmethod
@@ -4430,7 +4440,7 @@ class Schedules:
         row = self._row(self._database, schedule_id, scope)
         errors, wanted = check_value({**SCHEDULE_SCHEMA, "required": []}, given, ""), {}
         if errors:
-            raise Invalid("Nothing was changed: %s" % _join_errors(errors[:5]), errors)
+            raise refusal("Nothing was changed", errors)
         if set(given) - {"paused", "paused_why"}:
             self._refuse_foreign(row, "is changed there")
             wanted = self._checked({**self._as_given(row), **given}, person)
@@ -4480,7 +4490,7 @@ class Schedules:
             except Invalid as error:
                 errors += error.errors
         if errors:
-            raise Invalid("The schedule is not right: %s" % _join_errors(errors[:5]), errors)
+            raise refusal("The schedule is not right", errors)
         return {"function": given["function"], "arguments": order.arguments,
                 "options": dump_json(given["options"]), "rule": " ".join(given["rule"].split()),
                 "zone": given["zone"], "catch_up": given["catch_up"], "overlap": given["overlap"]}
@@ -6867,9 +6877,7 @@ class JobQueue:
                 if len(errors) >= ERRORS_MAX:
                     break
         if errors:
-            if index == 0 and not isinstance(request, Invalid):
-                errors = [{"field": one["field"], "message": one["message"]} for one in errors]
-            raise Invalid("Nothing was added: %s" % _join_errors(errors[:5]), errors[:ERRORS_MAX])
+            raise tasks_refused(errors, index == 0 and not isinstance(request, Invalid))
         return orders
 
     def function(self, name, person=None):
@@ -8803,7 +8811,7 @@ def _check_action(given):
     if not errors and len(given.get("ids", ())) > ACTION_IDS:
         errors = _wrong("ids", "are more than %d" % ACTION_IDS)
     if errors:
-        raise Invalid("Nothing was changed: %s" % _join_errors(errors[:5]), errors[:ERRORS_MAX])
+        raise refusal("Nothing was changed", errors)
 
 
 def post_actions(app, request):
@@ -8911,7 +8919,7 @@ def preview_schedule(app, request):
     given = request.object(tuple(PREVIEW_SCHEMA["properties"]))
     errors = check_value(PREVIEW_SCHEMA, given, "")
     if errors:
-        raise Invalid("There is nothing to show: %s" % _join_errors(errors), errors)
+        raise refusal("There is nothing to show", errors)
     at = parse_time(given["from"], "from") if given.get("from") else app.queue.database.clock.now()
     rule = parse_rule(given["rule"], given.get("zone", "UTC"), at)
     return json_answer({"rule": rule.text, "zone": rule.zone, "words": rule.words(),
@@ -9055,7 +9063,7 @@ def post_exposure(app, request):
     errors = check_value({"type": "object", "required": ["exposed"], "properties": {
         "exposed": {"type": "array", "items": {"enum": known}}}}, given, "")
     if errors:
-        raise Invalid("Nothing was kept: %s" % _join_errors(errors[:5]), errors[:ERRORS_MAX])
+        raise refusal("Nothing was kept", errors)
     note_exposure(app.queue, list(dict.fromkeys(given["exposed"])))
     return Answer(204)
 
