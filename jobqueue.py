@@ -179,6 +179,8 @@ KEEP_ROWS = 200                 # pruned in one transaction, if that takes
 KEEP_SECONDS = 0.02             # no longer than this
 KEEP_AGAIN_SECONDS = 0.2        # while there is more
 KEEP_ROUND_SECONDS = 3600.0
+SLOTS_KEPT = 1000               # of each schedule, besides those that are younger than
+SLOTS_KEPT_SECONDS = 2 * 86400.0
 KEEP_DOUBT_SECONDS = 86400.0    # a clock so far ahead of when we last looked may be wrong
 REQUEST_SECONDS = 86400.0       # how long an Idempotency-Key is known
 CACHE_SECONDS = 1.0
@@ -4190,8 +4192,6 @@ LATE_SECONDS = 900.0            # catch_up="none" runs a slot that is not older
 RULE_RETRY_SECONDS = 3600.0     # when a rule that cannot be read is looked at again
 HISTORY_ROWS = 50
 UPCOMING = 10                   # times to come that are shown
-SLOTS_KEPT = 1000               # of each schedule, besides those that are younger than
-SLOTS_KEPT_SECONDS = 2 * 86400.0
 
 # Executable files in these folders of SCRIPTS_FOLDER run at that pace. SCRIPT_LEFT_OUT are hidden
 # files and what editors and package managers leave behind.
@@ -4617,19 +4617,6 @@ class Schedules:
     def next_due(self, source):
         """When the next schedule is due, or None."""
         return source.value("SELECT min(next_at) FROM schedule WHERE paused=0")
-
-    def sweep(self):
-        """Forget slots that are older than SLOTS_KEPT_SECONDS, but not the newest of a schedule."""
-        before = self._clock.now() - SLOTS_KEPT_SECONDS
-        for schedule_id, count in self._database.all(
-                "SELECT schedule_id, count(*) FROM slot GROUP BY schedule_id"):
-            if count <= SLOTS_KEPT:
-                continue
-            with self._database.transaction(durable=False) as transaction:
-                transaction.run(
-                    "DELETE FROM slot WHERE schedule_id=? AND at<min(?, (SELECT at FROM slot "
-                    "WHERE schedule_id=? ORDER BY at DESC LIMIT 1 OFFSET ?))",
-                    (schedule_id, before, schedule_id, SLOTS_KEPT - 1))
 
     def _heed_clock(self, now):
         """Judge anew what was counted from a time that is still to come: the clock went back."""
@@ -5696,11 +5683,11 @@ class Keeping:
     def _portions(self, now):
         """Removes something before each of its values, which are False if there was nothing."""
         for name, prune in (("keep_days", self._prune_tasks),
-                            ("keep_activity_days", self._prune_activity),
-                            ("keep_activity_days", self._prune_slots)):
+                            ("keep_activity_days", self._prune_activity)):
             days = self._settings.get(name)
             if days:
                 yield from prune(now - days * 86400, now)
+        yield from self._prune_slots(now)
         yield from self._prune_requests(now)
         yield from self._prune_keys()
 
@@ -5730,15 +5717,18 @@ class Keeping:
             yield self._remove("DELETE FROM activity WHERE id=? AND at<?", [
                 (row["id"], before) for row in rows if row["at"] < before])
 
-    def _prune_slots(self, before, _):
-        """Old runs of schedules, but of each the newest stays."""
+    def _prune_slots(self, now):
+        """Old runs of schedules and, unless they are young, those beyond SLOTS_KEPT of one schedule."""
+        days = self._settings.get("keep_activity_days")
+        old, young = now - days * 86400 if days else -math.inf, now - SLOTS_KEPT_SECONDS
         for (schedule_id,) in self._database.all("SELECT id FROM schedule"):
-            rows = True
+            newest, last = [self._database.value(
+                "SELECT at FROM slot WHERE schedule_id=? ORDER BY at DESC LIMIT 1 OFFSET ?",
+                (schedule_id, skipped)) or -math.inf for skipped in (0, SLOTS_KEPT - 1)]
+            before, rows = min(newest, max(old, min(young, last))), True        # the newest stays
             while rows:
-                rows = self._database.all(
-                    "SELECT schedule_id, at FROM slot WHERE schedule_id=? AND at<min(?, "
-                    "(SELECT max(at) FROM slot WHERE schedule_id=?)) ORDER BY at LIMIT ?",
-                    (schedule_id, before, schedule_id, KEEP_ROWS))
+                rows = self._database.all("SELECT schedule_id, at FROM slot WHERE schedule_id=? AND at<? "
+                                          "ORDER BY at LIMIT ?", (schedule_id, before, KEEP_ROWS))
                 if rows:
                     yield self._remove("DELETE FROM slot WHERE schedule_id=? AND at=?", rows)
 
@@ -5959,7 +5949,6 @@ class Tick:
         if not self._sweep_mark.take(self._clock.now(), SWEEP_SECONDS):
             return
         self._workers.sweep_locks()
-        self._schedules.sweep()
         for path in private_path(self._database.path, "work").glob("[0-9]*"):
             if not self._database.value("SELECT 1 FROM task WHERE id=?", (int(path.name),)):
                 remove_task_folder(self._database.folder, int(path.name))

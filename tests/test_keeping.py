@@ -1,5 +1,6 @@
 """What is older than an admin wants is removed, a little at a time, and never because a clock was wrong."""
 import unittest
+from unittest import mock
 
 import jobqueue
 from tests.support import TestCase, function_json
@@ -177,16 +178,28 @@ class TestTheRest(Keep):
         self.prune()
         self.assertEqual((self.count(), self.count("activity")), (0, 1))
 
-    def test_of_each_schedule_the_newest_run_stays(self):
+    def history(self, *days):
+        """Runs of a schedule so many days ago; which of them a round of pruning leaves, tomorrow."""
         now = self.clock.now()
         self.write("INSERT INTO schedule (id, owner_id, source, function, arguments, options, rule, zone, "
                    "start, catch_up, overlap, created_at) "
                    "VALUES (1, 2, 'person', 'add', '{}', '{}', 'x', 'UTC', 0, 'once', 'skip', 0)")
-        for days in (100, 95, 94):
-            self.write("INSERT INTO slot (schedule_id, at) VALUES (1, ?)", (now - days * DAY,))
+        for ago in days:
+            self.write("INSERT INTO slot (schedule_id, at) VALUES (1, ?)", (now - ago * DAY,))
         self.days(1)
         self.prune()
-        self.assertEqual([row[0] for row in self.database.all("SELECT at FROM slot")], [now - 94 * DAY])
+        return [(now - row[0]) / DAY for row in self.database.all("SELECT at FROM slot ORDER BY at")]
+
+    def test_of_each_schedule_the_newest_run_stays(self):
+        self.assertEqual(self.history(100, 95, 94), [94])
+
+    def test_of_the_runs_of_a_busy_schedule_a_number_and_the_young_ones_stay(self):
+        with mock.patch.object(jobqueue, "SLOTS_KEPT", 3):
+            self.assertEqual(self.history(5, 4, 3, 2, 0), [3, 2, 0])
+
+    def test_runs_of_two_days_stay_however_many(self):
+        with mock.patch.object(jobqueue, "SLOTS_KEPT", 1):
+            self.assertEqual(self.history(4, 3, 0.5, 0.25, 0), [0.5, 0.25, 0])
 
     def test_answers_to_repeated_requests_are_kept_for_a_day(self):
         for hours in (1, 30):

@@ -405,16 +405,6 @@ class TestChanging(ScheduleCase):
         with self.refused(Conflict, "bob owns schedules"):
             self.queue.accounts.delete_user("bob")
 
-    def test_history_is_kept_for_two_days_and_of_each_schedule_the_newest(self):
-        schedule_id, rare = self.schedule("every 1h", overlap="allow"), self.schedule("yearly 01-16 01:00")
-        for _ in range(30 * 24):
-            self.clock.advance(HOUR)
-            self.queue.schedules.fire(self.clock.now())
-        with mock.patch.object(jobqueue, "SLOTS_KEPT", 50):
-            self.queue.schedules.sweep()
-        count = "SELECT count(*) FROM slot WHERE schedule_id=?"
-        self.assertEqual([self.database.value(count, (one,)) for one in (schedule_id, rare)], [50, 1])
-
 
 class TestCode(ScheduleCase):
     """@schedule beside @task, through the catalogue into rows."""
