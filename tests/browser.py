@@ -26,6 +26,7 @@ FLAGS = ("--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-ru
          "--disable-ipc-flooding-protection --disable-site-isolation-trials "
          "--disable-features=IsolateOrigins,site-per-process,BackForwardCache,Translate,MediaRouter "
          "--disable-dev-shm-usage --window-size=1100,800 --lang=en-US").split()
+PATIENCE = 40                           # where answers are slow the page waits up to 15 s between two looks
 KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "Shift": "\ue008", "Down": "\ue015"}
 _open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
@@ -131,11 +132,11 @@ class Browser:
         """How many elements there are."""
         return self.run("return document.querySelectorAll(arguments[0]).length", selector)
 
-    def see(self, words, selector="body", seconds=15):
+    def see(self, words, selector="body", seconds=PATIENCE):
         """Wait until these words are visible there."""
         self._wait(lambda: words in self.text(selector), seconds, "%r in %s" % (words, selector))
 
-    def see_no(self, words, selector="body", seconds=15):
+    def see_no(self, words, selector="body", seconds=PATIENCE):
         """Wait until these words are gone."""
         self._wait(lambda: words not in self.text(selector), seconds, "the end of %r" % words)
 
@@ -146,7 +147,7 @@ class Browser:
             raise AssertionError("%s on a page that says:\n%s\n%s" % (
                 error, self.text()[:1500], "\n".join(self.messages()))) from None
 
-    def find(self, selector, words=None, seconds=15):
+    def find(self, selector, words=None, seconds=PATIENCE):
         """Wait for a visible element, with this text or label if given; a reference to it."""
         script = """return [...document.querySelectorAll(arguments[0])].find((e) => e.checkVisibility() &&
             (arguments[1] === null
