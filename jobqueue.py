@@ -73,6 +73,7 @@ if os.name != "posix":
 # Constants -------------------------------------------------------------------
 
 VERSION = "1.0.0"
+PYTHON_VERSION = "%d.%d.%d" % sys.version_info[:3]
 HOME = Path(__file__).resolve().parent
 TASKS_FILE = HOME / "tasks.py"
 WORKER_FILE = HOME / "worker.py"
@@ -4824,7 +4825,11 @@ class Rhythm:
     def is_resident(self):
         """True while a server of ours runs, or a worker that never ends by itself."""
         seen = self._known()["seen"].get("server", -math.inf)
-        return abs(self._clock.now() - seen) < 2 * NOTE_SECONDS or bool(self._database.value(
+        return abs(self._clock.now() - seen) < 2 * NOTE_SECONDS or self.has_service()
+
+    def has_service(self):
+        """True while a worker that never ends by itself is there."""
+        return bool(self._database.value(
             "SELECT 1 FROM worker WHERE mode='service' AND state<>'starting' LIMIT 1"))
 
     def period(self):
@@ -5016,14 +5021,14 @@ class Interpreter:
         """{"path", "python", "sqlite", "passed": {path: why it was not taken}}"""
         chosen = self._settings.get("python")
         if not chosen and runs_us(sys.executable):
-            return {"path": sys.executable, "python": "%d.%d.%d" % sys.version_info[:3],
+            return {"path": sys.executable, "python": PYTHON_VERSION,
                     "sqlite": sqlite3.sqlite_version, "passed": {}}
         key = "%s %s" % (machine_name(), sys.executable or sys.prefix)
         known = recall_of(self._database, ".python", key)
         if known and known["for"] == [chosen, sys.version] and file_stamps(known["files"]) == known["files"]:
             return known
         found = self._look_for(chosen)
-        with self._database.transaction(durable=False) as transaction:
+        with contextlib.suppress(JobQueueError), self._database.transaction(durable=False) as transaction:
             remember_of(transaction, ".python", key, found)
         return found
 
@@ -6031,7 +6036,7 @@ class Service:
             return None
         if mode == "slice" and self._workers.needed(self._database):
             return "cron_wait", MODE_WORDS[mode] + ".", None
-        if mode == "slice" or self._database.value("SELECT 1 FROM worker LIMIT 1"):
+        if mode == "slice" or self._workers.are_there():
             return None
         if mode == "service":
             return ("no_worker", "Nothing is running: worker.py --service, which this host is to keep "
@@ -6534,7 +6539,7 @@ class Accounts:
     def check_tick_token(self, token, address):
         """Unauthorized if that is no token of the scope tick; who guesses is slowed down."""
         if self.person_of_token(token, "tick") is None:
-            self._slow_down("address:tick " + address)
+            self._slow_down(address_subject(address) + " tick")
             raise Unauthorized("This is not a token for this address.")
 
     @staticmethod
@@ -7263,7 +7268,7 @@ def _check_files(folder):
 
 
 def _check_python(folder):
-    return "ok", "%s %d.%d.%d" % (sys.executable, *sys.version_info[:3])
+    return "ok", "%s %s" % (sys.executable, PYTHON_VERSION)
 
 
 def _check_sqlite(folder):
@@ -7537,17 +7542,12 @@ def _check_interpreter(queue):
     return "note" if passed else "ok", text + passed
 
 
-def is_served(queue):
-    """True while a worker that never ends by itself is there."""
-    return bool(queue.database.value("SELECT 1 FROM worker WHERE mode='service' AND state<>'starting'"))
-
-
 def _check_mode(queue):
     mode, why = queue.workers.mode()
     text = "%s. %s" % (mode, why)
     if mode == "cron" and not queue.workers.modes.cron():
         return "bad", text + " No cron comes: give your host's cron one of the lines to copy"
-    if mode == "service" and not is_served(queue):
+    if mode == "service" and not queue.rhythm.has_service():
         return "bad", text + " None is there: let the host keep worker.py --service running"
     return "note" if mode == "slice" else "ok", text.rstrip(".")
 
@@ -7659,9 +7659,14 @@ def _check_worker_test(queue):
     return "ok", text
 
 
+def exposure(queue):
+    """{"exposed": addresses that an admin's browser could fetch, "at"}; None for both until one looked."""
+    return recall(queue.database, ".exposure") or {"exposed": None, "at": None}
+
+
 def _check_exposure(queue):
     folder, seen = queue.database.folder, exposure(queue)
-    if seen and seen["exposed"]:
+    if seen["exposed"]:
         return "bad", ("the web server gives away what is private: %s. Move the data: write the path of a "
                        "folder outside the web site into a text file called data; and let the web server "
                        "follow .htaccess" % ", ".join(seen["exposed"]))
@@ -7670,7 +7675,7 @@ def _check_exposure(queue):
         return "bad", ("the data is inside a web folder and its .htaccess is missing: whoever "
                        "guesses a name can download it. Move it: write another path into a text "
                        "file called data")
-    if seen:
+    if seen["at"]:
         return "ok", "an admin's browser could fetch nothing private, %s" % _readable(iso(seen["at"]))
     return "note", ("the data is %s a web folder; log in as an admin and open This host: the browser then "
                     "tries to fetch what is private" % ("inside" if inside else "not inside"))
@@ -7899,11 +7904,6 @@ def private_addresses(folder, script="", root=""):
     return [quote(address) for address in dict.fromkeys(found)]
 
 
-def exposure(queue):
-    """{"exposed": addresses that an admin's browser could fetch, "at"}; None until one has looked."""
-    return recall(queue.database, ".exposure")
-
-
 def note_exposure(queue, exposed):
     """Keep what an admin's browser could fetch of what is private."""
     with queue.database.transaction() as transaction:
@@ -7958,13 +7958,13 @@ def find_facts(queue, checks):
     facts = {
         "off": queue.settings.get("NbMaxWorker") == 0, "detached": mode == "detached",
         "service": mode == "service", "cron-mode": mode == "cron", "slice": mode == "slice",
-        "serving": is_served(queue),
+        "serving": queue.rhythm.has_service(),
         "chosen": queue.settings.get("worker_mode") != "auto",
         "tested": test == "ok" and by_web, "tried": test == "ok" and not by_web, "ended": test == "failed",
         "resident": queue.rhythm.is_resident(), "cron": cron, "called": called, "period": period,
         "minutely": period and period <= 90, "shared": queue.database.journal != "wal",
         "few": processes and processes < FEW_PROCESSES,
-        "exposed": seen and seen["exposed"], "looked": seen,
+        "exposed": seen["exposed"], "looked": seen["at"],
         "bad": bad, "admin": queue.accounts.has_admin(), "samples": queue.catalogue.state()["samples"],
         "backup": recall(queue.database, ".backup")}
     words = {"often": period and how_often(period), "processes": processes, "bad": ", ".join(bad)}
@@ -7985,7 +7985,7 @@ def worker_python(queue):
     """The Python that workers run with, else what may be one."""
     try:
         return queue.interpreter.path()
-    except JobQueueError:
+    except (JobQueueError, OSError):
         return "python3"
 
 
@@ -8162,7 +8162,7 @@ def problem(error):
     )
 
 
-HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
+HOST = r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?"
 PROXIES_MAX = 10                        # one behind the other
 COOKIES_MAX = 4                         # of one name
 
@@ -8227,7 +8227,7 @@ class Proxies:
     def host(self):
         """The name and port that the browser asked for."""
         host = self.added("HTTP_X_FORWARDED_HOST")
-        return (host if HOST.fullmatch(host) else self._environ.get("HTTP_HOST", "")).lower()
+        return (host if re.fullmatch(HOST, host) else self._environ.get("HTTP_HOST", "")).lower()
 
 
 FORWARDED = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host")
@@ -8304,7 +8304,7 @@ class Request:
         self.query_text = environ.get("QUERY_STRING", "")
         self.content_type = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
         self.secure = (https == "always" or environ.get("wsgi.url_scheme") == "https"
-                       or environ.get("HTTPS", "").lower() in ("on", "1", "true", "yes")
+                       or environ.get("HTTPS", "").lower() in TRUE_WORDS
                        or self._proxies.added("HTTP_X_FORWARDED_PROTO").lower() == "https")
         self.asks_first = environ.get("jobqueue.asks_first", False)     # whether it may be sent
         self.person = None
@@ -8381,14 +8381,14 @@ class Request:
             "processes": bool(environ.get("wsgi.multiprocess")),
             "threads": bool(environ.get("wsgi.multithread")),
             "https": self.secure,
-            "host": host if HOST.fullmatch(host) else "localhost",
+            "host": host if re.fullmatch(HOST, host) else "localhost",
             "base": self.base,
             "client": self._proxies.client,
             "trusted": self._proxies.are_trusted,
             "forwarded": {name: self.header(name) if name == "X-Forwarded-Proto" else ""
                           for name in FORWARDED if self.header(name) is not None},
             "authorization": token is not None if token or self.header("X-Probe") else None,
-            "python": "%d.%d.%d" % sys.version_info[:3],
+            "python": PYTHON_VERSION,
             "sqlite": sqlite3.sqlite_version,
         }
 
@@ -8556,11 +8556,12 @@ def get_health(app, request):
 
 
 def _session_json(app, person):
-    data = str(app.queue.database.folder) if person.is_admin else None
-    seen = exposure(app.queue) if person.is_admin else None
+    data, seen = None, {"exposed": None, "at": None}
+    if person.is_admin:
+        data, seen = str(app.queue.database.folder), exposure(app.queue)
     return {"user": {"name": person.name, "role": person.role}, "version": VERSION,
-            "expires_at": iso(person.expires_at), "data": data, "exposed": seen["exposed"] if seen else [],
-            "looked_at": iso(seen["at"]) if seen else None}
+            "expires_at": iso(person.expires_at), "data": data, "exposed": seen["exposed"] or [],
+            "looked_at": iso(seen["at"])}
 
 
 def _session_answer(app, request, token, status):
@@ -9034,8 +9035,8 @@ def get_host(app, request):
         "mode": dict(zip(("mode", "why"), queue.workers.mode())),
         "ticks": queue.tick.state(),
         "canary": {"token": canary_token(folder), "addresses": private_addresses(folder, *request.places)},
-        "exposed": seen["exposed"] if seen else None,
-        "looked_at": iso(seen["at"]) if seen else None,
+        "exposed": seen["exposed"],
+        "looked_at": iso(seen["at"]),
         "worker_test": worker_test(queue),
     })
 
@@ -9511,7 +9512,7 @@ class Head:
         host = self.headers.get("host")
         if host is None and not required:
             return None
-        match = HOST.fullmatch(host or "")
+        match = re.fullmatch(HOST, host or "")
         if not match:
             raise BadRequest(400, "The Host header is missing or malformed.")
         return match[1].lower()
@@ -10000,10 +10001,9 @@ def cgi_environ(environment=os.environb):
     """The WSGI environment of a CGI process."""
     environ = {os.fsdecode(name): value.decode("latin-1") for name, value in environment.items()}
     environ.setdefault("REQUEST_METHOD", "GET")
-    secure = environ.get("HTTPS", "").lower() in ("on", "1", "true", "yes")
     return {**environ,
             "wsgi.version": (1, 0),
-            "wsgi.url_scheme": "https" if secure else "http",
+            "wsgi.url_scheme": "https" if environ.get("HTTPS", "").lower() in TRUE_WORDS else "http",
             "wsgi.input": sys.stdin.buffer,
             "wsgi.errors": sys.stderr,
             "wsgi.multithread": False,

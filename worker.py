@@ -2011,7 +2011,7 @@ def live(token, data):
         signal.signal(number, lambda number, _: ended.append(signal.Signals(number).name))
     test = jobqueue.note_worker_test(queue, token, arrived={
         "at": queue.database.clock.now(), "nice": os.getpriority(os.PRIO_PROCESS, 0),
-        "python": "%d.%d.%d" % sys.version_info[:3], "sqlite": sqlite3.sqlite_version})
+        "python": jobqueue.PYTHON_VERSION, "sqlite": sqlite3.sqlite_version})
     if test is None:
         return 1
     lived, orphan_since = False, None

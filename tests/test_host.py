@@ -699,6 +699,12 @@ class TestBackup(HostTestCase):
 
 
 class TestHostOverHttp(WebTestCase):
+    def test_it_answers_where_no_process_can_be_started(self):
+        with mock.patch.object(self.queue.interpreter, "describe", side_effect=BlockingIOError(11, "no")):
+            said = self.browser("ana").get("/api/host").json
+        self.assertIn("python3", next(one["text"] for one in said["files"] if one["name"] == "crontab"))
+        self.assertIn("no", next(one["text"] for one in said["checks"] if one["name"] == "Worker"))
+
     def test_an_admin_reads_what_check_says(self):
         reply = self.browser("ana").get("/api/host")
         self.check(reply, 200)
