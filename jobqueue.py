@@ -2207,6 +2207,8 @@ def tidy_path(text):
     parts = [part for part in text.strip().split("/") if part]
     if not all(re.fullmatch("[A-Za-z0-9._~-]*[A-Za-z0-9_~-][A-Za-z0-9._~-]*", part) for part in parts):
         raise ValueError("must be the path of an address, such as /jq")
+    if parts[:1] and parts[0] in ("api", "static", "tick", "healthz"):
+        raise ValueError("must not begin like our own addresses")
     return "".join("/" + part for part in parts)
 
 

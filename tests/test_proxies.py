@@ -229,7 +229,8 @@ class StrippedAuthorization(WebTestCase):
 
 
 WRONG = {
-    "base_path": ("https://x.example/jq", "/a b", "/..", "/é", "/%20", "x" * 201, 5, "/a;b"),
+    "base_path": ("/api", "static/jq", "https://x.example/jq", "/a b", "/..", "/é", "/%20",
+                  "x" * 201, 5, "/a;b"),
     "https": ("on", "", True),
     "trusted_proxies": ("localhost", "127.0.0.1/33", "0.0.0.0/0", "::/0", "x" * 2001, 7, "1.2.3",
                         "127.0.0.1:80", "*"),
