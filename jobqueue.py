@@ -6295,7 +6295,7 @@ class Accounts:
         raise Denied(
             " ".join(["This is not the code, or it is older than an hour: open the file whose name begins "
                       "with setup-code in your file manager and copy the code from there.", *problems]),
-            [{"field": "code", "message": "is not right"}])
+            [{"field": "code", "message": " ".join(["is not right, or older than an hour.", *problems])}])
 
     @staticmethod
     def _use_up(transaction, code):
@@ -7669,14 +7669,14 @@ def exposure(queue):
 def _check_exposure(queue):
     folder, seen = queue.database.folder, exposure(queue)
     if seen["exposed"]:
-        return "bad", ("the web server gives away what is private: %s. Move the data: write the path of a "
-                       "folder outside the web site into a text file called data; and let the web server "
-                       "follow .htaccess" % ", ".join(seen["exposed"]))
+        return "bad", ("the web server gives away what is private: %s. Put .htaccess into the folder; if that "
+                       "does not help, move everything but the start file out of the web "
+                       "site, as README says of the red banner" % ", ".join(seen["exposed"]))
     inside = WEB_FOLDERS.intersection(part.lower() for part in folder.parts)
     if inside and not (folder / ".htaccess").exists():
         return "bad", ("the data is inside a web folder and its .htaccess is missing: whoever "
-                       "guesses a name can download it. Move it: write another path into a text "
-                       "file called data")
+                       "guesses a name can download it. Move it, and write where it is now into a text "
+                       "file called data in its place")
     if seen["at"]:
         return "ok", "an admin's browser could fetch nothing private, %s" % _readable(iso(seen["at"]))
     return "note", ("the data is %s a web folder; log in as an admin and open This host: the browser then "

@@ -56,7 +56,8 @@ const nameInput = (autocomplete) => h('input', {
 function showSetup(code) {
   const first = store.state.setup;
   const place = first ? 'It is in the data folder, in the file whose name begins with setup-code. '
-    + 'Open it in your file manager.' : 'What the file says that you have uploaded.';
+    + 'Open it in your file manager. If you may not, upload a text file setup-code.txt with 16 or '
+    + 'more characters of your own beside jobqueue.py.' : 'What the file says that you have uploaded.';
   const codeInput = h('input', {
     name: 'code', value: code, required: true, autocomplete: 'one-time-code', spellcheck: 'false',
   });
