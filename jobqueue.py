@@ -2212,6 +2212,7 @@ def tidy_path(text):
     return "".join("/" + part for part in parts)
 
 
+@functools.lru_cache(maxsize=4)
 def read_networks(text):
     """The addresses and networks that a text lists; ValueError says which word is none."""
     from ipaddress import ip_network
