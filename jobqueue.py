@@ -1549,6 +1549,15 @@ def write_private(path, text, at=None):
         raise
 
 
+def file_identity(path):
+    """What stays the same as long as a path leads to the same file; None if it leads nowhere."""
+    try:
+        status = os.stat(path)
+        return status.st_dev, status.st_ino
+    except OSError:
+        return None
+
+
 def several_machines(rows, now):
     """Names of the machines that used the database by turns within a day; none if they followed
     each other, as when it has moved or a container gets a new name at every start."""
@@ -1664,15 +1673,6 @@ class Journal:
     def our_name(self):
         """This machine as those that were refused are called: by how it sees the folder, too."""
         return "%s (%s)" % (machine_name(), file_system(self.path.parent))
-
-
-def file_identity(path):
-    """What stays the same as long as a path leads to the same file; None if it leads nowhere."""
-    try:
-        status = os.stat(path)
-        return status.st_dev, status.st_ino
-    except OSError:
-        return None
 
 
 class Database:
@@ -2093,6 +2093,14 @@ def how_to_become(owner):
             "cron call the address that the page shows." % (owner, command))
 
 
+def close_to_others(folder):
+    """Copying with FTP opens a folder and its files to all users of the machine: mend that."""
+    for path in (folder, *Path(folder).iterdir()):
+        with contextlib.suppress(OSError):
+            if not path.is_symlink():
+                path.chmod(0o700 if path.is_dir() else 0o600)
+
+
 def refuse_other_user(folder):
     """Files made by another user lock the owner out: say the command that works instead."""
     try:
@@ -2107,14 +2115,6 @@ def refuse_other_user(folder):
             folder, owner, user_name(os.getuid()), how_to_become(owner)))
     if status.st_mode & 0o077:
         close_to_others(folder)
-
-
-def close_to_others(folder):
-    """Copying with FTP opens a folder and its files to all users of the machine: mend that."""
-    for path in (folder, *Path(folder).iterdir()):
-        with contextlib.suppress(OSError):
-            if not path.is_symlink():
-                path.chmod(0o700 if path.is_dir() else 0o600)
 
 
 def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
@@ -2320,6 +2320,12 @@ def tasks_refused(errors, alone):
     return refusal("Nothing was added", errors)
 
 
+def recall(source, name):
+    """What `remember` kept, or None."""
+    text = source.value("SELECT value FROM setting WHERE name=?", (name,))
+    return None if text is None else json.loads(text)
+
+
 class Settings:
     """Values in the order flag, environment (JOBQUEUE_NAME), table, default."""
 
@@ -2390,12 +2396,6 @@ class Settings:
         return {"name": setting.name, "value": value, "default": setting.default, "from": origin,
                 "type": setting.type, "minimum": setting.minimum, "maximum": setting.maximum,
                 "choices": setting.choices, "help": setting.help}
-
-
-def recall(source, name):
-    """What `remember` kept, or None."""
-    text = source.value("SELECT value FROM setting WHERE name=?", (name,))
-    return None if text is None else json.loads(text)
 
 
 def remember_of(transaction, name, key, value):
@@ -3779,6 +3779,11 @@ class Tasks:
                                (task_id,))
 
 
+def answers_kept(now):
+    """From when to when an answer was stored that still holds; a clock can be set back."""
+    return now - REQUEST_SECONDS, now + REQUEST_SECONDS
+
+
 class Once:
     """A request that its sender marked with an Idempotency-Key, so that it can be repeated safely."""
 
@@ -3802,11 +3807,6 @@ class Once:
         transaction.run(
             "INSERT OR REPLACE INTO request (owner_id, key, digest, created_at, answer) "
             "VALUES (?, ?, ?, ?, ?)", (self.person_id, self.key, self.digest, now, dump_json(answer)))
-
-
-def answers_kept(now):
-    """From when to when an answer was stored that still holds; a clock can be set back."""
-    return now - REQUEST_SECONDS, now + REQUEST_SECONDS
 
 
 # Claims ----------------------------------------------------------------------
@@ -6175,21 +6175,6 @@ def check_password(password, name, field="password"):
         raise field_error(field, "is one that guessers try first; please choose another")
 
 
-def read_code(path, now):
-    """(code, None) of a file with a set-up code, however it was uploaded; else (None, why not)."""
-    try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            text, since = decode_text(file.read(4096)), changed_at(file)
-    except OSError as error:
-        return None, "cannot be read here (%s): give it the rights 644" % error.strerror
-    code = plain_code(text)
-    if len(code) < SETUP_CODE_MIN_CHARACTERS:
-        return None, "must hold %d or more characters" % SETUP_CODE_MIN_CHARACTERS
-    if now - since > SETUP_CODE_SECONDS:
-        return None, "is older than an hour: upload it again"
-    return code, None
-
-
 def changed_at(file):
     """When a file came to be as it is; the time of its content may have been uploaded with it."""
     return os.fstat(file.fileno()).st_ctime
@@ -6208,6 +6193,21 @@ def decode_text(data):
 def plain_code(text):
     """A code as it is compared: line ends and spaces around words do not count."""
     return " ".join(text.split())
+
+
+def read_code(path, now):
+    """(code, None) of a file with a set-up code, however it was uploaded; else (None, why not)."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            text, since = decode_text(file.read(4096)), changed_at(file)
+    except OSError as error:
+        return None, "cannot be read here (%s): give it the rights 644" % error.strerror
+    code = plain_code(text)
+    if len(code) < SETUP_CODE_MIN_CHARACTERS:
+        return None, "must hold %d or more characters" % SETUP_CODE_MIN_CHARACTERS
+    if now - since > SETUP_CODE_SECONDS:
+        return None, "is older than an hour: upload it again"
+    return code, None
 
 
 def address_subject(address):
@@ -6666,6 +6666,15 @@ REQUEST_SCHEMA = {
         **{name: schema for name, (schema, _) in TASK_OPTIONS.items()}}}
 
 
+def _with_ids(options):
+    """The same options with after=[...] as ids; there it may be Tasks, or a single one."""
+    after = options.get("after")
+    if after is None:
+        return options
+    after = after if isinstance(after, (list, tuple, set, frozenset)) else [after]
+    return {**options, "after": [getattr(one, "id", one) for one in after]}
+
+
 class Task:
     """A task as Python sees it: attributes named like the JSON keys, and what one can do to it."""
 
@@ -6738,15 +6747,6 @@ class Task:
         """Remove it."""
         self._queue.tasks.delete(self.id)
         self._queue.start_workers()
-
-
-def _with_ids(options):
-    """The same options with after=[...] as ids; there it may be Tasks, or a single one."""
-    after = options.get("after")
-    if after is None:
-        return options
-    after = after if isinstance(after, (list, tuple, set, frozenset)) else [after]
-    return {**options, "after": [getattr(one, "id", one) for one in after]}
 
 
 class Frame:
@@ -7247,7 +7247,19 @@ def _readable(time_text):
     return time_text[:19].replace("T", " ") + " UTC"
 
 
-# About the machine and the folders ...: each takes the data folder and returns (verdict, text).
+def read_text(path):
+    """A small file of the system, "" if it cannot be read."""
+    try:
+        return Path(path).read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def umask_words():
+    """The rights that a new file is not given, if this system tells."""
+    found = re.search(r"^Umask:\s*(\d+)", read_text("/proc/self/status"), re.M)
+    return "umask " + found[1] if found else "an unknown umask"
+
 
 def version_of(path):
     """The version that a file of ours says it has, or None."""
@@ -7256,6 +7268,8 @@ def version_of(path):
         return found and found[1]
     return None
 
+
+# About the machine and the folders ...: each takes the data folder and returns (verdict, text).
 
 def _check_files(folder):
     versions = {name: version_of(HOME / name) for name in ("worker.py", "static/openapi.json")}
@@ -7307,20 +7321,6 @@ def _check_owner(folder):
     if ours == 0:
         return "note", text + ": your functions may then do anything; use a user of their own"
     return "ok", text + " and owns the program"
-
-
-def umask_words():
-    """The rights that a new file is not given, if this system tells."""
-    found = re.search(r"^Umask:\s*(\d+)", read_text("/proc/self/status"), re.M)
-    return "umask " + found[1] if found else "an unknown umask"
-
-
-def read_text(path):
-    """A small file of the system, "" if it cannot be read."""
-    try:
-        return Path(path).read_text("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 def _check_host(folder):
@@ -7428,18 +7428,18 @@ def resource_limits():
         "CPU seconds": ours(resource.RLIMIT_CPU)}
 
 
-def count_processes():
-    """How many processes and threads of this user run now, as far as /proc shows them."""
-    import glob
-    return sum(owner_of(path) == os.getuid() for path in glob.glob("/proc/[0-9]*/task/[0-9]*"))
-
-
 def owner_of(path):
     """Whose a file is, None once it is gone."""
     try:
         return os.stat(path).st_uid
     except OSError:
         return None
+
+
+def count_processes():
+    """How many processes and threads of this user run now, as far as /proc shows them."""
+    import glob
+    return sum(owner_of(path) == os.getuid() for path in glob.glob("/proc/[0-9]*/task/[0-9]*"))
 
 
 def _check_limits(folder):
@@ -7573,6 +7573,52 @@ def _check_ticks(queue):
 # The test worker. What is known of it stands in the setting row .worker_test: it writes `arrived`
 # and `alone` itself; who looks later and does not find them knows that it was ended.
 
+def note_worker_test(queue, token, **seen):
+    """Add what is seen of the test worker of that token; what was known, None of one that is forgotten."""
+    with queue.database.transaction(durable=False) as transaction:
+        known = recall(transaction, ".worker_test")
+        if known is None or known["token"] != token:
+            return None
+        remember(transaction, ".worker_test", {**known, **seen})
+        return known
+
+
+def judge_worker_test(test, now):
+    """(state, text) of what stands in .worker_test."""
+    arrived, age = test.get("arrived"), now - test["at"]
+    since = now - arrived["at"] if arrived else age
+    if "error" in test:
+        return "failed", test["error"]
+    if "alone" in test:
+        return "ok", "a worker lived for %d s%s; it had Python %s, SQLite %s and nice %d" % (
+            TEST_SECONDS, ", beyond the end of the process that started it" if test["alone"] else "",
+            arrived["python"], arrived["sqlite"], arrived["nice"])
+    if "signal" in test:
+        return "failed", "a worker was told to end by %s after %d s" % (test["signal"], test["seconds"])
+    if not -CLOCK_SLACK_SECONDS <= since <= TEST_SECONDS + TEST_SLACK_SECONDS:
+        return "failed", ("a worker was ended without a word within %d s" % TEST_SECONDS if arrived else
+                          "a started worker did not report within %d s" % (TEST_SECONDS + TEST_SLACK_SECONDS))
+    return "running", ("a worker is being watched for %d s" % TEST_SECONDS if arrived else
+                       "a worker is being started")
+
+
+def worker_test(queue):
+    """What the last test of a worker showed: {"state": none, running, ok or failed; "text", "at"}."""
+    test = recall(queue.database, ".worker_test")
+    if test is None:
+        return {"state": "none", "text": "", "at": None}
+    state, text = judge_worker_test(test, queue.database.clock.now())
+    words = test.get("words", "") if state == "failed" else ""
+    if state != "running" and state != test.get("judged") and test["machine"] == queue.claims.machine:
+        words = queue.workers.last_words(test["at"]) if state == "failed" else ""
+        with contextlib.suppress(JobQueueError):        # whoever comes next can tell as well
+            # What fails by itself is not the host's doing; the web server's workers are what matters.
+            if not words and "error" not in test and (test["door"] or not last_visit(queue)):
+                queue.workers.modes.learn(state == "ok", text)
+            note_worker_test(queue, test["token"], judged=state, words=words)
+    return {"state": state, "text": text + words, "at": iso(test["at"])}
+
+
 def start_worker_test(queue, door):
     """Start a worker that only lives for TEST_SECONDS, unless one does; what worker_test() says then."""
     if worker_test(queue)["state"] != "running":
@@ -7596,52 +7642,6 @@ def settle_doubt(queue, door):
             start_worker_test(queue, door)
         elif modes.in_doubt():
             worker_test(queue)          # who looks at its end learns from it
-
-
-def note_worker_test(queue, token, **seen):
-    """Add what is seen of the test worker of that token; what was known, None of one that is forgotten."""
-    with queue.database.transaction(durable=False) as transaction:
-        known = recall(transaction, ".worker_test")
-        if known is None or known["token"] != token:
-            return None
-        remember(transaction, ".worker_test", {**known, **seen})
-        return known
-
-
-def worker_test(queue):
-    """What the last test of a worker showed: {"state": none, running, ok or failed; "text", "at"}."""
-    test = recall(queue.database, ".worker_test")
-    if test is None:
-        return {"state": "none", "text": "", "at": None}
-    state, text = judge_worker_test(test, queue.database.clock.now())
-    words = test.get("words", "") if state == "failed" else ""
-    if state != "running" and state != test.get("judged") and test["machine"] == queue.claims.machine:
-        words = queue.workers.last_words(test["at"]) if state == "failed" else ""
-        with contextlib.suppress(JobQueueError):        # whoever comes next can tell as well
-            # What fails by itself is not the host's doing; the web server's workers are what matters.
-            if not words and "error" not in test and (test["door"] or not last_visit(queue)):
-                queue.workers.modes.learn(state == "ok", text)
-            note_worker_test(queue, test["token"], judged=state, words=words)
-    return {"state": state, "text": text + words, "at": iso(test["at"])}
-
-
-def judge_worker_test(test, now):
-    """(state, text) of what stands in .worker_test."""
-    arrived, age = test.get("arrived"), now - test["at"]
-    since = now - arrived["at"] if arrived else age
-    if "error" in test:
-        return "failed", test["error"]
-    if "alone" in test:
-        return "ok", "a worker lived for %d s%s; it had Python %s, SQLite %s and nice %d" % (
-            TEST_SECONDS, ", beyond the end of the process that started it" if test["alone"] else "",
-            arrived["python"], arrived["sqlite"], arrived["nice"])
-    if "signal" in test:
-        return "failed", "a worker was told to end by %s after %d s" % (test["signal"], test["seconds"])
-    if not -CLOCK_SLACK_SECONDS <= since <= TEST_SECONDS + TEST_SLACK_SECONDS:
-        return "failed", ("a worker was ended without a word within %d s" % TEST_SECONDS if arrived else
-                          "a started worker did not report within %d s" % (TEST_SECONDS + TEST_SLACK_SECONDS))
-    return "running", ("a worker is being watched for %d s" % TEST_SECONDS if arrived else
-                       "a worker is being started")
 
 
 def _check_worker_test(queue):
@@ -7831,6 +7831,15 @@ def look(checks, about):
     return found
 
 
+def _is_large(queue):
+    return queue.database.path.stat().st_size > READ_ALL_BYTES
+
+
+def _leave_unread(queue):
+    return "ok", ("%.0f MB, not read through while a browser waits: python3 jobqueue.py check does that"
+                  % (queue.database.path.stat().st_size / 1e6))
+
+
 def check_host(queue, read_all=True):
     """What this host and this queue are like: a list of Checks.
 
@@ -7857,15 +7866,6 @@ def check_installation(data=None):
         name = "Settings" if isinstance(error, Invalid) else "Database"
         return look(FOLDER_CHECKS, folder) + [Check(name, "bad", "%s" % error)], None
     return check_host(queue), queue
-
-
-def _is_large(queue):
-    return queue.database.path.stat().st_size > READ_ALL_BYTES
-
-
-def _leave_unread(queue):
-    return "ok", ("%.0f MB, not read through while a browser waits: python3 jobqueue.py check does that"
-                  % (queue.database.path.stat().st_size / 1e6))
 
 
 def note_visit(queue, visit):
@@ -7992,17 +7992,6 @@ def worker_python(queue):
         return "python3"
 
 
-def host_files(queue):
-    """[{"title", "name", "text"}]: lines to copy, with this installation's paths; what fits comes first."""
-    visit = last_visit(queue)
-    fitting = DOORS[visit["door"]][2] if visit else ()
-    names = fitting if visit.get("door") == "server" else ("crontab", *fitting)
-    found = {name: read_text(STATIC_FOLDER / "hosts" / name) for name in dict.fromkeys([*names, *HOST_FILES])}
-    python = worker_python(queue)
-    return [{"title": HOST_FILES[name], "name": name, "text": fill_in(text, python, visit)}
-            for name, text in found.items() if text]
-
-
 def fill_in(text, python, visit):
     """A file of static/hosts with our paths, user and address in place of its examples."""
     import shlex
@@ -8017,6 +8006,17 @@ def fill_in(text, python, visit):
         text = text.replace("https://example.org/jq/", address)
         text = re.sub("/jq(?=[/ ;$>])", lambda _: visit["base"].rstrip("/") or "/jq", text)
     return text
+
+
+def host_files(queue):
+    """[{"title", "name", "text"}]: lines to copy, with this installation's paths; what fits comes first."""
+    visit = last_visit(queue)
+    fitting = DOORS[visit["door"]][2] if visit else ()
+    names = fitting if visit.get("door") == "server" else ("crontab", *fitting)
+    found = {name: read_text(STATIC_FOLDER / "hosts" / name) for name in dict.fromkeys([*names, *HOST_FILES])}
+    python = worker_python(queue)
+    return [{"title": HOST_FILES[name], "name": name, "text": fill_in(text, python, visit)}
+            for name, text in found.items() if text]
 
 
 def _refuse_target(queue, target):
@@ -8247,6 +8247,12 @@ def door(environ):
     return environ.get("jobqueue.door") or ("cgi" if environ.get("wsgi.run_once") else "wsgi")
 
 
+def _plain_slashes(path):
+    while "//" in path:
+        path = path.replace("//", "/")
+    return path
+
+
 def asked_path(environ):
     """The path that the browser asked for, with plain slashes; "" if the web server does not say."""
     path = environ.get("REQUEST_URI", "").partition("?")[0]
@@ -8260,12 +8266,6 @@ def inner_path(environ):
     path = environ.get("PATH_INFO", "")
     sent = environ.get("REQUEST_URI", "").partition("?")[0]
     return unquote(path, "latin-1") if "%" in path and sent.endswith(path) else path
-
-
-def _plain_slashes(path):
-    while "//" in path:
-        path = path.replace("//", "/")
-    return path
 
 
 def find_base(environ, base_path=""):
@@ -8639,6 +8639,17 @@ def _owner_for(app, request, names):
         raise field_error("owner", "is no user") from None
 
 
+def _answered_before(app, request, lines=()):
+    """What was answered the first time to a request with an Idempotency-Key, or None.
+
+    What was right then may be wrong now; and only the whole body tells whether it is the same.
+    """
+    for _ in lines:
+        pass
+    once = request.once()
+    return once and once.find(app.queue.database, app.queue.database.clock.now())
+
+
 def _post_lines(app, request):
     """Add a task for each line of the body."""
     names = set()
@@ -8663,15 +8674,15 @@ def _post_lines(app, request):
     return json_answer({"ids": added["ids"], "created": added["created"]}, 201)
 
 
-def _answered_before(app, request, lines=()):
-    """What was answered the first time to a request with an Idempotency-Key, or None.
-
-    What was right then may be wrong now; and only the whole body tells whether it is the same.
-    """
-    for _ in lines:
-        pass
-    once = request.once()
-    return once and once.find(app.queue.database, app.queue.database.clock.now())
+def _add_once(app, request, given):
+    """Add tasks, unless that was done already for the same Idempotency-Key."""
+    known = _answered_before(app, request)
+    if known:
+        return known
+    owner_id = _owner_for(app, request, _owners_named(request, given))
+    app.queue.catalogue.refresh()
+    return app.queue.add_orders(app.queue.check_requests(given, request.person), owner_id,
+                                request.once())
 
 
 def post_tasks(app, request):
@@ -8691,17 +8702,6 @@ def post_tasks(app, request):
     return json_answer(added.get("task") or app.queue.get_json(task_id),
                        201 if added["created"] else 200,
                        [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
-
-
-def _add_once(app, request, given):
-    """Add tasks, unless that was done already for the same Idempotency-Key."""
-    known = _answered_before(app, request)
-    if known:
-        return known
-    owner_id = _owner_for(app, request, _owners_named(request, given))
-    app.queue.catalogue.refresh()
-    return app.queue.add_orders(app.queue.check_requests(given, request.person), owner_id,
-                                request.once())
 
 
 def _wanted_owner(app, request, name):
@@ -8807,6 +8807,32 @@ def _check_action(given):
         raise refusal("Nothing was changed", errors)
 
 
+def _confirm(given, count, top):
+    """Conflict unless whoever asks knows how many tasks it is about."""
+    if given.get("expected_count") == count:
+        return count, 0, top
+    words = "must be %d: so many tasks match and can be changed now" % count
+    error = Conflict("Nothing was changed: %d tasks match and can be changed now. Please confirm "
+                     "that number." % count, _wrong("expected_count", words))
+    error.extra = {"count": count}
+    raise error
+
+
+def _act_on_filter(app, request, given):
+    """(changed, not yet looked at, how to go on or None); only what was there at first is changed."""
+    action, tasks = given["action"], app.queue.tasks
+    wanted = _wanted(app, request, given["filter"])
+    if given.get("continue"):
+        low, top, remaining = map(int, given["continue"].split("-"))
+    else:
+        remaining, low, top = _confirm(given, *tasks.count_for(action, wanted))
+    done, low = tasks.act(action, wanted, low, top)
+    if low >= top:
+        return done, 0, None
+    remaining = max(0, remaining - done)
+    return done, remaining, "%d-%d-%d" % (low, top, remaining)
+
+
 def post_actions(app, request):
     """Cancel, retry or delete many tasks: the named ones, or all that match a filter."""
     given = request.object(tuple(ACTION_SCHEMA["properties"]))
@@ -8825,32 +8851,6 @@ def post_actions(app, request):
         app.queue.start_workers()
     return json_answer({"action": action, "done": done, "remaining": remaining,
                         "continue": going_on})
-
-
-def _act_on_filter(app, request, given):
-    """(changed, not yet looked at, how to go on or None); only what was there at first is changed."""
-    action, tasks = given["action"], app.queue.tasks
-    wanted = _wanted(app, request, given["filter"])
-    if given.get("continue"):
-        low, top, remaining = map(int, given["continue"].split("-"))
-    else:
-        remaining, low, top = _confirm(given, *tasks.count_for(action, wanted))
-    done, low = tasks.act(action, wanted, low, top)
-    if low >= top:
-        return done, 0, None
-    remaining = max(0, remaining - done)
-    return done, remaining, "%d-%d-%d" % (low, top, remaining)
-
-
-def _confirm(given, count, top):
-    """Conflict unless whoever asks knows how many tasks it is about."""
-    if given.get("expected_count") == count:
-        return count, 0, top
-    words = "must be %d: so many tasks match and can be changed now" % count
-    error = Conflict("Nothing was changed: %d tasks match and can be changed now. Please confirm "
-                     "that number." % count, _wrong("expected_count", words))
-    error.extra = {"count": count}
-    raise error
 
 
 def get_log(app, request, task_id):
@@ -9376,21 +9376,6 @@ _code = file_stamps([HOME / "jobqueue.py"])     # what this module was made of
 _upgrading = threading.Lock()
 
 
-def application(environ, start_response):
-    """The WSGI callable for web servers that import this file."""
-    newer = None if environ.get("wsgi.run_once") else _newer_module()
-    if newer:
-        return newer.application(environ, start_response)
-    try:
-        app = _application()
-    except JobQueueError as error:
-        app = _Unable(error)
-    except Exception as error:
-        report_bug(error)
-        app = _Unable(JobQueueError(BUG_WORDS))
-    return app(environ, start_response)
-
-
 def _is_replaced():
     """True, once, when this module's file was replaced and is not being copied any more."""
     stamps = file_stamps(_code)
@@ -9451,6 +9436,21 @@ class _Unable:
             answer = Answer(answer.status, words.encode("utf-8"), "text/plain; charset=utf-8")
         start_response(*status_and_headers(answer))
         return [b"" if environ["REQUEST_METHOD"] == "HEAD" else answer.body]
+
+
+def application(environ, start_response):
+    """The WSGI callable for web servers that import this file."""
+    newer = None if environ.get("wsgi.run_once") else _newer_module()
+    if newer:
+        return newer.application(environ, start_response)
+    try:
+        app = _application()
+    except JobQueueError as error:
+        app = _Unable(error)
+    except Exception as error:
+        report_bug(error)
+        app = _Unable(JobQueueError(BUG_WORDS))
+    return app(environ, start_response)
 
 
 # Servers ---------------------------------------------------------------------
@@ -10520,21 +10520,6 @@ def _list_schedules(queue, options):
          for one in found]))
 
 
-def cmd_schedule(queue, options):
-    """Add, list, show, pause, resume, run or delete schedules; print when a rule is due."""
-    if options.action == "preview":
-        _preview_rule(options)
-    elif options.action == "list":
-        _list_schedules(queue, options)
-    elif options.action == "add":
-        _add_schedule(queue, options)
-    elif len(options.words) != 1 or not re.fullmatch("[0-9]{1,15}", options.words[0], re.ASCII):
-        raise field_error("ID", "must be the number of a schedule, see: schedule list")
-    else:
-        _use_schedule(queue, options, int(options.words[0]))
-    return 0
-
-
 def _use_schedule(queue, options, schedule_id):
     schedules = queue.schedules
     if options.action == "show":
@@ -10549,6 +10534,21 @@ def _use_schedule(queue, options, schedule_id):
         schedules.delete(schedule_id)
     else:
         schedules.change(schedule_id, {"paused": options.action == "pause", "paused_why": options.why})
+
+
+def cmd_schedule(queue, options):
+    """Add, list, show, pause, resume, run or delete schedules; print when a rule is due."""
+    if options.action == "preview":
+        _preview_rule(options)
+    elif options.action == "list":
+        _list_schedules(queue, options)
+    elif options.action == "add":
+        _add_schedule(queue, options)
+    elif len(options.words) != 1 or not re.fullmatch("[0-9]{1,15}", options.words[0], re.ASCII):
+        raise field_error("ID", "must be the number of a schedule, see: schedule list")
+    else:
+        _use_schedule(queue, options, int(options.words[0]))
+    return 0
 
 
 def _rate_text(rate):
