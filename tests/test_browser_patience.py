@@ -234,6 +234,12 @@ class BusyHost(BrowserTestCase):
         self.bob.run("location.hash = '#/queues'")
         self.bob.find("h1", "Queues", seconds=30)
 
+    def test_a_page_whose_first_script_did_not_come_offers_to_load_it_again(self):
+        self.host.own["GET /static/app.js"] = [BUSY]
+        self.bob.go()
+        self.bob.click("main a", "Load it again")
+        self.bob.find("h1", "Tasks")
+
     def test_a_style_that_did_not_come_is_loaded_again(self):
         self.host.own["GET /static/pages.css"] = [BUSY]
         self.bob.go("#/queues")
