@@ -63,6 +63,7 @@ function showSetup(code) {
   });
   const form = sendingForm(first ? 'Start' : 'Set password', async (sent) => {
     const session = await request('POST', 'api/setup', valuesOf(sent));
+    store.state.setup = false;
     history.replaceState(null, '', '#/tasks');
     store.set('session', session);
   }, field('Code', codeInput, { help: code ? 'Filled in from your link.' : place }),

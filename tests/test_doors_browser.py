@@ -26,6 +26,16 @@ class BehindDoor:
         """What leads the first admin to the set-up."""
         return "#setup=" + self.door.setup_code()
 
+    def second_person(self, ana):
+        """None: the first one logs out and in again."""
+        ana.click("summary", "ana")
+        ana.click("button", "Log out")
+        ana.find("button", "Log in")
+        ana.log_in("ana")
+
+    def sees_none_of_it(self, *_):
+        """Nobody else is there."""
+
     def delete(self, ana, number):
         """Before that task is deleted another one is cancelled."""
         self.cancel(ana)
