@@ -26,14 +26,14 @@ Contents (each section uses only the sections above it)
     Claims             claim, renew, end, promote, reap: every way into and out of "running"
     Schedules          rows that add tasks at times, each slot once
     Rhythm             who does the housekeeping, when, and how long nobody does
-    Workers            rows, lock files, starting processes
+    Workers            rows, lock files, which Python, who starts processes here, starting them
     Catalogue          the functions that tasks.py declares, as a child process announced them
     Keeping            removes what is older than an admin wants, a little at a time
     Tick               the housekeeping that any process does in passing
-    Accounts           first admin, users, passwords, sessions, tokens
+    Accounts           first admin, lost password, users, sessions, tokens, who guesses
     Python interface   JobQueue, Task, current_task, @task, command, http_request, external
-    Host               what `check` says about this host, backups
-    HTTP               requests, answers, the rules of who may ask from where
+    Host               what `check` says about this host, a test worker, lines to copy, backups
+    HTTP               requests, answers, proxies, the rules of who may ask from where
     Handlers           one function per route
     Application        ROUTES and the WSGI callable
     Servers            the built-in web server; CGI
@@ -5079,16 +5079,12 @@ class Modes:
                 ", although " + why if why and mode == "detached" else "")
         if not why or known["kind"] == "killed" or self._clock.now() >= known["again"]:
             return "detached", "Workers are started whenever there is work%s." % (why and ", although " + why)
-        mode = "cron" if self.cron() else "slice"
+        mode = "cron" if self.visitor("cron") else "slice"
         return mode, "%s, because %s. Starting workers is tried again at %s UTC." % (
             MODE_WORDS[mode], why, iso(known["again"])[11:16])
 
-    def cron(self):
-        """{"last_at", "period"} of the cron that comes here, or None."""
-        return self.visitor("cron")
-
     def visitor(self, source):
-        """The same of one of VISITORS; None once it has not come for long."""
+        """{"last_at", "period"} of one of VISITORS; None once it has not come for long."""
         visitor = self._rhythm.visitor(source)
         if not visitor:
             return None
@@ -5958,7 +5954,8 @@ class Tick:
             return
         self._workers.sweep_locks()
         for path in private_path(self._database.path, "work").glob("[0-9]*"):
-            if not self._database.value("SELECT 1 FROM task WHERE id=?", (int(path.name),)):
+            if path.name.isdecimal() and not self._database.value(
+                    "SELECT 1 FROM task WHERE id=?", (int(path.name),)):
                 remove_task_folder(self._database.folder, int(path.name))
         now = self._clock.now()
         old = (
@@ -6047,7 +6044,7 @@ class Service:
         return self._await_cron()
 
     def _await_cron(self):
-        cron = self._workers.modes.cron()
+        cron = self._workers.modes.visitor("cron")
         if not cron:
             return ("cron_wait", "Waiting for cron, which has not come lately: python3 worker.py has to "
                     "be called.", None)
@@ -7194,6 +7191,10 @@ def external(name, *, queue, who="user", **rest):
 
 
 # Host ------------------------------------------------------------------------
+#
+# Questions about this host, for the page and for the command, which must answer even where nothing
+# works. Each check is a function; FOLDER_CHECKS need no database. What only a web server or a browser
+# can see is kept when an admin opens the page (.visit, .exposure), so that the command can tell it.
 
 DOORS = {                       # in a few words, in a sentence, the start-up files that fit
     "server": ("the built-in server", "The built-in server answers on this host.",
@@ -7394,6 +7395,11 @@ def read_limit(text):
     return None if value is None or value >= 1 << 60 else value
 
 
+def strictest(limits):
+    """The lowest of some limits, None if there is none among them."""
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
 def group_limit(controller, name):
     """The lowest limit of that name of the control groups that hold this process, or None."""
     found = []
@@ -7402,10 +7408,10 @@ def group_limit(controller, name):
         if controllers and controller not in controllers.split(","):
             continue
         root = Path("/sys/fs/cgroup", *([controller] if controllers else []))
-        for place in [root / path.strip("/"), *(root / path.strip("/")).parents]:
-            if root in (place, *place.parents):
-                found.append(read_limit(read_text(place / name)))
-    return min((limit for limit in found if limit is not None), default=None)
+        inner = root / path.strip("/")
+        found += [read_limit(read_text(group / name)) for group in (inner, *inner.parents)
+                  if group.is_relative_to(root)]
+    return strictest(found)
 
 
 def resource_limits():
@@ -7416,14 +7422,11 @@ def resource_limits():
         value = resource.getrlimit(number)[0]
         return None if value == resource.RLIM_INFINITY else value
 
-    def strictest(*limits):
-        return min((limit for limit in limits if limit is not None), default=None)
-
     processes = ours(resource.RLIMIT_NPROC) if os.getuid() else None    # root is not counted
     return {
-        "processes": strictest(processes, group_limit("pids", "pids.max")),
-        "memory": strictest(ours(resource.RLIMIT_AS), group_limit("memory", "memory.max"),
-                            group_limit("memory", "memory.limit_in_bytes")),
+        "processes": strictest([processes, group_limit("pids", "pids.max")]),
+        "memory": strictest([ours(resource.RLIMIT_AS), group_limit("memory", "memory.max"),
+                             group_limit("memory", "memory.limit_in_bytes")]),
         "open files": ours(resource.RLIMIT_NOFILE),
         "CPU seconds": ours(resource.RLIMIT_CPU)}
 
@@ -7548,7 +7551,7 @@ def _check_interpreter(queue):
 def _check_mode(queue):
     mode, why = queue.workers.mode()
     text = "%s. %s" % (mode, why)
-    if mode == "cron" and not queue.workers.modes.cron():
+    if mode == "cron" and not queue.workers.modes.visitor("cron"):
         return "bad", text + " No cron comes: give your host's cron one of the lines to copy"
     if mode == "service" and not queue.rhythm.has_service():
         return "bad", text + " None is there: let the host keep worker.py --service running"
@@ -7556,7 +7559,7 @@ def _check_mode(queue):
 
 
 def _check_ticks(queue):
-    ticks, cron = queue.tick.state(), queue.workers.modes.cron()
+    ticks, cron = queue.tick.state(), queue.workers.modes.visitor("cron")
     if ticks["resident"]:
         return "ok", "a server or a service of ours is always there"
     text = "no cron has come"
@@ -7670,9 +7673,9 @@ def exposure(queue):
 def _check_exposure(queue):
     folder, seen = queue.database.folder, exposure(queue)
     if seen["exposed"]:
-        return "bad", ("the web server gives away what is private: %s. Put .htaccess into the folder; if that "
-                       "does not help, move everything but the start file out of the web "
-                       "site, as README says of the red banner" % ", ".join(seen["exposed"]))
+        return "bad", ("the web server gives away what is private: %s. Put .htaccess into the folder; if "
+                       "that does not help, move everything but the start file out of the web site, as "
+                       "README says of the red banner" % ", ".join(seen["exposed"]))
     inside = WEB_FOLDERS.intersection(part.lower() for part in folder.parts)
     if inside and not (folder / ".htaccess").exists():
         return "bad", ("the data is inside a web folder and its .htaccess is missing: whoever "
@@ -7954,7 +7957,7 @@ def find_facts(queue, checks):
     """(door, the words of ADVICE that are true here, what its sentences are filled with)"""
     processes, test = resource_limits()["processes"], worker_test(queue)["state"]
     mode, modes = queue.workers.mode()[0], queue.workers.modes
-    cron, called = modes.cron(), modes.visitor("address")
+    cron, called = modes.visitor("cron"), modes.visitor("address")
     period = min(filter(None, (one["period"] for one in (cron, called) if one)), default=None)
     by_web = test != "none" and recall(queue.database, ".worker_test")["door"]
     seen, bad = exposure(queue), [check.name for check in checks if check.verdict == "bad"]
@@ -9541,6 +9544,11 @@ class Head:
                 and self.target.partition("?")[0].endswith("/api/tasks"))
 
     @property
+    def expects_continue(self):
+        """True if the client waits with the body until it is told to go on."""
+        return self.headers.get("expect", "").lower() == "100-continue"
+
+    @property
     def is_upload(self):
         """True if the body is too large to be kept in memory."""
         return self.length > BODY_MAX_BYTES
@@ -9820,10 +9828,7 @@ class Server:
             return
         if found is None:
             if client.head is not None and not had_head:
-                client.deadline = self._clock.monotonic() + BODY_SECONDS
-                if client.head.headers.get("expect", "").lower() == "100-continue":
-                    with contextlib.suppress(OSError):
-                        client.link.send(CONTINUE)
+                self._await_body(client)
             return
         head, body = found
         if body is None and sum(other.uploading for other in self._clients) >= UPLOADS_MAX:
@@ -9835,6 +9840,12 @@ class Server:
         client.body_bytes = 0 if head.is_upload else head.length
         client.work = self._work_for(head, body)
         self._give(client.work, (client, head, body))
+
+    def _await_body(self, client):
+        client.deadline = self._clock.monotonic() + BODY_SECONDS
+        if client.head.expects_continue:
+            with contextlib.suppress(OSError):
+                client.link.send(CONTINUE)
 
     def _work_for(self, head, body):
         """Whose turn it is to answer a request."""
@@ -9912,8 +9923,7 @@ class Server:
             return self._refusal(BadRequest(507, "There is no room on the disk for so much at once."))
         client.upload_deadline = (self._clock.monotonic() + BODY_SECONDS
                                   + head.length / UPLOAD_BYTES_PER_SECOND)
-        expects = head.headers.get("expect", "").lower() == "100-continue"
-        return CONTINUE if expects else b""
+        return CONTINUE if head.expects_continue else b""
 
     def _answers_to(self, name, address):
         """True if we may be asked under this name; a page of another site may use only its own."""

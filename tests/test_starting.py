@@ -100,9 +100,9 @@ class TestAuto(ModeCase):
 
     def test_a_cron_every_two_hours_is_known_for_four(self):
         self.cron_came(3 * 3600, 3600)
-        self.assertTrue(self.workers.modes.cron())
+        self.assertTrue(self.workers.modes.visitor("cron"))
         self.cron_came(7 * 3600, 5 * 3600)
-        self.assertIsNone(self.workers.modes.cron())
+        self.assertIsNone(self.workers.modes.visitor("cron"))
 
     def test_workers_that_were_killed_soon_only_raise_a_doubt_for_their_tasks_may_be_the_reason(self):
         for _ in range(2):
