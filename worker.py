@@ -456,16 +456,17 @@ def fill_parts(target, arguments):
 def complete(parts, environment):
     """Run a program to its end; wait a while for a host that allows no process more just now."""
     import subprocess
-    for pause in START_PAUSES:
+    for pause in (*START_PAUSES, None):
         try:
             return subprocess.run(parts, stdin=subprocess.DEVNULL, env=environment, check=False)
         except OSError as error:
             if error.errno not in jobqueue.SHORTAGES:
                 raise
             words = jobqueue.explain_start_error(error, parts[0])
+            if pause is None:
+                raise CommandFailed(words) from None
         print("%s; trying again in %d s" % (words, pause), flush=True)
         time.sleep(pause)
-    raise CommandFailed(words)
 
 
 def run_program(parts, context):

@@ -429,7 +429,9 @@ class TestCommands(TestCase):
         self.starve(*[BlockingIOError(errno.EAGAIN, "no")] * 3)
         self.assertEqual(self.waited, 7)
         with self.assertRaisesRegex(worker.CommandFailed, r"convert could not be started \(process limit\)"):
-            self.starve(*[BlockingIOError(errno.EAGAIN, "no")] * 6)
+            self.starve(*[BlockingIOError(errno.EAGAIN, "no")] * 7)
+        self.assertEqual(self.waited, 60)
+        self.starve(*[BlockingIOError(errno.EAGAIN, "no")] * 6)     # what it said last it does
         with self.assertRaises(FileNotFoundError):
             self.starve(FileNotFoundError(errno.ENOENT, "no"))
         self.assertEqual(self.waited, 0)
