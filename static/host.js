@@ -12,7 +12,7 @@ import { store } from './store.js';
 
 /** What only the file of such a name has; other pages may come with status 200. */
 const SIGNS = /** @type {[RegExp, RegExp][]} */ ([
-  [/\.py$/, /^(?:from|import) jobqueue\b/m], [/journal\.json$/, /"file_system"/],
+  [/\.py$/, /^(?:from|import) .*\bjobqueue\b/m], [/journal\.json$/, /"file_system"/],
 ]);
 const NO_ANSWER = [429, 502, 503, 504, 508];
 /** Verdicts, the worst first: shape, heading. @type {[Check['verdict'], string, string][]} */
@@ -45,8 +45,10 @@ async function findExposed({ addresses, token }) {
   const found = [];
   for (const address of addresses) {
     const response = await fetch(address,
-      { credentials: 'omit', cache: 'no-store', redirect: 'manual' });
-    if (NO_ANSWER.includes(response.status)) throw new ApiError(response.status, null, 0);
+      { credentials: 'omit', cache: 'no-store', redirect: 'manual' }).catch(Response.error);
+    if (response.type === 'error' || NO_ANSWER.includes(response.status)) {
+      throw new ApiError(response.status, null, 0);
+    }
     if (isPrivate(address, await response.text(), token)) found.push(address);
   }
   return found;

@@ -2,6 +2,7 @@
 /** What follows the first view: lines, menu, keys, looks that nobody asks for; and the list. */
 import { ApiError, get, pause, poll, request } from './api.js';
 import { find, h, icon, render, setText } from './dom.js';
+import './forms.js';        // named here, it is asked for together with the list's part
 import { isAdmin, store } from './store.js';
 
 /** @import {Catalogue} from './types.js' */
@@ -121,7 +122,7 @@ async function lookOutside() {
   const next = Math.max(last + DAY, tried + DAY / 24);
   if (!isAdmin() || location.hash === '#/settings/host' || Date.now() < next) return;
   tried = Date.now();
-  await (await import('./host.js')).lookForExposed();
+  await import('./host.js').then(({ lookForExposed }) => lookForExposed()).catch(() => null);
 }
 
 /** Pages that do not ask for the sentence themselves still show it. */

@@ -339,11 +339,12 @@ function madeParts({ name, scope, token = '' }) {
     return [h('p', {}, 'This is the token ', ...once), copyBox(token, `Token ${name}`)];
   }
   const tick = new URL(`tick?token=${token}`, document.baseURI).href;
+  const called = `'${tick.replaceAll('%', '\\%')}'`;        // a crontab ends a line at %
   return [h('p', {}, 'This is the tick address ', ...once), copyBox(tick, 'Tick address'),
     h('p', {}, 'For a crontab, every 5 minutes:'),
-    copyBox(`*/5 * * * * curl -fsS -m 60 -o /dev/null '${tick}'`, 'crontab with curl'),
+    copyBox(`*/5 * * * * curl -fsS -m 60 -o /dev/null ${called}`, 'crontab with curl'),
     h('p', {}, 'or, where there is no curl:'),
-    copyBox(`*/5 * * * * wget -q -T 60 -O /dev/null '${tick}'`, 'crontab with wget')];
+    copyBox(`*/5 * * * * wget -q -T 60 -O /dev/null ${called}`, 'crontab with wget')];
 }
 
 /** One token. @param {Token} token */

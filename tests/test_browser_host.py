@@ -8,7 +8,7 @@ from tests.browser import BrowserTestCase
 from tests.support import wait_until
 
 # Some addresses are answered as another host would, which may change what is in GET api/host then:
-# {path: [status, text, change]}.
+# {path: [status, text, change]}, where the status "lost" is no answer.
 OTHER_HOST = """
 window.served = %s;
 window.host = %s;
@@ -18,6 +18,7 @@ window.fetch = async (path, options) => {
   window.asked.push({ path, ...options });
   const [status, text, change] = served[path] || [];
   Object.assign(host, change);
+  if (status === 'lost') throw new TypeError('Failed to fetch');
   if (status) return new Response(text, { status });
   const answer = await real(path, options);
   if (path !== 'api/host') return answer;
@@ -149,6 +150,17 @@ class HostPage(BrowserTestCase):
         self.other_host(ana, served={"worker.py": [503, "busy"]})
         ana.go("#/settings/host")
         ana.see("The server answered 503", "#live")
+        self.assertIsNone(self.looked())
+
+    def test_a_look_without_an_answer_does_not_stop_the_page(self):
+        ana = self.open()
+        self.other_host(ana, served={"worker.py": ["lost"]})
+        ana.log_in("ana")
+        ana.run("location.hash = '#/queues'")
+        asked = "return asked.filter(({ path }) => path === arguments[0]).length"
+        wait_until(lambda: ana.run(asked, "worker.py"), what="a look")
+        ana.run("window.dispatchEvent(new Event('online'))")
+        wait_until(lambda: ana.run(asked, "api/workers") > 1, what="that the page goes on asking")
         self.assertIsNone(self.looked())
 
     def test_a_token_for_the_tick_address_is_shown_as_that_address(self):
