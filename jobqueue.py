@@ -315,8 +315,8 @@ class Busy(JobQueueError):
 class StorageBroken(JobQueueError):
     """The database cannot be read or written; it is left exactly as it is."""
     status, code = 503, "storage"
-    public = ("The queue cannot be used at the moment. On the host, python3 jobqueue.py check "
-              "says why.")
+    public = ("The queue cannot be used at the moment. The web server's error log says why, and so does "
+              "python3 jobqueue.py check on the host.")
 
 
 class StorageFull(JobQueueError):
