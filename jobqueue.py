@@ -7987,6 +7987,14 @@ def advise(door, facts, words):
     return " ".join(said)
 
 
+def advice_for(queue, checks):
+    """The paragraph for this host; of a database that cannot be read, only what is wrong with it."""
+    try:
+        return advise(*find_facts(queue, checks))
+    except JobQueueError as error:
+        return error.detail
+
+
 def worker_python(queue):
     """The Python that workers run with, else what may be one."""
     try:
@@ -9036,7 +9044,7 @@ def get_host(app, request):
     checks, seen = check_host(queue, False), exposure(queue)
     return json_answer({
         "checks": [vars(check) for check in checks],
-        "advice": advise(*find_facts(queue, checks)),
+        "advice": advice_for(queue, checks),
         "files": host_files(queue),
         "mode": dict(zip(("mode", "why"), queue.workers.mode())),
         "ticks": queue.tick.state(),
@@ -10664,12 +10672,13 @@ def cmd_check(_, options):
     """Say what this host and this queue are like; exit code 1 if something is bad."""
     checks, queue = check_installation(options.data)
     if queue and not options.quick and not options.files:
-        watch_worker_test(queue)
+        with contextlib.suppress(JobQueueError):        # a check says why it cannot be tested
+            watch_worker_test(queue)
         checks = check_host(queue)
     report = {"checks": [vars(check) for check in checks], "advice": None, "files": None}
     lines = ["%-5s %-11s %s" % (check.verdict, check.name, check.text) for check in checks]
     if queue:
-        report["advice"] = advise(*find_facts(queue, checks))
+        report["advice"] = advice_for(queue, checks)
         lines += ["", report["advice"], "Lines to copy: python3 jobqueue.py check --files"]
     if queue and options.files:
         report["files"] = host_files(queue)

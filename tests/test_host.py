@@ -1,6 +1,7 @@
 """What `check` says of the host, and backups."""
 
 import errno
+import io
 import itertools
 import os
 import re
@@ -10,7 +11,7 @@ import stat
 import subprocess
 import sys
 import unittest
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from pathlib import Path
 from unittest import mock
 
@@ -188,6 +189,17 @@ class TestBrokenInstallations(HostTestCase):
     def test_data_of_another_user(self):
         with mock.patch.object(os, "getuid", return_value=os.getuid() + 1):
             self.broken("Database", "belongs to the user")
+
+    def test_a_table_that_is_damaged_hides_no_other_line(self):
+        page = self.database.value("SELECT rootpage FROM sqlite_master WHERE name='worker'")
+        self.queue.close()
+        with self.database.path.open("r+b") as file:
+            file.seek((page - 1) * 1024)
+            file.write(b"Z" * 1024)
+        with mock.patch.object(jobqueue, "HOME", self.home), redirect_stdout(io.StringIO()) as out:
+            self.assertEqual(jobqueue.main(["check", "--quick"]), 1)
+        self.assertRegex(out.getvalue(), "bad +Database .*is damaged")
+        self.assertRegex(out.getvalue(), "ok +Files")
 
     def test_a_database_that_is_none(self):
         self.queue.close()
