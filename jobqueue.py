@@ -118,6 +118,8 @@ PROBE_SECONDS = 5.0             # for an interpreter to tell its version
 LOST_MAX = 2                    # workers in a row that came to nothing may be the host's doing
 YOUNG_SECONDS = 60.0            # one that was killed later had its chance
 DETACHED_AGAIN_SECONDS = 3600.0
+ENDED_KEPT = 3                  # so many lives of workers that were killed show a habit
+ENDED_SECONDS = 6 * 3600.0      # ... if they are not older
 CRON_KNOWN_SECONDS = 65 * 60.0  # a cron that came within this, or two of its periods, comes again
 SLICE_SECONDS = 20.0            # in a request of a program; hosts end those that take longer
 SLICE_PAGE_SECONDS = 5.0        # in one of a page, for it may keep others waiting
@@ -4897,7 +4899,8 @@ SHORTAGES = {errno.EAGAIN: "process limit", errno.ENOMEM: "out of memory",
 START_ERRORS = (OSError, SetupError, RuntimeError, MemoryError)
 STOPPED = "stopped by a signal"
 LOSSES = {"unheard": "started workers did not report",
-          "killed": "workers were ended soon after their start"}
+          "killed": "workers were ended soon after their start",
+          "ended": "this host ends workers about %(life)d s after their start"}
 MODE_WORDS = {"cron": "Cron works on the tasks",
               "slice": "Tasks run while this page is open or the tick address is called"}
 WORK_EVENTS = "('succeeded', 'failed', 'retry', 'cancelled')"
@@ -5058,7 +5061,9 @@ class Modes:
     Workers that are started and come to nothing, LOST_MAX in a row, may be the host's doing. One that
     left in order or lived for YOUNG_SECONDS breaks the row: what happens now and then is no rule.
     What fails by itself says so in the log of workers and does not count. Those that reported may
-    have been ended with what they ran: then a test worker, which runs nothing, shows how it is.
+    have been ended with what they ran: then a test worker, which runs nothing, shows how it is. It
+    lives longer than they did, for nothing shorter shows that a host lets them. Those that are lost
+    all the same after it lived, and within an hour, count without another test.
     """
 
     def __init__(self, database, settings, claims, rhythm):
@@ -5091,10 +5096,30 @@ class Modes:
         patience = max(CRON_KNOWN_SECONDS, 2 * (visitor["period"] or 0))
         return visitor if self._clock.now() - visitor["last_at"] <= patience else None
 
-    def learn(self, works, why=""):
-        """What a test has shown: whether a worker that is started here lives on; if not, why."""
+    def learn(self, works, why="", seconds=TEST_SECONDS):
+        """What a test has shown: whether a worker that is started here lives for so long; if not, why."""
         with self._database.transaction(durable=False) as transaction:
-            self._remember(transaction, 0 if works else LOST_MAX, "tested", why)
+            if not works:
+                self._remember(transaction, LOST_MAX, "tested", why, life=seconds)
+                return
+            known = self._known(transaction)
+            if known["kind"] != "ended" and seconds >= known.get("life", 0):
+                self._remember(transaction, 0, "tested", passed=self._clock.now())
+
+    def test_seconds(self):
+        """How long a test worker has to live, so that it shows what the lost ones left open."""
+        known = self._known(self._database)
+        life = known.get("life", 0)
+        return life + TEST_SECONDS if known["kind"] == "killed" else max(TEST_SECONDS, life)
+
+    def habit(self, source=None):
+        """After about how many seconds this host has ended the last workers, if they lived much alike."""
+        now = self._clock.now()
+        ends = recall_of(source or self._database, ".workers_ended", self._claims.machine)
+        lives = sorted(life for at, life in ends or () if 0 <= now - at <= ENDED_SECONDS)
+        if len(lives) < ENDED_KEPT or lives[0] < TEST_SECONDS or lives[-1] > 2 * lives[0] + RENEW_SECONDS:
+            return None
+        return round(lives[len(lives) // 2])
 
     def in_doubt(self, known=None):
         """True while a test has to show whether the host is what ended workers."""
@@ -5111,7 +5136,7 @@ class Modes:
 
     def _is_tested(self, known):
         age = self._clock.now() - known.get("tested_at", -math.inf)
-        return 0 <= age <= 2 * (TEST_SECONDS + TEST_SLACK_SECONDS)      # at most: till it is judged
+        return 0 <= age <= known.get("life", 0) + 2 * (TEST_SECONDS + TEST_SLACK_SECONDS)   # till judged
 
     def begin_test(self):
         """True for one of all who ask, once for each loss."""
@@ -5129,10 +5154,11 @@ class Modes:
             self.note_success(transaction, worker_id)
 
     def note_success(self, transaction, worker_id):
-        """A worker leaves in order."""
-        if self._known(transaction)["lost"] and transaction.value(
-                "SELECT 1 FROM worker WHERE id=? AND machine=? AND mode='detached'",
-                (worker_id, self._claims.machine)):
+        """A worker leaves in order. That says nothing about one that lived for longer and was killed."""
+        known = self._known(transaction)
+        if known["lost"] and transaction.value(
+                "SELECT 1 FROM worker WHERE id=? AND machine=? AND mode='detached' AND started_at<=?",
+                (worker_id, self._claims.machine, self._clock.now() - known.get("life", 0))):
             self._remember(transaction, 0)
 
     def note_loss(self, transaction, row):
@@ -5140,15 +5166,32 @@ class Modes:
         if row["mode"] != "detached" or (row["machine"], row["boot"]) != (
                 self._claims.machine, self._claims.boot):
             return
-        known = self._known(transaction)
+        known, now = self._known(transaction), self._clock.now()
+        killed = row["state"] != "starting"
+        life = max(0.0, min(now, row["seen_at"] + RENEW_SECONDS) - row["started_at"]) if killed else 0.0
+        if killed:
+            self._note_end(transaction, row["started_at"], life)
         if row["started_at"] <= known["at"]:
             return                      # those that were started together are one occasion
-        kind = "unheard" if row["state"] == "starting" else "killed"
-        if kind == "killed" and row["seen_at"] - row["started_at"] >= YOUNG_SECONDS:
+        if killed and row["seen_at"] - row["started_at"] >= YOUNG_SECONDS:
             self._remember(transaction, 0)
-        else:
-            begun = {"tested_at": known["tested_at"]} if self._is_tested(known) else {}
-            self._remember(transaction, known["lost"] + 1, kind, LOSSES[kind], **begun)
+            return
+        kind = "killed" if killed else "unheard"
+        if killed and life >= TEST_SECONDS and (
+                known["kind"] == "ended" or now - known.get("passed", -math.inf) <= DETACHED_AGAIN_SECONDS):
+            kind = "ended"
+        more = {"tested_at": known["tested_at"]} if self._is_tested(known) else {}
+        if "passed" in known:
+            more["passed"] = known["passed"]
+        why, longest = LOSSES[kind] % {"life": life}, max(life, known.get("life", 0))
+        self._remember(transaction, known["lost"] + 1, kind, why, life=longest, **more)
+
+    def _note_end(self, transaction, started_at, life):
+        """Keep how long those that were killed last had lived, of those started together one."""
+        ends = recall_of(transaction, ".workers_ended", self._claims.machine) or []
+        if not ends or started_at > ends[-1][0]:
+            remember_of(transaction, ".workers_ended", self._claims.machine,
+                        [*ends, [self._clock.now(), life]][-ENDED_KEPT:])
 
     def _known(self, source):
         """What was learnt on this machine; nothing once our code is another or the clock was put back."""
@@ -5161,7 +5204,7 @@ class Modes:
         now = self._clock.now()
         remember_of(transaction, ".worker_mode", self._claims.machine, {
             "lost": lost, "kind": kind, "why": why, "at": now, "again": now + DETACHED_AGAIN_SECONDS,
-            "code": file_stamps(CODE_FILES), **more} if lost else None)
+            "code": file_stamps(CODE_FILES), **more} if lost or more else None)
         if lost >= LOST_MAX:
             remember(transaction, ".start_failure", None)   # it is of the mode that is left
 
@@ -5373,6 +5416,11 @@ class Workers:
                 or self.modes.holds_back()):
             return 0
         return len(self._start_all("detached", least))
+
+    def habit_words(self, source=None):
+        """A sentence about how long this host lets workers live, if it seems to end them; else ""."""
+        life = self.modes.habit(source)
+        return "This host seems to end processes after about %d s: longer tasks fail." % life if life else ""
 
     def work_slice(self, seconds=SLICE_SECONDS):
         """In mode slice, work while the caller waits; returns how many attempts ended meanwhile.
@@ -5914,8 +5962,8 @@ class Tick:
             buried = {row["id"] for row, _, why in dead
                       if self._workers.bury(transaction, row, why)}
             for task_id, claim in self._claims.lost(transaction, buried, now):
-                outcome = Outcome("crashed", error_type="WorkerLost",
-                                  error_message="The process that ran this task died.")
+                words = "The process that ran this task died. " + self._workers.habit_words(transaction)
+                outcome = Outcome("crashed", error_type="WorkerLost", error_message=words.rstrip())
                 self._claims.end(transaction, task_id, claim, outcome, now)
 
     def _settle(self):
@@ -5983,7 +6031,7 @@ class Service:
     def describe(self):
         """{"code", "text", "since"}; the code is "ok" when there is nothing to say."""
         for look in (self._storage, self._off, self._code_error, self._no_worker, self._nobody,
-                     self._load, self._late):
+                     self._load, self._short_lived, self._late):
             said = look()
             if said:
                 code, text, since = said
@@ -6068,6 +6116,10 @@ class Service:
             return "starting", ("Workers were ended soon after their start: it is being tested whether this "
                                 "host does that." if tested else "A worker is being started."), None
         return None
+
+    def _short_lived(self):
+        words = self._workers.habit_words()
+        return ("short_lived", words, None) if words else None
 
     def _late(self):
         at, now = recall(self._database, ".late"), self._clock.now()
@@ -7594,14 +7646,15 @@ def judge_worker_test(test, now):
         return "failed", test["error"]
     if "alone" in test:
         return "ok", "a worker lived for %d s%s; it had Python %s, SQLite %s and nice %d" % (
-            TEST_SECONDS, ", beyond the end of the process that started it" if test["alone"] else "",
+            test["seconds"], ", beyond the end of the process that started it" if test["alone"] else "",
             arrived["python"], arrived["sqlite"], arrived["nice"])
     if "signal" in test:
-        return "failed", "a worker was told to end by %s after %d s" % (test["signal"], test["seconds"])
-    if not -CLOCK_SLACK_SECONDS <= since <= TEST_SECONDS + TEST_SLACK_SECONDS:
-        return "failed", ("a worker was ended without a word within %d s" % TEST_SECONDS if arrived else
-                          "a started worker did not report within %d s" % (TEST_SECONDS + TEST_SLACK_SECONDS))
-    return "running", ("a worker is being watched for %d s" % TEST_SECONDS if arrived else
+        return "failed", "a worker was told to end by %s after %d s" % (test["signal"], test["after"])
+    patience = (test["seconds"] if arrived else TEST_SECONDS) + TEST_SLACK_SECONDS
+    if not -CLOCK_SLACK_SECONDS <= since <= patience:
+        return "failed", ("a worker was ended without a word within %d s" % test["seconds"] if arrived else
+                          "a started worker did not report within %d s" % patience)
+    return "running", ("a worker is being watched for %d s" % test["seconds"] if arrived else
                        "a worker is being started")
 
 
@@ -7617,19 +7670,19 @@ def worker_test(queue):
         with contextlib.suppress(JobQueueError):        # whoever comes next can tell as well
             # What fails by itself is not the host's doing; the web server's workers are what matters.
             if not words and "error" not in test and (test["door"] or not last_visit(queue)):
-                queue.workers.modes.learn(state == "ok", text)
+                queue.workers.modes.learn(state == "ok", text, test["seconds"] if "arrived" in test else 0)
             note_worker_test(queue, test["token"], judged=state, words=words)
     return {"state": state, "text": text + words, "at": iso(test["at"])}
 
 
 def start_worker_test(queue, door):
-    """Start a worker that only lives for TEST_SECONDS, unless one does; what worker_test() says then."""
+    """Start a worker that only lives for a while, unless one does; what worker_test() says then."""
     if worker_test(queue)["state"] != "running":
         token, now = random_token(), queue.database.clock.now()
         with queue.database.transaction() as transaction:
             remember(transaction, ".worker_test", {
                 "token": token, "at": now, "machine": queue.claims.machine, "door": door,
-                "starter": os.getpid()})
+                "starter": os.getpid(), "seconds": queue.workers.modes.test_seconds()})
         try:
             queue.workers.start_test(token)
         except START_ERRORS as error:
@@ -7752,8 +7805,10 @@ def _check_workers(queue):
     failure = recall(queue.database, ".start_failure")
     if failure:
         return "bad", "%s at %s" % (failure["message"], _readable(iso(failure["at"])))
-    return "ok", "%d of at most %d run" % (
-        len(queue.workers.rows()), queue.settings.get("NbMaxWorker"))
+    text = "%d of at most %d run" % (len(queue.workers.rows()), queue.settings.get("NbMaxWorker"))
+    habit = queue.workers.habit_words()
+    return ("note", "%s. %s Ask the host, or have them do less at a time" % (text, habit)) if habit else (
+        "ok", text)
 
 
 def _check_schedules(queue):
@@ -7926,6 +7981,7 @@ ADVICE = (
      ("cron-mode cron", "Cron does the tasks; how often it comes will be seen."),
      ("cron-mode", "Cron is to do the tasks, but has not come yet."),
      ("slice", "Tasks are done a slice at a time, while this page is open or the tick address is called."),
+     ("short-lived", "Tasks begin at once, but this host seems to end processes after about %(life)s s."),
      ("tested", "Workers live on here after the request that started them, so tasks begin at once."),
      ("tried", "Workers that the command line starts live on; those of the web server are not tested yet."),
      ("ended", "Workers are started for new tasks, but the tested one did not live: see Worker test."),
@@ -7948,6 +8004,7 @@ ADVICE = (
      ("chosen tested -off -detached -service", "Next, set worker_mode to auto: the tested worker lived."),
      ("detached -tested -ended -off", "Next, start a test worker on This host."),
      ("-looked", "Next, open This host in a browser, which tries to fetch what is private."),
+     ("short-lived", "Next, ask the host how long a process may live, or let no task take %(life)s s."),
      ("samples", "Next, write what your tasks are to do into tasks.py."),
      ("-backup", "Next, make a backup."),
      ("", "Nothing has to be done.")))
@@ -7970,10 +8027,11 @@ def find_facts(queue, checks):
         "resident": queue.rhythm.is_resident(), "cron": cron, "called": called, "period": period,
         "minutely": period and period <= 90, "shared": queue.database.journal != "wal",
         "few": processes and processes < FEW_PROCESSES,
-        "exposed": seen["exposed"], "looked": seen["at"],
+        "short-lived": modes.habit(), "exposed": seen["exposed"], "looked": seen["at"],
         "bad": bad, "admin": queue.accounts.has_admin(), "samples": queue.catalogue.state()["samples"],
         "backup": recall(queue.database, ".backup")}
-    words = {"often": period and how_often(period), "processes": processes, "bad": ", ".join(bad)}
+    words = {"often": period and how_often(period), "processes": processes, "bad": ", ".join(bad),
+             "life": modes.habit()}
     return last_visit(queue).get("door"), {name for name, value in facts.items() if value}, words
 
 
@@ -10659,7 +10717,8 @@ def cmd_backup(queue, options):
 
 def watch_worker_test(queue):
     """Start a test worker and wait until it is known whether it lives."""
-    complain("a worker is tested, which takes %d s (--quick leaves it out)" % TEST_SECONDS)
+    complain("a worker is tested, which takes %d s (--quick leaves it out)"
+             % queue.workers.modes.test_seconds())
     test = start_worker_test(queue, None)
     while test["state"] == "running":
         queue.database.clock.sleep(0.5)

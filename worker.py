@@ -2003,8 +2003,8 @@ def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
 
 
 def live(token, data):
-    """A test worker: says that it is here, TEST_SECONDS later that it still is, and that it outlived
-    who started it as soon as that is so."""
+    """A test worker: says that it is here, that it still is after the time it has to live, and that it
+    outlived who started it as soon as that is so."""
     queue = JobQueue(data, patience=WORKER_PATIENCE_SECONDS)
     be_nice(queue)
     began, ended = time.monotonic(), []
@@ -2021,12 +2021,12 @@ def live(token, data):
         if orphan_since is None and os.getppid() != test["starter"]:
             orphan_since = age
         alone = orphan_since is not None and age >= orphan_since + jobqueue.TEST_ALONE_SECONDS
-        if age >= jobqueue.TEST_SECONDS and (alone or not lived):
+        if age >= test["seconds"] and (alone or not lived):
             lived = jobqueue.note_worker_test(queue, token, alone=alone)
-        if lived and alone or age >= 2 * jobqueue.TEST_SECONDS:
+        if lived and alone or age >= test["seconds"] + jobqueue.TEST_SECONDS:
             return 0
         time.sleep(0.1)
-    jobqueue.note_worker_test(queue, token, signal=ended[0], seconds=time.monotonic() - began)
+    jobqueue.note_worker_test(queue, token, signal=ended[0], after=time.monotonic() - began)
     return 1
 
 

@@ -265,7 +265,7 @@ class TestLimits(HostTestCase):
 class TestAdvice(unittest.TestCase):
     """What is said of any combination of facts."""
 
-    WORDS = {"often": "every 15 minutes", "processes": 25, "bad": "Disk"}
+    WORDS = {"life": 25, "often": "every 15 minutes", "processes": 25, "bad": "Disk"}
     DONE = "admin looked backup "
 
     def advice(self, door, facts):
@@ -552,7 +552,7 @@ class TestWorkerTest(HostTestCase):
     def test_one_that_was_told_to_end_says_when(self):
         self.start()
         self.arrive()
-        self.note(signal="SIGTERM", seconds=3.2)
+        self.note(signal="SIGTERM", after=3.2)
         self.is_now("failed", "by SIGTERM after 3 s")
 
     def test_one_that_never_came_is_noticed(self):
@@ -637,6 +637,7 @@ class TestWorkerTest(HostTestCase):
         self.assertEqual(self.seen()["signal"], "SIGTERM")
 
     def live(self, seconds):
+        self.note(seconds=seconds)
         program = ("import jobqueue, worker; jobqueue.TEST_SECONDS = %s; jobqueue.TEST_ALONE_SECONDS = 0.1; "
                    "raise SystemExit(worker.live(%r, %r))" % (seconds, self.token, str(self.database.folder)))
         return subprocess.Popen([sys.executable, "-c", program], cwd=ROOT)

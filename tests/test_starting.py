@@ -57,9 +57,10 @@ class ModeCase(TestCase):
         with self.database.transaction() as transaction:
             self.workers.say(transaction, row["id"], "busy", 0)
 
-    def leave(self, why="idle", tasks=0):
+    def leave(self, why="idle", tasks=0, after=15):
         row = self.start()
         handle = self.arrive(row)
+        self.clock.advance(after)
         with self.database.transaction() as transaction:
             self.workers.leave(transaction, row["id"], why, tasks)
         self.workers.remove_lock(row["lock"], handle)
@@ -127,6 +128,12 @@ class TestAuto(ModeCase):
         self.leave()
         self.die()
         self.assertFalse(self.workers.modes.in_doubt())
+
+    def test_one_that_left_after_less_than_the_killed_one_lived_shows_nothing(self):
+        self.die(after=25)
+        self.leave()
+        self.die(after=25)
+        self.assertTrue(self.workers.modes.in_doubt())
 
     def test_one_that_reports_late_shows_that_the_host_is_only_slow(self):
         for _ in range(2):
@@ -302,11 +309,11 @@ class TestDoubt(ModeCase):
     def test_if_it_is_ended_too_the_mode_changes_and_says_why(self):
         self.look()
         jobqueue.note_worker_test(self.queue, self.token(), arrived={"at": self.clock.now()})
-        self.clock.advance(16)
+        self.clock.advance(17)
         self.look()
         mode, why = self.workers.mode()
         self.assertEqual(mode, "slice")
-        self.assertIn("because a worker was ended without a word within 10 s", why)
+        self.assertIn("because a worker was ended without a word within 11 s", why)
 
     def test_a_test_that_fails_by_itself_shows_nothing_and_holds_up_nobody_for_long(self):
         self.start_error = OSError(errno.ENOMEM, "no memory")
@@ -321,6 +328,99 @@ class TestDoubt(ModeCase):
         self.queue.settings.change({"worker_mode": "detached"})
         self.look()
         self.assertEqual(self.begun(), 0)
+
+
+class TestShortLives(ModeCase):
+    """A host that ends each worker 25 s after its start."""
+
+    def lose(self, times, after=25):
+        for _ in range(times):
+            self.die(after)
+
+    def pass_test(self):
+        jobqueue.settle_doubt(self.queue, "cgi")
+        test = recall(self.database, ".worker_test")
+        jobqueue.note_worker_test(self.queue, test["token"], arrived={
+            "at": self.clock.now(), "python": "3", "sqlite": "3", "nice": 10})
+        self.clock.advance(test["seconds"])
+        jobqueue.note_worker_test(self.queue, test["token"], alone=True)
+        jobqueue.settle_doubt(self.queue, "cgi")
+
+    def test_a_test_worker_has_to_live_longer_than_the_lost_ones_did(self):
+        self.assertEqual(self.workers.modes.test_seconds(), jobqueue.TEST_SECONDS)
+        self.lose(2)
+        jobqueue.settle_doubt(self.queue, "cgi")
+        test = recall(self.database, ".worker_test")
+        self.assertGreaterEqual(test["seconds"], 35)
+        jobqueue.note_worker_test(self.queue, test["token"], arrived={"at": self.clock.now()})
+        self.clock.advance(35)
+        self.assertTrue(self.workers.modes.holds_back(), "it may still live")
+        self.clock.advance(6)
+        jobqueue.settle_doubt(self.queue, "cgi")
+        self.assertEqual(self.mode(), "slice")
+        self.workers.modes.learn(True)
+        self.assertEqual(self.mode(), "slice", "10 s show nothing about 35")
+        self.workers.modes.learn(True, "", 40)
+        self.assertEqual(self.mode(), "detached")
+
+    def test_those_that_are_lost_again_after_a_passed_test_count_by_themselves(self):
+        self.lose(2)
+        self.pass_test()
+        self.assertFalse(self.workers.modes.in_doubt())
+        self.lose(1)
+        self.assertEqual(self.mode(), "detached")
+        self.lose(1)
+        mode, why = self.workers.mode()
+        self.assertEqual(mode, "slice")
+        self.assertRegex(why, r"because this host ends workers about \d\d s after their start")
+        self.workers.modes.learn(True, "", 600)
+        self.assertEqual(self.mode(), "slice", "a test that does nothing lives where workers do not")
+        self.clock.advance(DETACHED_AGAIN_SECONDS)
+        self.assertEqual(self.mode(), "detached")
+        self.lose(1)
+        self.assertEqual(self.mode(), "slice")
+
+    def test_what_kills_its_worker_at_once_is_not_the_host(self):
+        self.lose(2, after=2)
+        self.pass_test()
+        self.lose(2, after=2)
+        self.assertEqual(self.mode(), "detached")
+        self.assertTrue(self.workers.modes.in_doubt())
+        self.assertEqual(self.said()["code"], "starting")
+
+    def test_one_that_lives_for_a_minute_shows_that_the_host_does_not(self):
+        self.lose(2)
+        self.pass_test()
+        self.lose(1)
+        self.die(after=70)
+        self.lose(1)
+        self.assertEqual(self.mode(), "detached")
+
+    def test_everybody_is_told_after_how_long(self):
+        self.queue.settings.change({"worker_mode": "detached"})
+        self.lose(2, after=200)
+        self.assertIsNone(self.workers.modes.habit())
+        row = self.start()
+        task_id = self.claim(row["id"])["id"]
+        self.die(after=200, row=row)
+        self.assertIn("seems to end processes after about 200 s",
+                      self.database.value("SELECT error_message FROM task WHERE id=?", (task_id,)))
+        self.write("DELETE FROM task")
+        self.assertEqual(self.said(), {
+            "code": "short_lived", "since": None,
+            "text": "This host seems to end processes after about 200 s: longer tasks fail."})
+        checks = jobqueue.check_host(self.queue)
+        [verdict] = [check for check in checks if check.name == "Workers"]
+        self.assertEqual(verdict.verdict, "note")
+        self.assertIn("after about 200 s", verdict.text)
+        self.assertIn("after about 200 s", jobqueue.advise(*jobqueue.find_facts(self.queue, checks)))
+        self.clock.advance(jobqueue.ENDED_SECONDS)
+        self.assertIsNone(self.workers.modes.habit())
+
+    def test_lives_that_have_nothing_in_common_are_no_habit(self):
+        for after in (12, 200, 30, 1):
+            self.die(after)
+        self.assertIsNone(self.workers.modes.habit())
 
 
 class TestOtherModes(ModeCase):
