@@ -4829,8 +4829,14 @@ class Rhythm:
 
     def is_resident(self):
         """True while a server of ours runs, or a worker that never ends by itself."""
-        seen = self._known()["seen"].get("server", -math.inf)
-        return abs(self._clock.now() - seen) < 2 * NOTE_SECONDS or self.has_service()
+        return self._is_here("server") or self.has_service()
+
+    def is_watched(self):
+        """True while a server of ours runs, or somebody has the page open."""
+        return self._is_here("server") or self._is_here("request")
+
+    def _is_here(self, source):
+        return abs(self._clock.now() - self._known()["seen"].get(source, -math.inf)) < 2 * NOTE_SECONDS
 
     def has_service(self):
         """True while a worker that never ends by itself is there."""
@@ -5128,11 +5134,15 @@ class Modes:
                 and self._settings.get("worker_mode") == "auto")
 
     def holds_back(self):
-        """True while a test is awaited or shows it: no other worker is to be lost meanwhile."""
+        """True while a test is awaited or shows it: no other worker is to be lost meanwhile.
+
+        It is awaited only where somebody looks, who begins it; after code that adds nobody may come.
+        """
         known, now = self._known(self._database), self._clock.now()
         if not self.in_doubt(known):
             return False
-        return self._is_tested(known) or 0 <= now - known["at"] <= TEST_SLACK_SECONDS
+        return self._is_tested(known) or (
+            0 <= now - known["at"] <= TEST_SLACK_SECONDS and self._rhythm.is_watched())
 
     def _is_tested(self, known):
         age = self._clock.now() - known.get("tested_at", -math.inf)

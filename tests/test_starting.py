@@ -289,7 +289,13 @@ class TestDoubt(ModeCase):
         self.assertFalse(self.workers.modes.begin_test())
         self.assertEqual(len(self.started), before)
 
+    def test_where_only_code_adds_no_moment_is_lost(self):
+        before = len(self.started)
+        self.add()
+        self.assertGreater(len(self.started), before)
+
     def test_where_nobody_begins_one_workers_are_started_after_a_moment(self):
+        self.queue.tick.force("request", start=False)
         self.assertEqual(self.workers.start_needed(), 0)
         self.clock.advance(jobqueue.TEST_SLACK_SECONDS + 1)
         self.assertEqual(self.workers.start_needed(), 1)
