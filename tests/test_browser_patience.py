@@ -187,10 +187,10 @@ class BusyHost(BrowserTestCase):
 
     def test_a_busy_host_is_told_calmly_and_the_list_comes_by_itself(self):
         self.host.own["GET /api/tasks"] = [
-            BUSY, refusal(503, "storage", "The disk is gone."), (508, {}, "<p>"), (429, {}, ""), (200, {}, "<h1>")]
+            BUSY, refusal(503, "storage", "No disk."), (508, {}, ""), (429, {}, ""), (200, {}, "<a>")]
         self.bob.go()
         self.bob.see("The server is busy, trying again…", "#connection")
-        self.bob.see("The disk is gone.", "#connection")
+        self.bob.see("No disk.", "#connection")
         self.bob.see("No task", seconds=40)
         wait_until(lambda: self.bob.count("#connection[hidden]"), what="the end of the line")
         self.assertEqual(self.bob.count("h1"), 1)
