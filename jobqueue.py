@@ -215,8 +215,8 @@ TEST_ALONE_SECONDS = 5.0        # ... and then after the end of who started it
 TEST_SLACK_SECONDS = 5.0        # ... and may be late on a slow host
 VISIT_SECONDS = 86400.0         # how often the same way to the page is kept again
 LOOPBACK = ("127.0.0.1", "::1")
-SQLITE_OLDEST = (3, 7, 17)
-OLD_SQLITE = "jobqueue needs SQLite 3.7.17 or newer; choose another Python"
+OLDEST_SQLITE = (3, 7, 17)
+SQLITE_TOO_OLD = "jobqueue needs SQLite %d.%d.%d or newer; choose another Python" % OLDEST_SQLITE
 SQLITE_OPTIONS = ("THREADSAFE", "OMIT_", "DEFAULT_LOCKING", "DEFAULT_SYNC", "DEFAULT_WAL_SYNC", "TEMP_STORE")
 FILES_LOW = 1000                # as many more can be made at least
 FEW_PROCESSES = 60
@@ -2121,8 +2121,9 @@ def refuse_other_user(folder):
 
 def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
     """Open the data folder's database, making the folder first if there is none."""
-    if sqlite3.sqlite_version_info < SQLITE_OLDEST:
-        raise SetupError("%s (this one, %s, has %s)." % (OLD_SQLITE, sys.executable, sqlite3.sqlite_version))
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        raise SetupError("%s (this one, %s, has %s)."
+                         % (SQLITE_TOO_OLD, sys.executable, sqlite3.sqlite_version))
     if not os.path.lexists(folder):
         create_data_folder(folder)
     refuse_other_user(folder)
@@ -7357,8 +7358,8 @@ def _check_sqlite(folder):
         built = [row[0] for row in link.execute("PRAGMA compile_options")]
     text = "%s (%s %s), %s" % (sqlite3.sqlite_version, source[:10], source.split()[-1][:10], ", ".join(
         name for name in built if name.startswith(SQLITE_OPTIONS)) or "built as usual")
-    if sqlite3.sqlite_version_info < SQLITE_OLDEST:
-        return "bad", text + ": " + OLD_SQLITE
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        return "bad", text + ": " + SQLITE_TOO_OLD
     if "THREADSAFE=0" in built:
         return "bad", text + ": it is built for one thread only. Choose another Python"
     return "ok", text
@@ -7704,9 +7705,11 @@ def settle_doubt(queue, door):
     """Where workers were ended soon after their start, have a test show whether the host does that."""
     modes = queue.workers.modes
     with contextlib.suppress(JobQueueError):
-        if modes.in_doubt() and modes.begin_test():
+        if not modes.in_doubt():
+            return
+        if modes.begin_test():
             start_worker_test(queue, door)
-        elif modes.in_doubt():
+        else:
             worker_test(queue)          # who looks at its end learns from it
 
 
