@@ -169,7 +169,7 @@ class BasicTests:
         def there():
             task = self.show(task_id)
             return task["status"] in words and task
-        return wait_until(there, 30, "task %d %s" % (task_id, " or ".join(words)), 0.1)
+        return wait_until(there, 30, "task %d %s" % (task_id, " or ".join(words)), 0.2)
 
     def run_one(self, function, **arguments):
         """Add a task and wait for its end; the task."""
