@@ -5630,19 +5630,10 @@ class Catalogue:
                 return
             self._make_queues(transaction, functions)
             transaction.run("DELETE FROM function")
-            for function in functions:
-                transaction.run(
-                    "INSERT INTO function (name, title, description, schema, options, who) "
-                    "VALUES (?, ?, ?, ?, ?, ?)",
-                    (
-                        function["name"],
-                        function["title"],
-                        function["description"],
-                        dump_json(function["schema"]),
-                        dump_json(function["options"]),
-                        function["who"],
-                    ),
-                )
+            transaction.insert_all(
+                "INSERT INTO function (name, title, description, schema, options, who) VALUES",
+                [(one["name"], one["title"], one["description"], dump_json(one["schema"]),
+                  dump_json(one["options"]), one["who"]) for one in functions])
         self._known = (0.0, None, None)
 
     def _make_queues(self, transaction, functions):
@@ -8029,7 +8020,7 @@ def find_facts(queue, checks):
     mode, modes = queue.workers.mode()[0], queue.workers.modes
     cron, called = modes.visitor("cron"), modes.visitor("address")
     period = min(filter(None, (one["period"] for one in (cron, called) if one)), default=None)
-    by_web = test != "none" and recall(queue.database, ".worker_test")["door"]
+    life, by_web = modes.habit(), test != "none" and recall(queue.database, ".worker_test")["door"]
     seen, bad = exposure(queue), [check.name for check in checks if check.verdict == "bad"]
     facts = {
         "off": queue.settings.get("NbMaxWorker") == 0, "detached": mode == "detached",
@@ -8040,11 +8031,11 @@ def find_facts(queue, checks):
         "resident": queue.rhythm.is_resident(), "cron": cron, "called": called, "period": period,
         "minutely": period and period <= 90, "shared": queue.database.journal != "wal",
         "few": processes and processes < FEW_PROCESSES,
-        "short-lived": modes.habit(), "exposed": seen["exposed"], "looked": seen["at"],
+        "short-lived": life, "exposed": seen["exposed"], "looked": seen["at"],
         "bad": bad, "admin": queue.accounts.has_admin(), "samples": queue.catalogue.state()["samples"],
         "backup": recall(queue.database, ".backup")}
     words = {"often": period and how_often(period), "processes": processes, "bad": ", ".join(bad),
-             "life": modes.habit()}
+             "life": life}
     return last_visit(queue).get("door"), {name for name, value in facts.items() if value}, words
 
 
