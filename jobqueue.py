@@ -7255,7 +7255,7 @@ DOORS = {                       # in a few words, in a sentence, the start-up fi
                ("jobqueue.service", "supervisord.conf", "nginx.conf", "apache.conf")),
     "cgi": ("CGI: a new process for each request",
             "The web server starts a new process for each request (CGI), as it can on nearly every host.",
-            ("jobqueue.cgi", "htaccess")),
+            ("jobqueue.cgi", "htaccess", "index.html")),
     "passenger": ("Passenger", "Passenger runs the page, and ends it while nobody asks for it.",
                   ("passenger_wsgi.py",)),
     "mod_wsgi daemon": ("mod_wsgi in processes of its own", "Apache runs the page by mod_wsgi, in processes "
@@ -7268,6 +7268,7 @@ HOST_FILES = {                  # of static/hosts, and what they are for
     "crontab": "Cron: whoever comes every few minutes",
     "jobqueue.cgi": "CGI: the script that the web server starts",
     "htaccess": "CGI: addresses without the script's name (save it as .htaccess)",
+    "index.html": "CGI: forwards to the page and hides the names of files, where .htaccess is ignored",
     "passenger_wsgi.py": "Passenger: the start-up file of \"Setup Python App\"",
     "wsgi.py": "mod_wsgi and uWSGI: the start-up file",
     "jobqueue.service": "systemd: keeps the server running",
@@ -7336,6 +7337,9 @@ def _check_files(folder):
     if other:
         return "bad", ("jobqueue.py is %s, but %s: copy all files of one version"
                        % (VERSION, " and ".join(other)))
+    if (HOME / "jobqueue.cgi").exists() and not (HOME / "index.html").exists():
+        return "note", ("there is no index.html in %s, so that some web servers list what is there: copy it "
+                        "from static/hosts" % HOME)
     return "ok", "jobqueue %s in %s" % (VERSION, HOME)
 
 

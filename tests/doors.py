@@ -272,7 +272,7 @@ AllowOverride None
 Require all denied
 </Directory>
 <Directory "{web}">
-Options FollowSymLinks ExecCGI
+Options FollowSymLinks ExecCGI Indexes
 AllowOverride {override}
 {access}
 </Directory>
@@ -282,7 +282,8 @@ Require all granted
 </Location>
 {more}
 """
-PLAIN_MODULES = "mpm_event authz_core authz_host access_compat dir mime alias rewrite env setenvif"
+PLAIN_MODULES = ("mpm_event authz_core authz_host access_compat dir autoindex mime alias rewrite env "
+                 "setenvif")
 
 
 class Apache(Door):
@@ -353,6 +354,7 @@ class ApacheCgi(Apache):
 
     def start(self):
         self.write(self.site.home / "jobqueue.cgi", self.host_file("jobqueue.cgi"), 0o755)
+        self.write(self.site.home / "index.html", self.host_file("index.html"))
         super().start()
 
 

@@ -365,8 +365,11 @@ class FolderTests(DoorTests):
         self.door.allow("None")
         try:
             served = self.served("data/", "data/locks/", *guessable)
+            folder = self.unchecked(self.files, "GET", "/").body
         finally:
             self.door.allow("All")
+        if (self.site.home / "index.html").exists():
+            self.assertIn(b"url=jobqueue.cgi/", folder)     # instead of the names of what was uploaded
         if self.door.user() == doors.account():
             self.assertIn("data/canary.txt", served)
         else:

@@ -36,6 +36,15 @@ class TestChecks(HostTestCase):
         bad = [check.text for check in jobqueue.check_host(self.queue) if check.verdict == "bad"]
         self.assertEqual(bad, [])
 
+    def test_a_cgi_folder_that_may_be_listed_is_a_note(self):
+        shutil.copytree(ROOT / "static", self.folder / "static")
+        shutil.copy(ROOT / "worker.py", self.folder)
+        with mock.patch.object(jobqueue, "HOME", self.folder):
+            for name, verdict in ((None, "ok"), ("jobqueue.cgi", "note"), ("index.html", "ok")):
+                if name:
+                    shutil.copy(ROOT / "static" / "hosts" / name, self.folder)
+                self.assertEqual(jobqueue._check_files(self.folder)[0], verdict)
+
     def test_a_damaged_database_is_bad(self):
         self.add_many("bob", 200)
         self.write("CREATE TABLE last (x)")
