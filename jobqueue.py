@@ -5673,8 +5673,8 @@ class Catalogue:
             return json.loads(answer.stdout)
         except subprocess.TimeoutExpired:
             return self._failure("it took longer than %d s to import" % CATALOGUE_SECONDS)
-        except ValueError as error:
-            return self._failure("the process that reads it failed (%s)" % error)
+        except ValueError:
+            return self._failure("the process that reads it, of worker.py, failed without an answer")
 
     @staticmethod
     def _failure(problem):
