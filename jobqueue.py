@@ -6401,6 +6401,10 @@ class Accounts:
         row = self._database.one("SELECT * FROM user WHERE id=?", (user_id,))
         return row and Person(row)
 
+    def owner(self, name=None):
+        """The row of the user of this name, without one of the default owner."""
+        return self.find(name) if name else self.default_owner()
+
     def default_owner(self):
         """Whose tasks those from code and command line are."""
         name = self._settings.get("default_owner")
@@ -6865,7 +6869,7 @@ class JobQueue:
         requests = ({"function": function, "arguments": arguments, **options} for arguments in many)
         if current_task():
             return current_task().enqueue(list(requests))
-        row = self.accounts.find(owner) if owner else self.accounts.default_owner()
+        row = self.accounts.owner(owner)
         return self.add(requests, row["id"])
 
     def get(self, task_id):
@@ -10312,32 +10316,18 @@ def show(options, value, text):
         say(shown)
 
 
+ADD_OPTIONS = ("priority delay run_at queue max_retries retry_delay retry_backoff timeout on_crash "
+               "remove_on_success after after_failure unique_key").split()
+
+
 def cmd_add(queue, options):
     """Add a task and print its id, or one for each row of a CSV file and print how many."""
     queue.catalogue.refresh()
     function = queue.function(options.function)
-    request = {
-        "function": function["name"],
-        "arguments": _typed_arguments(function, options.argument),
-    }
-    for name in (
-        "priority",
-        "delay",
-        "run_at",
-        "queue",
-        "max_retries",
-        "retry_delay",
-        "retry_backoff",
-        "timeout",
-        "on_crash",
-        "remove_on_success",
-        "after",
-        "after_failure",
-        "unique_key",
-    ):
-        if getattr(options, name) is not None:
-            request[name] = getattr(options, name)
-    owner = queue.accounts.find(options.owner) if options.owner else queue.accounts.default_owner()
+    request = {"function": function["name"], "arguments": _typed_arguments(function, options.argument)}
+    request.update((name, getattr(options, name)) for name in ADD_OPTIONS
+                   if getattr(options, name) is not None)
+    owner = queue.accounts.owner(options.owner)
     if options.each is not None:
         if options.unique_key is not None:
             raise field_error("unique_key", "cannot be the same for all rows")
@@ -10507,28 +10497,20 @@ def read_password():
     return password
 
 
+def _list_users(queue, options):
+    users = queue.accounts.users()
+    show(options, {"users": users}, table(
+        ("NAME", "ROLE", "DISABLED", "QUOTA", "LAST SEEN"),
+        [(user["name"], user["role"], "yes" if user["disabled"] else "",
+          "" if user["max_pending"] is None else user["max_pending"], user["last_seen_at"] or "")
+         for user in users]))
+
+
 def cmd_user(queue, options):
     """Add, list, enable or disable users; change a password, which is asked for, or a quota."""
     accounts = queue.accounts
     if options.action == "list":
-        users = accounts.users()
-        show(
-            options,
-            {"users": users},
-            table(
-                ("NAME", "ROLE", "DISABLED", "QUOTA", "LAST SEEN"),
-                [
-                    (
-                        user["name"],
-                        user["role"],
-                        "yes" if user["disabled"] else "",
-                        "" if user["max_pending"] is None else user["max_pending"],
-                        user["last_seen_at"] or "",
-                    )
-                    for user in users
-                ],
-            ),
-        )
+        _list_users(queue, options)
         return 0
     if options.name is None:
         raise field_error("NAME", "is missing")
@@ -10546,7 +10528,7 @@ def cmd_user(queue, options):
 
 def cmd_token(queue, options):
     """Add, list or delete API tokens of a user; a new one is printed once."""
-    row = queue.accounts.find(options.owner) if options.owner else queue.accounts.default_owner()
+    row = queue.accounts.owner(options.owner)
     if options.action == "add":
         token = queue.accounts.add_token(row["id"], options.name, options.scope)
         show(options, token, token["token"])
@@ -10588,7 +10570,7 @@ def _add_schedule(queue, options):
     for name, value in (("zone", options.tz), ("catch_up", options.catch_up), ("overlap", options.overlap)):
         if value is not None:
             given[name] = value
-    owner = queue.accounts.find(options.owner) if options.owner else queue.accounts.default_owner()
+    owner = queue.accounts.owner(options.owner)
     schedule_id = queue.schedules.add(given, owner["id"])
     show(options, {"id": schedule_id}, str(schedule_id))
 
