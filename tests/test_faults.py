@@ -194,7 +194,8 @@ class PlantedCase(ProcessCase):
 class TestKilledAtAMarkedPoint(PlantedCase):
     """F1. One task alone, so that what each kill may cost is known exactly."""
 
-    settings = {"linger": 1, "NbMaxWorker": 1, "nice": 0}
+    settings = {"linger": 1, "NbMaxWorker": 1, "nice": 0,
+                "worker_mode": "detached"}      # auto would pause to find out who ends its workers
     server = True
     PLANTED = KILL_POINTS
     ROUNDS = 50 if MANY else 1
@@ -330,7 +331,7 @@ class TestStoodStill(PlantedCase):
 class TestKilledServer(PlantedCase):
     """F4 and F5: the server between insert and answer, and everything at once."""
 
-    settings = {"linger": 1, "NbMaxWorker": 3, "nice": 0}
+    settings = {"linger": 1, "NbMaxWorker": 3, "nice": 0, "worker_mode": "detached"}
     server = True
     PLANTED = KILL_POINTS
 
