@@ -7635,17 +7635,24 @@ def _check_ticks(queue):
     return "note", text + ": give your host's cron one of the lines to copy, or much waits for visitors"
 
 
-# The test worker. What is known of it stands in the setting row .worker_test: it writes `arrived`
-# and `alone` itself; who looks later and does not find them knows that it was ended.
+# The test worker. What is known of the last one of the web server and of the command line (one says
+# nothing about the other) stands in the setting row .worker_test: it writes `arrived` and `alone`
+# itself; who looks later and does not find them knows that it was ended.
+
+def last_worker_test(source, starter=None):
+    """What is known of the last test worker of "web" or "shell", else of the first that there is."""
+    return (recall_of(source, ".worker_test", starter) if starter else
+            last_worker_test(source, "web") or last_worker_test(source, "shell"))
+
 
 def note_worker_test(queue, token, **seen):
     """Add what is seen of the test worker of that token; what was known, None of one that is forgotten."""
     with queue.database.transaction(durable=False) as transaction:
-        known = recall(transaction, ".worker_test")
-        if known is None or known["token"] != token:
-            return None
-        remember(transaction, ".worker_test", {**known, **seen})
-        return known
+        for starter, known in (recall(transaction, ".worker_test") or {}).items():
+            if known["token"] == token:
+                remember_of(transaction, ".worker_test", starter, {**known, **seen})
+                return known
+    return None
 
 
 def judge_worker_test(test, now):
@@ -7668,9 +7675,9 @@ def judge_worker_test(test, now):
                        "a worker is being started")
 
 
-def worker_test(queue):
+def worker_test(queue, starter=None):
     """What the last test of a worker showed: {"state": none, running, ok or failed; "text", "at"}."""
-    test = recall(queue.database, ".worker_test")
+    test = last_worker_test(queue.database, starter)
     if test is None:
         return {"state": "none", "text": "", "at": None}
     state, text = judge_worker_test(test, queue.database.clock.now())
@@ -7687,17 +7694,18 @@ def worker_test(queue):
 
 def start_worker_test(queue, door):
     """Start a worker that only lives for a while, unless one does; what worker_test() says then."""
-    if worker_test(queue)["state"] != "running":
+    starter = "web" if door else "shell"
+    if worker_test(queue, starter)["state"] != "running":
         token, now = random_token(), queue.database.clock.now()
         with queue.database.transaction() as transaction:
-            remember(transaction, ".worker_test", {
+            remember_of(transaction, ".worker_test", starter, {
                 "token": token, "at": now, "machine": queue.claims.machine, "door": door,
                 "starter": os.getpid(), "seconds": queue.workers.modes.test_seconds()})
         try:
             queue.workers.start_test(token)
         except START_ERRORS as error:
             note_worker_test(queue, token, error=explain_start_error(error))
-    return worker_test(queue)
+    return worker_test(queue, starter)
 
 
 def settle_doubt(queue, door):
@@ -7713,7 +7721,7 @@ def settle_doubt(queue, door):
 
 
 def _check_worker_test(queue):
-    test, known = worker_test(queue), recall(queue.database, ".worker_test")
+    test, known = worker_test(queue), last_worker_test(queue.database)
     if test["state"] in ("none", "running"):
         return "note", test["text"] or ("not tried yet: press Start a test worker on the page, or run "
                                         "python3 jobqueue.py check")
@@ -8028,7 +8036,7 @@ def find_facts(queue, checks):
     mode, modes = queue.workers.mode()[0], queue.workers.modes
     cron, called = modes.visitor("cron"), modes.visitor("address")
     period = min(filter(None, (one["period"] for one in (cron, called) if one)), default=None)
-    life, by_web = modes.habit(), test != "none" and recall(queue.database, ".worker_test")["door"]
+    life, by_web = modes.habit(), test != "none" and last_worker_test(queue.database)["door"]
     seen, bad = exposure(queue), [check.name for check in checks if check.verdict == "bad"]
     facts = {
         "off": queue.settings.get("NbMaxWorker") == 0, "detached": mode == "detached",
@@ -10712,7 +10720,7 @@ def watch_worker_test(queue):
     test = start_worker_test(queue, None)
     while test["state"] == "running":
         queue.database.clock.sleep(0.5)
-        before, test = test["text"], worker_test(queue)
+        before, test = test["text"], worker_test(queue, "shell")
         if test["text"] != before:
             complain(test["text"])
 

@@ -411,9 +411,9 @@ class TestFacts(HostTestCase):
         self.assertLessEqual({"service", "serving", "resident", "chosen"}, self.facts()[1])
 
     def test_a_tested_worker_counts_by_who_started_it(self):
-        for door, fact in (("cgi", "tested"), (None, "tried")):
+        for door, fact in ((None, "tried"), ("cgi", "tested")):
             jobqueue.start_worker_test(self.queue, door)
-            test = jobqueue.recall(self.database, ".worker_test")
+            test = jobqueue.last_worker_test(self.database)
             jobqueue.note_worker_test(self.queue, test["token"], alone=True,
                                       arrived={"at": 0, **TestWorkerTest.ARRIVED})
             self.assertEqual(self.facts()[1] & {"tested", "tried", "ended"}, {fact})
@@ -441,7 +441,7 @@ class TestKindsOfHosts(HostTestCase):
                 self.queue.tick.force(source)
         if worker:
             jobqueue.start_worker_test(self.queue, door)
-            test = jobqueue.recall(self.database, ".worker_test")
+            test = jobqueue.last_worker_test(self.database)
             arrived = {"at": self.clock.now(), **TestWorkerTest.ARRIVED}
             jobqueue.note_worker_test(self.queue, test["token"], arrived=arrived)
             if worker == "lives":
@@ -513,7 +513,7 @@ class TestWorkerTest(HostTestCase):
 
     def start(self, door="cgi"):
         said = jobqueue.start_worker_test(self.queue, door)
-        self.token = jobqueue.recall(self.database, ".worker_test")["token"]
+        self.token = jobqueue.last_worker_test(self.database)["token"]
         return said
 
     def note(self, **seen):
@@ -620,6 +620,20 @@ class TestWorkerTest(HostTestCase):
         self.is_now("failed")
         self.assertEqual((self.mode(), self.verdict("Worker test", "command line")), ("detached", "bad"))
 
+    def test_the_command_lines_test_leaves_that_of_the_web_server_known(self):
+        TestHostFiles.visit(self, sqlite="3.40.1")
+        self.start()
+        self.arrive()
+        self.note(alone=True)
+        self.clock.advance(60)
+        self.assertEqual(jobqueue.start_worker_test(self.queue, None)["state"], "running")
+        self.is_now("ok")
+        self.clock.advance(30)
+        self.assertEqual(jobqueue.worker_test(self.queue, "shell")["state"], "failed")
+        self.assertEqual(self.verdict("Worker test", "by the web server"), "ok")
+        facts = jobqueue.find_facts(self.queue, [])[1]
+        self.assertLessEqual({"tested", "detached"}, facts)
+
     def test_another_sqlite_and_less_nice_than_asked_for_are_notes(self):
         TestHostFiles.visit(self, sqlite="3.34.1")
         self.start()
@@ -652,7 +666,7 @@ class TestWorkerTest(HostTestCase):
         return subprocess.Popen([sys.executable, "-c", program], cwd=ROOT)
 
     def seen(self):
-        return jobqueue.recall(self.database, ".worker_test")
+        return jobqueue.last_worker_test(self.database)
 
 
 class TestBackup(HostTestCase):

@@ -265,7 +265,7 @@ class TestDoubt(ModeCase):
         return sum("--test" in arguments for arguments in self.started)
 
     def token(self):
-        return recall(self.database, ".worker_test")["token"]
+        return jobqueue.last_worker_test(self.database)["token"]
 
     def test_one_test_is_begun_and_nobody_else_started_meanwhile(self):
         for _ in range(3):
@@ -345,7 +345,7 @@ class TestShortLives(ModeCase):
 
     def pass_test(self):
         jobqueue.settle_doubt(self.queue, "cgi")
-        test = recall(self.database, ".worker_test")
+        test = jobqueue.last_worker_test(self.database)
         jobqueue.note_worker_test(self.queue, test["token"], arrived={
             "at": self.clock.now(), "python": "3", "sqlite": "3", "nice": 10})
         self.clock.advance(test["seconds"])
@@ -356,7 +356,7 @@ class TestShortLives(ModeCase):
         self.assertEqual(self.workers.modes.test_seconds(), jobqueue.TEST_SECONDS)
         self.lose(2)
         jobqueue.settle_doubt(self.queue, "cgi")
-        test = recall(self.database, ".worker_test")
+        test = jobqueue.last_worker_test(self.database)
         self.assertGreaterEqual(test["seconds"], 35)
         jobqueue.note_worker_test(self.queue, test["token"], arrived={"at": self.clock.now()})
         self.clock.advance(35)
