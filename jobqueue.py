@@ -8215,7 +8215,7 @@ class Answer:
     def __init__(self, status, body=b"", kind="application/json", headers=()):
         self.status = status
         self.body = body
-        self.may_be_kept = True         # by a browser, if it asks each time whether it is still right
+        self.tag = None                 # its ETag, where that is known; False: nobody may keep it
         self.headers = [("Cache-Control", "no-store"), *headers]
         if body or status not in (204, 304):
             self.headers.append(("Content-Type", kind))
@@ -8369,7 +8369,8 @@ def find_base(environ, base_path=""):
     if {".", ".."} & set(base.split("/")):
         base = script
     parts = [part for part in (base_path or base).split("/") if part]
-    return quote("/".join(["", *parts, ""]), safe="/!$&'()*+,=:@", encoding="latin-1")  # as browsers do
+    return quote("/".join(["", *parts, ""]), safe="/!$&'()*+,=:@",      # as browsers do
+                 encoding="latin-1", errors="replace")
 
 
 def path_below(environ, base_path):
@@ -8636,7 +8637,7 @@ def tick(app, request):
     ticked = app.tick(request)
     worked = app.queue.workers.work_slice(SLICE_PAGE_SECONDS if request.person else SLICE_SECONDS)
     answer = json_answer({"ticked": ticked, "worked": worked, "service": app.queue.service.describe()})
-    answer.may_be_kept = False
+    answer.tag = False
     return answer
 
 
@@ -9357,8 +9358,7 @@ class Application:
     def _answer(self, request):
         try:
             answer = self._route(request)
-            is_read = request.method in ("GET", "HEAD") and answer.may_be_kept
-            return self._with_tag(request, answer) if is_read else answer
+            return self._with_tag(request, answer) if request.method in ("GET", "HEAD") else answer
         except JobQueueError as error:
             if error.status == 401:
                 error.extra = {"setup": self._invite_to_setup()}
@@ -9447,12 +9447,9 @@ class Application:
 
     @staticmethod
     def _with_tag(request, answer):
-        tag = getattr(answer, "tag", None)
-        if answer.status != 200 or (
-            tag is None and any(name == "ETag" for name, _ in answer.headers)
-        ):
+        if answer.status != 200 or answer.tag is False or any(name == "ETag" for name, _ in answer.headers):
             return answer
-        tag = tag or entity_tag(answer.body)
+        tag = answer.tag or entity_tag(answer.body)
         if request.header("If-None-Match") == tag:
             answer = Answer(304)
         answer.headers[0] = ("Cache-Control", "no-cache, private")
