@@ -1047,7 +1047,19 @@ def data_folder(flag=None, environment=os.environ):
     if not line:
         raise SetupError("%s is an empty file; its first line must be the data folder's path."
                          % beside)
-    return Path(os.path.abspath(HOME / line))
+    return Path(os.path.abspath(HOME / _from_home(line, beside)))
+
+
+def _from_home(line, file):
+    """A path that may begin with ~, which is the home of the file's owner whoever reads it."""
+    if line != "~" and not line.startswith("~/"):
+        return line
+    import pwd
+    try:
+        return pwd.getpwuid(file.stat().st_uid).pw_dir + line[1:]
+    except KeyError:
+        raise SetupError("%s says %s, but which folder ~ is cannot be told here: write the whole path."
+                         % (file, line)) from None
 
 
 # Schema ----------------------------------------------------------------------
@@ -7398,6 +7410,9 @@ def _check_data(folder):
     if not folder.is_dir():
         if os.access(folder.parent, os.W_OK | os.X_OK):
             return "note", "there is none yet; %s is made when the page is opened first" % folder
+        if not folder.parent.is_dir():
+            return "bad", ("%s cannot be made: there is no folder %s. Make it, or write another path into the "
+                           "text file called data" % (folder, folder.parent))
         return "bad", ("%s cannot be made: %s may not write to %s. Give it the right, or write the path of "
                        "another folder into a text file called data"
                        % (folder, user_name(os.getuid()), folder.parent))

@@ -175,6 +175,8 @@ class TestBrokenInstallations(HostTestCase):
         shutil.rmtree(self.database.folder)
         with mock.patch.object(os, "access", return_value=False):
             self.broken("Data", "cannot be made")
+        (self.home / "data").write_text("/nonexist/x")
+        self.broken("Data", "there is no folder /nonexist. Make it")
 
     def test_an_empty_file_called_data(self):
         shutil.rmtree(self.database.folder)

@@ -1,6 +1,7 @@
 """Where the data is, so that web server, cron and command line always agree."""
 
 import os
+import pwd
 from pathlib import Path
 from unittest import mock
 
@@ -36,6 +37,17 @@ class TestDataFolder(TestCase):
     def test_a_byte_order_mark_is_not_part_of_the_path(self):
         (self.home / "data").write_bytes(b"\xef\xbb\xbf/srv/elsewhere\n")
         self.assertEqual(data_folder(None, {}), Path("/srv/elsewhere"))
+
+    def test_a_tilde_is_the_home_of_the_files_owner_whoever_reads_it(self):
+        (self.home / "data").write_text("~/private\n")
+        home = pwd.getpwuid(os.getuid()).pw_dir
+        with mock.patch.dict(os.environ, {"HOME": "/var/www"}):
+            self.assertEqual(data_folder(None, {}), Path(home, "private"))
+        with mock.patch.object(pwd, "getpwuid", side_effect=KeyError):
+            with self.refused(jobqueue.SetupError, "write the whole path"):
+                data_folder(None, {})
+        (self.home / "data").write_text("~private")
+        self.assertEqual(data_folder(None, {}), self.home / "~private")
 
     def test_an_empty_file_called_data_is_an_error_and_never_a_new_start(self):
         (self.home / "data").write_text("\n")
