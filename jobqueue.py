@@ -7411,8 +7411,8 @@ def _check_data(folder):
         if os.access(folder.parent, os.W_OK | os.X_OK):
             return "note", "there is none yet; %s is made when the page is opened first" % folder
         if not folder.parent.is_dir():
-            return "bad", ("%s cannot be made: there is no folder %s. Make it, or write another path into the "
-                           "text file called data" % (folder, folder.parent))
+            return "bad", ("%s cannot be made: there is no folder %s. Make it, or write another path into "
+                           "the text file called data" % (folder, folder.parent))
         return "bad", ("%s cannot be made: %s may not write to %s. Give it the right, or write the path of "
                        "another folder into a text file called data"
                        % (folder, user_name(os.getuid()), folder.parent))
@@ -7775,12 +7775,28 @@ def _check_exposure(queue):
                     "tries to fetch what is private" % ("inside" if inside else "not inside"))
 
 
+def worker_python(queue):
+    """The Python that workers run with, else what may be one."""
+    try:
+        return queue.interpreter.path()
+    except (JobQueueError, OSError):
+        return "python3"
+
+
+def how_to_repair(queue):
+    """What to do for another journal mode, with and without a shell."""
+    import shlex
+    return ("stop everything (NbMaxWorker 0, no page open) and run here: %s %s check --repair. Without a "
+            "shell give it to your host's cron and remove it once it ran"
+            % (shlex.quote(worker_python(queue)), shlex.quote(str(HOME / "jobqueue.py"))))
+
+
 def _check_journal(queue):
     size, (why, refused) = queue.database.wal_bytes(), queue.database.journal_words()
     text = "%s, because %s" % (queue.database.journal.upper(), why)
     if queue.database.journal == "wal" and refused:
-        return "bad", ("%s; it was refused on %s. If all are to use it, stop everything and run here: "
-                       "python3 jobqueue.py check --repair" % (text, " and ".join(refused)))
+        return "bad", ("%s; it was refused on %s. If all are to use it, %s"
+                       % (text, " and ".join(refused), how_to_repair(queue)))
     if size > WAL_ALARM_BYTES:
         return "bad", ("%s; its log has grown to %d MB: a program keeps reading the database and "
                        "must be ended" % (text, size >> 20))
@@ -7789,11 +7805,12 @@ def _check_journal(queue):
 
 def _check_machines(queue):
     rows = queue.database.machines()
-    text = "; ".join("%s, last seen %s" % (row["name"], _readable(iso(row["seen_at"]))) for row in rows)
+    text = "; ".join("%s, last seen %s" % (row["name"], _readable(iso(row["seen_at"])))
+                     if len(rows) > 1 else row["name"] for row in rows)
     several = several_machines(rows, queue.database.clock.now())
     if several and queue.database.journal == "wal":
-        return "bad", ("%s. Several use the database, but WAL mode is for one: stop everything and run "
-                       "python3 jobqueue.py check --repair" % text)
+        return "bad", ("%s. Several use the database, but WAL mode is for one: %s"
+                       % (text, how_to_repair(queue)))
     return "ok", text
 
 
@@ -8086,14 +8103,6 @@ def advice_for(queue, checks):
         return advise(*find_facts(queue, checks))
     except JobQueueError as error:
         return error.detail
-
-
-def worker_python(queue):
-    """The Python that workers run with, else what may be one."""
-    try:
-        return queue.interpreter.path()
-    except (JobQueueError, OSError):
-        return "python3"
 
 
 def fill_in(text, python, visit):

@@ -507,7 +507,9 @@ class TestWhatCheckSays(TestCase):
     def look(self, name):
         return next(check for check in jobqueue.check_host(self.queue) if check.name == name)
 
-    def test_which_machines_were_seen_and_when(self):
+    def test_which_machines_were_seen_and_of_several_when(self):
+        self.assertEqual(self.look("Machines").text, jobqueue.machine_name())
+        self.write("INSERT INTO machine VALUES ('other', 'boot', ?, ?)", (self.clock.now() - 1e6,) * 2)
         self.assertIn("%s, last seen 2027-" % jobqueue.machine_name(), self.look("Machines").text)
 
     def test_several_that_share_a_log_are_bad(self):
@@ -515,7 +517,8 @@ class TestWhatCheckSays(TestCase):
             self.write("INSERT INTO machine VALUES (?, ?, ?, ?)",
                        ("other-%d" % number, "boot-%d" % number, self.clock.now() - 60, self.clock.now()))
         self.assertEqual(self.look("Machines").verdict, "bad")
-        self.assertIn("check --repair", self.look("Machines").text)
+        self.assertIn("jobqueue.py check --repair. Without a shell give it to your host's cron",
+                      self.look("Machines").text)
 
     def test_who_was_refused(self):
         with Machine("b", "boot-b", "nfs"), self.assertRaises(jobqueue.SetupError):
