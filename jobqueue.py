@@ -7656,16 +7656,16 @@ def _check_ticks(queue):
 
 def last_worker_test(source, starter=None):
     """What is known of the last test worker of "web" or "shell", else of the first that there is."""
-    return (recall_of(source, ".worker_test", starter) if starter else
+    return (recall_of(source, ".worker_tests", starter) if starter else
             last_worker_test(source, "web") or last_worker_test(source, "shell"))
 
 
 def note_worker_test(queue, token, **seen):
     """Add what is seen of the test worker of that token; what was known, None of one that is forgotten."""
     with queue.database.transaction(durable=False) as transaction:
-        for starter, known in (recall(transaction, ".worker_test") or {}).items():
+        for starter, known in (recall(transaction, ".worker_tests") or {}).items():
             if known["token"] == token:
-                remember_of(transaction, ".worker_test", starter, {**known, **seen})
+                remember_of(transaction, ".worker_tests", starter, {**known, **seen})
                 return known
     return None
 
@@ -7713,7 +7713,7 @@ def start_worker_test(queue, door):
     if worker_test(queue, starter)["state"] != "running":
         token, now = random_token(), queue.database.clock.now()
         with queue.database.transaction() as transaction:
-            remember_of(transaction, ".worker_test", starter, {
+            remember_of(transaction, ".worker_tests", starter, {
                 "token": token, "at": now, "machine": queue.claims.machine, "door": door,
                 "starter": os.getpid(), "seconds": queue.workers.modes.test_seconds()})
         try:
