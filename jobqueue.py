@@ -120,6 +120,7 @@ YOUNG_SECONDS = 60.0            # one that was killed later had its chance
 DETACHED_AGAIN_SECONDS = 3600.0
 ENDED_KEPT = 3                  # so many lives of workers that were killed show a habit
 ENDED_SECONDS = 6 * 3600.0      # ... if they are not older
+CRON_OFTEN_SECONDS = 120.0      # a cron that comes so often is soon enough for whoever waits
 CRON_KNOWN_SECONDS = 65 * 60.0  # a cron that came within this, or two of its periods, comes again
 SLICE_SECONDS = 20.0            # in a request of a program; hosts end those that take longer
 SLICE_PAGE_SECONDS = 5.0        # in one of a page, for it may keep others waiting
@@ -4031,6 +4032,12 @@ class Claims:
                 found += self._queues.count(source, PENDING, queue["name"], room)
         return found
 
+    def has_crashed(self):
+        """True if a task waits to be run again that died with who ran it."""
+        return bool(self._database.value(
+            "SELECT max(crashes) FROM (SELECT crashes FROM task INDEXED BY task_claim WHERE status=0 "
+            "LIMIT 10000)"))
+
     def renew(self, transaction, task_id, claim, now):
         """Hold the claim for another LEASE_SECONDS; False if it was lost."""
         return transaction.run(
@@ -5107,6 +5114,14 @@ class Modes:
         return mode, "%s, because %s. Starting workers is tried again at %s UTC." % (
             MODE_WORDS[mode], why, iso(known["again"])[11:16])
 
+    def takes_slices(self):
+        """True if who waits for a task may work: also where auto leaves it to a cron that comes seldom."""
+        mode = self.decide()[0]
+        if mode != "cron" or self._settings.get("worker_mode") != "auto":
+            return mode == "slice"
+        period = (self.visitor("cron") or {}).get("period")
+        return period is None or period > CRON_OFTEN_SECONDS
+
     def visitor(self, source):
         """{"last_at", "period"} of one of VISITORS; None once it has not come for long."""
         visitor = self._rhythm.visitor(source)
@@ -5446,12 +5461,12 @@ class Workers:
         return "This host seems to end processes after about %d s: longer tasks fail." % life if life else ""
 
     def work_slice(self, seconds=SLICE_SECONDS):
-        """In mode slice, work while the caller waits; returns how many attempts ended meanwhile.
+        """Where nobody else works, work while the caller waits; returns how many attempts ended meanwhile.
 
         What does it are children of this process. If they die with it others see that at once.
         """
         self._poll_children()
-        if self.mode()[0] != "slice" or not self.needed(self._database):
+        if not self.modes.takes_slices() or not self.needed(self._database):
             return 0
         until = self._clock.monotonic() + seconds
         before = self._database.value("SELECT max(id) FROM activity") or 0
@@ -8659,7 +8674,8 @@ def get_static(app, request, name):
 def tick(app, request):
     """Do the housekeeping and, where nobody else can, some work: for those who come by themselves."""
     ticked = app.tick(request)
-    worked = app.queue.workers.work_slice(SLICE_PAGE_SECONDS if request.person else SLICE_SECONDS)
+    worked = app.queue.workers.work_slice(
+        SLICE_PAGE_SECONDS if request.person and not app.queue.claims.has_crashed() else SLICE_SECONDS)
     answer = json_answer({"ticked": ticked, "worked": worked, "service": app.queue.service.describe()})
     answer.tag = False
     return answer

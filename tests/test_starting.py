@@ -528,6 +528,18 @@ class TestSlice(ModeCase):
         self.assertEqual(self.workers.work_slice(20), 0)
         self.assertEqual((self.started, self.clock.monotonic()), ([], before))
 
+    def test_where_auto_leaves_it_to_a_cron_that_comes_seldom_whoever_waits_works_too(self):
+        self.queue.settings.change({"worker_mode": "auto"})
+        self.workers.modes.learn(False, "it was gone")
+        self.add()
+        for ago, works in (((1800, 900, 0), True), ((10,), True), ((120, 60, 0), False)):
+            self.cron_came(*ago)
+            self.assertEqual(self.mode(), "cron")
+            self.assertEqual(self.workers.modes.takes_slices(), works)
+        self.cron_came(1800, 900, 0)
+        self.workers.work_slice(1)
+        self.assertIn("--slice", str(self.started))
+
     def test_in_other_modes_it_does_nothing(self):
         for mode in ("detached", "cron", "service"):
             self.queue.settings.change({"worker_mode": mode})
