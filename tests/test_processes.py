@@ -1146,7 +1146,7 @@ exec '%s' "$@"
     def test_auto_finds_out_and_slices_do_the_work(self):
         self.site.start_server()        # it sees at once how those end that it started
         ids = self.enqueue("ledger", [{"seconds": 0.02}] * 200)
-        wait_until(lambda: self.mode()[0] == "slice", 20, "mode slice")
+        wait_until(lambda: self.mode()[0] == "slice", 60, "mode slice", 0.3)       # two ticks of the server
         self.assertIn("started workers did not report", self.mode()[1])
         self.site.stop_server()
         self.request(3, patience=1)
