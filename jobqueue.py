@@ -7739,15 +7739,22 @@ def start_worker_test(queue, door):
 
 
 def settle_doubt(queue, door):
-    """Where workers were ended soon after their start, have a test show whether the host does that."""
+    """Where workers were ended soon after their start, have a test show whether the host does that.
+
+    What goes wrong must not end the request or the server that it is done beside.
+    """
     modes = queue.workers.modes
-    with contextlib.suppress(JobQueueError):
+    try:
         if not modes.in_doubt():
             return
         if modes.begin_test():
             start_worker_test(queue, door)
         else:
             worker_test(queue)          # who looks at its end learns from it
+    except JobQueueError:
+        pass                            # busy or full: another tick tries again
+    except Exception as error:
+        complain("the test of a worker failed: %s: %s" % (type(error).__name__, error))
 
 
 def _check_worker_test(queue):

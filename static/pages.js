@@ -328,7 +328,8 @@ function tokenParts(tokens) {
     { name: 'scope' }, h('option', { value: 'user' }, 'do with tasks what you may do'),
     h('option', { value: 'tick' }, 'only call the tick address, for cron that calls addresses'))));
   const help = h('p', { class: 'help' }, 'A program that sends ',
-    h('code', {}, 'Authorization: Bearer jq_…'), ' may do what its token may.');
+    h('code', {}, 'Authorization: Bearer jq_…'), ' (or ', h('code', {}, 'X-Api-Key: jq_…'),
+    ', where the web server keeps the first to itself) may do what its token may.');
   return [help, list, made, form];
 }
 

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import unittest
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -40,6 +41,11 @@ Process = collections.namedtuple("Process", "state parent")
 def account():
     """The name of the user to run as, or None if we are no root and must stay who we are."""
     return "www-data" if os.getuid() == 0 else None
+
+
+def open_folders():
+    """Let the site's user into the folders that tests make, whatever commands that ran here left set."""
+    unittest.addModuleCleanup(os.umask, os.umask(0o022))
 
 
 def bystander():

@@ -7,8 +7,8 @@
                    processes: writes tasks.py, runs the command line, the server, the workers
     need           skips a test for which something is missing; fails it under JOBQUEUE_TEST_ALL=1
     has_part, need_part
-                   whether this run tries a part ("page", "abuse", "drill", "schemathesis"); .ci/run
-                   gives each part to one of its two Pythons by JOBQUEUE_TEST_PARTS, all others try all
+                   whether this run tries a part ("page", "doors", "abuse", "drill", "schemathesis"):
+                   .ci/run has one Python try them by JOBQUEUE_TEST_PARTS, all others try all
     wait_until     for tests with real processes only
 
 In a TestCase
@@ -78,7 +78,7 @@ def has_part(name):
 def need_part(name):
     """Skip the test unless this run tries that part."""
     if not has_part(name):
-        raise unittest.SkipTest("the other Python tries this: JOBQUEUE_TEST_PARTS names no " + name)
+        raise unittest.SkipTest("another run tries this: JOBQUEUE_TEST_PARTS names no " + name)
 
 
 def as_user(name):

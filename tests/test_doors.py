@@ -132,6 +132,9 @@ def load_tests(_, tests, __):
     return tests
 
 
+setUpModule = doors.open_folders
+
+
 def tearDownModule():
     """Leave nothing."""
     opener.end()

@@ -4,6 +4,8 @@ from tests.browser import BrowserTestCase
 from tests.support import PASSWORD, need_part, wait_until
 from tests.web import Visitor
 
+setUpModule = doors.open_folders
+
 
 class BehindDoor:
     """A site behind a web server instead of one with its own."""

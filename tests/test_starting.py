@@ -330,6 +330,14 @@ class TestDoubt(ModeCase):
         self.assertEqual((self.mode(), self.begun()), ("detached", 0))
         self.start()
 
+    def test_what_goes_wrong_there_is_said_and_ends_no_request(self):
+        for error, said in ((KeyError("seconds"), 1), (jobqueue.Busy("busy"), 0)):
+            with mock.patch.object(jobqueue, "start_worker_test", side_effect=error), \
+                    mock.patch.object(self.workers.modes, "begin_test", return_value=True), \
+                    mock.patch.object(jobqueue, "complain") as complain:
+                self.look()
+            self.assertEqual(complain.call_count, said)
+
     def test_where_an_admin_chose_the_mode_nothing_is_tested(self):
         self.queue.settings.change({"worker_mode": "detached"})
         self.look()
