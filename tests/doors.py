@@ -135,7 +135,7 @@ class WebServer:
         with open(log, "ab") as stream:
             self._process = subprocess.Popen(
                 arguments, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
-                start_new_session=True, **options)
+                start_new_session=True, umask=0o022, **options)
         try:
             wait_until(self._answers, what="an answer of " + arguments[0])
         except AssertionError:
@@ -186,7 +186,7 @@ class Door:
     prefix = "/jq/"                     # where the site begins
     authorization = True                # whether the header of that name arrives
     below = (4,)                        # the first Python that it cannot have
-    settings = {}                       # what its README says an admin has to set
+    settings = {}                       # what an admin has to set for it
     needs = ()                          # files without which there is no such door
     packages = ""                       # that have them, in Debian
 
@@ -383,8 +383,8 @@ class ApacheCgiScript(ApacheCgi):
 
     def start(self):
         script = self.site.home / "jobqueue.py"
-        first, _, rest = script.read_text("utf-8").partition("\n")
-        self.write(script, "#!%s\n%s" % (self.site.interpreter, rest), 0o755)
+        code = script.read_text("utf-8").partition("\n")[2]
+        self.write(script, "#!%s\n%s" % (self.site.interpreter, code), 0o755)
         Apache.start(self)
 
 
@@ -442,6 +442,7 @@ class Passenger(Apache):
 
     def start(self):
         (self.room / "instances").mkdir()
+        (self.room / "instances").chmod(0o755)
         self.write(self.site.home / "passenger_wsgi.py", self.host_file("passenger_wsgi.py"))
         super().start()
 
@@ -572,7 +573,6 @@ class ApacheServe(Apache):
 
     kind = "server"
     modules = "proxy proxy_http headers"
-
     settings = {"base_path": "/jq/"}
 
     def configuration(self):

@@ -346,10 +346,13 @@ class FolderTests(DoorTests):
         super().setUpClass()
         cls.files = Visitor(doors.Wire(cls.door.folder_address))
 
+    def fetch(self, path):
+        """What the web server answers to whoever asks for a file or folder of the site's."""
+        return self.unchecked(self.files, "GET", "/" + quote(path))
+
     def served(self, *paths):
         """Those of these files and folders that the web server gives away."""
-        answers = {path: self.unchecked(self.files, "GET", "/" + quote(path)).status for path in paths}
-        return [path for path, status in answers.items() if status not in (403, 404)]
+        return [path for path in paths if self.fetch(path).status not in (403, 404)]
 
     def data_files(self):
         """The paths of all files in the data folder."""
@@ -367,12 +370,13 @@ class FolderTests(DoorTests):
         self.assertEqual(private, [])
         self.door.allow("None")
         try:
-            served = self.served("data/", "data/locks/", *guessable)
-            folder = self.unchecked(self.files, "GET", "/").body
+            served = self.served(*guessable)
+            shown = {folder: self.fetch(folder).body for folder in ("", "data/")}
         finally:
             self.door.allow("All")
         if (self.site.home / "index.html").exists():
-            self.assertIn(b"url=jobqueue.cgi/", folder)     # instead of the names of what was uploaded
+            self.assertIn(b"url=jobqueue.cgi/", shown[""])      # instead of the names of what was uploaded
+        self.assertIsNone(RANDOM.search(shown["data/"].decode("latin-1")))     # nor is that listed
         if self.door.user() == doors.account():
             self.assertIn("data/canary.txt", served)
         else:
