@@ -135,7 +135,7 @@ class WebServer:
         with open(log, "ab") as stream:
             self._process = subprocess.Popen(
                 arguments, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
-                start_new_session=True, umask=0o022, **options)
+                start_new_session=True, **options)
         try:
             wait_until(self._answers, what="an answer of " + arguments[0])
         except AssertionError:
@@ -442,7 +442,6 @@ class Passenger(Apache):
 
     def start(self):
         (self.room / "instances").mkdir()
-        (self.room / "instances").chmod(0o755)
         self.write(self.site.home / "passenger_wsgi.py", self.host_file("passenger_wsgi.py"))
         super().start()
 

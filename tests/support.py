@@ -377,7 +377,6 @@ class Site:
             )
         if user:
             self.home.parent.chmod(0o755)
-            self.home.chmod(0o755)
             for path in (self.home.parent, *self.home.parent.rglob("*")):
                 self.give(path)
 
