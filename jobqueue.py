@@ -358,6 +358,20 @@ def complain(text):
         print("jobqueue: " + text, file=sys.stderr, flush=True)
 
 
+@contextlib.contextmanager
+def in_passing(what):
+    """What goes wrong in here must not end what it is done beside; it is tried again by others.
+
+    That the queue is busy or cannot be used now is no news; everything else is said.
+    """
+    try:
+        yield
+    except JobQueueError:
+        pass
+    except Exception as error:
+        complain("%s failed: %s: %s" % (what, type(error).__name__, error))
+
+
 def report_bug(error):
     """The traceback of what nobody foresaw; its words if even that fails."""
     try:
@@ -6987,7 +7001,7 @@ class JobQueue:
 
         Where no server runs this is the tick: a killed worker must not hold the place of a new one.
         """
-        with contextlib.suppress(JobQueueError):
+        with in_passing("starting workers"):
             if not self.tick.maybe("code"):
                 self.tick.bury_dead()
             self.workers.start_needed(self.tick.sleepers_missing())
@@ -7739,22 +7753,15 @@ def start_worker_test(queue, door):
 
 
 def settle_doubt(queue, door):
-    """Where workers were ended soon after their start, have a test show whether the host does that.
-
-    What goes wrong must not end the request or the server that it is done beside.
-    """
+    """Where workers were ended soon after their start, have a test show whether the host does that."""
     modes = queue.workers.modes
-    try:
+    with in_passing("the test of a worker"):
         if not modes.in_doubt():
             return
         if modes.begin_test():
             start_worker_test(queue, door)
         else:
             worker_test(queue)          # who looks at its end learns from it
-    except JobQueueError:
-        pass                            # busy or full: another tick tries again
-    except Exception as error:
-        complain("the test of a worker failed: %s: %s" % (type(error).__name__, error))
 
 
 def _check_worker_test(queue):

@@ -346,17 +346,16 @@ class Apache(Door):
 
 
 class ApacheCgi(Apache):
-    """The start file as CGI script."""
+    """The start file as CGI script, where the project's own .htaccess lies."""
 
     kind = "cgi"
     prefix = "/jq/jobqueue.cgi/"
     folder = "/jq/"
     authorization = False
     modules = "cgid"
-    suffix = ".cgi"
 
     def configuration(self):
-        return 'ScriptSock "%s/cgid"\nAddHandler cgi-script %s' % (self.room, self.suffix)
+        return 'ScriptSock "%s/cgid"' % self.room
 
     def start(self):
         self.write(self.site.home / "jobqueue.cgi", self.host_file("jobqueue.cgi"), 0o755)
@@ -379,7 +378,9 @@ class ApacheCgiScript(ApacheCgi):
     """jobqueue.py itself as CGI script."""
 
     prefix = "/jq/jobqueue.py/"
-    suffix = ".py"
+
+    def configuration(self):
+        return super().configuration() + "\nAddHandler cgi-script .py"
 
     def start(self):
         script = self.site.home / "jobqueue.py"

@@ -693,8 +693,8 @@ class TestBatches(ProcessCase):
         finally:
             worker.kill()
             worker.wait()
-        rows = self.site.rows("SELECT attempts, worker_id FROM task WHERE id>=?", (ids[0],))
-        self.assertEqual(({row[0] for row in rows}, len({row[1] for row in rows})), ({1}, 1))
+        rows = self.site.rows("SELECT crashes, worker_id FROM task WHERE id>=?", (ids[0],))
+        self.assertEqual(({row[0] for row in rows}, len({row[1] for row in rows})), ({0}, 1))
 
     def test_a_batch_whose_worker_is_killed_runs_again_and_nothing_is_lost(self):
         ids = self.enqueue("ledger", [{}] * 300)

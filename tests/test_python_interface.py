@@ -205,6 +205,14 @@ class TestEnqueue(InterfaceCase):
             self.report.enqueue_many([{"city": "Oslo"}, {"city": "Oslo", "town": "x"}])
         self.assertEqual(self.database.value("SELECT count(*) FROM task"), 2)
 
+    def test_what_was_added_is_told_though_no_worker_can_be_started(self):
+        for error, said in ((OSError(24, "Too many open files"), 1), (jobqueue.Busy("busy"), 0)):
+            with mock.patch.object(jobqueue.Tick, "maybe", return_value=False), \
+                    mock.patch.object(jobqueue.Tick, "bury_dead", side_effect=error), \
+                    mock.patch.object(jobqueue, "complain") as complain:
+                self.assertEqual(self.report.enqueue("Oslo").status, "pending")
+            self.assertEqual(complain.call_count, said)
+
     def test_no_tasks_at_all_are_no_error(self):
         self.assertEqual(self.report.enqueue_many([]), [])
 

@@ -55,6 +55,10 @@ include-name = "GET /static/{name}"
 parameters = { "path.name" = { dictionary = "files", probability = 0.5 } }
 
 [[operations]]
+include-name = "GET /tick"
+warnings = false
+
+[[operations]]
 include-name = [
     "POST /api/tasks", "POST /api/tasks/actions", "POST /api/users", "PATCH /api/users/{name}",
     "POST /api/schedules", "PATCH /api/schedules/{id}", "POST /api/schedules/preview",
