@@ -355,7 +355,8 @@ class ApacheCgi(Apache):
     modules = "cgid"
 
     def configuration(self):
-        return 'ScriptSock "%s/cgid"' % self.room
+        handler = "" if self.override == "All" else "AddHandler cgi-script .cgi"    # else .htaccess has it
+        return 'ScriptSock "%s/cgid"\n%s' % (self.room, handler)
 
     def start(self):
         self.write(self.site.home / "jobqueue.cgi", self.host_file("jobqueue.cgi"), 0o755)
