@@ -6812,9 +6812,12 @@ class Task:
         deadline = None if timeout is None else clock.monotonic() + timeout
         pause = 0.02
         while not self.refresh().is_finished:
-            if deadline is not None and clock.monotonic() > deadline:
+            left = math.inf if deadline is None else deadline - clock.monotonic()
+            if left < 0:
                 raise TimeoutError("task %d is still %s" % (self.id, self.status))
             self._queue.tick.maybe("code")
+            with contextlib.suppress(JobQueueError):
+                self._queue.workers.work_slice(min(left, SLICE_SECONDS))
             clock.sleep(pause)
             pause = min(1.0, pause * 1.3)
         return self

@@ -525,6 +525,11 @@ class TestSlice(ModeCase):
         self.assertEqual(self.started[0][-len(wanted):], wanted)
         self.assertEqual(row["mode"], "slice")
 
+    def test_whoever_waits_for_a_task_works_on_it(self):
+        with self.assertRaises(TimeoutError):
+            self.queue.enqueue("add", {"a": 1}).wait(timeout=5)
+        self.assertEqual(self.started[0][-1], "4.0", "no longer than it is waited")
+
     def test_never_more_of_them_than_may_run(self):
         self.add_many("bob", 50)
         for _ in range(3):
