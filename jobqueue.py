@@ -3930,6 +3930,12 @@ ENDING_COLUMNS = (
 )
 
 
+def lost_after(task, now):
+    """After about how many seconds a lost task ended: a worker that lived on would have renewed its lease."""
+    renewal = task["lease_wall"] - LEASE_SECONDS + RENEW_SECONDS
+    return max(0.0, min(now, renewal) - task["started_at"])
+
+
 class Claims:
     """Every way into and out of "running"; each write names the claim it acts for.
 
@@ -4152,11 +4158,11 @@ class Claims:
         return task["attempts"] - put_back
 
     def lost(self, source, dead_workers, now):
-        """Running tasks whose worker is dead or whose lease has run out: (id, claim) pairs."""
+        """Running tasks whose worker is dead or whose lease has run out: their rows."""
         rows = source.all(
-            "SELECT id, claim, worker_id, lease_boot, lease_monotonic, lease_wall "
+            "SELECT id, claim, worker_id, started_at, lease_boot, lease_monotonic, lease_wall "
             "FROM task INDEXED BY task_claim WHERE status=1")
-        return [(row["id"], row["claim"]) for row in rows
+        return [row for row in rows
                 if row["worker_id"] in dead_workers or self._seconds_left(row, now) < 0]
 
     def leases(self, source, now):
@@ -4943,6 +4949,8 @@ LOSSES = {"unheard": "started workers did not report",
           "ended": "this host ends workers about %(life)d s after their start"}
 MODE_WORDS = {"cron": "Cron works on the tasks",
               "slice": "Tasks run while this page is open or the tick address is called"}
+ENDS_WORDS = ("This host seems to end processes after about %d s: longer tasks fail. Split them, ask the "
+              "host, or set worker_mode to cron if cron's processes live longer.")
 WORK_EVENTS = "('succeeded', 'failed', 'retry', 'cancelled')"
 
 
@@ -5472,7 +5480,7 @@ class Workers:
     def habit_words(self, source=None):
         """A sentence about how long this host lets workers live, if it seems to end them; else ""."""
         life = self.modes.habit(source)
-        return "This host seems to end processes after about %d s: longer tasks fail." % life if life else ""
+        return life and ENDS_WORDS % life or ""
 
     def work_slice(self, seconds=SLICE_SECONDS):
         """Where nobody else works, work while the caller waits; returns how many attempts ended meanwhile.
@@ -6004,10 +6012,13 @@ class Tick:
             now = self._clock.now()
             buried = {row["id"] for row, _, why in dead
                       if self._workers.bury(transaction, row, why)}
-            for task_id, claim in self._claims.lost(transaction, buried, now):
-                words = "The process that ran this task died. " + self._workers.habit_words(transaction)
-                outcome = Outcome("crashed", error_type="WorkerLost", error_message=words.rstrip())
-                self._claims.end(transaction, task_id, claim, outcome, now)
+            for task in self._claims.lost(transaction, buried, now):
+                seconds = lost_after(task, now)
+                words = "The process that ran this task died after about %d s. %s" % (
+                    round(seconds), self._workers.habit_words(transaction))
+                outcome = Outcome("crashed", error_type="WorkerLost", error_message=words.rstrip(),
+                                  seconds=seconds)
+                self._claims.end(transaction, task["id"], task["claim"], outcome, now)
 
     def _settle(self):
         """Tell tasks that what they wait for has ended, if who ended it could not, or not all."""
@@ -7891,7 +7902,7 @@ def _check_workers(queue):
         return "bad", "%s at %s" % (failure["message"], _readable(iso(failure["at"])))
     text = "%d of at most %d run" % (len(queue.workers.rows()), queue.settings.get("NbMaxWorker"))
     habit = queue.workers.habit_words()
-    return ("note", "%s. %s Ask the host, or have them do less at a time" % (text, habit)) if habit else (
+    return ("note", "%s. %s" % (text, habit.rstrip("."))) if habit else (
         "ok", text)
 
 
@@ -8088,7 +8099,8 @@ ADVICE = (
      ("chosen tested -off -detached -service", "Next, set worker_mode to auto: the tested worker lived."),
      ("detached -tested -ended -off", "Next, start a test worker on This host."),
      ("-looked", "Next, open This host in a browser, which tries to fetch what is private."),
-     ("short-lived", "Next, ask the host how long a process may live, or let no task take %(life)s s."),
+     ("short-lived", "Next, let no task take %(life)s s, ask the host, or set worker_mode to cron "
+                     "if cron's processes live longer."),
      ("samples", "Next, write what your tasks are to do into tasks.py."),
      ("-backup", "Next, make a backup."),
      ("", "Nothing has to be done.")))

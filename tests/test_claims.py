@@ -311,13 +311,10 @@ class TestFence(TestCase):
 
     def test_the_reaper_is_fenced_as_well(self):
         lost = self.queue.claims.lost(self.database, {2}, self.clock.now())
-        self.assertEqual(lost, [(self.fresh["id"], self.fresh["claim"])])
+        self.assertEqual([row["claim"] for row in lost], [self.fresh["claim"]])
         self.end(self.fresh, result="1")
-        with self.database.transaction() as transaction:
-            for task_id, claim in lost:
-                self.assertIsNone(
-                    self.queue.claims.end(transaction, task_id, claim, Outcome("crashed"), self.clock.now())
-                )
+        for row in lost:
+            self.assertIsNone(self.end(row, "crashed"))
         self.assertEqual(self.status(self.fresh["id"]), "succeeded")
 
     def test_a_right_claim_for_another_task_is_wrong(self):
