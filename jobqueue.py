@@ -7334,6 +7334,7 @@ HOST_FILES = {                  # of static/hosts, and what they are for
     "supervisord.conf": "supervisord: keeps the server or a worker running",
     "nginx.conf": "nginx before the server",
     "apache.conf": "Apache: mod_wsgi, before the server, or CGI"}
+PERCENT_SIGNS = {"crontab": "\\%", "jobqueue.service": "%%", "supervisord.conf": "%%"}    # else % is special
 HOST_SIGNS = (                  # what a host runs, and where that can be seen
     ("CloudLinux", ("/proc/lve", "/etc/cloudlinux-release")),
     ("CageFS", ("/var/.cagefs", "/.cagefs")),
@@ -8172,7 +8173,8 @@ def host_files(queue):
     names = fitting if visit.get("door") == "server" else ("crontab", *fitting)
     found = {name: read_text(STATIC_FOLDER / "hosts" / name) for name in dict.fromkeys([*names, *HOST_FILES])}
     python = worker_python(queue)
-    return [{"title": HOST_FILES[name], "name": name, "text": fill_in(text, python, visit)}
+    return [{"title": HOST_FILES[name], "name": name,
+             "text": fill_in(text, python, visit).replace("%", PERCENT_SIGNS.get(name, "%"))}
             for name, text in found.items() if text]
 
 

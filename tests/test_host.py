@@ -348,6 +348,14 @@ class TestHostFiles(HostTestCase):
         self.assertIn("'/home/ana/my jobs/worker.py' >/dev/null", found["crontab"])
         self.assertIn("\nWorkingDirectory=/home/ana/my jobs\n", found["jobqueue.service"])
 
+    def test_a_percent_sign_is_written_as_each_file_wants_it(self):
+        with mock.patch.object(jobqueue, "HOME", Path("/home/ana/5%")):
+            found = self.files(door="server")
+        for name, text in (("crontab", r" /home/ana/5\%/worker.py "),
+                           ("supervisord.conf", "=/home/ana/5%%\n"),
+                           ("jobqueue.service", "=/home/ana/5%%\n"), ("apache.conf", " /home/ana/5%/")):
+            self.assertIn(text, found[name])
+
     def test_what_fits_the_door_comes_first(self):
         for door, (_, _, fitting) in jobqueue.DOORS.items():
             names = list(self.files(door=door))
