@@ -7321,7 +7321,7 @@ DOORS = {                       # in a few words, in a sentence, the start-up fi
                         "of its own.", ("wsgi.py", "apache.conf")),
     "mod_wsgi embedded": ("mod_wsgi within Apache", "Apache runs the page by mod_wsgi, in its own processes.",
                           ("apache.conf", "wsgi.py")),
-    "uwsgi": ("uWSGI", "uWSGI runs the page.", ("wsgi.py",)),
+    "uwsgi": ("uWSGI", "uWSGI runs the page.", ("wsgi.py", "nginx.conf")),
     "wsgi": ("a WSGI server", "A WSGI server runs the page.", ("wsgi.py",))}
 HOST_FILES = {                  # of static/hosts, and what they are for
     "crontab": "Cron: whoever comes every few minutes",
@@ -7332,7 +7332,7 @@ HOST_FILES = {                  # of static/hosts, and what they are for
     "wsgi.py": "mod_wsgi and uWSGI: the start-up file",
     "jobqueue.service": "systemd: keeps the server running",
     "supervisord.conf": "supervisord: keeps the server or a worker running",
-    "nginx.conf": "nginx before the server",
+    "nginx.conf": "nginx before the server or uWSGI",
     "apache.conf": "Apache: mod_wsgi, before the server, or CGI"}
 PERCENT_SIGNS = {"crontab": "\\%", "jobqueue.service": "%%", "supervisord.conf": "%%"}    # else % is special
 HOST_SIGNS = (                  # what a host runs, and where that can be seen
@@ -8162,7 +8162,7 @@ def fill_in(text, python, visit):
     if visit:
         address = "http%s://%s%s" % ("s" if visit["https"] else "", visit["host"], visit["base"])
         text = text.replace("https://example.org/jq/", address)
-        text = re.sub("/jq(?=[/ ;$>])", lambda _: visit["base"].rstrip("/") or "/jq", text)
+        text = re.sub("/jq(?=[/ ;$>=])", lambda _: visit["base"].rstrip("/") or "/jq", text)
     return text
 
 

@@ -523,13 +523,8 @@ class Uwsgi(Nginx):
     needs = Nginx.needs + ("/usr/bin/uwsgi", "/usr/lib/uwsgi/plugins/python3*_plugin.so")
 
     def location(self):
-        return """
-        client_max_body_size 64m;
-        location /jq/ {
-            include /etc/nginx/uwsgi_params;
-            uwsgi_param HTTP_HOST $http_host;
-            uwsgi_pass 127.0.0.1:%d;
-        }""" % self.inner.port
+        text = self.host_file("nginx.conf", 2).replace("127.0.0.1:3031", "127.0.0.1:%d" % self.inner.port)
+        return text.replace("include ", "include /etc/nginx/")
 
     def start(self):
         port = free_port()
@@ -557,7 +552,7 @@ class NginxServe(Nginx):
     settings = {"base_path": "/jq/"}
 
     def location(self):
-        return self.host_file("nginx.conf")
+        return self.host_file("nginx.conf", 1)
 
     def start(self):
         self.site.start_server()
