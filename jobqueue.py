@@ -83,7 +83,7 @@ STATIC_FOLDER = HOME / "static"
 
 PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLED, SCHEDULED, WAITING = range(7)
 STATUS_WORDS = ("pending", "running", "succeeded", "failed", "cancelled", "scheduled", "waiting")
-CANCEL, DELETE = 1, 2
+DELETE = 2                      # what cancel_requested says, where 1 asks for the end only
 
 LEASE_SECONDS = 60.0            # how long a claim holds without being renewed
 RENEW_SECONDS = 10.0
@@ -345,9 +345,44 @@ class RetryAfter(Exception):
         self.seconds = float(seconds)
 
 
+def wrong(field, message):
+    """What is wrong with one field, as a list of errors."""
+    return [{"field": field, "message": message}]
+
+
 def field_error(field, message):
     """An Invalid about one field."""
-    return Invalid("%s %s" % (field, message), [{"field": field, "message": message}])
+    return Invalid("%s %s" % (field, message), wrong(field, message))
+
+
+def row_name(index):
+    """One of many tasks, as people count them and as programs do."""
+    return "row %d (index %d)" % (index + 1, index)
+
+
+def _error_text(error):
+    """What is wrong with which field, and in which of many tasks."""
+    place = error["field"]
+    if "index" in error:
+        place = row_name(error["index"]) + (": " + place if place else "")
+    return ("%s %s" % (place, error["message"])).strip()
+
+
+def join_errors(errors):
+    """All of them in one sentence."""
+    return "; ".join(map(_error_text, errors)) + "."
+
+
+def refusal(words, errors):
+    """The Invalid that says what is not done (`words`) and the first of what is wrong."""
+    return Invalid("%s: %s" % (words, join_errors(errors[:5])), errors[:ERRORS_MAX])
+
+
+def tasks_refused(errors, alone):
+    """The Invalid for errors with an index, which says nothing where a task is `alone`."""
+    if alone:
+        errors = [{"field": one["field"], "message": one["message"]} for one in errors]
+    return refusal("Nothing was added", errors)
 
 
 def complain(text):
@@ -2185,9 +2220,7 @@ class Setting:
                  and self.minimum <= value <= self.maximum)
         if not right:
             kind = "a whole number" if self.type == "integer" else "a number"
-            raise field_error(
-                self.name, "must be %s from %s to %s" % (kind, self.minimum, self.maximum)
-            )
+            raise field_error(self.name, "must be %s from %s to %s" % (kind, self.minimum, self.maximum))
         return type(self.default)(value)
 
     def parse(self, text):
@@ -2321,39 +2354,24 @@ def remember(transaction, name, value):
         transaction.run("INSERT INTO setting (name, value) VALUES (?, ?)", (name, dump_json(value)))
 
 
-def row_name(index):
-    """One of many tasks, as people count them and as programs do."""
-    return "row %d (index %d)" % (index + 1, index)
-
-
-def _error_text(error):
-    """What is wrong with which field, and in which of many tasks."""
-    place = error["field"]
-    if "index" in error:
-        place = row_name(error["index"]) + (": " + place if place else "")
-    return ("%s %s" % (place, error["message"])).strip()
-
-
-def _join_errors(errors):
-    return "; ".join(map(_error_text, errors)) + "."
-
-
-def refusal(words, errors):
-    """The Invalid that says what is not done (`words`) and the first of what is wrong."""
-    return Invalid("%s: %s" % (words, _join_errors(errors[:5])), errors[:ERRORS_MAX])
-
-
-def tasks_refused(errors, alone):
-    """The Invalid for errors with an index, which says nothing where a task is `alone`."""
-    if alone:
-        errors = [{"field": one["field"], "message": one["message"]} for one in errors]
-    return refusal("Nothing was added", errors)
-
-
 def recall(source, name):
     """What `remember` kept, or None."""
     text = source.value("SELECT value FROM setting WHERE name=?", (name,))
     return None if text is None else json.loads(text)
+
+
+def remember_of(transaction, name, key, value):
+    """Keep a value for each key (a machine) under a name, the newest REMEMBERED_OF; None forgets it."""
+    known = recall(transaction, name) or {}
+    known.pop(key, None)
+    if value is not None:
+        known[key] = value
+    remember(transaction, name, dict(list(known.items())[-REMEMBERED_OF:]) or None)
+
+
+def recall_of(source, name, key):
+    """What `remember_of` kept, or None."""
+    return (recall(source, name) or {}).get(key)
 
 
 class Settings:
@@ -2412,9 +2430,7 @@ class Settings:
         if name not in SETTINGS:
             raise field_error(name, "is not a setting")
         if name in self._fixed:
-            raise field_error(
-                name, "is set by %s and cannot be changed here" % self._fixed[name][0]
-            )
+            raise field_error(name, "is set by %s and cannot be changed here" % self._fixed[name][0])
         return None if value is None else SETTINGS[name].check(value)
 
     def _describe_one(self, setting, table):
@@ -2426,20 +2442,6 @@ class Settings:
         return {"name": setting.name, "value": value, "default": setting.default, "from": origin,
                 "type": setting.type, "minimum": setting.minimum, "maximum": setting.maximum,
                 "choices": setting.choices, "help": setting.help}
-
-
-def remember_of(transaction, name, key, value):
-    """Keep a value for each key (a machine) under a name, the newest REMEMBERED_OF; None forgets it."""
-    known = recall(transaction, name) or {}
-    known.pop(key, None)
-    if value is not None:
-        known[key] = value
-    remember(transaction, name, dict(list(known.items())[-REMEMBERED_OF:]) or None)
-
-
-def recall_of(source, name, key):
-    """What `remember_of` kept, or None."""
-    return (recall(source, name) or {}).get(key)
 
 
 # Log and activity ------------------------------------------------------------
@@ -2538,8 +2540,8 @@ class Logs:
 
 # Functions -------------------------------------------------------------------
 
-def _text(pattern, example):
-    return {"type": "string", "pattern": pattern, "patternMessage": example}
+def _text(pattern, message):
+    return {"type": "string", "pattern": pattern, "patternMessage": message}
 
 
 def _number(low, high, kind="number"):
@@ -2555,10 +2557,7 @@ def is_number(value):
 
 # What can be said about each task of a function: schema and default.
 TASK_OPTIONS = {
-    "queue": (
-        _text("[A-Za-z0-9_.-]{1,50}", "must be 1 to 50 letters, digits, _ . or -"),
-        "default",
-    ),
+    "queue": (_text("[A-Za-z0-9_.-]{1,50}", "must be 1 to 50 letters, digits, _ . or -"), "default"),
     "priority": (_number(-100, 100, "integer"), 0),
     "max_retries": (_number(0, 1000, "integer"), 0),
     "retry_delay": (_number(0, 30 * 86400), 60),
@@ -2567,6 +2566,7 @@ TASK_OPTIONS = {
     "on_crash": ({"enum": ["retry", "fail"]}, "retry"),
     "remove_on_success": ({"type": "boolean"}, False),
 }
+TASK_DEFAULTS = {name: default for name, (_, default) in TASK_OPTIONS.items()}
 WHO_MAY_ADD = ("user", "admin", "nobody")
 
 TYPE_WORDS = {"string": "a text", "integer": "a whole number", "number": "a number",
@@ -2574,12 +2574,15 @@ TYPE_WORDS = {"string": "a text", "integer": "a whole number", "number": "a numb
 TYPE_CHECKS = {
     "string": lambda value: isinstance(value, str),
     "integer": lambda value: is_number(value) and value == int(value),
-    "number": lambda value: is_number(value),
+    "number": is_number,
     "boolean": lambda value: isinstance(value, bool),
     "array": lambda value: isinstance(value, list),
     "object": lambda value: isinstance(value, dict),
     "null": lambda value: value is None,
 }
+TEXT_FORMS = {                  # how it is written, who reads it, an example
+    "date": (r"\d{4}-\d\d-\d\d", date.fromisoformat, "2026-01-31"),
+    "time": (r"\d\d:\d\d(:\d\d(\.\d{3,6})?)?", clock_time.fromisoformat, "14:30")}
 SECRET_WORDS = ("password", "passwd", "token", "secret", "apikey", "api_key")
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
@@ -2595,30 +2598,24 @@ def is_plain(schema, value):
             and (kind in ("string", "boolean") or -INTEGER_MAX <= value <= INTEGER_MAX))
 
 
-def _wrong(field, message):
-    return [{"field": field, "message": message}]
+def _has_form(form, value):
+    pattern, parse, _ = TEXT_FORMS[form]
+    with contextlib.suppress(ValueError):
+        return re.fullmatch(pattern, value, re.ASCII) is not None and parse(value) is not None
+    return False
 
 
 def _check_text(schema, value, field):
     if "pattern" in schema and not re.fullmatch(schema["pattern"], value):
-        return _wrong(field, schema.get("patternMessage", "does not have the right form"))
+        return wrong(field, schema.get("patternMessage", "does not have the right form"))
     form = schema.get("format")
-    try:
-        if form == "date":
-            if not re.fullmatch(r"\d{4}-\d\d-\d\d", value, re.ASCII):
-                raise ValueError(value)
-            date.fromisoformat(value)
-        elif form == "time":
-            if not re.fullmatch(r"\d\d:\d\d(:\d\d(\.\d{3,6})?)?", value, re.ASCII):
-                raise ValueError(value)
-            clock_time.fromisoformat(value)
-        elif form == "date-time":
+    if form in TEXT_FORMS and not _has_form(form, value):
+        return wrong(field, "must be a %s such as %s" % (form, TEXT_FORMS[form][2]))
+    if form == "date-time":
+        try:
             parse_time(value, field)
-    except ValueError:
-        example = "2026-01-31" if form == "date" else "14:30"
-        return _wrong(field, "must be a %s such as %s" % (form, example))
-    except Invalid as error:
-        return error.errors
+        except Invalid as error:
+            return error.errors
     return []
 
 
@@ -2628,8 +2625,8 @@ def _check_bounds(schema, value, field):
     low, high = schema.get("minimum"), schema.get("maximum")
     if (low is not None and value < low) or (high is not None and value > high):
         if high is None:
-            return _wrong(field, "must be at least %s" % low)
-        return _wrong(field, "must be at most %s" % high if low is None
+            return wrong(field, "must be at least %s" % low)
+        return wrong(field, "must be at most %s" % high if low is None
                       else "must be from %s to %s" % (low, high))
     return []
 
@@ -2648,7 +2645,7 @@ def _check_object(schema, value, field):
                 continue
             errors += check_value(properties[name], item, prefix + name)
         elif not schema.get("additionalProperties", True):
-            errors += _wrong(prefix + shorten(name, 60), "is not known here; known are %s"
+            errors += wrong(prefix + shorten(name, 60), "is not known here; known are %s"
                              % shorten(", ".join(properties) or "none", 300))
     errors += [{"field": prefix + name, "message": "is missing"}
                for name in schema.get("required", ()) if name not in value]
@@ -2664,13 +2661,13 @@ def check_value(schema, value, field):
         choices = schema["enum"]
         if any(value == choice and type(value) is type(choice) for choice in choices):
             return []
-        return _wrong(field, "must be one of %s" % ", ".join(
+        return wrong(field, "must be one of %s" % ", ".join(
             "null" if choice is None else str(choice) for choice in choices))
     kinds = schema.get("type")
     if kinds is not None:
         kinds = (kinds,) if isinstance(kinds, str) else kinds
         if not any(TYPE_CHECKS[kind](value) for kind in kinds):
-            return _wrong(field, "must be %s" % " or ".join(TYPE_WORDS[kind] for kind in kinds))
+            return wrong(field, "must be %s" % " or ".join(TYPE_WORDS[kind] for kind in kinds))
     if isinstance(value, str):
         return _check_text(schema, value, field)
     if isinstance(value, list):
@@ -2725,10 +2722,7 @@ def names_secret(name):
 def mask(value):
     """The same value with what is named like a secret hidden."""
     if isinstance(value, dict):
-        return {
-            name: "•••" if names_secret(name) else mask(item)
-            for name, item in value.items()
-        }
+        return {name: "•••" if names_secret(name) else mask(item) for name, item in value.items()}
     return [mask(item) for item in value] if isinstance(value, list) else value
 
 
@@ -2930,7 +2924,7 @@ class Queues:
         errors = check_value(QUEUE_SCHEMA, given, "")
         machines = given.get("machines")
         if not errors and machines is not None and not 0 < len(machines) <= MACHINES_MAX:
-            errors = _wrong("machines", "must be 1 to %d names, or null for any" % MACHINES_MAX)
+            errors = wrong("machines", "must be 1 to %d names, or null for any" % MACHINES_MAX)
         if errors:
             raise refusal("Nothing was changed", errors)
 
@@ -3256,7 +3250,7 @@ class Tasks:
             return None
         if row["cancel_requested"] == DELETE:
             raise Conflict("The task with the unique_key %s is being deleted; try again in a few "
-                           "seconds." % shorten(key, 60), _wrong("unique_key", "is still in use"))
+                           "seconds." % shorten(key, 60), wrong("unique_key", "is still in use"))
         return row["id"]
 
     def _check_quota(self, transaction, owner_id, count, refusal="Nothing was added"):
@@ -3287,7 +3281,7 @@ class Tasks:
         wanted = [before for _, order in new for before in order.after]
         if len(wanted) > AFTER_SUM_MAX:
             raise Invalid("Nothing was added: the tasks of one request can name at most %d others in "
-                          "after." % AFTER_SUM_MAX, _wrong("after", "are too many together"))
+                          "after." % AFTER_SUM_MAX, wrong("after", "are too many together"))
         known = {}
         for task_id in set(wanted):
             known[task_id] = transaction.value(
@@ -4280,7 +4274,7 @@ def plan_errors(given):
     """What is wrong with when a schedule is to run; `given` is as SCHEDULE_SCHEMA wants it."""
     errors = []
     if (given["catch_up"], given["overlap"]) == ("all", "skip"):
-        errors = _wrong("overlap", "must be queue or allow if all that was missed is to be caught up: "
+        errors = wrong("overlap", "must be queue or allow if all that was missed is to be caught up: "
                                    "else all but the first would be skipped")
     try:
         parse_rule(given["rule"], given["zone"])
@@ -4698,8 +4692,7 @@ class Schedules:
         if row["disabled"]:
             raise Invalid("Its owner %s is disabled." % row["owner"])
         if row["source"] == "folder":
-            defaults = {name: default for name, (_, default) in TASK_OPTIONS.items()}
-            return Order(SCRIPT_FUNCTION, row["arguments"], defaults)
+            return Order(SCRIPT_FUNCTION, row["arguments"], TASK_DEFAULTS)
         person = None
         if row["set_by"] is not None:
             person = self._site.accounts.person(row["set_by"]) or self._site.accounts.person(row["owner_id"])
@@ -5731,10 +5724,9 @@ class Catalogue:
 
     @staticmethod
     def _function_json(row):
-        defaults = {name: default for name, (_, default) in TASK_OPTIONS.items()}
         return {"name": row["name"], "title": row["title"], "description": row["description"],
                 "schema": json.loads(row["schema"]),
-                "options": {**defaults, **json.loads(row["options"])}, "who": row["who"]}
+                "options": {**TASK_DEFAULTS, **json.loads(row["options"])}, "who": row["who"]}
 
 
 # Keeping ---------------------------------------------------------------------
@@ -6399,7 +6391,7 @@ class Accounts:
         raise Denied(
             " ".join(["This is not the code, or it is older than an hour: open the file whose name begins "
                       "with setup-code in your file manager and copy the code from there.", *problems]),
-            [{"field": "code", "message": " ".join(["is not right, or older than an hour.", *problems])}])
+            wrong("code", " ".join(["is not right, or older than an hour.", *problems])))
 
     @staticmethod
     def _use_up(transaction, code):
@@ -6407,7 +6399,7 @@ class Accounts:
         used = digest(code)
         if recall(transaction, ".used_code") == used:
             raise Denied("This code has been used: delete its file, or write another code into it.",
-                         [{"field": "code", "message": "has been used"}])
+                         wrong("code", "has been used"))
         remember(transaction, ".used_code", used)
 
     def _new_password(self, name, password):
@@ -6476,7 +6468,7 @@ class Accounts:
         with self._database.transaction() as transaction:
             if transaction.value("SELECT 1 FROM user WHERE name=?", (name,)):
                 raise Conflict("There is a user %s already." % name,
-                               [{"field": "name", "message": "is taken"}])
+                               wrong("name", "is taken"))
             self._insert_user(transaction, row)
         return self._user_json(self.find(name))
 
@@ -6513,8 +6505,7 @@ class Accounts:
         self._slow_down("user:" + person.name.lower())
         row = self._database.one("SELECT * FROM user WHERE id=?", (person.id,))
         if not self._verify(current, row["password"]):
-            raise Denied("The current password is not right.",
-                         [{"field": "current_password", "message": "is not right"}])
+            raise Denied("The current password is not right.", wrong("current_password", "is not right"))
         self._pardon("user:" + person.name.lower())
         return self.change_user(person.name, password=password)
 
@@ -7027,7 +7018,7 @@ class JobQueue:
     def _frame(self, request, person, last):
         """What is around a request's arguments, checked; many in a row often share one."""
         if not isinstance(request, dict):
-            raise Invalid("", _wrong("", "must be an object"))
+            raise Invalid("", wrong("", "must be an object"))
         rest = {key: value for key, value in request.items() if key != "arguments"}
         if rest == last.rest and isinstance(request.get("arguments", {}), dict):
             return last
@@ -7050,9 +7041,9 @@ class JobQueue:
         """What depends on who asks, or on two fields together."""
         errors = []
         if request.get("run_at") is not None and request.get("delay") is not None:
-            errors += _wrong("delay", "cannot be given together with run_at")
+            errors += wrong("delay", "cannot be given together with run_at")
         if isinstance(request.get("after"), list) and len(request["after"]) > AFTER_MAX:
-            errors += _wrong("after", "must name at most %d tasks" % AFTER_MAX)
+            errors += wrong("after", "must name at most %d tasks" % AFTER_MAX)
         if person and not person.is_admin:
             errors += self._check_bounds_of_users(request, function["options"])
         queue = request.get("queue", function["options"]["queue"])
@@ -7067,12 +7058,12 @@ class JobQueue:
             return isinstance(request.get(name), (int, float)) and request[name] > limit
         errors = []
         if is_above("priority", 0):
-            errors += _wrong("priority", "must be 0 or less; higher ones are for admins")
+            errors += wrong("priority", "must be 0 or less; higher ones are for admins")
         if is_above("timeout", declared["timeout"]):
-            errors += _wrong("timeout", "must be at most %s, as the function says; longer ones are for "
+            errors += wrong("timeout", "must be at most %s, as the function says; longer ones are for "
                                         "admins" % plain(declared["timeout"]))
         if declared["on_crash"] == "fail" and request.get("on_crash") == "retry":
-            errors += _wrong("on_crash", "must be fail, as the function says; only an admin can choose "
+            errors += wrong("on_crash", "must be fail, as the function says; only an admin can choose "
                                          "retry")
         return errors
 
@@ -7081,14 +7072,14 @@ class JobQueue:
         known = {row["name"]: row for row in self.database.all("SELECT * FROM queue")}
         own = function["options"]["queue"]
         if own in known and known[own]["external"]:
-            return _wrong("queue", "must be %s: nobody else runs %s" % (own, function["name"]))
+            return wrong("queue", "must be %s: nobody else runs %s" % (own, function["name"]))
         if queue in known and known[queue]["external"]:
-            return _wrong("queue", "must be another: nobody there runs %s" % function["name"])
+            return wrong("queue", "must be another: nobody there runs %s" % function["name"])
         if person and not person.is_admin:
             if own != TASK_OPTIONS["queue"][1] or (own in known and is_limited(known[own])):
-                return _wrong("queue", "must be %s: only an admin can choose another" % own)
+                return wrong("queue", "must be %s: only an admin can choose another" % own)
             if queue not in known:
-                return _wrong("queue", "is not a queue here; an admin can begin a new one")
+                return wrong("queue", "is not a queue here; an admin can begin a new one")
         return []
 
     def _run_at(self, request):
@@ -7190,17 +7181,13 @@ scheduled = []                          # (function, what @schedule says), in th
 
 
 def _task_options(options):
-    complete = {name: default for name, (_, default) in TASK_OPTIONS.items()}
     for name, value in options.items():
         if name not in TASK_OPTIONS:
-            raise TypeError(
-                "%s is no option of a task; known are %s" % (name, ", ".join(TASK_OPTIONS))
-            )
-        wrong = check_value(TASK_OPTIONS[name][0], value, name)
-        if wrong:
-            raise ValueError("%(field)s %(message)s" % wrong[0])
-        complete[name] = value
-    return complete
+            raise TypeError("%s is no option of a task; known are %s" % (name, ", ".join(TASK_OPTIONS)))
+        errors = check_value(TASK_OPTIONS[name][0], value, name)
+        if errors:
+            raise ValueError("%(field)s %(message)s" % errors[0])
+    return {**TASK_DEFAULTS, **options}
 
 
 def _declare(function):
@@ -7234,7 +7221,7 @@ def schedule(rule, zone=None, arguments=None, catch_up="once", overlap="skip", *
              "catch_up": catch_up, "overlap": overlap, "options": options}
     errors = check_value(SCHEDULE_SCHEMA, {"function": "", **given}, "") or plan_errors(given)
     if errors:
-        raise ValueError("schedule(%r): %s" % (rule, _join_errors(errors)))
+        raise ValueError("schedule(%r): %s" % (rule, join_errors(errors)))
 
     def declare(function):
         scheduled.append((function, given))
@@ -8505,8 +8492,7 @@ class Request:
         if text in (None, ""):
             return default
         if not re.fullmatch(r"[+-]?[0-9]{1,18}", text, re.ASCII):
-            raise Malformed("%s must be a whole number." % name,
-                            [{"field": name, "message": "must be a whole number"}])
+            raise Malformed("%s must be a whole number." % name, wrong(name, "must be a whole number"))
         return max(low, min(high, int(text)))
 
     def json(self):
@@ -8525,9 +8511,9 @@ class Request:
             raise Malformed("The body must be a JSON object.")
         unknown = [name for name in value if name not in known][:ERRORS_MAX]
         if unknown:
-            errors = [error for name in unknown for error in _wrong(
+            errors = [error for name in unknown for error in wrong(
                 shorten(name, 60), "is not known here; known are %s" % ", ".join(known))]
-            raise Invalid(_join_errors(errors[:5]), errors)
+            raise Invalid(join_errors(errors[:5]), errors)
         return value
 
     def cookies(self, name):
@@ -8586,9 +8572,9 @@ class Request:
             try:
                 yield load_json(line.decode("utf-8"))
             except UnicodeDecodeError:
-                yield Invalid("", _wrong("", "is not UTF-8"))
+                yield Invalid("", wrong("", "is not UTF-8"))
             except Malformed as error:
-                yield Invalid("", _wrong("", error.detail.replace("This is", "is", 1).rstrip(".")))
+                yield Invalid("", wrong("", error.detail.replace("This is", "is", 1).rstrip(".")))
 
     def _body_lines(self):
         """The lines of the body, read in pieces."""
@@ -8879,10 +8865,8 @@ def _wanted_statuses(text):
     words = text.split(",")
     unknown = [word for word in words if word not in STATUS_WORDS]
     if unknown:
-        raise Malformed(
-            "status must be one of %s." % ", ".join(STATUS_WORDS),
-            [{"field": "status", "message": "must be one of %s" % ", ".join(STATUS_WORDS)}],
-        )
+        words = "must be one of %s" % ", ".join(STATUS_WORDS)
+        raise Malformed("status %s." % words, wrong("status", words))
     return sorted({STATUS_WORDS.index(word) for word in words})
 
 
@@ -8961,9 +8945,9 @@ ACTION_SCHEMA = {
 def _check_action(given):
     errors = check_value(ACTION_SCHEMA, given, "")
     if not errors and ("ids" in given) == ("filter" in given):
-        errors = _wrong("filter", "or ids must be given, and not both")
+        errors = wrong("filter", "or ids must be given, and not both")
     if not errors and len(given.get("ids", ())) > ACTION_IDS:
-        errors = _wrong("ids", "are more than %d" % ACTION_IDS)
+        errors = wrong("ids", "are more than %d" % ACTION_IDS)
     if errors:
         raise refusal("Nothing was changed", errors)
 
@@ -8974,7 +8958,7 @@ def _confirm(given, count, top):
         return count, 0, top
     words = "must be %d: so many tasks match and can be changed now" % count
     error = Conflict("Nothing was changed: %d tasks match and can be changed now. Please confirm "
-                     "that number." % count, _wrong("expected_count", words))
+                     "that number." % count, wrong("expected_count", words))
     error.extra = {"count": count}
     raise error
 
