@@ -10238,9 +10238,8 @@ def cmd_serve(queue, options):
                          % (options.port, options.host, error.strerror)) from None
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
-    host, port = server.address
-    address = "http://%s:%d%s/" % ("[%s]" % host if ":" in host else host, port,
-                                   queue.settings.get("base_path"))
+    place = "[%s]:%d" % server.address if ":" in server.address[0] else "%s:%d" % server.address
+    address = "http://%s%s/" % (place, queue.settings.get("base_path"))
     if queue.accounts.has_admin():
         say("jobqueue %s is at %s" % (VERSION, address))
     else:
@@ -10249,6 +10248,10 @@ def cmd_serve(queue, options):
             "Open this link to make the first admin; it works once, for an hour:\n\n"
             "    %s#setup=%s\n" % (VERSION, address, address, queue.accounts.setup_code())
         )
+    came = os.environ.get("SSH_CONNECTION", "").split()     # whence, its port, where to, its port
+    if server.address[0] in LOOPBACK and len(came) == 4:
+        say("For a browser on your own computer run there: ssh -L %d:%s %s@%s"
+            % (server.address[1], place, user_name(os.getuid()), came[2]))
     server.run()
     say("stopped; workers go on until their tasks are done")
     return 0

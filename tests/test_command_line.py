@@ -526,9 +526,11 @@ class Real(unittest.TestCase):
     def test_serve_is_what_runs_without_a_command(self):
         site = Site(users=False)
         self.addCleanup(site.close)
-        site.start_server()
-        link = site.server.stdout.readline() + site.server.stdout.readline() + site.server.stdout.readline()
-        self.assertRegex(link, r"http://127\.0\.0\.1:\d+/#setup=\S{20,}")
+        with mock.patch.dict(os.environ, SSH_CONNECTION="192.0.2.1 50000 192.0.2.2 22"):
+            site.start_server()
+        said = "".join(site.server.stdout.readline() for _ in range(5))
+        self.assertRegex(said, r"http://127\.0\.0\.1:\d+/#setup=\S{20,}")
+        self.assertRegex(said, r"ssh -L (\d+):127\.0\.0\.1:\1 \w+@192\.0\.2\.2\n")
         self.assertEqual(site.stop_server(), 0)
 
     def test_importing_and_asking_for_help_make_nothing(self):
