@@ -6825,12 +6825,14 @@ class Task:
         return self
 
     def then(self, function, *positional, **named):
-        """Add a task of another function that runs once this one has succeeded; returns that Task.
+        """Add a task of another function, for the same owner, that runs once this one has succeeded.
 
         For more than that: other.using(after=[a, b], after_failure="run").enqueue(...).
         """
         before = _with_ids(function._chosen).get("after") or []
-        return function.using(after=[*before, self.id]).enqueue(*positional, **named)
+        owner = {} if current_task() else {"owner": self.owner}     # there it is the running task's
+        chosen = {**owner, **function._chosen, "after": [*before, self.id]}
+        return function.using(**chosen).enqueue(*positional, **named)
 
     def cancel(self):
         """Cancel it; Conflict if it has ended."""

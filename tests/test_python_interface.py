@@ -183,6 +183,12 @@ class TestEnqueue(InterfaceCase):
         self.assertEqual((third.after, third.after_failure), ([first.id, second.id], "run"))
         self.assertEqual((second.status, third.priority), ("waiting", -3))
 
+    def test_what_follows_belongs_to_the_same_owner(self):
+        first = self.report.using(owner="bob").enqueue("Oslo")
+        self.assertEqual(first.then(self.report, "Bergen").owner, "bob")
+        with self.refused(jobqueue.Invalid, "of the same owner"):
+            first.then(self.report.using(owner="ana"), "Bergen")
+
     def test_one_comes_after_a_group(self):
         ids = self.report.enqueue_many([{"city": "Oslo"}, {"city": "Bergen"}])
         more = self.report.enqueue("Troms\u00f8")
