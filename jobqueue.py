@@ -10620,8 +10620,8 @@ def cmd_token(queue, options):
 def _preview_rule(options):
     rule = parse_rule(" ".join(options.words), options.tz or "UTC")
     at = Clock.now() if options.start is None else parse_time(options.start, "--from")
-    moments = preview(rule, at, options.count)
-    show(options, moments, "\n".join(moment["local"] for moment in moments))
+    times = [moment["local"] for moment in preview(rule, at, options.count)]
+    show(options, times, "\n".join(times))
 
 
 def _add_schedule(queue, options):

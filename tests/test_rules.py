@@ -413,10 +413,10 @@ class TestCommand(unittest.TestCase):
         self.assertLessEqual(at(out.splitlines()[0]) - jobqueue.Clock.now(), 300)
         self.assertTrue(out.endswith("+00:00\n"))
 
-    def test_it_prints_a_list_with_notes_as_json(self):
-        code, out, _ = self.run_command("@daily", "--from", "2026-03-28T12:00:00Z", "--json", "--count", "1")
+    def test_as_json_it_is_a_list_of_the_same_times(self):
+        code, out, _ = self.run_command("@daily", "--from", "2026-03-28T12:00:00Z", "--json", "--count", "2")
         self.assertEqual((code, json.loads(out)), (0, [
-            {"at": "2026-03-29T00:00:00.000Z", "local": "2026-03-29T00:00:00+00:00", "note": None}]))
+            "2026-03-29T00:00:00+00:00", "2026-03-30T00:00:00+00:00"]))
 
     def test_it_says_what_is_wrong_in_one_line(self):
         for arguments in (["0 0 30 2 *"], ["daily 01:00", "--tz", "Atlantis"], [],
