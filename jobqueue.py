@@ -3010,6 +3010,7 @@ LIST_COLUMNS = ", ".join("task." + name for name in (
     "progress message "
     "error_type error_message worker_id schedule_id created_at started_at finished_at "
     "after_failure").split())
+OPEN_TO_USERS = "NOT EXISTS (SELECT 1 FROM function WHERE name=task.function AND who<>'user')"
 CHANGING_COLUMNS = ("id, owner_id, queue, function, priority, attempts, status, cancel_requested, "
                     "unique_key, after_failure")
 LIST_ROW = ("SELECT %s, CASE WHEN length(arguments)<=4000 THEN arguments END AS arguments, "
@@ -3480,7 +3481,8 @@ class Tasks:
     def retry(self, task_id, owner_id=None):
         """Make a failed or cancelled task pending again with all its retries; else Conflict.
 
-        For its owner (not None) it counts as a new one: TooMany if no more of them may wait.
+        For its owner (not None) it counts as a new one: TooMany if no more of them may wait, Denied if
+        its function is not for users (any more).
         """
         with self._database.transaction() as transaction:
             row, now = self._changing(transaction, task_id, owner_id)
@@ -3491,6 +3493,8 @@ class Tasks:
             if why:
                 raise Conflict(why)
             if owner_id is not None:
+                if not transaction.value("SELECT 1 FROM task WHERE id=? AND " + OPEN_TO_USERS, (task_id,)):
+                    raise Denied("Only an admin can have %s run again." % row["function"])
                 self._check_quota(transaction, owner_id, 1, "It was not retried")
             self._retry(transaction, [row], now)
 
@@ -3510,8 +3514,10 @@ class Tasks:
             count += self._in_window("count(*)", wanted, low, high)[0][0]
         return count, top
 
-    def act(self, action, wanted, low, top):
+    def act(self, action, wanted, low, top, owner_id=None):
         """Do an action of ACTIONS to the wanted tasks with ids above `low` up to `top`.
+
+        What their owner may not retry is passed over, if that is who asks (not None).
 
         Works for ACTION_SECONDS in short transactions, so that nobody waits; returns (how many
         tasks were changed, the id up to which it is done).
@@ -3523,7 +3529,7 @@ class Tasks:
             ids = [row[0] for row in self._in_window("id", wanted, low, high)]
             low, changed = high, 0
             if ids:
-                changed, reached = self._act_on(action, ids, wanted.owner_id)
+                changed, reached = self._act_on(action, ids, owner_id)
                 if reached < ids[-1] or len(ids) == PORTION_ROWS:
                     low = reached
             done += changed
@@ -3555,9 +3561,11 @@ class Tasks:
         TooMany if an owner wants to retry tasks, and no more of them may wait to be run.
         """
         limited = owner_id if action == "retry" else None
+        condition, values = Filter(owner_id, ACTIONS[action]).where()
+        if limited is not None:
+            condition += " AND " + OPEN_TO_USERS
         change = {"cancel": self._cancel, "retry": self._retry, "delete": self._delete}[action]
-        rows, reached = self._change(ids, Filter(owner_id, ACTIONS[action]).where(), change,
-                                     PORTION_SECONDS, limited=limited)
+        rows, reached = self._change(ids, (condition, values), change, PORTION_SECONDS, limited=limited)
         if action == "delete":
             self._remove_folders(rows)
         return len(rows), reached
@@ -8925,6 +8933,7 @@ def cancel_task(app, request, task_id):
 
 def retry_task(app, request, task_id):
     """Make a failed or cancelled task pending again."""
+    app.queue.catalogue.refresh()       # who may run it can have changed
     app.queue.tasks.retry(int(task_id), request.person.scope)
     app.queue.start_workers()
     return get_task(app, request, task_id)
@@ -8973,7 +8982,7 @@ def _act_on_filter(app, request, given):
         low, top, remaining = map(int, given["continue"].split("-"))
     else:
         remaining, low, top = _confirm(given, *tasks.count_for(action, wanted))
-    done, low = tasks.act(action, wanted, low, top)
+    done, low = tasks.act(action, wanted, low, top, request.person.scope)
     if low >= top:
         return done, 0, None
     remaining = max(0, remaining - done)
@@ -8986,6 +8995,8 @@ def post_actions(app, request):
     _check_action(given)
     action, tasks = given["action"], app.queue.tasks
     remaining, going_on = 0, None
+    if action == "retry":
+        app.queue.catalogue.refresh()
     try:
         if "ids" in given:
             done = tasks.act_on(action, given["ids"], request.person.scope)

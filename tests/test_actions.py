@@ -79,6 +79,16 @@ class TestNamed(Actions):
         self.assertEqual(self.database.value("SELECT count(*) FROM log"), 0)
         self.assertEqual(self.events(task_id), ["added", "deleted"])
 
+    def test_nobody_retries_what_they_may_not_add_any_more(self):
+        ids = [self.add("bob", function=name) for name in ("restart", "cleanup")]
+        self.act(self.bob, "cancel", ids=ids)
+        for task_id in ids:
+            self.check(self.bob.post("/api/tasks/%d/retry" % task_id), 403)
+        self.assertEqual(self.act(self.bob, "retry", ids=ids)["done"], 0)
+        self.assertEqual(self.act_on_all(self.bob, "retry", {}, 2)[-1]["done"], 0)
+        self.assertEqual({self.status(one) for one in ids}, {"cancelled"})
+        self.assertEqual(self.act_on_all(self.ana, "retry", {"owner": "bob"}, 2)[-1]["done"], 2)
+
     def test_the_same_id_twice_is_one_task(self):
         task_id = self.add("bob")
         self.assertEqual(self.act(self.bob, "cancel", ids=[task_id, task_id])["done"], 1)
