@@ -129,7 +129,8 @@ SLICE_POLL_SECONDS = 0.05
 RATE_SLACK_SECONDS = 0.05       # a start so late does not delay the next one of its queue
 RATE_SKEW_SECONDS = 5.0         # clocks may differ by this; beyond it, one was put back
 
-WEB_PATIENCE_SECONDS = 5.0      # how long a request waits for a busy database
+WEB_PATIENCE_SECONDS = 5.0      # how long a request waits for a busy database, in all
+PASSING_PATIENCE_SECONDS = 0.5  # ... for the housekeeping that it does in passing
 BEGIN_SECONDS = 0.05            # who cannot BEGIN this long gives its turn away
 WRITE_POLL_SECONDS = (0.0001, 0.003)    # how often who waits asks again: at first and later
 WRITE_GAP_SECONDS = 0.00005     # writing again within this is back-to-back
@@ -1739,6 +1740,12 @@ class Journal:
         return "%s (%s)" % (machine_name(), file_system(self.path.parent))
 
 
+class Patience(threading.local):
+    """How long this thread may still wait for a busy database."""
+
+    left = math.inf
+
+
 class Database:
     """The data folder's database: reads, write transactions, checkpoints.
 
@@ -1750,6 +1757,7 @@ class Database:
         self.folder = Path(folder)
         self.clock = clock
         self.patience = patience        # seconds until Busy
+        self._shared = Patience()
         self.path = find_database(self.folder)
         self._journal = Journal(self.path)
         self._journal.admit(clock.now())
@@ -1778,9 +1786,8 @@ class Database:
 
     def all(self, statement, values=()):
         """All rows, outside any transaction; Busy after `patience`."""
-        deadline = self.clock.monotonic() + self.patience
-        with self._reading:
-            return self._patiently(lambda: self._reader.all(statement, values), deadline)
+        with self._waiting(self.patience) as deadline:
+            return self._patiently(lambda: self._read(statement, values), deadline)
 
     def one(self, statement, values=()):
         """The first row, or None."""
@@ -1796,6 +1803,31 @@ class Database:
         """A number that changes when anybody commits, ourselves included."""
         return self.value("PRAGMA data_version")
 
+    def _read(self, statement, values):
+        with self._reading:
+            return self._reader.all(statement, values)
+
+    # Waiting
+
+    @contextlib.contextmanager
+    def sharing_patience(self, seconds=WEB_PATIENCE_SECONDS):
+        """In this block this thread waits so long in all, not so long each time."""
+        before = self._shared.left
+        given = self._shared.left = min(before, seconds)
+        try:
+            yield
+        finally:
+            self._shared.left += before - given
+
+    @contextlib.contextmanager
+    def _waiting(self, patience):
+        """A block that waits until the moment it is given."""
+        started = self.clock.monotonic()
+        try:
+            yield started + min(patience, self._shared.left)
+        finally:
+            self._shared.left -= self.clock.monotonic() - started
+
     # Writing
 
     @contextlib.contextmanager
@@ -1807,8 +1839,8 @@ class Database:
         """
         if self._writer_thread == threading.get_ident():
             raise RuntimeError("a transaction within a transaction")
-        deadline = self.clock.monotonic() + (self.patience if patience is None else patience)
-        self._begin(durable, deadline)
+        with self._waiting(self.patience if patience is None else patience) as deadline:
+            self._begin(durable, deadline)
         try:
             self._writer_thread = threading.get_ident()
             yield self._writer
@@ -5909,6 +5941,8 @@ class Tick:
             if ticks:
                 self.run(source)
             return ticks
+        except Busy:                    # a moment later there is another chance
+            return False
         except Exception as error:
             self._next = self._clock.monotonic() + TICK_FAILED_SECONDS
             complain("housekeeping failed: %s: %s" % (type(error).__name__, error))
@@ -9388,8 +9422,9 @@ class Application:
         self._cache = {}                # key -> (data version, until, body, etag)
 
     def __call__(self, environ, start_response):
-        request = Request(environ, self.queue.settings)
-        answer = self._answer(request)
+        with self.queue.database.sharing_patience():
+            request = Request(environ, self.queue.settings)
+            answer = self._answer(request)
         body = b"" if request.method == "HEAD" else answer.body
         request.take_the_rest()
         start_response(*status_and_headers(answer))
@@ -9453,7 +9488,8 @@ class Application:
             if parts is not None and known == method:
                 self._admit(request, who)
                 if request.person and handler is not tick:
-                    self.tick(request)
+                    with self.queue.database.sharing_patience(PASSING_PATIENCE_SECONDS):
+                        self.tick(request)
                 if request.asks_first:
                     return Answer(100)
                 return handler(self, request, *parts)
@@ -10030,7 +10066,8 @@ class Server:
 
     def _answer(self, client, head, body):
         try:
-            client.leaving = self._respond(client, head, body)
+            with self._app.queue.database.sharing_patience():
+                client.leaving = self._respond(client, head, body)
         except Exception as error:
             report_bug(error)
             client.leaving, client.keep = b"", False

@@ -6,6 +6,7 @@ import unittest
 from unittest import mock
 from urllib.parse import quote
 
+import jobqueue
 from tests.support import INTEGER, function_json
 from tests.web import WebTestCase
 
@@ -596,6 +597,26 @@ class Trouble(WebTestCase):
         link.execute("ROLLBACK")
         self.check(self.bob.post("/api/tasks/1/cancel"), 200)
         self.assertEqual(self.database.value("SELECT count(*) FROM task"), 1)
+
+    def check_patience(self, method, path, status, least, most):
+        """How long that takes while settings are to be read again and housekeeping is to be done."""
+        self.clock.advance(120)
+        started = self.clock.monotonic()
+        self.check(self.bob.ask(method, path, ADD if method == "POST" else None), status)
+        self.assertTrue(least <= self.clock.monotonic() - started <= most, self.clock.monotonic() - started)
+
+    def test_a_request_waits_no_longer_for_all_it_does_than_for_one_thing(self):
+        self.database.patience = patience = jobqueue.WEB_PATIENCE_SECONDS
+        self.add("bob", options={"delay": 1})
+        link = self.stranger()
+        link.execute("BEGIN IMMEDIATE")
+        for _ in range(2):
+            self.check_patience("POST", "/api/tasks", 503, patience, patience + 0.5)
+            self.check_patience("GET", "/api/tasks", 200, 0, 1.5)
+        with mock.patch.object(self.database._reader, "all",
+                               side_effect=sqlite3.OperationalError("database is locked")):
+            for method in ("GET", "POST"):
+                self.check_patience(method, "/api/tasks", 503, patience, patience + 0.5)
 
     def failing(self, error):
         """Every writing transaction fails with this SQLite error at its end."""

@@ -197,6 +197,37 @@ class TestBusy(DatabaseCase):
             self.remember(".x", patience=0.2)
         self.assertLess(self.clock.monotonic() - started, 1)
 
+    def test_several_waits_may_share_their_patience(self):
+        self.hold()
+        started = self.clock.monotonic()
+        with self.database.sharing_patience(3):
+            with self.database.sharing_patience(2), self.refused(jobqueue.Busy):
+                self.remember(".x")
+            self.assertAlmostEqual(self.clock.monotonic() - started, 2, delta=0.1)
+            for _ in range(5):
+                with self.refused(jobqueue.Busy):
+                    self.remember(".x")
+            self.assertAlmostEqual(self.clock.monotonic() - started, 3, delta=0.2)
+        with self.refused(jobqueue.Busy):
+            self.remember(".x")
+        self.assertGreater(self.clock.monotonic() - started, 3 + jobqueue.WEB_PATIENCE_SECONDS)
+
+    def test_who_waits_to_read_keeps_no_other_thread_from_trying(self):
+        asked = []
+
+        def locked(statement, values=()):
+            if not asked:
+                asked.append(1)
+                thread = threading.Thread(target=lambda: asked.append(self.database.value("SELECT 2")))
+                self.clock.sleep = lambda _: (thread.start(), thread.join(30), asked.append(3))
+                raise sqlite3.OperationalError("database is locked")
+            return real(statement, values)
+        real = self.database._reader.all
+        with mock.patch.object(self.database._reader, "all", locked), \
+                mock.patch.object(self.clock, "sleep"):
+            self.assertEqual(self.database.value("SELECT 1"), 1)
+        self.assertEqual(asked, [1, 2, 3])
+
     def test_it_succeeds_once_the_stranger_is_done(self):
         link = self.hold()
         sleeps = []
