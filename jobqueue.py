@@ -1081,6 +1081,18 @@ def preview(rule, at, count):
 
 # Options ---------------------------------------------------------------------
 
+def _from_home(line, file):
+    """A path that may begin with ~, which is the home of the file's owner whoever reads it."""
+    if line != "~" and not line.startswith("~/"):
+        return line
+    import pwd
+    try:
+        return pwd.getpwuid(file.stat().st_uid).pw_dir + line[1:]
+    except KeyError:
+        raise SetupError("%s says %s, but which folder ~ is cannot be told here: write the whole path."
+                         % (file, line)) from None
+
+
 def data_folder(flag=None, environment=os.environ):
     """The one folder that all doors share: --data, JOBQUEUE_DATA, else `data` beside this file.
 
@@ -1096,21 +1108,8 @@ def data_folder(flag=None, environment=os.environ):
     with beside.open(encoding="utf-8-sig") as file:
         line = file.readline().strip()
     if not line:
-        raise SetupError("%s is an empty file; its first line must be the data folder's path."
-                         % beside)
+        raise SetupError("%s is an empty file; its first line must be the data folder's path." % beside)
     return Path(os.path.abspath(HOME / _from_home(line, beside)))
-
-
-def _from_home(line, file):
-    """A path that may begin with ~, which is the home of the file's owner whoever reads it."""
-    if line != "~" and not line.startswith("~/"):
-        return line
-    import pwd
-    try:
-        return pwd.getpwuid(file.stat().st_uid).pw_dir + line[1:]
-    except KeyError:
-        raise SetupError("%s says %s, but which folder ~ is cannot be told here: write the whole path."
-                         % (file, line)) from None
 
 
 # Schema ----------------------------------------------------------------------
@@ -1347,13 +1346,11 @@ CREATE TABLE machine (                  -- who opened this database, for several
 
 
 def migrate(transaction, migrations):
-    """Bring the schema to the newest version inside one transaction; Newer ones are refused."""
+    """Bring the schema to the newest version inside one transaction; newer ones are refused."""
     version = transaction.value("PRAGMA user_version")
     if version > len(migrations):
-        raise SetupError(
-            "The database has schema version %d, this jobqueue.py knows %d. "
-            "Copy the newer jobqueue.py and worker.py here." % (version, len(migrations))
-        )
+        raise SetupError("The database has schema version %d, this jobqueue.py knows %d. Copy the newer "
+                         "jobqueue.py and worker.py here." % (version, len(migrations)))
     for script in migrations[version:]:
         for statement in script.split(";\n"):
             transaction.run(statement)
@@ -1374,11 +1371,22 @@ def is_busy(error):
             and ("locked" in text or "busy" in text or "locking protocol" in text))
 
 
+def still_busy():
+    """The error for whoever has waited long enough."""
+    return Busy("The queue is busy; nothing was changed. Please try again.", retry_after=2)
+
+
+def emptied(path):
+    """The error for a database without anything in it: a new one is never begun over it."""
+    return StorageBroken("The database %s is empty: it was overwritten or emptied. Put a backup in its place."
+                         % path)
+
+
 def storage_error(error, path):
     """The error a person should see for one that SQLite raised."""
     text = str(error)
     if is_busy(error):
-        return Busy("The queue is busy; nothing was changed. Please try again.", retry_after=2)
+        return still_busy()
     if "full" in text:
         return StorageFull("The disk or the quota is full; nothing was changed.")
     if "readonly" in text:
@@ -1493,7 +1501,7 @@ class Turn:
     def take(self, deadline):
         """Wait for the turn; Busy when `deadline` (monotonic) passes first."""
         if not self._threads.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
-            raise Busy("The queue is busy; nothing was changed. Please try again.", retry_after=2)
+            raise still_busy()
         try:
             self._rest()
             if not self._lock(self._file, fcntl.LOCK_EX):
@@ -1522,8 +1530,7 @@ class Turn:
         try:
             while not self._lock(self._file, fcntl.LOCK_EX):
                 if self._clock.monotonic() > deadline:
-                    raise Busy("The queue is busy; nothing was changed. Please try again.",
-                               retry_after=2)
+                    raise still_busy()
                 self._clock.sleep(self._clock.uniform(pause / 2, pause))
                 pause = min(longest, pause * 1.5)
         finally:
@@ -1563,17 +1570,14 @@ def find_database(folder):
     except FileNotFoundError:
         raise SetupError("There is no data folder %s." % folder) from None
     except OSError as error:
-        raise SetupError(
-            "The data folder %s cannot be read: %s." % (folder, error.strerror)
-        ) from None
+        raise SetupError("The data folder %s cannot be read: %s." % (folder, error.strerror)) from None
     if len(found) != 1:
         raise SetupError("The data folder %s holds %s: exactly one is expected, so nothing was "
                          "changed." % (folder, ", ".join(found) or "no jobqueue-*.db"))
     path = Path(folder) / found[0]
     status = path.stat()
     if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
-        raise StorageBroken("The database %s is empty: it was overwritten or emptied. "
-                            "Put a backup in its place." % path)
+        raise emptied(path)
     return path
 
 
@@ -1900,10 +1904,9 @@ class Database:
         for _ in range(2):              # others that open and close look like it for a moment
             if self._wal.exists() or not index.exists():
                 return
-        raise StorageBroken(
-            "The log of the database, %s, was deleted: without it the newest tasks are missing. "
-            "Put it back; if it is lost, delete %s to go on with what is left."
-            % (self._wal, index.name))
+        raise StorageBroken("The log of the database, %s, was deleted: without it the newest tasks are "
+                            "missing. Put it back; if it is lost, delete %s to go on with what is left."
+                            % (self._wal, index.name))
 
     def damage(self):
         """What SQLite finds wrong with the file, None if nothing; all of it is read.
@@ -1965,8 +1968,7 @@ class Database:
     def _check_schema(self):
         version = self.value("PRAGMA user_version")
         if version == 0:
-            raise StorageBroken("The database %s is empty: it was overwritten or emptied. "
-                                "Put a backup in its place." % self.path)
+            raise emptied(self.path)
         if version != len(MIGRATIONS):
             with self.transaction() as transaction:
                 migrate(transaction, MIGRATIONS)
@@ -2160,9 +2162,7 @@ def create_data_folder(folder):
         shutil.rmtree(room, ignore_errors=True)
         if folder.is_dir():
             return                      # another process was first
-        raise SetupError(
-            "The data folder %s cannot be made: %s." % (folder, error.strerror)
-        ) from None
+        raise SetupError("The data folder %s cannot be made: %s." % (folder, error.strerror)) from None
     except BaseException:
         shutil.rmtree(room, ignore_errors=True)
         raise
@@ -2202,9 +2202,7 @@ def refuse_other_user(folder):
     try:
         status = os.stat(folder)
     except OSError as error:
-        raise SetupError(
-            "The data folder %s cannot be read: %s." % (folder, error.strerror)
-        ) from None
+        raise SetupError("The data folder %s cannot be read: %s." % (folder, error.strerror)) from None
     if status.st_uid != os.getuid():
         owner = user_name(status.st_uid)
         raise SetupError("The data folder %s belongs to the user %s, and this runs as %s. %s" % (
@@ -2818,6 +2816,11 @@ def paused_words(queue, more=""):
         queue["paused_why"] and ": " + queue["paused_why"].rstrip(".") or "")
 
 
+def plain(number):
+    """A whole number without its .0, as people wrote it."""
+    return int(number) if number == int(number) else number
+
+
 def blocked_words(queue, why):
     """A sentence that says what holds a queue's pending tasks, as `why` names it."""
     name = queue["name"]
@@ -2832,11 +2835,6 @@ def blocked_words(queue, why):
         return "The queue %s runs at most %d at once." % (name, queue["max_running"])
     return "The queue %s starts at most %d in %s seconds." % (
         name, queue["rate_count"], plain(queue["rate_seconds"]))
-
-
-def plain(number):
-    """A whole number without its .0, as people wrote it."""
-    return int(number) if number == int(number) else number
 
 
 class Queues:
@@ -3039,8 +3037,7 @@ TASK_ROW = ("SELECT task.*, user.name AS owner FROM task "
 LIST_COLUMNS = ", ".join("task." + name for name in (
     "id queue function status reason priority run_at unique_key max_retries retries_left "
     "retry_delay retry_backoff timeout on_crash remove_on_success attempts crashes cancel_requested "
-    "progress message "
-    "error_type error_message worker_id schedule_id created_at started_at finished_at "
+    "progress message error_type error_message worker_id schedule_id created_at started_at finished_at "
     "after_failure").split())
 OPEN_TO_USERS = "NOT EXISTS (SELECT 1 FROM function WHERE name=task.function AND who<>'user')"
 CHANGING_COLUMNS = ("id, owner_id, queue, function, priority, attempts, status, cancel_requested, "
@@ -3048,7 +3045,6 @@ CHANGING_COLUMNS = ("id, owner_id, queue, function, priority, attempts, status, 
 LIST_ROW = ("SELECT %s, CASE WHEN length(arguments)<=4000 THEN arguments END AS arguments, "
             "user.name AS owner FROM task %%s CROSS JOIN user ON user.id=task.owner_id "
             "WHERE cancel_requested<2 AND " % LIST_COLUMNS)
-
 
 # What can be done to many tasks, and in which statuses.
 ACTIONS = {
@@ -3229,8 +3225,7 @@ class Tasks:
         known = self._predecessors(transaction, owner_id, orders, new)
         turns, rows, edges = {}, [], []
         for task_id, order in new:
-            options = order.options
-            lane = options["queue"], options["priority"]
+            lane = order.options["queue"], order.options["priority"]
             waits = [(task_id, before, _waits(known[before], order)) for before in order.after]
             edges += waits
             if any(settled == WAITED_FOR for _, _, settled in waits):
@@ -3240,12 +3235,7 @@ class Tasks:
             else:
                 turn = turns[lane] + 1 if lane in turns else next_turn(transaction, owner_id, *lane)
                 status, turns[lane] = PENDING, turn
-            rows.append((task_id, owner_id, lane[0], order.function, order.arguments, status,
-                         lane[1], turn, order.run_at, order.unique_key,
-                         options["max_retries"], options["max_retries"], options["retry_delay"],
-                         options["retry_backoff"], options["timeout"], options["on_crash"],
-                         options["remove_on_success"],
-                         order.after_failure if order.after else None, order.schedule_id, now))
+            rows.append(self._new_row(task_id, owner_id, order, status, turn, now))
         self._insert(transaction, rows, now)
         if edges:
             self._tie(transaction, edges, known, now)
@@ -3329,11 +3319,19 @@ class Tasks:
         return known
 
     @staticmethod
+    def _new_row(task_id, owner_id, order, status, turn, now):
+        """What _insert() stores of an order."""
+        options = order.options
+        return (task_id, owner_id, options["queue"], order.function, order.arguments, status,
+                options["priority"], turn, order.run_at, order.unique_key, options["max_retries"],
+                options["max_retries"], options["retry_delay"], options["retry_backoff"],
+                options["timeout"], options["on_crash"], options["remove_on_success"],
+                order.after_failure if order.after else None, order.schedule_id, now)
+
+    @staticmethod
     def _insert(transaction, rows, now):
         for queue in {row[2] for row in rows}:
-            transaction.run(
-                "INSERT OR IGNORE INTO queue (name, created_at) VALUES (?, ?)", (queue, now)
-            )
+            transaction.run("INSERT OR IGNORE INTO queue (name, created_at) VALUES (?, ?)", (queue, now))
         transaction.insert_all(
             "INSERT INTO task (id, owner_id, queue, function, arguments, status, priority, turn, "
             "run_at, unique_key, max_retries, retries_left, retry_delay, retry_backoff, timeout, "
@@ -3502,13 +3500,13 @@ class Tasks:
     def cancel(self, task_id, owner_id=None):
         """Cancel at once, or ask the worker to; Conflict if it has ended."""
         with self._database.transaction() as transaction:
-            row, now = self._changing(transaction, task_id, owner_id)
+            row = self.get(task_id, owner_id, transaction)
             if row["status"] == CANCELLED:
                 return
             if row["status"] in (SUCCEEDED, FAILED):
                 raise Conflict("Task %d has ended already (%s)."
                                % (task_id, STATUS_WORDS[row["status"]]))
-            self._cancel(transaction, [row], now)
+            self._cancel(transaction, [row], self._clock.now())
 
     def retry(self, task_id, owner_id=None):
         """Make a failed or cancelled task pending again with all its retries; else Conflict.
@@ -3517,7 +3515,7 @@ class Tasks:
         its function is not for users (any more).
         """
         with self._database.transaction() as transaction:
-            row, now = self._changing(transaction, task_id, owner_id)
+            row = self.get(task_id, owner_id, transaction)
             if row["status"] not in (FAILED, CANCELLED):
                 raise Conflict("Task %d is %s; only failed and cancelled tasks can be retried."
                                % (task_id, STATUS_WORDS[row["status"]]))
@@ -3528,13 +3526,13 @@ class Tasks:
                 if not transaction.value("SELECT 1 FROM task WHERE id=? AND " + OPEN_TO_USERS, (task_id,)):
                     raise Denied("Only an admin can have %s run again." % row["function"])
                 self._check_quota(transaction, owner_id, 1, "It was not retried")
-            self._retry(transaction, [row], now)
+            self._retry(transaction, [row], self._clock.now())
 
     def delete(self, task_id, owner_id=None):
         """Remove a task and its logs; a running one is hidden and removed once it is dead."""
         with self._database.transaction() as transaction:
-            row, now = self._changing(transaction, task_id, owner_id)
-            self._delete(transaction, [row], now)
+            row = self.get(task_id, owner_id, transaction)
+            self._delete(transaction, [row], self._clock.now())
         self._remove_folders([row])
 
     def count_for(self, action, wanted):
@@ -3661,14 +3659,10 @@ class Tasks:
             if not Tasks._waits_again(transaction, row):
                 status, turn = place(transaction, row, None, now)
             transaction.run(
-                "UPDATE task SET status=?, reason=NULL, turn=?, run_at=?, "
-                "retries_left=max_retries, "
+                "UPDATE task SET status=?, reason=NULL, turn=?, run_at=?, retries_left=max_retries, "
                 "crashes=0, interruptions=0, cancel_requested=0, progress=NULL, message=NULL, "
-                "result=NULL, error_type=NULL, error_message=NULL, started_at=NULL, "
-                "finished_at=NULL "
-                "WHERE id=? AND status IN (3, 4)",
-                (status, turn, now, row["id"]),
-            )
+                "result=NULL, error_type=NULL, error_message=NULL, started_at=NULL, finished_at=NULL "
+                "WHERE id=? AND status IN (3, 4)", (status, turn, now, row["id"]))
             transaction.run("DELETE FROM unsettled WHERE task_id=?", (row["id"],))
             done.append(row)
         note_all(transaction, [activity_row(now, "retried", row) for row in done])
@@ -3698,12 +3692,6 @@ class Tasks:
         for row in rows:
             if row["status"] != RUNNING:
                 remove_task_folder(self._database.folder, row["id"])
-
-    def _changing(self, transaction, task_id, owner_id):
-        row = transaction.one(TASK_ROW + "task.id=?", (task_id,))
-        if row is None or owner_id not in (None, row["owner_id"]):
-            raise NotFound("There is no task %s." % task_id)
-        return row, self._clock.now()
 
     # Coming after others
 
@@ -3903,9 +3891,7 @@ class Outcome:
 class Verdict:
     """What becomes of a task whose attempt ended: the new state and what it costs."""
 
-    def __init__(
-        self, status, reason=None, event=None, run_at=None, spend=0, crash=0, interruption=0
-    ):
+    def __init__(self, status, reason=None, event=None, run_at=None, spend=0, crash=0, interruption=0):
         self.status = status
         self.reason = reason
         self.event = event or STATUS_WORDS[status]
@@ -3960,8 +3946,7 @@ HEADS = """
 ENDING_COLUMNS = (
     "id, owner_id, queue, function, priority, turn, run_at, attempts, crashes, claim, "
     "interruptions, max_retries, retries_left, retry_delay, retry_backoff, on_crash, "
-    "cancel_requested, worker_id, started_at, unique_key, remove_on_success"
-)
+    "cancel_requested, worker_id, started_at, unique_key, remove_on_success")
 
 
 def lost_after(task, now):
@@ -4176,8 +4161,7 @@ class Claims:
             "UPDATE task SET status=5, turn=?, run_at=?, reason=?, lease_boot=NULL, "
             "lease_monotonic=NULL, lease_wall=NULL, started_at=NULL "
             "WHERE id=? AND status=1 AND claim=?",
-            (scheduled_turn(run_at), run_at, reason, task_id, claim),
-        )
+            (scheduled_turn(run_at), run_at, reason, task_id, claim))
         note(transaction, now, "put_back", task, worker_id=task["worker_id"], message=reason)
 
     def first_put_back(self, source, task_id, reason, since):
@@ -4230,15 +4214,13 @@ class Claims:
     @staticmethod
     def _left(transaction, task, verdict, outcome, now):
         """What _leave_running() writes of one task."""
-        finished = verdict.status in (SUCCEEDED, FAILED, CANCELLED)
+        finished = verdict.status in ENDED
         turn, run_at = task["turn"], task["run_at"]
         if verdict.status == SCHEDULED:
             turn, run_at = scheduled_turn(verdict.run_at), verdict.run_at
         elif verdict.status == PENDING and outcome.kind != "put_back":
-            turn, run_at = (
-                next_turn(transaction, task["owner_id"], task["queue"], task["priority"]),
-                now,
-            )
+            turn = next_turn(transaction, task["owner_id"], task["queue"], task["priority"])
+            run_at = now
         return (verdict.status, verdict.reason, turn, run_at, verdict.spend, verdict.crash,
                 verdict.interruption, outcome.result, outcome.error_type, outcome.error_message,
                 finished, now if finished else None, task["id"], task["claim"])
