@@ -4340,10 +4340,15 @@ def _slot_json(slot):
             "task": _task_reference(slot["task_id"], slot["status"])}
 
 
+def rule_of(row):
+    """The Rule of a schedule; Invalid if this host cannot read it."""
+    return parse_rule(row["rule"], row["zone"], row["start"])
+
+
 def upcoming_json(row, now):
     """When a schedule is due next, see preview(); nothing if this host cannot read its rule."""
     try:
-        return preview(parse_rule(row["rule"], row["zone"], row["start"]), now, UPCOMING)
+        return preview(rule_of(row), now, UPCOMING)
     except Invalid:
         return []
 
@@ -4351,7 +4356,7 @@ def upcoming_json(row, now):
 def rule_in_words(row):
     """What a schedule's rule says in English; the rule itself if this host cannot read it."""
     try:
-        return parse_rule(row["rule"], row["zone"], row["start"]).words()
+        return rule_of(row).words()
     except Invalid:
         return row["rule"]
 
@@ -4359,7 +4364,7 @@ def rule_in_words(row):
 def finest_gap(row, now):
     """The shortest time between the next moments of a schedule's rule; None without any."""
     try:
-        moments = parse_rule(row["rule"], row["zone"], row["start"]).upcoming(now, FINEST_OF)
+        moments = rule_of(row).upcoming(now, FINEST_OF)
     except Invalid:
         return None
     return min((later - at for at, later in zip(moments, moments[1:])), default=None)
@@ -4423,7 +4428,7 @@ class Due:
     def __init__(self, row, now):
         self.slots, self.missed, self.problem = [], None, None
         try:
-            rule = parse_rule(row["rule"], row["zone"], row["start"])
+            rule = rule_of(row)
             first = self.next_at = rule.next_after(row["next_at"] - 0.001)
             if first is not None and first <= now:
                 self._choose(rule, row["catch_up"], first, now)
@@ -4607,8 +4612,7 @@ class Schedules:
         if given["paused"]:
             changed = now, _who(person), given.get("paused_why"), None
         else:
-            rule = parse_rule(row["rule"], row["zone"], row["start"])
-            changed = None, None, None, rule.next_after(now) if row["paused"] else row["next_at"]
+            changed = None, None, None, rule_of(row).next_after(now) if row["paused"] else row["next_at"]
         transaction.run(
             "UPDATE schedule SET paused=?, paused_at=?, paused_by=?, paused_why=?, next_at=?, "
             "next_from=? WHERE id=?", (given["paused"], *changed, now, schedule_id))
@@ -5341,21 +5345,10 @@ class Workers:
     def say(self, transaction, worker_id, state, tasks):
         """A worker's sign of life; False if its row is gone."""
         now = self._clock.now()
-        return (
-            transaction.run(
-                "UPDATE worker SET state=?, tasks=?, seen_at=?, lease_monotonic=?, lease_wall=? "
-                "WHERE id=?",
-                (
-                    state,
-                    tasks,
-                    now,
-                    self._clock.monotonic() + LEASE_SECONDS,
-                    now + LEASE_SECONDS,
-                    worker_id,
-                ),
-            )
-            == 1
-        )
+        return transaction.run(
+            "UPDATE worker SET state=?, tasks=?, seen_at=?, lease_monotonic=?, lease_wall=? WHERE id=?",
+            (state, tasks, now, self._clock.monotonic() + LEASE_SECONDS, now + LEASE_SECONDS,
+             worker_id)) == 1
 
     def leave(self, transaction, worker_id, why, tasks=None):
         """Remove a worker's row; its lock file follows by whoever holds the lock."""
@@ -5477,17 +5470,13 @@ class Workers:
 
     # Starting
 
-    def mode(self):
-        """(who starts workers here: detached, cron, slice or service; a sentence that says why)"""
-        return self.modes.decide()
-
     def start_needed(self, least=0):
         """Start as many workers as there is work for and room; return how many were started.
 
         `least` are to be ready even if there is no work yet. In other modes than detached none is.
         """
         self._poll_children()
-        if (not self.needed(self._database, least) or self.mode()[0] != "detached"
+        if (not self.needed(self._database, least) or self.modes.decide()[0] != "detached"
                 or self.modes.holds_back()):
             return 0
         return len(self._start_all("detached", least))
@@ -5529,12 +5518,10 @@ class Workers:
         tries = before["tries"] + (now >= before["next"])   # several at once are one occasion
         least, most = START_RETRY_SECONDS
         pause = min(most, least * 2 ** min(tries - 1, 10)) * self._clock.uniform(1.0, 1.5)
-        remember(
-            transaction,
-            ".start_failure",
-            {"at": now, "message": shorten(message, 300), "tries": tries, "next": now + pause},
-        )
-        note(transaction, now, "worker_start_failed", message=shorten(message, 300))
+        message = shorten(message, 300)
+        remember(transaction, ".start_failure",
+                 {"at": now, "message": message, "tries": tries, "next": now + pause})
+        note(transaction, now, "worker_start_failed", message=message)
 
     def needed(self, source, least=0):
         """How many more workers the claimable tasks could use, within the limit."""
@@ -5577,24 +5564,16 @@ class Workers:
         python = self._interpreter.path()
         with self._open_log() as log:
             child = (self._start or subprocess.Popen)(
-                [python, "-S", "-m", "worker", *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                close_fds=True,
-                cwd=str(HOME),
-                env=worker_environment(self._settings.get("pass_environment")),
-            )
+                [python, "-S", "-m", "worker", *arguments], stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log, start_new_session=True, close_fds=True, cwd=str(HOME),
+                env=worker_environment(self._settings.get("pass_environment")))
         self._children[child] = worker_id
 
     def _open_log(self):
         with contextlib.suppress(OSError):
             if self.log.stat().st_size > WORKER_LOG_MAX_BYTES:
                 os.replace(self.log, "%s.old" % self.log)
-        return open(
-            os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab"
-        )
+        return open(os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab")
 
     def _poll_children(self):
         """Collect ended children, so that none stays a zombie; one that ended early failed."""
@@ -5842,22 +5821,17 @@ class Keeping:
             newest, last = [self._database.value(
                 "SELECT at FROM slot WHERE schedule_id=? ORDER BY at DESC LIMIT 1 OFFSET ?",
                 (schedule_id, skipped)) or -math.inf for skipped in (0, SLOTS_KEPT - 1)]
-            before, rows = min(newest, max(old, min(young, last))), True        # the newest stays
-            while rows:
-                rows = self._database.all("SELECT schedule_id, at FROM slot WHERE schedule_id=? AND at<? "
-                                          "ORDER BY at LIMIT ?", (schedule_id, before, KEEP_ROWS))
-                if rows:
-                    yield self._remove("DELETE FROM slot WHERE schedule_id=? AND at=?", rows)
+            before = min(newest, max(old, min(young, last)))        # the newest stays
+            yield from self._remove_all(
+                "DELETE FROM slot WHERE schedule_id=? AND at=?", "SELECT schedule_id, at FROM slot "
+                "WHERE schedule_id=? AND at<? ORDER BY at LIMIT ?", (schedule_id, before, KEEP_ROWS))
 
     def _prune_requests(self, now):
-        rows = True
-        while rows:
-            rows = self._database.all(
-                "SELECT owner_id, key FROM (SELECT owner_id, key, created_at FROM request "
-                "ORDER BY rowid LIMIT ?) WHERE created_at NOT BETWEEN ? AND ?",
-                (KEEP_ROWS, *answers_kept(now)))
-            if rows:
-                yield self._remove("DELETE FROM request WHERE owner_id=? AND key=?", rows)
+        return self._remove_all(
+            "DELETE FROM request WHERE owner_id=? AND key=?",
+            "SELECT owner_id, key FROM (SELECT owner_id, key, created_at FROM request "
+            "ORDER BY rowid LIMIT ?) WHERE created_at NOT BETWEEN ? AND ?",
+            (KEEP_ROWS, *answers_kept(now)))
 
     def _prune_keys(self):
         """Keys of tasks that somebody else's worker ended."""
@@ -5872,6 +5846,11 @@ class Keeping:
                 yield self._remove(
                     "DELETE FROM task_key WHERE owner_id=? AND unique_key=? AND task_id=?",
                     [tuple(row)[1:4] for row in rows if row["status"] in (None, *ENDED)])
+
+    def _remove_all(self, statement, look, values):
+        """Remove what `look` finds, until it finds nothing more."""
+        for rows in iter(lambda: self._database.all(look, values), []):
+            yield self._remove(statement, rows)
 
     def _remove(self, statement, rows):
         """One short transaction, if there is something to remove; whether there was."""
@@ -6075,15 +6054,11 @@ class Tick:
             if path.name.isdecimal() and not self._database.value(
                     "SELECT 1 FROM task WHERE id=?", (int(path.name),)):
                 remove_task_folder(self._database.folder, int(path.name))
-        now = self._clock.now()
-        old = (
-            "SELECT count(*) FROM session WHERE expires_at<?",
-            "SELECT count(*) FROM throttle WHERE until<?",
-        )
-        if sum(self._database.value(statement, (now - 3600,)) for statement in old):
-            with self._database.transaction(durable=False) as transaction:
-                transaction.run("DELETE FROM session WHERE expires_at<?", (now - 3600,))
-                transaction.run("DELETE FROM throttle WHERE until<?", (now - 3600,))
+        old = (self._clock.now() - 3600,)
+        for rows in ("FROM session WHERE expires_at<?", "FROM throttle WHERE until<?"):
+            if self._database.value("SELECT 1 %s LIMIT 1" % rows, old):
+                with self._database.transaction(durable=False) as transaction:
+                    transaction.run("DELETE " + rows, old)
 
 
 class Service:
@@ -6116,12 +6091,8 @@ class Service:
         if room.f_bavail * room.f_frsize < DISK_MIN_BYTES:
             return "storage", "The disk is full: nothing can be added or recorded.", None
         if self._database.journal == "wal" and self._database.wal_bytes() > WAL_ALARM_BYTES:
-            return (
-                "storage",
-                "The database's log has grown to %d MB: something keeps it from being "
-                "written back." % (self._database.wal_bytes() >> 20),
-                None,
-            )
+            return ("storage", "The database's log has grown to %d MB: something keeps it from being "
+                    "written back." % (self._database.wal_bytes() >> 20), None)
         return None
 
     def _off(self):
@@ -6142,14 +6113,14 @@ class Service:
             return None
         if self._database.value("SELECT 1 FROM worker WHERE state<>'starting' LIMIT 1"):
             return None
-        if self._clock.now() >= failure["next"] and self._workers.mode()[0] == "slice":
+        if self._clock.now() >= failure["next"] and self._workers.modes.decide()[0] == "slice":
             return None                 # the page that is told what comes first tries again
         return ("no_worker", "Nothing is running: %s. Next try %s UTC."
                 % (failure["message"], iso(failure["next"])[11:16]), failure["at"])
 
     def _nobody(self):
         """What has to come first where adding a task starts no worker."""
-        mode = self._workers.mode()[0]
+        mode = self._workers.modes.decide()[0]
         if mode == "detached" or not self._claims.claimable(self._database, 1):
             return None
         if mode == "slice" and self._workers.needed(self._database):
@@ -7683,7 +7654,7 @@ def _check_interpreter(queue):
 
 
 def _check_mode(queue):
-    mode, why = queue.workers.mode()
+    mode, why = queue.workers.modes.decide()
     text = "%s. %s" % (mode, why)
     if mode == "cron" and not queue.workers.modes.visitor("cron"):
         return "bad", text + " No cron comes: give your host's cron one of the lines to copy"
@@ -7800,7 +7771,7 @@ def _check_worker_test(queue):
     text = "%s, %s, started by %s" % (test["text"], _readable(test["at"]), (
         "the web server" if known["door"] else "the command line"))
     if test["state"] == "failed":
-        return "bad" if queue.workers.mode()[0] == "detached" else "note", text
+        return "bad" if queue.workers.modes.decide()[0] == "detached" else "note", text
     visit, arrived = last_visit(queue), known["arrived"]
     if visit and visit["sqlite"] != arrived["sqlite"]:
         return "note", ("%s, but the web server has SQLite %s: choose the web server's Python in the setting "
@@ -8123,7 +8094,8 @@ ADVICE = (
 def find_facts(queue, checks):
     """(door, the words of ADVICE that are true here, what its sentences are filled with)"""
     processes, test = resource_limits()["processes"], worker_test(queue)["state"]
-    mode, modes = queue.workers.mode()[0], queue.workers.modes
+    modes = queue.workers.modes
+    mode = modes.decide()[0]
     cron, called = modes.visitor("cron"), modes.visitor("address")
     period = min(filter(None, (one["period"] for one in (cron, called) if one)), default=None)
     life, by_web = modes.habit(), test != "none" and last_worker_test(queue.database)["door"]
@@ -9209,7 +9181,7 @@ def get_host(app, request):
         "checks": [vars(check) for check in checks],
         "advice": advice_for(queue, checks),
         "files": host_files(queue),
-        "mode": dict(zip(("mode", "why"), queue.workers.mode())),
+        "mode": dict(zip(("mode", "why"), queue.workers.modes.decide())),
         "ticks": queue.tick.state(),
         "canary": {"token": canary_token(folder), "addresses": private_addresses(folder, *request.places)},
         "exposed": seen["exposed"],

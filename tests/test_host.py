@@ -538,7 +538,7 @@ class TestWorkerTest(HostTestCase):
         self.assertIn(words, said["text"])
 
     def mode(self):
-        return self.queue.workers.mode()[0]
+        return self.queue.workers.modes.decide()[0]
 
     def test_one_is_started_as_workers_are_and_takes_no_place(self):
         self.is_now("none")
@@ -621,7 +621,7 @@ class TestWorkerTest(HostTestCase):
         other.workers.modes._claims.machine = "machine-2"
         self.clock.advance(16)
         self.assertEqual(jobqueue.worker_test(other)["state"], "failed")
-        self.assertEqual((other.workers.mode()[0], self.mode()), ("detached", "detached"))
+        self.assertEqual((other.workers.modes.decide()[0], self.mode()), ("detached", "detached"))
 
     def test_the_command_lines_test_teaches_nothing_where_a_web_server_starts_workers(self):
         TestHostFiles.visit(self)

@@ -1127,7 +1127,7 @@ exec '%s' "$@"
 
     def mode(self):
         return json.loads(self.site.python(
-            "import json; from jobqueue import JobQueue; print(json.dumps(JobQueue().workers.mode()))"))
+            "import json, jobqueue; print(json.dumps(jobqueue.JobQueue().workers.modes.decide()))"))
 
     def request(self, seconds, patience):
         """What a CGI process does for a tick request; the host ends it after `patience`, and all it left."""

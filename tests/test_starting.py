@@ -19,8 +19,11 @@ class ModeCase(TestCase):
         super().setUp()
         self.workers = self.queue.workers
 
+    def decide(self):
+        return self.workers.modes.decide()
+
     def mode(self):
-        return self.workers.mode()[0]
+        return self.decide()[0]
 
     def start(self):
         """Have a worker started; its row."""
@@ -77,13 +80,13 @@ class ModeCase(TestCase):
 
 class TestAuto(ModeCase):
     def test_workers_are_started_as_long_as_nothing_speaks_against_it(self):
-        self.assertEqual(self.workers.mode(), ("detached", "Workers are started whenever there is work."))
+        self.assertEqual(self.decide(), ("detached", "Workers are started whenever there is work."))
 
     def test_two_starts_in_a_row_that_never_reported_change_it_and_it_says_why(self):
         self.never_report()
         self.assertEqual(self.mode(), "detached")
         self.never_report()
-        mode, why = self.workers.mode()
+        mode, why = self.decide()
         self.assertEqual(mode, "slice")
         self.assertRegex(why, r"because started workers did not report \(\d\d:\d\d UTC\)")
         self.add()
@@ -200,7 +203,7 @@ class TestAuto(ModeCase):
         self.assertEqual(self.mode(), "slice")
         self.clock.advance(2)
         self.assertEqual(self.mode(), "detached")
-        self.assertIn("there is work, although started workers did not report", self.workers.mode()[1])
+        self.assertIn("there is work, although started workers did not report", self.decide()[1])
         self.never_report()
         self.assertEqual(self.mode(), "slice")
 
@@ -209,7 +212,7 @@ class TestAuto(ModeCase):
             self.never_report()
         self.clock.advance(DETACHED_AGAIN_SECONDS + 1)
         self.leave()
-        self.assertEqual(self.workers.mode(), ("detached", "Workers are started whenever there is work."))
+        self.assertEqual(self.decide(), ("detached", "Workers are started whenever there is work."))
 
     def test_a_clock_that_is_put_back_does_not_keep_it_for_years(self):
         for _ in range(2):
@@ -226,7 +229,7 @@ class TestAuto(ModeCase):
     def test_a_test_worker_decides_at_once(self):
         self.workers.modes.learn(False, "a test worker was gone after 10 s")
         self.assertEqual(self.mode(), "slice")
-        self.assertIn("because a test worker was gone after 10 s", self.workers.mode()[1])
+        self.assertIn("because a test worker was gone after 10 s", self.decide()[1])
         self.workers.modes.learn(True)
         self.assertEqual(self.mode(), "detached")
 
@@ -234,7 +237,7 @@ class TestAuto(ModeCase):
         self.workers.modes.learn(False, "a test worker was gone after 10 s")
         other = self.another_queue()
         other.claims.machine = "machine-2"
-        self.assertEqual(other.workers.mode()[0], "detached")
+        self.assertEqual(other.workers.modes.decide()[0], "detached")
         for number in range(2 * jobqueue.REMEMBERED_OF):
             other.claims.machine = "container-%d" % number
             other.workers.modes.learn(False, "it was gone")
@@ -247,7 +250,7 @@ class TestAuto(ModeCase):
             self.queue.settings.change({"worker_mode": mode})
             although = ", although started workers did not report" if mode == "detached" else "."
             self.assertEqual(self.mode(), mode)
-            self.assertIn("This is the setting worker_mode" + although, self.workers.mode()[1])
+            self.assertIn("This is the setting worker_mode" + although, self.decide()[1])
 
 
 class TestDoubt(ModeCase):
@@ -317,7 +320,7 @@ class TestDoubt(ModeCase):
         jobqueue.note_worker_test(self.queue, self.token(), arrived={"at": self.clock.now()})
         self.clock.advance(17)
         self.look()
-        mode, why = self.workers.mode()
+        mode, why = self.decide()
         self.assertEqual(mode, "slice")
         self.assertIn("because a worker was ended without a word within 11 s", why)
 
@@ -384,7 +387,7 @@ class TestShortLives(ModeCase):
         self.lose(1)
         self.assertEqual(self.mode(), "detached")
         self.lose(1)
-        mode, why = self.workers.mode()
+        mode, why = self.decide()
         self.assertEqual(mode, "slice")
         self.assertRegex(why, r"because this host ends workers about \d\d s after their start")
         self.workers.modes.learn(True, "", 600)
