@@ -2725,8 +2725,8 @@ _PARSERS = {"integer": int, "number": _parse_number, "boolean": _parse_boolean,
             "array": json.loads, "object": json.loads}
 
 
-def parse_text(schema, text, field):
-    """A value typed on the command line, read as `schema` wants it; Invalid if that fails."""
+def parse_text(schema, text):
+    """A value typed on the command line, read as `schema` wants it; the text itself if that fails."""
     if "enum" in schema:
         found = [choice for choice in schema["enum"]
                  if text == ("" if choice is None else str(choice))]
@@ -2737,11 +2737,10 @@ def parse_text(schema, text, field):
         return None
     try:
         if kinds[0] == "array" and not text.startswith("["):
-            return [parse_text(schema.get("items", {}), part.strip(), field)
-                    for part in text.split(",")]
+            return [parse_text(schema.get("items", {}), part.strip()) for part in text.split(",")]
         return _PARSERS.get(kinds[0], str)(text)
     except (ValueError, OverflowError):
-        raise field_error(field, "must be %s" % TYPE_WORDS[kinds[0]]) from None
+        return text
 
 
 def names_secret(name):
@@ -8956,8 +8955,8 @@ def _confirm(given, count, top):
     if given.get("expected_count") == count:
         return count, 0, top
     words = "must be %d: so many tasks match and can be changed now" % count
-    error = Conflict("Nothing was changed: %d tasks match and can be changed now. Please confirm "
-                     "that number." % count, wrong("expected_count", words))
+    error = Conflict("Nothing was changed: the number of tasks that match and can be changed is now "
+                     "%d. Please confirm it." % count, wrong("expected_count", words))
     error.extra = {"count": count}
     raise error
 
@@ -10261,17 +10260,9 @@ def cmd_serve(queue, options):
     return 0
 
 
-def _refuse_unknown(function, name):
-    properties = function["schema"]["properties"]
-    if name not in properties and not function["schema"].get("additionalProperties"):
-        raise field_error("arguments." + name, "is not known here; known are %s"
-                          % (", ".join(properties) or "none"))
-
-
 def _typed(function, name, text):
     """A parameter's value as the function's schema wants it."""
-    schema = function["schema"]["properties"].get(name, {})
-    return parse_text(schema, text, "arguments." + name)
+    return parse_text(function["schema"]["properties"].get(name, {}), text)
 
 
 def _typed_arguments(function, texts):
@@ -10280,7 +10271,6 @@ def _typed_arguments(function, texts):
         name, equals, value = text.partition("=")
         if not equals:
             raise field_error(text, "must be written as name=value")
-        _refuse_unknown(function, name)
         arguments[name] = _typed(function, name, value)
     return arguments
 
@@ -10313,11 +10303,17 @@ class Sheet:
         self._rows = rows
         self._names = [name.strip() for name in next(rows, (1, []))[1]]
         self._lines = []                # where the rows stand in the file
+        self._check_names()
+
+    def _check_names(self):
         if not self._names:
             raise Malformed("The file is empty: its first row must name the parameters.")
+        schema = self._function["schema"]
         for name in self._names:
-            _refuse_unknown(function, name)
-            if self._names.count(name) > 1 or name in given:
+            if name not in schema["properties"] and not schema.get("additionalProperties"):
+                raise field_error("arguments." + name, "is not known here; known are %s"
+                                  % (", ".join(schema["properties"]) or "none"))
+            if self._names.count(name) > 1 or name in self._given:
                 raise field_error("arguments." + name, "is given twice")
 
     def arguments(self):
@@ -10332,15 +10328,15 @@ class Sheet:
     def explain(self, error):
         """The same Invalid with lines and columns of the file."""
         told = ["line %d, %s: %s" % (self._lines[one.get("index", 0)],
-                                     re.sub(r"^arguments\.", "", one["field"]) or "row", one["message"])
+                                     re.sub(r"^arguments\.", "", one["field"]) or "the row", one["message"])
                 for one in error.errors[:ERRORS_MAX]]
         return Invalid("\n".join(["Nothing was added."] + told), error.errors)
 
     def _typed(self, cells):
         """An empty cell leaves a parameter that is not required at its default."""
         if len(cells) != len(self._names):
-            raise field_error("", "has %d cells, but the first row %d"
-                              % (len(cells), len(self._names)))
+            raise field_error("", "must have as many cells as the first row, %d; it has %d"
+                              % (len(self._names), len(cells)))
         required = self._function["schema"].get("required", ())
         return {name: self._cell(name, text)
                 for name, text in zip(self._names, cells) if text or name in required}
@@ -10369,9 +10365,12 @@ def _add_each(queue, function, request, owner_id, path):
         requests = (row if isinstance(row, Invalid) else {**request, "arguments": row}
                     for row in sheet.arguments())
         try:
-            return queue.add(requests, owner_id)
+            ids = queue.add(requests, owner_id)
         except Invalid as error:
             raise sheet.explain(error) from None
+    if not ids:
+        raise Malformed("There is no row below the first one, which names the parameters.")
+    return ids
 
 
 def show(options, value, text):
@@ -10701,7 +10700,7 @@ def _parse_limits(options):
     if options.max_running is not None:
         none = options.max_running == "none"
         given["max_running"] = None if none else parse_text(
-            QUEUE_SCHEMA["properties"]["max_running"], options.max_running, "max_running")
+            QUEUE_SCHEMA["properties"]["max_running"], options.max_running)
     if options.rate is not None:
         given["rate"] = None if options.rate == "none" else _parse_rate(options.rate)
     if options.machines is not None:

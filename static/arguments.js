@@ -300,7 +300,7 @@ function readScalar(schema, text) {
 /** A number that arrives as it was typed. @param {string} type @param {string} text */
 function readNumber(type, text) {
   const number = Number(text);
-  if (!Number.isFinite(number)) throw new Error(`“${text}” is not a number.`);
+  if (!Number.isFinite(number)) throw new Error(`This is not a number: ${text}`);
   if (type === 'number') return number;
   if (!Number.isInteger(number)) throw new Error('Please use a whole number.');
   if (!Number.isSafeInteger(number)) throw new Error('This number is too large for the page.');

@@ -236,7 +236,7 @@ class Sheet {
     const values = {};
     const before = this.errors.length;
     if (cells.length !== columns.length) {
-      this.errors.push(`Row ${row} has ${cells.length} cells, row 1 has ${columns.length}.`);
+      this.errors.push(`Row ${row} must have as many cells as row 1, ${columns.length}; it has ${cells.length}.`);
     }
     columns.forEach((column, place) => {
       if (!column || place >= cells.length) return;
@@ -271,7 +271,8 @@ class Sheet {
   body(options) {
     this.read();
     if (this.errors.length || !this.lines.length) {
-      throw refusal([this.errors.length ? MEND : { ...MEND, message: 'Please fill this in.' }]);
+      const empty = this.names.some(Boolean) ? 'There is no row below the first one.' : 'Please fill this in.';
+      throw refusal([this.errors.length ? MEND : { ...MEND, message: empty }]);
     }
     return new Blob(this.lines.map((line) => (
       `${JSON.stringify({ ...options, arguments: line.arguments })}\n`)), { type: LINES });

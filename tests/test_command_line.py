@@ -173,6 +173,8 @@ class Adding(CommandTestCase):
     def test_unknown_functions_and_missing_arguments_are_refused(self):
         self.fails(2, "add", "nothing", words="known are")
         self.fails(2, "add", "add", words="arguments.a is missing")
+        self.fails(2, "add", "add", "a=x", "b=y", "c=1", words="arguments.c is not known here")
+        self.fails(2, "add", "add", "a=x", "b=y", words="arguments.b must be a whole number")
         self.fails(2, "add")
 
     def test_the_owner_of_the_machine_may_add_what_nobody_else_may(self):

@@ -151,7 +151,7 @@ class TestCheckValue(unittest.TestCase):
 
 class TestParseText(unittest.TestCase):
     def check(self, schema, text, value):
-        found = parse_text(schema, text, "x")
+        found = parse_text(schema, text)
         self.assertEqual((found, type(found)), (value, type(value)))
 
     def test_what_is_typed_becomes_what_the_schema_wants(self):
@@ -170,7 +170,7 @@ class TestParseText(unittest.TestCase):
         self.check({"type": "array", "items": {"type": "integer"}}, "1, 2", [1, 2])
 
     def test_an_empty_text_may_mean_nothing(self):
-        self.assertIsNone(parse_text({"type": ["integer", "null"]}, "", "x"))
+        self.assertIsNone(parse_text({"type": ["integer", "null"]}, ""))
         self.check({"type": "string"}, "", "")
 
     def test_choices_keep_their_kind(self):
@@ -178,27 +178,15 @@ class TestParseText(unittest.TestCase):
         self.check({"enum": ["a", "b"]}, "c", "c")
 
     def test_a_choice_of_nothing_can_be_typed(self):
-        self.assertIsNone(parse_text({"enum": ["a", None]}, "", "x"))
+        self.assertIsNone(parse_text({"enum": ["a", None]}, ""))
 
-    def test_what_cannot_be_read_is_refused_by_its_name(self):
-        for schema, text in (
-            ({"type": "integer"}, "two"),
-            ({"type": "integer"}, "1.5"),
-            ({"type": "number"}, ""),
-            ({"type": "boolean"}, "maybe"),
-            ({"type": "object"}, "{"),
-            ({"type": "array"}, "[1"),
-        ):
-            with self.subTest(text), self.assertRaises(jobqueue.Invalid) as caught:
-                parse_text(schema, text, "arguments.n")
-            self.assertEqual(caught.exception.errors[0]["field"], "arguments.n")
-
-    def test_what_json_has_not_is_refused(self):
-        for text in ("nan", "inf", "1e999"):
-            with self.subTest(text), self.assertRaises(jobqueue.Invalid):
-                value = parse_text({"type": "number"}, text, "x")
-                if check_value({"type": "number"}, value, "x"):
-                    raise jobqueue.Invalid("")
+    def test_what_cannot_be_read_stays_a_text_and_is_refused_with_all_else(self):
+        for kind, text in (("integer", "two"), ("integer", "1.5"), ("number", ""), ("boolean", "maybe"),
+                           ("object", "{"), ("array", "[1"), ("number", "nan"), ("number", "inf"),
+                           ("number", "1e999")):
+            with self.subTest(text):
+                self.check({"type": kind}, text, text)
+                self.assertTrue(check_value({"type": kind}, text, "x"))
 
 
 class TestSummarize(unittest.TestCase):

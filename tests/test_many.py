@@ -310,7 +310,7 @@ class TestEach(TestCase):
         self.assertEqual(self.rows(), [{"a": 1}])
 
     def test_an_empty_cell_of_a_required_parameter_is_an_error(self):
-        self.wrong("a,b\n,1\n", "line 2, a: must be a whole number")
+        self.wrong("a,b\n,1\n", "line 2, a: is required, but this cell is empty")
         self.declare(function_json("send", {"to": {"type": "string"}, "text": {"type": "string"}}))
         self.wrong("to,text\nana,hello\n,hello\n", "line 3, to: is required, but this cell is empty",
                    function="send")
@@ -331,7 +331,7 @@ class TestEach(TestCase):
 
     def test_errors_name_line_and_column_and_nothing_is_added(self):
         self.wrong('a,b\n1,2\n\n"x",2\n3,y\n4\n', "line 4, a: must be a whole number",
-                   "line 5, b: must be", "line 6, row: has 1 cells, but the first row 2")
+                   "line 5, b: must be", "line 6, the row: must have as many cells as the first row, 2; it has 1")
         self.wrong("a\nx\n", "line 2, a: must be a whole number")
         self.wrong("b\n1\n", "line 2, a: is missing")
 
@@ -340,6 +340,9 @@ class TestEach(TestCase):
                             (("--unique-key", "x"), "unique_key cannot be the same for all rows")):
             with self.refused(jobqueue.Invalid, said):
                 self.run_add("a\n1\n", *words)
+
+    def test_a_first_row_alone_is_no_mailing(self):
+        self.wrong("a,b\n", "There is no row below the first one")
 
     def test_a_wrong_first_row_is_said_before_anything_else(self):
         self.wrong("a,c\n1,2\n", "arguments.c is not known here; known are a, b")
