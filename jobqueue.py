@@ -186,7 +186,8 @@ KEEP_AGAIN_SECONDS = 0.2        # while there is more
 KEEP_ROUND_SECONDS = 3600.0
 SLOTS_KEPT = 1000               # of each schedule, besides those that are younger than
 SLOTS_KEPT_SECONDS = 2 * 86400.0
-KEEP_DOUBT_SECONDS = 86400.0    # a clock so far ahead of when we last looked may be wrong
+KEEP_JUMP_SECONDS = 86400.0     # a clock so far ahead of when we last looked may be wrong
+KEEP_DOUBT_DAYS = (1, 30)       # it is doubted for as long as tasks are kept, within these
 REQUEST_SECONDS = 86400.0       # how long an Idempotency-Key is known
 CACHE_SECONDS = 1.0
 UPGRADE_PAUSE_SECONDS = 2.0     # code that was changed since then may still be being copied
@@ -5735,8 +5736,8 @@ class Keeping:
     """Removes what is older than an admin wants, a little at a time; its room is used again.
 
     Any process goes through the tables once an hour, oldest rows first, and stops at the first
-    one that is young enough. A wrong clock must not empty them: when it is more than a day
-    after the last look, whatever the reason, nothing is removed until another day later.
+    one that is young enough. A wrong clock must not empty them: when it is more than a day after
+    the last look, whatever the reason, nothing is removed for as many days as tasks are kept.
     """
 
     def __init__(self, database, settings, tasks):
@@ -5763,13 +5764,14 @@ class Keeping:
         return bool(found)
 
     def _trusts_clock(self, now):
-        """False until a day has passed since the clock was found far from where it was."""
+        """False until days have passed since the clock was found far from where it was."""
         known = recall(self._database, ".keeping") or {"seen": 0.0, "from": 0.0}
         seen, start = known["seen"], known["from"]
-        waits = start > seen            # it has been in doubt, and this look may end that
-        ahead = now > seen + KEEP_DOUBT_SECONDS
-        if now < seen - KEEP_ROUND_SECONDS or (ahead and not waits):
-            start = now + KEEP_DOUBT_SECONDS
+        least, most = KEEP_DOUBT_DAYS
+        doubt = 86400 * min(most, max(least, seen and self._settings.get("keep_days")))
+        patience = doubt if start > seen else KEEP_JUMP_SECONDS     # who comes seldom ends a doubt, too
+        if not seen - KEEP_ROUND_SECONDS <= now <= seen + patience:
+            start = now + doubt
         if start != known["from"] or abs(now - seen) >= KEEP_ROUND_SECONDS:
             with self._database.transaction(durable=False) as transaction:
                 remember(transaction, ".keeping", {"seen": now, "from": start})

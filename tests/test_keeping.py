@@ -228,30 +228,40 @@ class TestTheRest(Keep):
 
 class TestClocks(Keep):
 
-    def test_a_clock_that_jumps_far_ahead_removes_nothing_for_a_day(self):
+    def test_a_clock_that_jumps_far_ahead_removes_nothing_for_as_long_as_tasks_are_kept(self):
         self.finish(3)
         self.days(2)
         self.clock.wall += 3650 * DAY
-        self.prune()
-        self.clock.advance(DAY / 2)
-        self.prune()
+        self.days(29)
         self.assertEqual(self.count(), 3)
         self.clock.wall -= 3650 * DAY
-        self.days(3)
+        self.clock.wall -= 29 * DAY
+        self.days(20)
         self.assertEqual(self.count(), 3)
 
-    def test_if_it_was_right_it_goes_on_a_day_later(self):
+    def test_if_it_was_right_it_goes_on_after_that(self):
+        for keep, doubt in ((30, 30), (1, 1), (365, 30)):
+            with self.subTest(keep):
+                self.queue.settings.change({"keep_days": keep})
+                self.finish(3)
+                self.clock.advance(400 * DAY)
+                self.days(doubt)
+                self.assertEqual(self.count(), 3)
+                self.days(1)
+                self.prune()
+                self.assertEqual(self.count(), 0)
+
+    def test_a_clock_that_jumps_while_it_is_doubted_is_doubted_anew(self):
         self.finish(3)
-        self.days(2)
-        self.clock.advance(400 * DAY)
-        self.assertEqual(self.prune(), 0)
-        self.days(1)
-        self.prune()
-        self.assertEqual(self.count(), 0)
+        self.clock.advance(2 * DAY)
+        self.days(3)
+        self.clock.wall += 3650 * DAY
+        self.days(29)
+        self.assertEqual(self.count(), 3)
 
     def test_who_comes_once_a_week_is_served_too(self):
         self.finish(3)
-        for _ in range(6):
+        for _ in range(8):
             self.clock.advance(7 * DAY)
             self.prune()
         self.assertEqual(self.count(), 0)
