@@ -331,7 +331,8 @@ class TestEach(TestCase):
 
     def test_errors_name_line_and_column_and_nothing_is_added(self):
         self.wrong('a,b\n1,2\n\n"x",2\n3,y\n4\n', "line 4, a: must be a whole number",
-                   "line 5, b: must be", "line 6, the row: must have as many cells as the first row, 2; it has 1")
+                   "line 5, b: must be",
+                   "line 6, the row: must have as many cells as the first row, 2; it has 1")
         self.wrong("a\nx\n", "line 2, a: must be a whole number")
         self.wrong("b\n1\n", "line 2, a: is missing")
 
