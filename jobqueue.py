@@ -2604,7 +2604,7 @@ TYPE_WORDS = {"string": "a text", "integer": "a whole number", "number": "a numb
               "boolean": "true or false", "array": "a list", "object": "an object", "null": "empty"}
 TYPE_CHECKS = {
     "string": lambda value: isinstance(value, str),
-    "integer": lambda value: is_number(value) and value == int(value),
+    "integer": lambda value: is_number(value) and abs(value) <= INTEGER_MAX and value == int(value),
     "number": is_number,
     "boolean": lambda value: isinstance(value, bool),
     "array": lambda value: isinstance(value, list),
