@@ -8435,6 +8435,12 @@ def path_below(environ, base_path):
     return path[len(base_path):] if (path + "/").startswith(base_path + "/") else path
 
 
+def unknown_names(names, known):
+    """What is wrong with those of the names that are not known."""
+    return [error for name in [name for name in names if name not in known][:ERRORS_MAX]
+            for error in wrong(shorten(name, 60), "is not known here; known are %s" % ", ".join(known))]
+
+
 class Request:
     """What a handler needs of a request, read from a WSGI environment."""
 
@@ -8485,6 +8491,12 @@ class Request:
             raise Malformed("The query has too many fields.") from None
         return {name: values[-1] for name, values in pairs.items()}
 
+    def check_query(self, *known):
+        """Malformed if the query names anything else: with a typo in a filter everything would match."""
+        errors = unknown_names(self.query, known)
+        if errors:
+            raise Malformed(join_errors(errors[:5]), errors)
+
     def number(self, name, default, low, high):
         """A whole number of the query, kept within its bounds; Malformed if it is none."""
         text = self.query.get(name)
@@ -8508,10 +8520,8 @@ class Request:
         value = self.json()
         if not isinstance(value, dict):
             raise Malformed("The body must be a JSON object.")
-        unknown = [name for name in value if name not in known][:ERRORS_MAX]
-        if unknown:
-            errors = [error for name in unknown for error in wrong(
-                shorten(name, 60), "is not known here; known are %s" % ", ".join(known))]
+        errors = unknown_names(value, known)
+        if errors:
             raise Invalid(join_errors(errors[:5]), errors)
         return value
 
@@ -8881,6 +8891,7 @@ def _wanted(app, request, given):
 
 
 def _list_tasks(app, request):
+    request.check_query("status", "function", "queue", "q", "owner", "limit", "cursor", "counts")
     query = request.query
     wanted = _wanted(app, request, query)
     limit = request.number("limit", PAGE_ROWS, 1, PAGE_ROWS_MAX)
@@ -9003,6 +9014,7 @@ def post_actions(app, request):
 def get_log(app, request, task_id):
     """What an attempt printed, from a byte offset on."""
     row = app.queue.tasks.get(int(task_id), request.person.scope)
+    request.check_query("attempt", "offset", "download")
     attempt = request.number("attempt", row["attempts"], 0, INTEGER_MAX)
     if request.query.get("download") == "1":
         text, _, _ = app.queue.logs.read(row["id"], attempt, 0, 2 * LOG_MAX_BYTES)
@@ -9101,6 +9113,7 @@ def _activity_json(row, names):
 
 def get_activity(app, request):
     """What happened, newest first."""
+    request.check_query("task", "owner", "limit", "cursor")
     task_id = request.number("task", None, 0, INTEGER_MAX)
     if task_id is not None:
         app.queue.tasks.get(task_id, request.person.scope)

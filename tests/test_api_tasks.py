@@ -354,6 +354,13 @@ class Finding(WebTestCase):
         for text in ("nothing", "pending,nothing", "PENDING", "0", "pending,", ",", "pending pending"):
             self.check(self.bob.get("/api/tasks?status=" + quote(text, safe=",")), 400, "malformed")
 
+    def test_a_mistyped_filter_does_not_give_everything(self):
+        task_id = self.add("bob")
+        for path in ("/api/tasks?statsu=failed", "/api/tasks/%d/log?attemp=1" % task_id,
+                     "/api/activity?id=1"):
+            refused = self.check(self.bob.get(path), 400, "malformed")
+            self.assertRegex(refused["detail"], "^(statsu|attemp|id) is not known here; known are ")
+
     def test_admins_filter_by_owner(self):
         bob, eve = self.add("bob"), self.add("eve")
         self.assertEqual(self.ids("?owner=bob", self.ana), [bob])
