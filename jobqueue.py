@@ -6212,12 +6212,18 @@ class Person:
         return None if self.is_admin else self.id
 
 
+def knows_scrypt():
+    """True if this Python can hash passwords as it should."""
+    import hashlib
+    return hasattr(hashlib, "scrypt")
+
+
 def hash_password(password, salt=None):
     """A password as it is stored: method$parameters$salt$hash, so that the cost can rise later."""
     import hashlib
     salt = salt or os.urandom(16)
     secret = password.encode("utf-8")
-    if hasattr(hashlib, "scrypt"):
+    if knows_scrypt():
         n, r, p = SCRYPT_COST
         method, parameters = "scrypt", "%d,%d,%d" % SCRYPT_COST
         key = hashlib.scrypt(secret, salt=salt, n=n, r=r, p=p, maxmem=64 << 20)
@@ -6229,8 +6235,7 @@ def hash_password(password, salt=None):
 
 def nobodys_password():
     """What a password is compared with if there is no such user, so that it takes as long."""
-    import hashlib
-    if hasattr(hashlib, "scrypt"):
+    if knows_scrypt():
         return "scrypt$%d,%d,%d$%s$%s" % (*SCRYPT_COST, "00" * 16, "00" * 64)
     return "pbkdf2$%d$%s$%s" % (PBKDF2_ROUNDS, "00" * 16, "00" * 32)
 
@@ -6326,9 +6331,9 @@ class Accounts:
 
     # First admin, lost password
 
-    def has_admin(self):
+    def has_admin(self, source=None):
         """True once somebody can administer this."""
-        return self._database.value("SELECT 1 FROM user WHERE role='admin' LIMIT 1") is not None
+        return (source or self._database).value("SELECT 1 FROM user WHERE role='admin' LIMIT 1") is not None
 
     def setup_code(self):
         """The one-time code for the first admin, renewed every SETUP_CODE_SECONDS."""
@@ -6371,10 +6376,9 @@ class Accounts:
         """The code as it is compared; Denied unless a file holds it, and says what is wrong with them."""
         import hmac
         if not files:
-            raise NotFound(
-                "This is set up already. If an admin's password is lost: upload a text file "
-                "setup-code.txt with %d or more characters of your own beside jobqueue.py, and "
-                "enter these here within an hour." % SETUP_CODE_MIN_CHARACTERS)
+            raise NotFound("This is set up already. If an admin's password is lost: upload a text file "
+                           "setup-code.txt with %d or more characters of your own beside jobqueue.py, and "
+                           "enter these here within an hour." % SETUP_CODE_MIN_CHARACTERS)
         self._slow_down(address_subject(address))
         code = plain_code(code) if isinstance(code, str) else ""
         problems = []
@@ -6403,7 +6407,7 @@ class Accounts:
         return str(name), self._hash(password)
 
     def _insert_first(self, transaction, row):
-        if transaction.value("SELECT 1 FROM user WHERE role='admin' LIMIT 1"):
+        if self.has_admin(transaction):
             raise NotFound("This is set up already.")
         self._insert_user(transaction, row)
 
@@ -6425,9 +6429,7 @@ class Accounts:
 
     def users(self):
         """All users as admins see them."""
-        return [
-            self._user_json(row) for row in self._database.all("SELECT * FROM user ORDER BY id")
-        ]
+        return [self._user_json(row) for row in self._database.all("SELECT * FROM user ORDER BY id")]
 
     def find(self, name):
         """The row of a user; NotFound if there is none."""
@@ -6450,9 +6452,7 @@ class Accounts:
         name = self._settings.get("default_owner")
         if name:
             return self.find(name)
-        row = self._database.one(
-            "SELECT * FROM user WHERE role='admin' AND disabled=0 ORDER BY id LIMIT 1"
-        )
+        row = self._database.one("SELECT * FROM user WHERE role='admin' AND disabled=0 ORDER BY id LIMIT 1")
         if row is None:
             raise SetupError("There is no admin yet who could own the task. Open the page and make "
                              "one, or run: python3 jobqueue.py user add NAME --admin")
@@ -6478,8 +6478,8 @@ class Accounts:
             max_pending = row["max_pending"]
         elif max_pending is not None:
             max_pending = SETTINGS["max_pending"].check(max_pending)
-        if role is not None and role not in ROLES:
-            raise field_error("role", "must be one of user, admin")
+        if role is not None:
+            self._check_role(role)
         if password is not None:
             check_password(password, row["name"])
             password = self._hash(password)
@@ -6490,10 +6490,7 @@ class Accounts:
                 (role, password, disabled, max_pending, row["id"]))
             if password is not None or disabled:
                 transaction.run("DELETE FROM session WHERE user_id=?", (row["id"],))
-            if not transaction.value(
-                "SELECT 1 FROM user WHERE role='admin' AND disabled=0 LIMIT 1"
-            ):
-                raise Conflict("This is the last admin; make another one first.")
+            self._keep_an_admin(transaction)
         return self._user_json(self.find(name))
 
     def change_own_password(self, person, current, password):
@@ -6515,17 +6512,23 @@ class Accounts:
             for table in ("session", "token"):
                 transaction.run("DELETE FROM %s WHERE user_id=?" % table, (row["id"],))
             transaction.run("DELETE FROM user WHERE id=?", (row["id"],))
-            if not transaction.value(
-                "SELECT 1 FROM user WHERE role='admin' AND disabled=0 LIMIT 1"
-            ):
-                raise Conflict("This is the last admin; make another one first.")
+            self._keep_an_admin(transaction)
+
+    @staticmethod
+    def _keep_an_admin(transaction):
+        if not transaction.value("SELECT 1 FROM user WHERE role='admin' AND disabled=0 LIMIT 1"):
+            raise Conflict("This is the last admin; make another one first.")
+
+    @staticmethod
+    def _check_role(role):
+        if role not in ROLES:
+            raise field_error("role", "must be one of %s" % ", ".join(ROLES))
 
     def _new_user(self, name, password, role):
         if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name):
             raise field_error("name", "must be 1 to 50 letters, digits, _ . @ + or -, and begin "
                               "with a letter or digit")
-        if role not in ROLES:
-            raise field_error("role", "must be one of user, admin")
+        self._check_role(role)
         check_password(password, name)
         return name, self._hash(password), role
 
@@ -6562,9 +6565,7 @@ class Accounts:
         with self._database.transaction() as transaction:
             transaction.run(
                 "INSERT INTO session (digest, user_id, created_at, seen_at, expires_at) "
-                "VALUES (?, ?, ?, ?, ?)",
-                (digest(token), row["id"], now, now, now + SESSION_SECONDS),
-            )
+                "VALUES (?, ?, ?, ?, ?)", (digest(token), row["id"], now, now, now + SESSION_SECONDS))
             transaction.run("UPDATE user SET last_seen_at=? WHERE id=?", (now, row["id"]))
         return token
 
@@ -6574,9 +6575,7 @@ class Accounts:
         row = self._database.one(
             "SELECT user.*, session.id AS session_id, session.seen_at, session.expires_at "
             "FROM session JOIN user ON user.id=session.user_id "
-            "WHERE session.digest=? AND user.disabled=0",
-            (digest(token),),
-        )
+            "WHERE session.digest=? AND user.disabled=0", (digest(token),))
         if row is None or row["expires_at"] < now or row["seen_at"] + SESSION_IDLE_SECONDS < now:
             return None
         if now - row["seen_at"] > 60:
@@ -6605,19 +6604,15 @@ class Accounts:
         token = "jq_" + random_token(32)
         with self._database.transaction() as transaction:
             token_id = transaction.insert(
-                "INSERT INTO token (digest, user_id, name, scope, created_at) "
-                "VALUES (?, ?, ?, ?, ?)",
-                (digest(token), user_id, name.strip(), scope, self._clock.now()),
-            )
+                "INSERT INTO token (digest, user_id, name, scope, created_at) VALUES (?, ?, ?, ?, ?)",
+                (digest(token), user_id, name.strip(), scope, self._clock.now()))
         row = self._database.one("SELECT * FROM token WHERE id=?", (token_id,))
         return {**self._token_json(row), "token": token}
 
     def delete_token(self, user_id, token_id):
         """Revoke one of a user's tokens; NotFound if it is not theirs."""
         with self._database.transaction() as transaction:
-            if not transaction.run(
-                "DELETE FROM token WHERE id=? AND user_id=?", (token_id, user_id)
-            ):
+            if not transaction.run("DELETE FROM token WHERE id=? AND user_id=?", (token_id, user_id)):
                 raise NotFound("There is no token %s." % token_id)
 
     def person_of_token(self, token, scope="user"):
@@ -6653,9 +6648,8 @@ class Accounts:
             for subject in subjects:
                 row = transaction.one("SELECT * FROM throttle WHERE subject=?", (subject,))
                 if row and now < row["until"] < now + 2 * LOGIN_DELAY_SECONDS[1]:
-                    raise TooMany(
-                        "Too many attempts. Please wait.", retry_after=math.ceil(row["until"] - now)
-                    )
+                    raise TooMany("Too many attempts. Please wait.",
+                                  retry_after=math.ceil(row["until"] - now))
                 self._count_attempt(transaction, subject, row, now)
 
     def _count_attempt(self, transaction, subject, row, now):
@@ -6802,10 +6796,8 @@ class Task:
     def wait(self, timeout=None):
         """Wait until it is finished; returns itself. TimeoutError after `timeout` seconds."""
         if current_task():
-            raise RuntimeError(
-                "a task must not wait for another task: two workers that wait for each "
-                "other never end"
-            )
+            raise RuntimeError("a task must not wait for another task: two workers that wait for each "
+                               "other never end")
         clock = self._queue.database.clock
         deadline = None if timeout is None else clock.monotonic() + timeout
         pause = 0.02
@@ -6871,9 +6863,7 @@ class Frame:
         except (ValueError, TypeError) as error:
             raise field_error("arguments", "cannot be written as JSON: %s" % error) from None
         if len(text) > ARGUMENTS_MAX_CHARACTERS:
-            raise field_error(
-                "arguments", "are longer than %d characters" % ARGUMENTS_MAX_CHARACTERS
-            )
+            raise field_error("arguments", "are longer than %d characters" % ARGUMENTS_MAX_CHARACTERS)
         return Order(self._function["name"], text, self._options, **self._waits)
 
 
@@ -6903,9 +6893,7 @@ class JobQueue:
 
     def enqueue(self, function, arguments=None, owner=None, **options):
         """Add one task; returns it. Invalid names every field that is wrong."""
-        return Task(
-            self, {"id": self.enqueue_many(function, [arguments or {}], owner, **options)[0]}
-        )
+        return Task(self, {"id": self.enqueue_many(function, [arguments or {}], owner, **options)[0]})
 
     def enqueue_many(self, function, many, owner=None, **options):
         """Add a task for each of `many` argument objects (any iterable), all or none; their ids."""
@@ -6913,8 +6901,7 @@ class JobQueue:
         requests = ({"function": function, "arguments": arguments, **options} for arguments in many)
         if current_task():
             return current_task().enqueue(list(requests))
-        row = self.accounts.owner(owner)
-        return self.add(requests, row["id"])
+        return self.add(requests, self.accounts.owner(owner)["id"])
 
     def get(self, task_id):
         """A task by its id; NotFound if there is none."""
@@ -6980,15 +6967,14 @@ class JobQueue:
         """The function that is to be run, if `person` (None: the site's own code) may add it."""
         if self.catalogue.find(name) is None:
             self.catalogue.refresh(wait=True)
-        open_to = (
-            WHO_MAY_ADD if person is None else ("user", "admin") if person.is_admin else ("user",)
-        )
+        open_to = WHO_MAY_ADD
+        if person:
+            open_to = ROLES if person.is_admin else ("user",)
         functions, error = self.catalogue.functions(), self.catalogue.state()["error"]
         if error and not functions:
             raise Busy("The functions cannot be read at the moment: %s." % error["message"],
                        retry_after=10)
-        known = {function["name"]: function for function in functions
-                 if function["who"] in open_to}
+        known = {function["name"]: function for function in functions if function["who"] in open_to}
         if name not in known:
             raise field_error("function", "%s is not known; known are %s"
                               % (shorten(name, 60), ", ".join(known) or "none"))
@@ -7188,6 +7174,11 @@ def _task_options(options):
     return {**TASK_DEFAULTS, **options}
 
 
+def _take_options(keywords):
+    """Those that are options of tasks, taken out of the keywords; the others are parameters."""
+    return {name: keywords.pop(name) for name in list(keywords) if name in TASK_OPTIONS}
+
+
 def _declare(function):
     if function.who not in WHO_MAY_ADD:
         raise ValueError("who must be one of %s" % ", ".join(WHO_MAY_ADD))
@@ -7204,9 +7195,7 @@ def _declare(function):
 def task(target=None, *, who="user", **options):
     """Declare a Python function that tasks can run: @task or @task(max_retries=3, ...)."""
     def declare(function):
-        return _declare(
-            Function(function.__name__, "python", function, _task_options(options), who, None)
-        )
+        return _declare(Function(function.__name__, "python", function, _task_options(options), who, None))
     return declare(target) if target is not None else declare
 
 
@@ -7227,19 +7216,19 @@ def schedule(rule, zone=None, arguments=None, catch_up="once", overlap="skip", *
     return declare
 
 
+PLACE = r"\{([A-Za-z_]\w*)\}"           # where the value of a parameter is put
+
+
 def _places(text):
-    return set(re.findall(r"\{([A-Za-z_]\w*)\}", text))
+    return set(re.findall(PLACE, text))
 
 
 def _check_places(name, texts, parameters):
-    used = set().union(*map(_places, texts))
-    if used - set(parameters):
-        raise ValueError(
-            "command(%r): {%s} is no parameter" % (name, sorted(used - set(parameters))[0])
-        )
-    if set(parameters) - used:
-        raise ValueError("command(%r): the parameter %s has no {place}"
-                         % (name, sorted(set(parameters) - used)[0]))
+    used, known = set().union(*map(_places, texts)), set(parameters)
+    if used - known:
+        raise ValueError("command(%r): {%s} is no parameter" % (name, min(used - known)))
+    if known - used:
+        raise ValueError("command(%r): the parameter %s has no {place}" % (name, min(known - used)))
 
 
 def command(name, arguments, *, who="user", **rest):
@@ -7248,7 +7237,7 @@ def command(name, arguments, *, who="user", **rest):
     Keywords that are options of tasks are options, all others are parameters: a type, or a
     default value.
     """
-    options = {key: rest.pop(key) for key in list(rest) if key in TASK_OPTIONS}
+    options = _take_options(rest)
     if isinstance(arguments, str) or not all(isinstance(part, (str, Path)) for part in arguments):
         raise TypeError("command(%r): the program and its arguments must be a list of texts" % name)
     arguments = [str(part) for part in arguments]
@@ -7261,7 +7250,7 @@ def http_request(name, method, address, *, who="user", headers=None, **rest):
 
     With GET, HEAD and DELETE the other parameters become the query.
     """
-    options = {key: rest.pop(key) for key in list(rest) if key in TASK_OPTIONS}
+    options = _take_options(rest)
     if not re.match(r"https?://[^/{}@\s]+(/|$)", address):
         raise ValueError("http_request(%r): the address must begin with http:// or https:// and a "
                          "host, without places, name or password" % name)
@@ -7281,8 +7270,7 @@ def external(name, *, queue, who="user", **rest):
 
     Our own workers leave its queue alone, so it must be one that no other function uses.
     """
-    options = {key: rest.pop(key) for key in list(rest) if key in TASK_OPTIONS}
-    options = _task_options({**options, "queue": queue})
+    options = _task_options({**_take_options(rest), "queue": queue})
     if queue == TASK_OPTIONS["queue"][1]:
         raise ValueError("external(%r): the queue must be one of its own, not %s" % (name, queue))
     return _declare(Function(name, "external", None, options, who, rest))
@@ -7574,12 +7562,6 @@ def knows_time_zones():
         return False
 
 
-def knows_scrypt():
-    """True if this Python can hash passwords as it should."""
-    import hashlib
-    return hasattr(hashlib, "scrypt")
-
-
 ABILITIES = (                   # what a Python may lack, and what that means
     (knows_time_zones, "time zones are missing, so that schedules can only use UTC: choose another Python, "
                        "or install tzdata for it"),
@@ -7867,8 +7849,7 @@ def _check_admin(queue):
         if left:
             return "note", "%s can give an admin a new password, within an hour: delete it" % left
         return "ok", "%d users" % len(queue.accounts.users())
-    return "note", ("none yet: open the page and use the code in %s"
-                    % queue.accounts.code_file)
+    return "note", "none yet: open the page and use the code in %s" % queue.accounts.code_file
 
 
 def _check_functions(queue):
@@ -7929,8 +7910,7 @@ def _check_oldest(queue):
     if oldest is None:
         return "ok", "no task is waiting"
     seconds = max(0, queue.database.clock.now() - oldest)
-    return ("ok" if seconds < 3600 else "note",
-            "the oldest pending task has waited %d s" % seconds)
+    return "ok" if seconds < 3600 else "note", "the oldest pending task has waited %d s" % seconds
 
 
 def _check_clock(queue):
@@ -8191,11 +8171,9 @@ def back_up(queue, target):
         finally:
             part.unlink(missing_ok=True)
     except OSError as error:
-        raise SetupError("The backup cannot be written to %s: %s."
-                         % (target, error.strerror)) from None
+        raise SetupError("The backup cannot be written to %s: %s." % (target, error.strerror)) from None
     with queue.database.transaction() as transaction:
-        remember(transaction, ".backup",
-                 {"at": queue.database.clock.now(), "path": str(target)})
+        remember(transaction, ".backup", {"at": queue.database.clock.now(), "path": str(target)})
 
 
 def repair_journal(folder):
