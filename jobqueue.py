@@ -8199,32 +8199,14 @@ def repair_journal(folder):
 
 # HTTP ------------------------------------------------------------------------
 
-STATUS_TITLES = {
-    100: "Continue",
-    200: "OK",
-    201: "Created",
-    204: "No Content",
-    304: "Not Modified",
-    308: "Permanent Redirect",
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    408: "Request Timeout",
-    409: "Conflict",
-    411: "Length Required",
-    413: "Content Too Large",
-    415: "Unsupported Media Type",
-    421: "Misdirected Request",
-    422: "Unprocessable Content",
-    429: "Too Many Requests",
-    431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
-    501: "Not Implemented",
-    503: "Service Unavailable",
-    507: "Insufficient Storage",
-}
+STATUS_TITLES = {               # http.HTTPStatus calls some otherwise, and not on every Python alike
+    100: "Continue", 200: "OK", 201: "Created", 204: "No Content", 304: "Not Modified",
+    308: "Permanent Redirect", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden",
+    404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout", 409: "Conflict",
+    411: "Length Required", 413: "Content Too Large", 415: "Unsupported Media Type",
+    421: "Misdirected Request", 422: "Unprocessable Content", 429: "Too Many Requests",
+    431: "Request Header Fields Too Large", 500: "Internal Server Error", 501: "Not Implemented",
+    503: "Service Unavailable", 507: "Insufficient Storage"}
 
 SECURITY_HEADERS = [
     ("Content-Security-Policy",
@@ -8283,9 +8265,7 @@ def problem(error):
         headers.append(("WWW-Authenticate", "Bearer"))
     if error.status == 405:
         headers.append(("Allow", ", ".join(error.allowed)))
-    return Answer(
-        error.status, dump_json(value).encode("utf-8"), "application/problem+json", headers
-    )
+    return Answer(error.status, dump_json(value).encode("utf-8"), "application/problem+json", headers)
 
 
 HOST = r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?"
@@ -8615,6 +8595,12 @@ class Request:
         return Once(self.person.id, key, self._digest.hexdigest())
 
 
+def entity_tag(body):
+    """An ETag that changes with the content."""
+    import hashlib
+    return '"%s"' % hashlib.sha256(body).hexdigest()[:20]
+
+
 def static_answer(status, body, kind, headers):
     """An Answer that browsers may keep, if they ask whether it is still right."""
     answer = Answer(status, body, kind, headers)
@@ -8645,15 +8631,14 @@ class StaticFiles:
 
     def _read(self, name, path):
         import gzip
-        import hashlib
         try:
             status = path.stat()
             stamp = status.st_mtime_ns, status.st_size
             if self._known.get(name, (None,))[0] != stamp:
                 body = path.read_bytes()
                 packed = gzip.compress(body, 9, mtime=0)
-                tag = '"%s"' % hashlib.sha256(body).hexdigest()[:20]
-                self._known[name] = (stamp, body, packed if len(packed) < len(body) else None, tag)
+                self._known[name] = (stamp, body, packed if len(packed) < len(body) else None,
+                                     entity_tag(body))
         except OSError:
             raise NotFound("There is no file %s." % name) from None
         return self._known[name][1:]
@@ -8662,6 +8647,11 @@ class StaticFiles:
 # Handlers --------------------------------------------------------------------
 #
 # Each takes (application, request, *parts of the path) and returns an Answer.
+
+def _address_of(request, kind, name):
+    """The header that says where what was made is found."""
+    return [("Location", "%sapi/%s/%s" % (request.base, kind, quote(str(name))))]
+
 
 def get_page(app, request):
     """The page, always at an address that ends with a slash."""
@@ -8744,11 +8734,7 @@ def get_functions(app, request):
     functions = [function for function in app.queue.catalogue.functions()
                  if person.is_admin or function["who"] == "user"]
     if error and not person.is_admin:
-        error = {
-            "message": "tasks.py cannot be read; an admin sees why.",
-            "file": None,
-            "line": None,
-        }
+        error = {"message": "tasks.py cannot be read; an admin sees why.", "file": None, "line": None}
     return json_answer({"functions": functions, "error": error, "samples": state["samples"],
                         "read_at": iso(state["read_at"])})
 
@@ -8834,8 +8820,7 @@ def post_tasks(app, request):
         return json_answer({"ids": added["ids"], "created": added["created"]}, 201)
     task_id = added["ids"][0]
     return json_answer(added.get("task") or app.queue.get_json(task_id),
-                       201 if added["created"] else 200,
-                       [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
+                       201 if added["created"] else 200, _address_of(request, "tasks", task_id))
 
 
 def _wanted_owner(app, request, name):
@@ -8859,13 +8844,8 @@ def _wanted_statuses(text):
 
 def _wanted(app, request, given):
     """The Filter that a query or the object of an action describes."""
-    return Filter(
-        _wanted_owner(app, request, given.get("owner")),
-        _wanted_statuses(given.get("status")),
-        given.get("function") or None,
-        given.get("queue") or None,
-        given.get("q") or None,
-    )
+    return Filter(_wanted_owner(app, request, given.get("owner")), _wanted_statuses(given.get("status")),
+                  given.get("function") or None, given.get("queue") or None, given.get("q") or None)
 
 
 def _list_tasks(app, request):
@@ -8873,9 +8853,7 @@ def _list_tasks(app, request):
     query = request.query
     wanted = _wanted(app, request, query)
     limit = request.number("limit", PAGE_ROWS, 1, PAGE_ROWS_MAX)
-    rows, before = app.queue.tasks.find(
-        wanted, limit, request.number("cursor", None, 0, INTEGER_MAX)
-    )
+    rows, before = app.queue.tasks.find(wanted, limit, request.number("cursor", None, 0, INTEGER_MAX))
     value = {"tasks": app.queue.tasks.list_json(rows),
              "next": None if before is None else str(before)}
     if query.get("counts") == "1":
@@ -8985,8 +8963,7 @@ def post_actions(app, request):
         raise
     if done:
         app.queue.start_workers()
-    return json_answer({"action": action, "done": done, "remaining": remaining,
-                        "continue": going_on})
+    return json_answer({"action": action, "done": done, "remaining": remaining, "continue": going_on})
 
 
 def get_log(app, request, task_id):
@@ -9031,8 +9008,7 @@ def post_schedules(app, request):
     given, owner_id = _given_schedule(app, request)
     app.queue.catalogue.refresh()
     schedule_id = app.queue.schedules.add(given, owner_id or request.person.id, request.person)
-    return _schedule_answer(app, request, schedule_id, 201, [
-        ("Location", "%sapi/schedules/%d" % (request.base, schedule_id))])
+    return _schedule_answer(app, request, schedule_id, 201, _address_of(request, "schedules", schedule_id))
 
 
 PREVIEW_SCHEMA = {
@@ -9077,8 +9053,7 @@ def delete_schedule(app, request, schedule_id):
 def run_schedule(app, request, schedule_id):
     """Add a schedule's task now."""
     task_id = app.queue.schedules.run(int(schedule_id), request.person.scope, request.person)
-    return json_answer(app.queue.get_json(task_id), 201, [
-        ("Location", "%sapi/tasks/%d" % (request.base, task_id))])
+    return json_answer(app.queue.get_json(task_id), 201, _address_of(request, "tasks", task_id))
 
 
 def _activity_json(row, names):
@@ -9108,27 +9083,17 @@ def get_workers(app, request):
     """The worker processes; what they run only if one may know."""
     def shown(row):
         mine = request.person.is_admin or row["owner_id"] == request.person.id
-        return {
-            "id": row["id"],
-            "machine": row["machine"],
-            "pid": row["pid"],
-            "state": row["state"],
-            "mode": row["mode"],
-            "started_at": iso(row["started_at"]),
-            "seen_at": iso(row["seen_at"]),
-            "tasks": row["tasks"],
-            "task": row["task_id"] if mine else None,
-            "function": row["function"] if mine else None,
-        }
+        return {"id": row["id"], "machine": row["machine"], "pid": row["pid"], "state": row["state"],
+                "mode": row["mode"], "started_at": iso(row["started_at"]),
+                "seen_at": iso(row["seen_at"]), "tasks": row["tasks"],
+                "task": row["task_id"] if mine else None, "function": row["function"] if mine else None}
     return json_answer({"workers": [shown(row) for row in app.queue.workers.rows()],
                         "maximum": app.queue.settings.get("NbMaxWorker"),
                         "service": app.queue.service.describe()})
 
 
-def _queue_answer(app, request, name, status=200):
-    shown = app.queue.queues.get(name, app.queue.claims.machine)
-    where = [("Location", "%sapi/queues/%s" % (request.base, quote(name)))] if status == 201 else []
-    return json_answer(shown, status, where)
+def _queue_answer(app, name, status=200, headers=()):
+    return json_answer(app.queue.queues.get(name, app.queue.claims.machine), status, headers)
 
 
 def get_queues(app, request):
@@ -9143,19 +9108,19 @@ def post_queues(app, request):
     """Make a queue."""
     given = request.object(tuple(QUEUE_SCHEMA["properties"]))
     app.queue.queues.make(given, request.person.name)
-    return _queue_answer(app, request, given["name"], 201)
+    return _queue_answer(app, given["name"], 201, _address_of(request, "queues", given["name"]))
 
 
 def get_queue(app, request, name):
     """One queue."""
-    return _queue_answer(app, request, name)
+    return _queue_answer(app, name)
 
 
 def patch_queue(app, request, name):
     """Change a queue's limits, pause or resume it."""
     app.queue.queues.change(name, request.object(QUEUE_CHANGES), request.person.name)
     app.queue.start_workers()
-    return _queue_answer(app, request, name)
+    return _queue_answer(app, name)
 
 
 def delete_queue(app, request, name):
@@ -9223,11 +9188,8 @@ def post_users(app, request):
     """Make a user."""
     given = request.object(("name", "password", "role"))
     user = app.queue.accounts.add_user(
-        given.get("name"), given.get("password"), given.get("role", "user")
-    )
-    return json_answer(
-        user, 201, [("Location", "%sapi/users/%s" % (request.base, quote(user["name"])))]
-    )
+        given.get("name"), given.get("password"), given.get("role", "user"))
+    return json_answer(user, 201, _address_of(request, "users", user["name"]))
 
 
 def _new_session_header(app, request):
@@ -9249,15 +9211,12 @@ def patch_user(app, request, name):
         if not set(given) <= {"password", "current_password"}:
             raise Denied("Only admins may change roles and limits and disable users.")
         check_password(given.get("password"), person.name)
-        user = accounts.change_own_password(
-            person, given.get("current_password"), given["password"]
-        )
+        user = accounts.change_own_password(person, given.get("current_password"), given["password"])
         return json_answer(user, headers=_new_session_header(app, request))
     if not isinstance(given.get("disabled", False), bool):
         raise field_error("disabled", "must be true or false")
     return json_answer(accounts.change_user(name, given.get("role"), given.get("password"),
-                                            given.get("disabled"),
-                                            given.get("max_pending", UNCHANGED)))
+                                            given.get("disabled"), given.get("max_pending", UNCHANGED)))
 
 
 def delete_user(app, request, name):
@@ -9274,10 +9233,8 @@ def get_tokens(app, request):
 def post_tokens(app, request):
     """A new API token, shown once."""
     given = request.object(("name", "scope"))
-    token = app.queue.accounts.add_token(
-        request.person.id, given.get("name"), given.get("scope", "user")
-    )
-    return json_answer(token, 201)
+    return json_answer(app.queue.accounts.add_token(
+        request.person.id, given.get("name"), given.get("scope", "user")), 201)
 
 
 def delete_token(app, request, token_id):
@@ -9352,12 +9309,6 @@ def match_path(pattern, path):
     return match.groups() if match else None
 
 
-def entity_tag(body):
-    """An ETag that changes with the content."""
-    import hashlib
-    return '"%s"' % hashlib.sha256(body).hexdigest()[:20]
-
-
 class Application:
     """The WSGI callable of one queue; `source` is what its requests tick as, see Tick."""
 
@@ -9397,12 +9348,7 @@ class Application:
     def cookie(self, request, token, seconds):
         """A Set-Cookie value."""
         return "%s=%s; Path=%s; Max-Age=%d; HttpOnly; SameSite=Strict%s" % (
-            self.cookie_name(request),
-            token,
-            request.base,
-            seconds,
-            "; Secure" if request.secure else "",
-        )
+            self.cookie_name(request), token, request.base, seconds, "; Secure" if request.secure else "")
 
     def _answer(self, request):
         try:
@@ -9423,7 +9369,7 @@ class Application:
                 return False
             self.queue.accounts.setup_code()
         except (JobQueueError, OSError) as error:
-            print("jobqueue: %s" % error, file=sys.stderr)
+            complain("%s" % error)
         return True
 
     def _route(self, request):
@@ -9595,12 +9541,8 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 REQUEST_LINE = rb"([A-Z]{3,10}) (/[!-~]{0,8000}) HTTP/1\.([01])"
 HEADER_LINE = rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)"
-
-
 # Hashing a password takes 16 MiB, which stay with the thread that did it: one thread does it.
 PASSWORD_PATHS = ("/api/session", "/api/setup", "/api/users")
-
-
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -9614,9 +9556,7 @@ class Head:
     def __init__(self, data):
         lines = data.split(b"\r\n")
         if len(lines) > HEAD_MAX_LINES or b"\n" in data.replace(b"\r\n", b""):
-            raise BadRequest(
-                431 if len(lines) > HEAD_MAX_LINES else 400, "The header is malformed."
-            )
+            raise BadRequest(431 if len(lines) > HEAD_MAX_LINES else 400, "The header is malformed.")
         first = re.fullmatch(REQUEST_LINE, lines[0])
         if not first:
             raise BadRequest(400, "The request line is malformed.")
@@ -9745,15 +9685,9 @@ class Client:
         """
         import io
         if self.head is None:
-            end = self.arrived.find(b"\r\n\r\n")
-            if (len(self.arrived) if end < 0 else end) > HEAD_MAX_BYTES:
-                raise BadRequest(431, "The header is too large.")
-            if end < 0:
-                if b"\n\n" in self.arrived:
-                    raise BadRequest(400, "The header is malformed.")
+            self._read_head()
+            if self.head is None:
                 return None
-            self.head = Head(bytes(self.arrived[:end]))
-            self.body_start = end + 4
             if self.head.is_upload:
                 del self.arrived[:self.body_start]
                 return self.head, None
@@ -9766,6 +9700,17 @@ class Client:
         del self.arrived[:end]
         self.head = None
         return head, body
+
+    def _read_head(self):
+        """Take the head, if it has arrived to its end."""
+        end = self.arrived.find(b"\r\n\r\n")
+        if (len(self.arrived) if end < 0 else end) > HEAD_MAX_BYTES:
+            raise BadRequest(431, "The header is too large.")
+        if end >= 0:
+            self.head = Head(bytes(self.arrived[:end]))
+            self.body_start = end + 4
+        elif b"\n\n" in self.arrived:
+            raise BadRequest(400, "The header is malformed.")
 
     def _next_upload(self):
         """Put what has arrived of a large body into its file."""
@@ -9789,23 +9734,10 @@ class Client:
             self.upload = None
 
 
-def http_date(seconds):
-    """A time as HTTP writes it."""
-    parts = time.gmtime(seconds)
-    return "%s, %02d %s %d %02d:%02d:%02d GMT" % (
-        ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")[parts.tm_wday],
-        parts.tm_mday,
-        ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")[
-            parts.tm_mon - 1
-        ],
-        parts.tm_year,
-        *parts[3:6],
-    )
-
-
 def compose(status, headers, keep):
     """The head of a response as bytes."""
-    lines = ["HTTP/1.1 " + status, "Date: " + http_date(time.time()),
+    from wsgiref.handlers import format_date_time
+    lines = ["HTTP/1.1 " + status, "Date: " + format_date_time(time.time()),
              "Connection: " + ("keep-alive" if keep else "close")]
     lines += ["%s: %s" % pair for pair in headers]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
@@ -9813,7 +9745,7 @@ def compose(status, headers, keep):
 
 # What requests import where they use it. A server that has run out of descriptors cannot any more.
 NEEDED_LATER = ("gzip hashlib hmac ipaddress random resource shutil subprocess tempfile traceback "
-                "zoneinfo").split()
+                "wsgiref.handlers zoneinfo").split()
 
 
 class Server:
@@ -9836,8 +9768,7 @@ class Server:
         self._is_local = host in ("127.0.0.1", "::1", "localhost")
         self._names = LOOPBACK_HOSTS
         self._listener = socket.create_server(
-            (host, port), backlog=128, family=socket.AF_INET6 if ":" in host else socket.AF_INET
-        )
+            (host, port), backlog=128, family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         self._listener.setblocking(False)
         self.address = self._listener.getsockname()[:2]
         self._waker, self._wake_end = socket.socketpair()
