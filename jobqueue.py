@@ -10109,6 +10109,8 @@ def run_cgi():
 
 
 # Command line ----------------------------------------------------------------
+#
+# A command returns its exit code, if that is not 0.
 
 EXIT_AWAITED_FAILED, EXIT_TIMED_OUT = 3, 124
 EXIT_PIPE_CLOSED = 141                  # as a shell tells of SIGPIPE
@@ -10154,6 +10156,21 @@ def _use_compiled_module(options):
             "--port", str(options.port), "--data", data])
 
 
+def _say_where(queue, address):
+    """Print where the page is, and how it is opened for the first time and from another computer."""
+    place = ("[%s]:%d" if ":" in address[0] else "%s:%d") % address
+    link = "http://%s%s/" % (place, queue.settings.get("base_path"))
+    if queue.accounts.has_admin():
+        say("jobqueue %s is at %s" % (VERSION, link))
+    else:
+        say("jobqueue %s is at %s\nOpen this link to make the first admin; it works once, for an hour:\n\n"
+            "    %s#setup=%s\n" % (VERSION, link, link, queue.accounts.setup_code()))
+    came = os.environ.get("SSH_CONNECTION", "").split()     # whence, its port, where to, its port
+    if address[0] in LOOPBACK and len(came) == 4:
+        say("For a browser on your own computer run there: ssh -L %d:%s %s@%s"
+            % (address[1], place, user_name(os.getuid()), came[2]))
+
+
 def cmd_serve(queue, options):
     """Run the built-in web server until interrupted."""
     _use_compiled_module(options)
@@ -10165,23 +10182,9 @@ def cmd_serve(queue, options):
                          % (options.port, options.host, error.strerror)) from None
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
-    place = "[%s]:%d" % server.address if ":" in server.address[0] else "%s:%d" % server.address
-    address = "http://%s%s/" % (place, queue.settings.get("base_path"))
-    if queue.accounts.has_admin():
-        say("jobqueue %s is at %s" % (VERSION, address))
-    else:
-        say(
-            "jobqueue %s is at %s\n"
-            "Open this link to make the first admin; it works once, for an hour:\n\n"
-            "    %s#setup=%s\n" % (VERSION, address, address, queue.accounts.setup_code())
-        )
-    came = os.environ.get("SSH_CONNECTION", "").split()     # whence, its port, where to, its port
-    if server.address[0] in LOOPBACK and len(came) == 4:
-        say("For a browser on your own computer run there: ssh -L %d:%s %s@%s"
-            % (server.address[1], place, user_name(os.getuid()), came[2]))
+    _say_where(queue, server.address)
     server.run()
     say("stopped; workers go on until their tasks are done")
-    return 0
 
 
 def _typed(function, name, text):
@@ -10299,11 +10302,10 @@ def _add_each(queue, function, request, owner_id, path):
 
 def show(options, value, text):
     """Print a result: `value` as JSON if that was asked for, else `text`."""
-    shown = (
-        json.dumps(value, indent=2, ensure_ascii=False, default=jsonable) if options.json else text
-    )
-    if shown:
-        say(shown)
+    if options.json:
+        text = json.dumps(value, indent=2, ensure_ascii=False, default=jsonable)
+    if text:
+        say(text)
 
 
 ADD_OPTIONS = ("priority delay run_at queue max_retries retry_delay retry_backoff timeout on_crash "
@@ -10324,10 +10326,9 @@ def cmd_add(queue, options):
         ids = _add_each(queue, function, request, owner["id"], options.each)
         show(options, {"ids": ids, "created": len(ids)},
              "%d %s" % (len(ids), "task" if len(ids) == 1 else "tasks"))
-        return 0
+        return
     ids = queue.add([request], owner["id"])
     show(options, {"ids": ids}, "\n".join(map(str, ids)))
-    return 0
 
 
 def _status_text(task):
@@ -10339,34 +10340,24 @@ def table(titles, rows):
     rows = [titles] + [[str(cell) for cell in row] for row in rows]
     widths = [max(len(row[place]) for row in rows) for place in range(len(titles))]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows
-    )
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+
+def _owner_id(queue, options):
+    """Of the user that --owner names; None without."""
+    return queue.accounts.find(options.owner)["id"] if options.owner else None
 
 
 def cmd_list(queue, options):
     """Print tasks, newest first."""
-    wanted = Filter(queue.accounts.find(options.owner)["id"] if options.owner else None,
-                    _wanted_statuses(options.status), options.function, options.queue)
+    wanted = Filter(_owner_id(queue, options), _wanted_statuses(options.status), options.function,
+                    options.queue)
     rows, _ = queue.tasks.find(wanted, options.limit)
     tasks = queue.tasks.list_json(rows)
-    show(
-        options,
-        {"tasks": tasks, "service": queue.service.describe()},
-        table(
-            ("ID", "STATUS", "OWNER", "FUNCTION", "WHAT"),
-            [
-                (
-                    task["id"],
-                    _status_text(task),
-                    task["owner"],
-                    task["function"],
-                    shorten(task["summary"], 60),
-                )
-                for task in tasks
-            ],
-        ),
-    )
-    return 0
+    show(options, {"tasks": tasks, "service": queue.service.describe()}, table(
+        ("ID", "STATUS", "OWNER", "FUNCTION", "WHAT"),
+        [(task["id"], _status_text(task), task["owner"], task["function"], shorten(task["summary"], 60))
+         for task in tasks]))
 
 
 def _lines(value, *left_out):
@@ -10378,7 +10369,6 @@ def cmd_show(queue, options):
     """Print one task."""
     task = queue.get_json(options.id)
     show(options, task, "\n".join(_lines(task)))
-    return 0
 
 
 def cmd_wait(queue, options):
@@ -10398,7 +10388,6 @@ def cmd_log(queue, options):
     attempt = row["attempts"] if options.attempt is None else options.attempt
     text, _, _ = queue.logs.read(row["id"], attempt, 0, 2 * LOG_MAX_BYTES)
     show(options, {"attempt": attempt, "text": text}, text.rstrip("\n"))
-    return 0
 
 
 def _act_on_each(queue, action, ids):
@@ -10415,9 +10404,8 @@ def _act_on_each(queue, action, ids):
 
 def _act_on_all(queue, action, options):
     """Say how many tasks match; with --yes do it to them."""
-    owner_id = queue.accounts.find(options.owner)["id"] if options.owner else None
-    wanted = Filter(owner_id, _wanted_statuses(options.status), options.function, options.queue,
-                    options.search)
+    wanted = Filter(_owner_id(queue, options), _wanted_statuses(options.status), options.function,
+                    options.queue, options.search)
     count, top = queue.tasks.count_for(action, wanted)
     if not options.yes:
         raise Conflict("%d tasks match that %s can change; nothing was changed. Say --yes to do it."
@@ -10473,7 +10461,6 @@ def cmd_settings(queue, options):
         show(options, {"settings": rows}, table(
             ("NAME", "VALUE", "FROM", "WHAT IT IS FOR"),
             [(row["name"], row["value"], row["from"], row["help"]) for row in rows]))
-    return 0
 
 
 def read_password():
@@ -10501,7 +10488,7 @@ def cmd_user(queue, options):
     accounts = queue.accounts
     if options.action == "list":
         _list_users(queue, options)
-        return 0
+        return
     if options.name is None:
         raise field_error("NAME", "is missing")
     if options.action == "add":
@@ -10513,7 +10500,6 @@ def cmd_user(queue, options):
         accounts.change_user(options.name, max_pending=limit)
     else:
         accounts.change_user(options.name, disabled=options.action == "disable")
-    return 0
 
 
 def cmd_token(queue, options):
@@ -10528,18 +10514,10 @@ def cmd_token(queue, options):
         queue.accounts.delete_token(row["id"], int(options.name))
     else:
         tokens = queue.accounts.tokens(row["id"])
-        show(
-            options,
-            {"tokens": tokens},
-            table(
-                ("ID", "NAME", "SCOPE", "LAST USED"),
-                [
-                    (token["id"], token["name"], token["scope"], token["last_used_at"] or "")
-                    for token in tokens
-                ],
-            ),
-        )
-    return 0
+        show(options, {"tokens": tokens}, table(
+            ("ID", "NAME", "SCOPE", "LAST USED"),
+            [(token["id"], token["name"], token["scope"], token["last_used_at"] or "")
+             for token in tokens]))
 
 
 def _preview_rule(options):
@@ -10568,7 +10546,7 @@ def _add_schedule(queue, options):
 def _list_schedules(queue, options):
     queue.catalogue.refresh()
     queue.schedules.synchronise()
-    found = queue.schedules.find(queue.accounts.find(options.owner)["id"] if options.owner else None)
+    found = queue.schedules.find(_owner_id(queue, options))
     show(options, {"schedules": found}, table(
         ("ID", "OWNER", "FUNCTION", "WHAT", "WHEN", "NEXT", ""),
         [(one["id"], one["owner"], one["function"], shorten(one["summary"], 30), one["words"],
@@ -10604,7 +10582,6 @@ def cmd_schedule(queue, options):
         raise field_error("ID", "must be the number of a schedule, see: schedule list")
     else:
         _use_schedule(queue, options, int(options.words[0]))
-    return 0
 
 
 def _rate_text(rate):
@@ -10650,7 +10627,7 @@ def cmd_queue(queue, options):
             [(one["name"], one["pending"], one["running"], one["max_running"] or "",
               _rate_text(one["rate"]), ",".join(one["machines"] or []),
               _blocked_text(one)) for one in found]))
-        return 0
+        return
     if name is None:
         raise field_error("NAME", "is missing")
     if options.action == "set":
@@ -10665,14 +10642,12 @@ def cmd_queue(queue, options):
         why = {"paused_why": options.why} if options.why else {}
         queues.change(name, {"paused": options.action == "pause", **why}, who)
     queue.start_workers()
-    return 0
 
 
 def cmd_tick(queue, options):
     """Do the housekeeping once: bury dead workers, fire schedules, promote, start workers."""
     queue.catalogue.refresh()
     queue.tick.force("cron")
-    return 0
 
 
 def cmd_workers(queue, options):
@@ -10683,7 +10658,6 @@ def cmd_workers(queue, options):
                    "maximum": queue.settings.get("NbMaxWorker")},
          table([name.upper() for name in names],
                [["" if row[name] is None else row[name] for name in names] for row in rows]))
-    return 0
 
 
 def cmd_backup(queue, options):
@@ -10692,7 +10666,6 @@ def cmd_backup(queue, options):
     size = os.path.getsize(options.file)
     show(options, {"file": options.file, "bytes": size},
          "%s: %.1f MB, checked" % (options.file, size / 1e6))
-    return 0
 
 
 def watch_worker_test(queue):
@@ -10745,153 +10718,101 @@ def id_numbers(text):
     return [ID_NUMBER(part) for part in text.split(",")]
 
 
+OWNER = ("--owner", {"metavar": "USER"})
+QUEUE = ("--queue", {"metavar": "NAME"})
+PRIORITY = ("--priority", {"type": int, "metavar": "N", "help": "-100..100, larger first"})
+WHY = ("--why", {"metavar": "TEXT", "help": "with pause: shown to everybody"})
+WHICH = [("--status", {"metavar": "STATUS[,STATUS]"}), ("--function", {"metavar": "NAME"}), QUEUE, OWNER]
+ONE_TASK = ("id", {"type": ID_NUMBER})
 MANY_TASKS = [
-    (("id",), {"type": ID_NUMBER, "nargs": "*", "default": (), "metavar": "ID"}),
-    (("--status",), {"metavar": "STATUS[,STATUS]"}),
-    (("--function",), {"metavar": "NAME"}),
-    (("--queue",), {"metavar": "NAME"}),
-    (("--owner",), {"metavar": "USER"}),
-    (("--search",), {"metavar": "TEXT", "help": "part of function, arguments or message"}),
-    (("--all",), {"action": "store_true", "help": "all tasks"}),
-    (("--yes",), {"action": "store_true", "help": "do it, instead of saying how many match"}),
-]
+    ("id", {"type": ID_NUMBER, "nargs": "*", "default": (), "metavar": "ID"}),
+    *WHICH,
+    ("--search", {"metavar": "TEXT", "help": "part of function, arguments or message"}),
+    ("--all", {"action": "store_true", "help": "all tasks"}),
+    ("--yes", {"action": "store_true", "help": "do it, instead of saying how many match"})]
 
 COMMANDS = {
-    "serve": (
-        cmd_serve,
-        [
-            (("--host",), {"default": "127.0.0.1", "help": "address to listen on (127.0.0.1)"}),
-            (("--port",), {"type": whole_number(0, 65535), "default": 8000,
-                           "help": "port to listen on (8000)"}),
-        ],
-    ),
-    "add": (
-        cmd_add,
-        [
-            (("function",), {"metavar": "FUNCTION"}),
-            (("argument",), {"metavar": "name=value", "nargs": "*", "default": ()}),
-            (("--priority",), {"type": int, "metavar": "N", "help": "-100..100, larger first"}),
-            (("--delay",), {"type": float, "metavar": "SECONDS"}),
-            (("--run-at",), {"metavar": "TIME", "help": "such as 2026-01-31T12:00:00Z"}),
-            (("--queue",), {"metavar": "NAME"}),
-            (("--owner",), {"metavar": "USER"}),
-            (("--max-retries",), {"type": int, "metavar": "N"}),
-            (("--retry-delay",), {"type": float, "metavar": "SECONDS"}),
-            (("--retry-backoff",), {"type": float, "metavar": "FACTOR"}),
-            (("--timeout",), {"type": float, "metavar": "SECONDS"}),
-            (("--on-crash",), {"choices": ["retry", "fail"]}),
-            (("--remove-on-success",), {"action": "store_const", "const": True}),
-            (("--after",), {"type": id_numbers, "metavar": "ID,ID",
-                            "help": "wait until these tasks have succeeded"}),
-            (("--after-failure",), {"choices": ["fail", "run"],
-                                    "help": "if one of them does not (fail)"}),
-            (("--unique-key",), {"metavar": "KEY", "help": "unless an unfinished task has it"}),
-            (("--each",), {"metavar": "FILE.csv", "help": "a task for each row; the first row names the "
-                                                          "parameters; - is standard input"}),
-        ],
-    ),
-    "list": (
-        cmd_list,
-        [
-            (("--status",), {"metavar": "STATUS[,STATUS]"}),
-            (("--function",), {"metavar": "NAME"}),
-            (("--queue",), {"metavar": "NAME"}),
-            (("--owner",), {"metavar": "USER"}),
-            (("--limit",), {"type": whole_number(1, 1000), "default": PAGE_ROWS, "metavar": "N"}),
-        ],
-    ),
-    "show": (cmd_show, [(("id",), {"type": ID_NUMBER})]),
-    "wait": (
-        cmd_wait,
-        [(("id",), {"type": ID_NUMBER}), (("--timeout",), {"type": float, "metavar": "SECONDS"})],
-    ),
-    "log": (cmd_log, [(("id",), {"type": ID_NUMBER}),
-                      (("--attempt",), {"type": whole_number(1, INTEGER_MAX), "metavar": "N"})]),
+    "serve": (cmd_serve, [
+        ("--host", {"default": "127.0.0.1", "help": "address to listen on (127.0.0.1)"}),
+        ("--port", {"type": whole_number(0, 65535), "default": 8000, "help": "port to listen on (8000)"})]),
+    "add": (cmd_add, [
+        ("function", {"metavar": "FUNCTION"}),
+        ("argument", {"metavar": "name=value", "nargs": "*", "default": ()}),
+        PRIORITY,
+        ("--delay", {"type": float, "metavar": "SECONDS"}),
+        ("--run-at", {"metavar": "TIME", "help": "such as 2026-01-31T12:00:00Z"}),
+        QUEUE,
+        OWNER,
+        ("--max-retries", {"type": int, "metavar": "N"}),
+        ("--retry-delay", {"type": float, "metavar": "SECONDS"}),
+        ("--retry-backoff", {"type": float, "metavar": "FACTOR"}),
+        ("--timeout", {"type": float, "metavar": "SECONDS"}),
+        ("--on-crash", {"choices": ["retry", "fail"]}),
+        ("--remove-on-success", {"action": "store_const", "const": True}),
+        ("--after", {"type": id_numbers, "metavar": "ID,ID",
+                     "help": "wait until these tasks have succeeded"}),
+        ("--after-failure", {"choices": ["fail", "run"], "help": "if one of them does not (fail)"}),
+        ("--unique-key", {"metavar": "KEY", "help": "unless an unfinished task has it"}),
+        ("--each", {"metavar": "FILE.csv", "help": "a task for each row; the first row names the "
+                                                   "parameters; - is standard input"})]),
+    "list": (cmd_list, [
+        *WHICH, ("--limit", {"type": whole_number(1, 1000), "default": PAGE_ROWS, "metavar": "N"})]),
+    "show": (cmd_show, [ONE_TASK]),
+    "wait": (cmd_wait, [ONE_TASK, ("--timeout", {"type": float, "metavar": "SECONDS"})]),
+    "log": (cmd_log, [ONE_TASK, ("--attempt", {"type": whole_number(1, INTEGER_MAX), "metavar": "N"})]),
     "cancel": (cmd_cancel, MANY_TASKS),
     "retry": (cmd_retry, MANY_TASKS),
     "delete": (cmd_delete, MANY_TASKS),
-    "settings": (cmd_settings, [(("name",), {"nargs": "?"}), (("value",), {"nargs": "?"})]),
-    "user": (
-        cmd_user,
-        [
-            (("action",), {"choices": ["add", "list", "disable", "enable", "password", "quota"]}),
-            (("name",), {"nargs": "?"}),
-            (("quota",), {"nargs": "?", "metavar": "N|none",
-                          "help": "most tasks that wait to be run; 0: no limit, none: as the "
-                                  "setting max_pending says"}),
-            (("--admin",), {"action": "store_true", "help": "with add: an admin"}),
-        ],
-    ),
-    "token": (
-        cmd_token,
-        [
-            (("action",), {"choices": ["add", "list", "delete"]}),
-            (
-                ("name",),
-                {"nargs": "?", "help": "a name for a new token, or the id of one to delete"},
-            ),
-            (("--scope",), {
-                "choices": TOKEN_SCOPES, "default": "user",
-                "help": "what a new one may: all that USER may, or only call the address /tick"}),
-            (("--owner",), {"metavar": "USER"}),
-        ],
-    ),
-    "schedule": (
-        cmd_schedule,
-        [
-            (("action",), {"choices": "add list show preview pause resume run delete".split()}),
-            (("words",), {"nargs": "*", "metavar": "FUNCTION RULE name=value ... | ID | RULE",
-                          "help": "a rule is " + RULE_HINT.replace("%", "%%")}),
-            (("--tz",), {"metavar": "ZONE", "help": "such as Europe/Oslo (UTC)"}),
-            (("--catch-up",), {"choices": CATCH_UPS, "help": "what to run of what was missed (once)"}),
-            (("--overlap",), {"choices": OVERLAPS, "help": "while the last one has not ended (skip)"}),
-            (("--queue",), {"metavar": "NAME"}),
-            (("--priority",), {"type": int, "metavar": "N", "help": "-100..100, larger first"}),
-            (("--owner",), {"metavar": "USER"}),
-            (("--why",), {"metavar": "TEXT", "help": "with pause: shown to everybody"}),
-            (("--from",), {"metavar": "TIME", "dest": "start", "help": "with preview: instead of now"}),
-            (("--count",), {"type": whole_number(1, 1000), "default": 10, "metavar": "N",
-                            "help": "with preview"}),
-        ],
-    ),
-    "queue": (
-        cmd_queue,
-        [
-            (("action",), {"choices": ["list", "set", "pause", "resume", "delete"]}),
-            (("name",), {"nargs": "?"}),
-            (("--max-running",), {"metavar": "N|none", "help": "most of its tasks at once"}),
-            (("--rate",), {"metavar": "N/SECONDS|none", "help": "most starts in so many seconds"}),
-            (("--machines",), {"metavar": "NAME[,NAME]|any", "help": "where its tasks run"}),
-            (("--why",), {"metavar": "TEXT", "help": "with pause: shown to everybody"}),
-        ],
-    ),
+    "settings": (cmd_settings, [("name", {"nargs": "?"}), ("value", {"nargs": "?"})]),
+    "user": (cmd_user, [
+        ("action", {"choices": ["add", "list", "disable", "enable", "password", "quota"]}),
+        ("name", {"nargs": "?"}),
+        ("quota", {"nargs": "?", "metavar": "N|none",
+                   "help": "most tasks that wait to be run; 0: no limit, none: as the setting "
+                           "max_pending says"}),
+        ("--admin", {"action": "store_true", "help": "with add: an admin"})]),
+    "token": (cmd_token, [
+        ("action", {"choices": ["add", "list", "delete"]}),
+        ("name", {"nargs": "?", "help": "a name for a new token, or the id of one to delete"}),
+        ("--scope", {"choices": TOKEN_SCOPES, "default": "user",
+                     "help": "what a new one may: all that USER may, or only call the address /tick"}),
+        OWNER]),
+    "schedule": (cmd_schedule, [
+        ("action", {"choices": "add list show preview pause resume run delete".split()}),
+        ("words", {"nargs": "*", "metavar": "FUNCTION RULE name=value ... | ID | RULE",
+                   "help": "a rule is " + RULE_HINT.replace("%", "%%")}),
+        ("--tz", {"metavar": "ZONE", "help": "such as Europe/Oslo (UTC)"}),
+        ("--catch-up", {"choices": CATCH_UPS, "help": "what to run of what was missed (once)"}),
+        ("--overlap", {"choices": OVERLAPS, "help": "while the last one has not ended (skip)"}),
+        QUEUE,
+        PRIORITY,
+        OWNER,
+        WHY,
+        ("--from", {"metavar": "TIME", "dest": "start", "help": "with preview: instead of now"}),
+        ("--count", {"type": whole_number(1, 1000), "default": 10, "metavar": "N",
+                     "help": "with preview"})]),
+    "queue": (cmd_queue, [
+        ("action", {"choices": ["list", "set", "pause", "resume", "delete"]}),
+        ("name", {"nargs": "?"}),
+        ("--max-running", {"metavar": "N|none", "help": "most of its tasks at once"}),
+        ("--rate", {"metavar": "N/SECONDS|none", "help": "most starts in so many seconds"}),
+        ("--machines", {"metavar": "NAME[,NAME]|any", "help": "where its tasks run"}),
+        WHY]),
     "workers": (cmd_workers, []),
     "tick": (cmd_tick, []),
-    "backup": (cmd_backup, [(("file",), {"metavar": "FILE"})]),
-    "check": (
-        cmd_check,
-        [
-            (
-                ("--repair",),
-                {
-                    "action": "store_true",
-                    "help": "with everything stopped: choose the journal mode for this file system",
-                },
-            ),
-            (("--quick",), {"action": "store_true", "help": "without the worker that is tested for 10 s"}),
-            (("--files",), {"action": "store_true", "help": "print the lines for cron and web servers"}),
-        ],
-    ),
-}
+    "backup": (cmd_backup, [("file", {"metavar": "FILE"})]),
+    "check": (cmd_check, [
+        ("--repair", {"action": "store_true",
+                      "help": "with everything stopped: choose the journal mode for this file system"}),
+        ("--quick", {"action": "store_true", "help": "without the worker that is tested for 10 s"}),
+        ("--files", {"action": "store_true", "help": "print the lines for cron and web servers"})])}
 
 
 def command_parser():
     """The parser of all commands."""
     import argparse
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument(
-        "--data", metavar="DIR", help="data folder (default: data beside jobqueue.py)"
-    )
+    common.add_argument("--data", metavar="DIR", help="data folder (default: data beside jobqueue.py)")
     common.add_argument("--json", action="store_true", help="print JSON")
     parser = argparse.ArgumentParser(
         prog="jobqueue.py", description="Background jobs for a web site on a cheap shared host.",
@@ -10903,17 +10824,16 @@ def command_parser():
         help_text = function.__doc__.splitlines()[0]
         sub = commands.add_parser(name, parents=[common], help=help_text, description=help_text,
                                   allow_abbrev=False)
-        for names, details in arguments:
-            sub.add_argument(*names, **details)
+        for argument, details in arguments:
+            sub.add_argument(argument, **details)
     return parser
 
 
 def main(arguments=None):
     """Run one command; returns its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments or (
-        arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version")
-    ):
+    if not arguments or (arguments[0].startswith("-")
+                         and arguments[0] not in ("-h", "--help", "--version")):
         arguments = ["serve", *arguments]
     options = command_parser().parse_args(arguments)
     os.umask(0o077)
@@ -10923,7 +10843,7 @@ def main(arguments=None):
         alone = options.command == "check" or (
             options.command == "schedule" and options.action == "preview")
         queue = None if alone else JobQueue(options.data)
-        return COMMANDS[options.command][0](queue, options)
+        return COMMANDS[options.command][0](queue, options) or 0
     except JobQueueError as error:
         complain(error.detail)
         return error.exit_code
