@@ -70,6 +70,7 @@ BROKEN_RETRY_SECONDS = 60.0
 PLACE_SECONDS = 2.0                     # how often a service asks for a place
 FULL_DISK_SECONDS = 0.2
 PROGRESS_SECONDS = 0.2
+MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024      # the unit of ru_maxrss
 PIECE_BYTES = 64 << 10
 WORKER_PATIENCE_SECONDS = 45.0          # less than the self-fence
 RESULT_MAX_DEPTH = 64
@@ -243,15 +244,10 @@ def type_hints(target):
 def parameter_help(text):
     """{parameter: help} from a docstring in the style of Google, NumPy or Sphinx."""
     found = dict(re.findall(r"^\s*:param (?:\w+ )?(\w+):\s*(.+)$", text, re.MULTILINE))
-    section = re.search(
-        r"^(?:Args|Arguments|Parameters):?\n(?:-+\n)?((?:[ \t]*\S.*\n?|\n(?=[ \t]))+)",
-        text,
-        re.MULTILINE,
-    )
+    section = re.search(r"^(?:Args|Arguments|Parameters):?\n(?:-+\n)?((?:[ \t]*\S.*\n?|\n(?=[ \t]))+)",
+                        text, re.MULTILINE)
     if section:
-        found.update(
-            re.findall(r"^\s*(\w+)\s*(?:\([^)]*\))?\s*:\s+(.+)$", section[1], re.MULTILINE)
-        )
+        found.update(re.findall(r"^\s*(\w+)\s*(?:\([^)]*\))?\s*:\s+(.+)$", section[1], re.MULTILINE))
         found.update(re.findall(r"^(\w+)(?:\s*:.*)?\n[ \t]+(\S.*)$", section[1], re.MULTILINE))
     return {name: line.strip() for name, line in found.items()}
 
@@ -325,9 +321,7 @@ def describe(function):
     title, _, rest = documentation(function).partition("\n")
     description = re.split(
         r"^\s*(?:Args|Arguments|Parameters|Returns|Raises|Yields|Examples?):?\s*$|^\s*:\w+",
-        rest.strip(),
-        flags=re.MULTILINE,
-    )[0].strip()
+        rest.strip(), flags=re.MULTILINE)[0].strip()
     return {"name": function.name, "title": title or function.name.replace("_", " "),
             "description": description, "schema": Parameters(function).schema(),
             "options": function.options, "who": function.who,
@@ -417,27 +411,24 @@ def as_word(value):
     return text[1:-1] if text.startswith('"') and not isinstance(value, str) else text
 
 
+def as_list(value):
+    """The items of a list, or a list of one."""
+    return list(value) if isinstance(value, (list, tuple, set)) else [value]
+
+
 def fill_part(part, arguments):
     """One argument of a command with its values; a list alone becomes several, null none."""
-    alone = re.fullmatch(r"\{([A-Za-z_]\w*)\}", part)
+    alone = re.fullmatch(jobqueue.PLACE, part)
     if alone and alone[1] in arguments:
         value = arguments[alone[1]]
-        if value is None:
-            return []
-        return (
-            [as_word(item) for item in value]
-            if isinstance(value, (list, tuple, set))
-            else [as_word(value)]
-        )
-    return [re.sub(r"\{([A-Za-z_]\w*)\}", lambda match: as_word(arguments.get(match[1])), part)]
+        return [] if value is None else [as_word(item) for item in as_list(value)]
+    return [re.sub(jobqueue.PLACE, lambda match: as_word(arguments.get(match[1])), part)]
 
 
 def has_numbers_only(part, arguments):
     """True if a minus in this argument can only be that of a number."""
-    names = re.findall(r"\{([A-Za-z_]\w*)\}", part)
-    values = [arguments.get(name) for name in names]
-    return all(jobqueue.is_number(item) for value in values
-               for item in (value if isinstance(value, (list, tuple, set)) else [value]))
+    return all(jobqueue.is_number(item) for name in re.findall(jobqueue.PLACE, part)
+               for item in as_list(arguments.get(name)))
 
 
 def fill_parts(target, arguments):
@@ -520,8 +511,8 @@ def build_request(target, arguments, context):
     """The urllib Request: places filled, the other arguments as query or JSON body."""
     from urllib.parse import quote, urlencode
     from urllib.request import Request
-    used = set(re.findall(r"\{(\w+)\}", target["address"]))
-    address = re.sub(r"\{(\w+)\}", lambda match: quote(as_word(arguments.get(match[1])), safe=""),
+    used = set(re.findall(jobqueue.PLACE, target["address"]))
+    address = re.sub(jobqueue.PLACE, lambda match: quote(as_word(arguments.get(match[1])), safe=""),
                      target["address"])
     refuse_dot_segments(target["address"], address)
     rest = {name: value for name, value in arguments.items() if name not in used}
@@ -617,9 +608,7 @@ def arm_lifeline(end):
     try:
         fcntl.fcntl(end, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(end, 10, signal.SIGKILL)    # F_SETSIG of Linux
-        fcntl.fcntl(
-            end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC | os.O_NONBLOCK
-        )
+        fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC | os.O_NONBLOCK)
     except OSError:
         watch_lifeline(end)
     ready = select.poll()
@@ -654,22 +643,15 @@ def told(error, kind):
     text = "".join(traceback.format_exception(type(error), error, frames))
     if not text.startswith("Traceback "):
         text = "Traceback (most recent call last):\n" + text
-    return {
-        "kind": kind,
-        "error_type": type(error).__name__,
-        "error_message": storable(words_of(error))[:4000],
-        "traceback": storable(text)[-100_000:],
-    }
+    return {"kind": kind, "error_type": type(error).__name__,
+            "error_message": storable(words_of(error))[:4000], "traceback": storable(text)[-100_000:]}
 
 
 def usage():
     """(CPU seconds so far with ended children, peak memory in bytes)"""
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(
-        resource.RUSAGE_CHILDREN
-    )
-    scale = 1 if sys.platform == "darwin" else 1024
+    own, children = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-    return cpu, max(own.ru_maxrss, children.ru_maxrss) * scale
+    return cpu, max(own.ru_maxrss, children.ru_maxrss) * MAXRSS_BYTES
 
 
 class Runner:
@@ -827,9 +809,7 @@ class Runner:
 
     def _send(self, message, ring=True):
         if os.getpid() != self._pid:
-            raise RuntimeError(
-                "this process is a fork of the runner; only the runner itself can report"
-            )
+            raise RuntimeError("this process is a fork of the runner; only the runner itself can report")
         line = dump_json(message).encode("utf-8") + b"\n"
         if len(line) > LINE_MAX_BYTES:
             raise ValueError("a message of %d bytes is too long" % len(line))
@@ -1049,8 +1029,7 @@ class Child:
             _, status, used = os.wait4(self.process.pid, 0)
             code = os.waitstatus_to_exitcode(status)
             self.process.returncode = code
-            scale = 1 if sys.platform == "darwin" else 1024
-            self.death = (code, used.ru_utime + used.ru_stime, used.ru_maxrss * scale)
+            self.death = (code, used.ru_utime + used.ru_stime, used.ru_maxrss * MAXRSS_BYTES)
         return True
 
     def is_as_new(self):
@@ -1088,11 +1067,8 @@ class Child:
             self.ended = not data
             self._arrived += data
             if len(data) < 1 << 16:
-                if (
-                    len(self._arrived) > LINE_MAX_BYTES
-                    and b"\n" not in self._arrived[:LINE_MAX_BYTES]
-                ):
-                    self.ended = True
+                self.ended |= (len(self._arrived) > LINE_MAX_BYTES
+                               and b"\n" not in self._arrived[:LINE_MAX_BYTES])
                 return
 
     def _flush(self):
@@ -1155,12 +1131,8 @@ SAID = {"kind": SAID_KINDS.__contains__, "result": is_result,
 
 def is_outcome(said):
     """True for an outcome as a runner tells it."""
-    if not isinstance(said, dict) or "kind" not in said:
-        return False
-    for name, value in said.items():
-        if name not in SAID or not SAID[name](value):
-            return False
-    return True
+    return (isinstance(said, dict) and "kind" in said
+            and all(name in SAID and SAID[name](value) for name, value in said.items()))
 
 
 def put_off():
@@ -1236,9 +1208,7 @@ class Attempt:
     def look(self):
         """The Outcome if it has ended; else what it printed is read and it is kept alive."""
         self.log.read()
-        outcome = None
-        if self._said is not None or self._child.ended or self.ending:
-            outcome = self._outcome()
+        outcome = self._outcome() if self._said or self._child.ended or self.ending else None
         if outcome is None:
             self._keep(self._clock.monotonic())
         return outcome
@@ -1510,7 +1480,7 @@ class Worker:
         self._seen_version = None
         self._next_due = None
         self._next_check = self._next_say = self._next_stamps = 0.0
-        self._settings = {name: queue.settings.get(name) for name in WORKER_SETTINGS}
+        self._read_settings()
         self._code = jobqueue.file_stamps(jobqueue.CODE_FILES)
         self._wake_end, self._waker = socket.socketpair()
 
@@ -1670,8 +1640,11 @@ class Worker:
         if not self._stopping:
             self._stopping = self._reason_to_leave(now)
 
-    def _reason_to_leave(self, now):
+    def _read_settings(self):
         self._settings = {name: self._queue.settings.get(name) for name in WORKER_SETTINGS}
+
+    def _reason_to_leave(self, now):
+        self._read_settings()
         if self._until is not None and now > self._until:
             return "limit"
         if now - self._born > self._settings["worker_seconds"] and self._mode != "service":
@@ -1835,8 +1808,7 @@ class Worker:
         """Hand claimed tasks over to the runner."""
         self._batch = Batch(self._queue, self._child, rows) if rows else None
         if rows:
-            self._say("begins %s: %s" % (rows[0]["function"],
-                                         " ".join(str(row["id"]) for row in rows)))
+            self._say("begins %s: %s" % (rows[0]["function"], " ".join(str(row["id"]) for row in rows)))
             self._batch.begin()
 
     def _watch(self):
@@ -1983,6 +1955,12 @@ def be_nice(queue):
         os.nice(max(0, queue.settings.get("nice") - os.getpriority(os.PRIO_PROCESS, 0)))
 
 
+def begin_again():
+    """Become a fresh process in the place of this one, which a host would perhaps not replace."""
+    time.sleep(CHECK_SECONDS)
+    os.execv(sys.executable, [sys.executable, __file__, *sys.argv[1:]])
+
+
 def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
     """A worker process: detached, for cron, within a request (slice), or as a service."""
     queue = JobQueue(data, patience=WORKER_PATIENCE_SECONDS)
@@ -2030,21 +2008,12 @@ def live(token, data):
     return 1
 
 
-def begin_again():
-    """Become a fresh process in the place of this one, which a host would perhaps not replace."""
-    time.sleep(CHECK_SECONDS)
-    os.execv(sys.executable, [sys.executable, __file__, *sys.argv[1:]])
-
-
 def worker_parser():
     """The parser of the options that people use."""
     import argparse
     parser = argparse.ArgumentParser(
-        prog="worker.py", description="Works on the tasks of jobqueue.", allow_abbrev=False
-    )
-    parser.add_argument(
-        "--data", metavar="DIR", help="data folder (default: data beside jobqueue.py)"
-    )
+        prog="worker.py", description="Works on the tasks of jobqueue.", allow_abbrev=False)
+    parser.add_argument("--data", metavar="DIR", help="data folder (default: data beside jobqueue.py)")
     parser.add_argument("--service", action="store_true", help="never end by itself")
     parser.add_argument("--seconds", type=float, default=CRON_SECONDS, metavar="S",
                         help="without --service: work for at most S seconds (50)")
