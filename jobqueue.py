@@ -250,6 +250,7 @@ class JobQueueError(Exception):
     code = "error"
     exit_code = 1
     public = None                       # what the web is told instead of `detail`, which has paths
+    extra = {}                          # what programs are told besides
 
     def __init__(self, detail, errors=(), retry_after=None):
         super().__init__(detail)
@@ -444,6 +445,11 @@ def iso(seconds):
     whole, fraction = divmod(round(seconds * 1000), 1000)
     parts = time.gmtime(whole)
     return "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ" % (*parts[:6], fraction)
+
+
+def time_of_day(seconds):
+    """A moment as sentences say it: "12:05 UTC"."""
+    return iso(seconds)[11:16] + " UTC"
 
 
 # Patterns are compiled where they are used: a CGI request would pay for all of them at each import.
@@ -1415,7 +1421,21 @@ def file_system(path):
     return kind
 
 
-class Connection:
+class Source:
+    """What can be read, in terms of all()."""
+
+    def one(self, statement, values=()):
+        """The first row, or None."""
+        rows = self.all(statement, values)
+        return rows[0] if rows else None
+
+    def value(self, statement, values=()):
+        """The first column of the first row, or None."""
+        row = self.one(statement, values)
+        return row[0] if row else None
+
+
+class Connection(Source):
     """One SQLite connection in a few verbs; what to do about errors is its user's business."""
 
     def __init__(self, path):
@@ -1456,16 +1476,6 @@ class Connection:
         """All rows."""
         return self._link.execute(statement, values).fetchall()
 
-    def one(self, statement, values=()):
-        """The first row, or None."""
-        rows = self._link.execute(statement, values).fetchall()
-        return rows[0] if rows else None
-
-    def value(self, statement, values=()):
-        """The first column of the first row, or None."""
-        row = self.one(statement, values)
-        return row[0] if row else None
-
     @property
     def open_transaction(self):
         """True between BEGIN and its end."""
@@ -1494,8 +1504,8 @@ class Turn:
     def __init__(self, path, clock):
         self._clock = clock
         self._threads = threading.Lock()
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._waiting = os.open("%s.wait" % path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self._waiting = os.open("%s.wait" % path, os.O_RDWR | os.O_CREAT, 0o600)
         self._works = True
         self._released = self._streak = 0.0
 
@@ -1607,7 +1617,7 @@ def write_private(path, text, at=None):
     """Write a small file that only we may read, whole or not at all; `at` is the time it bears."""
     part = path.with_name(path.name + "." + random_token(4))
     try:
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(handle, "w", encoding="utf-8") as file:
             file.write(text)
         if at is not None:
@@ -1751,7 +1761,7 @@ class Patience(threading.local):
     left = math.inf
 
 
-class Database:
+class Database(Source):
     """The data folder's database: reads, write transactions, checkpoints.
 
     Reading and writing have a connection each; threads take turns at both, because `sqlite3`
@@ -1793,16 +1803,6 @@ class Database:
         """All rows, outside any transaction; Busy after `patience`."""
         with self._waiting(self.patience) as deadline:
             return self._patiently(lambda: self._read(statement, values), deadline)
-
-    def one(self, statement, values=()):
-        """The first row, or None."""
-        rows = self.all(statement, values)
-        return rows[0] if rows else None
-
-    def value(self, statement, values=()):
-        """The first column of the first row, or None."""
-        rows = self.all(statement, values)
-        return rows[0][0] if rows else None
 
     def version_seen(self):
         """A number that changes when anybody commits, ourselves included."""
@@ -2066,7 +2066,7 @@ def keeps_others_out(path):
     """
     import struct
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDWR)
         try:                            # the byte that SQLite locks before it writes
             fcntl.fcntl(handle, fcntl.F_OFD_SETLK,
                         struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0x40000001, 1, 0))
@@ -3409,9 +3409,7 @@ class Tasks:
         A search that takes too long stops early: fewer rows, but still an id to go on before.
         """
         before = INTEGER_MAX if before is None else before
-        if wanted.searches:
-            return self._search(wanted, limit, before)
-        ids = self._ids(wanted, limit + 1, before)
+        ids = None if wanted.searches else self._ids(wanted, limit + 1, before)
         if ids is None:
             return self._search(wanted, limit, before)
         rows = self._database.all(
@@ -4834,9 +4832,9 @@ class Mark:
     def _open(self):
         """Its descriptor, whether it is new. Opening asks a network folder for the true time."""
         try:
-            return os.open(self._path, os.O_RDWR | os.O_CLOEXEC), False
+            return os.open(self._path, os.O_RDWR), False
         except FileNotFoundError:
-            return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), True
+            return os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600), True
 
     @staticmethod
     def _take(file, now, least, lasts):
@@ -4976,7 +4974,7 @@ WORK_EVENTS = "('succeeded', 'failed', 'retry', 'cancelled')"
 def grab_if_free(path):
     """The descriptor of a dead worker's lock file, now ours; None if it lives or is missing."""
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDWR)
     except OSError:
         return None                     # a missing file proves nothing
     try:
@@ -4995,7 +4993,7 @@ def take_lock(path):
     """
     path.parent.mkdir(mode=0o700, exist_ok=True)
     part = path.with_name(path.name + ".new")
-    handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     proven = False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -5105,14 +5103,17 @@ class Interpreter:
             remember_of(transaction, ".python", key, found)
         return found
 
+    def environment(self):
+        """What processes that it runs inherit."""
+        return worker_environment(self._settings.get("pass_environment"))
+
     def _look_for(self, chosen):
-        environment = worker_environment(self._settings.get("pass_environment"))
         found = [chosen] if chosen else [
             path for path in possible_interpreters() if path and os.access(path, os.X_OK)]
         passed = {}
         for path in dict.fromkeys(found):
             try:
-                python, sqlite = probe_interpreter(path, environment)
+                python, sqlite = probe_interpreter(path, self.environment())
                 return {"path": path, "python": python, "sqlite": sqlite, "passed": passed,
                         "for": [chosen, sys.version], "files": file_stamps([path])}
             except SetupError as error:
@@ -5145,15 +5146,15 @@ class Modes:
         mode, known = self._settings.get("worker_mode"), self._known(self._database)
         why = ""
         if known["lost"] >= LOST_MAX:
-            why = "%s (%s UTC)" % (known["why"], iso(known["at"])[11:16])
+            why = "%s (%s)" % (known["why"], time_of_day(known["at"]))
         if mode != "auto":
             return mode, "This is the setting worker_mode%s." % (
                 ", although " + why if why and mode == "detached" else "")
         if not why or known["kind"] == "killed" or self._clock.now() >= known["again"]:
             return "detached", "Workers are started whenever there is work%s." % (why and ", although " + why)
         mode = "cron" if self.visitor("cron") else "slice"
-        return mode, "%s, because %s. Starting workers is tried again at %s UTC." % (
-            MODE_WORDS[mode], why, iso(known["again"])[11:16])
+        return mode, "%s, because %s. Starting workers is tried again at %s." % (
+            MODE_WORDS[mode], why, time_of_day(known["again"]))
 
     def takes_slices(self):
         """True if who waits for a task may work: also where auto leaves it to a cron that comes seldom."""
@@ -5565,15 +5566,14 @@ class Workers:
         with self._open_log() as log:
             child = (self._start or subprocess.Popen)(
                 [python, "-S", "-m", "worker", *arguments], stdin=subprocess.DEVNULL, stdout=log,
-                stderr=log, start_new_session=True, close_fds=True, cwd=str(HOME),
-                env=worker_environment(self._settings.get("pass_environment")))
+                stderr=log, start_new_session=True, cwd=str(HOME), env=self._interpreter.environment())
         self._children[child] = worker_id
 
     def _open_log(self):
         with contextlib.suppress(OSError):
             if self.log.stat().st_size > WORKER_LOG_MAX_BYTES:
                 os.replace(self.log, "%s.old" % self.log)
-        return open(os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab")
+        return open(os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab")
 
     def _poll_children(self):
         """Collect ended children, so that none stays a zombie; one that ended early failed."""
@@ -5606,9 +5606,8 @@ CATALOGUE_SECONDS = 10.0
 class Catalogue:
     """The functions that tasks.py declares; this process never imports it itself."""
 
-    def __init__(self, database, settings, interpreter):
+    def __init__(self, database, interpreter):
         self._database = database
-        self._settings = settings
         self._interpreter = interpreter
         self._reading = threading.Lock()
         self._known = (0.0, None, None)     # until, state, functions
@@ -5711,8 +5710,7 @@ class Catalogue:
             answer = subprocess.run(
                 [self._interpreter.path(), "-m", "worker", "--catalogue"], stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=CATALOGUE_SECONDS,
-                start_new_session=True, cwd=str(HOME),
-                env=worker_environment(self._settings.get("pass_environment")))
+                start_new_session=True, cwd=str(HOME), env=self._interpreter.environment())
             return json.loads(answer.stdout)
         except subprocess.TimeoutExpired:
             return self._failure("it took longer than %d s to import" % CATALOGUE_SECONDS)
@@ -6116,8 +6114,8 @@ class Service:
             return None
         if self._clock.now() >= failure["next"] and self._workers.modes.decide()[0] == "slice":
             return None                 # the page that is told what comes first tries again
-        return ("no_worker", "Nothing is running: %s. Next try %s UTC."
-                % (failure["message"], iso(failure["next"])[11:16]), failure["at"])
+        return ("no_worker", "Nothing is running: %s. Next try %s."
+                % (failure["message"], time_of_day(failure["next"])), failure["at"])
 
     def _nobody(self):
         """What has to come first where adding a task starts no worker."""
@@ -6139,8 +6137,8 @@ class Service:
             return ("cron_wait", "Waiting for cron, which has not come lately: python3 worker.py has to "
                     "be called.", None)
         often = ", which comes about %s" % how_often(cron["period"]) if cron["period"] else ""
-        return ("cron_wait", "Waiting for cron%s; it came last at %s UTC."
-                % (often, iso(cron["last_at"])[11:16]), cron["last_at"])
+        return ("cron_wait", "Waiting for cron%s; it came last at %s."
+                % (often, time_of_day(cron["last_at"])), cron["last_at"])
 
     def _load(self):
         states = [row[0] for row in self._database.all("SELECT state FROM worker")]
@@ -6294,7 +6292,7 @@ def plain_code(text):
 def read_code(path, now):
     """(code, None) of a file with a set-up code, however it was uploaded; else (None, why not)."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             text, since = decode_text(file.read(4096)), changed_at(file)
     except OSError as error:
         return None, "cannot be read here (%s): give it the rights 644" % error.strerror
@@ -6714,7 +6712,7 @@ class TaskContext:
         self.claim = claim
         self._data = data
         self._report = report
-        self._enqueue = enqueue
+        self.enqueue = enqueue          # adds tasks through the worker, for the same owner; their ids
 
     def progress(self, n, total=1, message=None):
         """Say that `n` of `total` is done, and what is being done now."""
@@ -6727,10 +6725,6 @@ class TaskContext:
         for folder in (path.parent, path):
             folder.mkdir(exist_ok=True, mode=0o700)
         return path
-
-    def enqueue(self, requests):
-        """Add tasks through the worker, for the same owner; returns their ids."""
-        return self._enqueue(requests)
 
 
 def current_task():
@@ -6882,7 +6876,7 @@ class JobQueue:
         self.rhythm = Rhythm(self.database)
         self.interpreter = Interpreter(self.database, self.settings)
         self.workers = Workers(self.database, self.settings, self.claims, self.rhythm, self.interpreter)
-        self.catalogue = Catalogue(self.database, self.settings, self.interpreter)
+        self.catalogue = Catalogue(self.database, self.interpreter)
         self.accounts = Accounts(self.database, self.settings)
         self.schedules = Schedules(self)
         self.keeping = Keeping(self.database, self.settings, self.tasks)
@@ -8257,7 +8251,7 @@ def problem(error):
     title = STATUS_TITLES.get(error.status, "Error")
     value = {"type": "about:blank", "title": title, "status": error.status, "code": error.code,
              "detail": error.public or error.detail, "errors": error.errors,
-             **getattr(error, "extra", {})}
+             **error.extra}
     headers = []
     if error.retry_after is not None:
         headers.append(("Retry-After", str(max(1, math.ceil(error.retry_after)))))

@@ -22,7 +22,7 @@ class TestCatalogue(TestCase):
             self.addCleanup(patch.stop)
         self.write("DELETE FROM setting")
         self.write("DELETE FROM function")
-        self.catalogue = Catalogue(self.database, self.queue.settings, self.queue.interpreter)
+        self.catalogue = Catalogue(self.database, self.queue.interpreter)
         self.answers, self.asked = [], 0
         run = mock.patch.object(subprocess, "run", self.answer)
         run.start()
@@ -154,7 +154,7 @@ class TestCatalogue(TestCase):
     def test_another_process_finds_what_was_read(self):
         self.announce("a")
         self.refresh()
-        other = Catalogue(self.another_queue().database, self.queue.settings, self.queue.interpreter)
+        other = Catalogue(self.another_queue().database, self.queue.interpreter)
         other.refresh()
         self.assertEqual([function["name"] for function in other.functions()], ["a"])
         self.assertEqual(self.asked, 1)
