@@ -98,7 +98,6 @@ def quick_hash(password, salt=b"0123456789abcdef"):
 def function_json(name, properties=None, required=None, who="user", title=None, additional=False, **options):
     """A function as a runner announces it; `options` are those of @task."""
     properties = properties or {}
-    complete = {key: default for key, (_, default) in jobqueue.TASK_OPTIONS.items()}
     return {
         "name": name,
         "title": title or name,
@@ -110,7 +109,7 @@ def function_json(name, properties=None, required=None, who="user", title=None, 
             "additionalProperties": additional,
             "required": list(properties) if required is None else list(required),
         },
-        "options": {**complete, **options},
+        "options": {**jobqueue.TASK_DEFAULTS, **options},
     }
 
 

@@ -528,18 +528,16 @@ class TestEnds(TestCase):
         self.run_one("error", error_type="E", error_message="x\0\ud800" * 5000)
         self.assertLessEqual(len(self.row(task_id)["error_message"]), jobqueue.ERROR_MAX_CHARACTERS)
 
+    def put_back(self, row):
+        """As a worker does with a task whose function is missing."""
+        with self.database.transaction() as transaction:
+            self.queue.claims.put_back_until(transaction, row["id"], row["claim"], self.clock.now() + 30,
+                                             "unknown_function", self.clock.now())
+
     def test_a_missing_function_waits_and_costs_nothing(self):
         task_id = self.add(function="greet", name="x")
         row = self.claim()
-        with self.database.transaction() as transaction:
-            self.queue.claims.put_back_until(
-                transaction,
-                row["id"],
-                row["claim"],
-                self.clock.now() + 30,
-                "unknown_function",
-                self.clock.now(),
-            )
+        self.put_back(row)
         row = self.row(task_id)
         self.assertEqual(
             (self.status(task_id), row["reason"], row["retries_left"], row["crashes"]),
@@ -554,15 +552,7 @@ class TestEnds(TestCase):
         started = self.clock.now()
         for _ in range(3):
             row = self.claim()
-            with self.database.transaction() as transaction:
-                self.queue.claims.put_back_until(
-                    transaction,
-                    row["id"],
-                    row["claim"],
-                    self.clock.now() + 30,
-                    "unknown_function",
-                    self.clock.now(),
-                )
+            self.put_back(row)
             self.clock.advance(31)
         self.assertEqual(
             self.queue.claims.first_put_back(self.database, task_id, "unknown_function", 0), started
@@ -573,15 +563,7 @@ class TestEnds(TestCase):
             task_id = self.add(function="greet", name="x")
             row = self.claim()
             action(task_id)
-            with self.database.transaction() as transaction:
-                self.queue.claims.put_back_until(
-                    transaction,
-                    row["id"],
-                    row["claim"],
-                    self.clock.now() + 30,
-                    "unknown_function",
-                    self.clock.now(),
-                )
+            self.put_back(row)
             self.assertEqual(self.status(task_id), status)
 
 

@@ -8,7 +8,6 @@ import jobqueue
 from tests.support import TestCase
 
 ADD = {"function": "add", "arguments": {"a": 1}}
-OPTIONS = {name: default for name, (_, default) in jobqueue.TASK_OPTIONS.items()}
 
 
 class OrderCase(TestCase):
@@ -183,7 +182,7 @@ class TestMany(OrderCase):
         chain = [self.add()]
         with self.database.transaction() as transaction:
             for _ in range(3000):
-                order = jobqueue.Order("add", "{}", OPTIONS, after=(chain[-1],))
+                order = jobqueue.Order("add", "{}", jobqueue.TASK_DEFAULTS, after=(chain[-1],))
                 chain += self.queue.tasks.add(transaction, self.owner_id("bob"), [order], 1)
         self.run_one("fail")
         for _ in range(2):

@@ -29,9 +29,7 @@ class TestDeclaring(InterfaceCase):
         self.assertEqual(
             (report.name, report.kind, report.who, report.__doc__), ("report", "python", "user", "Write it.")
         )
-        self.assertEqual(
-            report.options, {name: default for name, (_, default) in jobqueue.TASK_OPTIONS.items()}
-        )
+        self.assertEqual(report.options, jobqueue.TASK_DEFAULTS)
         self.assertIs(jobqueue.declared["report"], report)
 
     def test_options_are_taken_and_checked(self):
