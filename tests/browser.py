@@ -82,7 +82,7 @@ class Browser:
         self._profile = tempfile.mkdtemp(prefix="jobqueue browser ")
         options = {"binary": driver.chromium, "args": FLAGS + ["--user-data-dir=" + self._profile]}
         wanted = {"browserName": "chrome", "goog:chromeOptions": options, "unhandledPromptBehavior": "ignore",
-                  "goog:loggingPrefs": {"browser": "ALL"}}
+                  "timeouts": {"script": 50000}, "goog:loggingPrefs": {"browser": "ALL"}}
         session = driver.ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
         self._path = "/session/" + session["sessionId"]
         self._process = session["capabilities"].get("goog:processID")
@@ -209,9 +209,13 @@ class Browser:
         with contextlib.closing(Visitor(self.base)) as visitor:
             cookie, _, value = visitor.log_in(name, password).cookie.partition("=")
         self.emulate("Network.setCookie", name=cookie, value=value, url=self.base)
+        self.open_list()
+
+    def open_list(self):
+        """Load the page anew, and wait for the end of its start."""
         self.go()
         self.find("h1", "Tasks")
-        wait_until(lambda: self.count("link[href='static/pages.css']"), what="the end of the page's start")
+        wait_until(lambda: self.count("link[href='static/pages.css']"), PATIENCE, "the end of its start")
 
     def log_in(self, name, password=PASSWORD):
         """Fill in the log-in and wait for the list."""
