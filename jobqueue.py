@@ -9954,7 +9954,7 @@ class Server:
             client.keep = False
             return self._refusal(BadRequest(421, (
                 "This server is not known by that name. On the host, python3 jobqueue.py settings "
-                "host_names NAME adds it; behind a proxy, settings trusted_proxies ADDRESS does.")))
+                "host_names NAME adds it; behind a proxy, settings trusted_proxies ADDRESS does.")), head)
         sent = {}
 
         def start_response(status, headers, _=None):
@@ -9996,12 +9996,14 @@ class Server:
         return name is None or everything or name in self._names
 
     @staticmethod
-    def _refusal(refusal):
-        """The answer to a BadRequest as bytes."""
+    def _refusal(refusal, head=None):
+        """The answer to a BadRequest as bytes: for people who look at it in plain words."""
         status, words = refusal.args
         error = JobQueueError(words, retry_after=2 if status == 503 else None)
         error.status, error.code = status, {503: "busy", 507: "disk_full"}.get(status, "bad_request")
         answer = problem(error)
+        if head and head.headers.get("accept", "").startswith("text/html"):
+            answer = Answer(status, words.encode("utf-8"), "text/plain; charset=utf-8")
         return compose(*status_and_headers(answer), False) + answer.body
 
     @staticmethod

@@ -286,6 +286,17 @@ class Hosts(ServerTestCase):
         self.assertEqual(self.ask_as(b"evil.example"), 421)
         self.assertEqual(self.ask_as(b"localhost"), 200)
 
+    def test_a_browser_is_told_in_plain_words_and_a_program_as_of_all_problems(self):
+        told = {}
+        for accept in (b"text/html,application/xhtml+xml,*/*;q=0.8", b"*/*"):
+            status, headers, body = self.link().send(
+                b"GET / HTTP/1.1\r\nHost: evil.example\r\nAccept: " + accept + b"\r\n\r\n").answer()
+            self.assertEqual(status, 421)
+            told[headers["content-type"].partition(";")[0]] = body.decode()
+        words = told.pop("text/plain")
+        self.assertIn("settings host_names NAME", words)
+        self.assertEqual(json.loads(told.pop("application/problem+json"))["detail"], words)
+
     def test_a_trusted_proxy_answers_for_the_name_until_one_is_set(self):
         self.queue.settings.change({"trusted_proxies": "127.0.0.1"})
         self.assertEqual(self.ask_as(b"jobs.example.org"), 200)
