@@ -10,6 +10,14 @@ import { isAdmin, store } from './store.js';
 /** @import {Row, TaskLink} from './types.js' */
 let ids = 0;
 
+/** @type {WeakMap<Element, {key: string, touched: Set<any>}>} whose form it is, and what was typed */
+const drafts = new WeakMap();
+/** Forms that were open when the session ended. @type {Element[]} */
+let left = [];
+store.on('session', () => {
+  if (!store.state.session) left = [...document.querySelectorAll('main > form')];
+});
+
 /**
  * One field: label above, help and error below, joined for screen readers.
  * @param {string} label
@@ -67,20 +75,43 @@ export function showButton(input, label) {
 }
 
 /**
- * A form that sends once at a time and puts each error beside its field; values stay.
+ * A form that sends once at a time and puts each error beside its field; values stay, also for
+ * whom has to log in again meanwhile.
  * @param {string} button what sending is called
  * @param {(form: HTMLFormElement) => Promise<unknown>} send
  * @param {...Child} children
  */
 export function sendingForm(button, send, ...children) {
   const submit = h('button', { class: 'button primary' }, button);
+  const touched = new Set();
   const form = h('form', { class: 'form', novalidate: true,
+    oninput: (/** @type {Event} */ { target }) => touched.add(target),
     onsubmit: (/** @type {Event} */ event) => {
       event.preventDefault();
       act(submit, () => trySending(form, send));
     } }, ...children, h('p', { class: 'error', 'data-all': true, hidden: true }),
   h('div', { class: 'actions' }, submit));
+  const key = `${store.state.session?.user.name} ${location.hash} ${button}`;
+  drafts.set(form, { key, touched });
+  left = left.filter((before) => drafts.get(before)?.key !== key || takeOver(before, form));
   return form;
+}
+
+/**
+ * Puts what was typed into one form into another, but no secrets.
+ * @param {Element} before
+ * @param {HTMLFormElement} form
+ */
+function takeOver(before, form) {
+  const places = [.../** @type {HTMLFormElement} */ (before).elements];
+  for (const old of drafts.get(before)?.touched || []) {
+    const control = /** @type {HTMLInputElement} */ (form.elements[places.indexOf(old)]);
+    if (control?.name !== old.name || /file|password/.test(old.type)) continue;
+    control.value = old.value;
+    control.checked = old.checked;
+    control.closest('details')?.setAttribute('open', '');
+    control.dispatchEvent(new Event('input', { bubbles: true }));
+  }
 }
 
 /**

@@ -233,6 +233,7 @@ function initializeMenu() {
 /** Ends the session; the page then shows the log-in. */
 async function logOut() {
   await request('DELETE', 'api/session');
+  find('main').replaceChildren();
   store.set('session', null);
 }
 

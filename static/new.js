@@ -29,8 +29,8 @@ export async function show({ id, params }, signal) {
   ]);
   if (signal.aborted) return;
   const chosen = functions.find(({ name }) => name === id);
-  if (chosen && params.has('many')) showMany(chosen);
-  else if (chosen) showForm(chosen, task || null);
+  if (chosen && params.has('many')) showMany(chosen, signal);
+  else if (chosen) showForm(chosen, task || null, signal);
   else showFunctions('New task', functions, id, (name) => `#/new/${name}`);
 }
 
@@ -38,14 +38,15 @@ export async function show({ id, params }, signal) {
  * The form of one function.
  * @param {TaskFunction} chosen
  * @param {Task|null} task an earlier task whose values are filled in
+ * @param {AbortSignal} signal
  */
-function showForm(chosen, task) {
+function showForm(chosen, task, signal) {
   const name = encodeURIComponent(chosen.name);
   const form = sendingForm('Add task', async (sent) => {
     const added = await add({
       arguments: argumentsFrom(chosen.schema, sent), ...readOptions(chosen, sent),
     });
-    if (form.isConnected) location.hash = `#/tasks/${added.id}`;
+    if (!signal.aborted) location.hash = `#/tasks/${added.id}`;
     else say(`Task ${added.id} was added.`, true);
   }, ...argumentFields(chosen.schema, task?.arguments || {}), laterFields(chosen, task));
   form.lastElementChild?.append(
@@ -56,8 +57,8 @@ function showForm(chosen, task) {
     form);
 }
 
-/** A table instead of a form. @param {TaskFunction} chosen */
-function showMany(chosen) {
+/** A table instead of a form. @param {TaskFunction} chosen @param {AbortSignal} signal */
+function showMany(chosen, signal) {
   const fields = new Sheet(chosen, (count, wrong) => {
     const button = /** @type {HTMLButtonElement} */ (find('.primary', form));
     button.disabled = wrong > 0;
@@ -69,7 +70,7 @@ function showMany(chosen) {
     const { created } = await add(body).catch((error) => {
       throw fields.explain(error);
     });
-    if (form.isConnected) location.hash = `#/tasks?function=${encodeURIComponent(chosen.name)}`;
+    if (!signal.aborted) location.hash = `#/tasks?function=${encodeURIComponent(chosen.name)}`;
     say(`${words(created)} added.`, true);
   }, fields.root, laterFields(chosen, null));
   const one = `#/new/${encodeURIComponent(chosen.name)}`;

@@ -263,18 +263,23 @@ async function showPlanning({ id, params }, signal) {
   const wanted = schedule?.function || params.get('function');
   const known = schedule ? store.state.catalogue?.functions || [] : functions;
   const chosen = known.find(({ name }) => name === wanted);
-  if (chosen) return showForm(chosen, schedule);
+  if (chosen) return showForm(chosen, schedule, signal);
   showFunctions('New schedule', functions, wanted, (name) => `#/schedules/new?function=${name}`);
 }
 
-/** The form. @param {TaskFunction} chosen @param {Schedule|null} schedule the one to change */
-function showForm(chosen, schedule) {
+/**
+ * The form.
+ * @param {TaskFunction} chosen
+ * @param {Schedule|null} schedule the one to change
+ * @param {AbortSignal} signal
+ */
+function showForm(chosen, schedule, signal) {
   const rule = new RuleFields(schedule);
   const form = sendingForm(schedule ? 'Save' : 'Add schedule', async (sent) => {
     const body = readForm(chosen, sent, rule);
     const path = schedule ? `api/schedules/${schedule.id}` : 'api/schedules';
     const saved = await request(schedule ? 'PATCH' : 'POST', path, body);
-    location.hash = `#/schedules/${saved.id}`;
+    if (!signal.aborted) location.hash = `#/schedules/${saved.id}`;
   }, rule.root, h('h2', {}, 'What'), ...argumentFields(chosen.schema, schedule?.arguments || {}),
   otherFields(chosen, schedule));
   form.classList.add('planning');

@@ -27,6 +27,10 @@ def report(city: str, pages: int = 3, detailed: bool = False) -> dict:
     return {"city": city, "pages": pages}
 
 @task
+def send(city: str, password: str = ""):
+    pass
+
+@task
 def fail(text: str):
     raise ValueError(text)
 
@@ -222,6 +226,43 @@ class Use(BrowserTestCase):
         bob.see("Log in to jobqueue")
         bob.go("#/tasks")
         bob.see("Log in to jobqueue")
+
+    def test_whoever_has_to_log_in_again_finds_what_was_typed_and_nobody_else_does(self):
+        bob = self.open("bob")
+        self.fill_in(bob, "Hamar")
+        self.site.rows("DELETE FROM session")
+        bob.click("button", "Add task")
+        self.log_in_here(bob, "bob")
+        self.assertEqual(self.typed(bob), ["Hamar", "7", ""])
+        bob.find("[name=max_retries]")                      # where it was typed is unfolded
+        bob.click("button", "Add task")
+        bob.see("Hamar", "h1")
+        self.fill_in(bob, "Hamar")
+        self.site.rows("DELETE FROM session")
+        bob.run("dispatchEvent(new Event('online'))")       # the page looks, and is refused
+        self.log_in_here(bob, "eve")
+        self.assertEqual(self.typed(bob), ["", "", ""])
+
+    def fill_in(self, browser, city):
+        """The form of a new task, with something in its folded part and a secret."""
+        browser.go("#/new/send")
+        browser.type("[name='arguments.city']", city)
+        browser.type("[name='arguments.password']", "secret")
+        browser.click("summary", "Later and options")
+        browser.type("[name=max_retries]", "7")
+
+    def log_in_here(self, browser, name):
+        """Log in where the page asks for it; the form is there again then."""
+        browser.find("h1", "Log in to jobqueue")
+        browser.type("[name=name]", name)
+        browser.type("[name=password]", PASSWORD)
+        browser.click("button", "Log in")
+        browser.find("h1", "send")
+
+    def typed(self, browser):
+        """What the form holds."""
+        return browser.run("return ['arguments.city', 'max_retries', 'arguments.password'].map((name) => "
+                           "document.querySelector(`[name='${name}']`).value)")
 
     def test_a_failed_task_shows_its_error_and_can_be_retried(self):
         number = self.site.add("fail", "--owner", "bob", text="no such city")
