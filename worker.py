@@ -804,7 +804,8 @@ class Runner:
         if answer is None:
             os._exit(1)
         if "refused" in answer:
-            raise jobqueue.Invalid(answer["refused"], answer["errors"])
+            kind, *why = answer["refused"]
+            raise getattr(jobqueue, kind)(*why)
         return answer["ids"]
 
     def _send(self, message, ring=True):
@@ -1252,7 +1253,7 @@ class Attempt:
         try:
             self._child.reply({"ids": self._queue.add(requests, self.row["owner_id"])})
         except JobQueueError as error:
-            self._child.reply({"refused": error.detail, "errors": error.errors})
+            self._child.reply({"refused": [type(error).__name__, error.detail, error.errors, error.retry_after]})
 
     def _keep(self, now):
         """Renew, store what was printed, see whether it is to be ended."""

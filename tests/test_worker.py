@@ -3,9 +3,9 @@ import unittest
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-from jobqueue import Outcome
+from jobqueue import Outcome, TooMany
 from tests.support import TestCase
-from worker import BATCH_AFTER, BATCH_MAX, BATCH_SECONDS, LAST_BATCHES, Pace, Worker
+from worker import BATCH_AFTER, BATCH_MAX, BATCH_SECONDS, LAST_BATCHES, Attempt, Pace, Runner, Worker
 
 
 class TestPace(unittest.TestCase):
@@ -46,6 +46,20 @@ class TestPace(unittest.TestCase):
         self.pace.slow_down()
         self.assertEqual(self.pace.size, BATCH_MAX // 2)
         self.assertEqual(self.note(), BATCH_MAX // 2 + 1)
+
+
+class TestRefusals(TestCase):
+    def test_what_is_refused_inside_a_function_is_the_error_that_it_is_elsewhere(self):
+        self.queue.settings.change({"max_pending": 1})
+        self.add()
+        runner, child = object.__new__(Runner), Mock()
+        runner._claim, runner._send = "x", Attempt(self.queue, child, self.claim())._add_tasks
+        runner._receive = lambda: child.reply.call_args[0][0]
+        request = {"function": "add", "arguments": {"a": 1}}
+        with self.refused(TooMany, "at most 1 of bob's tasks may wait") as caught:
+            runner._enqueue([request] * 2)
+        self.assertEqual(caught.exception.retry_after, 60)
+        self.assertEqual(len(runner._enqueue([request])), 1)
 
 
 class TestNextRunner(TestCase):
