@@ -1253,7 +1253,8 @@ class Attempt:
         try:
             self._child.reply({"ids": self._queue.add(requests, self.row["owner_id"])})
         except JobQueueError as error:
-            self._child.reply({"refused": [type(error).__name__, error.detail, error.errors, error.retry_after]})
+            kind = type(error).__name__
+            self._child.reply({"refused": [kind, error.detail, error.errors, error.retry_after]})
 
     def _keep(self, now):
         """Renew, store what was printed, see whether it is to be ended."""
