@@ -2367,7 +2367,7 @@ SETTINGS = {setting.name: setting for setting in (
     Formed("base_path", 200, tidy_path,
            "Path below which browsers find this page, such as /jq; empty: found by itself. Only for a "
            "proxy in front that does not tell. A wrong one locks everybody out until an admin's "
-           "password is set anew with a file setup-code.txt."),
+           "password is set anew with a file setup-code-WORD.txt."),
     Choice("https", ("auto", "always"),
            "always: browsers reach this page by HTTPS only, although this server cannot see it. "
            "Where that is not so, nobody can log in: see base_path."),
@@ -6374,9 +6374,10 @@ class Accounts:
         """The code as it is compared; Denied unless a file holds it, and says what is wrong with them."""
         import hmac
         if not files:
-            raise NotFound("This is set up already. If an admin's password is lost: upload a text file "
-                           "setup-code.txt with %d or more characters of your own beside jobqueue.py, and "
-                           "enter these here within an hour." % SETUP_CODE_MIN_CHARACTERS)
+            raise NotFound("This is set up already. If an admin's password is lost: upload a text file with "
+                           "%d or more characters of your own beside jobqueue.py, named setup-code-WORD.txt "
+                           "with a word that nobody can guess, and enter them here within an hour."
+                           % SETUP_CODE_MIN_CHARACTERS)
         self._slow_down(address_subject(address))
         code = plain_code(code) if isinstance(code, str) else ""
         problems = []

@@ -14,6 +14,8 @@ import { isAdmin, store } from './store.js';
 
 const FROM = { environment: 'Set by the environment; change it there.',
   flag: 'Set on the command line; change it there.', default: '', table: '' };
+const UPLOAD = 'upload a text file with 16 or more characters of your own beside jobqueue.py, named '
+  + 'setup-code-WORD.txt with a word that nobody can guess';
 
 /** @type {Page['show']} */
 export async function show({ page }, signal) {
@@ -55,9 +57,8 @@ const nameInput = (autocomplete) => h('input', {
  */
 function showSetup(code) {
   const first = store.state.setup;
-  const place = first ? 'It is in the data folder, in the file whose name begins with setup-code. '
-    + 'Open it in your file manager. If you may not, upload a text file setup-code.txt with 16 or '
-    + 'more characters of your own beside jobqueue.py.' : 'What the file says that you have uploaded.';
+  const place = first ? 'It is in the data folder, in the file whose name begins with setup-code. Open it '
+    + `in your file manager. If you may not, ${UPLOAD}.` : 'What the file says that you have uploaded.';
   const codeInput = h('input', {
     name: 'code', value: code, required: true, autocomplete: 'one-time-code', spellcheck: 'false',
   });
@@ -71,8 +72,7 @@ function showSetup(code) {
   secretField(first ? 'Password' : 'New password', 'password', 'new-password'));
   showCard(first ? 'Welcome to jobqueue' : 'A new admin password', h('p', { class: 'help' }, first
     ? 'You become its first admin; you can add more people later.'
-    : 'Upload a text file setup-code.txt with 16 or more characters of your own beside '
-      + 'jobqueue.py, and enter them here within an hour.'),
+    : `Please ${UPLOAD}, and enter the characters here within an hour.`),
   form, (code || !first) && h('a', { href: '#/tasks' }, 'Log in instead'));
   find(code ? '[name=name]' : '[name=code]', form).focus();
 }

@@ -253,7 +253,7 @@ class LostPassword(FirstAdminCase):
             self.reset()
 
     def test_without_a_file_the_refusal_says_what_to_do(self):
-        with self.refused(jobqueue.NotFound, "upload a text file setup-code.txt"):
+        with self.refused(jobqueue.NotFound, "named setup-code-WORD.txt"):
             self.reset()
 
     def test_a_file_that_cannot_be_deleted_counts_once_all_the_same(self):

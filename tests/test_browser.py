@@ -206,7 +206,8 @@ class Use(BrowserTestCase):
         ana.click("summary", "Lost your password?")
         ana.click("main a", "set a new one")
         ana.find("h1", "A new admin password")
-        code = self.site.home / "setup-code.txt"
+        ana.see("named setup-code-WORD.txt with a word that nobody can guess")
+        code = self.site.home / "setup-code-mellonta.txt"
         self.addCleanup(lambda: code.exists() and code.unlink())
         code.write_text("sixteen or more characters")
         ana.type("[name=code]", "sixteen or more characters")
