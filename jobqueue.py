@@ -6868,7 +6868,11 @@ class JobQueue:
     def __init__(self, data=None, clock=Clock, flags=None, environment=os.environ,
                  patience=WEB_PATIENCE_SECONDS):
         self.database = open_database(data_folder(data, environment), clock, patience)
-        self.settings = Settings(self.database, flags, environment)
+        try:
+            self.settings = Settings(self.database, flags, environment)
+        except BaseException:
+            self.close()
+            raise
         self.tasks = Tasks(self.database, self.settings)
         self.logs = Logs(self.database)
         self.activity = Activity(self.database)
@@ -9800,6 +9804,10 @@ class Server:
         while any(client.working for client in self._clients) and self._clock.monotonic() < deadline:
             for key, _ in self._selector.select(0.1):
                 self._handle(key)
+        for client in list(self._clients):
+            self._close(client)
+        for end in (self._selector, self._waker, self._wake_end):
+            end.close()
 
     def stop(self):
         """Make `run` return; may be called from a signal handler."""

@@ -920,6 +920,7 @@ class Child:
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 pass_fds=passed, start_new_session=True, cwd=str(jobqueue.HOME))
         except OSError:
+            ours.close()
             os.close(self._bell)
             os.close(self._lifeline)
             raise

@@ -207,7 +207,9 @@ class TestBrokenInstallations(HostTestCase):
         with self.database.path.open("r+b") as file:
             file.seek((page - 1) * 1024)
             file.write(b"Z" * 1024)
-        with mock.patch.object(jobqueue, "HOME", self.home), redirect_stdout(io.StringIO()) as out:
+        queue = self.another_queue()
+        with mock.patch.object(jobqueue, "HOME", self.home), redirect_stdout(io.StringIO()) as out, \
+                mock.patch.object(jobqueue, "JobQueue", lambda *_: queue):
             self.assertEqual(jobqueue.main(["check", "--quick"]), 1)
         self.assertRegex(out.getvalue(), "bad +Database .*is damaged")
         self.assertRegex(out.getvalue(), "ok +Files")

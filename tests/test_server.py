@@ -105,11 +105,10 @@ class ServerTestCase(WebTestCase):
     def stop(self):
         """Stop it and look whether it lived until now."""
         self.server.stop()
-        self.thread.join(10)
-        for client in list(self.server._clients):
-            client.link.close()
+        self.thread.join(60)
         self.assertEqual(self.crashes, [])
         self.assertFalse(self.thread.is_alive())
+        self.assertEqual((self.server._waker.fileno(), self.server._wake_end.fileno()), (-1, -1))
 
     def link(self):
         """A new connection."""

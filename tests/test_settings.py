@@ -1,5 +1,7 @@
 """What an admin can change while everything runs."""
 
+from unittest import mock
+
 import jobqueue
 from jobqueue import SETTINGS, Settings
 from tests.support import TestCase
@@ -76,6 +78,13 @@ class TestSettings(TestCase):
         for text in ("many", "", "99", "nan", "1e400"):
             with self.subTest(text), self.refused(jobqueue.Invalid, "NbMaxWorker"):
                 Settings(self.database, environment={"JOBQUEUE_NBMAXWORKER": text})
+
+    def test_a_queue_that_is_refused_for_it_leaves_its_database_closed(self):
+        close = jobqueue.Database.close
+        with mock.patch.object(jobqueue.Database, "close", autospec=True, side_effect=close) as closed:
+            with self.refused(jobqueue.Invalid, "NbMaxWorker"):
+                self.another_queue(environment={"JOBQUEUE_NBMAXWORKER": "many"})
+        closed.assert_called_once()
 
     def test_a_value_is_read_within_the_transaction_that_asks(self):
         with self.database.transaction() as transaction:
