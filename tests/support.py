@@ -287,7 +287,7 @@ class TestCase(unittest.TestCase):
         self.assertIn(words, caught.exception.detail)
 
 
-def wait_until(condition, seconds=20.0, what="the condition", pause=0.02):
+def wait_until(condition, seconds=60.0, what="the condition", pause=0.02):
     """The first true value of `condition()`; AssertionError after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
@@ -402,13 +402,13 @@ class Site:
         texts = {name: str(value) for name, value in values.items()}
         self.python(CHANGE_SETTINGS, given=json.dumps(texts))
 
-    def run(self, *arguments, code=0, given=None, environment=None, seconds=60):
+    def run(self, *arguments, code=0, given=None, environment=None, seconds=120):
         """Run jobqueue.py; the CompletedProcess, after a look at its exit code (None: any)."""
         return self._complete(
             ["-m", "jobqueue", *map(str, arguments)], code, given, environment, seconds
         )
 
-    def python(self, text, code=0, given=None, environment=None, seconds=60):
+    def python(self, text, code=0, given=None, environment=None, seconds=120):
         """Run Python text in the site's folder; what it printed."""
         return self._complete(["-c", text], code, given, environment, seconds).stdout.strip()
 
@@ -441,9 +441,9 @@ class Site:
         texts = ["%s=%s" % pair for pair in arguments.items()]
         return int(self.run("add", function, *texts, *options).stdout)
 
-    def wait(self, task_id, seconds=30):
+    def wait(self, task_id, seconds=60):
         """Wait for the end of a task; the task as JSON."""
-        self.run("wait", task_id, "--timeout", seconds, code=None, seconds=seconds + 20)
+        self.run("wait", task_id, "--timeout", seconds, code=None, seconds=seconds + 60)
         return self.json("show", task_id)
 
     @contextlib.contextmanager
@@ -511,7 +511,7 @@ class Site:
     def stop_server(self, number=signal.SIGTERM):
         """Stop the server; its exit code."""
         self.server.send_signal(number)
-        code = self.server.wait(20)
+        code = self.server.wait(60)
         self.server.stdout.close()
         self.server = None
         return code
@@ -561,7 +561,7 @@ class Site:
         """Process ids of the living runners."""
         return [pid for pid, line in self.processes().items() if re.search(WORKER + " --runner", line)]
 
-    def stop_all(self, number=signal.SIGKILL, seconds=10):
+    def stop_all(self, number=signal.SIGKILL, seconds=60):
         """Signal everything that came from this folder until nothing is left."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -582,7 +582,7 @@ class Site:
             self.stop_all()
         finally:
             for child in self._children:
-                child.wait(10)
+                child.wait(60)
                 if child.stdout:
                     child.stdout.close()
                 if child.stderr:

@@ -53,7 +53,7 @@ class Limits(unittest.TestCase):
         for _ in range(count):
             self.site.start_worker("--service")
         wait_until(lambda: len(self.site.runners()) == count and self.site.value(
-            "SELECT count(*) FROM worker WHERE state='idle'") == count, 60, "the workers' arrival")
+            "SELECT count(*) FROM worker WHERE state='idle'") == count, 300, "the workers' arrival")
 
     def starts(self):
         return [row[0] for row in self.site.rows("SELECT at FROM activity WHERE event='started' "
@@ -65,11 +65,12 @@ class Limits(unittest.TestCase):
         self.site.run("queue", "set", "narrow", "--max-running", "3")
         self.enqueue("hold", 60, "narrow")
         self.enqueue("nothing", 10 * SECONDS + 100, "mail")
-        first = wait_until(self.starts, 20, "the first start")[0]
-        wait_until(lambda: self.starts()[-1] > first + SECONDS, SECONDS + 20, "the last start")
+        first = wait_until(self.starts, 60, "the first start")[0]
+        wait_until(lambda: self.starts()[-1] > first + SECONDS and len(self.starts()) > 10 * SECONDS,
+                   SECONDS + 60, "as many starts as there may be in that time")
         self.check_rate(first, self.starts())
         wait_until(lambda: not self.site.value("SELECT count(*) FROM task WHERE status<2 AND queue='narrow'"),
-                   60, "the end of all")
+                   180, "the end of all")
         signs = (self.site.home / "running").read_text("ascii")
         self.assertEqual((signs.count("+"), signs.count("-"), most_at_once(signs)), (60, 60, 3))
 
@@ -77,15 +78,16 @@ class Limits(unittest.TestCase):
         most = max(sum(at <= other <= at + 1 for other in starts) for at in starts)
         self.assertLessEqual(most, 11)
         within = sum(at <= first + SECONDS for at in starts)
-        self.assertGreaterEqual(within, 590 if LONG else 20, "starts were missed")
         self.assertLessEqual(within, 10 * SECONDS + 10)
+        if LONG:                        # for seconds a machine may well be busy with something else
+            self.assertGreaterEqual(within, 590, "starts were missed")
 
     def test_cron_waits_for_a_rate_but_not_for_other_machines(self):
         self.site.run("queue", "set", "mail", "--rate", "5/1")
         self.site.run("queue", "set", "far", "--machines", "elsewhere")
         self.enqueue("nothing", 6, "mail")
         self.enqueue("nothing", 1, "far")
-        self.site.start_worker().wait(40)
+        self.site.start_worker().wait(100)
         done = self.site.rows("SELECT queue, count(*) FROM task WHERE status=2 GROUP BY queue")
         self.assertEqual(dict(map(tuple, done)), {"mail": 6})
         far = next(one for one in self.site.json("queue", "list")["queues"] if one["name"] == "far")

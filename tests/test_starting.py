@@ -588,7 +588,8 @@ class TestSlice(ModeCase):
 
 class TestProbe(unittest.TestCase):
     def test_a_python_tells_its_versions(self):
-        python, sqlite = jobqueue.probe_interpreter(sys.executable, dict(os.environ))
+        with mock.patch.object(jobqueue, "PROBE_SECONDS", 60):
+            python, sqlite = jobqueue.probe_interpreter(sys.executable, dict(os.environ))
         self.assertEqual(python, "%d.%d.%d" % sys.version_info[:3])
         self.assertEqual(sqlite, sqlite3.sqlite_version)
 
