@@ -477,7 +477,7 @@ class Site:
                 tuple(item.values()),
             )
 
-    def token(self, name):
+    def token(self, name, scope="user"):
         """A new API token of a user."""
         token = "jq_" + os.urandom(16).hex()
         user_id = self.value("SELECT id FROM user WHERE name=?", (name,))
@@ -487,7 +487,7 @@ class Site:
                 "digest": jobqueue.digest(token),
                 "user_id": user_id,
                 "name": "test",
-                "scope": "user",
+                "scope": scope,
                 "created_at": time.time(),
             },
         )
