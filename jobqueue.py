@@ -70,6 +70,17 @@ if os.name != "posix":
     sys.exit("jobqueue needs Linux, macOS or another POSIX system; Windows is not supported.")
 
 
+def refuse_half(path):
+    """Exit if the end of this file of ours is missing: what an upload left of it may still be Python."""
+    with open(path, "rb") as file:
+        file.seek(-1000, os.SEEK_END)
+        if b'"__main__":' not in file.read():
+            sys.exit("%s is not complete: copy it again" % os.path.basename(path))
+
+
+refuse_half(__file__)
+
+
 # Constants -------------------------------------------------------------------
 
 VERSION = "1.0.0"
@@ -9481,10 +9492,7 @@ def _newer_module():
             return None
         del sys.modules[__name__]
         try:
-            newer = importlib.import_module(__name__)
-            if not hasattr(newer, "main"):      # which stands at its end
-                raise ImportError("half of it is missing")
-            return newer
+            return importlib.import_module(__name__)
         except (Exception, SystemExit) as error:
             sys.modules[__name__] = ours
             complain("the new jobqueue.py cannot be used (%s: %s); the old one goes on"

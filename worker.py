@@ -44,6 +44,8 @@ import jobqueue
 from jobqueue import (Fail, JobQueue, JobQueueError, Logs, Outcome, RetryAfter, TaskContext,
                       declared, dump_json, storable)
 
+jobqueue.refuse_half(__file__)
+
 
 # Constants -------------------------------------------------------------------
 

@@ -200,6 +200,19 @@ sys.addaudithook(watch)
         self.assertRegex(done.stderr, r"\Ajobqueue needs Python 3\.9 or newer; this is Python 3\.8 .*\n\Z")
 
 
+    def test_half_a_file_that_is_still_python_gets_one_clear_line(self):
+        commands = (["jobqueue.py", "list"], ["worker.py"], ["-c", "import jobqueue"])
+        for name, runs in (("jobqueue.py", commands), ("worker.py", commands[1:2])):
+            text = (self.folder / name).read_text("utf-8")
+            (self.folder / name).write_text(text[:text.rindex("\ndef ")], "utf-8")
+            for arguments in runs:
+                done = subprocess.run([sys.executable, "-B", *arguments], cwd=self.folder, encoding="utf-8",
+                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                self.assertEqual((done.returncode, done.stdout),
+                                 (1, "%s is not complete: copy it again\n" % name))
+            (self.folder / name).write_text(text, "utf-8")
+
+
 class TestReadme(unittest.TestCase):
     def test_the_tests_behind_the_promises_exist(self):
         named = set(re.findall(r"`(test_\w+)`", (ROOT / "README.md").read_text("utf-8")))

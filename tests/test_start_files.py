@@ -249,10 +249,13 @@ class StartFiles(ProcessTestCase):
     """What people copy from static/hosts/."""
 
     def test_half_a_file_is_a_page_in_words(self):
+        code = (self.site.home / "jobqueue.py").read_text()
         (self.site.home / "jobqueue.py").write_text("def half(:\n")
         answer = self.ask("/")
         self.in_words(answer, "invalid syntax (jobqueue.py, line 1)")
         self.assertIn("Traceback", answer[3])
+        (self.site.home / "jobqueue.py").write_text(code[:code.index("\ndef run_cgi(")])
+        self.in_words(self.ask("/"), "cannot start: jobqueue.py is not complete: copy it again. More is in")
         (self.site.home / "jobqueue.py").write_text("import nothing_of_that_name\n")
         self.in_words(self.ask("/"), "No module named 'nothing_of_that_name'")
         (self.site.home / "jobqueue.py").write_text("raise ValueError('/home/me/secret')\n")
