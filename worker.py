@@ -562,9 +562,10 @@ def http_opener():
         """Follows redirects, but not to where the owner did not write: secrets go along."""
         max_redirections = 3
 
-        def redirect_request(self, request, *rest):
-            following = super().redirect_request(request, *rest)
+        def redirect_request(self, request, answer, *rest):
+            following = super().redirect_request(request, answer, *rest)
             if following and (following.type, following.host) != (request.type, request.host):
+                answer.close()
                 raise Fail("address not allowed: the server redirected to %s://%s"
                            % (following.type, following.host))
             return following
@@ -584,7 +585,8 @@ def run_request(function, arguments, context):
         with http_opener().open(request, timeout=REQUEST_SECONDS) as answer:
             return read_answer(answer)
     except HTTPError as error:
-        judge_status(error)
+        with error:                     # it is the answer, too
+            judge_status(error)
 
 
 # Runner ----------------------------------------------------------------------
