@@ -5403,21 +5403,9 @@ class Workers:
         """(descriptor of its lock if free, why it counts as dead or None)"""
         path = self.locks / row["lock"]
         if not self._claims.boot or row["boot"] != self._claims.boot:
-            if self._database.journal == "wal" and row["lock_proven"]:      # one machine at a time
-                handle = grab_if_free(path)
-                if handle is not None:
-                    return handle, "ended with its machine"
-            gone = row["lease_wall"] + OTHER_MACHINE_SLACK_SECONDS < self._clock.now()
-            return None, "silent" if gone else None
+            return self._look_at_stranger(row, path)
         if row["state"] == "starting":
-            age = LEASE_SECONDS - (row["lease_monotonic"] - self._clock.monotonic())
-            handle = grab_if_free(path)
-            held = handle is None and path.exists()
-            if age > (STARTING_LOCKED_SECONDS if held else STARTING_SECONDS):
-                return handle, "did not report"
-            if handle is not None:
-                os.close(handle)
-            return None, None
+            return self._look_at_starting(row, path)
         handle = grab_if_free(path) if row["lock_proven"] else None
         if handle is not None:
             return handle, "died"
@@ -5428,6 +5416,25 @@ class Workers:
         # It stands still, but its runner may go on: end both before anybody else begins.
         handled = not self._can_say_that_it_lives(row["id"]) or self._end_silent(row["pid"], path)
         return None, None if handled else "silent"
+
+    def _look_at_stranger(self, row, path):
+        """Of another machine, or of this one before it was started again."""
+        if self._database.journal == "wal" and row["lock_proven"]:      # one machine at a time
+            handle = grab_if_free(path)
+            if handle is not None:
+                return handle, "ended with its machine"
+        gone = row["lease_wall"] + OTHER_MACHINE_SLACK_SECONDS < self._clock.now()
+        return None, "silent" if gone else None
+
+    def _look_at_starting(self, row, path):
+        age = LEASE_SECONDS - (row["lease_monotonic"] - self._clock.monotonic())
+        handle = grab_if_free(path)
+        held = handle is None and path.exists()
+        if age > (STARTING_LOCKED_SECONDS if held else STARTING_SECONDS):
+            return handle, "did not report"
+        if handle is not None:
+            os.close(handle)
+        return None, None
 
     def _can_say_that_it_lives(self, worker_id):
         """False on a full disk: then silence means nothing."""
@@ -5679,15 +5686,17 @@ class Catalogue:
         state["read_at"] = self._database.clock.now()
         with self._database.transaction(durable=False) as transaction:
             remember(transaction, ".catalogue", state)
-            if functions is None:
-                return
-            self._make_queues(transaction, functions)
-            transaction.run("DELETE FROM function")
-            transaction.insert_all(
-                "INSERT INTO function (name, title, description, schema, options, who) VALUES",
-                [(one["name"], one["title"], one["description"], dump_json(one["schema"]),
-                  dump_json(one["options"]), one["who"]) for one in functions])
+            if functions is not None:
+                self._replace(transaction, functions)
         self._known = (0.0, None, None)
+
+    def _replace(self, transaction, functions):
+        self._make_queues(transaction, functions)
+        transaction.run("DELETE FROM function")
+        transaction.insert_all(
+            "INSERT INTO function (name, title, description, schema, options, who) VALUES",
+            [(one["name"], one["title"], one["description"], dump_json(one["schema"]),
+              dump_json(one["options"]), one["who"]) for one in functions])
 
     def _make_queues(self, transaction, functions):
         """See to the queues that functions name; those of external ones are other people's."""
@@ -9389,12 +9398,7 @@ class Application:
             parts = match_path(pattern, request.path)
             if parts is not None and known == method:
                 self._admit(request, who)
-                if request.person and handler is not tick:
-                    with self.queue.database.sharing_patience(PASSING_PATIENCE_SECONDS):
-                        self.tick(request)
-                if request.asks_first:
-                    return Answer(100)
-                return handler(self, request, *parts)
+                return self._handle(request, handler, parts)
             if parts is not None:
                 allowed.append(known)
         if allowed:
@@ -9402,6 +9406,12 @@ class Application:
             raise NotAllowed("%s is not possible here; possible: %s."
                              % (shorten(request.method, 20), ", ".join(allowed)), allowed)
         raise NotFound("There is nothing at this address.")
+
+    def _handle(self, request, handler, parts):
+        if request.person and handler is not tick:
+            with self.queue.database.sharing_patience(PASSING_PATIENCE_SECONDS):
+                self.tick(request)
+        return Answer(100) if request.asks_first else handler(self, request, *parts)
 
     def _admit(self, request, who):
         if who == ANYONE or (who == TICKER and self._admit_ticker(request)):
@@ -9766,23 +9776,13 @@ class Server:
     def __init__(self, app, host, port, clock=Clock, background=None):
         import importlib
         import queue
-        import selectors
-        import socket
         for name in NEEDED_LATER:
             importlib.import_module(name)
         self._app = app
         self._clock = clock
         self._is_local = host in ("127.0.0.1", "::1", "localhost")
         self._names = LOOPBACK_HOSTS
-        self._listener = socket.create_server(
-            (host, port), backlog=128, family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-        self._listener.setblocking(False)
-        self.address = self._listener.getsockname()[:2]
-        self._waker, self._wake_end = socket.socketpair()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._selector.register(self._waker, selectors.EVENT_READ)
-        self._read, self._write = selectors.EVENT_READ, selectors.EVENT_WRITE
+        self._open(host, port)
         self._clients = set()
         self._work = queue.SimpleQueue()
         self._password_work = queue.SimpleQueue()
@@ -9794,6 +9794,20 @@ class Server:
         self._background = background   # what a thread is to do beside the requests
         self._held = 0                  # bytes that arrived, at most: counted anew when too many
         self._stopping = False
+
+    def _open(self, host, port):
+        """What the reading thread waits for: who connects, what they send, and who wakes it."""
+        import selectors
+        import socket
+        self._listener = socket.create_server(
+            (host, port), backlog=128, family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        self._listener.setblocking(False)
+        self.address = self._listener.getsockname()[:2]
+        self._waker, self._wake_end = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self._read, self._write = selectors.EVENT_READ, selectors.EVENT_WRITE
+        self._selector.register(self._listener, self._read)
+        self._selector.register(self._waker, self._read)
 
     def run(self):
         """Serve until `stop`; ends when what was begun has been answered, or after STOP_SECONDS."""

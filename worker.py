@@ -2028,9 +2028,25 @@ def worker_parser():
     return parser
 
 
-def main(arguments=None):
-    """Be what the command line says; returns an exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+def be_told(arguments):
+    """Be what the arguments say: a runner, a catalogue, a test or one kind of worker; the exit code."""
+    if arguments[:1] == ["--runner"]:
+        return run_runner(*arguments[1:])
+    if arguments[:1] == ["--catalogue"]:
+        return print_catalogue()
+    if arguments[:1] == ["--test"]:
+        return live(*arguments[1:])
+    if arguments[:1] in (["--detached"], ["--slice"]):
+        mode, row, lock, data, *seconds = arguments
+        return work(mode[2:], data, *map(float, seconds), row=int(row), lock=lock)
+    options = worker_parser().parse_args(arguments)
+    if options.service:
+        return work("service", options.data, verbose=options.verbose)
+    return work("cron", options.data, options.seconds, options.verbose)
+
+
+def main():
+    """A process of its own; returns its exit code."""
     if "GATEWAY_INTERFACE" in os.environ:   # a web server takes this for a CGI script, a query for arguments
         print("Status: 403 Forbidden\nContent-Type: text/plain\n\nThis is no page.")
         return 2
@@ -2039,19 +2055,7 @@ def main(arguments=None):
         signal.signal(number, signal.SIG_DFL)
     os.umask(0o077)
     try:
-        if arguments[:1] == ["--runner"]:
-            return run_runner(*arguments[1:])
-        if arguments[:1] == ["--catalogue"]:
-            return print_catalogue()
-        if arguments[:1] == ["--test"]:
-            return live(*arguments[1:])
-        if arguments[:1] in (["--detached"], ["--slice"]):
-            mode, row, lock, data, *seconds = arguments
-            return work(mode[2:], data, *map(float, seconds), row=int(row), lock=lock)
-        options = worker_parser().parse_args(arguments)
-        if options.service:
-            return work("service", options.data, verbose=options.verbose)
-        return work("cron", options.data, options.seconds, options.verbose)
+        return be_told(sys.argv[1:])
     except JobQueueError as error:
         jobqueue.complain(error.detail)
         return error.exit_code
