@@ -2546,8 +2546,7 @@ class Logs:
         if start + length > LOG_MAX_BYTES:
             transaction.run(
                 "DELETE FROM log WHERE task_id=? AND attempt=? AND start>=? AND start<?",
-                (task_id, attempt, LOG_MAX_BYTES // 2, start + length - LOG_MAX_BYTES // 2),
-            )
+                (task_id, attempt, LOG_MAX_BYTES // 2, start + length - LOG_MAX_BYTES // 2))
 
     @staticmethod
     def remove(transaction, task_ids):
@@ -2923,14 +2922,19 @@ class Queues:
 
     # Changing
 
+    @staticmethod
+    def ensure(transaction, name, now):
+        """Make a queue unless there is one of this name; True if it is new."""
+        return transaction.run(
+            "INSERT OR IGNORE INTO queue (name, created_at) VALUES (?, ?)", (name, now)) == 1
+
     def make(self, given, who):
         """Make a queue of `given` (as in POST /api/queues); Conflict if there is one."""
         self._check(given)
         if "name" not in given:
             raise field_error("name", "is missing")
         with self._database.transaction() as transaction:
-            if not transaction.run("INSERT OR IGNORE INTO queue (name, created_at) VALUES (?, ?)",
-                                   (given["name"], self._clock.now())):
+            if not self.ensure(transaction, given["name"], self._clock.now()):
                 raise Conflict("There is a queue %s already." % given["name"])
             self._change(transaction, given["name"], given, who)
 
@@ -3342,7 +3346,7 @@ class Tasks:
     @staticmethod
     def _insert(transaction, rows, now):
         for queue in {row[2] for row in rows}:
-            transaction.run("INSERT OR IGNORE INTO queue (name, created_at) VALUES (?, ?)", (queue, now))
+            Queues.ensure(transaction, queue, now)
         transaction.insert_all(
             "INSERT INTO task (id, owner_id, queue, function, arguments, status, priority, turn, "
             "run_at, unique_key, max_retries, retries_left, retry_delay, retry_backoff, timeout, "
@@ -4053,7 +4057,7 @@ class Claims:
         names = heads[0].keys() if heads else ()
         rows = [dict(zip(names, row), claim=random_token(), attempts=row["attempts"] + 1)
                 for row in heads]
-        lease = (self.boot, self._clock.monotonic() + LEASE_SECONDS, now + LEASE_SECONDS)
+        lease = self._lease(now)
         taken = transaction.many("""
             UPDATE task SET status=1, claim=?, attempts=attempts+1, worker_id=?, lease_boot=?,
                 lease_monotonic=?, lease_wall=?, started_at=?, reason=NULL, progress=NULL,
@@ -4067,6 +4071,10 @@ class Claims:
                          waited=max(0.0, now - max(row["created_at"], row["run_at"] or 0)))
             for row in rows])
         return rows
+
+    def _lease(self, now):
+        """(boot, the end by the clock that counts while it lasts, the end by that on the wall)"""
+        return self.boot, self._clock.monotonic() + LEASE_SECONDS, now + LEASE_SECONDS
 
     def claimable(self, source, limit, named=False):
         """How many tasks a worker here could claim now, counted up to `limit`.
@@ -4091,8 +4099,7 @@ class Claims:
         return transaction.run(
             "UPDATE task SET lease_boot=?, lease_monotonic=?, lease_wall=? "
             "WHERE id=? AND status=1 AND claim=?",
-            (self.boot, self._clock.monotonic() + LEASE_SECONDS, now + LEASE_SECONDS,
-             task_id, claim)) == 1
+            (*self._lease(now), task_id, claim)) == 1
 
     def report(self, transaction, task_id, claim, progress, message):
         """Store what the function says of its progress; False if the claim was lost."""
@@ -5703,8 +5710,7 @@ class Catalogue:
         transaction.run("UPDATE queue SET external=0 WHERE external=1")
         for function in functions:
             name = function["options"]["queue"]
-            transaction.run("INSERT OR IGNORE INTO queue (name, created_at) VALUES (?, ?)",
-                            (name, self._database.clock.now()))
+            Queues.ensure(transaction, name, self._database.clock.now())
             if function.get("external"):
                 transaction.run("UPDATE queue SET external=1 WHERE name=?", (name,))
 
@@ -6482,8 +6488,7 @@ class Accounts:
         row = self._new_user(name, password, role)
         with self._database.transaction() as transaction:
             if transaction.value("SELECT 1 FROM user WHERE name=?", (name,)):
-                raise Conflict("There is a user %s already." % name,
-                               wrong("name", "is taken"))
+                raise Conflict("There is a user %s already." % name, wrong("name", "is taken"))
             self._insert_user(transaction, row)
         return self._user_json(self.find(name))
 
@@ -9780,7 +9785,7 @@ class Server:
             importlib.import_module(name)
         self._app = app
         self._clock = clock
-        self._is_local = host in ("127.0.0.1", "::1", "localhost")
+        self._is_local = host in (*LOOPBACK, "localhost")
         self._names = LOOPBACK_HOSTS
         self._open(host, port)
         self._clients = set()
