@@ -924,13 +924,13 @@ class Calendar(Rule):
 
     def _next_day(self, day):
         """The first day from `day` on that matches."""
+        from calendar import monthrange
         for year, month in self._months_from(day.year, day.month):
-            leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-            first = date(year, month, 1)
-            days = self._days(MONTH_LENGTHS[month - 1][leap and month == 2], first.weekday())
-            place = bisect.bisect_left(days, day.day) if first <= day else 0
+            weekday, length = monthrange(year, month)
+            days = self._days(length, weekday)
+            place = bisect.bisect_left(days, day.day) if (year, month) == (day.year, day.month) else 0
             if place < len(days):
-                return first.replace(day=days[place])
+                return date(year, month, days[place])
         raise OverflowError
 
     def _next_wall(self, wall):
@@ -8375,9 +8375,7 @@ def door(environ):
 
 
 def _plain_slashes(path):
-    while "//" in path:
-        path = path.replace("//", "/")
-    return path
+    return re.sub("//+", "/", path)
 
 
 def asked_path(environ):
