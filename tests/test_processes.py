@@ -306,6 +306,10 @@ class ProcessCase(unittest.TestCase):
             for word, task, attempt, claim, pid, at in map(str.split, lines)
         ]
 
+    def starts(self, ids):
+        """Which of these tasks began, each as often as it did."""
+        return [entry[1] for entry in self.ledger() if entry[0] == "START" and entry[1] in ids]
+
     def running(self, task_id):
         """Wait until the ledger says that it runs; the process id of its runner."""
 
@@ -677,9 +681,12 @@ class TestRunning(ProcessCase):
 
 
 class TestBatches(ProcessCase):
-    """Many short tasks back to back, which a worker claims and records several at once."""
+    """Many short tasks back to back, which a worker claims and records several at once.
 
-    settings = {"linger": 1, "NbMaxWorker": 1, "nice": 0}
+    Workers are killed; that it is the host who does that is for others to find out.
+    """
+
+    settings = {"linger": 1, "NbMaxWorker": 1, "nice": 0, "worker_mode": "detached"}
 
     def test_what_each_of_many_short_tasks_prints_stays_with_it(self):
         ids = self.enqueue("double", [{"n": number} for number in range(400)])
@@ -718,8 +725,7 @@ class TestBatches(ProcessCase):
         finally:
             worker.kill()
             worker.wait()
-        starts = [entry[1] for entry in self.ledger() if entry[0] == "START" and entry[1] in ids]
-        self.assertEqual(sorted(starts), ids, "what was put back, of a batch that was late, had not begun")
+        self.assertEqual(sorted(self.starts(ids)), ids, "what a late batch puts back has not begun")
         rows = self.site.rows("SELECT id, attempts, crashes, worker_id FROM task WHERE id>=?", (ids[0],))
         for row in rows:
             put_back = self.events(row["id"]).count("put_back")
@@ -728,11 +734,11 @@ class TestBatches(ProcessCase):
 
     def test_a_batch_whose_worker_is_killed_runs_again_and_nothing_is_lost(self):
         ids = self.enqueue("ledger", [{}] * 300)
-        for _ in range(2):
-            time.sleep(0.15)
+        for begun in (30, 120):
+            wait_until(lambda least=begun: (self.site.workers() or self.site.run("tick"))
+                       and len(self.starts(ids)) >= least, 60, "so many starts")
             for pid in self.site.workers():
                 os.kill(pid, signal.SIGKILL)
-            self.site.run("tick")
         wait_until(lambda: self.site.run("tick") and self.site.value(
             "SELECT count(*) FROM task WHERE status NOT IN (2, 3, 4)") == 0, 180, "the end")
         self.check_records(ids)
@@ -740,7 +746,7 @@ class TestBatches(ProcessCase):
 
 
 class TestTasksFile(ProcessCase):
-    settings = {"linger": 20, "NbMaxWorker": 1, "nice": 0}
+    settings = {"linger": 20, "NbMaxWorker": 1, "nice": 0, "worker_mode": "detached"}
 
     def tearDown(self):
         self.site.write_tasks(TASKS)
@@ -906,6 +912,13 @@ class TestTheRecordsThemselves(ProcessCase):
             ],
             [1],
         )
+
+    def test_how_many_run_at_once_is_counted_at_each_start(self):
+        self.ledger = lambda: [self.entry(word, at=at) for at, word in enumerate(
+            "START START END START START END END END START".split())]
+        self.assertEqual(self.most_at_once(), 3)
+        self.assertEqual([self.most_at_once(since, until) for since, until in ((0, 3), (3, 4), (5, 9))],
+                         [2, 2, 1])
 
     def test_seeded_faults_are_caught(self):
         for entries in (
