@@ -5207,7 +5207,9 @@ class Modes:
         return life + TEST_SECONDS if known["kind"] == "killed" else max(TEST_SECONDS, life)
 
     def habit(self, source=None):
-        """After about how many seconds this host has ended the last workers, if they lived much alike."""
+        """After how many seconds this host ends workers that are started, if the last lived much alike."""
+        if self._settings.get("worker_mode", source) not in ("auto", "detached"):
+            return None
         now = self._clock.now()
         ends = recall_of(source or self._database, ".workers_ended", self._claims.machine)
         lives = sorted(life for at, life in ends or () if 0 <= now - at <= ENDED_SECONDS)

@@ -431,6 +431,9 @@ class TestShortLives(ModeCase):
         self.assertEqual(verdict.verdict, "note")
         self.assertIn("after about 200 s", verdict.text)
         self.assertIn("after about 200 s", jobqueue.advise(*jobqueue.find_facts(self.queue, checks)))
+        for mode, life in (("cron", None), ("auto", 200)):
+            self.queue.settings.change({"worker_mode": mode})
+            self.assertEqual(self.workers.modes.habit(), life)
         self.clock.advance(jobqueue.ENDED_SECONDS)
         self.assertIsNone(self.workers.modes.habit())
 
