@@ -331,6 +331,11 @@ class ProcessCase(unittest.TestCase):
     def alive(self, pid):
         return pid in self.site.processes()
 
+    def kill(self, *pids):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def check_records(self, ids):
         """The invariants over what was added, the ledger and the database."""
         self.check_ledger(self.ledger(), ids)
@@ -665,8 +670,7 @@ class TestRunning(ProcessCase):
     def test_an_add_after_every_worker_was_killed_starts_one(self):
         self.site.settings(NbMaxWorker=1)
         self.site.wait(self.site.add("double", n=1))
-        for pid in self.site.workers():
-            os.kill(pid, signal.SIGKILL)
+        self.kill(*self.site.workers())
         wait_until(lambda: not self.site.workers() + self.site.runners(), 30, "the end of all")
         self.wait_for(self.add("double", n=2))
 
@@ -737,8 +741,7 @@ class TestBatches(ProcessCase):
         for begun in (30, 120):
             wait_until(lambda least=begun: (self.site.workers() or self.site.run("tick"))
                        and len(self.starts(ids)) >= least, 60, "so many starts")
-            for pid in self.site.workers():
-                os.kill(pid, signal.SIGKILL)
+            self.kill(*self.site.workers())
         wait_until(lambda: self.site.run("tick") and self.site.value(
             "SELECT count(*) FROM task WHERE status NOT IN (2, 3, 4)") == 0, 180, "the end")
         self.check_records(ids)
@@ -799,13 +802,6 @@ class TestDeaths(ProcessCase):
 
     settings = {"linger": 2, "NbMaxWorker": 3, "nice": 0, "worker_mode": "detached"}
     server = True
-
-    def kill(self, *pids):
-        for pid in pids:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
     def worker_of(self, task_id):
         return self.site.value(
@@ -1197,9 +1193,7 @@ exec '%s' "$@"
         with contextlib.suppress(subprocess.TimeoutExpired):
             subprocess.run([sys.executable, "-c", text], cwd=self.site.home, env=self.site.environment,
                            timeout=patience, check=True)
-        for pid in self.site.workers():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self.kill(*self.site.workers())
 
     def is_done(self):
         return not self.site.value("SELECT count(*) FROM task WHERE status IN (0, 1, 5)")
