@@ -10616,6 +10616,10 @@ def cmd_schedule(queue, options):
         _use_schedule(queue, options, int(options.words[0]))
 
 
+def _count_text(count):
+    return count if count < COUNT_MAX else "%d+" % (COUNT_MAX - 1)
+
+
 def _rate_text(rate):
     return "%d/%s" % (rate["count"], rate["seconds"]) if rate else ""
 
@@ -10656,7 +10660,7 @@ def cmd_queue(queue, options):
         found = queues.all(queue.claims.machine)
         show(options, {"queues": found}, table(
             ("NAME", "PENDING", "RUNNING", "MOST", "RATE", "MACHINES", "BLOCKED BY"),
-            [(one["name"], one["pending"], one["running"], one["max_running"] or "",
+            [(one["name"], _count_text(one["pending"]), _count_text(one["running"]), one["max_running"] or "",
               _rate_text(one["rate"]), ",".join(one["machines"] or []),
               _blocked_text(one)) for one in found]))
         return

@@ -344,6 +344,8 @@ class Owners(CommandTestCase):
                          (2, {"count": 500, "seconds": 3600}, ["a", "b"]))
         self.ok("queue", "set", "post", "--rate", "none", "--max-running", "none", "--machines", "any")
         self.assertRegex(self.ok("queue", "list"), r"(?m)^post +0 +0$")
+        with mock.patch.object(jobqueue.Queues, "count", return_value=jobqueue.COUNT_MAX):
+            self.assertRegex(self.ok("queue", "list"), r"(?m)^post +10000\+ +10000\+$")
         self.ok("queue", "pause", "default", "--why", "moving house")
         self.add()
         self.assertRegex(self.ok("queue", "list"),
