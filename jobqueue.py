@@ -10592,7 +10592,9 @@ def _use_schedule(queue, options, schedule_id):
         shown = schedules.get(schedule_id)
         history = ["%s  %s" % (slot["at"], slot["message"] or "task %(id)d %(status)s" % slot["task"])
                    for slot in shown["history"] if slot["message"] or slot["task"]]
-        show(options, shown, "\n".join(_lines(shown, "history") + history))
+        coming = ["%s  due%s" % (run["local"], run["note"] and ", " + run["note"] or "")
+                  for run in reversed(shown["upcoming"]) if not shown["paused"]]
+        show(options, shown, "\n".join(_lines(shown, "upcoming", "history") + coming + history))
     elif options.action == "run":
         task_id = schedules.run(schedule_id)
         show(options, {"id": task_id}, str(task_id))

@@ -759,6 +759,7 @@ class TestCommands(CommandTestCase):
         self.ok("schedule", "pause", "1", "--why", "holidays")
         self.assertIn("holidays", self.ok("schedule", "show", "1"))
         self.ok("schedule", "resume", "1")
+        self.assertEqual(self.ok("schedule", "show", "1").count("  due"), 10)
         self.assertEqual(self.ok("schedule", "run", "1"), "1")
         self.assertIn("run by the command line", self.ok("schedule", "show", "1"))
         self.ok("schedule", "delete", "1")
