@@ -546,8 +546,8 @@ class TestBrokenFiles(DatabaseCase):
     def check(self, kind, words):
         before = self.path.read_bytes() if self.path.is_file() else None
         for _ in range(2):
-            with self.refused(kind, words) as caught:
-                queue = jobqueue.JobQueue(self.data, self.clock, environment={})
+            with self.refused(kind, words) as caught, contextlib.closing(
+                    jobqueue.JobQueue(self.data, self.clock, environment={})) as queue:
                 queue.database.all("SELECT * FROM task")
                 queue.add([{"function": "add", "arguments": {"a": 1}}], 1)
             self.assertNotIn("\n", caught.exception.detail)

@@ -192,7 +192,8 @@ class TestFolder(TestCase):
         child.kill()
         child.communicate()
         self.assertFalse((self.folder / "killed").exists())
-        self.assertTrue(jobqueue.JobQueue(self.folder / "killed", environment={}).settings.get("NbMaxWorker"))
+        with contextlib.closing(jobqueue.JobQueue(self.folder / "killed", environment={})) as queue:
+            self.assertTrue(queue.settings.get("NbMaxWorker"))
 
     def test_the_wait_helper_gives_up(self):
         with self.assertRaisesRegex(AssertionError, "the moon"):
