@@ -2123,20 +2123,20 @@ def choose_journal(folder, others=()):
     return "truncate", "%s is a network or unknown file system" % kind
 
 
-def other_users(path, clock=Clock):
+def other_users(path):
     """Machines besides this one that used the database or were refused; SetupError if one uses it now."""
     try:
         journal = Journal(path)
     except SetupError:
         journal = None                  # lost; it is made anew
     if journal:
-        journal.refuse_another(clock.now())
-        refused = journal.refused(clock.now())
+        journal.refuse_another(Clock.now())
+        refused = journal.refused(Clock.now())
         if refused:
             others = [name for name in refused if name != journal.our_name()]
             return others or [journal.said["machine"]]
     with contextlib.closing(Connection(path)) as link, contextlib.suppress(sqlite3.Error):
-        names = several_machines(link.all("SELECT * FROM machine"), clock.now())
+        names = several_machines(link.all("SELECT * FROM machine"), Clock.now())
         return [name for name in names if name != machine_name()]
     return []
 
@@ -3974,12 +3974,12 @@ class Claims:
     No row changed means the claim was lost to somebody else, whose word then counts.
     """
 
-    def __init__(self, database, queues, machine=None, boot=None):
+    def __init__(self, database, queues):
         self._database = database
         self._queues = queues
         self._clock = database.clock
-        self.machine = machine or machine_name()
-        self.boot = boot if boot is not None else boot_id()
+        self.machine = machine_name()
+        self.boot = boot_id()
         self._last_queue = ""
         self._next_promotion = 0.0
 
@@ -4397,7 +4397,7 @@ def lateness(row, now, period):
             % (how_often(gap), how_often(period), IN_BETWEEN[row["catch_up"]]))
 
 
-def schedule_json(row, warning=None):
+def schedule_json(row, warning):
     """A schedule as HTTP and command line show it."""
     return {
         "id": row["id"], "owner": row["owner"], "name": row["name"], "source": row["source"],
@@ -5312,14 +5312,13 @@ class Modes:
 class Workers:
     """The rows and lock files of worker processes, and starting them."""
 
-    def __init__(self, database, settings, claims, rhythm, interpreter, start=None):
+    def __init__(self, database, settings, claims, rhythm, interpreter):
         self._database = database
         self._settings = settings
         self._claims = claims
         self._interpreter = interpreter
         self.modes = Modes(database, settings, claims, rhythm)
         self._clock = database.clock
-        self._start = start
         self._children = {}             # process -> id of its row
         self.locks = database.folder / "locks"
         self.log = private_path(database.path, "worker.log")
@@ -5334,13 +5333,13 @@ class Workers:
             "ON task.status=1 AND task.worker_id=worker.id AND task.cancel_requested<2 "
             "GROUP BY worker.id ORDER BY worker.id")
 
-    def reserve(self, transaction, mode, wanted=1, limit=None):
+    def reserve(self, transaction, mode, wanted=1):
         """Rows for up to `wanted` new workers, within NbMaxWorker: a list of (id, lock name)."""
-        count = transaction.value("SELECT count(*) FROM worker")
-        limit = self._settings.get("NbMaxWorker", transaction) if limit is None else limit
+        limit = self._settings.get("NbMaxWorker", transaction)
+        room = limit - transaction.value("SELECT count(*) FROM worker")
         now, monotonic = self._clock.now(), self._clock.monotonic()
         made = []
-        for _ in range(max(0, min(wanted, limit - count))):
+        for _ in range(max(0, min(wanted, room))):
             lock = random_token(12)
             worker_id = transaction.insert(
                 "INSERT INTO worker (machine, boot, lock, mode, state, version, started_at, "
@@ -5588,13 +5587,17 @@ class Workers:
         self._launch(None, "--test", token, str(self._database.folder))
 
     def _launch(self, worker_id, *arguments):
-        import subprocess
         python = self._interpreter.path()
         with self._open_log() as log:
-            child = (self._start or subprocess.Popen)(
-                [python, "-S", "-m", "worker", *arguments], stdin=subprocess.DEVNULL, stdout=log,
-                stderr=log, start_new_session=True, cwd=str(HOME), env=self._interpreter.environment())
+            child = self._start(
+                [python, "-S", "-m", "worker", *arguments], stdout=log, stderr=log,
+                start_new_session=True, cwd=str(HOME), env=self._interpreter.environment())
         self._children[child] = worker_id
+
+    @staticmethod
+    def _start(command, **how):
+        import subprocess
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
 
     def _open_log(self):
         with contextlib.suppress(OSError):
@@ -6244,11 +6247,10 @@ def knows_scrypt():
     return hasattr(hashlib, "scrypt")
 
 
-def hash_password(password, salt=None):
+def hash_password(password):
     """A password as it is stored: method$parameters$salt$hash, so that the cost can rise later."""
     import hashlib
-    salt = salt or os.urandom(16)
-    secret = password.encode("utf-8")
+    secret, salt = password.encode("utf-8"), os.urandom(16)
     if knows_scrypt():
         n, r, p = SCRYPT_COST
         method, parameters = "scrypt", "%d,%d,%d" % SCRYPT_COST
@@ -6285,16 +6287,16 @@ def verify_password(password, stored):
         return False
 
 
-def check_password(password, name, field="password"):
+def check_password(password, name):
     """Invalid unless `password` is long enough and not one that guessers try first."""
     if not isinstance(password, str) or not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
-        raise field_error(field, "must have %d to %d characters" % (PASSWORD_MIN, PASSWORD_MAX))
+        raise field_error("password", "must have %d to %d characters" % (PASSWORD_MIN, PASSWORD_MAX))
     try:
         password.encode("utf-8")
     except UnicodeEncodeError:
-        raise field_error(field, "holds half a character") from None
+        raise field_error("password", "holds half a character") from None
     if password.lower() in COMMON_PASSWORDS or password.lower() == name.lower():
-        raise field_error(field, "is one that guessers try first; please choose another")
+        raise field_error("password", "is one that guessers try first; please choose another")
 
 
 def changed_at(file):
@@ -7688,7 +7690,7 @@ def _check_ticks(queue):
 
 
 # The test worker. What is known of the last one of the web server and of the command line (one says
-# nothing about the other) stands in the setting row .worker_test: it writes `arrived` and `alone`
+# nothing about the other) stands in the setting row .worker_tests: it writes `arrived` and `alone`
 # itself; who looks later and does not find them knows that it was ended.
 
 def last_worker_test(source, starter=None):
@@ -7708,7 +7710,7 @@ def note_worker_test(queue, token, **seen):
 
 
 def judge_worker_test(test, now):
-    """(state, text) of what stands in .worker_test."""
+    """(state, text) of what stands in .worker_tests."""
     arrived, age = test.get("arrived"), now - test["at"]
     since = now - arrived["at"] if arrived else age
     if "error" in test:

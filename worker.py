@@ -885,7 +885,7 @@ class LogPipe:
     def __bool__(self):
         return bool(self._waiting or self._pieces)
 
-    def pieces(self, final=False):
+    def pieces(self, final):
         """[(offset, text)] to be stored; the same again until stored() is called."""
         if final or not self._pieces:
             if self._decoder is None:

@@ -185,15 +185,6 @@ class Browser:
         return self.run("const e = document.activeElement; "
                         "return e.ariaLabel || e.innerText || e.name || e.tagName")
 
-    def dialog(self):
-        """The text of an open dialog of the browser's own, or None."""
-        try:
-            return self.ask("GET", "/alert/text")
-        except DriverError as error:
-            if error.kind == "no such alert":
-                return None
-            raise
-
     def messages(self):
         """All that was said on the console: errors of scripts, refusals by the policy."""
         with contextlib.suppress(DriverError):
