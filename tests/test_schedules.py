@@ -698,6 +698,13 @@ class TestRoutes(WebTestCase):
         self.check_wrong(self.bob.post("/api/schedules", {}), "function", "rule")
         self.assertEqual(self.queue.schedules.find(), [])
 
+    def test_every_wrong_field_of_a_change_is_named(self):
+        path = "/api/schedules/%d" % self.post(self.bob, **GIVEN)["id"]
+        before = self.bob.get(path).json
+        self.check_wrong(self.bob.patch(path, {"paused": 1, "zone": 5}), "paused", "zone")
+        self.check_wrong(self.bob.patch(path, {"rule": "at noon", "paused": True}), "rule")
+        self.assertEqual(self.bob.get(path).json, before)
+
     def test_it_is_paused_and_resumed_by_name(self):
         path = "/api/schedules/%d" % self.post(self.bob, paused=True, paused_why="later")["id"]
         shown = self.check(self.bob.get(path), 200)
