@@ -7881,7 +7881,7 @@ def _check_admin(queue):
 
 
 def _check_functions(queue):
-    queue.catalogue.refresh()
+    queue.catalogue.refresh(wait=True)
     state = queue.catalogue.state()
     if state["error"]:
         place = ", line %s" % state["error"]["line"] if state["error"]["line"] else ""

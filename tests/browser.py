@@ -18,7 +18,7 @@ import urllib.error
 import urllib.request
 
 from tests.load_test import Browser as Visitor
-from tests.support import PASSWORD, Site, need, need_part, wait_until
+from tests.support import PASSWORD, Site, free_port, need, need_part, wait_until
 
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"     # the protocol's own name for a reference
 FLAGS = ("--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --no-proxy-server "
@@ -26,7 +26,7 @@ FLAGS = ("--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-ru
          "--disable-ipc-flooding-protection --disable-site-isolation-trials "
          "--disable-features=IsolateOrigins,site-per-process,BackForwardCache,Translate,MediaRouter "
          "--disable-dev-shm-usage --window-size=1100,800 --lang=en-US").split()
-PATIENCE = 40                           # where answers are slow the page waits up to 15 s between two looks
+PATIENCE = 60                           # where answers are slow the page waits up to 15 s between two looks
 KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "Shift": "\ue008", "Down": "\ue015"}
 _open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
@@ -69,7 +69,7 @@ class Driver:
     def close(self):
         """End it."""
         self._process.terminate()
-        self._process.wait(20)
+        self._process.wait(60)
         self._process.stdout.close()
 
 
@@ -241,7 +241,7 @@ class BrowserTestCase(unittest.TestCase):
         """A site, and the address at which browsers find it."""
         cls.site = Site(cls.TASKS, users=cls.USERS)
         cls.addClassCleanup(cls.site.close)
-        cls.address = cls.site.start_server()
+        cls.address = cls.site.start_server("--port", free_port())
         cls.base = re.match(r"http://[^/]+/", cls.address)[0]
 
     def setUp(self):

@@ -27,7 +27,7 @@ import unittest
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from tests.support import ROOT, Site, as_user, need, wait_until
+from tests.support import ROOT, Site, as_user, free_port, need, wait_until
 
 APACHE_MODULES = Path("/usr/lib/apache2/modules")
 PASSENGER_ROOT = Path("/usr/lib/ruby/vendor_ruby/phusion_passenger/locations.ini")
@@ -79,13 +79,6 @@ def family(pids):
         found |= more
         more = {pid for pid, process in everybody.items() if process.parent in found} - found
     return {pid: everybody[pid] for pid in found if pid in everybody}
-
-
-def free_port():
-    """A port that nobody listens on."""
-    with socket.socket() as link:
-        link.bind(("127.0.0.1", 0))
-        return link.getsockname()[1]
 
 
 def listens(port):
@@ -555,7 +548,7 @@ class NginxServe(Nginx):
         return self.host_file("nginx.conf", 1)
 
     def start(self):
-        self.site.start_server()
+        self.site.start_server("--port", free_port())
         super().start()
 
     def reload(self):
@@ -575,7 +568,7 @@ class ApacheServe(Apache):
         return self.host_file("apache.conf", 2)
 
     def start(self):
-        self.site.start_server()
+        self.site.start_server("--port", free_port())
         super().start()
 
 

@@ -39,9 +39,11 @@ import json
 import os
 import pwd
 import py_compile
+import random
 import re
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -297,6 +299,15 @@ def wait_until(condition, seconds=60.0, what="the condition", pause=0.02):
         if time.monotonic() > deadline:
             raise AssertionError("%s did not come true within %g s" % (what, seconds))
         time.sleep(pause)
+
+
+def free_port():
+    """A port that nobody listens on, and that no connection gets by chance before we do."""
+    while True:
+        port = random.randrange(15000, 32000)
+        with socket.socket() as link, contextlib.suppress(OSError):
+            link.bind(("127.0.0.1", port))
+            return port
 
 
 @functools.lru_cache(maxsize=None)

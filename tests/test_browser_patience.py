@@ -94,7 +94,7 @@ class Host(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Visit)
         self.port = port                # of the server behind it
         self.own = {}                   # {"POST /api/tasks": [(status, headers, body), LOST, ...]}
-                                        # an Event holds the server's own answer back
+                                        # an Event holds the next of them back
         self.seen = []                  # what was asked
 
 
@@ -119,11 +119,11 @@ class Visit(BaseHTTPRequestHandler):
         name = "%s %s" % (self.command, self.path.split("?")[0])
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.server.seen.append((name, self.headers.get("Idempotency-Key")))
-        own = self.server.own.get(name)
-        own = own.pop(0) if own else None
+        answers = self.server.own.get(name)
+        own = answers.pop(0) if answers else None
         if isinstance(own, threading.Event):
             own.wait(60)
-            own = None
+            own = answers.pop(0) if answers else None
         if own is None or own is LOST:
             own, lost = self.ask(body), own is LOST
             if lost:
@@ -176,6 +176,12 @@ class BusyHost(BrowserTestCase):
         self.bob.emulate("Page.addScriptToEvaluateOnNewDocument", source=NO_LONG_PAUSES)
         self.addCleanup(setattr, self.bob, "base", self.base)
 
+    def gate(self):
+        """Holds an answer back until it is set."""
+        gate = threading.Event()
+        self.addCleanup(gate.set)
+        return gate
+
     def added(self):
         """How many tasks there are."""
         return self.site.value("SELECT count(*) FROM task")
@@ -190,12 +196,15 @@ class BusyHost(BrowserTestCase):
         return [key for asked, key in self.host.seen if asked == name]
 
     def test_a_busy_host_is_told_calmly_and_the_list_comes_by_itself(self):
-        self.host.own["GET /api/tasks"] = [
-            BUSY, refusal(503, "storage", "No disk."), (508, {}, ""), (429, {}, ""), (200, {}, "<a>")]
+        busy, full = self.gate(), self.gate()
+        self.host.own["GET /api/tasks"] = [BUSY, busy, refusal(503, "storage", "No disk."), full,
+                                           (508, {}, ""), (429, {}, ""), (200, {}, "<a>")]
         self.bob.go()
         self.bob.see("The server is busy, trying again…", "#connection")
+        busy.set()
         self.bob.see("No disk.", "#connection")
-        self.bob.see("No task", seconds=40)
+        full.set()
+        self.bob.see("No task")
         wait_until(lambda: self.bob.count("#connection[hidden]"), what="the end of the line")
         self.assertEqual(self.bob.count("h1"), 1)
 
@@ -206,16 +215,15 @@ class BusyHost(BrowserTestCase):
         self.bob.click("button", "Add task")
         self.bob.see("trying again", "#connection")
         self.assertEqual(self.bob.run("return document.querySelector('form input').value"), "Bodø")
-        wait_until(lambda: re.search(r"#/tasks/\d+$", self.bob.run("return location.hash")), 40,
-                   "the task's page")
+        wait_until(lambda: re.search(r"#/tasks/\d+$", self.bob.run("return location.hash")),
+                   what="the task's page")
         self.bob.see("Bodø", "h1")
         self.assertEqual(self.added(), before + 1)
         keys = self.asked("POST /api/tasks")
         self.assertEqual([bool(keys[0]), keys], [True, keys[:1] * 4])
 
     def test_who_has_gone_elsewhere_meanwhile_is_told_and_left_there(self):
-        gone = threading.Event()
-        self.addCleanup(gone.set)
+        gone = self.gate()
         self.host.own["POST /api/tasks"] = [BUSY, gone]
         self.fill_in("Narvik")
         self.bob.click("button", "Add task")
@@ -247,7 +255,7 @@ class BusyHost(BrowserTestCase):
         self.bob.find("[name=q]")
         self.host.own["GET /static/queues.js"] = [BUSY]
         self.bob.run("location.hash = '#/queues'")
-        self.bob.find("h1", "Queues", seconds=30)
+        self.bob.find("h1", "Queues")
 
     def test_a_page_whose_first_script_did_not_come_offers_to_load_it_again(self):
         self.host.own["GET /static/app.js"] = [BUSY]
@@ -258,7 +266,7 @@ class BusyHost(BrowserTestCase):
     def test_a_style_that_did_not_come_is_loaded_again(self):
         self.host.own["GET /static/pages.css"] = [BUSY]
         self.bob.go("#/queues")
-        self.bob.find("h1", "Queues", seconds=30)
+        self.bob.find("h1", "Queues")
         self.assertEqual(self.bob.run("return [...document.styleSheets].filter(({ href }) => "
                                       "href.includes('pages')).length"), 1)
 

@@ -129,6 +129,12 @@ class TestChecks(HostTestCase):
         jobqueue.note_exposure(self.queue, [])
         self.assertEqual(self.verdict("Exposure", "nothing private"), "ok")
 
+    def test_tasks_py_that_somebody_else_is_just_reading_is_waited_for(self):
+        waits = []
+        self.queue.catalogue.refresh = lambda wait=False: waits.append(wait)
+        jobqueue.check_host(self.queue)
+        self.assertEqual(waits, [True])
+
     def test_an_old_task_that_waits_is_a_note(self):
         self.add("bob")
         self.assertEqual(self.verdict("Waiting", "has waited 0 s"), "ok")
