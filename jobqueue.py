@@ -4321,20 +4321,23 @@ def plan_errors(given):
     return errors
 
 
-def _is_script(entry):
-    """Whether a file is to be run: executable, or Python, since FTP loses the mode."""
-    named = storable(entry.name) == entry.name and not re.fullmatch(SCRIPT_LEFT_OUT, entry.name)
-    return named and os.path.isfile(entry.path) and (
-        entry.name.endswith(".py") or os.access(entry.path, os.X_OK))
+def _can_run(entry):
+    """Whether a file is executable, or Python, since FTP loses the mode."""
+    return entry.name.endswith(".py") or os.access(entry.path, os.X_OK)
 
 
-def find_scripts():
-    """The scripts that lie in SCRIPTS_FOLDER, as FOLDER/NAME; OSError if that cannot be told."""
+def find_scripts(runs=True):
+    """The scripts that lie in SCRIPTS_FOLDER, as FOLDER/NAME; OSError if that cannot be told.
+
+    With `runs=False` the files that look like some, but cannot be run.
+    """
     found = []
     for folder in SCRIPT_FOLDERS:
         try:
             with os.scandir(SCRIPTS_FOLDER / folder) as entries:
-                found += sorted("%s/%s" % (folder, entry.name) for entry in entries if _is_script(entry))
+                found += sorted("%s/%s" % (folder, entry.name) for entry in entries
+                                if storable(entry.name) == entry.name and os.path.isfile(entry.path)
+                                and not re.fullmatch(SCRIPT_LEFT_OUT, entry.name) and _can_run(entry) == runs)
         except (FileNotFoundError, NotADirectoryError):
             continue
     return found
@@ -6480,7 +6483,11 @@ class Accounts:
         """Whose tasks those from code and command line are."""
         name = self._settings.get("default_owner")
         if name:
-            return self.find(name)
+            try:
+                return self.find(name)
+            except NotFound:
+                raise SetupError("There is no user %s, whom the setting default_owner names."
+                                 % name) from None
         row = self._database.one("SELECT * FROM user WHERE role='admin' AND disabled=0 ORDER BY id LIMIT 1")
         if row is None:
             raise SetupError("There is no admin yet who could own the task. Open the page and make "
@@ -7911,6 +7918,10 @@ def _check_schedules(queue):
     if due and due < iso(queue.database.clock.now() - LATE_SECONDS):
         return "note", ("a schedule was due at %s: only a server, a worker, an open page or cron looks at "
                         "them" % _readable(due))
+    idle = find_scripts(runs=False)
+    if idle:
+        return "note", ("schedules/%s is not run: it is neither executable (rights 755) nor does its name "
+                        "end in .py" % idle[0])
     warned = [one for one in found if one["warning"]]
     if warned:
         return "note", "%d of %d schedules are finer than ticks come, such as %d (%s): %s" % (
@@ -10165,9 +10176,14 @@ def _tick_for_ever(queue):
 
 
 def say(text):
-    """Print to standard output at once, whatever its encoding; end where nobody reads on."""
+    """Print to standard output at once, whatever its encoding; end where nobody reads on.
+
+    What users have stored may not steer the terminal of who reads it.
+    """
     stream = sys.stdout
     encoding = stream.encoding or "utf-8"
+    if stream.isatty():
+        text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: r"\x%02x" % ord(found[0]), text)
     try:
         print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
     except BrokenPipeError:
@@ -10517,6 +10533,13 @@ def _list_users(queue, options):
          for user in users]))
 
 
+def _parse_quota(text):
+    try:
+        return None if text == "none" else SETTINGS["max_pending"].parse(text or "")
+    except Invalid as error:
+        raise field_error("quota", error.errors[0]["message"] + ", or none") from None
+
+
 def cmd_user(queue, options):
     """Add, list, enable or disable users; change a password, which is asked for, or a quota."""
     accounts = queue.accounts
@@ -10530,8 +10553,7 @@ def cmd_user(queue, options):
     elif options.action == "password":
         accounts.change_user(options.name, password=read_password())
     elif options.action == "quota":
-        limit = SETTINGS["max_pending"].parse(options.quota or "") if options.quota != "none" else None
-        accounts.change_user(options.name, max_pending=limit)
+        accounts.change_user(options.name, max_pending=_parse_quota(options.quota))
     else:
         accounts.change_user(options.name, disabled=options.action == "disable")
 
@@ -10577,6 +10599,13 @@ def _add_schedule(queue, options):
     show(options, {"id": schedule_id}, str(schedule_id))
 
 
+def _standing(schedule):
+    """What a schedule's row in the list says besides: why it is paused, or what is wrong with it."""
+    if schedule["paused"]:
+        return "paused" + (schedule["paused_why"] and ": " + schedule["paused_why"] or "")
+    return schedule["problem"] or schedule["warning"] or ""
+
+
 def _list_schedules(queue, options):
     queue.catalogue.refresh()
     queue.schedules.synchronise()
@@ -10584,8 +10613,7 @@ def _list_schedules(queue, options):
     show(options, {"schedules": found}, table(
         ("ID", "OWNER", "FUNCTION", "WHAT", "WHEN", "NEXT", ""),
         [(one["id"], one["owner"], one["function"], shorten(one["summary"], 30), one["words"],
-          one["next_at"] or "", "paused" if one["paused"] else one["problem"] or one["warning"] or "")
-         for one in found]))
+          one["next_at"] or "", _standing(one)) for one in found]))
 
 
 def _use_schedule(queue, options, schedule_id):
@@ -10848,6 +10876,10 @@ COMMANDS = {
         ("--files", {"action": "store_true", "help": "print the lines for cron and web servers"})])}
 
 
+# Nothing is made by them: a data folder that is not there was written wrongly.
+LOOKING = "list show wait log cancel retry delete backup".split()
+
+
 def command_parser():
     """The parser of all commands."""
     import argparse
@@ -10882,6 +10914,8 @@ def main(arguments=None):
             say("journal mode: " + repair_journal(data_folder(options.data)))
         alone = options.command == "check" or (
             options.command == "schedule" and options.action == "preview")
+        if options.command in LOOKING and not os.path.lexists(data_folder(options.data)):
+            raise SetupError("There is no data folder %s." % data_folder(options.data))
         queue = None if alone else JobQueue(options.data)
         return COMMANDS[options.command][0](queue, options) or 0
     except JobQueueError as error:

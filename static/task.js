@@ -12,6 +12,7 @@ import { store } from './store.js';
 /** @import {Activity, LogPart, Page, Related, Task} from './types.js' */
 
 const MOST_ROWS = 200;
+const MOST_CHARACTERS = 10000;
 const SHAPES = { pending: '○', running: '◐', succeeded: '✓', failed: '✕', cancelled: '–',
   scheduled: '◷', waiting: '⋯' };
 
@@ -147,7 +148,12 @@ class TaskView {
   patchOutcome() {
     const { status, result, error, reason } = this.task;
     this.outcome.replaceChildren();
-    if (status === 'succeeded') this.outcome.append(h('h2', {}, 'Result'), resultElement(result));
+    if (status === 'succeeded') {
+      const whole = (JSON.stringify(result) || '').length > MOST_CHARACTERS && h('p', {}, h('a', {
+        href: `api/tasks/${this.task.id}`, download: `task-${this.task.id}.json`,
+      }, 'Download all of it'));
+      this.outcome.append(h('h2', {}, 'Result'), h('div', {}, resultElement(result), whole));
+    }
     if (error && reason !== 'dependency') this.outcome.append(errorElement(this.task));
   }
 
@@ -280,7 +286,7 @@ function resultElement(result) {
   if (isScalar(result)) return h('p', { class: 'scalar', dir: 'auto' }, scalar(result));
   if (isDict(result)) return pairs(Object.entries(result));
   if (Array.isArray(result) && result.length && result.every(isDict)) return tableOf(result);
-  return copyBox(JSON.stringify(result, null, 2), 'Result');
+  return copyBox(shorten(JSON.stringify(result, null, 2)), 'Result');
 }
 
 /**
@@ -318,14 +324,20 @@ function tableOf(rows) {
 /** A value within others. @param {unknown} value */
 function inline(value) {
   if (isScalar(value)) return h('bdi', {}, scalar(value));
-  return h('code', {}, JSON.stringify(value));
+  return h('code', {}, shorten(JSON.stringify(value)));
 }
 
 /** A single value in words. @param {unknown} value */
 function scalar(value) {
   if (value === null) return '–';
   if (value === '') return '(empty)';
-  return typeof value === 'boolean' ? (value ? 'yes' : 'no') : String(value);
+  return typeof value === 'boolean' ? (value ? 'yes' : 'no') : shorten(String(value));
+}
+
+/** What a browser can lay out at once. @param {string} text */
+function shorten(text) {
+  const left = text.length - MOST_CHARACTERS;
+  return left > 0 ? `${text.slice(0, MOST_CHARACTERS)}… and ${left} more characters` : text;
 }
 
 /** The log of one attempt at a time: followed to its end, until one scrolls up. */

@@ -284,6 +284,14 @@ class Use(BrowserTestCase):
         wait_until(lambda: self.site.json("show", number)["attempts"] == 2)
         bob.see("failed")
 
+    def test_a_long_value_is_shown_in_part_and_can_be_fetched_whole(self):
+        number = self.site.add("echo", "--owner", "bob", text="r" * 30_000)
+        self.site.wait(number)
+        bob = self.open("bob")
+        bob.go("#/tasks/%d" % number)
+        bob.see("… and 20000 more characters")
+        bob.find("a[href='api/tasks/%d'][download]" % number, "Download all of it")
+
     def test_a_task_can_be_cancelled_in_the_list(self):
         number = self.site.add("report", "--owner", "bob", "--delay", "600", city="Bergen")
         bob = self.open("bob")

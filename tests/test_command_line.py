@@ -8,6 +8,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import unittest
 import warnings
 from pathlib import Path
@@ -80,6 +81,21 @@ class CommandTestCase(TestCase):
         self.assertIn(words, done.err)
 
 
+class NoData(unittest.TestCase):
+    """A path that was written wrongly."""
+
+    def test_who_only_looks_makes_no_data_folder(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for words in ("list", "show 1", "wait 1", "log 1", "cancel 1", "retry 1", "delete 1",
+                          "backup %s/copy" % folder):
+                said = io.StringIO()
+                with self.subTest(words), contextlib.redirect_stderr(said):
+                    data = folder + "/typo"
+                    self.assertEqual(jobqueue.main([*words.split(), "--data", data]), 1)
+                self.assertEqual(said.getvalue(), "jobqueue: There is no data folder %s.\n" % data)
+            self.assertEqual(os.listdir(folder), [])
+
+
 class Adding(CommandTestCase):
 
     def test_the_id_is_printed(self):
@@ -93,6 +109,8 @@ class Adding(CommandTestCase):
         self.ok("add", "add", "a=1")
         self.assertEqual([self.queue.get_json(number)["owner"] for number in (1, 2, 3)],
                          ["ana", "bob", "eve"])
+        self.queue.settings.change({"default_owner": "kim"})
+        self.fails(1, "add", "add", "a=1", words="There is no user kim, whom the setting default_owner names")
 
     def test_every_option_arrives(self):
         self.ok("add", "add", "a=1", "--priority", "7", "--delay", "60", "--queue", "mail", "--max-retries",
@@ -311,8 +329,8 @@ class Owners(CommandTestCase):
         self.fails(5, "add", "add", "a=1", "--owner", "bob", words="at most 1 of bob's tasks may wait")
         self.ok("user", "quota", "bob", "none")
         self.ok("add", "add", "a=1", "--owner", "bob")
-        self.fails(2, "user", "quota", "bob", words="max_pending")
-        self.fails(2, "user", "quota", "bob", "-1", words="max_pending")
+        self.fails(2, "user", "quota", "bob", words="quota must be")
+        self.fails(2, "user", "quota", "bob", "-1", words="or none")
 
     def test_users_that_are_wrong_are_refused(self):
         self.fails(2, "user", "add", "zoe", given="short\n", words="password")
@@ -480,9 +498,16 @@ class Others(CommandTestCase):
         mask = os.umask(0o077)
         self.addCleanup(os.umask, mask)
         with mock.patch("sys.stdout", raw), mock.patch.object(jobqueue, "JobQueue", lambda *_: self.queue):
-            self.assertEqual(jobqueue.main(["list"]), 0)
+            self.assertEqual(jobqueue.main(["list", "--data", str(self.database.folder)]), 0)
         raw.flush()
         self.assertIn(b"\\u65e5", raw.buffer.getvalue())
+
+    def test_what_is_stored_steers_no_terminal(self):
+        shown = io.StringIO()
+        shown.isatty = lambda: True
+        with mock.patch("sys.stdout", shown):
+            jobqueue.say("a\tb\nc \x1b[31md\x07\r\x9b")
+        self.assertEqual(shown.getvalue(), "a\tb\nc \\x1b[31md\\x07\\x0d\\x9b\n")
 
 
 class Real(unittest.TestCase):
@@ -660,12 +685,12 @@ class Folders(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
 
     def test_a_folder_that_cannot_be_made(self):
-        done = self.site.run("list", "--data", "/proc/jobs", code=None)
+        done = self.site.run("settings", "--data", "/proc/jobs", code=None)
         self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
         self.assertIn("cannot be made", done.stderr)
 
     def test_a_new_folder_below_a_missing_one_is_one_line(self):
-        done = self.site.run("list", "--data", self.site.home / "a" / "b", code=None)
+        done = self.site.run("settings", "--data", self.site.home / "a" / "b", code=None)
         self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
 
     def test_another_users_folder_is_refused_with_the_right_command(self):
@@ -707,22 +732,22 @@ class Unprivileged(unittest.TestCase):
 
     def test_a_site_folder_that_cannot_be_written(self):
         self.site.home.chmod(0o555)
-        self.one_line(self.run_command("list"), "cannot be made")
+        self.one_line(self.run_command("settings"), "cannot be made")
 
     def test_a_data_folder_that_cannot_be_written(self):
-        self.assertEqual(self.run_command("list").returncode, 0)
+        self.assertEqual(self.run_command("settings").returncode, 0)
         for path in self.site.data.iterdir():
             path.chmod(0o400 if path.is_file() else 0o500)
         self.site.data.chmod(0o500)
         self.one_line(self.run_command("settings", "linger", "20"))
 
     def test_a_folder_that_cannot_be_entered(self):
-        self.assertEqual(self.run_command("list").returncode, 0)
+        self.assertEqual(self.run_command("settings").returncode, 0)
         self.site.data.chmod(0)
         self.one_line(self.run_command("list"))
 
     def test_a_folder_of_root_is_refused(self):
-        self.assertEqual(self.run_command("list").returncode, 0)
+        self.assertEqual(self.run_command("settings").returncode, 0)
         os.chown(self.site.data, 0, 0)
         self.one_line(self.run_command("list"), "belongs to the user root")
 
