@@ -462,7 +462,7 @@ class Site:
         """A connection of our own that never writes the log back."""
         path = next(self.data.glob("jobqueue-*.db"))
         link = sqlite3.connect(
-            "file:%s?mode=rw" % quote(str(path)), uri=True, timeout=10, isolation_level=None
+            "file:%s?mode=rw" % quote(str(path)), uri=True, timeout=60, isolation_level=None
         )
         try:
             link.execute("PRAGMA wal_autocheckpoint=0")
