@@ -1970,6 +1970,8 @@ def begin_again():
 
 def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
     """A worker process: detached, for cron, within a request (slice), or as a service."""
+    if row is not None:
+        jobqueue.find_database(data)    # whoever started us had one: no new one is made
     queue = JobQueue(data, patience=WORKER_PATIENCE_SECONDS)
     be_nice(queue)
     if mode == "cron":
@@ -1990,6 +1992,7 @@ def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
 def live(token, data):
     """A test worker: says that it is here, that it still is after the time it has to live, and that it
     outlived who started it as soon as that is so."""
+    jobqueue.find_database(data)
     queue = JobQueue(data, patience=WORKER_PATIENCE_SECONDS)
     be_nice(queue)
     began, ended = time.monotonic(), []

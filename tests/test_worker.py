@@ -3,9 +3,10 @@ import unittest
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-from jobqueue import Outcome, TooMany
+from jobqueue import Outcome, SetupError, TooMany
 from tests.support import TestCase
-from worker import BATCH_AFTER, BATCH_MAX, BATCH_SECONDS, LAST_BATCHES, Attempt, Pace, Runner, Worker
+from worker import (BATCH_AFTER, BATCH_MAX, BATCH_SECONDS, LAST_BATCHES, Attempt, Pace, Runner, Worker, live,
+                    work)
 
 
 class TestPace(unittest.TestCase):
@@ -99,3 +100,12 @@ class TestNextRunner(TestCase):
         self.worker._prepare_runner()
         self.assertEqual(self.worker._new_runner.call_count, 1)
         self.assertIsNone(self.worker._next_child)
+
+
+class TestFolder(TestCase):
+    def test_a_worker_that_was_started_makes_no_data_folder_in_the_place_of_one_that_is_gone(self):
+        gone = str(self.folder / "gone")
+        for start in (lambda: work("detached", gone, row=1, lock="x"), lambda: live("x", gone)):
+            with self.refused(SetupError, "There is no data folder"):
+                start()
+        self.assertFalse((self.folder / "gone").exists())
