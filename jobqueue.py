@@ -5570,7 +5570,7 @@ class Workers:
         failure = recall(source, ".start_failure")
         if failure and 0 < failure["next"] - self._clock.now() < 2 * START_RETRY_SECONDS[1]:
             return 0                    # a pause that is longer comes from a clock that jumped
-        return min(room, missing)
+        return min(room, missing, 1 if failure else room)   # many at once would leave none room for a runner
 
     def _missing(self, source, limit, ready, **which):
         return self._claims.claimable(source, limit + ready, **which) - ready

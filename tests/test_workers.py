@@ -389,6 +389,18 @@ class TestStarting(WorkerCase):
         self.assertEqual((failure["tries"], failure["at"], self.count()), (1, self.clock.now(), 0))
         self.assertEqual(self.status(task_id), "pending")
 
+    def test_after_a_failure_one_is_started_and_the_others_once_it_has_arrived(self):
+        """Where all places for processes go to workers none gets a runner, again and again."""
+        self.queue.settings.change({"NbMaxWorker": 3})
+        self.start_error = BlockingIOError(errno.EAGAIN, "no more processes")
+        self.add_many("bob", 9)
+        self.start_error = None
+        self.clock.advance(5)
+        self.assertEqual(self.workers.start_needed(), 1)
+        row = self.workers.rows()[0]
+        self.workers.arrive(row["id"], row["lock"], True, os.getpid())
+        self.assertEqual(self.workers.start_needed(), 2)
+
     def test_it_is_tried_again_later_and_later(self):
         self.start_error = MemoryError()
         self.add()
