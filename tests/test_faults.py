@@ -142,7 +142,7 @@ def plant(site, text):
 
 
 def has_begun(link, statement="BEGIN IMMEDIATE"):
-    """True once the outsider has the lock."""
+    """True once the outsider's statement meets no lock."""
     with contextlib.suppress(sqlite3.OperationalError):
         link.execute(statement)
         return True

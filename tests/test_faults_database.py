@@ -33,6 +33,7 @@ NO_LOG = "\nWAL_CHECKPOINT_BYTES = 0\n"     # every commit is copied back at onc
 class TestStranger(SiteCase):
     """F11. Somebody else's program holds the lock for longer than anybody waits."""
 
+    settings = {**SiteCase.settings, "linger": 300}
     SECONDS, FLICKER = (30, 60) if MANY else (6, 1.5)
 
     def test_with_a_log_people_can_still_read(self):
@@ -48,47 +49,51 @@ class TestStranger(SiteCase):
     def weather(self, statement, statuses):
         self.site.start_server()
         visitor = self.browser()
-        ids = [self.post(visitor, seconds).value["id"] for seconds in (4, 0, 0)]
+        ids = [self.post(visitor, held=held).value["id"] for held in (self.hold(), "", "")]
         self.wait_for_all(ids[1:])
         self.running(ids[0])
-        workers = self.site.workers()
+        workers = set(self.site.workers())
         self.assertLessEqual(self.storm(statement, visitor), statuses)
-        self.assertEqual(self.site.workers(), workers, "a worker has died of it")
-        wait_until(lambda: self.post(visitor).status == 201, 10, "an add after the storm")
+        self.assertLessEqual(workers, set(self.site.workers()), "a worker has died of it")
+        wait_until(lambda: self.post(visitor).status == 201, what="an add after the storm")
         added = self.flicker(statement, visitor)
         self.assertGreater(len(added), 3)
         ids += added
-        self.wait_for_all(ids, 10)
+        self.wait_for_all(ids)
         self.check_records(ids)
         self.assertEqual(self.site.value("SELECT count(*) FROM task WHERE crashes>0"), 0)
         self.check_quiet()
 
     def storm(self, statement, visitor):
-        """Hold the lock, and see what people are told; the statuses of those who read."""
+        """Hold the lock until whoever writes is answered; the statuses of those who read."""
         link, answers, seen = outsider(self.site.database), [], set()
         self.addCleanup(link.close)
-        wait_until(lambda: has_begun(link, statement), 5, "the outsider's turn")
+        wait_until(lambda: has_begun(link, statement), what="the outsider's turn")
         started, over = time.monotonic(), threading.Event()
 
         def write(writer):
             answers.append((self.post(writer), time.monotonic() - started))
+            answered.set()
 
         def read(reader):
             while not over.wait(0.3):
                 seen.add(self.send(reader).status)
+        answered = threading.Event()
         threads = [threading.Thread(target=target, args=(self.twin(visitor),))
                    for target in (write, read)]
         for thread in threads:
             thread.start()
+        self.release()                  # a task ends, which cannot be recorded
         time.sleep(self.SECONDS)
-        link.execute("ROLLBACK")
+        answered.wait(60)
         over.set()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
+        link.execute("ROLLBACK")
         [(reply, seconds)] = answers
         self.assertEqual(reply.status, 503)
         self.assertIsNotNone(reply.headers.get("Retry-After"))
-        self.assertTrue(4 < seconds < 10, seconds)
+        self.assertGreater(seconds, 4)
         return seen
 
     def twin(self, visitor):
@@ -111,13 +116,13 @@ class TestStranger(SiteCase):
         thread = threading.Thread(target=disturb)
         thread.start()
         until = time.monotonic() + self.FLICKER
-        while time.monotonic() < until:
+        while time.monotonic() < until or len(ids) < 4 and time.monotonic() < until + 60:
             reply = self.post(visitor)
             self.assertIn(reply.status, (201, 503))
             if reply.status == 201:
                 ids.append(reply.value["id"])
         stop.set()
-        thread.join(10)
+        thread.join(60)
         return ids
 
 
@@ -154,7 +159,7 @@ HARMS = (harm_pages, harm_header, harm_all, harm_by_emptying)
 class TestDamaged(SiteCase):
     """F12. Whatever is done to the file: it is said, it is kept, and nothing begins afresh."""
 
-    settings = {"linger": 30, "NbMaxWorker": 1, "nice": 0}
+    settings = {"linger": 300, "NbMaxWorker": 1, "nice": 0}
 
     def begin(self, tasks=60):
         """A server, a worker that waits for more, and what is there by then."""
@@ -169,7 +174,7 @@ class TestDamaged(SiteCase):
         self.site.stop_server()
         for pid in self.site.workers():
             os.kill(pid, signal.SIGTERM)
-        wait_until(lambda: not self.site.processes(), 20, "everybody's end")
+        wait_until(lambda: not self.site.processes(), what="everybody's end")
         self.site.run("list")           # the last to close copies the log back
         self.assertEqual(list(self.site.data.glob("*-wal")), [])
 
@@ -186,7 +191,7 @@ class TestDamaged(SiteCase):
         self.assertRegex(done.stdout, "(?m)^bad +Database .*(%s)" % words)
         worker = self.site.start_worker("--seconds", "3", stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, encoding="utf-8")
-        out, said = worker.communicate(timeout=20)
+        out, said = worker.communicate(timeout=60)
         self.assertEqual((worker.returncode, out, said.count("\n")), (1, "", 1), said)
         self.assertEqual(self.site.database.read_bytes(), before)
         self.assertEqual(len(list(self.site.data.glob("*.db"))), 1)
@@ -214,7 +219,7 @@ class TestDamaged(SiteCase):
         done = self.site.run("check", "--quick", code=1)
         self.assertRegex(done.stdout + done.stderr, "malformed|damaged|put a backup")
         for _ in range(2):
-            self.assertIn(self.site.start_worker("--seconds", "1").wait(20), (0, 1))
+            self.assertIn(self.site.start_worker("--seconds", "1").wait(60), (0, 1))
             done = self.site.run("list", code=None)
             self.assertIn((done.returncode, done.stderr.count("\n")), ((0, 0), (1, 1)))
         self.assertNotIn("Traceback", self.site.said())
@@ -285,7 +290,7 @@ class TestBackup(WriterCase):
     def backup(self, data, target, code=0):
         done = subprocess.run(
             [sys.executable, str(ROOT / "jobqueue.py"), "backup", str(target), "--data", str(data)],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, code, done.stderr)
         return done
 
@@ -306,7 +311,7 @@ class TestBackup(WriterCase):
                 self.check_backups(data, children, journal)
                 for child in children:
                     child.kill()
-                    child.wait(10)
+                    child.wait(60)
                 self.check_folder(data, self.acknowledged(children), journal)
 
     def check_backups(self, data, children, journal):
@@ -364,9 +369,9 @@ class TestMigration(SiteCase):
                         for arguments in programs * 2]
             self.killed("migrate")
             newest = len(jobqueue.MIGRATIONS) + 1
-            wait_until(lambda newest=newest: self.site.value("PRAGMA user_version") == newest, 20,
-                       "the migration by another one")
-            codes = sorted(child.wait(20) for child in children)
+            wait_until(lambda newest=newest: self.site.value("PRAGMA user_version") == newest,
+                       what="the migration by another one")
+            codes = sorted(child.wait(60) for child in children)
             self.assertEqual(codes, [-signal.SIGKILL] + [0] * 9)
             self.assertEqual(self.site.value("SELECT count(*) FROM extra"), 1)
             self.check_sound()
@@ -509,9 +514,10 @@ class TestLogSafety(WriterCase):
         path = room / "watched"
         return path.read_text().split() if path.exists() else []
 
-    def is_too_early(self, room, until):
+    def is_too_early(self, room, children, until):
         """True on a slow machine until enough has happened."""
-        return len(self.seen(room)) < 10 and time.monotonic() < until + 60
+        return time.monotonic() < until + 120 and (
+            len(self.seen(room)) < 10 or len(self.acknowledged(children)) <= 20)
 
     def test_twenty_processes_write_while_the_log_is_copied_back(self):
         chance, room = random.Random(20), self.folder / "room"
@@ -520,10 +526,10 @@ class TestLogSafety(WriterCase):
         children = [self.start(kind, data, limit=60_000, planted=WATCH) for kind in kinds]
         gone, readers = [], [outsider(next(data.glob("*.db"))) for _ in range(2)]
         until = time.monotonic() + self.SECONDS
-        while time.monotonic() < until or self.is_too_early(room, until):
+        while time.monotonic() < until or self.is_too_early(room, gone + children, until):
             for reader in readers:      # each keeps what it saw for a moment
                 reader.execute("BEGIN")
-                reader.execute("SELECT count(*) FROM task").fetchall()
+                wait_until(lambda reader=reader: has_begun(reader, "SELECT count(*) FROM task"))
                 time.sleep(0.1)
             for reader in readers:
                 reader.execute("ROLLBACK")
@@ -536,7 +542,7 @@ class TestLogSafety(WriterCase):
             reader.close()
         for child in children:
             child.kill()
-            child.wait(10)
+            child.wait(60)
         told, seen = self.acknowledged(gone + children), self.seen(room)
         self.assertEqual(set(seen), {"held"})
         self.assertGreater(len(told), 20)
@@ -587,8 +593,8 @@ class TestWatchedSite(SiteCase):
                 self.site.run("tick")
                 self.site.run("backup", self.site.home / "backup")
         self.wait_for_all(ids)
-        wait_until(lambda: not self.site.workers(), 10, "the end of the workers")
-        self.site.start_worker("--seconds", "2").wait(20)
+        wait_until(lambda: not self.site.workers(), what="the end of the workers")
+        self.site.start_worker("--seconds", "2").wait(60)
         self.site.stop_server()
         seen = (self.site.home / "watched").read_text().split()
         self.assertEqual(set(seen), {"held"})

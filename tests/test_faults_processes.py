@@ -94,17 +94,17 @@ class StarvedCase(SiteCase):
     def warm_up(self):
         """Have a task done, so that the functions are known from now on."""
         self.wait_for_all([self.ask("POST", "api/tasks", self.BODY).value["id"]])
-        wait_until(lambda: not self.site.workers(), 10, "the end of the worker")
+        wait_until(lambda: not self.site.workers(), what="the end of the worker")
 
     def ask(self, *request):
         """The reply; a connection that was closed to make room is opened again."""
-        return wait_until(lambda: self.send(self.visitor, *request), 10, "an answer")
+        return wait_until(lambda: self.send(self.visitor, *request), what="an answer")
 
     def check_wait(self, words, adds=3):
         """While nothing can be started; the ids of what was added."""
         replies = [self.ask("POST", "api/tasks", self.BODY) for _ in range(adds)]
         self.assertEqual({reply.status for reply in replies}, {201})
-        service = wait_until(lambda: self.said("no_worker"), 10, "the sentence on the page")
+        service = wait_until(lambda: self.said("no_worker"), what="the sentence on the page")
         self.assertRegex(service["text"], words)
         self.assertNotIn("Traceback", self.site.said(log=False))
         return [reply.value["id"] for reply in replies]
@@ -114,10 +114,10 @@ class StarvedCase(SiteCase):
         return service if service["code"] == code else None
 
     def check_recovery(self, ids):
-        self.wait_for_all(ids, 20)
+        self.wait_for_all(ids)
         self.assertEqual(self.site.value("SELECT count(*) FROM task WHERE status<>2"), 0)
         self.assertEqual(self.site.value("SELECT max(attempts) FROM task"), 1)
-        wait_until(lambda: self.said("ok"), 10, "nothing to say")
+        wait_until(lambda: self.said("ok"), what="nothing to say")
 
 
 class TestNothingGiven(StarvedCase):
@@ -151,7 +151,7 @@ class TestNothingGiven(StarvedCase):
                 ids = self.check_wait(words)
                 self.interpreter(RUN)
                 self.check_recovery(ids)
-                wait_until(lambda: not self.site.workers(), 10, "the end of the workers")
+                wait_until(lambda: not self.site.workers(), what="the end of the workers")
 
     def test_a_worker_that_gets_few_descriptors_and_little_memory_does_its_work(self):
         self.begin()
@@ -173,7 +173,7 @@ class TestNothingGiven(StarvedCase):
         ids = self.check_wait("too many open files")
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
         self.check_recovery(ids)
-        waiting.join(15)
+        waiting.join(60)
         self.assertIn(answers[0] and answers[0].status, (None, 200, 503))
 
     def test_the_command_line_has_few_descriptors(self):
@@ -189,7 +189,7 @@ class TestNothingGiven(StarvedCase):
                 self.assertEqual(done.stdout, "", count)
         self.assertGreater(len(added), 0)
         wait_until(lambda: self.site.run("tick") and self.site.value(
-            "SELECT count(*) FROM task WHERE status<>2") == 0, 60, "the end of the tasks")
+            "SELECT count(*) FROM task WHERE status<>2") == 0, what="the end of the tasks")
         self.assertEqual([row[0] for row in self.site.rows("SELECT id FROM task")], added)
 
     def shell(self, text):
@@ -253,7 +253,7 @@ class TestFewProcesses(StarvedCase):
                 break
         for child in [self.sleepers.pop() for _ in range(spare + 1)]:
             child.kill()
-            child.wait(10)
+            child.wait(60)
 
     @staticmethod
     def is_asleep(pid):
@@ -264,7 +264,7 @@ class TestFewProcesses(StarvedCase):
     def free(self):
         for child in self.sleepers:
             child.kill()
-            child.wait(10)
+            child.wait(60)
         self.sleepers.clear()
 
     def check_page(self):
@@ -298,9 +298,11 @@ class TestFewProcesses(StarvedCase):
 
     def test_more_workers_than_there_is_room_for_lose_nothing(self):
         self.begin()
+        self.fill(spare=8)
         body = {"function": "add", "arguments": {"a": 1, "b": 2, "seconds": 0.3}}
-        ids = [self.ask("POST", "api/tasks", body).value["id"] for _ in range(40)]
-        wait_until(lambda: self.site.value("SELECT 1 FROM activity WHERE event='worker_start_failed'"), 20)
+        ids = self.ask("POST", "api/tasks", [body] * 40).value["ids"]
+        wait_until(lambda: self.site.value("SELECT 1 FROM activity WHERE event='worker_start_failed'"),
+                   what="one worker too many")
         self.check_page()
         self.check_recovery(ids)
         self.check_quiet()
@@ -309,14 +311,16 @@ class TestFewProcesses(StarvedCase):
 class TestStampede(SiteCase):
     """F16. Hundreds of adds at once while no worker runs."""
 
-    settings = {"linger": 2, "NbMaxWorker": 3, "nice": 0}
+    settings = {"linger": 300, "NbMaxWorker": 3, "nice": 0}
     CLIENTS, ROUNDS = 25, 20 if MANY else 1
 
     def test_never_more_workers_than_may_run(self):
         self.site.start_server()
         for _ in range(self.ROUNDS):
             self.run_once()
-            wait_until(lambda: not self.site.workers(), 20, "the end of the workers")
+            for pid in self.site.workers():
+                os.kill(pid, signal.SIGTERM)
+            wait_until(lambda: not self.site.workers(), what="the end of the workers")
 
     def run_once(self):
         visitor, gate, ids = self.browser(), threading.Barrier(self.CLIENTS), []
@@ -326,8 +330,9 @@ class TestStampede(SiteCase):
             gate.wait()
             for _ in range(500 // self.CLIENTS):
                 reply = self.post(twin)
-                if reply.status == 201:
-                    ids.append(reply.value["id"])
+                while reply.status == 503:
+                    reply = self.post(twin)
+                ids.append(reply.value["id"])
             twin.close()
         threads = [threading.Thread(target=add) for _ in range(self.CLIENTS)]
         for thread in threads:
@@ -337,7 +342,7 @@ class TestStampede(SiteCase):
             seen.append((len(self.site.workers()), len(self.site.runners()),
                          self.site.value("SELECT count(*) FROM worker")))
             time.sleep(0.05)
-        self.assertGreater(len(ids), 400)
+        self.assertEqual(len(ids), 500)
         self.wait_for_all(ids)
         self.assertTrue(all(max(one) <= 3 for one in seen), seen)
         self.assertGreater(max(one[0] for one in seen), 0)
@@ -347,7 +352,7 @@ class TestStampede(SiteCase):
 class TestGreedy(SiteCase):
     """F17. Functions that multiply, hide, shout, eat and do not listen."""
 
-    settings = {"linger": 5, "NbMaxWorker": 2, "nice": 0, "runner_memory": 100}
+    settings = {"linger": 300, "NbMaxWorker": 2, "nice": 0, "runner_memory": 100}
     MEGABYTES = 1024 if MANY else 64
 
     def setUp(self):
@@ -368,16 +373,16 @@ class TestGreedy(SiteCase):
         bad = {name: self.enqueue(name, [{}])[0] for name in ("bomb", "spin", "escape")}
         self.addCleanup(self.end_the_escaped, bad["escape"])
         good = self.enqueue("ledger", [{"seconds": 0.05}] * 40)
-        workers = wait_until(lambda: len(self.site.workers()) == 3 and self.site.workers(), 10)
-        self.wait_for_all([*bad.values(), *good], 40)
+        workers = wait_until(lambda: len(self.site.workers()) == 3 and self.site.workers())
+        self.wait_for_all([*bad.values(), *good])
         for name, task_id in bad.items():
             row = self.row(task_id)
             found = row["status"], row["reason"], row["attempts"]
             self.assertEqual(found, (3, "timeout", 1), name)
-            self.assertLess(self.certificate(task_id)["seconds"], 1 + 10, name)
+            self.assertLess(self.certificate(task_id)["seconds"], 40, name)
         self.assertEqual({self.row(task_id)["status"] for task_id in good}, {2})
         self.assertEqual(self.site.workers(), workers, "a worker did not survive it")
-        wait_until(lambda: len(self.site.runners()) <= 3, 5, "the end of what the bomb left")
+        wait_until(lambda: len(self.site.runners()) <= 3, what="the end of what the bomb left")
         last = self.enqueue("ledger", [{}])[0]
         self.wait_for(last)
         self.assertNotIn("still here", self.site.run("log", last).stdout)
@@ -390,7 +395,7 @@ class TestGreedy(SiteCase):
     def test_a_flood_is_cut_and_does_not_fill_the_worker(self):
         self.site.settings(NbMaxWorker=1)
         task_id = self.enqueue("flood", [{"megabytes": self.MEGABYTES}])[0]
-        row = self.wait_for(task_id, seconds=60)
+        row = self.wait_for(task_id)
         self.assertEqual(row["result"], str(self.MEGABYTES))
         self.assertLess(self.site.value(
             "SELECT sum(length(text)) FROM log WHERE task_id=?", (task_id,)), 1_300_000)
