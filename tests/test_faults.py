@@ -44,7 +44,7 @@ def plant_kill_points():
 
     def pass_by(point, pid=None):
         try:
-            os.rename(HOME / "kill at" / point, HOME / "kill at" / (point + " done"))
+            os.unlink(HOME / "kill at" / point)
         except OSError:
             return
         os.kill(pid or os.getpid(), signal.SIGKILL)
@@ -88,9 +88,6 @@ def plant_kill_points():
 
         def begin(self, *values, **named):
             pass_by("handed over", os.getppid())
-            timer = threading.Timer(0.2, pass_by, ("mid-run", os.getppid()))
-            timer.daemon = True
-            timer.start()
             real_begin(self, *values, **named)
         TaskContext.__init__ = begin
 
@@ -169,13 +166,16 @@ class PlantedCase(ProcessCase):
     def arm(self, point):
         """The next process that comes past this point is killed there."""
         (self.site.home / "kill at").mkdir(exist_ok=True)
-        (self.site.home / "kill at" / (point + " done")).unlink(missing_ok=True)
         (self.site.home / "kill at" / point).touch()
 
     def killed(self, point):
         """Wait until somebody was."""
         path = self.site.home / "kill at" / point
         wait_until(lambda: not path.exists(), what="a process that comes past %r" % point)
+
+    def worker_of(self, task_id):
+        worker_id = self.row(task_id)["worker_id"]
+        return self.site.value("SELECT pid FROM worker WHERE id=?", (worker_id,))
 
     def hold(self):
         """The name of a file `until` which tasks run on."""
@@ -212,7 +212,6 @@ class TestKilledAtAMarkedPoint(PlantedCase):
     server = True
     PLANTED = KILL_POINTS
     ROUNDS = 50 if MANY else 1
-    LATE = ("mid-run", "in renew")      # the task runs until it has come so far
     POINTS = {              # starts that are right, attempts, crashes
         "before claim": ((1,), 1, 0),
         "in claim": ((1,), 1, 0),
@@ -228,6 +227,16 @@ class TestKilledAtAMarkedPoint(PlantedCase):
         "after leave": ((1,), 1, 0),
     }
 
+    def kill_later(self, point, task_id):
+        """Once it runs, and before it ends."""
+        runner = self.running(task_id)
+        if point == "mid-run":
+            os.kill(self.worker_of(task_id), signal.SIGKILL)
+        else:
+            self.arm(point)
+        wait_until(lambda: not self.alive(runner), what="the end of the runner")
+        self.release()
+
     def check_cost(self, task_id, point, starts, attempts, crashes):
         row = self.wait_for(task_id)
         self.assertEqual((row["attempts"], row["crashes"]), (attempts, crashes), point)
@@ -238,10 +247,13 @@ class TestKilledAtAMarkedPoint(PlantedCase):
         visitor = self.browser()
         for point, cost in list(self.POINTS.items()) * self.ROUNDS:
             with self.subTest(point):
-                self.arm(point)
-                until = "kill at/%s done" % point if point in self.LATE else ""
+                until = self.hold() if point in ("mid-run", "in renew") else ""
+                if not until:
+                    self.arm(point)
                 body = {"function": "ledger", "arguments": {"until": until}}
                 task_id = visitor.send("POST", "api/tasks", body).expect(201)["id"]
+                if until:
+                    self.kill_later(point, task_id)
                 self.killed(point)
                 self.check_cost(task_id, point, *cost)
         self.check_sound()
@@ -298,10 +310,6 @@ class TestStoodStill(PlantedCase):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
-
-    def worker_of(self, task_id):
-        worker_id = self.row(task_id)["worker_id"]
-        return self.site.value("SELECT pid FROM worker WHERE id=?", (worker_id,))
 
     def said(self):
         return [entry[:3] for entry in self.ledger()]

@@ -49,7 +49,7 @@ class TestStranger(SiteCase):
     def weather(self, statement, statuses):
         self.site.start_server()
         visitor = self.browser()
-        ids = [self.post(visitor, held=held).value["id"] for held in (self.hold(), "", "")]
+        ids = [self.post(visitor, until=until).value["id"] for until in (self.hold(), "", "")]
         self.wait_for_all(ids[1:])
         self.running(ids[0])
         workers = set(self.site.workers())

@@ -399,8 +399,8 @@ class TestFullDisk(SiteCase):
 
         site.write_tasks(TASKS + """
 @task
-def takes(text: str, held: str = "", size: int = 0):
-    while held and (HERE / held).exists():
+def takes(text: str, until: str = "", size: int = 0):
+    while until and not (HERE / until).exists():
         time.sleep(0.01)
     return "x" * size
 """)
@@ -435,7 +435,7 @@ def takes(text: str, held: str = "", size: int = 0):
         return wait_until(lambda: self.take().value.get("id"), what="an add after room was made")
 
     def test_it_is_said_and_nothing_is_lost_and_it_goes_on_by_itself(self):
-        running = self.post(self.visitor, held=self.hold()).value["id"]
+        running = self.post(self.visitor, until=self.hold()).value["id"]
         self.running(running)
         self.fill()
         ids = self.add_until_full()
@@ -456,7 +456,7 @@ def takes(text: str, held: str = "", size: int = 0):
         self.assertEqual(self.row(running)["attempts"], 1, "its outcome was known all the time")
 
     def test_a_result_for_which_there_is_no_room_now_is_recorded_later(self):
-        task_id = self.take(held=self.hold(), size=600_000).value["id"]
+        task_id = self.take(until=self.hold(), size=600_000).value["id"]
         self.wait_for(task_id, 1)
         self.fill(spare=100_000)
         self.release()
