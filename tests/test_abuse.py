@@ -1044,12 +1044,15 @@ class Values(WebTestCase):
         self.assertGreaterEqual(len(accounts.setup_code()), 22)
 
     def test_at_most_two_passwords_are_hashed_at_once(self):
-        inside, most, gate = [], [], threading.Lock()
+        inside, most, gate, two = [], [], threading.Lock(), threading.Event()
 
         def slow(*_):
             with gate:
                 inside.append(1)
                 most.append(len(inside))
+                if len(inside) == 2:
+                    two.set()
+            two.wait(60)
             time.sleep(0.02)
             with gate:
                 inside.pop()

@@ -3,6 +3,7 @@ import functools
 import hashlib
 import os
 import threading
+import time
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -447,6 +448,8 @@ class Guessing(Case):
 
     def test_parallel_guesses_count_before_they_are_judged(self):
         results, gate = [], threading.Barrier(20)
+        self.clock.sleep, self.clock.monotonic = time.sleep, time.monotonic     # threads wait for each other
+        self.database.patience = 60
 
         def guess():
             gate.wait()
