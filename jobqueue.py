@@ -1396,8 +1396,8 @@ def still_busy():
 
 def emptied(path):
     """The error for a database without anything in it: a new one is never begun over it."""
-    return StorageBroken("The database %s is empty: it was overwritten or emptied. Put a backup in its place."
-                         % path)
+    return StorageBroken("The database %s is empty: it was overwritten or emptied. "
+                         "Put a backup in its place." % path)
 
 
 def storage_error(error, path):
@@ -6364,7 +6364,8 @@ class Accounts:
 
     def has_admin(self, source=None):
         """True once somebody can administer this."""
-        return (source or self._database).value("SELECT 1 FROM user WHERE role='admin' LIMIT 1") is not None
+        source = source or self._database
+        return source.value("SELECT 1 FROM user WHERE role='admin' LIMIT 1") is not None
 
     def setup_code(self):
         """The one-time code for the first admin, renewed every SETUP_CODE_SECONDS."""
@@ -6488,7 +6489,8 @@ class Accounts:
             except NotFound:
                 raise SetupError("There is no user %s, whom the setting default_owner names."
                                  % name) from None
-        row = self._database.one("SELECT * FROM user WHERE role='admin' AND disabled=0 ORDER BY id LIMIT 1")
+        row = self._database.one(
+            "SELECT * FROM user WHERE role='admin' AND disabled=0 ORDER BY id LIMIT 1")
         if row is None:
             raise SetupError("There is no admin yet who could own the task. Open the page and make "
                              "one, or run: python3 jobqueue.py user add NAME --admin")
@@ -7230,7 +7232,8 @@ def _declare(function):
 def task(target=None, *, who="user", **options):
     """Declare a Python function that tasks can run: @task or @task(max_retries=3, ...)."""
     def declare(function):
-        return _declare(Function(function.__name__, "python", function, _task_options(options), who, None))
+        return _declare(
+            Function(function.__name__, "python", function, _task_options(options), who, None))
     return declare(target) if target is not None else declare
 
 
@@ -9045,7 +9048,8 @@ def post_schedules(app, request):
     given, owner_id = _given_schedule(app, request)
     app.queue.catalogue.refresh()
     schedule_id = app.queue.schedules.add(given, owner_id or request.person.id, request.person)
-    return _schedule_answer(app, request, schedule_id, 201, _address_of(request, "schedules", schedule_id))
+    return _schedule_answer(
+        app, request, schedule_id, 201, _address_of(request, "schedules", schedule_id))
 
 
 PREVIEW_SCHEMA = {
@@ -9385,7 +9389,8 @@ class Application:
     def cookie(self, request, token, seconds):
         """A Set-Cookie value."""
         return "%s=%s; Path=%s; Max-Age=%d; HttpOnly; SameSite=Strict%s" % (
-            self.cookie_name(request), token, request.base, seconds, "; Secure" if request.secure else "")
+            self.cookie_name(request), token, request.base, seconds,
+            "; Secure" if request.secure else "")
 
     def _answer(self, request):
         try:
@@ -10213,7 +10218,8 @@ def _say_where(queue, address):
     if queue.accounts.has_admin():
         say("jobqueue %s is at %s" % (VERSION, link))
     else:
-        say("jobqueue %s is at %s\nOpen this link to make the first admin; it works once, for an hour:\n\n"
+        say("jobqueue %s is at %s\n"
+            "Open this link to make the first admin; it works once, for an hour:\n\n"
             "    %s#setup=%s\n" % (VERSION, link, link, queue.accounts.setup_code()))
     came = os.environ.get("SSH_CONNECTION", "").split()     # whence, its port, where to, its port
     if address[0] in LOOPBACK and len(came) == 4:
@@ -10802,7 +10808,8 @@ MANY_TASKS = [
 COMMANDS = {
     "serve": (cmd_serve, [
         ("--host", {"default": "127.0.0.1", "help": "address to listen on (127.0.0.1)"}),
-        ("--port", {"type": whole_number(0, 65535), "default": 8000, "help": "port to listen on (8000)"})]),
+        ("--port", {"type": whole_number(0, 65535), "default": 8000,
+                    "help": "port to listen on (8000)"})]),
     "add": (cmd_add, [
         ("function", {"metavar": "FUNCTION"}),
         ("argument", {"metavar": "name=value", "nargs": "*", "default": ()}),
