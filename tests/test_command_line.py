@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import unittest
-import warnings
 from pathlib import Path
 from unittest import mock
 
@@ -49,9 +48,8 @@ class CommandTestCase(TestCase):
         try:
             with mock.patch.object(jobqueue, "JobQueue", lambda *_, **__: self.queue), \
                     mock.patch.object(jobqueue, "data_folder", lambda *_: self.database.folder), \
-                    mock.patch("sys.stdin", io.StringIO(given)), warnings.catch_warnings(), \
+                    mock.patch("sys.stdin", io.StringIO(given)), \
                     contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                warnings.simplefilter("ignore", ResourceWarning)    # of what other tests left
                 code = jobqueue.main([str(argument) for argument in arguments])
         except SystemExit as end:
             code = end.code
