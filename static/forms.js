@@ -76,7 +76,7 @@ export function showButton(input, label) {
 
 /**
  * A form that sends once at a time and puts each error beside its field; values stay, also for
- * whom has to log in again meanwhile.
+ * whoever has to log in again meanwhile.
  * @param {string} button what sending is called
  * @param {(form: HTMLFormElement) => Promise<unknown>} send
  * @param {...Child} children

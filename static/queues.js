@@ -21,7 +21,7 @@ export async function show({ id, params }, signal) {
     get('api/queues', signal), readFunctions(signal)]));
   if (signal.aborted) return;
   const chosen = known.queues.find(({ name }) => name === id);
-  if (isAdmin() && (chosen || params.has('new'))) return showForm(chosen, known);
+  if (isAdmin() && (chosen || params.has('new'))) return showForm(chosen, known, signal);
   showList(known, signal);
 }
 
@@ -118,8 +118,13 @@ const isNamed = (queue) => store.state.catalogue?.functions.some(({ options }) =
 /** @param {string} name */
 const pathOf = (name) => `api/queues/${encodeURIComponent(name)}`;
 
-/** A new queue, or other limits for one. @param {Queue|undefined} queue @param {Queues} known */
-function showForm(queue, { machines }) {
+/**
+ * A new queue, or other limits for one.
+ * @param {Queue|undefined} queue
+ * @param {Queues} known
+ * @param {AbortSignal} signal
+ */
+function showForm(queue, { machines }, signal) {
   const title = queue ? `Queue ${queue.name}` : 'New queue';
   const [size] = unitOf(queue?.rate?.seconds || 3600);
   const seen = machines.length ? ` Seen so far: ${machines.join(', ')}.` : '';
@@ -127,7 +132,7 @@ function showForm(queue, { machines }) {
     const { name, ...limits } = limitsFrom(valuesOf(sent));
     if (queue) await request('PATCH', pathOf(queue.name), limits);
     else await request('POST', 'api/queues', { name, ...limits });
-    location.hash = '#/queues';
+    if (!signal.aborted) location.hash = '#/queues';
     say('Saved.', true);
   }, !queue && field('Name', h('input', { name: 'name', required: true, autocomplete: 'off',
     spellcheck: 'false' })),
