@@ -6136,8 +6136,8 @@ class Service:
     def _code_error(self):
         error = self._catalogue.state()["error"]
         if error:
-            return ("code_error", "Nothing new is started: tasks.py cannot be read. On the host, "
-                    "python3 jobqueue.py check says why.", None)
+            return ("code_error", "Nothing new is started: tasks.py cannot be read. An admin sees why in "
+                    "Settings, This host.", None)
         return None
 
     def _no_worker(self):
@@ -10385,6 +10385,9 @@ def cmd_add(queue, options):
         return
     ids = queue.add([request], owner["id"])
     show(options, {"ids": ids}, "\n".join(map(str, ids)))
+    error = queue.catalogue.state()["error"]
+    if error:
+        complain("tasks.py cannot be read: %s. The task waits until that is mended." % error["message"])
 
 
 def _status_text(task):

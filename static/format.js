@@ -67,8 +67,8 @@ const DAYS = { [-1]: 'yesterday ', 0: '', 1: 'tomorrow ' };
 /** A time as people say it: just now, 12:01, yesterday 18:40, in 3 min. @param {Date} time */
 export function timeWords(time) {
   const seconds = (time.getTime() - now()) / 1000;
-  if (seconds > 0 && seconds < 3600) return `in ${duration(Math.ceil(seconds))}`;
-  if (seconds <= 0 && seconds > -45) return 'just now';
+  if (seconds > 1 && seconds < 3600) return `in ${duration(Math.ceil(seconds))}`;
+  if (seconds <= 1 && seconds > -45) return 'just now';
   const midnight = new Date(now()).setHours(0, 0, 0, 0);
   const days = Math.round((new Date(time).setHours(0, 0, 0, 0) - midnight) / 864e5);
   if (days in DAYS) return DAYS[days] + clock.format(time);

@@ -13,6 +13,8 @@ import { address } from './tasks.js';
 
 /** @type {string[]} */
 let queueNames = [];
+/** @type {string[]} */
+let userNames = [];
 
 /**
  * After each look at the server; listens and builds the filters the first time.
@@ -20,12 +22,13 @@ let queueNames = [];
  * @param {AbortSignal} signal
  */
 export async function live(list, signal) {
-  if (!list.filters.childElementCount) initializeList(list);
+  const first = !list.filters.childElementCount;
+  if (first) initializeList(list);
   takeIn(list);
   patchFilters(list);
   patchEmpty(list);
   await lookAfter(list, signal);
-  if (!queueNames.length) await readQueues(list, signal).catch(() => null);
+  if (first) await readChoices(list, signal).catch(() => null);
 }
 
 /** Brings rows up to date; new ones wait above the list to be let in. @param {TaskList} list */
@@ -70,10 +73,12 @@ function buildFilters(list) {
   });
 }
 
-/** One can choose a queue once there are two. @param {TaskList} list @param {AbortSignal} signal */
-async function readQueues(list, signal) {
-  const { queues } = await get('api/queues', signal);
-  queueNames = queues.map((/** @type {{name: string}} */ { name }) => name);
+/** What one can choose besides functions. @param {TaskList} list @param {AbortSignal} signal */
+async function readChoices(list, signal) {
+  /** @param {{name: string}[]} all */
+  const names = (all) => all.map(({ name }) => name);
+  queueNames = names((await get('api/queues', signal)).queues);
+  if (isAdmin()) userNames = names((await get('api/users', signal)).users);
   patchFilters(list);
 }
 
@@ -88,16 +93,11 @@ function patchFilters(list) {
   const functions = store.state.catalogue?.functions.map(({ name }) => name) || [];
   patchChoice(list, 'function', 'All functions', functions);
   patchChoice(list, 'queue', 'All queues', queueNames);
+  // One can choose a queue once there are two.
   find('[name=queue]', list.filters).hidden = queueNames.length < 2 && !list.params.has('queue');
-  if (isAdmin()) patchChoice(list, 'owner', 'Everyone', owners(list));
+  if (isAdmin()) patchChoice(list, 'owner', 'Everyone', userNames);
   const search = /** @type {HTMLInputElement} */ (find('input', list.filters));
   if (search !== document.activeElement) search.value = list.params.get('q') || '';
-}
-
-/** Oneself, and who else was seen in the list. @param {TaskList} list */
-function owners({ rows, session }) {
-  const seen = [...rows.values()].map(({ task }) => task.owner).sort();
-  return [session?.user.name || '', ...seen];
 }
 
 /**

@@ -110,6 +110,14 @@ class Adding(CommandTestCase):
         self.queue.settings.change({"default_owner": "kim"})
         self.fails(1, "add", "add", "a=1", words="There is no user kim, whom the setting default_owner names")
 
+    def test_that_tasks_py_cannot_be_read_is_said_beside_the_id(self):
+        state = {**self.queue.catalogue.state(),
+                 "error": {"message": "SyntaxError", "file": None, "line": None}}
+        with mock.patch.object(self.queue.catalogue, "state", lambda: state):
+            done = self.run_command("add", "add", "a=1")
+        self.assertEqual((done.code, done.out.strip()), (0, "1"))
+        self.assertIn("tasks.py cannot be read: SyntaxError. The task waits", done.err)
+
     def test_every_option_arrives(self):
         self.ok("add", "add", "a=1", "--priority", "7", "--delay", "60", "--queue", "mail", "--max-retries",
                 "2", "--retry-delay", "1.5", "--retry-backoff", "3", "--timeout", "9", "--on-crash", "fail")

@@ -165,7 +165,7 @@ class TestService(TestCase):
         said = self.said()
         self.assertEqual(said["code"], "code_error")
         self.assertNotIn("SyntaxError", said["text"], "what is wrong is for admins")
-        self.assertIn("jobqueue.py check says why", said["text"])
+        self.assertIn("An admin sees why in Settings, This host.", said["text"])
 
     def test_no_worker_could_be_started(self):
         self.start_error = BlockingIOError(errno.EAGAIN, "no more processes")
