@@ -665,16 +665,16 @@ class TestWorkerTest(HostTestCase):
 
     def test_the_worker_itself_says_that_it_is_here_and_lives(self):
         self.start()
-        self.assertEqual(self.live(0.2).wait(20), 0)
+        self.assertEqual(self.live(0.2).wait(60), 0)
         self.assertIs(self.seen()["alone"], False)
         self.note(starter=0)
-        self.assertEqual(self.live(0.2).wait(20), 0)
+        self.assertEqual(self.live(0.2).wait(60), 0)
         self.assertIs(self.seen()["alone"], True, "its parent is not who started it")
         self.start()
         child = self.live(60)
-        wait_until(lambda: "arrived" in self.seen(), 20, "its word")
+        wait_until(lambda: "arrived" in self.seen(), what="its word")
         child.terminate()
-        self.assertEqual(child.wait(20), 1)
+        self.assertEqual(child.wait(60), 1)
         self.assertEqual(self.seen()["signal"], "SIGTERM")
 
     def live(self, seconds):

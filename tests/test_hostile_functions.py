@@ -59,8 +59,10 @@ def daemon():
     os.wait()
 
 @task
-def sleep(seconds: float):
-    time.sleep(seconds)
+def stay():
+    """It ends once there is the file `released`."""
+    while not os.path.exists("released"):
+        time.sleep(0.05)
 
 @task
 def nested(levels: int):
@@ -127,30 +129,37 @@ class TestHostileFunctions(unittest.TestCase):
         self.assertIn("nested deeper", task["error"]["message"])
         self.assertEqual(self.site.wait(self.site.add("nested", levels=20))["status"], "succeeded")
 
-    def test_a_daemon_that_a_task_left_behind_does_not_pass_for_a_worker(self):
-        self.site.wait(self.site.add("daemon"))
-        task_id = self.site.add("sleep", seconds=3)
+    def stay(self):
+        """A task that runs until `release`; (its id, the row of its worker)."""
+        (self.site.home / "released").unlink(missing_ok=True)
+        task_id = self.site.add("stay")
         wait_until(lambda: self.site.json("show", task_id)["status"] == "running")
         worker = self.site.json("show", task_id)["worker"]
-        (row,) = self.site.rows("SELECT pid FROM worker WHERE id=%d" % worker)
+        return task_id, self.site.rows("SELECT * FROM worker WHERE id=%d" % worker)[0]
+
+    def release(self, task_id):
+        """The task as JSON, once it has ended."""
+        (self.site.home / "released").touch()
+        return self.site.wait(task_id)
+
+    def test_a_daemon_that_a_task_left_behind_does_not_pass_for_a_worker(self):
+        self.site.wait(self.site.add("daemon"))
+        task_id, row = self.stay()
         os.kill(row["pid"], signal.SIGKILL)
         self.site.run("tick")
         wait_until(lambda: self.site.run("tick") and self.site.json("show", task_id)["attempts"] == 2)
-        self.assertEqual(self.site.wait(task_id)["status"], "succeeded")
+        self.assertEqual(self.release(task_id)["status"], "succeeded")
 
     def test_a_worker_that_stands_still_for_a_lease_is_ended_before_another_begins(self):
-        task_id = self.site.add("sleep", seconds=4)
-        wait_until(lambda: self.site.json("show", task_id)["status"] == "running")
-        worker = self.site.json("show", task_id)["worker"]
-        (row,) = self.site.rows("SELECT pid FROM worker WHERE id=%d" % worker)
+        task_id, row = self.stay()
         os.kill(row["pid"], signal.SIGSTOP)
         self.site.python("from jobqueue import JobQueue; q = JobQueue(); "
                          "t = q.database.transaction(); "
                          "c = t.__enter__(); c.run('UPDATE worker SET lease_monotonic=0 WHERE id=%d'); "
-                         "t.__exit__(None, None, None); q.tick.clean(); q.tick.clean()" % worker)
+                         "t.__exit__(None, None, None); q.tick.clean(); q.tick.clean()" % row["id"])
         wait_until(lambda: row["pid"] not in self.site.processes() and self.site.run("tick")
                    and self.site.json("show", task_id)["attempts"] == 2)
-        self.assertEqual(self.site.wait(task_id)["crashes"], 1)
+        self.assertEqual(self.release(task_id)["crashes"], 1)
 
 
 if __name__ == "__main__":
