@@ -9640,9 +9640,9 @@ class Head:
         if "transfer-encoding" in self.headers:
             raise BadRequest(411, "Send the body with a Content-Length.")
         text = self.headers.get("content-length")
-        if text is None:
+        if text is None:                # then there is none (RFC 9112, 6.3): curl -X POST says so
             if self.method in ("POST", "PUT", "PATCH"):
-                raise BadRequest(411, "Send the body with a Content-Length.")
+                self.keep_alive = False         # but what follows may be meant as one, and is no request
             return 0
         if not re.fullmatch("[0-9]{1,12}", text, re.ASCII):
             raise BadRequest(400, "Content-Length must be a number.")

@@ -227,6 +227,15 @@ class Malformed(ServerTestCase):
         self.assertEqual(self.count(), 0)
         self.assertEqual(self.errors.getvalue(), "")
 
+    def test_without_a_length_there_is_no_body_and_what_follows_is_never_executed(self):
+        task_id = self.add("bob")
+        data = (b"POST /api/tasks/%d/cancel HTTP/1.1\r\n" % task_id + HOST
+                + b"X-Api-Key: " + self.token.encode() + b"\r\n\r\n")
+        link = self.link().send(data + self.second)
+        self.assertEqual(link.status(), 200)
+        self.assertTrue(link.is_closed())
+        self.assertEqual((self.status(task_id), self.count()), ("cancelled", 1))
+
     def test_nothing_follows_an_answer_that_is_an_error(self):
         first = {"401": self.request("GET", "/api/tasks"), "404": self.request("GET", "/nothing"),
                  "405": self.request("PUT", "/", {}),
