@@ -521,7 +521,7 @@ def jsonable(value):
         return list(value)
     if isinstance(value, Path):
         return str(value)
-    raise TypeError("a %s cannot be written as JSON" % type(value).__name__)
+    raise TypeError("a value of the type %s cannot be written as JSON" % type(value).__name__)
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"),
@@ -6771,6 +6771,14 @@ def current_task():
     return TaskContext.running
 
 
+def _add_inside(requests, owner):
+    """Add tasks of the running one's owner, through its worker; their ids."""
+    if owner not in (None, current_task().owner):
+        raise field_error("owner", "cannot be chosen inside a task: what it adds is its owner's, %s"
+                          % current_task().owner)
+    return current_task().enqueue(list(requests))
+
+
 REQUEST_SCHEMA = {
     "type": "object", "additionalProperties": False, "required": ["function"],
     "properties": {
@@ -6937,7 +6945,7 @@ class JobQueue:
         options = _with_ids(options)
         requests = ({"function": function, "arguments": arguments, **options} for arguments in many)
         if current_task():
-            return current_task().enqueue(list(requests))
+            return _add_inside(requests, owner)
         return self.add(requests, self.accounts.owner(owner)["id"])
 
     def get(self, task_id):
@@ -7192,8 +7200,8 @@ class Function:
         options = _with_ids(dict(self._chosen))
         owner = options.pop("owner", None)
         if current_task():
-            return current_task().enqueue(
-                [{"function": self.name, "arguments": item, **options} for item in many])
+            return _add_inside(
+                [{"function": self.name, "arguments": item, **options} for item in many], owner)
         return default_queue().enqueue_many(self.name, many, owner, **options)
 
 

@@ -638,6 +638,15 @@ def is_deep(value, levels):
     return levels == 0 or any(is_deep(item, levels - 1) for item in value)
 
 
+def write_result(result):
+    """What a function returned, as JSON; ValueError that says what would be right."""
+    try:
+        return "null" if result is None else dump_json(result)
+    except (TypeError, ValueError) as error:
+        raise ValueError("it has run, but its result cannot be kept (%s): return texts, numbers, lists "
+                         "or dictionaries" % error) from None
+
+
 def told(error, kind):
     """An exception as an outcome: type, message, and the traceback below our own frames."""
     import traceback
@@ -752,7 +761,7 @@ class Runner:
             result = self._call(function, json.loads(order["arguments"]), context)
             if is_deep(result, RESULT_MAX_DEPTH):
                 raise ValueError("the result is nested deeper than %d levels" % RESULT_MAX_DEPTH)
-            return {"kind": "succeeded", "result": "null" if result is None else dump_json(result)}
+            return {"kind": "succeeded", "result": write_result(result)}
         except RetryAfter as error:
             return {**told(error, "error"), "retry_after": min(max(0.0, error.seconds), 1e9)}
         except Fail as error:

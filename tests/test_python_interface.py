@@ -325,6 +325,12 @@ class TestInsideATask(InterfaceCase):
         self.assertTrue(current_task().folder.is_dir())
         self.assertEqual(current_task().folder.stat().st_mode & 0o777, 0o700)
 
+    def test_what_it_adds_belongs_to_its_owner(self):
+        self.queue.enqueue("add", {"a": 1}, owner="bob")
+        with self.refused(jobqueue.Invalid, "cannot be chosen inside a task"):
+            self.queue.enqueue("add", {"a": 1}, owner="eve")
+        self.assertEqual(len(self.requests), 1)
+
     def test_adding_goes_through_the_worker(self):
         @task
         def other(n):

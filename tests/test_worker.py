@@ -6,7 +6,7 @@ from unittest.mock import Mock
 from jobqueue import Outcome, SetupError, TooMany
 from tests.support import TestCase
 from worker import (BATCH_AFTER, BATCH_MAX, BATCH_SECONDS, LAST_BATCHES, Attempt, Pace, Runner, Worker, live,
-                    work)
+                    work, write_result)
 
 
 class TestPace(unittest.TestCase):
@@ -61,6 +61,14 @@ class TestRefusals(TestCase):
             runner._enqueue([request] * 2)
         self.assertEqual(caught.exception.retry_after, 60)
         self.assertEqual(len(runner._enqueue([request])), 1)
+
+
+class TestResults(unittest.TestCase):
+    def test_what_cannot_be_kept_is_said_to_be_the_result(self):
+        self.assertEqual([write_result(None), write_result({"a": [1]})], ["null", '{"a":[1]}'])
+        for result in (b"abc", float("nan"), {"a": object()}):
+            with self.subTest(result), self.assertRaisesRegex(ValueError, "has run, but its result"):
+                write_result(result)
 
 
 class TestNextRunner(TestCase):
