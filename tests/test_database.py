@@ -16,7 +16,7 @@ from tests.support import ROOT, TestCase, close_quietly
 
 SECOND = """
 import sys; sys.path.insert(0, %r); import jobqueue
-database = jobqueue.Database(sys.argv[1])
+database = jobqueue.Database(sys.argv[1], patience=60)
 """ % str(ROOT)
 
 

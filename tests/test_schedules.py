@@ -814,7 +814,7 @@ with queue.database.transaction() as transaction:
 TICKER = """
 import sys, time, jobqueue
 jobqueue.SLOTS_AT_ONCE = 1
-queue = jobqueue.JobQueue()
+queue = jobqueue.JobQueue(patience=60)
 queue.workers.start_needed = lambda *_: 0
 while time.time() < float(sys.argv[1]):
     time.sleep(0.001)
