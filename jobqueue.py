@@ -6795,13 +6795,16 @@ REQUEST_SCHEMA = {
         **{name: schema for name, (schema, _) in TASK_OPTIONS.items()}}}
 
 
-def _with_ids(options):
-    """The same options with after=[...] as ids; there it may be Tasks, or a single one."""
-    after = options.get("after")
-    if after is None:
-        return options
-    after = after if isinstance(after, (list, tuple, set, frozenset)) else [after]
-    return {**options, "after": [getattr(one, "id", one) for one in after]}
+def _as_json(options):
+    """The same options as JSON has them: after=[...] may be Tasks, or a single one, run_at a datetime."""
+    options = dict(options)
+    if options.get("after") is not None:
+        after = options["after"]
+        after = after if isinstance(after, (list, tuple, set, frozenset)) else [after]
+        options["after"] = [getattr(one, "id", one) for one in after]
+    if isinstance(options.get("run_at"), datetime):
+        options["run_at"] = options["run_at"].isoformat()
+    return options
 
 
 class Task:
@@ -6858,7 +6861,7 @@ class Task:
 
         For more than that: other.using(after=[a, b], after_failure="run").enqueue(...).
         """
-        before = _with_ids(function._chosen).get("after") or []
+        before = _as_json(function._chosen).get("after") or []
         owner = {} if current_task() else {"owner": self.owner}     # there it is the running task's
         chosen = {**owner, **function._chosen, "after": [*before, self.id]}
         return function.using(**chosen).enqueue(*positional, **named)
@@ -6942,7 +6945,7 @@ class JobQueue:
 
     def enqueue_many(self, function, many, owner=None, **options):
         """Add a task for each of `many` argument objects (any iterable), all or none; their ids."""
-        options = _with_ids(options)
+        options = _as_json(options)
         requests = ({"function": function, "arguments": arguments, **options} for arguments in many)
         if current_task():
             return _add_inside(requests, owner)
@@ -7197,7 +7200,7 @@ class Function:
         return json.loads(dump_json(dict(named)))
 
     def _add(self, many):
-        options = _with_ids(dict(self._chosen))
+        options = _as_json(self._chosen)
         owner = options.pop("owner", None)
         if current_task():
             return _add_inside(
@@ -7913,6 +7916,8 @@ def _check_workers(queue):
     failure = recall(queue.database, ".start_failure")
     if failure:
         return "bad", "%s at %s" % (failure["message"], _readable(iso(failure["at"])))
+    if queue.settings.get("NbMaxWorker") == 0:
+        return "note", "none run, because the setting NbMaxWorker is 0"
     text = "%d of at most %d run" % (len(queue.workers.rows()), queue.settings.get("NbMaxWorker"))
     habit = queue.workers.habit_words()
     return ("note", "%s. %s" % (text, habit.rstrip("."))) if habit else (
@@ -7960,7 +7965,7 @@ def _check_oldest(queue):
     if oldest is None:
         return "ok", "no task is waiting"
     seconds = max(0, queue.database.clock.now() - oldest)
-    return "ok" if seconds < 3600 else "note", "the oldest pending task has waited %d s" % seconds
+    return "ok" if seconds < 3600 else "note", "the oldest pending task has waited %d min" % (seconds // 60)
 
 
 def _check_clock(queue):

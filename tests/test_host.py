@@ -137,9 +137,9 @@ class TestChecks(HostTestCase):
 
     def test_an_old_task_that_waits_is_a_note(self):
         self.add("bob")
-        self.assertEqual(self.verdict("Waiting", "has waited 0 s"), "ok")
+        self.assertEqual(self.verdict("Waiting", "has waited 0 min"), "ok")
         self.clock.advance(7200)
-        self.assertEqual(self.verdict("Waiting", "has waited 7200 s"), "note")
+        self.assertEqual(self.verdict("Waiting", "has waited 120 min"), "note")
 
     def test_a_log_that_nothing_writes_back_is_bad(self):
         self.assertEqual(self.verdict("Journal", "WAL"), "ok")

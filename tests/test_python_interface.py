@@ -1,7 +1,7 @@
 """@task, command, http_request, enqueue, using, and what a running function is told."""
 
 import sys
-from datetime import date
+from datetime import date, datetime, timedelta, timezone
 from unittest import mock
 
 import jobqueue
@@ -166,6 +166,12 @@ class TestEnqueue(InterfaceCase):
             (added.priority, added.queue, added.status, added.owner), (5, "slow", "scheduled", "bob")
         )
         self.assertEqual(self.report.enqueue("Oslo").priority, 0)
+
+    def test_when_it_is_to_start_may_be_a_datetime_with_its_zone(self):
+        at = datetime(2030, 1, 31, 12, tzinfo=timezone(timedelta(hours=2)))
+        self.assertEqual(self.report.using(run_at=at).enqueue("Oslo").run_at, "2030-01-31T10:00:00.000Z")
+        with self.refused(jobqueue.Invalid, "run_at"):
+            self.report.using(run_at=at.replace(tzinfo=None)).enqueue("Oslo")
 
     def test_an_unknown_option_or_owner_is_refused(self):
         with self.refused(jobqueue.Invalid, "nonsense"):
