@@ -1594,8 +1594,9 @@ def find_database(folder):
     except OSError as error:
         raise SetupError("The data folder %s cannot be read: %s." % (folder, error.strerror)) from None
     if len(found) != 1:
-        raise SetupError("The data folder %s holds %s: exactly one is expected, so nothing was "
-                         "changed." % (folder, ", ".join(found) or "no jobqueue-*.db"))
+        raise SetupError("The data folder %s holds %s: exactly one is expected, so nothing was changed.%s" % (
+            folder, ", ".join(found) or "no jobqueue-*.db",
+            "" if found else " Is it a new, empty folder? Delete it: it is made when there is none."))
     path = Path(folder) / found[0]
     status = path.stat()
     if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
@@ -7208,6 +7209,7 @@ class Function:
         return default_queue().enqueue_many(self.name, many, owner, **options)
 
 
+RETURNS_BEFORE_IT_RUNS = 0x20 | 0x80 | 0x200    # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
 declared = {}                           # name -> Function, filled by importing tasks.py
 scheduled = []                          # (function, what @schedule says), in the same way
 
@@ -7240,9 +7242,19 @@ def _declare(function):
     return function
 
 
+def _refuse_unfit(function):
+    code = getattr(function, "__code__", None)
+    if code and code.co_flags & RETURNS_BEFORE_IT_RUNS:
+        raise TypeError("%s: a function that is async or has yield returns before it runs, and cannot "
+                        "be a task" % function.__name__)
+    if code and code.co_posonlyargcount:
+        raise TypeError("%s: a parameter before / cannot be given by its name" % function.__name__)
+
+
 def task(target=None, *, who="user", **options):
     """Declare a Python function that tasks can run: @task or @task(max_retries=3, ...)."""
     def declare(function):
+        _refuse_unfit(function)
         return _declare(
             Function(function.__name__, "python", function, _task_options(options), who, None))
     return declare(target) if target is not None else declare
@@ -7905,10 +7917,12 @@ def _check_functions(queue):
     queue.catalogue.refresh(wait=True)
     state = queue.catalogue.state()
     if state["error"]:
-        place = ", line %s" % state["error"]["line"] if state["error"]["line"] else ""
-        return "bad", "tasks.py cannot be read: %s (%s%s)" % (
-            state["error"]["message"], state["error"]["file"], place)
+        message, file, line = (state["error"][name] for name in ("message", "file", "line"))
+        place = (" (%s, line %s)" % (file, line) if line else " (%s)" % file) if file else ""
+        return "bad", "tasks.py cannot be read: %s%s" % (message, place)
     names = ", ".join(function["name"] for function in queue.catalogue.functions())
+    if not names:
+        return "note", "tasks.py declares no function yet: README shows how"
     return "ok", ("samples, until there is a tasks.py: " if state["samples"] else "") + names
 
 
@@ -10234,6 +10248,9 @@ def _say_where(queue, address):
         say("jobqueue %s is at %s\n"
             "Open this link to make the first admin; it works once, for an hour:\n\n"
             "    %s#setup=%s\n" % (VERSION, link, link, queue.accounts.setup_code()))
+    if address[0] in ("0.0.0.0", "::"):
+        say("%s stands for every address of this machine: write there the one that your browser can reach"
+            % address[0])
     came = os.environ.get("SSH_CONNECTION", "").split()     # whence, its port, where to, its port
     if address[0] in LOOPBACK and len(came) == 4:
         say("For a browser on your own computer run there: ssh -L %d:%s %s@%s"
@@ -10563,7 +10580,7 @@ def _parse_quota(text):
 
 
 def cmd_user(queue, options):
-    """Add, list, enable or disable users; change a password, which is asked for, or a quota."""
+    """Add, list, enable, disable or delete users; change a password, which is asked for, or a quota."""
     accounts = queue.accounts
     if options.action == "list":
         _list_users(queue, options)
@@ -10576,6 +10593,8 @@ def cmd_user(queue, options):
         accounts.change_user(options.name, password=read_password())
     elif options.action == "quota":
         accounts.change_user(options.name, max_pending=_parse_quota(options.quota))
+    elif options.action == "delete":
+        accounts.delete_user(options.name)
     else:
         accounts.change_user(options.name, disabled=options.action == "disable")
 
@@ -10856,7 +10875,7 @@ COMMANDS = {
     "delete": (cmd_delete, MANY_TASKS),
     "settings": (cmd_settings, [("name", {"nargs": "?"}), ("value", {"nargs": "?"})]),
     "user": (cmd_user, [
-        ("action", {"choices": ["add", "list", "disable", "enable", "password", "quota"]}),
+        ("action", {"choices": ["add", "list", "disable", "enable", "delete", "password", "quota"]}),
         ("name", {"nargs": "?"}),
         ("quota", {"nargs": "?", "metavar": "N|none",
                    "help": "most tasks that wait to be run; 0: no limit, none: as the setting "
@@ -10924,13 +10943,25 @@ def command_parser():
     return parser
 
 
+def parse_command(arguments):
+    """The options of a command line; name=value may also stand behind --options."""
+    parser = command_parser()
+    options, rest = parser.parse_known_args(arguments)
+    words = {"add": "argument", "schedule": "words"}.get(options.command)
+    if rest and (words is None or any(word.startswith("-") for word in rest)):
+        parser.error("unrecognized arguments: " + " ".join(rest))
+    if rest:
+        setattr(options, words, [*getattr(options, words), *rest])
+    return options
+
+
 def main(arguments=None):
     """Run one command; returns its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or (arguments[0].startswith("-")
                          and arguments[0] not in ("-h", "--help", "--version")):
         arguments = ["serve", *arguments]
-    options = command_parser().parse_args(arguments)
+    options = parse_command(arguments)
     os.umask(0o077)
     try:
         if options.command == "check" and options.repair:

@@ -223,7 +223,7 @@ class Sheet {
     const missing = this.properties.filter((one) => one.required && !columns.includes(one));
     return [
       ...first.flatMap((cell, place) => {
-        if (!columns[place]) return `Row 1: there is no parameter “${cell}”.`;
+        if (!columns[place]) return `Row 1: there is no parameter “${cell.slice(0, 40)}”.`;
         return columns.indexOf(columns[place]) < place ? `Row 1: ${cell} is there twice.` : [];
       }),
       ...missing.map(({ name }) => `Row 1: ${name} is missing.`),

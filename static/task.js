@@ -265,7 +265,7 @@ function activityElement(entry) {
     waited != null && `waited ${duration(waited)}`,
     seconds != null && `took ${duration(seconds)}`,
     cpu != null && `${duration(cpu)} of processor`,
-    memory && `${Math.ceil(memory / 1048576)} MB of memory`,
+    memory && `${Math.ceil(memory / 1048576)} MB at most in its process`,
     entry.message,
   ].filter(Boolean).join(', ');
   return h('li', {}, timeElement(at), h('span', {}, h('b', {}, EVENTS[event] || event),

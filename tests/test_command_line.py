@@ -110,6 +110,16 @@ class Adding(CommandTestCase):
         self.queue.settings.change({"default_owner": "kim"})
         self.fails(1, "add", "add", "a=1", words="There is no user kim, whom the setting default_owner names")
 
+    def test_arguments_and_options_may_stand_in_any_order(self):
+        self.ok("add", "add", "--priority", "7", "a=1", "--delay", "60", "b=2")
+        task = self.queue.get_json(1)
+        self.assertEqual((task["arguments"], task["priority"], task["status"]),
+                         ({"a": 1, "b": 2}, 7, "scheduled"))
+        self.ok("schedule", "add", "--tz", "Europe/Oslo", "add", "daily 01:30", "--overlap", "queue", "a=1")
+        self.assertEqual(self.queue.schedules.find()[0]["zone"], "Europe/Oslo")
+        self.fails(2, "add", "add", "--delay", "60", "a=1", "--colour", "red", words="--colour")
+        self.fails(2, "list", "all", words="unrecognized arguments: all")
+
     def test_that_tasks_py_cannot_be_read_is_said_beside_the_id(self):
         state = {**self.queue.catalogue.state(),
                  "error": {"message": "SyntaxError", "file": None, "line": None}}
@@ -327,6 +337,12 @@ class Owners(CommandTestCase):
         self.ok("user", "enable", "bob")
         self.queue.accounts.log_in("bob", NEW, "")
 
+    def test_a_user_without_tasks_can_be_deleted(self):
+        self.add("bob")
+        self.fails(5, "user", "delete", "bob", words="owns tasks")
+        self.ok("user", "delete", "eve")
+        self.fails(4, "user", "delete", "eve")
+
     def test_a_users_quota_is_set_and_taken_away(self):
         self.ok("user", "quota", "bob", "1")
         users = self.json("user", "list")["users"]
@@ -507,6 +523,11 @@ class Others(CommandTestCase):
             self.assertEqual(jobqueue.main(["list", "--data", str(self.database.folder)]), 0)
         raw.flush()
         self.assertIn(b"\\u65e5", raw.buffer.getvalue())
+
+    def test_an_address_that_no_browser_can_open_is_said_to_be_one(self):
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            jobqueue._say_where(self.queue, ("0.0.0.0", 8000))
+        self.assertIn("0.0.0.0 stands for every address of this machine", said.getvalue())
 
     def test_what_is_stored_steers_no_terminal(self):
         shown = io.StringIO()

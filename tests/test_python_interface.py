@@ -173,6 +173,18 @@ class TestEnqueue(InterfaceCase):
         with self.refused(jobqueue.Invalid, "run_at"):
             self.report.using(run_at=at.replace(tzinfo=None)).enqueue("Oslo")
 
+    def test_what_would_end_before_it_runs_is_no_task(self):
+        def wait():
+            yield
+
+        async def fetch():
+            pass
+        for function in (wait, fetch):
+            with self.subTest(function), self.assertRaisesRegex(TypeError, "cannot be a task"):
+                task(function)
+        with self.assertRaisesRegex(TypeError, "before / cannot be given"):
+            task(max_retries=1)(lambda a, /: a)
+
     def test_an_unknown_option_or_owner_is_refused(self):
         with self.refused(jobqueue.Invalid, "nonsense"):
             self.report.using(nonsense=1).enqueue("Oslo")
