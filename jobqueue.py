@@ -2694,6 +2694,12 @@ def _check_object(schema, value, field):
     return errors
 
 
+def _wanted_kind(kinds, value):
+    if "integer" in kinds and type(value) in (int, float) and abs(value) > INTEGER_MAX:
+        return "must be from %d to %d" % (-INTEGER_MAX, INTEGER_MAX)
+    return "must be %s" % " or ".join(TYPE_WORDS[kind] for kind in kinds)
+
+
 def check_value(schema, value, field):
     """What is wrong with `value`: a list of {"field", "message"}, empty if nothing.
 
@@ -2709,7 +2715,7 @@ def check_value(schema, value, field):
     if kinds is not None:
         kinds = (kinds,) if isinstance(kinds, str) else kinds
         if not any(TYPE_CHECKS[kind](value) for kind in kinds):
-            return wrong(field, "must be %s" % " or ".join(TYPE_WORDS[kind] for kind in kinds))
+            return wrong(field, _wanted_kind(kinds, value))
     if isinstance(value, str):
         return _check_text(schema, value, field)
     if isinstance(value, list):
