@@ -1980,7 +1980,7 @@ def begin_again():
 def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
     """A worker process: detached, for cron, within a request (slice), or as a service."""
     if row is not None:
-        jobqueue.find_database(data)    # whoever started us had one: no new one is made
+        jobqueue.find_database(jobqueue.data_folder(data))  # no new one is made
     queue = JobQueue(data, patience=WORKER_PATIENCE_SECONDS)
     be_nice(queue)
     if mode == "cron":

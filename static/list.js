@@ -15,6 +15,8 @@ import { address } from './tasks.js';
 let queueNames = [];
 /** @type {string[]} */
 let userNames = [];
+/** @type {AbortSignal|undefined} the visit for which they were read */
+let known;
 
 /**
  * After each look at the server; listens and builds the filters the first time.
@@ -22,13 +24,12 @@ let userNames = [];
  * @param {AbortSignal} signal
  */
 export async function live(list, signal) {
-  const first = !list.filters.childElementCount;
-  if (first) initializeList(list);
+  if (!list.filters.childElementCount) initializeList(list);
   takeIn(list);
   patchFilters(list);
   patchEmpty(list);
   await lookAfter(list, signal);
-  if (first) await readChoices(list, signal).catch(() => null);
+  if (known !== signal) await readChoices(list, signal).catch(() => null);
 }
 
 /** Brings rows up to date; new ones wait above the list to be let in. @param {TaskList} list */
@@ -79,6 +80,7 @@ async function readChoices(list, signal) {
   const names = (all) => all.map(({ name }) => name);
   queueNames = names((await get('api/queues', signal)).queues);
   if (isAdmin()) userNames = names((await get('api/users', signal)).users);
+  known = signal;
   patchFilters(list);
 }
 

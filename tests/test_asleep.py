@@ -184,7 +184,7 @@ class Asleep(Host):
         """Run the workers that are started until nobody is there, or so many seconds have passed."""
         while self.started and self.clock.now() - self.birth < until:
             row, lock = self.started.pop(0)[5:7]
-            worker.work("detached", row=int(row), lock=lock)
+            worker.work("detached", self.database.folder, row=int(row), lock=lock)
 
     def asleep(self):
         """How many workers there are."""
@@ -219,7 +219,7 @@ class Asleep(Host):
         self.assertEqual(len(self.started), 2)
         self.write("UPDATE worker SET state='idle' WHERE id=1")
         row, lock = self.started.pop()[5:7]
-        worker.work("detached", row=int(row), lock=lock)
+        worker.work("detached", self.database.folder, row=int(row), lock=lock)
         self.assertLess(self.clock.now() - self.birth, 60, "the other one is here, and will stay")
         self.assertEqual(self.asleep(), 1)
 
@@ -241,7 +241,7 @@ class Asleep(Host):
         self.start_error = BlockingIOError(errno.EAGAIN, "no more processes")
         row, lock = self.started.pop()[5:7]
         with mock.patch.object(self.clock, "sleep", self.sleep_until_there_is_room):
-            worker.work("detached", row=int(row), lock=lock)
+            worker.work("detached", self.database.folder, row=int(row), lock=lock)
         self.assertEqual((len(self.started), self.asleep()), (1, 1))
 
     def sleep_until_there_is_room(self, seconds):
