@@ -2422,6 +2422,7 @@ class Settings:
 
     def __init__(self, database, flags=None, environment=os.environ):
         self._database = database
+        self.tests = {}                 # {name: what a new value must pass besides, by those who use it}
         self._known = (0.0, None)       # until, {name: value}
         self._fixed = {}
         for name, setting in SETTINGS.items():
@@ -2474,7 +2475,10 @@ class Settings:
             raise field_error(name, "is not a setting")
         if name in self._fixed:
             raise field_error(name, "is set by %s and cannot be changed here" % self._fixed[name][0])
-        return None if value is None else SETTINGS[name].check(value)
+        value = None if value is None else SETTINGS[name].check(value)
+        if value and name in self.tests:
+            self.tests[name](value)
+        return value
 
     def _describe_one(self, setting, table):
         origin, value = "default", setting.default
@@ -5111,6 +5115,7 @@ class Interpreter:
     def __init__(self, database, settings):
         self._database = database
         self._settings = settings
+        settings.tests["python"] = self._test
 
     def path(self):
         """Where it is; SetupError says why nothing that was found will do."""
@@ -5134,6 +5139,14 @@ class Interpreter:
     def environment(self):
         """What processes that it runs inherit."""
         return worker_environment(self._settings.get("pass_environment"))
+
+    def _test(self, path):
+        try:
+            probe_interpreter(path, self.environment())
+        except SetupError as error:
+            raise field_error("python", "names no Python for us: " + error.detail) from None
+        except OSError:                 # too few processes now: told when it is used
+            pass
 
     def _look_for(self, chosen):
         found = [chosen] if chosen else [
@@ -6362,6 +6375,7 @@ class Accounts:
     def __init__(self, database, settings):
         self._database = database
         self._settings = settings
+        settings.tests["default_owner"] = self._test_owner
         self._clock = database.clock
         self._hashing = threading.BoundedSemaphore(HASHES_AT_ONCE)
         self.code_file = private_path(database.path, "setup-code.txt")
@@ -6487,6 +6501,12 @@ class Accounts:
         """The row of the user of this name, without one of the default owner."""
         return self.find(name) if name else self.default_owner()
 
+    def _test_owner(self, name):
+        try:
+            self.find(name)
+        except NotFound as error:
+            raise field_error("default_owner", "must be a user: " + error.detail.rstrip(".")) from None
+
     def default_owner(self):
         """Whose tasks those from code and command line are."""
         name = self._settings.get("default_owner")
@@ -6547,8 +6567,10 @@ class Accounts:
         return self.change_user(person.name, password=password)
 
     def delete_user(self, name):
-        """Remove a user who owns no task; Conflict otherwise."""
+        """Remove a user who owns no task and will own none; Conflict otherwise."""
         row = self.find(name)
+        if row["name"].lower() == self._settings.get("default_owner").lower():
+            raise Conflict("%s cannot be deleted: the setting default_owner names %s." % (name, name))
         with self._database.transaction() as transaction:
             for table in ("task", "schedule"):
                 if transaction.value("SELECT 1 FROM %s WHERE owner_id=? LIMIT 1" % table, (row["id"],)):
@@ -6670,6 +6692,8 @@ class Accounts:
             return None
         if now - (row["last_used_at"] or 0) > 60:
             self._touch("UPDATE token SET last_used_at=? WHERE id=?", now, row["token_id"])
+            if scope == "user":
+                self._touch("UPDATE user SET last_seen_at=? WHERE id=?", now, row["id"])
         return Person(row)
 
     def check_tick_token(self, token, address):
@@ -7974,8 +7998,8 @@ def _check_running(queue):
     if left < -LEASE_SECONDS:
         return "bad", ("nobody has answered for task %d for %d s and nobody takes it over: open "
                        "the page or run python3 jobqueue.py tick" % (task_id, -left))
-    return "ok", ("tasks running: %d; the first lease ends in %d s unless it is renewed"
-                  % (len(leases), left))
+    return "ok", ("tasks running: %d; unless its worker reports within %d s, task %d is taken over"
+                  % (len(leases), left, task_id))
 
 
 def _check_oldest(queue):
@@ -10445,6 +10469,7 @@ def _owner_id(queue, options):
 
 def cmd_list(queue, options):
     """Print tasks, newest first."""
+    queue.tick.maybe("code")            # else the task of a killed worker is shown as running
     wanted = Filter(_owner_id(queue, options), _wanted_statuses(options.status), options.function,
                     options.queue)
     rows, _ = queue.tasks.find(wanted, options.limit)
@@ -10462,6 +10487,7 @@ def _lines(value, *left_out):
 
 def cmd_show(queue, options):
     """Print one task."""
+    queue.tick.maybe("code")
     task = queue.get_json(options.id)
     show(options, task, "\n".join(_lines(task)))
 

@@ -604,6 +604,8 @@ class Tokens(Case):
         self.accounts.person_of_token(self.given["token"])
         used = self.accounts.tokens(self.owner_id("bob"))[0]["last_used_at"]
         self.assertEqual(used, jobqueue.iso(self.clock.now()))
+        seen = {user["name"]: user["last_seen_at"] for user in self.accounts.users()}
+        self.assertEqual(seen["bob"], used)
 
     def test_names_and_scopes_that_are_none_are_refused(self):
         for name, scope in (("", "user"), ("  ", "user"), ("x" * 101, "user"), (None, "user"),

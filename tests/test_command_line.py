@@ -107,8 +107,9 @@ class Adding(CommandTestCase):
         self.ok("add", "add", "a=1")
         self.assertEqual([self.queue.get_json(number)["owner"] for number in (1, 2, 3)],
                          ["ana", "bob", "eve"])
-        self.queue.settings.change({"default_owner": "kim"})
-        self.fails(1, "add", "add", "a=1", words="There is no user kim, whom the setting default_owner names")
+        self.fails(2, "settings", "default_owner", "kim", words="must be a user: There is no user kim")
+        self.write("UPDATE user SET name='kim' WHERE name='eve'")
+        self.fails(1, "add", "add", "a=1", words="There is no user eve, whom the setting default_owner names")
 
     def test_arguments_and_options_may_stand_in_any_order(self):
         self.ok("add", "add", "--priority", "7", "a=1", "--delay", "60", "b=2")
@@ -261,6 +262,16 @@ class Tasks(CommandTestCase):
         self.ok("delete", 1)
         self.assertIsNone(self.status(1))
 
+    def test_who_looks_learns_that_a_worker_was_lost(self):
+        for command in (("show", 1), ("list",)):
+            self.write("DELETE FROM task")
+            self.write("DELETE FROM worker")
+            self.add("bob")
+            self.claim()
+            self.assertIn("running", self.ok(*command))
+            self.clock.advance(jobqueue.LEASE_SECONDS + 1)
+            self.assertNotIn("running", self.ok(*command))
+
     def test_a_task_that_has_ended_cannot_be_cancelled(self):
         self.add("bob")
         self.run_one()
@@ -340,6 +351,9 @@ class Owners(CommandTestCase):
     def test_a_user_without_tasks_can_be_deleted(self):
         self.add("bob")
         self.fails(5, "user", "delete", "bob", words="owns tasks")
+        self.ok("settings", "default_owner", "eve")
+        self.fails(5, "user", "delete", "eve", words="the setting default_owner names eve")
+        self.ok("settings", "default_owner", "")
         self.ok("user", "delete", "eve")
         self.fails(4, "user", "delete", "eve")
 

@@ -125,8 +125,8 @@ class TestNothingGiven(StarvedCase):
 
     def begin(self):
         plant(self.site, QUICK)
-        self.site.settings(python=self.site.home / "python")
         self.interpreter(RUN)
+        self.site.settings(python=self.site.home / "python")
         self.site.start_server()
         self.visitor = self.browser()
         self.warm_up()

@@ -104,7 +104,7 @@ class TestChecks(HostTestCase):
         self.assertEqual(self.verdict("Running", "no task runs"), "ok")
         self.add("bob")
         self.claim()
-        self.assertEqual(self.verdict("Running", "ends in 60 s"), "ok")
+        self.assertEqual(self.verdict("Running", "unless its worker reports within 60 s, task 1"), "ok")
         self.clock.advance(130)
         self.assertEqual(self.verdict("Running", "nobody takes it over"), "bad")
 

@@ -628,7 +628,10 @@ class TestInterpreter(TestCase):
         return str(path)
 
     def choose(self, path):
-        self.queue.settings.change({"python": path})
+        """As one that was right when it was chosen."""
+        with self.database.transaction() as transaction:
+            jobqueue.remember(transaction, "python", path)
+        self.queue.settings.describe()  # what others changed counts now, not in a second
 
     def elsewhere(self):
         """As in a web server that embeds Python: sys.executable is the server."""
@@ -660,6 +663,21 @@ class TestInterpreter(TestCase):
                 self.interpreter.path()
                 self.assertEqual(len(self.probed), before + 1)
             mock.patch.stopall()
+
+    def test_one_that_is_known_not_to_do_cannot_be_chosen(self):
+        for says, words in (
+                ("3.8.20 3.31.1", "it is Python 3.8.20; 3.9 or newer is needed"),
+                (FileNotFoundError(errno.ENOENT, "No such file or directory"), "No such file")):
+            with self.refused(jobqueue.Invalid, words) as caught:
+                self.queue.settings.change({"python": self.file("bad", says)})
+            self.assertEqual([error["field"] for error in caught.exception.errors], ["python"])
+        self.assertEqual(self.queue.settings.get("python"), "")
+
+    def test_one_that_cannot_be_tried_now_or_does_can_be_chosen(self):
+        for says in ("3.12.1 3.45.1", BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")):
+            self.queue.settings.change({"python": self.file("maybe", says)})
+            self.assertEqual(self.queue.settings.get("python"), str(self.folder / "maybe"))
+            self.queue.settings.change({"python": ""})
 
     def test_the_chosen_one_wins(self):
         chosen = self.file("mypython", "3.9.0 3.26.0")
