@@ -5144,7 +5144,7 @@ class Interpreter:
         try:
             probe_interpreter(path, self.environment())
         except SetupError as error:
-            raise field_error("python", "names no Python for us: " + error.detail) from None
+            raise field_error("python", "must be a Python that can be used: " + error.detail) from None
         except OSError:                 # too few processes now: told when it is used
             pass
 
