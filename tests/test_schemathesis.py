@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import unittest
 
 from tests.support import Site, need, need_part
@@ -95,7 +96,9 @@ class Schemathesis(unittest.TestCase):
             after=NOTHING, run_at=NOTHING)
         schemas["NewSchedule"]["properties"].update(
             rule={"enum": ["every 5m", "0 1 * * mon"]}, zone={"enum": ["UTC", "Europe/Oslo"]})
-        schemas["NewSettings"]["properties"]["trusted_proxies"] = {"enum": ["192.0.2.1, 10.0.0.0/8", None]}
+        schemas["NewSettings"]["properties"].update(
+            trusted_proxies={"enum": ["192.0.2.1, 10.0.0.0/8", None]},
+            default_owner={"enum": ["ana", "bob", None]}, python={"enum": [sys.executable, None]})
         schemas["Exposure"]["properties"]["exposed"]["items"] = {"enum": ["data/canary.txt", "worker.py"]}
         return document
 
