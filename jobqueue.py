@@ -2884,14 +2884,23 @@ class Queues:
     @staticmethod
     def room(source, queue, now):
         """How many tasks of an open queue may start now."""
-        room = INTEGER_MAX
-        if queue["max_running"] is not None:
-            room = max(0, queue["max_running"] - Queues.count(
-                source, RUNNING, queue["name"], queue["max_running"]))
-        if queue["rate_count"] is not None:
-            due, interval = next_start(queue, now)
-            room = min(room, 1 + int((now - due) / interval)) if due <= now else 0
-        return room
+        return min(Queues.places(source, queue), Queues.starts(queue, now))
+
+    @staticmethod
+    def places(source, queue):
+        """How many more tasks of a queue its `max_running` allows."""
+        if queue["max_running"] is None:
+            return INTEGER_MAX
+        return max(0, queue["max_running"] - Queues.count(
+            source, RUNNING, queue["name"], queue["max_running"]))
+
+    @staticmethod
+    def starts(queue, now):
+        """How many tasks of a queue its rate allows to start now."""
+        if queue["rate_count"] is None:
+            return INTEGER_MAX
+        due, interval = next_start(queue, now)
+        return 1 + int((now - due) / interval) if due <= now else 0
 
     @staticmethod
     def started(transaction, queue, count, now):
@@ -3048,11 +3057,9 @@ class Queues:
             return "external"
         if row["machines"] is not None and here.isdisjoint(json.loads(row["machines"])):
             return "machines"
-        if self.room(self._database, row, now):
-            return None
-        full = row["max_running"] is not None and self.count(
-            self._database, RUNNING, row["name"], row["max_running"]) >= row["max_running"]
-        return "max_running" if full else "rate"
+        if not self.places(self._database, row):
+            return "max_running"
+        return None if self.starts(row, now) else "rate"
 
 
 # Tasks -----------------------------------------------------------------------
@@ -6999,11 +7006,12 @@ class JobQueue:
         self.catalogue.refresh()
         return self.add_orders(self.check_requests(requests, person), owner_id)["ids"]
 
-    def add_orders(self, orders, owner_id, once=None):
+    def add_orders(self, orders, owner_id, once=None, show=False):
         """Add what check_requests() gave, all or none, and start workers.
 
-        Returns {"ids", "created": how many are new, see Tasks.add()}; and "task", a single one's JSON,
-        for a request that is answered but `once`, and then as it was answered first.
+        Returns {"ids", "created": how many are new, see Tasks.add()}; with `show` also "task", the
+        first one's JSON before anybody could run it. A request that is answered but `once` gets the
+        first answer again.
         """
         with self.database.transaction() as transaction:
             now = self.database.clock.now()
@@ -7013,9 +7021,9 @@ class JobQueue:
             last = self.tasks.last_id(transaction)
             ids = self.tasks.add(transaction, owner_id, orders, now)
             added = {"ids": ids, "created": len({task_id for task_id in ids if task_id > last})}
+            if show:
+                added["task"] = self.get_json(ids[0], transaction)
             if once:
-                if len(ids) == 1:
-                    added["task"] = self.get_json(ids[0], transaction)
                 once.keep(transaction, added, now)
         self.start_workers()
         return added
@@ -8891,7 +8899,7 @@ def _post_lines(app, request):
     return json_answer({"ids": added["ids"], "created": added["created"]}, 201)
 
 
-def _add_once(app, request, given):
+def _add_once(app, request, given, show):
     """Add tasks, unless that was done already for the same Idempotency-Key."""
     known = _answered_before(app, request)
     if known:
@@ -8899,7 +8907,7 @@ def _add_once(app, request, given):
     owner_id = _owner_for(app, request, _owners_named(request, given))
     app.queue.catalogue.refresh()
     return app.queue.add_orders(app.queue.check_requests(given, request.person), owner_id,
-                                request.once())
+                                request.once(), show)
 
 
 def post_tasks(app, request):
@@ -8912,12 +8920,11 @@ def post_tasks(app, request):
         raise Malformed("The list of tasks is empty.")
     if not all(isinstance(one, dict) for one in (given if many else [given])):
         raise Malformed("The body must be a task or a list of tasks, each a JSON object.")
-    added = _add_once(app, request, given if many else [given])
+    added = _add_once(app, request, given if many else [given], not many)
     if many:
         return json_answer({"ids": added["ids"], "created": added["created"]}, 201)
-    task_id = added["ids"][0]
-    return json_answer(added.get("task") or app.queue.get_json(task_id),
-                       201 if added["created"] else 200, _address_of(request, "tasks", task_id))
+    return json_answer(added["task"], 201 if added["created"] else 200,
+                       _address_of(request, "tasks", added["ids"][0]))
 
 
 def _wanted_owner(app, request, name):

@@ -1,8 +1,10 @@
 """Queues: what pauses, limits, rates and machines let start, and who may change them."""
 import random
 import unittest
+from unittest import mock
 
 import jobqueue
+from jobqueue import Queues
 from tests.support import TestCase
 from tests.web import WebTestCase
 
@@ -122,6 +124,22 @@ class MaxRunning(QueueCase):
         self.assertEqual(self.claimable(), 1)
         self.assertIsNotNone(self.claim())
         self.assertIsNone(self.claim())
+
+    def test_what_holds_a_task_is_told_though_another_ends_meanwhile(self):
+        self.make(max_running=1)
+        held, count = self.fill(2)[1], Queues.count
+        running = [self.claim()]
+
+        def count_and_end(*arguments):
+            found = count(*arguments)
+            while running:
+                self.end(running.pop())
+            return found
+
+        with mock.patch.object(Queues, "count", staticmethod(count_and_end)):
+            self.assertEqual(self.queue.get_json(held)["blocked_text"],
+                             "The queue post runs at most 1 at once.")
+        self.assertIsNone(self.queue.get_json(held)["blocked_text"])
 
     def test_a_batch_keeps_to_it(self):
         self.make(max_running=3)
