@@ -5684,6 +5684,10 @@ class Catalogue:
         """What is known of the last reading: files, error, samples, read_at, schedules."""
         return self._load()[1]
 
+    def files(self):
+        """What the functions are made of, as far as is known: to be stamped before it is read again."""
+        return [TASKS_FILE, WORKER_FILE, *self.state()["files"]]
+
     def schedules(self, source):
         """What @schedule said in tasks.py when it could be read the last time."""
         return (recall(source, ".catalogue") or self.state()).get("schedules", [])
@@ -5699,7 +5703,7 @@ class Catalogue:
             return
         try:
             if self._changed():
-                stamps = file_stamps([TASKS_FILE, WORKER_FILE])
+                stamps = file_stamps(self.files())
                 self.store(self._announcement(), stamps)
         except START_ERRORS as error:   # as soon as it can be started, all is well
             if not self.functions():
@@ -5708,13 +5712,16 @@ class Catalogue:
         finally:
             self._reading.release()
 
-    def store(self, announcement, stamps=None):
-        """Keep what a runner announced; an error leaves the last good functions in place."""
-        before = self.state()
-        self._known = (0.0, None, None)
-        files = [TASKS_FILE, WORKER_FILE] + announcement.get("files", [])
+    def store(self, announcement, stamps=()):
+        """Keep what a runner announced; an error leaves the last good functions in place.
+
+        `stamps` are of before it began to read. Returns the stamps of all that it is made of.
+        """
+        self._known = (0.0, None, None)     # others may just have stored what they read
+        before, stamps = self.state(), dict(stamps)
+        files = file_stamps([TASKS_FILE, WORKER_FILE, *announcement.get("files", stamps)])
         state = {
-            "files": {**file_stamps(files), **(stamps or {})},
+            "files": {name: stamps.get(name, stamp) for name, stamp in files.items()},
             "error": announcement.get("error"),
             "samples": announcement.get("samples", False),
             "read_at": before["read_at"],
@@ -5724,13 +5731,14 @@ class Catalogue:
         if functions is None:
             state["schedules"] = before["schedules"]
         if state == before and (functions is None or functions == self.functions()):
-            return
+            return state["files"]
         state["read_at"] = self._database.clock.now()
         with self._database.transaction(durable=False) as transaction:
             remember(transaction, ".catalogue", state)
             if functions is not None:
                 self._replace(transaction, functions)
         self._known = (0.0, None, None)
+        return state["files"]
 
     def _replace(self, transaction, functions):
         self._make_queues(transaction, functions)

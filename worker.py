@@ -1736,7 +1736,7 @@ class Worker:
         if self._child:
             self._child.end()
         try:
-            self._child = self._new_runner([jobqueue.TASKS_FILE, jobqueue.WORKER_FILE])
+            self._child = self._new_runner(self._queue.catalogue.files())
         except OSError as error:
             self._child = None
             self._stopping = "no runner could be started"
@@ -1787,8 +1787,7 @@ class Worker:
         self._wait_for_better_code()
 
     def _keep_announcement(self, announcement):
-        self._queue.catalogue.store(announcement, self._child.files)
-        self._child.files = self._queue.catalogue.state()["files"]
+        self._child.files = self._queue.catalogue.store(announcement, self._child.files)
 
     def _wait_for_better_code(self):
         """tasks.py cannot be read: try again when it changes, or after a while."""

@@ -137,16 +137,53 @@ class TestCatalogue(TestCase):
                 self.refresh()
                 self.assertIn("failed", self.catalogue.state()["error"]["message"])
 
-    def test_what_changed_while_it_was_read_is_read_again(self):
+    def read_while(self, change):
+        """Something happens while the child imports; then the next visitor comes."""
         real = self.answer
 
         def slow(arguments, **named):
-            self.touch("# during")
+            change()
             return real(arguments, **named)
 
-        self.announce("a")
         with mock.patch.object(subprocess, "run", slow):
             self.refresh()
+        self.announce("new")
+        self.refresh()
+
+    def test_what_changed_while_it_was_read_is_read_again(self):
+        self.announce("a")
+        self.read_while(lambda: self.touch("# during"))
+        self.assertEqual(self.names(), ["new"])
+
+    def test_so_is_what_tasks_py_imports(self):
+        helper = self.home / "helper.py"
+        helper.write_text("x = 1")
+        for _ in range(2):
+            self.announce("a", files=[str(helper)])
+        self.refresh()
+        self.touch()
+        self.read_while(lambda: helper.write_text("x = 22"))
+        self.assertEqual(self.names(), ["new"])
+
+    def test_what_is_not_imported_any_more_does_not_count(self):
+        helper = self.home / "helper.py"
+        helper.write_text("x = 1")
+        self.announce("a", files=[str(helper)])
+        self.refresh()
+        self.touch()
+        self.announce("b", files=[])
+        self.refresh()
+        self.assertNotIn(str(helper), self.catalogue.state()["files"])
+
+    def test_what_could_not_be_read_to_its_end_may_be_made_of_all_that_was_known(self):
+        helper = self.home / "helper.py"
+        helper.write_text("x = 1")
+        self.announce("a", files=[str(helper)])
+        self.refresh()
+        self.touch()
+        self.answers.append(subprocess.TimeoutExpired("python", 10))
+        self.refresh()
+        helper.write_text("x = 22")
         self.announce("b")
         self.refresh()
         self.assertEqual(self.names(), ["b"])

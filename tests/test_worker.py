@@ -1,10 +1,11 @@
 """What a worker decides by itself: how many tasks at once, and when its next runner starts."""
 import unittest
 from types import SimpleNamespace
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
+import jobqueue
 from jobqueue import Outcome, SetupError, TooMany
-from tests.support import TestCase
+from tests.support import FUNCTIONS, TestCase
 from worker import (BATCH_AFTER, BATCH_MAX, BATCH_SECONDS, LAST_BATCHES, Attempt, Pace, Runner, Worker, live,
                     work, write_result)
 
@@ -108,6 +109,50 @@ class TestNextRunner(TestCase):
         self.worker._prepare_runner()
         self.assertEqual(self.worker._new_runner.call_count, 1)
         self.assertIsNone(self.worker._next_child)
+
+
+class TestOldCode(TestCase):
+    """A worker sees that its runner is made of files that are others now."""
+
+    def setUp(self):
+        super().setUp()
+        self.tasks, self.helper = self.folder / "tasks.py", self.folder / "helper.py"
+        for path in (self.tasks, self.helper):
+            path.write_text("old")
+        for replaced in (patch.object(jobqueue, "TASKS_FILE", self.tasks), patch("worker.Child", self.child)):
+            replaced.start()
+            self.addCleanup(replaced.stop)
+        self.announcement = {"functions": list(FUNCTIONS), "error": None,
+                             "files": [str(self.tasks), str(self.helper)]}
+        self.queue.catalogue.store(self.announcement)
+        self.worker = Worker(self.queue, "service")
+        for end in (self.worker._wake_end, self.worker._waker):
+            self.addCleanup(end.close)
+        self.worker._lock = None
+        self.worker._start_runner()
+
+    @staticmethod
+    def child(data, lock, files):
+        """Stands for a runner that reads what it is made of until it announces it."""
+        return SimpleNamespace(files=files, tasks=0, ended=False, has_straggler=False, is_behind=False,
+                               memory=0, watch=Mock())
+
+    def is_stale(self):
+        self.worker._keep_announcement(self.announcement)
+        return self.worker._runner_is_stale()
+
+    def test_nothing_changed(self):
+        self.assertFalse(self.is_stale())
+
+    def test_what_tasks_py_imports_was_replaced_while_it_was_imported(self):
+        self.helper.write_text("newer")
+        self.assertTrue(self.is_stale())
+
+    def test_another_process_has_read_the_new_files_before_the_runner_announced_the_old_ones(self):
+        self.queue.catalogue.state()
+        self.tasks.write_text("newer")
+        self.another_queue().catalogue.store(self.announcement)
+        self.assertTrue(self.is_stale())
 
 
 class TestFolder(TestCase):
