@@ -3454,21 +3454,25 @@ class Tasks:
         """{"all": n, "pending": n, ...}, capped at COUNT_MAX; None if a search takes too long."""
         if wanted.searches:
             return self._count_by_search(wanted)
-        source, values = self._by_status(wanted.owner_id)
-        return self._counted([self._database.value(
-            "SELECT count(*) FROM (SELECT 1 %s%s LIMIT %d)"
-            % (source, " AND cancel_requested<2" if status == RUNNING else "", COUNT_MAX),
-            (status, *values)) for status in range(7)])
+        source, values = self._by_status(wanted.owner_id, range(7))
+        each = ["(SELECT count(*) FROM (SELECT 1 %s%s LIMIT %d))"
+                % (source, " AND cancel_requested<2" if status == RUNNING else "", COUNT_MAX)
+                for status in range(7)]
+        return self._counted(self._database.one("SELECT " + ", ".join(each), values))
 
     def _counted(self, counts):
         return {"all": min(sum(counts), COUNT_MAX), **dict(zip(STATUS_WORDS, counts))}
 
     @staticmethod
-    def _by_status(owner_id):
-        """(SQL, values) of all tasks of one status, of an owner or of all, by an index."""
+    def _by_status(owner_id, statuses):
+        """(SQL of all tasks of one status, of an owner or of all, by an index; values for all of these)
+
+        One statement must read them all: between two a task may go to a status that was read already.
+        """
         if owner_id is None:
-            return "FROM task INDEXED BY task_claim WHERE status=?", ()
-        return "FROM task INDEXED BY task_turn WHERE status=? AND owner_id=?", (owner_id,)
+            return "FROM task INDEXED BY task_claim WHERE status=?", list(statuses)
+        return ("FROM task INDEXED BY task_turn WHERE status=? AND owner_id=?",
+                [value for status in statuses for value in (status, owner_id)])
 
     def _ids(self, wanted, limit, before):
         """Ids newest first, or None if so many match that looking through all is quicker."""
@@ -3479,13 +3483,11 @@ class Tasks:
                 values = (wanted.owner_id,)
             return [row[0] for row in self._database.all(
                 "SELECT id %s id<? ORDER BY id DESC LIMIT ?" % source, (*values, before, limit))]
-        source, values = self._by_status(wanted.owner_id)
-        ids = []
-        for status in wanted.statuses:
-            ids += [row[0] for row in self._database.all(
-                "SELECT id %s LIMIT ?" % source, (status, *values, SORT_ROWS + 1))]
-            if len(ids) > SORT_ROWS:
-                return None
+        source, values = self._by_status(wanted.owner_id, wanted.statuses)
+        each = " UNION ALL ".join(["SELECT id " + source] * len(wanted.statuses))
+        ids = [row[0] for row in self._database.all(each + " LIMIT ?", (*values, SORT_ROWS + 1))]
+        if len(ids) > SORT_ROWS:
+            return None
         return sorted((found for found in ids if found < before), reverse=True)[:limit]
 
     def _windows(self, before):

@@ -277,6 +277,32 @@ class TestFinding(TaskCase):
         self.assertEqual(self.everything(2, statuses=[5], owner_id=self.owner_id("bob")), [])
         self.assertEqual(self.everything(2, statuses=[0], owner_id=self.owner_id("eve")), self.eve[::-1])
 
+    def meanwhile_promoted(self, look, *wanted, **more):
+        """(id of a scheduled task, what look() finds while that is made pending after the first reading)"""
+        task_id = self.add("eve", "greet", {"delay": 9}, name="x")
+        other, read = self.another_queue(), self.database.all
+        self.clock.advance(10)
+
+        def all_then_promote(*statement):
+            rows = read(*statement)
+            with other.database.transaction() as transaction:
+                other.claims.promote(transaction, self.clock.now())
+            return rows
+
+        with mock.patch.object(self.database, "all", all_then_promote):
+            return task_id, look(*wanted, **more)
+
+    def test_one_whose_status_changes_meanwhile_is_not_missed(self):
+        for wanted in ({}, {"owner_id": self.owner_id("eve")}):
+            task_id, found = self.meanwhile_promoted(self.find, statuses=[0, 5], **wanted)
+            self.assertIn(task_id, found[0])
+
+    def test_nor_by_counts(self):
+        for owner_id in (None, self.owner_id("eve")):
+            before = self.queue.tasks.count(Filter(owner_id))["all"]
+            _, counts = self.meanwhile_promoted(self.queue.tasks.count, Filter(owner_id))
+            self.assertEqual(counts["all"], before + 1)
+
     def test_by_function_and_by_queue(self):
         self.assertEqual(self.find(function="greet")[0], [self.late, self.other])
         self.assertEqual(self.find(queue="slow")[0], [self.other])
