@@ -7812,7 +7812,11 @@ def judge_worker_test(test, now):
 
 def worker_test(queue, starter=None):
     """What the last test of a worker showed: {"state": none, running, ok or failed; "text", "at"}."""
-    test = last_worker_test(queue.database, starter)
+    return show_worker_test(queue, last_worker_test(queue.database, starter))
+
+
+def show_worker_test(queue, test):
+    """The same of this one, as last_worker_test() found it."""
     if test is None:
         return {"state": "none", "text": "", "at": None}
     state, text = judge_worker_test(test, queue.database.clock.now())
@@ -7856,7 +7860,8 @@ def settle_doubt(queue, door):
 
 
 def _check_worker_test(queue):
-    test, known = worker_test(queue), last_worker_test(queue.database)
+    known = last_worker_test(queue.database)
+    test = show_worker_test(queue, known)
     if test["state"] in ("none", "running"):
         return "note", test["text"] or ("not tried yet: press Start a test worker on the page, or run "
                                         "python3 jobqueue.py check")
@@ -8191,13 +8196,14 @@ ADVICE = (
 
 def find_facts(queue, checks):
     """(door, the words of ADVICE that are true here, what its sentences are filled with)"""
-    processes, test = resource_limits()["processes"], worker_test(queue)["state"]
+    processes, known = resource_limits()["processes"], last_worker_test(queue.database)
+    test, by_web = show_worker_test(queue, known)["state"], known and known["door"]
     modes = queue.workers.modes
     mode = modes.decide()[0]
     cron, called = modes.visitor("cron"), modes.visitor("address")
     period = min(filter(None, (one["period"] for one in (cron, called) if one)), default=None)
-    life, by_web = modes.habit(), test != "none" and last_worker_test(queue.database)["door"]
-    seen, bad = exposure(queue), [check.name for check in checks if check.verdict == "bad"]
+    life, seen = modes.habit(), exposure(queue)
+    bad = [check.name for check in checks if check.verdict == "bad"]
     facts = {
         "off": queue.settings.get("NbMaxWorker") == 0, "detached": mode == "detached",
         "service": mode == "service", "cron-mode": mode == "cron", "slice": mode == "slice",

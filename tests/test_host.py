@@ -11,7 +11,7 @@ import stat
 import subprocess
 import sys
 import unittest
-from contextlib import closing, redirect_stdout
+from contextlib import closing, contextmanager, redirect_stdout
 from pathlib import Path
 from unittest import mock
 
@@ -621,6 +621,32 @@ class TestWorkerTest(HostTestCase):
         self.start()
         self.assertIsNone(jobqueue.note_worker_test(self.queue, late, alone=True))
         self.is_now("running")
+
+    @contextmanager
+    def another_begins_after_the_judgement(self):
+        """The command line's test was ok; that of the web server begins when it has just been judged."""
+        self.start(None)
+        self.arrive()
+        self.note(alone=True)
+        judge, other = jobqueue.judge_worker_test, self.another_queue()
+
+        def judge_then_start(*what):
+            judged = judge(*what)
+            with mock.patch.object(jobqueue, "judge_worker_test", judge):
+                jobqueue.start_worker_test(other, "cgi")
+            return judged
+
+        with mock.patch.object(jobqueue, "judge_worker_test", judge_then_start):
+            yield
+
+    def test_one_that_begins_while_the_last_is_looked_at_is_not_mixed_up_with_it(self):
+        with self.another_begins_after_the_judgement():
+            self.assertEqual(self.verdict("Worker test", "started by the command line"), "ok")
+
+    def test_nor_in_the_advice(self):
+        with self.another_begins_after_the_judgement():
+            facts = jobqueue.find_facts(self.queue, [])[1]
+        self.assertEqual(facts & {"tested", "tried"}, {"tried"})
 
     def test_another_machine_learns_nothing_from_it(self):
         self.start()
