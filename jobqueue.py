@@ -8277,6 +8277,16 @@ def _refuse_target(queue, target):
         raise SetupError("%s exists and is no backup; it was not touched." % target)
 
 
+def _remove_older_parts(target, part):
+    """Remove what backups to `target` left that were killed a day or longer before `part` was begun."""
+    is_part = re.compile(re.escape(target.name) + r"\.[0-9a-f]{16}\.part").match
+    with contextlib.suppress(OSError):
+        limit = part.stat().st_mtime - 86400
+        for path in target.parent.iterdir():
+            if is_part(path.name) and path.lstat().st_mtime < limit:
+                path.unlink()
+
+
 def back_up(queue, target):
     """Write a checked copy of the database, as it is at one moment, to the file `target`.
 
@@ -8284,11 +8294,12 @@ def back_up(queue, target):
     wrong with `target`; tasks can be added and run meanwhile.
     """
     target = Path(target).absolute()
-    part = target.with_name(target.name + ".part")
+    part = target.with_name("%s.%s.part" % (target.name, random_token(8)))      # another may be on its way
     try:
         _refuse_target(queue, target)
         write_private(part, "")
         try:
+            _remove_older_parts(target, part)
             queue.database.copy_to(part)
             os.replace(part, target)
         finally:

@@ -10,6 +10,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import time
 import unittest
 from contextlib import closing, contextmanager, redirect_stdout
 from pathlib import Path
@@ -732,7 +733,7 @@ class TestBackup(HostTestCase):
         jobqueue.back_up(self.queue, self.target)
         self.assertEqual(self.count(self.target), 30)
         self.assertEqual(stat.S_IMODE(self.target.stat().st_mode), 0o600)
-        self.assertFalse((self.folder / "copy.db.part").exists())
+        self.assertEqual(list(self.folder.glob("copy.db?*")), [])
 
     def test_an_older_backup_is_replaced(self):
         for wanted in (1, 2):
@@ -758,6 +759,33 @@ class TestBackup(HostTestCase):
         with broken, self.refused(jobqueue.StorageBroken, "damaged"):
             jobqueue.back_up(self.queue, self.target)
         self.assertEqual(self.target.read_bytes(), before)
+
+    def test_another_that_begins_meanwhile_and_fails_spoils_neither_the_first_nor_what_it_wrote(self):
+        self.add_many("bob", 30)
+        copy, other = self.database.copy_to, self.another_queue()
+
+        def copy_while_another_begins(path):
+            copy(path)
+            broken = mock.patch.object(
+                other.database, "copy_to", side_effect=jobqueue.StorageBroken("damaged"))
+            with broken, self.refused(jobqueue.StorageBroken, "damaged"):
+                jobqueue.back_up(other, self.target)
+
+        with mock.patch.object(self.database, "copy_to", copy_while_another_begins):
+            jobqueue.back_up(self.queue, self.target)
+        self.assertEqual(self.count(self.target), 30)
+        self.assertEqual(list(self.folder.glob("copy.db?*")), [])
+
+    def test_what_a_killed_one_left_is_removed_by_one_to_the_same_file_a_day_later(self):
+        word, now = jobqueue.random_token(8), time.time()
+        names = {"copy.db.%s.part" % word, "copy.db.%s.part-journal" % word, "copy.db.my.part",
+                 "other.db.%s.part" % word}
+        for age, left in ((86000, names), (86500, {"copy.db.my.part", "other.db.%s.part" % word})):
+            for name in names:
+                (self.folder / name).write_text("half")
+                os.utime(self.folder / name, (now - age, now - age))
+            jobqueue.back_up(self.queue, self.target)
+            self.assertEqual({path.name for path in self.folder.glob("*.part*")}, left)
 
     def test_a_restored_backup_goes_on_where_it_was(self):
         ids = self.add_many("bob", 3)
