@@ -6409,8 +6409,11 @@ class Accounts:
         """The one-time code for the first admin, renewed every SETUP_CODE_SECONDS."""
         code, problem = read_code(self.code_file, self._clock.now())
         if problem:
-            code = random_token(16)
-            write_private(self.code_file, code + "\n")
+            with self._database.transaction(durable=False):     # of two at once the later finds the other's
+                code, problem = read_code(self.code_file, self._clock.now())
+                if problem:
+                    code = random_token(16)
+                    write_private(self.code_file, code + "\n")
         return code
 
     def set_up(self, code, name, password, address="", doubtful=()):

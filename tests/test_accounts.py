@@ -111,9 +111,9 @@ class FirstAdmin(FirstAdminCase):
         super().setUp()
         self.write("DELETE FROM user")
 
-    def make_code(self):
+    def make_code(self, accounts=None):
         """The code, made now by the test's clock."""
-        code = self.accounts.setup_code()
+        code = (accounts or self.accounts).setup_code()
         os.utime(self.code_file, (self.clock.now(), self.clock.now()))
         return code
 
@@ -135,6 +135,20 @@ class FirstAdmin(FirstAdminCase):
         self.assertEqual(self.accounts.setup_code(), code)
         self.clock.advance(2)
         self.assertNotEqual(self.accounts.setup_code(), code)
+
+    def test_processes_that_find_none_at_once_agree_on_one(self):
+        read, others = jobqueue.read_code, []
+
+        def read_before_another_does(*where):
+            found = read(*where)
+            if not others:
+                others.append(None)
+                others[0] = self.make_code(self.another_queue().accounts)
+            return found
+
+        with mock.patch.object(jobqueue, "read_code", read_before_another_does):
+            self.assertEqual([self.accounts.setup_code()], others)
+        self.assertEqual(read(self.code_file, self.clock.now()), (others[0], None))
 
     def test_an_old_code_is_refused(self):
         code = self.make_code()
