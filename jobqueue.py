@@ -7505,12 +7505,21 @@ def _check_sqlite(folder):
     return "ok", text
 
 
+def stats_of(paths, **how):
+    """{path: what os.stat() says of it}, without those that are not there, or not any more."""
+    found = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found[path] = os.stat(path, **how)
+    return found
+
+
 def _check_owner(folder):
     ours, code = os.getuid(), HOME.stat()
     text = "runs as %s (uid %d), %s" % (user_name(ours), ours, umask_words())
-    paths = [HOME, HOME / "jobqueue.py", WORKER_FILE, TASKS_FILE, folder.parent]
-    open_ones = [path for path in paths if path.exists()
-                 and path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH]
+    found = stats_of([HOME, HOME / "jobqueue.py", WORKER_FILE, TASKS_FILE, folder.parent])
+    open_ones = [path for path, status in found.items()
+                 if status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH]
     if open_ones:
         return "bad", ("%s; every user of this machine can change what runs here: chmod o-w %s"
                        % (text, " ".join("'%s'" % path for path in open_ones)))
@@ -7519,7 +7528,7 @@ def _check_owner(folder):
                         "too, or they cannot open the data; and if the web server runs all its sites as %s, "
                         "every other site can read and change it"
                         % (text, user_name(code.st_uid), user_name(ours), user_name(ours)))
-    if code.st_mode & 0o022 or WORKER_FILE.exists() and WORKER_FILE.stat().st_mode & 0o022:
+    if any(found[path].st_mode & 0o022 for path in (HOME, WORKER_FILE) if path in found):
         return "note", ("%s; others may change the program, and some web servers then refuse to start it: "
                         "chmod go-w %s" % (text, HOME))
     if ours == 0:
@@ -7551,7 +7560,8 @@ def _check_data(folder):
                        "changes nothing, its file system (%s) has no modes: move it elsewhere and write its "
                        "new path into a text file called data" % (folder, mode, folder, file_system(folder)))
     owner = folder.stat().st_uid
-    strange = sorted(path.name for path in folder.iterdir() if path.lstat().st_uid != owner)
+    found = stats_of(folder.iterdir(), follow_symlinks=False)       # others' files come and go
+    strange = sorted(path.name for path, status in found.items() if status.st_uid != owner)
     if strange:
         return "bad", ("not all in %s belongs to %s: %s. As root, run chown -R '%s' '%s'"
                        % (folder, user_name(owner), ", ".join(strange), user_name(owner).lstrip("#"), folder))

@@ -468,6 +468,17 @@ class TestWhoMayRead(TestCase):
         self.assertEqual(verdict, "bad")
         self.assertIn("%s. As root, run chown -R 'root' '" % self.database.path.name, text)
 
+    def test_files_that_go_while_the_data_is_looked_at_are_nothing_bad(self):
+        listed = Path.iterdir
+        with mock.patch.object(Path, "iterdir", lambda folder: [*listed(folder), folder / "gone"]):
+            self.assertEqual(jobqueue._check_data(self.folder / "data")[0], "ok")
+
+    def test_nor_is_a_program_that_is_just_replaced(self):
+        gone = self.folder / "tasks.py"
+        with mock.patch.multiple(jobqueue, TASKS_FILE=gone, WORKER_FILE=gone), \
+                mock.patch.object(Path, "exists", lambda path: True):
+            self.assertNotEqual(jobqueue._check_owner(self.folder / "data")[0], "bad")
+
     def test_a_parent_that_others_may_write_is_told(self):
         self.folder.chmod(0o777)
         verdict, text = jobqueue._check_owner(self.folder / "data")
