@@ -1400,11 +1400,19 @@ def emptied(path):
                          "Put a backup in its place." % path)
 
 
+def is_storage_error(error):
+    """True for what SQLite raises that is no fault of ours."""
+    return isinstance(error, sqlite3.Error) and (
+        not isinstance(error, sqlite3.IntegrityError) or "foreign key" in str(error).lower())
+
+
 def storage_error(error, path):
     """The error a person should see for one that SQLite raised."""
     text = str(error)
     if is_busy(error):
         return still_busy()
+    if isinstance(error, sqlite3.IntegrityError):
+        return Conflict("The user whom this is for was deleted meanwhile; nothing was changed.")
     if "full" in text:
         return StorageFull("The disk or the quota is full; nothing was changed.")
     if "readonly" in text:
@@ -1865,7 +1873,7 @@ class Database(Source):
             self._checkpoint_if_due()
         except BaseException as error:
             self._roll_back()
-            if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.IntegrityError):
+            if is_storage_error(error):
                 raise storage_error(error, self.path) from error
             raise
         finally:
@@ -2423,7 +2431,7 @@ class Settings:
     def __init__(self, database, flags=None, environment=os.environ):
         self._database = database
         self.tests = {}                 # {name: what a new value must pass besides, by those who use it}
-        self._known = (0.0, None)       # until, {name: value}
+        self._known = (-math.inf, None)     # until, {name: value}
         self._fixed = {}
         for name, setting in SETTINGS.items():
             text = environment.get("JOBQUEUE_" + name.upper())
@@ -2443,8 +2451,7 @@ class Settings:
 
     def describe(self):
         """All settings as the page shows them."""
-        self._known = (0.0, None)
-        table = self._table()
+        table = self._read()
         return [self._describe_one(setting, table) for setting in SETTINGS.values()]
 
     def change(self, values):
@@ -2460,15 +2467,18 @@ class Settings:
         with self._database.transaction() as transaction:
             for name, value in checked.items():
                 remember(transaction, name, value)
-        self._known = (0.0, None)
+        self._known = (-math.inf, None)
 
     def _table(self):
-        now = self._database.clock.monotonic()
-        if self._known[0] < now:
-            rows = self._database.all("SELECT name, value FROM setting WHERE name NOT LIKE '.%'")
-            self._known = (now + CACHE_SECONDS,
-                           {row["name"]: json.loads(row["value"]) for row in rows})
-        return self._known[1]
+        until, table = self._known
+        return table if self._database.clock.monotonic() <= until else self._read()
+
+    def _read(self):
+        until = self._database.clock.monotonic() + CACHE_SECONDS
+        table = {row["name"]: json.loads(row["value"]) for row in self._database.all(
+            "SELECT name, value FROM setting WHERE name NOT LIKE '.%'")}
+        self._known = (until, table)
+        return table
 
     def _check(self, name, value):
         if name not in SETTINGS:
@@ -2921,23 +2931,25 @@ class Queues:
 
     def all(self, machine):
         """All queues as JSON; `machine` is where this process can start workers."""
-        here = {machine, *self.machines()}
+        here = {machine, *self.machines(self._database)}
         return [self._json(row, here)
                 for row in self._database.all("SELECT * FROM queue ORDER BY name")]
 
     def get(self, name, machine):
         """One queue as JSON; NotFound if there is none."""
-        return self._json(self._row(self._database, name), {machine, *self.machines()})
+        return self._json(self._row(self._database, name), {machine, *self.machines(self._database)})
 
     def holding(self, name, machine, source=None):
         """{"blocked", "blocked_text"}: why a pending task of a queue does not start now, or None."""
-        row = (source or self._database).one("SELECT * FROM queue WHERE name=?", (name,))
-        why = row and self._blocked(row, {machine, *self.machines()}, self._clock.now())
+        source = source or self._database
+        row = source.one("SELECT * FROM queue WHERE name=?", (name,))
+        why = row and self._blocked(source, row, {machine, *self.machines(source)}, self._clock.now())
         return {"blocked": why, "blocked_text": why and blocked_words(row, why)}
 
-    def machines(self):
+    @staticmethod
+    def machines(source):
         """The names of the machines that have workers."""
-        return [row[0] for row in self._database.all(
+        return [row[0] for row in source.all(
             "SELECT DISTINCT machine FROM worker WHERE state<>'stopping' ORDER BY machine")]
 
     # Changing
@@ -2948,13 +2960,13 @@ class Queues:
         return transaction.run(
             "INSERT OR IGNORE INTO queue (name, created_at) VALUES (?, ?)", (name, now)) == 1
 
-    def make(self, given, who):
-        """Make a queue of `given` (as in POST /api/queues); Conflict if there is one."""
+    def make(self, given, who, new=True):
+        """Make a queue of `given` (as in POST /api/queues); Conflict if it must be `new` and is not."""
         self._check(given)
         if "name" not in given:
             raise field_error("name", "is missing")
         with self._database.transaction() as transaction:
-            if not self.ensure(transaction, given["name"], self._clock.now()):
+            if not self.ensure(transaction, given["name"], self._clock.now()) and new:
                 raise Conflict("There is a queue %s already." % given["name"])
             self._change(transaction, given["name"], given, who)
 
@@ -3041,7 +3053,7 @@ class Queues:
                   for word in QUEUE_COUNTS}
         if row["rate_count"] is not None:
             rate = {"count": row["rate_count"], "seconds": plain(row["rate_seconds"])}
-        blocked = self._blocked(row, here, now) if counts["pending"] else None
+        blocked = self._blocked(self._database, row, here, now) if counts["pending"] else None
         return {"name": row["name"], "paused": row["paused"] > 0, "paused_by": row["paused_by"],
                 "paused_at": iso(row["paused_at"]), "paused_why": row["paused_why"],
                 "max_running": row["max_running"], "rate": rate,
@@ -3049,7 +3061,8 @@ class Queues:
                 "external": row["external"] > 0, **counts, "blocked": blocked,
                 "next_at": iso(next_start(row, now)[0]) if blocked == "rate" else None}
 
-    def _blocked(self, row, here, now):
+    @staticmethod
+    def _blocked(source, row, here, now):
         """Why its pending tasks do not start now, or None."""
         if row["paused"]:
             return "paused"
@@ -3057,9 +3070,9 @@ class Queues:
             return "external"
         if row["machines"] is not None and here.isdisjoint(json.loads(row["machines"])):
             return "machines"
-        if not self.places(self._database, row):
+        if not Queues.places(source, row):
             return "max_running"
-        return None if self.starts(row, now) else "rate"
+        return None if Queues.starts(row, now) else "rate"
 
 
 # Tasks -----------------------------------------------------------------------
@@ -3531,18 +3544,19 @@ class Tasks:
     # Changing
 
     def cancel(self, task_id, owner_id=None):
-        """Cancel at once, or ask the worker to; Conflict if it has ended."""
+        """Cancel at once, or ask the worker to; its row. Conflict if it has ended."""
         with self._database.transaction() as transaction:
             row = self.get(task_id, owner_id, transaction)
             if row["status"] == CANCELLED:
-                return
+                return row
             if row["status"] in (SUCCEEDED, FAILED):
                 raise Conflict("Task %d has ended already (%s)."
                                % (task_id, STATUS_WORDS[row["status"]]))
             self._cancel(transaction, [row], self._clock.now())
+            return self.get(task_id, owner_id, transaction)
 
     def retry(self, task_id, owner_id=None):
-        """Make a failed or cancelled task pending again with all its retries; else Conflict.
+        """Make a failed or cancelled task pending again with all its retries; its row. Else Conflict.
 
         For its owner (not None) it counts as a new one: TooMany if no more of them may wait, Denied if
         its function is not for users (any more).
@@ -3560,6 +3574,7 @@ class Tasks:
                     raise Denied("Only an admin can have %s run again." % row["function"])
                 self._check_quota(transaction, owner_id, 1, "It was not retried")
             self._retry(transaction, [row], self._clock.now())
+            return self.get(task_id, owner_id, transaction)
 
     def delete(self, task_id, owner_id=None):
         """Remove a task and its logs; a running one is hidden and removed once it is dead."""
@@ -4550,12 +4565,13 @@ class Schedules:
         if set(given) - {"paused", "paused_why"}:
             self._refuse_foreign(row, "is changed there")
             wanted = self._checked({**self._as_given(row), **given}, person)
-            wanted.update(owner_id=owner_id or row["owner_id"], set_by=person and person.id)
         with self._database.transaction() as transaction:
-            if wanted and self._as_given(self._row(transaction, schedule_id)) != self._as_given(row):
+            known = self._row(transaction, schedule_id, scope)
+            if wanted and self._as_given(known) != self._as_given(row):
                 raise Conflict("Somebody else changed this schedule meanwhile; look at it again.")
             if wanted:
-                self._define(transaction, row, wanted)
+                self._define(transaction, known, {**wanted, "owner_id": owner_id or known["owner_id"],
+                                                  "set_by": person and person.id})
             self._set_paused(transaction, schedule_id, given, person)
         self._site.start_workers()
 
@@ -4567,7 +4583,7 @@ class Schedules:
             self._remove(transaction, schedule_id)
 
     def run(self, schedule_id, scope=None, person=None):
-        """Add its task now, besides its slots; the task's id."""
+        """Add its task now, besides its slots; the task's row."""
         row = self._row(self._database, schedule_id, scope)
         order = self._order(row)
         with self._database.transaction() as transaction:
@@ -4583,8 +4599,9 @@ class Schedules:
                 (schedule_id, at, task_id, "run by %s" % _who(person)))
             transaction.run("UPDATE schedule SET problem=NULL, last_task_id=? WHERE id=?",
                             (task_id, schedule_id))
+            task = self._site.tasks.get(task_id, None, transaction)
         self._site.start_workers()
-        return task_id
+        return task
 
     def _checked(self, given, person):
         """The columns for these fields; Invalid names every wrong one."""
@@ -6327,6 +6344,16 @@ def verify_password(password, stored):
         return False
 
 
+def wrong_password():
+    """The error for whoever does not know the password that they want to change."""
+    return Denied("The current password is not right.", wrong("current_password", "is not right"))
+
+
+def wrong_log_in():
+    """The error for a wrong name and a wrong password alike."""
+    return Unauthorized("The name or the password is not right.")
+
+
 def check_password(password, name):
     """Invalid unless `password` is long enough and not one that guessers try first."""
     if not isinstance(password, str) or not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
@@ -6505,9 +6532,9 @@ class Accounts:
         """All users as admins see them."""
         return [self._user_json(row) for row in self._database.all("SELECT * FROM user ORDER BY id")]
 
-    def find(self, name):
+    def find(self, name, source=None):
         """The row of a user; NotFound if there is none."""
-        row = self._database.one("SELECT * FROM user WHERE name=?", (name,))
+        row = (source or self._database).one("SELECT * FROM user WHERE name=?", (name,))
         if row is None:
             raise NotFound("There is no user %s." % shorten(str(name), 60))
         return row
@@ -6557,41 +6584,50 @@ class Accounts:
 
         `max_pending` None: as the setting of this name says.
         """
-        row = self.find(name)
-        if max_pending is UNCHANGED:
-            max_pending = row["max_pending"]
-        elif max_pending is not None:
-            max_pending = SETTINGS["max_pending"].check(max_pending)
+        changes = {}
+        if max_pending is not UNCHANGED:
+            changes["max_pending"] = max_pending
+            if max_pending is not None:
+                changes["max_pending"] = SETTINGS["max_pending"].check(max_pending)
         if role is not None:
             self._check_role(role)
+            changes["role"] = role
         if password is not None:
-            check_password(password, row["name"])
-            password = self._hash(password)
+            check_password(password, self.find(name)["name"])
+            changes["password"] = self._hash(password)
+        if disabled is not None:
+            changes["disabled"] = disabled
+        return self._change_user(name, changes)
+
+    def _change_user(self, name, changes, known=None):
+        """Change columns of a user; Denied if the stored password is not the `known` one (if given)."""
         with self._database.transaction() as transaction:
-            transaction.run(
-                "UPDATE user SET role=coalesce(?, role), password=coalesce(?, password), "
-                "disabled=coalesce(?, disabled), max_pending=? WHERE id=?",
-                (role, password, disabled, max_pending, row["id"]))
-            if password is not None or disabled:
+            row = self.find(name, transaction)
+            if known not in (None, row["password"]):
+                raise wrong_password()
+            for column, value in changes.items():
+                transaction.run("UPDATE user SET %s=? WHERE id=?" % column, (value, row["id"]))
+            if "password" in changes or changes.get("disabled"):
                 transaction.run("DELETE FROM session WHERE user_id=?", (row["id"],))
             self._keep_an_admin(transaction)
-        return self._user_json(self.find(name))
+            return self._user_json(self.find(name, transaction))
 
     def change_own_password(self, person, current, password):
         """Change one's own password, which needs the current one; Denied if that is wrong."""
         self._slow_down("user:" + person.name.lower())
-        row = self._database.one("SELECT * FROM user WHERE id=?", (person.id,))
+        row = self.find(person.name)
         if not self._verify(current, row["password"]):
-            raise Denied("The current password is not right.", wrong("current_password", "is not right"))
+            raise wrong_password()
         self._pardon("user:" + person.name.lower())
-        return self.change_user(person.name, password=password)
+        check_password(password, row["name"])
+        return self._change_user(person.name, {"password": self._hash(password)}, row["password"])
 
     def delete_user(self, name):
         """Remove a user who owns no task and will own none; Conflict otherwise."""
-        row = self.find(name)
-        if row["name"].lower() == self._settings.get("default_owner").lower():
-            raise Conflict("%s cannot be deleted: the setting default_owner names %s." % (name, name))
         with self._database.transaction() as transaction:
+            row = self.find(name, transaction)
+            if row["name"].lower() == self._settings.get("default_owner", transaction).lower():
+                raise Conflict("%s cannot be deleted: the setting default_owner names %s." % (name, name))
             for table in ("task", "schedule"):
                 if transaction.value("SELECT 1 FROM %s WHERE owner_id=? LIMIT 1" % table, (row["id"],)):
                     raise Conflict("%s owns %ss; disable the user instead." % (row["name"], table))
@@ -6641,17 +6677,22 @@ class Accounts:
         row = self._database.one("SELECT * FROM user WHERE name=?", (storable(name),))
         right = self._verify(password, row["password"] if row else nobodys_password())
         if not right or row is None or row["disabled"]:
-            raise Unauthorized("The name or the password is not right.")
+            raise wrong_log_in()
         self._pardon(subject, place)
         return self.open_session(row)
 
     def open_session(self, row):
-        """A new session for a user's row; returns its token, which is stored only as a digest."""
+        """A new session for a user's row; returns its token, which is stored only as a digest.
+
+        Unauthorized if that is not their password any more, or they may not log in any more.
+        """
         token, now = random_token(32), self._clock.now()
         with self._database.transaction() as transaction:
-            transaction.run(
-                "INSERT INTO session (digest, user_id, created_at, seen_at, expires_at) "
-                "VALUES (?, ?, ?, ?, ?)", (digest(token), row["id"], now, now, now + SESSION_SECONDS))
+            if not transaction.run(
+                    "INSERT INTO session (digest, user_id, created_at, seen_at, expires_at) "
+                    "SELECT ?, id, ?, ?, ? FROM user WHERE id=? AND password=? AND disabled=0",
+                    (digest(token), now, now, now + SESSION_SECONDS, row["id"], row["password"])):
+                raise wrong_log_in()
             transaction.run("UPDATE user SET last_seen_at=? WHERE id=?", (now, row["id"]))
         return token
 
@@ -6692,7 +6733,7 @@ class Accounts:
             token_id = transaction.insert(
                 "INSERT INTO token (digest, user_id, name, scope, created_at) VALUES (?, ?, ?, ?, ?)",
                 (digest(token), user_id, name.strip(), scope, self._clock.now()))
-        row = self._database.one("SELECT * FROM token WHERE id=?", (token_id,))
+            row = transaction.one("SELECT * FROM token WHERE id=?", (token_id,))
         return {**self._token_json(row), "token": token}
 
     def delete_token(self, user_id, token_id):
@@ -6919,20 +6960,21 @@ class Task:
 
     def cancel(self):
         """Cancel it; Conflict if it has ended."""
-        self._queue.tasks.cancel(self.id)
-        self._queue.start_workers()
-        return self.refresh()
+        return self._now(self._queue.tasks.cancel(self.id))
 
     def retry(self):
         """Make it pending again; Conflict unless it failed or was cancelled."""
-        self._queue.tasks.retry(self.id)
-        self._queue.start_workers()
-        return self.refresh()
+        return self._now(self._queue.tasks.retry(self.id))
 
     def delete(self):
         """Remove it."""
         self._queue.tasks.delete(self.id)
         self._queue.start_workers()
+
+    def _now(self, row):
+        self._queue.start_workers()
+        self._values = self._queue.row_json(row)
+        return self
 
 
 class Frame:
@@ -7008,7 +7050,11 @@ class JobQueue:
 
     def get_json(self, task_id, source=None, owner_id=None):
         """A task as a dictionary of all its keys; NotFound if it is not `owner_id`'s (None: any)."""
-        shown = self.tasks.full_json(self.tasks.get(task_id, owner_id, source), source)
+        return self.row_json(self.tasks.get(task_id, owner_id, source), source)
+
+    def row_json(self, row, source=None):
+        """A task as get_json() gives it, of its row: for one that may be gone already."""
+        shown = self.tasks.full_json(row, source)
         held = {"blocked": None, "blocked_text": None}
         if shown["status"] == "pending":
             held = self.queues.holding(shown["queue"], self.claims.machine, source)
@@ -7848,11 +7894,11 @@ def start_worker_test(queue, door):
     """Start a worker that only lives for a while, unless one does; what worker_test() says then."""
     starter = "web" if door else "shell"
     if worker_test(queue, starter)["state"] != "running":
-        token, now = random_token(), queue.database.clock.now()
+        token = random_token()
+        test = {"token": token, "at": queue.database.clock.now(), "machine": queue.claims.machine,
+                "door": door, "starter": os.getpid(), "seconds": queue.workers.modes.test_seconds()}
         with queue.database.transaction() as transaction:
-            remember_of(transaction, ".worker_tests", starter, {
-                "token": token, "at": now, "machine": queue.claims.machine, "door": door,
-                "starter": os.getpid(), "seconds": queue.workers.modes.test_seconds()})
+            remember_of(transaction, ".worker_tests", starter, test)
         try:
             queue.workers.start_test(token)
         except START_ERRORS as error:
@@ -8709,7 +8755,7 @@ class Request:
             raise Malformed("Content-Length must be a number.")
         if self._length > limit:
             raise TooLarge("The body is larger than %d bytes." % limit)
-        self._digest = new_digest("%s %s\n" % (self.method, self.path))
+        self._digest = new_digest("%s %s %s\n" % (self.method, self.path, self.content_type))
         while self._left:
             piece = self._read()
             if not piece:
@@ -8838,6 +8884,8 @@ def _session_json(app, person):
 
 def _session_answer(app, request, token, status):
     person = app.queue.accounts.person_of_session(token)
+    if person is None:                  # disabled in this moment
+        raise wrong_log_in()
     return json_answer(_session_json(app, person), status,
                        [("Set-Cookie", app.cookie(request, token, int(SESSION_SECONDS)))])
 
@@ -9026,17 +9074,17 @@ def delete_task(app, request, task_id):
 
 def cancel_task(app, request, task_id):
     """Cancel a task."""
-    app.queue.tasks.cancel(int(task_id), request.person.scope)
+    row = app.queue.tasks.cancel(int(task_id), request.person.scope)
     app.queue.start_workers()           # for what came after it
-    return get_task(app, request, task_id)
+    return json_answer(app.queue.row_json(row))
 
 
 def retry_task(app, request, task_id):
     """Make a failed or cancelled task pending again."""
     app.queue.catalogue.refresh()       # who may run it can have changed
-    app.queue.tasks.retry(int(task_id), request.person.scope)
+    row = app.queue.tasks.retry(int(task_id), request.person.scope)
     app.queue.start_workers()
-    return get_task(app, request, task_id)
+    return json_answer(app.queue.row_json(row))
 
 
 _TEXT_OR_NULL = {"type": ["string", "null"]}
@@ -9197,8 +9245,8 @@ def delete_schedule(app, request, schedule_id):
 
 def run_schedule(app, request, schedule_id):
     """Add a schedule's task now."""
-    task_id = app.queue.schedules.run(int(schedule_id), request.person.scope, request.person)
-    return json_answer(app.queue.get_json(task_id), 201, _address_of(request, "tasks", task_id))
+    task = app.queue.schedules.run(int(schedule_id), request.person.scope, request.person)
+    return json_answer(app.queue.row_json(task), 201, _address_of(request, "tasks", task["id"]))
 
 
 def _activity_json(row, names):
@@ -9245,7 +9293,7 @@ def get_queues(app, request):
     """All queues with their limits and what is in them."""
     queues, machine = app.queue.queues, app.queue.claims.machine
     return app.cached("queues", lambda: {
-        "queues": queues.all(machine), "machines": sorted({machine, *queues.machines()}),
+        "queues": queues.all(machine), "machines": sorted({machine, *queues.machines(app.queue.database)}),
         "service": app.queue.service.describe()})
 
 
@@ -10746,7 +10794,7 @@ def _use_schedule(queue, options, schedule_id):
                   for run in reversed(shown["upcoming"]) if not shown["paused"]]
         show(options, shown, "\n".join(_lines(shown, "upcoming", "history") + coming + history))
     elif options.action == "run":
-        task_id = schedules.run(schedule_id)
+        task_id = schedules.run(schedule_id)["id"]
         show(options, {"id": task_id}, str(task_id))
     elif options.action == "delete":
         schedules.delete(schedule_id)
@@ -10819,11 +10867,7 @@ def cmd_queue(queue, options):
     if name is None:
         raise field_error("NAME", "is missing")
     if options.action == "set":
-        given = _parse_limits(options)
-        try:
-            queues.change(name, given, who)
-        except NotFound:
-            queues.make({"name": name, **given}, who)
+        queues.make({"name": name, **_parse_limits(options)}, who, new=False)
     elif options.action == "delete":
         queue.delete_queue(name, who)
     else:

@@ -32,13 +32,6 @@ class Adding(WebTestCase):
         self.assertEqual((task["max_retries"], task["retry_delay"], task["timeout"], task["on_crash"]),
                          (0, 60, 3600, "retry"))
 
-    def test_it_is_answered_although_it_has_ended_and_is_removed_already(self):
-        self.declare(function_json("quick", remove_on_success=True))
-        with mock.patch.object(self.queue, "start_workers", self.run_one):
-            task = self.check(self.bob.post("/api/tasks", {"function": "quick", "arguments": {}}), 201)
-        self.assertEqual(task["status"], "pending")
-        self.assertIsNone(self.status(task["id"]))
-
     def test_arguments_are_kept_in_the_order_of_the_signature(self):
         task = self.bob.post("/api/tasks", {"function": "add", "arguments": {"b": 2, "a": 1}}).json
         self.assertEqual(list(task["arguments"]), ["a", "b"])

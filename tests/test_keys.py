@@ -156,6 +156,12 @@ class TestIdempotencyKey(WebTestCase):
         replies = [self.bob.post("/api/tasks", body, **headers) for _ in range(2)]
         self.assertEqual([reply.json for reply in replies], [{"ids": [1, 2, 3], "created": 3}] * 2)
 
+    def test_the_same_bytes_as_lines_and_as_json_are_two_requests(self):
+        body = b'{"function":"add","arguments":{"a":1}}'
+        lines = {"Idempotency_Key": "k", "Content_Type": "application/x-ndjson"}
+        self.check(self.bob.post("/api/tasks", body, **lines), 201)
+        self.check_wrong(self.bob.post("/api/tasks", body, Idempotency_Key="k"), "Idempotency-Key")
+
 
 class TestQuota(TestCase):
     def limit(self, number, user=None):

@@ -352,7 +352,7 @@ class TestChanging(ScheduleCase):
     def test_run_now_adds_its_task_and_leaves_its_times_alone(self):
         schedule_id = self.schedule()
         before = self.shown(schedule_id)["next_at"]
-        task_id = self.queue.schedules.run(schedule_id, person=self.people["ana"])
+        task_id = self.queue.schedules.run(schedule_id, person=self.people["ana"])["id"]
         self.assertEqual(self.tasks(), [task_id])
         self.assertEqual(self.shown(schedule_id)["next_at"], before)
         self.assertEqual(self.history(schedule_id), [("08:00", True, "run by ana")])

@@ -118,7 +118,7 @@ class TestSchema(TestCase):
     def test_the_database_is_intact_and_its_keys_are_enforced(self):
         self.assertEqual(self.database.value("PRAGMA integrity_check"), "ok")
         self.assertEqual(self.database.all("PRAGMA foreign_key_check"), [])
-        with self.assertRaises(sqlite3.IntegrityError), self.database.transaction() as transaction:
+        with self.refused(jobqueue.Conflict), self.database.transaction() as transaction:
             transaction.run(
                 "INSERT INTO session (digest, user_id, created_at, seen_at, expires_at) "
                 "VALUES ('x', 999, 0, 0, 0)"
