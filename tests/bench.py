@@ -1108,22 +1108,29 @@ def measure_many(sizes, _):
 
 
 def measure_flood(sizes, _):
-    """How long tasks wait that are added one by one, a thousand a second, while two workers run them."""
+    """How long tasks wait of which a thousand a second are added, while two workers run them."""
+    for together in (1, 10):
+        yield from flood(sizes.flood_seconds, together)
+
+
+def flood(seconds, together):
+    """The same with so many tasks in each call."""
     with BenchSite() as site:
         queue = site.open(workers=2)
         site.start_services(2)
-        count, began = FLOOD_PER_SECOND * sizes.flood_seconds, time.monotonic()
-        for number in range(count):
+        before = site.number("SELECT max(id) FROM task")
+        count, began = FLOOD_PER_SECOND * seconds, time.monotonic()
+        for number in range(0, count, together):
             time.sleep(max(0, began + number / FLOOD_PER_SECOND - time.monotonic()))
-            last = queue.enqueue("nothing", {"value": number}).id
+            queue.enqueue_many("nothing", [{"value": number}] * together)
         rate = count / (time.monotonic() - began)
         site.wait_for_tasks()
         (ran, mean, worst), = site.execute(
             "SELECT sum(event='succeeded'), avg(waited), max(waited) FROM activity WHERE task_id>?",
-            (last - count,))
+            (before,))
         if ran != count:
             raise SystemExit("bench: %d of %d tasks succeeded" % (ran, count))
-        what = "flood for %d s" % sizes.flood_seconds
+        what = "flood for %d s, %s" % (seconds, "one by one" if together == 1 else "%d at once" % together)
         yield Figure(what + ", added", rate, "/s", goal=Goal("ours", ">=", 0.98 * FLOOD_PER_SECOND, "/s"))
         yield Figure(what + ", mean wait", mean * 1000, "ms", goal=Goal("ours", "<=", 1000, "ms"))
         yield Figure(what + ", longest wait", worst * 1000, "ms")
