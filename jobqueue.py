@@ -207,6 +207,7 @@ REMEMBERED_OF = 10              # machines, for each of which something is remem
 RULE_MAX_CHARACTERS = 500
 EVERY_MAX_SECONDS = 3650 * 86400
 FIRST_MOMENT, LAST_MOMENT = -62104060800, 253402214400     # years 2 to 9999 on clocks of every zone
+CALENDAR_YEARS = 400            # after which days and weekdays are as before
 
 SESSION_SECONDS = 12 * 3600.0
 SESSION_IDLE_SECONDS = 30 * 60.0
@@ -954,7 +955,8 @@ class Calendar(Rule):
             if found < change:
                 return found
             wall = self._wall(change) - SECOND
-        while True:
+        end = wall.year + CALENDAR_YEARS
+        while wall.year <= end:
             wall = self._next_wall(wall)
             first, second = self._moments(wall)
             if first > second:
@@ -966,6 +968,7 @@ class Calendar(Rule):
                 return first
             elif not self.fixed:
                 return second
+        raise OverflowError             # the clocks skip its time whenever it would come
 
     def words(self):
         """The rule in plain English."""
@@ -1092,9 +1095,15 @@ def parse_rule(text, zone="UTC", start=0.0):
 
 
 def preview(rule, at, count):
-    """The next `count` moments of a rule after `at`, for people: where clocks change a note says so."""
+    """The next `count` moments of a rule after `at`, for people: where clocks change a note says so.
+
+    Invalid if it never comes.
+    """
+    moments = rule.upcoming(at, count)
+    if not moments:
+        raise field_error("rule", "never comes: the clocks of %s skip its time, or the years end" % rule.zone)
     return [{"at": iso(moment), "local": rule.local(moment), "note": rule.clock_change(moment)}
-            for moment in rule.upcoming(at, count)]
+            for moment in moments]
 
 
 # Options ---------------------------------------------------------------------
@@ -4303,6 +4312,8 @@ CATCH_UP_MAX = 1000             # of what was missed, catch_up="all" runs the ne
 LATE_TOLD_SECONDS = 86400.0     # how long it is said that schedules ran late
 LATE_SECONDS = 900.0            # catch_up="none" runs a slot that is not older
 RULE_RETRY_SECONDS = 3600.0     # when a rule that cannot be read is looked at again
+GONE_SECONDS = 60.0             # how long a schedule stays whose source is gone: it may be on its way
+GONE = "It is not in tasks.py or the folder schedules any more; in a minute it is removed."
 HISTORY_ROWS = 50
 UPCOMING = 10                   # times to come that are shown
 
@@ -4343,14 +4354,14 @@ SCHEDULE_SHOWN = ("SELECT schedule.*, user.name AS owner, task.status AS last_st
                   "ON task.id=schedule.last_task_id AND task.cancel_requested<2 WHERE ")
 
 
-def plan_errors(given):
+def plan_errors(given, now):
     """What is wrong with when a schedule is to run; `given` is as SCHEDULE_SCHEMA wants it."""
     errors = []
     if (given["catch_up"], given["overlap"]) == ("all", "skip"):
         errors = wrong("overlap", "must be queue or allow if all that was missed is to be caught up: "
                                    "else all but the first would be skipped")
     try:
-        parse_rule(given["rule"], given["zone"])
+        preview(parse_rule(given["rule"], given["zone"], now), now, 1)
     except Invalid as error:
         errors += error.errors
     return errors
@@ -4607,7 +4618,7 @@ class Schedules:
         """The columns for these fields; Invalid names every wrong one."""
         errors = check_value(SCHEDULE_SCHEMA, given, "")
         if not errors:
-            errors = plan_errors(given)
+            errors = plan_errors(given, self._clock.now())
             try:
                 order = self._check_task(given["function"], given["arguments"], given["options"], person)
             except Invalid as error:
@@ -4684,8 +4695,8 @@ class Schedules:
         """Add the tasks of all schedules that are due."""
         self._heed_clock(now)
         for row in self._database.all(
-                SCHEDULE_ROW + "paused=0 AND next_at<=? ORDER BY next_at LIMIT ?",
-                (now, SCHEDULES_AT_ONCE)):
+                SCHEDULE_ROW + "paused=0 AND next_at<=? AND problem IS NOT ? ORDER BY next_at LIMIT ?",
+                (now, GONE, SCHEDULES_AT_ONCE)):
             while row is not None:
                 row = self._fire_one(row, now)
 
@@ -4695,11 +4706,12 @@ class Schedules:
             found = self._site.accounts.default_owner()["id"], find_scripts()
         except (SetupError, NotFound, OSError):
             return                      # nobody yet who could own them, or a folder cannot be read now
-        if self._differences(self._announced(self._database, *found), self._foreign(self._database)):
+        now = self._clock.now()
+        if self._differences(self._announced(self._database, *found), self._foreign(self._database), now):
             with self._database.transaction(durable=False) as transaction:
                 wanted = self._announced(transaction, *found)
-                for key, row in self._differences(wanted, self._foreign(transaction)):
-                    self._replace(transaction, key, row, wanted.get(key))
+                for key, row in self._differences(wanted, self._foreign(transaction), now):
+                    self._replace(transaction, key, row, wanted.get(key), now)
 
     def _announced(self, source, owner_id, scripts):
         """{(source, name): columns} of the schedules in tasks.py and in folders."""
@@ -4722,15 +4734,18 @@ class Schedules:
                 for row in source.all(SCHEDULE_ROW + "source<>'person'")}
 
     @staticmethod
-    def _differences(wanted, known):
-        """(key, row or None) of what is to be made, changed or removed."""
-        return [(key, known.get(key)) for key in {**known, **wanted}
-                if key not in known or key not in wanted
-                or any(known[key][name] != value for name, value in wanted[key].items())]
+    def _differences(wanted, known, now):
+        """(key, row or None) of what is to be made, changed, called gone or removed."""
+        return [(key, row) for key, row in {**dict.fromkeys(wanted), **known}.items()
+                if row is None or (row["problem"] == GONE) != (key not in wanted)
+                or now - row["next_from"] >= GONE_SECONDS and key not in wanted
+                or any(row[name] != value for name, value in wanted.get(key, {}).items())]
 
-    def _replace(self, transaction, key, row, columns):
-        if columns is None:
+    def _replace(self, transaction, key, row, columns, now):
+        if columns is None and row["problem"] == GONE:
             self._remove(transaction, row["id"])
+        elif columns is None:
+            transaction.run("UPDATE schedule SET problem=?, next_from=? WHERE id=?", (GONE, now, row["id"]))
         elif row is None:
             self._insert(transaction, {**columns, "source": key[0], "name": key[1]})
         else:
@@ -4738,7 +4753,7 @@ class Schedules:
 
     def next_due(self, source):
         """When the next schedule is due, or None."""
-        return source.value("SELECT min(next_at) FROM schedule WHERE paused=0")
+        return source.value("SELECT min(next_at) FROM schedule WHERE paused=0 AND problem IS NOT ?", (GONE,))
 
     def _heed_clock(self, now):
         """Judge anew what was counted from a time that is still to come: the clock went back."""
@@ -7364,7 +7379,7 @@ def schedule(rule, zone=None, arguments=None, catch_up="once", overlap="skip", *
     """
     given = {"rule": rule, "zone": zone or "UTC", "arguments": json.loads(dump_json(arguments or {})),
              "catch_up": catch_up, "overlap": overlap, "options": options}
-    errors = check_value(SCHEDULE_SCHEMA, {"function": "", **given}, "") or plan_errors(given)
+    errors = check_value(SCHEDULE_SCHEMA, {"function": "", **given}, "") or plan_errors(given, Clock.now())
     if errors:
         raise ValueError("schedule(%r): %s" % (rule, join_errors(errors)))
 

@@ -35,6 +35,7 @@ import signal
 import socket
 import sqlite3
 import sys
+import threading
 import time
 from datetime import date, datetime, time as clock_time
 from enum import Enum
@@ -142,6 +143,11 @@ def is_union(origin):
     return origin is typing.Union or getattr(origin, "__name__", "") == "UnionType"
 
 
+def are_alike(inner):
+    """True if all items of a list or tuple have one type; Tuple[str, int] has one for each place."""
+    return bool(inner) and all(kind in (inner[0], ...) for kind in inner)
+
+
 def type_schema(kind):
     """The schema of a type hint; {} (a text field) for what is not understood."""
     import typing
@@ -155,7 +161,7 @@ def type_schema(kind):
         return {"enum": list(inner)}
     if is_union(origin):
         return union_schema(inner)
-    if origin in (list, set, tuple) and inner:
+    if origin in (list, set, tuple) and are_alike(inner):
         return {"type": "array", "items": type_schema(inner[0])}
     return dict(SIMPLE_TYPES.get(origin, {}))
 
@@ -182,8 +188,12 @@ def to_python(kind, value):
     if is_union(origin):
         others = [member for member in inner if member is not type(None)]
         return to_python(others[0], value) if len(others) == 1 else value
-    if origin in (list, set, tuple) and inner:
+    if origin in (list, set, tuple) and are_alike(inner):
         return origin(to_python(inner[0], item) for item in value)
+    if origin is tuple and inner:
+        if len(value) != len(inner):
+            raise ValueError("a list of %d values is wanted, not of %d" % (len(inner), len(value)))
+        return tuple(map(to_python, inner, value))
     if isinstance(kind, type) and issubclass(kind, Enum):
         return next((member for member in kind if value in (member.value, member.name)), value)
     if kind is datetime:
@@ -596,8 +606,6 @@ RUN_KINDS = {"command": run_command, "http_request": run_request, "script": run_
 
 def watch_lifeline(end):
     """Where the kernel cannot kill us: a thread that waits for the end of file."""
-    import threading
-
     def wait():
         os.set_blocking(end, True)
         os.read(end, 1)
@@ -667,6 +675,14 @@ def usage():
     return cpu, max(own.ru_maxrss, children.ru_maxrss) * MAXRSS_BYTES
 
 
+def message_line(message):
+    """A message to the worker; ValueError if it is too long."""
+    line = dump_json(message).encode("utf-8") + b"\n"
+    if len(line) > LINE_MAX_BYTES:
+        raise ValueError("a message of %d bytes is too long" % len(line))
+    return line
+
+
 class Runner:
     """Runs one attempt after another as the worker hands them over; knows no database."""
 
@@ -675,6 +691,8 @@ class Runner:
         self._bell = bell               # rung when the worker should look at the channel
         self._data = data
         self._pid = os.getpid()
+        self._lock = threading.RLock()  # of who speaks to the worker: the function may have threads
+        self._claim = None              # of the attempt that is going on
         self._arrived = b""
         self._descriptors = []          # that came with what arrived
         self._go = None                 # of a batch: a byte in it for each order not begun
@@ -696,6 +714,7 @@ class Runner:
 
     def forget(self):
         """Close what a fork of us must not have: it may outlive us, and must not speak for us."""
+        self._lock = threading.RLock()  # a thread that is not there may hold the other
         self._channel.close()
         for descriptor in (self._bell, self._go, *self._descriptors):
             if descriptor is not None:
@@ -728,6 +747,8 @@ class Runner:
         outcome = self._outcome(order, context)
         seconds, self._used = time.monotonic() - began, usage()
         TaskContext.running = None
+        with self._lock:                # a thread may be adding a task
+            self._claim = None
         for stream in self._streams.values():
             with contextlib.suppress(Exception):
                 stream.flush()
@@ -737,7 +758,7 @@ class Runner:
                        peak_memory=peak_memory)
         if self._unsent:
             outcome["report"] = self._unsent
-        self._send_outcome(outcome, ring)
+        self._send_outcome(order["claim"], outcome, ring)
 
     def _tidy(self):
         """Undo what the last task may have done to this process."""
@@ -778,13 +799,13 @@ class Runner:
             return RUN_KINDS[function.kind](function, {**defaults, **values}, context)
         return function.target(**values)
 
-    def _send_outcome(self, outcome, ring):
+    def _send_outcome(self, claim, outcome, ring):
         try:
-            self._send({"claim": self._claim, "outcome": outcome}, ring)
+            self._send({"claim": claim, "outcome": outcome}, ring)
         except ValueError:
             outcome.update(kind="fail", result="null", error_type="ValueError",
                            error_message="the result is larger than %d bytes" % LINE_MAX_BYTES)
-            self._send({"claim": self._claim, "outcome": outcome}, ring)
+            self._send({"claim": claim, "outcome": outcome}, ring)
 
     def _print_to(self, descriptor):
         os.dup2(descriptor, 1)
@@ -792,28 +813,41 @@ class Runner:
         if descriptor != self._null:
             os.close(descriptor)
 
+    @contextlib.contextmanager
+    def _speaking(self):
+        """The claim that this thread, and no other meanwhile, may speak of."""
+        with self._lock:
+            if self._claim is None:
+                raise RuntimeError("the task has ended")
+            yield self._claim
+
     def _report(self, progress, message):
         """Pass progress on, but not more often than anybody could see."""
         report = {"progress": progress, "message": message and storable(str(message))[:500]}
-        if time.monotonic() < self._next_report:
-            self._unsent = report
-            return
-        self._next_report = time.monotonic() + PROGRESS_SECONDS
-        self._unsent = None
-        self._send({"claim": self._claim, "report": report})
+        with self._speaking() as claim:
+            if time.monotonic() < self._next_report:
+                self._unsent = report
+                return
+            self._next_report = time.monotonic() + PROGRESS_SECONDS
+            self._unsent = None
+            self._send({"claim": claim, "report": report})
 
     def _enqueue(self, requests):
         """Add tasks through the worker, in lines that are short enough, all or none."""
-        part, size = [], 0
+        parts, size = [[]], 0
         for request in requests:
             length = len(dump_json(request))
-            if part and size + length > LINE_MAX_BYTES // 4:
-                self._send({"claim": self._claim, "enqueue": part, "more": True})
-                part, size = [], 0
-            part.append(request)
+            if parts[-1] and size + length > LINE_MAX_BYTES // 4:
+                parts.append([])
+                size = 0
+            parts[-1].append(request)
             size += length
-        self._send({"claim": self._claim, "enqueue": part, "more": False})
-        answer = self._receive()
+        with self._speaking() as claim:
+            lines = [message_line({"claim": claim, "enqueue": part, "more": part is not parts[-1]})
+                     for part in parts]
+            for line in lines:          # not before all of them can be written
+                self._put(line)
+            answer = self._receive()
         if answer is None:
             os._exit(1)
         if "refused" in answer:
@@ -822,11 +856,11 @@ class Runner:
         return answer["ids"]
 
     def _send(self, message, ring=True):
+        self._put(message_line(message), ring)
+
+    def _put(self, line, ring=True):
         if os.getpid() != self._pid:
             raise RuntimeError("this process is a fork of the runner; only the runner itself can report")
-        line = dump_json(message).encode("utf-8") + b"\n"
-        if len(line) > LINE_MAX_BYTES:
-            raise ValueError("a message of %d bytes is too long" % len(line))
         self._channel.sendall(line)
         if ring and self._go is not None:
             os.write(self._bell, b".")

@@ -68,6 +68,7 @@ class TestTypes(unittest.TestCase):
             (float, {"type": "number"}),
             (bool, {"type": "boolean"}),
             (list, {"type": "array"}),
+            (typing.Tuple[str, int], {"type": "array"}),
             (dict, {"type": "object"}),
             (date, {"type": "string", "format": "date"}),
             (datetime, {"type": "string", "format": "date-time"}),
@@ -306,12 +307,17 @@ class TestConversion(unittest.TestCase):
             (set, [1, 2, 2], {1, 2}),
             (typing.Set[int], [1, 2], {1, 2}),
             (typing.Tuple[int, ...], [1, 2], (1, 2)),
+            (typing.Tuple[str, date], ["a", "2026-01-31"], ("a", date(2026, 1, 31))),
             (typing.Optional[int], None, None),
             (str, "x", "x"),
             (dict, {"a": 1}, {"a": 1}),
         ):
             found = convert(kind, value)
             self.assertEqual((found, type(found)), (wanted, type(wanted)), kind)
+
+    def test_a_tuple_of_several_types_has_a_place_for_each(self):
+        with self.assertRaisesRegex(ValueError, "a list of 2 values is wanted, not of 3"):
+            convert(typing.Tuple[str, int], ["a", 1, 2])
 
     def test_a_moment_keeps_its_offset(self):
         found = convert(datetime, "2026-01-31T12:00:00Z")

@@ -225,7 +225,7 @@ class TestSearch(unittest.TestCase):
                 self.assertEqual(len(preview(rule, -1e300, 3)), 3)
                 self.assertEqual(rule.local(rule.next_after(-1e12))[:3], "000")
                 self.assertIsNone(rule.next_after(1e300))
-                self.assertLess(len(preview(rule, 253402214400 - 7200, 9999)), 200)
+                self.assertLess(len(rule.upcoming(253402214400 - 7200, 9999)), 200)
 
     def test_the_last_of_all_leap_days(self):
         self.assertEqual(runs("0 0 29 2 *", "9990-01-01T00:00:00Z", 9), [
@@ -286,6 +286,12 @@ class TestRefusals(unittest.TestCase):
     def test_what_never_comes(self):
         for text in ("0 0 30 2 *", "0 0 31 2,4,6,9,11 *", "yearly 02-30 01:00", "0 0 LW * */6"):
             self.refused(text, "never comes")
+
+    def test_what_the_clocks_always_skip(self):
+        rule = parse_rule("0 30 2 * 3 0#2", "America/New_York")
+        with self.assertRaisesRegex(Invalid, "rule never comes: the clocks of America/New_York skip"):
+            preview(rule, 2e9, 1)
+        self.assertEqual(rule.local(rule.next_after(0))[:19], "1970-03-08T02:30:00")
 
     def test_hostile_texts(self):
         for text in (None, 5, ["daily"], "٣ * * * *", "0 0 * * ſun", "0\0 * * * *", "\x1b[31m", "1" * 501,

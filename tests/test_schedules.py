@@ -472,9 +472,34 @@ class TestCode(ScheduleCase):
         self.queue.catalogue.store({"error": {"message": "oops", "file": "tasks.py", "line": 1}})
         self.queue.schedules.synchronise()
         self.assertEqual(len(self.rules()), 1)
+        self.take_away()
+        self.assertEqual(self.queue.schedules.find()[0]["problem"], jobqueue.GONE)
+        self.tick(jobqueue.GONE_SECONDS)
+        self.assertEqual(self.rules(), {})
+
+    def take_away(self):
+        declared = list(jobqueue.scheduled)
         jobqueue.scheduled.clear()
         self.announce()
-        self.assertEqual(self.rules(), {})
+        return declared
+
+    def test_what_comes_back_at_once_is_what_it_was(self):
+        """Uploaded in place, tasks.py is empty for a moment, which is good Python."""
+        self.declare_report("every 10s", "daily 01:00")
+        self.announce()
+        paused = self.queue.schedules.find()[1]["id"]
+        self.queue.schedules.change(paused, {"paused": True, "paused_why": "not now"})
+        before = self.rules()
+        declared = self.take_away()
+        self.tick(20)
+        self.assertEqual(self.tasks(), [])
+        jobqueue.scheduled[:] = declared
+        self.announce()
+        self.tick()
+        self.assertEqual((self.rules(), len(self.tasks()), self.shown(paused)["paused_why"]),
+                         (before, 1, "not now"))
+        self.tick(jobqueue.GONE_SECONDS)
+        self.assertEqual(self.rules(), before)
 
     def test_it_is_changed_in_tasks_py_only(self):
         self.declare_report("daily 01:00")
@@ -585,6 +610,8 @@ class TestFolders(ScheduleCase):
         self.tick(60)
         self.assertEqual(len(self.queue.schedules.find()), 1)
         path.unlink()
+        self.tick(60)
+        self.assertEqual(self.queue.schedules.find()[0]["problem"], jobqueue.GONE)
         self.tick(60)
         self.assertEqual(self.queue.schedules.find(), [])
 

@@ -1,13 +1,18 @@
 """What a worker decides by itself: how many tasks at once, and when its next runner starts."""
+import json
+import socket
+import threading
+import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from unittest.mock import Mock, patch
 
 import jobqueue
 from jobqueue import Outcome, SetupError, TooMany
 from tests.support import FUNCTIONS, TestCase
-from worker import (BATCH_AFTER, BATCH_MAX, BATCH_SECONDS, LAST_BATCHES, Attempt, Pace, Runner, Worker, live,
-                    work, write_result)
+from worker import (BATCH_AFTER, BATCH_MAX, BATCH_SECONDS, LAST_BATCHES, LINE_MAX_BYTES, Attempt, Pace,
+                    Runner, Worker, live, work, write_result)
 
 
 class TestPace(unittest.TestCase):
@@ -54,14 +59,61 @@ class TestRefusals(TestCase):
     def test_what_is_refused_inside_a_function_is_the_error_that_it_is_elsewhere(self):
         self.queue.settings.change({"max_pending": 1})
         self.add()
-        runner, child = object.__new__(Runner), Mock()
-        runner._claim, runner._send = "x", Attempt(self.queue, child, self.claim())._add_tasks
+        runner, child = Runner(None, None, None), Mock()
+        attempt = Attempt(self.queue, child, self.claim())
+        runner._claim, runner._put = "x", lambda line: attempt._add_tasks(json.loads(line))
         runner._receive = lambda: child.reply.call_args[0][0]
         request = {"function": "add", "arguments": {"a": 1}}
         with self.refused(TooMany, "at most 1 of bob's tasks may wait") as caught:
             runner._enqueue([request] * 2)
         self.assertEqual(caught.exception.retry_after, 60)
         self.assertEqual(len(runner._enqueue([request])), 1)
+
+
+class TestThreads(unittest.TestCase):
+    """What threads of a function say while it runs."""
+
+    def setUp(self):
+        ours, self.theirs = socket.socketpair()
+        self.runner, self.sent = Runner(ours, None, None), []
+        self.runner._claim = "x"
+        for end in (ours, self.theirs):
+            self.addCleanup(end.close)
+
+    def answer(self, count):
+        """As a worker answers so many calls."""
+        with self.theirs.makefile("r") as lines:
+            for _ in range(count):
+                self.sent.append(json.loads(lines.readline()))
+                time.sleep(0.001)       # for others to ask meanwhile
+                ids = [one["n"] for one in self.sent[-1]["enqueue"]]
+                self.theirs.sendall(json.dumps({"ids": ids}).encode() + b"\n")
+
+    def enqueue(self, *numbers):
+        return self.runner._enqueue([{"n": number} for number in numbers])
+
+    def test_each_gets_the_ids_of_its_own_tasks(self):
+        worker = threading.Thread(target=self.answer, args=(100,))
+        worker.start()
+        with ThreadPoolExecutor(8) as pool:
+            self.assertEqual(list(pool.map(self.enqueue, range(100))), [[number] for number in range(100)])
+        worker.join()
+
+    def test_nothing_is_said_of_many_if_one_cannot_be_written(self):
+        for wrong, error in ((object(), TypeError), ("x" * LINE_MAX_BYTES, ValueError)):
+            with self.assertRaises(error):
+                self.enqueue("a" * 200_000, "b" * 200_000, wrong)
+        worker = threading.Thread(target=self.answer, args=(1,))
+        worker.start()
+        self.assertEqual(self.enqueue(1), [1])
+        worker.join()
+        self.assertEqual(self.sent, [{"claim": "x", "enqueue": [{"n": 1}], "more": False}])
+
+    def test_nothing_is_said_after_the_end(self):
+        self.runner._claim = None
+        for say in (lambda: self.enqueue(1), lambda: self.runner._report(0.5, "half")):
+            with self.assertRaisesRegex(RuntimeError, "the task has ended"):
+                say()
 
 
 class TestResults(unittest.TestCase):
