@@ -148,6 +148,7 @@ WRITE_GAP_SECONDS = 0.00005     # writing again within this is back-to-back
 WRITE_STREAK_SECONDS = 0.005
 WRITE_REST_SECONDS = 0.0015
 WAL_CHECKPOINT_BYTES = 4 << 20
+LOG_INDEX_BYTES = 32768         # what SQLite begins the index of a log with
 WAL_ALARM_BYTES = 16 << 20
 VARIABLES_MAX = 999             # of one statement, for every SQLite
 DISK_MIN_BYTES = 1 << 20
@@ -385,7 +386,8 @@ def _error_text(error):
 
 def join_errors(errors):
     """All of them in one sentence."""
-    return "; ".join(map(_error_text, errors)) + "."
+    text = "; ".join(map(_error_text, errors))
+    return text if text.endswith("?") else text + "."
 
 
 def refusal(words, errors):
@@ -1132,8 +1134,10 @@ def data_folder(flag=None, environment=os.environ):
     beside = HOME / "data"
     if not beside.is_file():
         return beside
-    with beside.open(encoding="utf-8-sig") as file:
-        line = file.readline().strip()
+    try:
+        line = beside.read_text("utf-8-sig").partition("\n")[0].strip()
+    except (OSError, ValueError) as error:
+        raise SetupError("%s cannot be read as the path of a folder: %s." % (beside, error)) from None
     if not line:
         raise SetupError("%s is an empty file; its first line must be the data folder's path." % beside)
     return Path(os.path.abspath(HOME / _from_home(line, beside)))
@@ -1415,6 +1419,16 @@ def is_storage_error(error):
         not isinstance(error, sqlite3.IntegrityError) or "foreign key" in str(error).lower())
 
 
+def has_no_room(path):
+    """True if there is no room for the index of a database's log: then SQLite cannot even read it,
+    and calls that an I/O error."""
+    try:
+        known = os.statvfs(path)
+    except OSError:
+        return False
+    return known.f_bavail * known.f_frsize < LOG_INDEX_BYTES
+
+
 def storage_error(error, path):
     """The error a person should see for one that SQLite raised."""
     text = str(error)
@@ -1422,7 +1436,7 @@ def storage_error(error, path):
         return still_busy()
     if isinstance(error, sqlite3.IntegrityError):
         return Conflict("The user whom this is for was deleted meanwhile; nothing was changed.")
-    if "full" in text:
+    if "full" in text or has_no_room(path):
         return StorageFull("The disk or the quota is full; nothing was changed.")
     if "readonly" in text:
         return StorageBroken("The database %s cannot be written by this user." % path)
@@ -1806,7 +1820,12 @@ class Database(Source):
         self._journal = Journal(self.path)
         self._journal.admit(clock.now())
         self.journal = self._journal.mode
-        self._turn = Turn(self.folder / "turn.lock", clock)
+        try:
+            self._turn = Turn(self.folder / "turn.lock", clock)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise StorageFull("The disk or the quota is full; nothing was changed.") from None
+            raise StorageBroken("Nothing can be written in %s: %s." % (self.folder, error.strerror)) from None
         self._writer_thread = None
         self._reading = threading.Lock()
         self._synchronous = None
@@ -7291,6 +7310,8 @@ class Function:
 
     def _row(self, index, item):
         try:
+            if not isinstance(item, dict):
+                raise TypeError("must be a dictionary of arguments")
             return self.arguments((), item)
         except TypeError as error:
             raise TypeError("%s: %s" % (row_name(index), error)) from None
@@ -7344,6 +7365,8 @@ def _take_options(keywords):
 def _declare(function):
     if function.who not in WHO_MAY_ADD:
         raise ValueError("who must be one of %s" % ", ".join(WHO_MAY_ADD))
+    if not function.name:
+        raise ValueError("its name is missing")
     if function.name == SCRIPT_FUNCTION:
         raise ValueError("%s is a name of jobqueue's own" % SCRIPT_FUNCTION)
     known = declared.get(function.name)
@@ -7647,6 +7670,9 @@ def _check_writing(folder):
             folder, error.strerror,
             "the disk or your quota is full. Remove something or ask the host for more"
             if error.errno in (errno.ENOSPC, errno.EDQUOT) else "see to whom it belongs and its rights"))
+    closed = [str(one) for one in sorted(folder.glob("jobqueue-*.db*")) if not os.access(one, os.W_OK)]
+    if closed:
+        return "bad", "%s cannot be written: chmod u+w '%s'" % (" and ".join(closed), "' '".join(closed))
     if not locks:
         return "note", ("files are written, but they cannot be locked (flock), so that the end of a "
                         "worker is noticed late: another folder, not on a network, would do better")
@@ -8169,9 +8195,8 @@ def check_installation(data=None):
     """(checks, the JobQueue or None) of what may be broken: nothing is made, and nothing raised."""
     try:
         folder = data_folder(data)
-    except (JobQueueError, OSError, ValueError) as error:
-        words = "%s cannot be read as the path of a folder: %s" % (HOME / "data", error)
-        return [Check("Data", "bad", words) if check.name == "Data" else check
+    except SetupError as error:
+        return [Check("Data", "bad", error.detail) if check.name == "Data" else check
                 for check in look(FOLDER_CHECKS, HOME / "data")], None
     if not os.path.lexists(folder):
         return look(FOLDER_CHECKS, folder), None
@@ -8368,7 +8393,7 @@ def back_up(queue, target):
     wrong with `target`; tasks can be added and run meanwhile.
     """
     target = Path(target).absolute()
-    part = target.with_name("%s.%s.part" % (target.name, random_token(8)))      # another may be on its way
+    part = Path("%s.%s.part" % (target, random_token(8)))       # another may be on its way
     try:
         _refuse_target(queue, target)
         write_private(part, "")
@@ -10424,6 +10449,8 @@ def _typed_arguments(function, texts):
         name, equals, value = text.partition("=")
         if not equals:
             raise field_error(text, "must be written as name=value")
+        if name in arguments:
+            raise field_error("arguments." + name, "is given twice")
         arguments[name] = _typed(function, name, value)
     return arguments
 
@@ -10441,6 +10468,8 @@ def read_csv(file):
         for cells in rows:
             if re.search("[\udc80-\udcff]", "".join(cells)):
                 raise Malformed("Line %d is not UTF-8: save the file as CSV UTF-8." % rows.line_num)
+            if "\0" in "".join(cells):
+                raise Malformed("Line %d holds a NUL, which no text may." % rows.line_num)
             if any(cells):
                 yield rows.line_num, cells
     except csv.Error as error:
@@ -10760,8 +10789,8 @@ def cmd_token(queue, options):
 
 
 def _preview_rule(options):
-    rule = parse_rule(" ".join(options.words), options.tz or "UTC")
     at = Clock.now() if options.start is None else parse_time(options.start, "--from")
+    rule = parse_rule(" ".join(options.words), options.tz or "UTC", at)
     times = [moment["local"] for moment in preview(rule, at, options.count)]
     show(options, times, "\n".join(times))
 

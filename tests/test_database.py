@@ -1,6 +1,7 @@
 """Busy, broken and full: what SQLite can do to us, and what we do then."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -645,6 +646,19 @@ class TestBrokenFiles(DatabaseCase):
         error = jobqueue.storage_error(sqlite3.OperationalError("database or disk is full"), "x.db")
         self.assertIsInstance(error, jobqueue.StorageFull)
         self.assertEqual(error.status, 507)
+
+    def test_so_is_one_without_room_for_what_reading_needs(self):
+        error = sqlite3.OperationalError("disk I/O error")
+        for free, kind in ((0, jobqueue.StorageFull), (100, jobqueue.StorageBroken)):
+            with mock.patch("os.statvfs", return_value=mock.Mock(f_bavail=free, f_frsize=4096)):
+                self.assertIs(type(jobqueue.storage_error(error, "x.db")), kind)
+
+    def test_a_folder_that_nothing_can_be_written_to_is_told(self):
+        for number, kind, words in ((errno.EROFS, jobqueue.StorageBroken, ": Read-only file system."),
+                                    (errno.ENOSPC, jobqueue.StorageFull, "nothing was changed")):
+            failure = OSError(number, os.strerror(number))
+            with mock.patch.object(jobqueue, "Turn", side_effect=failure), self.refused(kind, words):
+                jobqueue.JobQueue(self.data, self.clock, environment={})
 
     def test_a_full_disk_changes_nothing(self):
         queue = jobqueue.JobQueue(self.data, self.clock, environment={})

@@ -348,6 +348,8 @@ class TestEach(TestCase):
     def test_a_wrong_first_row_is_said_before_anything_else(self):
         self.wrong("a,c\n1,2\n", "arguments.c is not known here; known are a, b")
         self.wrong("a,a\n1,2\n", "arguments.a is given twice")
+        with self.refused(jobqueue.Invalid, "arguments.a is given twice"):
+            jobqueue._typed_arguments(self.queue.function("add"), ["a=1", "a=2"])
 
     def test_what_is_no_csv_file_in_utf_8_is_said_with_its_line(self):
         self.wrong(b"name\nOslo\nK\xf6ln\n", "Line 3 is not UTF-8", function="greet")

@@ -225,6 +225,8 @@ class TestEnqueue(InterfaceCase):
             self.report.enqueue_many([{"city": "Oslo"}, {"city": 5}])
         with self.assertRaisesRegex(TypeError, r"^row 2 \(index 1\): .*town"):
             self.report.enqueue_many([{"city": "Oslo"}, {"city": "Oslo", "town": "x"}])
+        with self.assertRaisesRegex(TypeError, r"^row 1 \(index 0\): must be a dictionary of arguments"):
+            self.report.enqueue_many(["Oslo"])
         self.assertEqual(self.database.value("SELECT count(*) FROM task"), 2)
 
     def test_what_was_added_is_told_though_no_worker_can_be_started(self):

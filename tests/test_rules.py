@@ -418,6 +418,8 @@ class TestCommand(unittest.TestCase):
         self.assertEqual((code, len(out.splitlines()), err), (0, 10, ""))
         self.assertLessEqual(at(out.splitlines()[0]) - jobqueue.Clock.now(), 300)
         self.assertTrue(out.endswith("+00:00\n"))
+        out = self.run_command("every 2h", "--from", "2026-03-28T12:05:00Z", "--count", "1")[1]
+        self.assertEqual(out, "2026-03-28T14:05:00+00:00\n")
 
     def test_as_json_it_is_a_list_of_the_same_times(self):
         code, out, _ = self.run_command("@daily", "--from", "2026-03-28T12:00:00Z", "--json", "--count", "2")
