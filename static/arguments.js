@@ -5,8 +5,7 @@ import { check, field, refusal, sampleHint, showButton } from './forms.js';
 import { readCatalogue } from './live.js';
 import { isAdmin } from './store.js';
 
-/** @import {Schema, TaskFunction} from './types.js' */
-/** @typedef {{name: string, schema: Schema, required: boolean}} Property */
+/** @import {Property, Schema, TaskFunction, Values} from './types.js' */
 
 export const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
 /** @type {[string, string][]} */
@@ -60,9 +59,8 @@ export const introduction = ({ name, title, description }) => [
  * @param {Record<string, unknown>} values
  */
 export function argumentFields(schema, values) {
-  const properties = propertiesOf(schema);
-  return properties.length ? properties.map((property) => fieldFor(property, values))
-    : [h('p', { class: 'help' }, 'It takes no values.')];
+  const fields = propertiesOf(schema, values).map(fieldFor);
+  return fields.length ? fields : [h('p', { class: 'help' }, 'It takes no values.')];
 }
 
 /** A field for a number. @param {Record<string, unknown>} attributes */
@@ -84,8 +82,7 @@ export const choice = (attributes, options, chosen) => h('select', attributes,
  */
 export function optionFields({ options }, values) {
   /** @param {keyof TaskFunction['options']} name */
-  const usual = (name) => ({ name, placeholder: options[name],
-    value: values[name] !== options[name] && values[name] });
+  const usual = (name) => ({ name, placeholder: options[name], value: values[name] });
   const most = isAdmin() ? 100 : 0;
   return [
     field('Priority', number({ ...usual('priority'), min: -100, max: most }),
@@ -97,25 +94,31 @@ export function optionFields({ options }, values) {
   ];
 }
 
-/** The options that were filled in. @param {Record<string, string>} values */
-export function optionsFrom(values) {
-  /** @type {Record<string, unknown>} */
-  const options = {};
-  for (const name of ['priority', 'max_retries', 'timeout']) {
-    if (values[name]) options[name] = Number(values[name]);
+/**
+ * The options as they were, but for the fields that were changed.
+ * @param {Values} now @param {Values} before
+ * @param {Record<string, unknown>} [values] those of an earlier task or a schedule
+ */
+export function optionsFrom(now, before, values) {
+  const options = { ...values };
+  for (const name of ['priority', 'max_retries', 'timeout', 'queue']) {
+    if (now[name] === before[name]) continue;
+    const text = now[name].trim();
+    options[name] = text ? (name === 'queue' ? text : Number(text)) : undefined;
   }
-  if (values.queue.trim()) options.queue = values.queue.trim();
   return options;
 }
 
 /**
- * The properties of a function's schema, in the order of its signature.
+ * The properties of a function's schema, in the order of its signature, with values or defaults.
  * @param {Schema} schema
+ * @param {Record<string, unknown>} [values]
  * @returns {Property[]}
  */
-export function propertiesOf({ properties = {}, required = [] }) {
-  return Object.entries(properties).map(([name, schema]) => (
-    { name, schema, required: required.includes(name) && !isNullable(schema) }));
+export function propertiesOf({ properties = {}, required = [] }, values = {}) {
+  return Object.entries(properties).map(([name, schema]) => ({ name, schema,
+    required: required.includes(name) && !isNullable(schema),
+    value: name in values ? values[name] : schema.default }));
 }
 
 /** Whether leaving it empty means None. @param {Schema} schema */
@@ -126,30 +129,26 @@ function isNullable({ type, enum: values }) {
 /** The type without null. @param {Schema} schema */
 const typeOf = ({ type }) => (Array.isArray(type) ? type.find((one) => one !== 'null') : type);
 
-/** How a property is asked for. @param {Schema} schema */
-function kindOf(schema) {
+/** How such a value is asked for. @param {Schema} schema @param {any} [value] */
+function kindOf(schema, value) {
   const type = typeOf(schema);
   if (schema.enum || (type === 'boolean' && isNullable(schema))) return 'choice';
   if (type === 'boolean') return 'check';
   if (type === 'object') return 'json';
-  if (type === 'array') return isListOfScalars(schema) ? 'lines' : 'json';
-  return String(schema.default ?? '').includes('\n') ? 'text' : 'input';
+  if (type === 'array') return isLines(schema, value) ? 'lines' : 'json';
+  return schema.format !== 'password' && /[\r\n]/.test(value) ? 'text' : 'input';
 }
 
-/** Whether one value per line can say it. @param {Schema} schema */
-function isListOfScalars({ items }) {
-  const type = items && typeOf(items);
-  return !items?.enum && (!type || SCALARS.includes(type));
+/** Whether one value per line can say it. @param {Schema} schema @param {any} value */
+function isLines({ items = {} }, value) {
+  const type = typeOf(items) || 'string';
+  return !items.enum && SCALARS.includes(type) && (value ?? []).every?.((/** @type {any} */ one) => (
+    /^\S(.*\S)?$/.test(one) && (typeof one === 'string') === (type === 'string')));
 }
 
-/**
- * One field of the form, with the value of an earlier task or the default filled in.
- * @param {Property} property
- * @param {Record<string, unknown>} values
- */
-function fieldFor({ name, schema, required }, values) {
-  const value = name in values ? values[name] : schema.default;
-  const kind = kindOf(schema);
+/** One field of the form, filled in. @param {Property} property */
+function fieldFor({ name, schema, required, value }) {
+  const kind = kindOf(schema, value);
   const options = { name: `arguments.${name}`, required };
   const help = helpFor(schema, kind);
   if (kind === 'check') {
@@ -183,7 +182,7 @@ const CONTROLS = {
     h('option', { value: one === null ? '' : index, selected: one === value },
       choiceWords(one))))),
   lines: (_, value, options) => h('textarea', { ...options, rows: 4, spellcheck: 'false' },
-    Array.isArray(value) ? value.join('\n') : ''),
+    (value ?? []).join('\n')),
   json: (_, value, options) => h('textarea', { ...options, rows: 4, spellcheck: 'false',
     class: 'mono' }, value == null ? '' : JSON.stringify(value, null, 2)),
   text: (_, value, options) => h('textarea', { ...options, rows: 4 }, String(value ?? '')),
@@ -231,22 +230,23 @@ function localTime(time) {
 export const utc = (value) => new Date(value).toISOString().replace('.000Z', 'Z');
 
 /**
- * The arguments as filled in; empty optional fields are left out.
+ * The arguments as filled in; empty optional fields are left out. What an earlier task or a
+ * schedule has stays as it is, if there is no field for it or its field was not changed.
  * @param {Schema} described
- * @param {HTMLFormElement} form
+ * @param {Values} now @param {Values} before
+ * @param {Record<string, unknown>} [values]
  */
-export function argumentsFrom(described, form) {
-  const data = new FormData(form);
-  /** @type {Record<string, unknown>} */
-  const result = {};
+export function argumentsFrom(described, now, before, values) {
+  const result = Object.fromEntries(Object.entries(values || {}).filter(([name]) => (
+    described.additionalProperties || described.properties?.[name])));
   const errors = [];
-  for (const { name, schema } of propertiesOf(described)) {
-    const text = String(data.get(`arguments.${name}`) ?? '');
+  for (const { name, schema, required, value } of propertiesOf(described, values)) {
+    const field = `arguments.${name}`;
+    if (values && now[field] === before[field] && (name in values || !required)) continue;
     try {
-      const value = READERS[kindOf(schema)](schema, text);
-      if (value !== undefined) result[name] = value;
+      result[name] = READERS[kindOf(schema, value)](schema, now[field] ?? '');
     } catch (error) {
-      errors.push({ field: `arguments.${name}`, message: /** @type {Error} */ (error).message });
+      errors.push({ field, message: /** @type {Error} */ (error).message });
     }
   }
   if (errors.length) throw refusal(errors);
@@ -263,7 +263,7 @@ const READERS = {
       ? lines.map((line) => readScalar(items, line)) : undefined;
   },
   json: (_, text) => readJson(text),
-  text: (_, text) => text || undefined,
+  text: readScalar,
   input: readScalar,
 };
 

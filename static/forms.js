@@ -7,7 +7,7 @@ import { act, problemWords, say } from './live.js';
 import { isAdmin, store } from './store.js';
 
 /** @import {Child} from './dom.js' */
-/** @import {Row, TaskLink} from './types.js' */
+/** @import {Row, TaskLink, Values} from './types.js' */
 let ids = 0;
 
 /** @type {WeakMap<Element, {key: string, touched: Set<any>}>} whose form it is, and what was typed */
@@ -62,36 +62,46 @@ export function secretField(label, name, autocomplete) {
 
 /** Shows or hides a password. @param {HTMLInputElement} input @param {string} label */
 export function showButton(input, label) {
-  const button = h('button', {
-    type: 'button', class: 'button', 'aria-pressed': 'false', 'aria-label': `Show ${label}`,
-    onclick: () => {
-      const show = input.type === 'password';
-      input.type = show ? 'text' : 'password';
-      button.setAttribute('aria-pressed', String(show));
-      button.textContent = show ? 'Hide' : 'Show';
-    },
-  }, 'Show');
-  return button;
+  const show = button('Show', () => {
+    const hidden = input.type === 'password';
+    input.type = hidden ? 'text' : 'password';
+    show.setAttribute('aria-pressed', String(hidden));
+    show.textContent = hidden ? 'Hide' : 'Show';
+  }, { 'aria-pressed': 'false', 'aria-label': `Show ${label}` });
+  return show;
 }
 
 /**
- * A form that sends once at a time and puts each error beside its field; values stay, also for
- * whoever has to log in again meanwhile.
- * @param {string} button what sending is called
- * @param {(form: HTMLFormElement) => Promise<unknown>} send
+ * A button that does one thing at a time.
+ * @param {string} label
+ * @param {() => unknown} work
+ * @param {Record<string, unknown>} [more] attributes
+ */
+export function button(label, work, more) {
+  const element = h('button', { type: 'button', class: 'button', ...more,
+    onclick: () => act(element, work) }, label);
+  return element;
+}
+
+/**
+ * A form that sends what its fields say and said at first, once at a time, and puts each error
+ * beside its field; values stay, also for whoever has to log in again meanwhile.
+ * @param {string} label what sending is called
+ * @param {(now: Values, before: Values) => Promise<unknown>} send
  * @param {...Child} children
  */
-export function sendingForm(button, send, ...children) {
-  const submit = h('button', { class: 'button primary' }, button);
+export function sendingForm(label, send, ...children) {
+  const submit = h('button', { class: 'button primary' }, label);
   const touched = new Set();
   const form = h('form', { class: 'form', novalidate: true,
     oninput: (/** @type {Event} */ { target }) => touched.add(target),
     onsubmit: (/** @type {Event} */ event) => {
       event.preventDefault();
-      act(submit, () => trySending(form, send));
+      act(submit, () => trySending(form, () => send(valuesOf(form), before)));
     } }, ...children, h('p', { class: 'error', 'data-all': true, hidden: true }),
   h('div', { class: 'actions' }, submit));
-  const key = `${store.state.session?.user.name} ${location.hash} ${button}`;
+  const before = valuesOf(form);
+  const key = `${store.state.session?.user.name} ${location.hash} ${label}`;
   drafts.set(form, { key, touched });
   left = left.filter((before) => drafts.get(before)?.key !== key || takeOver(before, form));
   return form;
@@ -116,13 +126,13 @@ function takeOver(before, form) {
 
 /**
  * Sends, or shows what is wrong.
- * @param {HTMLFormElement} form @param {(form: HTMLFormElement) => Promise<unknown>} send
+ * @param {HTMLFormElement} form @param {() => Promise<unknown>} send
  */
 async function trySending(form, send) {
   clearErrors(form);
   try {
     checkFilledIn(form);
-    await send(form);
+    await send();
   } catch (error) {
     if (!(error instanceof ApiError) || !form.isConnected) throw error;
     showErrors(form, error);
@@ -192,7 +202,17 @@ function showError(form, name, message) {
 
 /** The values of a form by name. @param {HTMLFormElement} form */
 export const valuesOf = (form) => (
-  /** @type {Record<string, string>} */ (Object.fromEntries(new FormData(form))));
+  /** @type {Values} */ (Object.fromEntries(new FormData(form))));
+
+/**
+ * Sends only what is not as it was, so that two people do not undo each other's work.
+ * @param {string} path @param {Record<string, unknown>} was @param {Record<string, unknown>} now
+ */
+export function change(path, was, now) {
+  const changes = Object.entries(now).filter(([name, value]) => (
+    JSON.stringify(value) !== JSON.stringify(was[name])));
+  return changes.length ? request('PATCH', path, Object.fromEntries(changes)) : was;
+}
 
 /**
  * A button that asks in its own place before it does what cannot be undone.
@@ -202,16 +222,14 @@ export const valuesOf = (form) => (
  */
 export function askingButton(label, question, work) {
   const holder = h('span', { class: 'asking' });
-  const ask = h('button', { type: 'button', class: 'button', onclick: () => {
-    const yes = h('button', { type: 'button', class: 'button danger',
-      onclick: () => act(yes, work) }, label);
-    const no = h('button', { type: 'button', class: 'button', onclick: back }, 'Keep');
+  const ask = button(label, () => {
+    const no = button('Keep', back);
     const group = h('span', { class: 'question', role: 'group', 'aria-label': question,
       onkeydown: (/** @type {KeyboardEvent} */ { key }) => key === 'Escape' && back() },
-    question, yes, no);
+    question, button(label, work, { class: 'button danger' }), no);
     holder.replaceChildren(group);
     no.focus();
-  } }, label);
+  });
   const back = () => {
     holder.replaceChildren(ask);
     ask.focus();
@@ -230,17 +248,16 @@ export function askingButton(label, question, work) {
  */
 export function openingButton(actions, label, name, keep, build) {
   const about = name ? `${label}: ${name}` : null;
-  const open = h('button', { type: 'button', class: 'button', 'aria-label': about, onclick: () => {
+  const open = button(label, () => {
     const back = () => {
       form.replaceWith(actions);
       open.focus();
     };
     const form = build(back);
-    form.lastElementChild?.append(
-      h('button', { type: 'button', class: 'button', onclick: back }, keep));
+    form.lastElementChild?.append(button(keep, back));
     actions.replaceWith(form);
     find('input', form).focus();
-  } }, label);
+  }, { 'aria-label': about });
   return open;
 }
 
@@ -253,14 +270,11 @@ export function openingButton(actions, label, name, keep, build) {
  */
 export function pauseButton(actions, { name, paused }, path, refresh) {
   if (paused) {
-    const resume = h('button', { type: 'button', class: 'button', onclick: () => act(resume,
-      () => request('PATCH', path, { paused: false }).then(refresh)) }, 'Resume');
-    return resume;
+    return button('Resume', () => request('PATCH', path, { paused: false }).then(refresh));
   }
   return openingButton(actions, 'Pause', name, 'Keep going', (back) => sendingForm('Pause',
-    async (sent) => {
-      const why = valuesOf(sent).why.trim();
-      await request('PATCH', path, { paused: true, paused_why: why });
+    async ({ why }) => {
+      await request('PATCH', path, { paused: true, paused_why: why.trim() });
       back();
       await refresh();
     }, field('Why', h('input', { name: 'why', autocomplete: 'off' }),
@@ -342,7 +356,7 @@ function replaceRow(before, row) {
  */
 export function copyBox(text, label) {
   const code = h('pre', { class: 'code', tabindex: 0, role: 'group', 'aria-label': label }, text);
-  const button = h('button', { type: 'button', class: 'small', onclick: async () => {
+  const copy = button('Copy', async () => {
     try {
       await navigator.clipboard.writeText(text);
       say('Copied', true);
@@ -350,8 +364,8 @@ export function copyBox(text, label) {
       getSelection()?.selectAllChildren(code);
       say('Selected; copy it with your keyboard or menu.', true);
     }
-  } }, 'Copy');
-  return h('div', { class: 'copy' }, code, button);
+  }, { class: 'small' });
+  return h('div', { class: 'copy' }, code, copy);
 }
 
 /** A cell; its label is shown where columns have no room. @param {string|null} label */

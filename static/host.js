@@ -2,7 +2,7 @@
 /** The admin's page on this host, and whether a browser can fetch what is private. */
 import { ApiError, get, now, pause, request } from './api.js';
 import { find, h, render, setText, setTitle, table } from './dom.js';
-import { badge, copyBox, patchRows, timeElement } from './forms.js';
+import { badge, button, copyBox, patchRows, timeElement } from './forms.js';
 import { duration } from './format.js';
 import { act, say } from './live.js';
 import { store } from './store.js';
@@ -106,7 +106,7 @@ class HostView {
     const again = () => dispatchEvent(new Event('hashchange'));
     const [bad, notes, fine] = this.groups.map(({ root }) => root);
     render('', back, h('div', { class: 'head' }, this.title,
-      h('button', { class: 'button', onclick: again }, 'Look again')), this.advice, bad, notes,
+      button('Look again', again)), this.advice, bad, notes,
     h('h2', {}, 'Who starts workers'), this.mode, this.test,
     h('h2', {}, 'Housekeeping'), this.ticks,
     h('h2', {}, 'Seen from outside'), this.outside, this.files, fine);
@@ -150,14 +150,13 @@ class HostView {
   /** What a test worker came to, and the button for another. @param {WorkerTest} test */
   testElement({ state, text, at }) {
     const runs = state === 'running';
-    const button = h('button', { class: 'button', hidden: runs,
-      onclick: () => act(button, () => this.startTest()) }, 'Start a test worker');
     const outcome = state === 'ok' ? badge('succeeded', text)
       : state === 'failed' ? badge('failed', text) : text;
     return h('div', {}, runs && h('progress', { 'aria-label': 'Test worker' }),
       h('p', { class: 'lead' },
         outcome || 'It runs no task; after 10 s it shows whether this host lets it live.',
-        at && !runs && ' ', at && !runs && timeElement(at)), button);
+        at && !runs && ' ', at && !runs && timeElement(at)),
+    button('Start a test worker', () => this.startTest(), { hidden: runs }));
   }
 
   /** Starts a worker that does nothing. */

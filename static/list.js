@@ -3,7 +3,7 @@
 import { ApiError, get, request } from './api.js';
 import { find, h, setText } from './dom.js';
 import { countWords, isFinished } from './format.js';
-import { askingButton, sampleHint, valuesOf } from './forms.js';
+import { askingButton, button, sampleHint, valuesOf } from './forms.js';
 import { act, say } from './live.js';
 import { isAdmin, store } from './store.js';
 import { address } from './tasks.js';
@@ -60,9 +60,8 @@ function buildFilters(list) {
   if (isAdmin()) filters.append(h('select', { name: 'owner', 'aria-label': 'Owner' }));
   filters.append(h('input', {
     type: 'search', name: 'q', 'aria-label': 'Search tasks', placeholder: 'Search…',
-  }), h('button', { type: 'button', class: 'button', 'aria-haspopup': 'dialog',
-    title: 'Retry, cancel or delete them',
-    onclick: () => new Bulk(list.params, () => { list.resort = true; }) }, 'All…'));
+  }), button('All…', () => new Bulk(list.params, () => { list.resort = true; }),
+    { 'aria-haspopup': 'dialog', title: 'Retry, cancel or delete them' }));
   filters.addEventListener('change', () => filter(list));
   filters.addEventListener('input', () => {
     clearTimeout(timer);
@@ -212,7 +211,7 @@ export class Bulk {
   choices = h('div', { class: 'actions' }, 'Counting…');
   bar = h('progress', { hidden: true, 'aria-label': 'Progress' });
   text = h('p', { class: 'help' });
-  close = h('button', { class: 'button', onclick: () => this.dialog.close() }, 'Close');
+  close = button('Close', () => this.dialog.close());
 
   /** @param {URLSearchParams} params the filters @param {() => void} done */
   constructor(params, done) {

@@ -147,7 +147,7 @@ async function workWhileOpen() {
 /**
  * Does what a button asks for, once at a time, and says what went wrong.
  * @param {HTMLElement} button
- * @param {() => Promise<unknown>} work
+ * @param {() => unknown} work
  */
 export async function act(button, work) {
   if (button.ariaBusy === 'true') return;

@@ -6,14 +6,12 @@ import {
 } from './arguments.js';
 import { get, request } from './api.js';
 import { find, h, render, setText, table } from './dom.js';
-import { field, refusal, sendingForm, valuesOf } from './forms.js';
+import { field, refusal, sendingForm } from './forms.js';
 import { countWords } from './format.js';
 import { say } from './live.js';
+import { isAdmin } from './store.js';
 
-/** @import {Property} from './arguments.js' */
-/** @import {Page, Task, TaskFunction} from './types.js' */
-/** @typedef {(Property|undefined)[]} Columns */
-/** @typedef {{row: number, cells: string[], arguments: {}, wrong: boolean}} Line a row: a task */
+/** @import {Columns, Line, Page, Task, TaskFunction, Values} from './types.js' */
 
 const SHOWN = 5;
 const LINES = 'application/x-ndjson';
@@ -42,13 +40,15 @@ export async function show({ id, params }, signal) {
  */
 function showForm(chosen, task, signal) {
   const name = encodeURIComponent(chosen.name);
-  const form = sendingForm('Add task', async (sent) => {
+  const options = task ? chosenOf(chosen, task) : {};
+  const form = sendingForm('Add task', async (now, before) => {
     const added = await add({
-      arguments: argumentsFrom(chosen.schema, sent), ...readOptions(chosen, sent),
+      arguments: argumentsFrom(chosen.schema, now, before, task?.arguments),
+      ...readOptions(chosen, now, before, options),
     });
     if (!signal.aborted) location.hash = `#/tasks/${added.id}`;
     else say(`Task ${added.id} was added.`, true);
-  }, ...argumentFields(chosen.schema, task?.arguments || {}), laterFields(chosen, task));
+  }, ...argumentFields(chosen.schema, task?.arguments || {}), laterFields(chosen, options));
   form.lastElementChild?.append(
     h('a', { class: 'button', href: `#/new/${name}?many=1` }, 'Many at once'),
     h('a', { class: 'button', href: `#/schedules/new?function=${name}` }, 'On a schedule'),
@@ -65,14 +65,14 @@ function showMany(chosen, signal) {
     setText(button, wrong ? `Mend ${wrong === 1 ? 'the error' : `${wrong} errors`} first`
       : `Add ${count ? words(count) : 'tasks'}`);
   });
-  const form = sendingForm('Add tasks', async (sent) => {
-    const body = fields.body(readOptions(chosen, sent));
+  const form = sendingForm('Add tasks', async (now, before) => {
+    const body = fields.body(readOptions(chosen, now, before, {}));
     const { created } = await add(body).catch((error) => {
       throw fields.explain(error);
     });
     if (!signal.aborted) location.hash = `#/tasks?function=${encodeURIComponent(chosen.name)}`;
     say(`${words(created)} added.`, true);
-  }, fields.root, laterFields(chosen, null));
+  }, fields.root, laterFields(chosen, {}));
   const one = `#/new/${encodeURIComponent(chosen.name)}`;
   form.lastElementChild?.append(h('a', { class: 'button', href: one }, 'Only one'));
   render(`New ${chosen.name}`, h('h1', { tabindex: -1 }, chosen.name, ' ',
@@ -94,16 +94,24 @@ async function add(body) {
 }
 
 /**
+ * The options of a task that are not those of its function; less care is for admins to choose.
+ * @param {TaskFunction} chosen
+ * @param {Task} task
+ */
+const chosenOf = ({ options }, task) => Object.fromEntries(Object.entries(task).filter(
+  ([name, value]) => name in options && value !== options[name] && (isAdmin() || value !== 'retry')));
+
+/**
  * What hardly anyone needs, folded; empty fields mean what the function says.
  * @param {TaskFunction} chosen
- * @param {Task|null} task
+ * @param {Record<string, unknown>} options
  */
-function laterFields(chosen, task) {
+function laterFields(chosen, options) {
   const unit = choice({ name: 'unit', 'aria-label': 'Unit of the delay' }, UNITS, '60');
   return h('details', {}, h('summary', {}, 'Later and options'), h('div', { class: 'grid' },
     field('Start at', h('input', { name: 'run_at', type: 'datetime-local' }), { help: zoneHelp }),
     field('Or start after', number({ name: 'delay', min: 0, step: 'any' }), { after: unit }),
-    ...optionFields(chosen, task || {}),
+    ...optionFields(chosen, options),
     field('After', h('input', { name: 'after', inputmode: 'numeric', autocomplete: 'off' }),
       { help: 'Numbers of tasks that must have succeeded, such as 7, 8.' }),
     field('If one of them fails', choice({ name: 'after_failure' },
@@ -113,28 +121,27 @@ function laterFields(chosen, task) {
 }
 
 /**
- * Of the options only those that were filled in.
+ * Of the options only those that were filled in or were chosen before.
  * @param {TaskFunction} chosen
- * @param {HTMLFormElement} form
+ * @param {Values} now @param {Values} before
+ * @param {Record<string, unknown>} old
  */
-function readOptions(chosen, form) {
-  const values = valuesOf(form);
-  const { run_at: at, delay, unit, after, after_failure: failure, unique_key: key } = values;
+function readOptions(chosen, now, before, old) {
+  const { run_at: at, delay, unit, after, after_failure: failure, unique_key: key } = now;
   if (at && delay) {
     throw refusal([{ field: 'delay', message: 'Fill in either this or the time above.' }]);
   }
-  /** @type {Record<string, unknown>} */
-  const options = { function: chosen.name, ...optionsFrom(values) };
   const ids = after.split(/[\s,#]+/).filter(Boolean);
   if (ids.some((id) => !/^\d+$/.test(id))) {
     throw refusal([{ field: 'after', message: 'Please use numbers of tasks.' }]);
   }
-  if (at) options.run_at = utc(at);
-  if (delay) options.delay = Number(delay) * Number(unit);
-  if (ids.length) options.after = ids.map(Number);
-  if (failure) options.after_failure = failure;
-  if (key.trim()) options.unique_key = key.trim();
-  return options;
+  return { function: chosen.name,
+    ...optionsFrom(now, before, old),
+    run_at: at ? utc(at) : null,
+    delay: delay ? Number(delay) * Number(unit) : null,
+    after: ids.map(Number),
+    after_failure: failure || null,
+    unique_key: key.trim() || null };
 }
 
 /** The rows of a text; cells in quotes may hold anything. @param {string} text */

@@ -3,14 +3,14 @@
 import { get, poll, request } from './api.js';
 import { find, h, render, setText, table } from './dom.js';
 import {
-  askingButton, cell, check, copyBox, field, openingButton, secretField, sendingForm,
-  timeElement, valuesOf,
+  askingButton, button, cell, check, copyBox, field, openingButton, secretField, sendingForm,
+  timeElement,
 } from './forms.js';
-import { act, keysAreOn, say, switchKeys } from './live.js';
+import { keysAreOn, say, switchKeys } from './live.js';
 import { isAdmin, store } from './store.js';
 
 /** @import {Child} from './dom.js' */
-/** @import {Page, Setting, Token, User, Worker} from './types.js' */
+/** @import {Page, Setting, Token, User, Values, Worker} from './types.js' */
 
 const FROM = { environment: 'Set by the environment; change it there.',
   flag: 'Set on the command line; change it there.', default: '', table: '' };
@@ -38,7 +38,7 @@ function showLogin() {
 /** Two fields; after them one is where one wanted to go. */
 function showLogIn() {
   const form = sendingForm('Log in', async (sent) => {
-    store.set('session', await request('POST', 'api/session', valuesOf(sent)));
+    store.set('session', await request('POST', 'api/session', sent));
   }, field('Name', nameInput('username')), secretField('Password', 'password', 'current-password'));
   showCard('Log in to jobqueue', form, h('details', {}, h('summary', {}, 'Lost your password?'),
     h('p', { class: 'help' }, 'An admin can give you a new one. For an admin: ',
@@ -63,7 +63,7 @@ function showSetup(code) {
     name: 'code', value: code, required: true, autocomplete: 'one-time-code', spellcheck: 'false',
   });
   const form = sendingForm(first ? 'Start' : 'Set password', async (sent) => {
-    const session = await request('POST', 'api/setup', valuesOf(sent));
+    const session = await request('POST', 'api/setup', sent);
     store.state.setup = false;
     history.replaceState(null, '', '#/tasks');
     store.set('session', session);
@@ -82,11 +82,12 @@ function showCard(title, ...children) {
   render(title, h('div', { class: 'card' }, h('h1', { tabindex: -1 }, title), ...children));
 }
 
-/** All settings in one form. @param {Setting[]} settings */
+/** All settings in one form; only what was changed is sent. @param {Setting[]} settings */
 function showSettings(settings) {
-  const form = sendingForm('Save', async (sent) => {
-    const changes = changesIn(settings, sent);
-    if (Object.keys(changes).length) await change(changes);
+  const form = sendingForm('Save', async (now, before) => {
+    const changed = settings.filter(({ name }) => now[name] !== before[name]);
+    if (changed.length) await change(Object.fromEntries(changed.map(({ name, type }) => (
+      [name, valueOf(now[name], type)]))));
     else say('Nothing was changed.', true);
   }, ...settings.map(settingField));
   render('Settings', h('h1', { tabindex: -1 }, 'Settings'), h('p', { class: 'lead' },
@@ -126,35 +127,14 @@ function settingField(setting) {
 /** Takes a change back. @param {Setting} setting */
 function defaultButton({ name, default: usual }) {
   const words = usual === null || usual === '' ? 'Empty again' : `Back to ${usual}`;
-  const button = h('button', { type: 'button', class: 'button', 'aria-label': `${words}: ${name}`,
-    onclick: () => act(button, () => change({ [name]: null })) }, words);
-  return button;
+  return button(words, () => change({ [name]: null }), { 'aria-label': `${words}: ${name}` });
 }
 
-/**
- * Only what was changed is sent, so that two admins do not undo each other's work.
- * @param {Setting[]} settings
- * @param {HTMLFormElement} form
- */
-function changesIn(settings, form) {
-  /** @type {Record<string, unknown>} */
-  const changes = {};
-  for (const { name, type, value } of settings) {
-    const control = /** @type {HTMLInputElement} */ (form.elements.namedItem(name));
-    const now = valueOf(control, type);
-    if (!control.disabled && now !== (value ?? '')) changes[name] = now === '' ? null : now;
-  }
-  return changes;
-}
-
-/**
- * What a field says, in the setting's type.
- * @param {HTMLInputElement} control @param {string} type
- */
-function valueOf(control, type) {
-  if (type === 'boolean') return control.checked;
+/** What a field says, in the setting's type. @param {string|undefined} text @param {string} type */
+function valueOf(text, type) {
+  if (type === 'boolean') return Boolean(text);
   const number = type === 'integer' || type === 'number';
-  return number && control.value !== '' ? Number(control.value) : control.value;
+  return number && text ? Number(text) : text || null;
 }
 
 /** Everyone, and a form for one more. @param {User[]} users */
@@ -167,15 +147,16 @@ function showUsers(users) {
 
 /** A form for one more user. @param {HTMLElement} body */
 function addForm(body) {
-  return sendingForm('Add user', async (sent) => {
-    const user = await request('POST', 'api/users', valuesOf(sent));
+  const form = sendingForm('Add user', async (sent) => {
+    const user = await request('POST', 'api/users', sent);
     body.append(userRow({ last_seen_at: null, ...user }));
     say(`${user.name} was added.`, true);
-    sent.reset();
+    form.reset();
   }, field('Name', nameInput('off')),
   secretField('Password', 'password', 'new-password'),
   field('Role', h('select', { name: 'role' }, h('option', { value: 'user' }, 'user'),
     h('option', { value: 'admin' }, 'admin')), { help: 'Admins see and change everything.' }));
+  return form;
 }
 
 /** One user, and what can be done. @param {User} user */
@@ -211,11 +192,8 @@ const path = ({ name }) => `api/users/${encodeURIComponent(name)}`;
  * @param {string} label
  * @param {Partial<User>} change
  */
-function changeButton(row, user, label, change) {
-  const button = h('button', { class: 'button', 'aria-label': `${label}: ${user.name}`,
-    onclick: () => act(button, () => changeUser(row, user, change)) }, label);
-  return button;
-}
+const changeButton = (row, user, label, change) => button(label,
+  () => changeUser(row, user, change), { 'aria-label': `${label}: ${user.name}` });
 
 /** @param {HTMLElement} row @param {User} user @param {Partial<User>} change */
 async function changeUser(row, user, change) {
@@ -231,10 +209,8 @@ async function changeUser(row, user, change) {
  * @param {HTMLElement} actions @param {HTMLElement} row @param {User} user
  */
 function limitButton(actions, row, user) {
-  const send = (/** @type {HTMLFormElement} */ sent) => {
-    const { max_pending: most } = valuesOf(sent);
-    return changeUser(row, user, { max_pending: most ? Number(most) : null });
-  };
+  const send = (/** @type {Values} */ { max_pending: most }) => (
+    changeUser(row, user, { max_pending: most ? Number(most) : null }));
   return openingButton(actions, 'Limit', user.name, 'Keep it', () => sendingForm('Set limit', send,
     field(`Most pending tasks of ${user.name}`, h('input', { type: 'number', name: 'max_pending',
       min: 0, value: user.max_pending }), { help: 'Empty: as in the settings. 0: no limit.' })));
@@ -248,7 +224,7 @@ function limitButton(actions, row, user) {
 function passwordButton(actions, user) {
   return openingButton(actions, 'New password', user.name, 'Keep the old one', (back) => (
     sendingForm('Set password', async (sent) => {
-      await request('PATCH', path(user), valuesOf(sent));
+      await request('PATCH', path(user), sent);
       say(`${user.name} has a new password.`, true);
       back();
     }, secretField(`New password for ${user.name}`, 'password', 'new-password'))));
@@ -300,14 +276,14 @@ function showAccount(tokens) {
 
 /** The name helps password managers. @param {string} name */
 function passwordForm(name) {
-  return sendingForm('Change password', async (sent) => {
-    const { username, ...body } = valuesOf(sent);
+  const form = sendingForm('Change password', async ({ username, ...body }) => {
     await request('PATCH', path({ name: username }), body);
-    sent.reset();
+    form.reset();
     say('Your password was changed.', true);
   }, h('input', { name: 'username', autocomplete: 'username', value: name, hidden: true }),
   secretField('Current password', 'current_password', 'current-password'),
   secretField('New password', 'password', 'new-password'));
+  return form;
 }
 
 /** The tokens there are, and a form for one more. @param {Token[]} tokens */
@@ -317,11 +293,11 @@ function tokenParts(tokens) {
   const list = table('plain', 'Tokens', ['Name', 'Made', 'Last used', 'Actions'], body);
   list.hidden = !tokens.length;
   const form = sendingForm('Make a token', async (sent) => {
-    const token = await request('POST', 'api/tokens', valuesOf(sent));
+    const token = await request('POST', 'api/tokens', sent);
     made.replaceChildren(...madeParts(token));
     body.append(tokenRow(token));
     list.hidden = false;
-    sent.reset();
+    form.reset();
     find('pre', made).focus();
   }, field('Name', h('input', { name: 'name', required: true, autocomplete: 'off' }),
     { help: 'What it is for, so that you know it again.' }), field('May', h('select',

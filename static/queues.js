@@ -4,14 +4,13 @@ import { UNITS, choice, number, readFunctions } from './arguments.js';
 import { get, poll, request } from './api.js';
 import { h, icon, render, table } from './dom.js';
 import {
-  askingButton, badge, field, patchRows, pauseButton, pauseWords, refusal, sendingForm, valuesOf,
+  askingButton, badge, change, field, patchRows, pauseButton, pauseWords, refusal, sendingForm,
 } from './forms.js';
 import { countWords, timeWords } from './format.js';
 import { say } from './live.js';
 import { isAdmin, store } from './store.js';
 
-/** @import {Page, Queue} from './types.js' */
-/** @typedef {{queues: Queue[], machines: string[]}} Queues */
+/** @import {Page, Queue, Queues, Values} from './types.js' */
 
 const COUNTED = /** @type {const} */ (['running', 'pending', 'scheduled', 'waiting']);
 
@@ -128,10 +127,10 @@ function showForm(queue, { machines }, signal) {
   const title = queue ? `Queue ${queue.name}` : 'New queue';
   const [size] = unitOf(queue?.rate?.seconds || 3600);
   const seen = machines.length ? ` Seen so far: ${machines.join(', ')}.` : '';
-  const form = sendingForm(queue ? 'Save' : 'Add queue', async (sent) => {
-    const { name, ...limits } = limitsFrom(valuesOf(sent));
-    if (queue) await request('PATCH', pathOf(queue.name), limits);
-    else await request('POST', 'api/queues', { name, ...limits });
+  const form = sendingForm(queue ? 'Save' : 'Add queue', async (now, before) => {
+    const limits = limitsFrom(now);
+    if (queue) await change(pathOf(queue.name), limitsFrom(before), limits);
+    else await request('POST', 'api/queues', { name: now.name.trim(), ...limits });
     if (!signal.aborted) location.hash = '#/queues';
     say('Saved.', true);
   }, !queue && field('Name', h('input', { name: 'name', required: true, autocomplete: 'off',
@@ -152,12 +151,11 @@ function showForm(queue, { machines }, signal) {
     h('h1', { tabindex: -1 }, title), form);
 }
 
-/** What the form says. @param {Record<string, string>} values */
-function limitsFrom({ name = '', max_running: most, rate, span, unit, machines }) {
+/** What the form says. @param {Values} values */
+function limitsFrom({ max_running: most, rate, span, unit, machines }) {
   if (rate && !span) throw refusal([{ field: 'rate', message: 'In which time?' }]);
   const names = machines.split(',').map((machine) => machine.trim()).filter(Boolean);
   return {
-    name: name.trim(),
     max_running: most ? Number(most) : null,
     rate: rate ? { count: Number(rate), seconds: Number(span) * Number(unit) } : null,
     machines: names.length ? names : null,

@@ -5,13 +5,13 @@ import {
   readFunctions, showFunctions,
 } from './arguments.js';
 import { get, poll, request } from './api.js';
-import { h, icon, render, setText, table } from './dom.js';
+import { find, h, icon, render, setText, table } from './dom.js';
 import {
-  askingButton, badge, cell, field, patchRows, pauseButton, pauseWords, sendingForm, taskLink,
-  timeElement, valuesOf,
+  askingButton, badge, button, cell, change, field, patchRows, pauseButton, pauseWords, sendingForm,
+  taskLink, timeElement,
 } from './forms.js';
 import { duration } from './format.js';
-import { act, say } from './live.js';
+import { say } from './live.js';
 import { isAdmin, store } from './store.js';
 import { argumentsElement } from './task.js';
 
@@ -142,6 +142,7 @@ function slotWords(local) {
 /** The page's parts; each look at the server brings them up to date in place. */
 class ScheduleView {
   shown = '';
+  doing = '';
   head = h('div');
   actions = h('div', { class: 'actions' });
   zone = h('span', { class: 'summary' });
@@ -186,28 +187,30 @@ class ScheduleView {
       ({ at, task }) => `${at} ${task?.id}`, historyItem);
     patchRows(this.runs, upcoming, ({ at }) => at, slotItem);
     this.runs.classList.toggle('off', schedule.paused || !schedule.next_at);
+    this.patchActions();
     patchRows(this.head, [{ ...schedule, upcoming: upcoming.slice(0, 1) }], () => '', sentence);
     setText(this.zone, schedule.zone);
     const key = JSON.stringify(schedule);
     if (key === this.shown) return;
     this.shown = key;
-    this.patchActions();
     this.patchFacts();
   }
 
-  /** What can be done. */
+  /** What can be done; built anew only when that changed, and nothing is asked. */
   patchActions() {
     const { actions, schedule } = this;
-    const { id, source } = schedule;
-    const run = h('button', { class: 'button',
-      onclick: () => act(run, () => this.run()) }, 'Run now');
+    const { id, source, paused } = schedule;
+    const doing = source + paused;
+    if (doing === this.doing || actions.querySelector('.question')) return;
+    this.doing = doing;
     const own = source === 'person' && [
       h('a', { class: 'button', href: `#/schedules/${id}?change=1` }, 'Change'),
       askingButton('Delete', 'Delete this schedule?', () => this.remove())];
     const focused = actions.contains(document.activeElement);
-    actions.replaceChildren(run, pauseButton(actions, schedule, this.path, () => this.refresh()),
+    actions.replaceChildren(button('Run now', () => this.run()),
+      pauseButton(actions, schedule, this.path, () => this.refresh()),
       ...own || []);
-    if (focused) actions.querySelector('button')?.focus();
+    if (focused) find('h1').focus({ preventScroll: true });
   }
 
   /** Adds its task now. */
@@ -275,10 +278,19 @@ async function showPlanning({ id, params }, signal) {
  */
 function showForm(chosen, schedule, signal) {
   const rule = new RuleFields(schedule);
-  const form = sendingForm(schedule ? 'Save' : 'Add schedule', async (sent) => {
-    const body = readForm(chosen, sent, rule);
-    const path = schedule ? `api/schedules/${schedule.id}` : 'api/schedules';
-    const saved = await request(schedule ? 'PATCH' : 'POST', path, body);
+  const form = sendingForm(schedule ? 'Save' : 'Add schedule', async (now, before) => {
+    const body = {
+      function: chosen.name,
+      arguments: argumentsFrom(chosen.schema, now, before, schedule?.arguments),
+      rule: rule.text(),
+      zone: now.zone.trim(),
+      catch_up: now.catch_up,
+      overlap: now.overlap,
+      options: optionsFrom(now, before, schedule?.options),
+      owner: now.owner?.trim() || undefined,
+    };
+    const saved = schedule ? await change(`api/schedules/${schedule.id}`, schedule, body)
+      : await request('POST', 'api/schedules', body);
     if (!signal.aborted) location.hash = `#/schedules/${saved.id}`;
   }, rule.root, h('h2', {}, 'What'), ...argumentFields(chosen.schema, schedule?.arguments || {}),
   otherFields(chosen, schedule));
@@ -307,27 +319,6 @@ function otherFields(chosen, schedule) {
       { help: 'Whose tasks it adds.' })));
 }
 
-/**
- * What is sent.
- * @param {TaskFunction} chosen
- * @param {HTMLFormElement} form
- * @param {RuleFields} rule
- */
-function readForm(chosen, form, rule) {
-  const values = valuesOf(form);
-  const { catch_up: missed, overlap, owner, zone } = values;
-  return {
-    function: chosen.name,
-    arguments: argumentsFrom(chosen.schema, form),
-    rule: rule.text(),
-    zone: zone.trim(),
-    catch_up: missed,
-    overlap,
-    options: optionsFrom(values),
-    ...(owner?.trim() && { owner: owner.trim() }),
-  };
-}
-
 /** When it runs: simple choices that become a rule's text, and what the server reads in it. */
 class RuleFields {
   asked = 0;
@@ -350,6 +341,8 @@ class RuleFields {
       field('Time zone', zone), zones,
       h('div', { class: 'preview' }, this.words, this.times));
     this.showParts();
+    this.first = this.text();
+    this.rule = schedule?.rule;
   }
 
   /** What was chosen for a part. @param {string} name */
@@ -359,10 +352,11 @@ class RuleFields {
     return [...controls].map((one) => /** @type {HTMLInputElement} */ (one).value.trim()).join();
   }
 
-  /** The rule as the server reads it. */
+  /** The rule as the server reads it; as it was, if nothing was changed. */
   text() {
     const [, , text = ''] = KINDS.find(([kind]) => kind === this.kind.value) || [];
-    return text.replace(PART, (_, name) => this.value(name));
+    const rule = text.replace(PART, (_, name) => this.value(name));
+    return rule === this.first && this.rule || rule;
   }
 
   /** Only the fields of the chosen kind. */

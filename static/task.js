@@ -2,7 +2,7 @@
 /** One task: its state in words, what came of it, and what can be done about it. */
 import { ApiError, get, poll, request } from './api.js';
 import { find, h, render, setAttribute, setText, setTitle, table } from './dom.js';
-import { askingButton, badge, copyBox, patchRows, timeElement } from './forms.js';
+import { askingButton, badge, button, copyBox, patchRows, timeElement } from './forms.js';
 import {
   duration, elapsed, errorLine, isFinished, patchState, stateBadge, stateWord, timeWords,
 } from './format.js';
@@ -130,11 +130,10 @@ class TaskView {
 
   /** @param {'Cancel'|'Retry'} name */
   button(name) {
-    const button = h('button', { class: 'button', onclick: () => act(button, async () => {
+    return button(name, async () => {
       this.task = await request('POST', `api/tasks/${this.task.id}/${name.toLowerCase()}`);
       this.patch();
-    }) }, name);
-    return button;
+    });
   }
 
   /** Deletes the task, then shows the others. */
@@ -398,11 +397,13 @@ class LogView {
   /** Reads until there is no more for now. @param {AbortSignal} [signal] */
   async read(signal) {
     const { attempt } = this;
+    let offset;
     const path = `api/tasks/${this.id}/log?attempt=${attempt}`;
     let part;
     do {
-      part = await get(`${path}&offset=${this.offset}`, signal);
-      if (signal?.aborted || attempt !== this.attempt) return;
+      ({ offset } = this);
+      part = await get(`${path}&offset=${offset}`, signal);
+      if (signal?.aborted || attempt !== this.attempt || offset !== this.offset) return;
       this.take(part);
     } while (part.text);
     this.ended = part.complete;

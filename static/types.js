@@ -1,7 +1,7 @@
 // @ts-check
 /** @import {ApiError} from './api.js' */
 /**
- * What the server answers, for the type checker only: no page loads this file.
+ * What the server answers and what forms hold, for the type checker only: no page loads this file.
  *
  * @typedef {{type: string, message: string, traceback?: string|null}} TaskError
  * @typedef {{
@@ -25,8 +25,8 @@
  *   data: string|null, exposed: string[], looked_at: string|null}} Session
  *
  * @typedef {{type?: string|string[], format?: string, enum?: unknown[], items?: Schema,
- *   properties?: Record<string, Schema>, required?: string[], default?: unknown,
- *   description?: string, minimum?: number, maximum?: number}} Schema
+ *   properties?: Record<string, Schema>, additionalProperties?: boolean, required?: string[],
+ *   default?: unknown, description?: string, minimum?: number, maximum?: number}} Schema
  * @typedef {{name: string, title: string, description: string, schema: Schema,
  *   options: {queue: string, priority: number, max_retries: number, timeout: number},
  *   who: 'user'|'admin'|'nobody'}} TaskFunction
@@ -77,6 +77,13 @@
  *
  * @typedef {{session: Session|null, exposed: string[], service: Service|null,
  *   catalogue: Catalogue|null, trouble: ApiError|null, setup: boolean}} State what the store knows
+ * @typedef {{queues: Queue[], machines: string[]}} Queues
+ *
+ * @typedef {Record<string, string>} Values of a form, by name
+ * @typedef {{name: string, schema: Schema, required: boolean, value: any}} Property
+ * @typedef {(Property|undefined)[]} Columns of a table of tasks
+ * @typedef {{row: number, cells: string[], arguments: {}, wrong: boolean}} Line a row: a task
+ *
  * @typedef {{page: string, id: string, params: URLSearchParams}} Route
  * @typedef {{show: (route: Route, signal: AbortSignal) => Promise<void>}} Page
  */

@@ -1,4 +1,5 @@
 """The page in a real Chromium: schedules, queues, order, many tasks at once."""
+import json
 import unittest
 
 from tests.browser import ELEMENT, BrowserTestCase
@@ -7,7 +8,7 @@ from tests.support import wait_until
 TASKS = '''
 import time
 from pathlib import Path
-from jobqueue import task
+from jobqueue import current_task, task
 
 @task
 def report(city: str, pages: int = 3, month: str = "may") -> dict:
@@ -22,7 +23,35 @@ def fail(text: str):
 def wait(name: str):
     while not Path(name).exists():
         time.sleep(0.05)
+
+@task(max_retries=1, retry_delay=0)
+def twice(name: str):
+    print("printed by attempt", current_task().attempt)
+    if current_task().attempt == 1:
+        raise ValueError("again")
+    wait(name)
+
+@task
+def letter(text: str, city: str = "Oslo", lines: list[str] = None, **more):
+    pass
 '''
+# What the page's own fields would damage, or have no place for.
+LETTER = {"text": "line 1\nline 2", "city": "", "lines": ["a b\nc", " d"], "extra": 7}
+CHOSEN = {"on_crash": "fail", "retry_delay": 5}
+# From now on no part of a log is read until letGo().
+HOLD_LOG = """
+const held = new Promise((go) => { window.letGo = go; });
+const real = window.fetch;
+window.asked = window.answered = 0;
+window.fetch = async (path, ...more) => {
+  if (!path.includes('/log')) return real(path, ...more);
+  window.asked += 1;
+  await held;
+  const answer = await real(path, ...more);
+  window.answered += 1;
+  return answer;
+};
+"""
 COUNT = "SELECT count(*) FROM task WHERE function=?"
 
 
@@ -43,6 +72,105 @@ class Planning(BrowserTestCase):
         browser.run("const e = [...document.querySelectorAll(arguments[0])].find((e) => e.checkVisibility());"
                     "e.value = arguments[1]; e.dispatchEvent(new Event('input', {bubbles: true}));",
                     "[name=%s]" % name, value)
+
+    def ask(self, browser, method, path, body=None):
+        """What the API answers to whom this browser belongs to."""
+        return browser.run("return fetch(arguments[1], {method: arguments[0], body: arguments[2], "
+                           "headers: {'Content-Type': 'application/json'}})"
+                           ".then((answer) => answer.status === 204 || answer.json())",
+                           method, path, json.dumps(body) if body else None)
+
+    def schedule(self, browser, **given):
+        """A schedule for the length of the test; its path."""
+        path = "api/schedules/%d" % self.ask(browser, "POST", "api/schedules", given)["id"]
+        self.addCleanup(self.ask, browser, "DELETE", path)
+        return path
+
+    def open_change(self, browser, path):
+        """The form that changes a schedule."""
+        browser.run("location.hash = arguments[0]", "#%s?change=1" % path[3:])
+        browser.find("h1", "Change schedule of letter")
+
+    def test_a_form_leaves_alone_what_was_not_changed_in_it(self):
+        ana = self.open("ana")
+        options = {**CHOSEN, "remove_on_success": True, "priority": 3}
+        rule = "monthly 1 02:00"
+        path = self.schedule(ana, function="letter", rule=rule, arguments=LETTER, options=options)
+        self.open_change(ana, path)
+        ana.click("summary", "Missed runs, overlaps and options")
+        ana.type("[name=priority]", "")
+        self.choose(ana, "overlap", "allow")
+        ana.click("button", "Save")
+        ana.see("if the last has not ended: run both at once")
+        kept = self.ask(ana, "GET", path)
+        del options["priority"]
+        self.assertEqual([kept["arguments"], kept["options"], kept["rule"]], [LETTER, options, rule])
+        self.open_change(ana, path)
+        ana.type("textarea[name='arguments.text']", "one\ntwo")
+        ana.click("button", "Save")
+        ana.see("one\ntwo", "dl")
+        self.assertEqual(self.ask(ana, "GET", path)["arguments"], {**LETTER, "text": "one\ntwo"})
+
+    def test_a_task_runs_again_as_it_was_but_for_what_was_changed(self):
+        ana = self.open("ana")
+        first = self.ask(ana, "POST", "api/tasks", {"function": "letter", "arguments": LETTER, **CHOSEN})
+        ana.go("#/new/letter?from=%d" % first["id"])
+        ana.click("summary", "Later and options")
+        ana.type("[name=max_retries]", "2")
+        ana.click("button", "Add task")
+        again = self.ask(ana, "GET", "api/tasks/%d" % self.number_in_address(ana))
+        self.assertEqual(again["arguments"], LETTER)
+        self.assertLessEqual({**CHOSEN, "max_retries": 2}.items(), again.items())
+
+    def test_two_who_change_the_same_do_not_undo_each_others_work(self):
+        ana, eve = self.open("ana"), self.open("ana")
+        path = self.schedule(ana, function="letter", rule="daily 01:00", arguments=LETTER)
+        self.open_change(ana, path)
+        self.ask(eve, "PATCH", path, {"rule": "daily 05:00", "arguments": {"text": "new"}})
+        ana.click("summary", "Missed runs, overlaps and options")
+        ana.type("[name=max_retries]", "3")
+        ana.click("button", "Save")
+        ana.see("max retries 3")
+        kept = self.ask(eve, "GET", path)
+        self.assertEqual([kept["rule"], kept["arguments"]], ["daily 05:00", {"text": "new"}])
+        queue = "api/queues/post"
+        self.ask(ana, "POST", "api/queues", {"name": "post", "max_running": 2})
+        self.addCleanup(self.ask, eve, "DELETE", queue)
+        ana.go("#/queues/post")
+        ana.find("[name=rate]")
+        self.ask(eve, "PATCH", queue, {"max_running": None, "rate": {"count": 5, "seconds": 60}})
+        ana.type("[name=machines]", "a")
+        ana.click("button", "Save")
+        ana.see("5 in 1 minute · machine a", ".queues")
+        self.assertIsNone(self.ask(eve, "GET", queue)["max_running"])
+
+    def test_a_question_about_a_schedule_stays_while_it_runs(self):
+        ana = self.open("ana")
+        path = self.schedule(ana, function="report", rule="every 1s", overlap="allow",
+                             arguments={"city": "Vik"})
+        ana.go("#%s" % path[3:])
+        ana.click("button", "Delete")
+        runs = ana.count(".timeline .task")
+        wait_until(lambda: ana.count(".timeline .task") > runs + 1, what="two more runs on the page")
+        self.assertEqual(ana.focused(), "Keep")
+        ana.press("Enter")
+        self.assertEqual(ana.focused(), "Delete")
+        self.ask(ana, "PATCH", path, {"paused": True})
+        ana.find("button", "Resume")
+        self.assertEqual(ana.run("return document.activeElement.tagName"), "H1")
+
+    def test_the_log_of_another_attempt_is_shown_once(self):
+        number = self.site.add("twice", "--owner", "bob", name="gone")
+        bob = self.open("bob")
+        bob.go("#/tasks/%d" % number)
+        bob.see("printed by attempt 2", ".log")
+        bob.run(HOLD_LOG + "const list = document.querySelector('select[aria-label=Attempt]');"
+                "list.value = '1'; list.dispatchEvent(new Event('change'));")
+        wait_until(lambda: bob.run("return asked") > 1, what="a look at the log besides the choice")
+        bob.run("letGo()")
+        wait_until(lambda: bob.run("return answered") > 2, what="all parts of the log")
+        self.assertEqual(bob.text(".log").count("printed by attempt 1"), 1)
+        (self.site.home / "gone").touch()
 
     def test_a_schedule_from_its_form_to_its_end(self):
         bob = self.open("bob")
