@@ -134,9 +134,10 @@ function kindOf(schema, value) {
   const type = typeOf(schema);
   if (schema.enum || (type === 'boolean' && isNullable(schema))) return 'choice';
   if (type === 'boolean') return 'check';
-  if (type === 'object') return 'json';
-  if (type === 'array') return isLines(schema, value) ? 'lines' : 'json';
-  return schema.format !== 'password' && /[\r\n]/.test(value) ? 'text' : 'input';
+  if (type === 'array' && isLines(schema, value)) return 'lines';
+  if (/array|object/.test(type || typeof (value ?? ''))) return 'json';
+  return schema.format !== 'password' && /[\r\n]/.test(`${value}${schema.default}`) ? 'text'
+    : 'input';
 }
 
 /** Whether one value per line can say it. @param {Schema} schema @param {any} value */

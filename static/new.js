@@ -99,7 +99,8 @@ async function add(body) {
  * @param {Task} task
  */
 const chosenOf = ({ options }, task) => Object.fromEntries(Object.entries(task).filter(
-  ([name, value]) => name in options && value !== options[name] && (isAdmin() || value !== 'retry')));
+  ([name, value]) => name in options && value !== options[name]
+    && (name !== 'on_crash' || value === 'fail' || isAdmin())));
 
 /**
  * What hardly anyone needs, folded; empty fields mean what the function says.

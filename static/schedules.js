@@ -287,7 +287,7 @@ function showForm(chosen, schedule, signal) {
       catch_up: now.catch_up,
       overlap: now.overlap,
       options: optionsFrom(now, before, schedule?.options),
-      owner: now.owner?.trim() || undefined,
+      owner: now.owner?.trim() || schedule?.owner,
     };
     const saved = schedule ? await change(`api/schedules/${schedule.id}`, schedule, body)
       : await request('POST', 'api/schedules', body);

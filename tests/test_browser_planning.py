@@ -53,6 +53,7 @@ window.fetch = async (path, ...more) => {
 };
 """
 COUNT = "SELECT count(*) FROM task WHERE function=?"
+QUEUE_CHANGES = "SELECT count(*) FROM activity WHERE event='queue_changed'"
 
 
 class Planning(BrowserTestCase):
@@ -142,6 +143,11 @@ class Planning(BrowserTestCase):
         ana.type("[name=machines]", "a")
         ana.click("button", "Save")
         ana.see("5 in 1 minute · machine a", ".queues")
+        noted = self.site.value(QUEUE_CHANGES)
+        ana.click("a", "Change post")
+        ana.click("button", "Save")                     # nothing was changed, and nothing is sent
+        ana.see("5 in 1 minute · machine a", ".queues")
+        self.assertEqual(self.site.value(QUEUE_CHANGES), noted)
         self.assertIsNone(self.ask(eve, "GET", queue)["max_running"])
 
     def test_a_question_about_a_schedule_stays_while_it_runs(self):
