@@ -1132,9 +1132,9 @@ def data_folder(flag=None, environment=os.environ):
     if chosen:
         return Path(os.path.abspath(chosen))
     beside = HOME / "data"
-    if not beside.is_file():
-        return beside
     try:
+        if not beside.is_file():
+            return beside
         line = beside.read_text("utf-8-sig").partition("\n")[0].strip()
     except (OSError, ValueError) as error:
         raise SetupError("%s cannot be read as the path of a folder: %s." % (beside, error)) from None
@@ -1419,14 +1419,24 @@ def is_storage_error(error):
         not isinstance(error, sqlite3.IntegrityError) or "foreign key" in str(error).lower())
 
 
+def free_bytes(path):
+    """How much we may still write to the file system that holds `path`; OSError if there is none."""
+    room = os.statvfs(path)
+    return room.f_bavail * room.f_frsize
+
+
 def has_no_room(path):
     """True if there is no room for the index of a database's log: then SQLite cannot even read it,
     and calls that an I/O error."""
     try:
-        known = os.statvfs(path)
+        return free_bytes(path) < LOG_INDEX_BYTES
     except OSError:
         return False
-    return known.f_bavail * known.f_frsize < LOG_INDEX_BYTES
+
+
+def storage_full():
+    """The error for whoever has no room to write."""
+    return StorageFull("The disk or the quota is full; nothing was changed.")
 
 
 def storage_error(error, path):
@@ -1436,13 +1446,15 @@ def storage_error(error, path):
         return still_busy()
     if isinstance(error, sqlite3.IntegrityError):
         return Conflict("The user whom this is for was deleted meanwhile; nothing was changed.")
-    if "full" in text or has_no_room(path):
-        return StorageFull("The disk or the quota is full; nothing was changed.")
+    if "full" in text:
+        return storage_full()
     if "readonly" in text:
         return StorageBroken("The database %s cannot be written by this user." % path)
     if "malformed" in text or "not a database" in text:
         return StorageBroken("The database %s is damaged (%s). It is left as it is: "
                              "put a backup in its place." % (path, text))
+    if has_no_room(path):
+        return storage_full()
     return StorageBroken("The database %s cannot be used: %s." % (path, text))
 
 
@@ -1824,7 +1836,7 @@ class Database(Source):
             self._turn = Turn(self.folder / "turn.lock", clock)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise StorageFull("The disk or the quota is full; nothing was changed.") from None
+                raise storage_full() from None
             raise StorageBroken("Nothing can be written in %s: %s." % (self.folder, error.strerror)) from None
         self._writer_thread = None
         self._reading = threading.Lock()
@@ -4386,6 +4398,16 @@ def plan_errors(given, now):
     return errors
 
 
+def differs(row, columns):
+    """Whether a schedule is not as its source says now, or was gone."""
+    return row["problem"] == GONE or any(row[name] != value for name, value in columns.items())
+
+
+def goes(row, now):
+    """Whether a schedule without a source is to be called gone, or has been for long enough to be removed."""
+    return row["problem"] != GONE or now - row["next_from"] >= GONE_SECONDS
+
+
 def _can_run(entry):
     """Whether a file is executable, or Python, since FTP loses the mode."""
     return entry.name.endswith(".py") or os.access(entry.path, os.X_OK)
@@ -4756,9 +4778,7 @@ class Schedules:
     def _differences(wanted, known, now):
         """(key, row or None) of what is to be made, changed, called gone or removed."""
         return [(key, row) for key, row in {**dict.fromkeys(wanted), **known}.items()
-                if row is None or (row["problem"] == GONE) != (key not in wanted)
-                or now - row["next_from"] >= GONE_SECONDS and key not in wanted
-                or any(row[name] != value for name, value in wanted.get(key, {}).items())]
+                if row is None or (differs(row, wanted[key]) if key in wanted else goes(row, now))]
 
     def _replace(self, transaction, key, row, columns, now):
         if columns is None and row["problem"] == GONE:
@@ -6206,10 +6226,10 @@ class Service:
 
     def _storage(self):
         try:
-            room = os.statvfs(self._database.folder)
+            free = free_bytes(self._database.folder)
         except OSError:
             return "storage", "The data folder is gone or cannot be read.", None
-        if room.f_bavail * room.f_frsize < DISK_MIN_BYTES:
+        if free < DISK_MIN_BYTES:
             return "storage", "The disk is full: nothing can be added or recorded.", None
         if self._database.journal == "wal" and self._database.wal_bytes() > WAL_ALARM_BYTES:
             return ("storage", "The database's log has grown to %d MB: something keeps it from being "
@@ -10219,8 +10239,7 @@ class Server:
         import tempfile
         folder = self._app.queue.database.folder
         try:
-            room = os.statvfs(folder)
-            if room.f_bavail * room.f_frsize < DISK_LOW_BYTES + 2 * head.length:
+            if free_bytes(folder) < DISK_LOW_BYTES + 2 * head.length:
                 raise OSError(errno.ENOSPC, "too little is free")
             client.upload = tempfile.TemporaryFile(dir=folder)
         except OSError:

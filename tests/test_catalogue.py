@@ -68,11 +68,16 @@ class TestCatalogue(TestCase):
         self.refresh()
         self.assertEqual(self.names(), ["a", "b"])
 
-    def test_what_tasks_py_imports_counts_as_well(self):
+    def import_helper(self):
+        """A file that tasks.py imports, and that was read with it."""
         helper = self.home / "helper.py"
         helper.write_text("x = 1")
         self.announce("a", files=[str(helper)])
         self.refresh()
+        return helper
+
+    def test_what_tasks_py_imports_counts_as_well(self):
+        helper = self.import_helper()
         helper.write_text("x = 22")
         self.announce("b", files=[str(helper)])
         self.refresh()
@@ -166,20 +171,14 @@ class TestCatalogue(TestCase):
         self.assertEqual(self.names(), ["new"])
 
     def test_what_is_not_imported_any_more_does_not_count(self):
-        helper = self.home / "helper.py"
-        helper.write_text("x = 1")
-        self.announce("a", files=[str(helper)])
-        self.refresh()
+        helper = self.import_helper()
         self.touch()
         self.announce("b", files=[])
         self.refresh()
         self.assertNotIn(str(helper), self.catalogue.state()["files"])
 
     def test_what_could_not_be_read_to_its_end_may_be_made_of_all_that_was_known(self):
-        helper = self.home / "helper.py"
-        helper.write_text("x = 1")
-        self.announce("a", files=[str(helper)])
-        self.refresh()
+        helper = self.import_helper()
         self.touch()
         self.answers.append(subprocess.TimeoutExpired("python", 10))
         self.refresh()

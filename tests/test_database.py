@@ -652,6 +652,8 @@ class TestBrokenFiles(DatabaseCase):
         for free, kind in ((0, jobqueue.StorageFull), (100, jobqueue.StorageBroken)):
             with mock.patch("os.statvfs", return_value=mock.Mock(f_bavail=free, f_frsize=4096)):
                 self.assertIs(type(jobqueue.storage_error(error, "x.db")), kind)
+                damaged = jobqueue.storage_error(sqlite3.DatabaseError("file is not a database"), "x.db")
+                self.assertIn("is damaged", damaged.detail)
 
     def test_a_folder_that_nothing_can_be_written_to_is_told(self):
         for number, kind, words in ((errno.EROFS, jobqueue.StorageBroken, ": Read-only file system."),

@@ -86,6 +86,10 @@ class TestChecks(HostTestCase):
         with mock.patch.object(os, "statvfs", return_value=room):
             self.assertEqual(self.verdict("Disk", "12 more files"), "bad")
 
+    def test_a_database_that_cannot_be_written_is_bad(self):
+        with mock.patch.object(os, "access", return_value=False):
+            self.assertEqual(self.verdict("Writing", "cannot be written: chmod u+w"), "bad")
+
     def test_a_quota_that_is_used_up_is_bad_although_the_disk_has_room(self):
         error = OSError(errno.EDQUOT, "Disk quota exceeded")
         with mock.patch.object(jobqueue, "take_lock", side_effect=error):
@@ -194,6 +198,12 @@ class TestBrokenInstallations(HostTestCase):
         shutil.rmtree(self.database.folder)
         (self.home / "data").write_bytes(b"\xff\xfe\0")
         self.broken("Data", "cannot be read as the path")
+
+    def test_a_data_folder_that_may_not_be_looked_at(self):
+        with mock.patch.object(Path, "is_file", side_effect=PermissionError(13, "Permission denied")):
+            found = {check.name: check for check in jobqueue.check_installation()[0]}
+        self.assertEqual(found["Data"].verdict, "bad")
+        self.assertIn("cannot be read as the path of a folder", found["Data"].text)
 
     def test_a_link_that_leads_nowhere(self):
         shutil.rmtree(self.database.folder)

@@ -354,6 +354,7 @@ class TestEach(TestCase):
     def test_what_is_no_csv_file_in_utf_8_is_said_with_its_line(self):
         self.wrong(b"name\nOslo\nK\xf6ln\n", "Line 3 is not UTF-8", function="greet")
         self.wrong('name\n"Oslo\n', "cannot be read", function="greet")
+        self.wrong("name\nOslo\nO\0o\n", "NUL", function="greet")
         self.wrong("", "The file is empty")
 
     def test_a_file_that_cannot_be_opened_is_a_wrong_argument(self):

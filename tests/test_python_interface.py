@@ -65,6 +65,8 @@ class TestDeclaring(InterfaceCase):
                 pass
 
         make()
+        with self.assertRaisesRegex(ValueError, "its name is missing"):
+            jobqueue.command("", ["ls"])
         with self.assertRaisesRegex(ValueError, "two functions are called twice"):
             make()
 
