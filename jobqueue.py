@@ -1373,6 +1373,8 @@ CREATE TABLE machine (                  -- who opened this database, for several
     first_seen REAL NOT NULL,           -- since when it has not been away for a day
     seen_at REAL NOT NULL
 )""",
+    # What the mends of the first edition need.
+    "",
 ]
 
 
