@@ -402,10 +402,15 @@ def tasks_refused(errors, alone):
     return refusal("Nothing was added", errors)
 
 
+def escape_controls(text):
+    """Text that steers no terminal, whoever stored it."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: r"\x%02x" % ord(found[0]), text)
+
+
 def complain(text):
     """A message for a person, on standard error if there is one, as far as it can show it."""
     encoding = getattr(sys.stderr, "encoding", None) or "ascii"
-    text = text.encode(encoding, "backslashreplace").decode(encoding).replace("\\u2026", "...")
+    text = escape_controls(text).encode(encoding, "backslashreplace").decode(encoding).replace("\\u2026", "...")
     with contextlib.suppress(OSError, ValueError):
         print("jobqueue: " + text, file=sys.stderr, flush=True)
 
@@ -10394,14 +10399,11 @@ def _tick_for_ever(queue):
 
 
 def say(text):
-    """Print to standard output at once, whatever its encoding; end where nobody reads on.
-
-    What users have stored may not steer the terminal of who reads it.
-    """
+    """Print to standard output at once, whatever its encoding; end where nobody reads on."""
     stream = sys.stdout
     encoding = stream.encoding or "utf-8"
     if stream.isatty():
-        text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: r"\x%02x" % ord(found[0]), text)
+        text = escape_controls(text)
     try:
         print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
     except BrokenPipeError:

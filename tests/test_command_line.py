@@ -549,6 +549,7 @@ class Others(CommandTestCase):
         with mock.patch("sys.stdout", shown):
             jobqueue.say("a\tb\nc \x1b[31md\x07\r\x9b")
         self.assertEqual(shown.getvalue(), "a\tb\nc \\x1b[31md\\x07\\x0d\\x9b\n")
+        self.fails(4, "user", "disable", "a\x1b[31mb\x9b", words="no user a\\x1b[31mb\\x9b")
 
 
 class Real(unittest.TestCase):
