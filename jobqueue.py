@@ -410,9 +410,9 @@ def escape_controls(text):
 def complain(text):
     """A message for a person, on standard error if there is one, as far as it can show it."""
     encoding = getattr(sys.stderr, "encoding", None) or "ascii"
-    text = escape_controls(text).encode(encoding, "backslashreplace").decode(encoding).replace("\\u2026", "...")
+    text = escape_controls(text).encode(encoding, "backslashreplace").decode(encoding)
     with contextlib.suppress(OSError, ValueError):
-        print("jobqueue: " + text, file=sys.stderr, flush=True)
+        print("jobqueue: " + text.replace("\\u2026", "..."), file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -512,21 +512,34 @@ BUILT_IN = {jobqueue.SCRIPT_FUNCTION: jobqueue.Function(
 
 # Requests --------------------------------------------------------------------
 
-def refuse_dot_segments(template, address):
-    """Fail if an argument became "." or "..", which would lead out of its place in the path."""
-    for written, filled in zip(template.partition("?")[0].split("/"), address.split("/")):
-        if filled.partition("?")[0] in (".", "..") and written != filled:
-            raise Fail("address not allowed: a place in its path was filled with dots")
+DECODINGS_MAX = 10                      # of a value in a path: servers decode once or twice
+
+
+def refuse_climbing(template, arguments):
+    """Fail if a value would lead out of its place in the path, however often a server decodes it.
+
+    nginx takes "..%2Fx" for "../x", others take a backslash for a slash and leave out what follows ";".
+    """
+    from urllib.parse import unquote
+    for part in re.split("[?#]", template)[0].split("/"):
+        names = re.findall(jobqueue.PLACE, part)
+        text = re.sub(jobqueue.PLACE, lambda match: as_word(arguments.get(match[1])), part)
+        for _ in range(DECODINGS_MAX):
+            text = unquote(text, "latin-1")
+        steps = {re.sub(r"[\x00-\x20\x7f]", "", step) for step in re.split(r"[/\\?#;]", text)}
+        if names and (steps & {".", ".."} or unquote(text) != text):
+            raise Fail("%s must not hold . or .. between slashes, however they are encoded: that would "
+                       "lead out of its place in the address" % " and ".join(names))
 
 
 def build_request(target, arguments, context):
     """The urllib Request: places filled, the other arguments as query or JSON body."""
     from urllib.parse import quote, urlencode
     from urllib.request import Request
+    refuse_climbing(target["address"], arguments)
     used = set(re.findall(jobqueue.PLACE, target["address"]))
     address = re.sub(jobqueue.PLACE, lambda match: quote(as_word(arguments.get(match[1])), safe=""),
                      target["address"])
-    refuse_dot_segments(target["address"], address)
     rest = {name: value for name, value in arguments.items() if name not in used}
     headers = {"User-Agent": "jobqueue/" + jobqueue.VERSION,
                "Idempotency-Key": "task-%d" % context.id, **target["headers"]}

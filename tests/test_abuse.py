@@ -701,8 +701,9 @@ class Destinations(unittest.TestCase):
     def test_an_argument_in_the_path_leads_nowhere_else(self):
         for path in ("/{a}", "/x/{a}", "/x{a}", "/x/{a}/y", "/x?to={a}", "/x?{a}", "/x#{a}"):
             for target in self.targets:
+                climbs = ".." in target and path.startswith(("/{a}", "/x/{a}"))
                 self.send(path, a=target)
-                self.assertEqual((len(self.home.asked), self.other.asked), (1, []), (path, target))
+                self.assertEqual((len(self.home.asked), self.other.asked), (not climbs, []), (path, target))
 
     def test_nor_does_one_in_the_query_or_the_body(self):
         for target in self.targets:
