@@ -1057,7 +1057,8 @@ def _time_zone(name):
 def _parse_interval(text, zone, tzinfo, start):
     match = re.fullmatch(EVERY, text.lower(), re.ASCII)
     if not match:
-        raise field_error("rule", 'must be written as "every 90" (seconds), "every 5m" or "every 2 hours"')
+        raise field_error("rule", 'needs a number behind "every", as in "every 90" (seconds) or "every 2 '
+                                  'hours"; other rules are written ' + RULE_HINT)
     seconds = int(match[1]) * EVERY_UNITS[(match[2] or "s")[0]]
     if not 1 <= seconds <= EVERY_MAX_SECONDS:
         raise field_error("rule", "must be every 1 second to every %d days" % (EVERY_MAX_SECONDS // 86400))
@@ -5764,6 +5765,16 @@ class Catalogue:
         """What is known of the last reading: files, error, samples, read_at, schedules."""
         return self._load()[1]
 
+    def describe(self, is_admin=True):
+        """What can be run as the API tells it; admins see all, and why tasks.py cannot be read."""
+        self.refresh()
+        state = self.state()
+        functions = [one for one in self.functions() if is_admin or one["who"] == "user"]
+        error = state["error"] if is_admin else state["error"] and {
+            "message": "tasks.py cannot be read; an admin sees why.", "file": None, "line": None}
+        return {"functions": functions, "error": error, "samples": state["samples"],
+                "read_at": iso(state["read_at"])}
+
     def files(self):
         """What the functions are made of, as far as is known: to be stamped before it is read again."""
         return [TASKS_FILE, WORKER_FILE, *self.state()["files"]]
@@ -8988,15 +8999,7 @@ def delete_session(app, request):
 
 def get_functions(app, request):
     """What tasks can run, with the schema of each."""
-    app.queue.catalogue.refresh()
-    state = app.queue.catalogue.state()
-    error, person = state["error"], request.person
-    functions = [function for function in app.queue.catalogue.functions()
-                 if person.is_admin or function["who"] == "user"]
-    if error and not person.is_admin:
-        error = {"message": "tasks.py cannot be read; an admin sees why.", "file": None, "line": None}
-    return json_answer({"functions": functions, "error": error, "samples": state["samples"],
-                        "read_at": iso(state["read_at"])})
+    return json_answer(app.queue.catalogue.describe(request.person.is_admin))
 
 
 def _owners_named(request, given):
@@ -10411,19 +10414,46 @@ def say(text):
         raise SystemExit(EXIT_PIPE_CLOSED) from None
 
 
-def _use_compiled_module(options):
-    """Go on as `python3 -m jobqueue`, compiled by a child: who compiles keeps 20 MB for good."""
-    if __name__ == "__main__" and __spec__ is None and sys.executable:
-        import subprocess
-        data = str(Path(data_folder(options.data)).absolute())
-        os.environ.setdefault("MALLOC_ARENA_MAX", "1")      # else glibc keeps a heap per thread
+# Both files are looked at: workers read what Python keeps of them, too.
+SEND_CODE = """
+import importlib.util, marshal, sys
+worker, jobqueue = [importlib.util.find_spec(name).loader.get_code(name) for name in ("worker", "jobqueue")]
+marshal.dump(jobqueue, sys.stdout.buffer)
+"""
+SERVE_CODE = """
+import marshal, sys
+jobqueue = sys.modules["jobqueue"] = type(sys)("jobqueue")
+file, jobqueue.__file__ = int(sys.argv.pop(1)), sys.argv.pop(1)
+with open(file, "rb") as file:
+    code = marshal.load(file)
+exec(code, vars(jobqueue))
+del code
+sys.exit(jobqueue.main())
+"""
+
+
+def _use_compiled_module(queue, options):
+    """Go on as a new process with the code that a child sends: who compiles keeps 20 MB for good.
+
+    The child takes what Python has compiled, if Python may write that here. The code goes through a
+    file without a name: nobody can change it, and it is never older than the source.
+    """
+    if __name__ != "__main__" or not sys.executable:
+        return
+    import subprocess
+    import tempfile
+    os.environ.setdefault("MALLOC_ARENA_MAX", "1")      # else glibc keeps a heap per thread
+    data = queue.database.folder.absolute()
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):   # no room: at the next start
+        code = tempfile.TemporaryFile(dir=data)
+        subprocess.run([sys.executable, "-c", SEND_CODE], cwd=HOME, stdin=subprocess.DEVNULL,
+                       stdout=code, stderr=subprocess.DEVNULL, check=True)
+        code.seek(0)
+        os.set_inheritable(code.fileno(), True)
         os.chdir(HOME)
-        with contextlib.suppress(OSError):      # a host without room for a child: at the next start
-            subprocess.run([sys.executable, "-c", "import worker"], stdin=subprocess.DEVNULL,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.execv(sys.executable, [
-            sys.executable, "-m", "jobqueue", "serve", "--host", options.host,
-            "--port", str(options.port), "--data", data])
+            sys.executable, "-c", SERVE_CODE, str(code.fileno()), __file__, "serve",
+            "--host", options.host, "--port", str(options.port), "--data", str(data)])
 
 
 def _say_where(queue, address):
@@ -10447,7 +10477,7 @@ def _say_where(queue, address):
 
 def cmd_serve(queue, options):
     """Run the built-in web server until interrupted."""
-    _use_compiled_module(options)
+    _use_compiled_module(queue, options)
     try:
         server = Server(Application(queue, "server"), options.host, options.port,
                         background=lambda: _tick_for_ever(queue))
@@ -10612,6 +10642,24 @@ def cmd_add(queue, options):
         complain("tasks.py cannot be read: %s. The task waits until that is mended." % error["message"])
 
 
+def _parameters_text(schema):
+    """A function's parameters as they are written behind `add`, in brackets what may be left out."""
+    parts = []
+    for name, one in schema["properties"].items():
+        kind = "|".join(map(str, one["enum"])) if "enum" in one else one.get("format", one.get("type", "JSON"))
+        parts.append(("%s=%s" if name in schema.get("required", ()) else "[%s=%s]") % (name, kind))
+    return " ".join(parts + ["[name=value ...]"] * bool(schema.get("additionalProperties")))
+
+
+def cmd_functions(queue, options):
+    """Print the functions that can be added, and their parameters."""
+    found = queue.catalogue.describe()
+    show(options, found, table(("FUNCTION", "PARAMETERS", "WHAT"), [
+        (one["name"], _parameters_text(one["schema"]), one["title"]) for one in found["functions"]]))
+    if found["error"]:
+        complain("tasks.py cannot be read: " + found["error"]["message"])
+
+
 def _status_text(task):
     return "%s (%s)" % (task["status"], task["reason"]) if task["reason"] else task["status"]
 
@@ -10651,7 +10699,8 @@ def cmd_show(queue, options):
     """Print one task."""
     queue.tick.maybe("code")
     task = queue.get_json(options.id)
-    show(options, task, "\n".join(_lines(task)))
+    error = task["error"] and (task["error"].get("traceback") or task["error"]["message"]).rstrip()
+    show(options, task, "\n".join(_lines({**task, "error": error})))
 
 
 def cmd_wait(queue, options):
@@ -11036,7 +11085,7 @@ COMMANDS = {
         ("--port", {"type": whole_number(0, 65535), "default": 8000,
                     "help": "port to listen on (8000)"})]),
     "add": (cmd_add, [
-        ("function", {"metavar": "FUNCTION"}),
+        ("function", {"metavar": "FUNCTION", "help": "see the command functions"}),
         ("argument", {"metavar": "name=value", "nargs": "*", "default": ()}),
         PRIORITY,
         ("--delay", {"type": float, "metavar": "SECONDS"}),
@@ -11055,6 +11104,7 @@ COMMANDS = {
         ("--unique-key", {"metavar": "KEY", "help": "unless an unfinished task has it"}),
         ("--each", {"metavar": "FILE.csv", "help": "a task for each row; the first row names the "
                                                    "parameters; - is standard input"})]),
+    "functions": (cmd_functions, []),
     "list": (cmd_list, [
         *WHICH, ("--limit", {"type": whole_number(1, 1000), "default": PAGE_ROWS, "metavar": "N"})]),
     "show": (cmd_show, [ONE_TASK]),
@@ -11119,11 +11169,12 @@ def command_parser():
     common.add_argument("--data", metavar="DIR", help="data folder (default: data beside jobqueue.py)")
     common.add_argument("--json", action="store_true", help="print JSON")
     parser = argparse.ArgumentParser(
-        prog="jobqueue.py", description="Background jobs for a web site on a cheap shared host.",
+        prog="jobqueue.py", description="Background jobs for a web site on a cheap shared host. "
+                                         "Without a command it serves the page.",
         epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 the awaited task failed, 4 not found, "
                "5 refused, 75 busy, 124 wait timed out, 141 nobody read the output on.")
     parser.add_argument("--version", action="version", version="jobqueue " + VERSION)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="[COMMAND]")
     for name, (function, arguments) in COMMANDS.items():
         help_text = function.__doc__.splitlines()[0]
         sub = commands.add_parser(name, parents=[common], help=help_text, description=help_text,
