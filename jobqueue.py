@@ -9619,22 +9619,21 @@ class Application:
             answer = self._route(request)
             return self._with_tag(request, answer) if request.method in ("GET", "HEAD") else answer
         except JobQueueError as error:
-            if error.status == 401:
-                error.extra = {"setup": self._invite_to_setup()}
-            return problem(error)
+            return problem(self._invited_to_setup(error) if error.status == 401 else error)
         except Exception as error:
             report_bug(error)
             return problem(JobQueueError(BUG_WORDS))
 
-    def _invite_to_setup(self):
-        """True while there is no admin; the code that makes one is then there to be read."""
+    def _invited_to_setup(self, error):
+        """The 401 that says if there is no admin, whose code is then there to be read."""
         try:
-            if self.queue.accounts.has_admin():
-                return False
-            self.queue.accounts.setup_code()
-        except (JobQueueError, OSError) as error:
-            complain("%s" % error)
-        return True
+            error.extra = {"setup": not self.queue.accounts.has_admin()}
+        except JobQueueError as trouble:
+            return trouble
+        with in_passing("making the set-up code"):
+            if error.extra["setup"]:
+                self.queue.accounts.setup_code()
+        return error
 
     def _route(self, request):
         method = "GET" if request.method == "HEAD" else request.method
@@ -10646,7 +10645,7 @@ def _parameters_text(schema):
     """A function's parameters as they are written behind `add`, in brackets what may be left out."""
     parts = []
     for name, one in schema["properties"].items():
-        kind = "|".join(map(str, one["enum"])) if "enum" in one else one.get("format", one.get("type", "JSON"))
+        kind = "|".join(map(str, one.get("enum", [one.get("format", one.get("type", "JSON"))])))
         parts.append(("%s=%s" if name in schema.get("required", ()) else "[%s=%s]") % (name, kind))
     return " ".join(parts + ["[name=value ...]"] * bool(schema.get("additionalProperties")))
 
@@ -10699,7 +10698,7 @@ def cmd_show(queue, options):
     """Print one task."""
     queue.tick.maybe("code")
     task = queue.get_json(options.id)
-    error = task["error"] and (task["error"].get("traceback") or task["error"]["message"]).rstrip()
+    error = task["error"] and (task["error"]["traceback"] or task["error"]["message"] or "").rstrip()
     show(options, task, "\n".join(_lines({**task, "error": error})))
 
 

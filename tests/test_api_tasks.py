@@ -243,12 +243,7 @@ class Who(WebTestCase):
 
     def test_in_an_array_an_owner_counts_for_its_own_task_only(self):
         """Whoever names an owner for one task of two does not mean both."""
-        reply = self.ana.post("/api/tasks", [{**ADD, "owner": "bob"}, ADD])
-        if reply.status == 201:
-            owners = [self.ana.get("/api/tasks/%d" % task_id).json["owner"] for task_id in reply.json["ids"]]
-            self.assertEqual(owners, ["bob", "ana"])
-        else:
-            self.check_wrong(reply, "owner")
+        self.check_wrong(self.ana.post("/api/tasks", [{**ADD, "owner": "bob"}, ADD]), "owner")
 
     def test_oneself_may_be_named(self):
         self.assertEqual(self.check(self.bob.post("/api/tasks", {**ADD, "owner": "bob"}), 201)["owner"],
@@ -656,8 +651,7 @@ class Trouble(WebTestCase):
                 mock.patch("sys.stderr", io.StringIO()):
             for visitor, path in ((self.bob, "/api/tasks"), (self.nobody, "/healthz"),
                                   (self.nobody, "/api/session")):
-                reply = visitor.get(path)
-                self.assertIn(reply.status, (401, 503), path)
+                self.check(visitor.get(path), 503, "storage")
 
     def test_who_cannot_be_written_down_as_seen_is_let_in_all_the_same(self):
         self.clock.advance(120)

@@ -13,7 +13,7 @@ import unittest
 from unittest import mock
 
 import jobqueue
-from tests.support import ROOT, TestCase, close_quietly
+from tests.support import ROOT, TestCase, close_quietly, need
 
 SECOND = """
 import sys; sys.path.insert(0, %r); import jobqueue
@@ -444,8 +444,7 @@ class TestTurn(DatabaseCase):
 class TestCheckpoints(DatabaseCase):
     def setUp(self):
         super().setUp()
-        if self.database.journal != "wal":
-            self.skipTest("the temporary folder is not on a local file system")
+        need(self.database.journal == "wal", "a temporary folder on a local file system")
 
     def grow(self, bytes_wanted=jobqueue.WAL_CHECKPOINT_BYTES):
         while self.database.wal_bytes() < bytes_wanted:
@@ -692,8 +691,7 @@ class TestOtherUsers(DatabaseCase):
 
     def as_nobody(self, text):
         """What a process of another user says; the suite's own modules are imported before."""
-        if os.getuid() != 0:
-            self.skipTest("needs root to become somebody else")
+        need(os.getuid() == 0, "root to become somebody else")
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:

@@ -19,7 +19,7 @@ import unittest
 from pathlib import Path
 
 import jobqueue
-from tests.support import ROOT, TestCase, wait_until
+from tests.support import ROOT, TestCase, need, wait_until
 from tests.test_database import outsider
 from tests.test_faults import MANY, has_begun, plant
 from tests.test_faults_storage import SiteCase, WriterCase
@@ -385,8 +385,7 @@ class TestLongReader(TestCase):
 
     def setUp(self):
         super().setUp()
-        if self.database.journal != "wal":
-            self.skipTest("the temporary folder is not on a local file system")
+        need(self.database.journal == "wal", "a temporary folder on a local file system")
 
     def work(self, count):
         for _ in range(count):

@@ -21,7 +21,7 @@ import unittest
 from pathlib import Path
 
 import jobqueue
-from tests.support import PASSWORD, ROOT, Site, TestCase, wait_until
+from tests.support import PASSWORD, ROOT, Site, TestCase, need, wait_until
 from tests.test_faults import MANY, PlantedCase, plant
 from tests.test_processes import TASKS
 
@@ -68,15 +68,13 @@ while os.getppid() == parent:       # nobody is left to stop it otherwise
 
 
 @contextlib.contextmanager
-def mounted(case, folder, *arguments):
-    """A folder while something is mounted there; or the test is skipped."""
-    if os.getuid() != 0 or not shutil.which("mount"):
-        case.skipTest("needs the right to mount a file system")
+def mounted(folder, *arguments):
+    """A folder while something is mounted there."""
+    need(os.getuid() == 0 and shutil.which("mount"), "the right to mount a file system")
     folder.mkdir(exist_ok=True)
     done = subprocess.run(["mount", *map(str, arguments), str(folder)],
                           capture_output=True, text=True)
-    if done.returncode:
-        case.skipTest("needs the right to mount a file system: " + done.stderr.strip())
+    need(done.returncode == 0, "the right to mount a file system: " + done.stderr.strip())
     try:
         yield folder
     finally:
@@ -84,10 +82,10 @@ def mounted(case, folder, *arguments):
 
 
 def mount(case, folder, *arguments):
-    """Mount something for the time of a test, or skip it."""
+    """Mount something for the time of a test."""
     stack = contextlib.ExitStack()
     case.addCleanup(stack.close)
-    return stack.enter_context(mounted(case, folder, *arguments))
+    return stack.enter_context(mounted(folder, *arguments))
 
 
 class WriterCase(TestCase):
@@ -187,8 +185,7 @@ class TestPowerCut(WriterCase):
         image = self.folder / "disk.img"
         with image.open("wb") as file:
             file.truncate(48 << 20)
-        if not shutil.which("mkfs.ext4"):
-            self.skipTest("needs mkfs.ext4")
+        need(shutil.which("mkfs.ext4"), "mkfs.ext4")
         subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
         return image, mount(self, self.folder / "disk", "-o", "loop", image)
 
@@ -224,7 +221,7 @@ class TestPowerCut(WriterCase):
             child.kill()
             child.wait(60)
         for copy, told in cuts:
-            with mounted(self, self.folder / "after", "-o", "loop", copy) as room:
+            with mounted(self.folder / "after", "-o", "loop", copy) as room:
                 self.check_folder(room / "data", told, journal)
         self.assertGreater(len(told), 10)
 
@@ -329,11 +326,9 @@ def somebody_elses_site(case, planted, user=SOMEBODY, limits=""):
 
     `limits` is a command that limits what it is followed by.
     """
-    if os.getuid() != 0 or not shutil.which("setpriv"):
-        case.skipTest("needs root and setpriv to run as somebody else")
+    need(os.getuid() == 0 and shutil.which("setpriv"), "root and setpriv to run as somebody else")
     python = shutil.which("python3", path=os.defpath)
-    if python is None:
-        case.skipTest("needs a python3 that everybody may run")
+    need(python, "a python3 that everybody may run")
     room = Path(tempfile.mkdtemp(prefix="jobqueue python "))
     case.addCleanup(shutil.rmtree, room)
     room.chmod(0o755)

@@ -3,11 +3,9 @@ import io
 import json
 import random
 import re
-import sys
 import threading
 import unittest
 from unittest import mock
-from wsgiref.validate import validator
 
 import jobqueue
 from tests.support import PASSWORD, ROOT
@@ -434,7 +432,7 @@ class Headers(WebTestCase):
         with mock.patch.object(jobqueue, "write_private", side_effect=OSError(28, "No space left")), \
                 mock.patch("sys.stderr", io.StringIO()):
             reply = self.nobody.get("/api/session")
-        self.assertIn(reply.status, (401, 503, 507))
+        self.check(reply, 401)
 
     def test_a_500_hides_what_happened(self):
         reply = self.replies()["500"]
@@ -719,10 +717,6 @@ class Interface(WebTestCase):
                 with self.subTest(name=name, text=text[:12]):
                     self.assertLess(self.bob.ask("GET", "/api/tasks", **{name: text}).status, 500)
                     self.assertLess(self.bob.post("/api/tasks", TASK, **{name: text}).status, 500)
-
-    def test_one_application_serves_threads_and_validates(self):
-        self.assertTrue(callable(validator(jobqueue.application)))
-        self.assertIs(sys.modules["jobqueue"].application, jobqueue.application)
 
     def test_an_answer_that_needs_no_body_takes_it_first(self):
         environ = self.nobody.environ("POST", "/api/tasks", b" " * 100000)

@@ -16,7 +16,7 @@ from unittest import mock
 
 import jobqueue
 from jobqueue import MACHINE_SILENT_SECONDS, Journal, find_database, repair_journal
-from tests.support import FakeClock, Site, TestCase
+from tests.support import FakeClock, Site, TestCase, need
 
 
 class Machine:
@@ -188,9 +188,8 @@ class TestBoxes(unittest.TestCase):
            '&& mount --bind "$2/uptime" /proc/uptime && shift 2 && exec "$@"')
 
     def setUp(self):
-        if os.getuid() != 0 or subprocess.run(["unshare", "-u", "-m", "true"], stderr=subprocess.DEVNULL,
-                                              check=False).returncode:
-            self.skipTest("needs root and the right to make namespaces")
+        need(os.getuid() == 0 and subprocess.call(["unshare", "-u", "-m", "true"]) == 0,
+             "root and the right to make namespaces")
         self.site = Site(linger=1)
         self.addCleanup(self.site.close)
 
@@ -461,8 +460,7 @@ class TestWhoMayRead(TestCase):
         self.assertIn("chmod 700 '%s'" % (self.folder / "data"), checks["Data"].text)
 
     def test_files_of_somebody_else_in_it_are_told(self):
-        if os.getuid() != 0:
-            self.skipTest("needs root to give files to somebody else")
+        need(os.getuid() == 0, "root to give files to somebody else")
         os.chown(self.database.path, 65534, 65534)
         verdict, text = jobqueue._check_data(self.folder / "data")
         self.assertEqual(verdict, "bad")
