@@ -1380,7 +1380,9 @@ CREATE TABLE machine (                  -- who opened this database, for several
     seen_at REAL NOT NULL
 )""",
     # What the mends of the first edition need.
-    "",
+    """
+CREATE INDEX task_schedule ON task (schedule_id)
+WHERE schedule_id IS NOT NULL AND status NOT IN (2, 3, 4)""",
 ]
 
 
@@ -2418,7 +2420,7 @@ SETTINGS = {setting.name: setting for setting in (
     Setting("runner_memory", 512, 16, 1000000,
             "... or once it has used this many megabytes."),
     Setting("nice", 10, 0, 19, "How much workers give way to other processes (19 the most)."),
-    Setting("max_pending", 0, 0, 1000000,
+    Setting("max_pending", 200000, 0, 1000000,
             "Most tasks of one user that wait to be run (pending, scheduled or waiting); 0: no "
             "limit. Admins have none."),
     Setting("default_owner", "", 0, 100,
@@ -3305,6 +3307,7 @@ class Tasks:
         self._database = database
         self._settings = settings
         self._clock = database.clock
+        self._sure = {}                 # (owner id, limit) -> the last id that surely is within it
 
     # Adding
 
@@ -3370,8 +3373,11 @@ class Tasks:
                            "seconds." % shorten(key, 60), wrong("unique_key", "is still in use"))
         return row["id"]
 
-    def _check_quota(self, transaction, owner_id, count, refusal="Nothing was added"):
-        """How many more tasks of the owner may wait to be run; TooMany if these are not `count`."""
+    def _check_quota(self, transaction, owner_id, count, refusal=None):
+        """How many more tasks of the owner may wait to be run; TooMany if these are not `count`.
+
+        While very many wait, they are not counted again for each that is added (no `refusal`).
+        """
         user = transaction.one("SELECT name, role, max_pending FROM user WHERE id=?", (owner_id,))
         if user is None or user["role"] == "admin":
             return INTEGER_MAX
@@ -3380,7 +3386,9 @@ class Tasks:
             limit = self._settings.get("max_pending", transaction)
         if not limit:
             return INTEGER_MAX
-        waiting = 0
+        last, sure, waiting = self.last_id(transaction), self._sure.get((owner_id, limit), 0), 0
+        if refusal is None and last + count <= sure:
+            return sure - last
         for status in (PENDING, SCHEDULED, WAITING):
             waiting += transaction.value(
                 "SELECT count(*) FROM (SELECT 1 FROM task INDEXED BY task_turn "
@@ -3389,8 +3397,11 @@ class Tasks:
             raise TooMany(
                 "%s: at most %d of %s's tasks may wait to be run, and %s. Try again "
                 "when some of them have been run." % (
-                    refusal, limit, user["name"], "so many do" if waiting == limit else
+                    refusal or "Nothing was added", limit, user["name"],
+                    "so many do" if waiting == limit else
                     "with %d more it would be %d" % (count, waiting + count)), retry_after=60)
+        if waiting > COUNT_MAX:
+            self._sure[owner_id, limit] = last + (limit - waiting) // 2
         return limit - waiting
 
     def _predecessors(self, transaction, owner_id, orders, new):
@@ -4345,9 +4356,11 @@ class Claims:
 CATCH_UPS = ("none", "once", "all")
 OVERLAPS = ("skip", "queue", "allow")
 SCHEDULES_MAX = 1000            # of one owner
-SCHEDULES_AT_ONCE = 100         # looked at in one tick
+SCHEDULES_AT_ONCE = 100         # read at once, of those that are due
+FIRE_SECONDS = 1.0              # of a tick
 SLOTS_AT_ONCE = 100             # filled in one transaction
 CATCH_UP_MAX = 1000             # of what was missed, catch_up="all" runs the newest
+UNFINISHED_MAX = 1000           # tasks of a schedule; a slot that would add one more is skipped
 LATE_TOLD_SECONDS = 86400.0     # how long it is said that schedules ran late
 LATE_SECONDS = 900.0            # catch_up="none" runs a slot that is not older
 RULE_RETRY_SECONDS = 3600.0     # when a rule that cannot be read is looked at again
@@ -4741,13 +4754,22 @@ class Schedules:
     # Firing
 
     def fire(self, now):
-        """Add the tasks of all schedules that are due."""
+        """Add the tasks of the schedules that are due, for FIRE_SECONDS at most.
+
+        Each has a transaction of its own, so that nobody who adds tasks meanwhile waits for all.
+        """
         self._heed_clock(now)
-        for row in self._database.all(
-                SCHEDULE_ROW + "paused=0 AND next_at<=? AND problem IS NOT ? ORDER BY next_at LIMIT ?",
-                (now, GONE, SCHEDULES_AT_ONCE)):
-            while row is not None:
-                row = self._fire_one(row, now)
+        deadline, last, goes_on = self._clock.monotonic() + FIRE_SECONDS, (-1.0, 0), True
+        while goes_on:
+            rows = self._database.all(
+                SCHEDULE_ROW + "paused=0 AND next_at<=? AND problem IS NOT ? AND "
+                "(next_at, schedule.id)>(?, ?) ORDER BY next_at, schedule.id LIMIT ?",
+                (now, GONE, *last, SCHEDULES_AT_ONCE))
+            for row in rows:
+                last = row["next_at"], row["id"]
+                while row is not None:
+                    row = self._fire_one(row, now)
+            goes_on = rows and self._clock.monotonic() <= deadline
 
     def synchronise(self):
         """Make the schedules that tasks.py and the folders ask for those that are there."""
@@ -4858,8 +4880,9 @@ class Schedules:
             last_at, unfinished = at, self._unfinished(transaction, last_task)
             if problem:
                 continue
-            if unfinished and row["overlap"] == "skip":
-                self._tell(transaction, row, at, None, "skipped: task %d had not ended" % unfinished)
+            skipped = self._why_skipped(transaction, row, unfinished)
+            if skipped:
+                self._tell(transaction, row, at, None, skipped)
                 continue
             try:
                 last_task = self._add_task(transaction, row, order, unfinished, now)
@@ -4883,6 +4906,16 @@ class Schedules:
     def _tell(transaction, row, at, task_id, message):
         transaction.run("UPDATE slot SET task_id=?, message=? WHERE schedule_id=? AND at=?",
                         (task_id, message, row["id"], at))
+
+    @staticmethod
+    def _why_skipped(source, row, unfinished):
+        """Why a slot adds nothing while tasks of its schedule have not ended; None if it does."""
+        if unfinished and row["overlap"] == "skip":
+            return "skipped: task %d had not ended" % unfinished
+        count = source.value(
+            "SELECT count(*) FROM (SELECT 1 FROM task WHERE schedule_id=? AND status NOT IN (2, 3, 4) "
+            "LIMIT ?)", (row["id"], UNFINISHED_MAX))
+        return "skipped: %d of its tasks had not ended" % count if count == UNFINISHED_MAX else None
 
     @staticmethod
     def _unfinished(source, task_id):

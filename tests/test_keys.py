@@ -1,5 +1,7 @@
 """Unique keys, Idempotency-Key, and how many tasks one owner may have waiting."""
 
+from unittest import mock
+
 import jobqueue
 from tests.support import TestCase
 from tests.web import WebTestCase
@@ -196,6 +198,36 @@ class TestQuota(TestCase):
         self.limit(None, "bob")
         with self.refused(jobqueue.TooMany, "at most 1 of bob's"):
             self.add("bob")
+
+    def test_two_uploads_of_100_000_may_wait_by_default_and_no_more(self):
+        many = self.add_many("bob", 5)
+        self.write("INSERT INTO task (owner_id, queue, function, arguments, status, priority, turn, "
+                   "max_retries, retries_left, retry_delay, retry_backoff, timeout, on_crash, created_at) "
+                   "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 199990) "
+                   "SELECT owner_id, queue, function, arguments, 0, 0, 10 + i, 0, 0, 0, 1, 60, 'retry', 0 "
+                   "FROM task, n WHERE id=%d" % many[0])
+        self.add_many("bob", 5)
+        with self.refused(jobqueue.TooMany, "at most 200000 of bob's"):
+            self.add("bob")
+        self.add("ana")
+
+    def test_what_very_many_wait_is_not_counted_for_each_add(self):
+        counted = []
+        with mock.patch.object(jobqueue, "COUNT_MAX", 10):
+            self.limit(100)
+            self.add_many("bob", 20)
+            connection = self.database._writer
+            value = connection.value
+            with mock.patch.object(connection, "value", lambda text, values=(): (
+                    counted.append(text.startswith("SELECT count(*)")), value(text, values))[1]):
+                for _ in range(80):
+                    self.add("bob")
+            self.assertLess(sum(counted), 80)
+            with self.refused(jobqueue.TooMany, "and so many do"):
+                self.add("bob")
+            self.limit(90)
+            with self.refused(jobqueue.TooMany, "at most 90"):
+                self.add("bob")
 
     def test_what_is_there_already_counts_once(self):
         self.limit(1)

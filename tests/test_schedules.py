@@ -114,11 +114,44 @@ class TestFiring(ScheduleCase):
         self.queue.workers.start_needed(least=1)
         self.assertEqual(len(self.started), 1)
 
-    def test_many_schedules_fire_in_one_tick(self):
-        for _ in range(30):
-            self.schedule("daily 09:00")
+    def test_one_tick_fires_all_that_are_due(self):
+        for number in range(350):
+            self.schedule("daily 09:00" if number % 3 else "every 1h")
         self.tick(HOUR)
-        self.assertEqual(len(self.tasks()), 30)
+        self.assertEqual(len(self.tasks()), 350)
+
+    def test_others_add_tasks_between_two_that_are_due(self):
+        for _ in range(3):
+            self.schedule("daily 09:00")
+        fire, other = self.queue.schedules._fire_one, self.another_queue()
+        other.start_workers = other.catalogue.refresh = lambda **_: None
+
+        def fire_after_another(row, now):
+            other.enqueue("add", {"a": 2}, "eve")
+            return fire(row, now)
+
+        with mock.patch.object(self.queue.schedules, "_fire_one", fire_after_another):
+            self.tick(HOUR)
+        self.assertEqual([self.queue.get_json(task_id)["owner"] for task_id in self.tasks()],
+                         ["eve", "bob"] * 3)
+
+    def test_a_tick_whose_time_is_over_leaves_the_rest_to_the_next(self):
+        for _ in range(250):
+            self.schedule("daily 09:00")
+        with mock.patch.object(jobqueue, "FIRE_SECONDS", -1.0):
+            self.clock.advance(HOUR)
+            for count in (0, 100, 200, 250):
+                self.assertEqual(len(self.tasks()), count)
+                self.queue.schedules.fire(self.clock.now())
+
+    def test_what_cannot_be_added_yet_is_tried_once_a_tick(self):
+        for _ in range(3):
+            self.schedule("daily 09:00")
+        self.clock.advance(HOUR)
+        busy = mock.Mock(side_effect=jobqueue.Busy("tasks.py cannot be read"))
+        with mock.patch.object(self.queue.schedules, "_order", busy):
+            self.queue.schedules.fire(self.clock.now())
+        self.assertEqual(busy.call_count, 3)
 
 
 class TestCatchUp(ScheduleCase):
@@ -175,6 +208,26 @@ class TestOverlap(ScheduleCase):
         self.tick(600)
         self.tick(600)
         self.assertEqual(len(self.tasks()), 2)
+
+    def test_no_schedule_fills_the_queue_without_end(self):
+        with mock.patch.object(jobqueue, "UNFINISHED_MAX", 3):
+            for overlap in ("allow", "queue"):
+                schedule_id = self.schedule(overlap=overlap)
+                for _ in range(5):
+                    self.tick(600)
+                self.assertEqual([message for _, _, message in self.history(schedule_id)], [
+                    None, None, None, *["skipped: 3 of its tasks had not ended"] * 2])
+                self.assertIsNone(self.shown(schedule_id)["problem"])
+                self.end_all()
+                self.tick(600)
+                self.assertTrue(self.history(schedule_id)[-1][1])
+                self.queue.schedules.delete(schedule_id)
+                self.end_all()
+
+    def test_the_unfinished_tasks_of_a_schedule_are_found_by_an_index(self):
+        plan = self.database.all("EXPLAIN QUERY PLAN SELECT 1 FROM task WHERE schedule_id=? "
+                                 "AND status NOT IN (2, 3, 4)", (1,))
+        self.assertIn("task_schedule", plan[0]["detail"])
 
     def test_queue_lets_them_run_one_after_the_other(self):
         self.schedule(overlap="queue")
