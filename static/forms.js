@@ -375,7 +375,7 @@ export const cell = (label, /** @type {Child[]} */ ...children) => (
 const EXAMPLE = `import sys
 from jobqueue import command
 
-command("detect", [sys.executable, "detect.py", "{latitude}", "{longitude}"],
+command("detect", [sys.executable, "-c", "import sys; print(sys.argv)", "{latitude}", "{longitude}"],
         latitude=float, longitude=float, timeout=3600)
 `;
 
@@ -385,7 +385,7 @@ export function sampleHint() {
   return [h('section', { class: 'teach' }, h('h2', {}, 'Your own functions'),
     h('p', {}, 'The functions here are samples. Put these lines into a file ',
       h('code', {}, 'tasks.py'), ' beside ', h('code', {}, 'jobqueue.py'),
-      ' and name a script of yours:'),
+      '. The name of a script of yours goes where "-c" and the text behind it are:'),
     copyBox(EXAMPLE, 'tasks.py'),
     h('p', { class: 'help' }, 'The words in braces become the fields of a form.'))];
 }
