@@ -60,12 +60,21 @@ from enum import Enum
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote
 
-if sys.version_info < (3, 9):
-    if "GATEWAY_INTERFACE" in os.environ:
-        print("Status: 500 Internal Server Error\nContent-Type: text/plain\n\n"
-              "jobqueue needs Python 3.9 or newer.")
-    sys.exit("jobqueue needs Python 3.9 or newer; this is Python %d.%d (%s)."
-             % (sys.version_info[0], sys.version_info[1], sys.executable))
+OLDEST_PYTHON, OLDEST_SQLITE = (3, 9), (3, 15)
+
+
+def refuse_old(name, found, oldest):
+    """Exit if a Python or an SQLite is too old, in one line; web servers' start files show it."""
+    if tuple(found) < oldest:
+        words = "jobqueue needs %s %d.%d or newer; this is %s %d.%d" % (
+            name, oldest[0], oldest[1], name, found[0], found[1])
+        if __name__ == "__main__" and "GATEWAY_INTERFACE" in os.environ:
+            print("Status: 500 Internal Server Error\nContent-Type: text/plain\n\n%s" % words)
+        sys.exit(words + " (%s)." % sys.executable if __name__ == "__main__" else words)
+
+
+refuse_old("Python", sys.version_info[:2], OLDEST_PYTHON)
+refuse_old("SQLite", sqlite3.sqlite_version_info[:2], OLDEST_SQLITE)
 if os.name != "posix":
     sys.exit("jobqueue needs Linux, macOS or another POSIX system; Windows is not supported.")
 
@@ -150,7 +159,7 @@ WRITE_REST_SECONDS = 0.0015
 WAL_CHECKPOINT_BYTES = 4 << 20
 LOG_INDEX_BYTES = 32768         # what SQLite begins the index of a log with
 WAL_ALARM_BYTES = 16 << 20
-VARIABLES_MAX = 999             # of one statement, for every SQLite
+VARIABLES_MAX = 999             # of one statement, before SQLite 3.32
 DISK_MIN_BYTES = 1 << 20
 DISK_LOW_BYTES = 100 << 20
 CHECKPOINT_SECONDS = 0.05
@@ -231,8 +240,6 @@ TEST_ALONE_SECONDS = 5.0        # ... and then after the end of who started it
 TEST_SLACK_SECONDS = 5.0        # ... and may be late on a slow host
 VISIT_SECONDS = 86400.0         # how often the same way to the page is kept again
 LOOPBACK = ("127.0.0.1", "::1")
-OLDEST_SQLITE = (3, 7, 17)
-SQLITE_TOO_OLD = "jobqueue needs SQLite %d.%d.%d or newer; choose another Python" % OLDEST_SQLITE
 SQLITE_OPTIONS = ("THREADSAFE", "OMIT_", "DEFAULT_LOCKING", "DEFAULT_SYNC", "DEFAULT_WAL_SYNC", "TEMP_STORE")
 FILES_LOW = 1000                # as many more can be made at least
 FEW_PROCESSES = 60
@@ -1151,7 +1158,7 @@ def data_folder(flag=None, environment=os.environ):
 
 # Schema ----------------------------------------------------------------------
 #
-# Times are UTC seconds since 1970. SQL is what SQLite 3.7.17 understands.
+# Times are UTC seconds since 1970. SQL is what SQLite 3.15 understands.
 # Ids are never used again (AUTOINCREMENT), so that a stale id can only be missing; activity and
 # log do without, because it costs a page in every commit. So does each index that holds the
 # status of a task, since every change moves its entries: two must do.
@@ -2284,9 +2291,6 @@ def refuse_other_user(folder):
 
 def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
     """Open the data folder's database, making the folder first if there is none."""
-    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
-        raise SetupError("%s (this one, %s, has %s)."
-                         % (SQLITE_TOO_OLD, sys.executable, sqlite3.sqlite_version))
     if not os.path.lexists(folder):
         create_data_folder(folder)
     refuse_other_user(folder)
@@ -3878,8 +3882,8 @@ class Tasks:
         if task and (pair["status"] == SUCCEEDED or task["after_failure"] == "run"):
             transaction.run("UPDATE task_after SET settled=1 WHERE task_id=? AND settled=0 "
                             "AND after_id=?", (task["id"], pair["ended"]))
-            if not transaction.value("SELECT 1 FROM task_after WHERE task_id=? AND settled=0 LIMIT 1",
-                                     (task["id"],)):
+            if not (transaction.value("SELECT 1 FROM task_after WHERE task_id=? AND settled=0 LIMIT 1",
+                                      (task["id"],)) or Tasks._waits_again(transaction, task)):
                 Tasks._release(transaction, task, now)
             return 1
         if task:
@@ -3904,32 +3908,26 @@ class Tasks:
         Tasks._announce(transaction, [(task, FAILED)])
 
     @staticmethod
-    def _given_up(transaction, task):
-        """(id, status or None if it was deleted) of what a task came after and did not wait for."""
-        if task["after_failure"] is None:
-            return []
-        return transaction.all(
-            "SELECT after_id, status FROM task_after LEFT JOIN task ON task.id=after_id "
-            "WHERE task_id=? AND settled=2", (task["id"],))
-
-    @staticmethod
     def _why_not_again(transaction, task):
         """A sentence if a task would only fail again by what it comes after, else None."""
-        for before, status in Tasks._given_up(transaction, task):
-            if status in HOW_IT_ENDED and task["after_failure"] == "fail":
-                return "Task %d comes after task %d, which %s; %s." % (
-                    task["id"], before, HOW_IT_ENDED[status],
-                    "add it anew" if status is None else "retry that one first")
-        return None
+        if task["after_failure"] != "fail":
+            return None
+        given_up = transaction.one(
+            "SELECT after_id, status FROM task_after LEFT JOIN task ON task.id=after_id WHERE task_id=? "
+            "AND settled=2 AND (status IS NULL OR status IN (3, 4)) LIMIT 1", (task["id"],))
+        return given_up and "Task %d comes after task %d, which %s; %s." % (
+            task["id"], given_up["after_id"], HOW_IT_ENDED[given_up["status"]],
+            "add it anew" if given_up["status"] is None else "retry that one first")
 
     @staticmethod
     def _waits_again(transaction, task):
-        """Judge anew what a task came after; True if there is something to wait for."""
-        waits = [(WAITED_FOR if status not in (None, *ENDED) else SATISFIED, task["id"], before)
-                 for before, status in Tasks._given_up(transaction, task)]
-        transaction.many(
-            "UPDATE task_after SET settled=? WHERE task_id=? AND settled=2 AND after_id=?", waits)
-        return any(settled == WAITED_FOR for settled, _, _ in waits)
+        """Judge anew what a task came after, for that may have been retried; how much it waits for."""
+        if task["after_failure"] is None:
+            return 0
+        transaction.run("UPDATE task_after SET settled=1 WHERE task_id=? AND settled=2", (task["id"],))
+        return transaction.run(
+            "UPDATE task_after SET settled=0 WHERE task_id=? AND settled=1 AND EXISTS "
+            "(SELECT 1 FROM task WHERE id=after_id AND status NOT IN (2, 3, 4))", (task["id"],))
 
     @staticmethod
     def stop_waiting(transaction, task_id):
@@ -5107,7 +5105,6 @@ ENVIRONMENT_NAMES = frozenset(
     "PYTHONHOME LD_LIBRARY_PATH".split())
 ENVIRONMENT_PREFIXES = ("LC_", "JOBQUEUE_")
 WORKER_LOG_MAX_BYTES = 256 << 10
-OLDEST_PYTHON = (3, 9)
 PROBE = ("import sqlite3, sys; "
          "print('%d.%d.%d %s' % (sys.version_info[:3] + (sqlite3.sqlite_version,)))")
 SHORTAGES = {errno.EAGAIN: "process limit", errno.ENOMEM: "out of memory",
@@ -5218,13 +5215,15 @@ def probe_interpreter(path, environment):
             raise
         raise SetupError("it cannot be run: %s" % error.strerror) from None
     said = done.stdout.decode("utf-8", "replace").strip().rpartition("\n")[2]
-    versions = re.fullmatch(r"((\d+)\.(\d+)\.\d+) ([\d.]+)", said)
+    versions = re.fullmatch(r"(\d+(?:\.\d+)+) (\d+(?:\.\d+)+)", said)
     if not versions:
         raise SetupError("it ended with exit code %d instead of telling its version%s"
                          % (done.returncode, said and ": " + shorten(storable(said), 150)))
-    if (int(versions[2]), int(versions[3])) < OLDEST_PYTHON:
-        raise SetupError("it is Python %s; %d.%d or newer is needed" % (versions[1], *OLDEST_PYTHON))
-    return versions[1], versions[4]
+    for what, found, oldest in (("is Python", versions[1], OLDEST_PYTHON),
+                                ("has SQLite", versions[2], OLDEST_SQLITE)):
+        if tuple(map(int, found.split("."))) < oldest:
+            raise SetupError("it %s %s; %d.%d or newer is needed" % (what, found, *oldest))
+    return versions[1], versions[2]
 
 
 class Interpreter:
@@ -7653,8 +7652,6 @@ def _check_sqlite(folder):
         built = [row[0] for row in link.execute("PRAGMA compile_options")]
     text = "%s (%s %s), %s" % (sqlite3.sqlite_version, source[:10], source.split()[-1][:10], ", ".join(
         name for name in built if name.startswith(SQLITE_OPTIONS)) or "built as usual")
-    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
-        return "bad", text + ": " + SQLITE_TOO_OLD
     if "THREADSAFE=0" in built:
         return "bad", text + ": it is built for one thread only. Choose another Python"
     return "ok", text

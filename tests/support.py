@@ -412,10 +412,13 @@ class Site:
 
     @property
     def environment(self):
-        """What processes of the site get: nothing that would point them elsewhere."""
-        return {
-            name: value for name, value in os.environ.items() if not name.startswith(("JOBQUEUE_", "PYTHON"))
-        }
+        """What processes of the site get: nothing that would point them elsewhere.
+
+        The SQLite that our Python was given (by LD_LIBRARY_PATH) is none for another Python.
+        """
+        ours = ("JOBQUEUE_", "PYTHON") if self.interpreter == sys.executable else (
+            "JOBQUEUE_", "PYTHON", "LD_LIBRARY_PATH")
+        return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
     def write_tasks(self, text):
         """Write tasks.py as one step, as a careful person would."""

@@ -869,6 +869,9 @@ class Unprivileged(unittest.TestCase):
         self.one_line(self.run_command("list"), "belongs to the user root")
 
 
+CGI = {"GATEWAY_INTERFACE": "CGI/1.1", "REQUEST_METHOD": "GET"}
+
+
 class OldPython(unittest.TestCase):
 
     def test_an_old_python_is_refused_in_one_line(self):
@@ -877,6 +880,33 @@ class OldPython(unittest.TestCase):
         done = subprocess.run([sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), done.stderr)
         self.assertIn("3.9 or newer", done.stderr)
+
+    def test_an_old_sqlite_is_refused_in_one_line_at_every_door(self):
+        old = ("import sqlite3, sys; sqlite3.sqlite_version_info = (3, 14, 2); sys.path.insert(0, '.'); "
+               "import runpy; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')")
+        words = "jobqueue needs SQLite 3.15 or newer; this is SQLite 3.14"
+        for door, environment in (("jobqueue.py", {}), ("worker.py", {}), ("jobqueue.py", CGI),
+                                  ("static/hosts/jobqueue.cgi", CGI)):
+            with self.subTest(door, cgi=bool(environment)):
+                done = subprocess.run([sys.executable, "-c", old, door], cwd=ROOT, text=True,
+                                      capture_output=True, env={**os.environ, **environment})
+                self.assertIn(words, done.stderr)
+                if environment:
+                    self.assertTrue(done.stdout.startswith("Status: 500 "), done.stdout)
+                    self.assertIn(words, done.stdout)
+                    self.assertNotIn(sys.executable, done.stdout)
+                    self.assertEqual(done.stdout.count("Status:"), 1)
+                else:
+                    self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1))
+
+    def test_an_old_sqlite_is_told_by_the_start_files(self):
+        old = ("import sqlite3, sys; sqlite3.sqlite_version_info = (3, 14, 2); import %s as start; "
+               "print(start.application({}, lambda *head: None)[0].decode())")
+        for name in ("wsgi", "passenger_wsgi"):
+            done = subprocess.run([sys.executable, "-c", old % name], cwd=ROOT / "static" / "hosts",
+                                  text=True, capture_output=True)
+            self.assertIn("cannot start: jobqueue needs SQLite 3.15 or newer; this is SQLite 3.14. More",
+                          done.stdout)
 
     def test_really_old_ones_say_the_same(self):
         """They must be able to read the file before they can refuse it."""

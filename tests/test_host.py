@@ -253,11 +253,6 @@ class TestBrokenInstallations(HostTestCase):
         shutil.rmtree(self.home / "static")
         self.broken("Files", "static/index.html")
 
-    def test_a_sqlite_that_is_too_old_is_refused_in_words(self):
-        with mock.patch.object(jobqueue.sqlite3, "sqlite_version_info", (3, 7, 16)):
-            self.broken("SQLite", "needs SQLite 3.7.17")
-            self.broken("Database", "needs SQLite 3.7.17")
-
     def test_what_cannot_be_looked_at_is_said_and_the_rest_is_looked_at(self):
         with mock.patch.object(jobqueue, "count_processes", side_effect=RuntimeError("no /proc")):
             self.assertEqual(self.verdict("Limits", "RuntimeError: no /proc"), "bad")

@@ -197,7 +197,7 @@ sys.addaudithook(watch)
             encoding="utf-8",
         )
         self.assertEqual(done.returncode, 1)
-        self.assertRegex(done.stderr, r"\Ajobqueue needs Python 3\.9 or newer; this is Python 3\.8 .*\n\Z")
+        self.assertRegex(done.stderr, r"\Ajobqueue needs Python 3\.9 or newer; this is Python 3\.8\n\Z")
 
 
     def test_half_a_file_that_is_still_python_gets_one_clear_line(self):

@@ -11,6 +11,7 @@ import os
 import random
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -210,8 +211,9 @@ def waits():
 
 @task
 def environment():
+    import sqlite3
     return {"names": sorted(os.environ), "cwd": os.getcwd(), "umask": os.umask(0o077),
-            "group": os.getpgrp() == os.getpid()}
+            "group": os.getpgrp() == os.getpid(), "sqlite": sqlite3.sqlite_version}
 
 command("echo", [sys.executable, "-c", "import sys; print(sys.argv[1:])", "say", "{text}"], text=str)
 command("exits", [sys.executable, "-c", "import sys; sys.exit(int(sys.argv[1]))", "{code}"], code=int)
@@ -594,6 +596,7 @@ class TestOutcomes(ProcessCase):
             (result["cwd"], result["umask"], result["group"]), (str(self.site.home), 0o077, True)
         )
         self.assertNotIn("PWD_OF_WEB", result["names"])
+        self.assertEqual(result["sqlite"], sqlite3.sqlite_version)      # under LD_LIBRARY_PATH, too
 
     def test_commands_get_their_arguments_without_a_shell(self):
         self.check("echo", "succeeded")

@@ -689,6 +689,7 @@ class TestInterpreter(TestCase):
         for says, words in (
                 ("3.8.20 3.31.1", "it is Python 3.8.20; 3.9 or newer is needed"),
                 ("2.7.18 3.8.1", "it is Python 2.7.18"),
+                ("3.9.18 3.14.2", "it has SQLite 3.14.2; 3.15 or newer is needed"),
                 ("Traceback\nModuleNotFoundError: No module named '_sqlite3'", "No module named '_sqlite3'"),
                 ("", "exit code 0 instead of telling its version"),
                 (PermissionError(errno.EACCES, "Permission denied"), "it cannot be run: Permission denied"),
