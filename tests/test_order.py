@@ -317,6 +317,47 @@ class TestShown(OrderCase):
         self.queue.tasks.delete(first)
 
 
+class TestRetriedPredecessors(OrderCase):
+    """What runs whatever became of another (after_failure="run") waits for it again if that is retried."""
+
+    def test_a_task_that_is_retried_after_what_it_comes_after_waits_for_that(self):
+        first = self.add()
+        second = self.after(first, after_failure="run")
+        for action in ("cancel", "retry"):
+            for task_id in (first, second):
+                getattr(self.queue.tasks, action)(task_id)
+        self.assertEqual(self.states(first, second), ["pending", "waiting"])
+        self.run_one("fail")
+        self.assertEqual(self.states(first, second), ["failed", "pending"])
+
+    def test_a_task_that_still_waits_is_not_released_while_one_was_retried(self):
+        first, other = self.add_many("bob", 2)
+        last = self.after(first, other, after_failure="run")
+        self.queue.tasks.cancel(first)
+        self.queue.tasks.retry(first)
+        rows = self.claim_many(2, function="add")
+        self.assertEqual({row["id"] for row in rows}, {first, other})
+        self.end(next(row for row in rows if row["id"] == other))
+        self.assertEqual(self.states(first, other, last), ["running", "succeeded", "waiting"])
+        self.end(next(row for row in rows if row["id"] == first))
+        self.assertEqual(self.status(last), "pending")
+
+    def test_one_that_was_released_already_goes_on(self):
+        first = self.add()
+        second = self.after(first, after_failure="run")
+        self.queue.tasks.cancel(first)
+        self.queue.tasks.retry(first)
+        self.assertEqual(self.states(first, second), ["pending", "pending"])
+
+    def test_what_succeeded_and_was_deleted_is_not_asked_for_again(self):
+        first, other = self.add_many("bob", 2)
+        last = self.after(first, other)
+        self.run_one()
+        self.queue.tasks.delete(first)
+        self.queue.tasks.cancel(last)
+        self.assertEqual(self.queue.tasks.retry(last)["status"], jobqueue.WAITING)
+
+
 class TestWhatever(OrderCase):
     """What holds whatever happens, in an order that chance decides."""
 
