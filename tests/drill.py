@@ -4,18 +4,25 @@
     python3 tests/drill.py                      about a minute
     python3 tests/drill.py --minutes 30 --workers 20 --tasks 50000
     python3 tests/drill.py --seed 4711          the same decisions again
+    python3 tests/drill.py --folder ~/tmp       on the disk of that folder
 
 A server is started in a new folder and several users add tasks over HTTP: single ones and
 thousands at once; quick, slow, talkative, failing ones, some that add others, and a few that
-kill the process they run in. Some come after others or share a unique key, some wait in a queue
-with a limit or a rate. One user has a quota, the others have schedules that are due every second;
-all of them cancel, delete and retry, one task or many. Meanwhile workers, runners and the server
-are killed, stopped and resumed, the processors are kept busy, and an outsider holds the
-database's write lock.
+kill the process they run in, leave it in a bad state, or close its descriptors and go on. Some
+come after others or share a unique key, some wait in a queue with a limit or a rate. One user has
+a quota, the others have schedules that are due every second; all of them cancel, delete and retry,
+one task or many. Meanwhile workers, runners and the server are killed, stopped and resumed, the
+processors are kept busy, an outsider holds the database's write lock, and the disk is full: in
+drills of four minutes or more for longer than a lease.
 
 Three records that share no code are compared at the end: what the server acknowledged, the
 ledger to which the functions themselves append, and the database. The exit code is 0 only if
-they agree on everything listed in the report.
+they agree on everything listed in the report. A run is repeated rightly only if its worker or
+runner was killed before its outcome could be on record: within 5 seconds of its end, not counting
+the time in which nobody could write. The report says how many there were.
+
+Full disks need a disk that can be filled. The data is put on a small one where one may be mounted;
+with --folder or without that right only --fill-disk fills the folder's own disk or quota.
 
 A worker in another language takes part: tests/foreign_worker.sh where there is a sqlite3 command,
 or any --foreign COMMAND, in which {database} and {ledger} are replaced. It works on the queue
@@ -25,12 +32,12 @@ more, since the death of a foreign worker is noticed by its lease of one minute.
 
 Contents
     Constants   limits, and what the queue is given to do
-    Faults      what is broken on purpose to test the checker
     Records     what is known at the end, and reading it
     Runs        what the ledger tells, and what ended a run early
     Checks      the invariants, one function each
     Processes   those of one folder, by what the kernel says
-    Drill site  a fresh installation that can be broken, killed and started again
+    Small disk  one that can be filled
+    Drill site  a fresh installation that can be killed and started again
     Adding      users that flood it over HTTP
     Trouble     what is done to the processes
     Sampling    how many workers live
@@ -40,6 +47,7 @@ Contents
 import argparse
 import collections
 import contextlib
+import errno
 import http.client
 import itertools
 import json
@@ -75,6 +83,7 @@ from tests.load_test import (  # noqa: E402
     positive,
     read_ledger,
     read_only,
+    read_runs,
     thousands,
 )
 
@@ -84,6 +93,7 @@ from tests.load_test import (  # noqa: E402
 FOREIGN_COMMAND = "sh %s {database} foreign {ledger}" % shlex.quote(
     str(ROOT / "tests" / "foreign_worker.sh"))
 FOREIGN_PER_SECOND = 0.7                # tasks for a foreign worker, which is slow
+TROUBLES = ("disk", "leftovers", "descriptors")     # may be left out
 USERS = 4
 MINUTES_MAX = 600.0                     # a session ends after twelve hours
 ADDING_SHARE = 0.9                      # of the storm, in which the tasks are added
@@ -107,15 +117,27 @@ CALM_SECONDS = (15.0, 150.0)            # at least without a change, at most in 
 START_SECONDS = 60.0                    # for the server to come back
 END_SECONDS = 10.0                      # for processes to end, zombies to be collected
 WAIT_SECONDS = 0.2
+FULL_WAIT_SECONDS = 1.0                 # a user tries again so much later
 DESCRIPTORS_MORE = 40                   # than after its start the server may hold at the end
 REMOVE_SHARE = 0.05                     # of all requests: cancel or delete something as well
 REMOVE_AMONG = 200                      # of the newest tasks
 
 # What explains that a run was cut off or repeated.
 DYING_SECONDS = 1.0                     # a runner outlives its worker at most so long
-RECORD_SECONDS = 15.0                   # outcomes are on record so soon, held locks included
+RECORD_SECONDS = 5.0                    # outcomes are on record so soon if anybody can write
 LONGEST_SECONDS = 10.0                  # no function runs longer, pauses included
 CRASH_LIMIT = 3
+DEATH_SECONDS = 5.0                     # what was killed may start again so soon, it is promised,
+LATE_SHARE = 0.05                       # ... but for so many of them, on a busy machine
+LATE_MAX = 3                            # and for so many in a short drill
+
+# When the disk is full.
+DISK_BYTES = 512 << 20, 8192            # of the small one: in all, and for each task
+FULL_LEASES = (1.2, 2.0)                # so many leases, in drills that have time for it,
+FULL_SHARE = (0.05, 0.1)                # ... else such a part of the storm
+FULL_AFTER = 0.5, 2.0                   # times that long passes before and between
+REFILL_SECONDS = 0.1
+REFILL_BYTES = 64 << 20, 4096           # the first portion, the last
 
 FUNCTION_WEIGHTS = {"quick": 0.68, "turns": 0.1, "chatty": 0.06, "shaky": 0.05, "aside": 0.04, "once": 0.03,
                     "parent": 0.02, "poison": 0.02}
@@ -130,13 +152,20 @@ BULK_SIZES = ((2, 20), (20, 200), (200, 800))
 BULK_WEIGHTS = (75, 20, 5)
 SINGLE_SHARE = 0.9                      # of all requests
 RETRIES = 3                             # of shaky
+MESSES = ("alarm", "timer", "file size", "open files", "memory", "environment", "thread", "exception",
+          "patch", "signals")           # what a task leaves behind
+MESSY_PER_SECOND, NEAT_PER_SECOND = 0.6, 1.5
+CUTS = ("close", "dup2", "exec")        # how a task loses its descriptors
+CUT_PER_SECOND = 0.15
+CUT_SECONDS = (3.0, 6.0)
+SELF_HARM = ("poison", "messy", "cut")  # may end their own runner, and are given up in the end
 NARROW_MAX = 2                          # tasks of "narrow" at once
 NARROW_PER_SECOND = 4.0                 # of which so many are asked for
 NARROW_SECONDS = (0.05, 0.3)
 RATE = 5, 1.0                           # tasks of "paced" are started in so many seconds
 PACED_PER_SECOND = 2.5
 QUOTA = 60                              # the first user may have so many waiting
-PLAIN = ("foreign", "turns", "narrow", "paced")     # functions that are asked for without options
+PLAIN = ("foreign", "turns", "narrow", "paced", "messy", "neat", "cut")    # without options
 KEYS = 6                                # of each user
 KEY_SHARE, AFTER_SHARE = 0.05, 0.08     # of all requests
 AFTER_MAX = 3
@@ -149,7 +178,14 @@ PLANS = (("all", "allow"), ("once", "skip"), ("all", "queue"))
 FAIR_SLACK = 3                          # turns that are no overtaking
 
 TASKS_TEXT = LEDGER_TEXT + '''
+import ctypes
+import resource
 import signal
+import sys
+import threading
+
+PATH = os.environ.get("PATH")
+LATE = 0.5
 
 
 def run(number, work=None):
@@ -248,6 +284,124 @@ def parent(number: int, children: int):
 def poison(number: int):
     """Kill the process it runs in."""
     run(number, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def lower(name, most):
+    """Lower a limit of this process."""
+    resource.setrlimit(name, (most, resource.getrlimit(name)[1]))
+
+
+def later(work, *arguments):
+    """Do something from another thread, when this task is over."""
+    thread = threading.Timer(LATE, work, arguments)
+    thread.daemon = True
+    thread.start()
+
+
+def own_bytes():
+    """What this process has of memory."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
+def raise_late():
+    """Have an exception rise in this thread."""
+    later(ctypes.pythonapi.PyThreadState_SetAsyncExc,
+          ctypes.c_ulong(threading.get_ident()), ctypes.py_object(ValueError))
+
+
+def raise_at_alarm(*_):
+    raise ValueError("an alarm of another task")
+
+
+def set_timer():
+    """Have an exception rise by an alarm."""
+    signal.signal(signal.SIGALRM, raise_at_alarm)
+    signal.setitimer(signal.ITIMER_REAL, LATE)
+
+
+MESSES = {
+    "alarm": lambda: signal.setitimer(signal.ITIMER_REAL, LATE),
+    "timer": set_timer,
+    "file size": lambda: lower(resource.RLIMIT_FSIZE, 0),
+    "open files": lambda: lower(resource.RLIMIT_NOFILE, 8),
+    "memory": lambda: lower(resource.RLIMIT_AS, own_bytes() + (8 << 20)),
+    "environment": lambda: os.environ.update(PATH="/nowhere"),
+    "thread": lambda: later(os._exit, 1),
+    "exception": raise_late,
+    "patch": lambda: setattr(os, "write", lambda _, data: len(data)),
+    "signals": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}),
+}
+
+
+@task(queue="shared")
+def messy(number: int, mess: str):
+    """Leave something behind in the process it runs in."""
+    result = run(number)
+    MESSES[mess]()
+    return result
+
+
+def look_around(seconds):
+    """Take a while, and need what a fresh process has."""
+    time.sleep(seconds)
+    bytearray(32 << 20)
+    with open(os.devnull) as one, open(os.devnull) as two:
+        assert max(one.fileno(), two.fileno()) < 100
+    assert os.environ.get("PATH") == PATH, os.environ.get("PATH")
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+@task(queue="shared")
+def neat(number: int, seconds: float):
+    """Have no part in what others leave behind."""
+    return run(number, lambda: look_around(seconds))
+
+
+def point_elsewhere():
+    """Put nothing in the place of all descriptors."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for other in range(3, 64):
+        os.dup2(null, other)
+
+
+GOES_ON = """
+import os, sys, time
+ledger, line, until = sys.argv[1], sys.argv[2], time.monotonic() + float(sys.argv[3])
+while True:
+    now = time.monotonic()
+    kind = "LIVES" if now < until else "END"
+    file = os.open(ledger, os.O_WRONLY | os.O_APPEND)
+    os.write(file, (line.replace("KIND", kind).replace("NOW", "%%.6f" %% now)).encode("ascii"))
+    os.close(file)
+    if kind == "END":
+        break
+    time.sleep(0.1)
+"""
+
+
+def become_another(seconds):
+    """Be another program, which goes on with the ledger."""
+    now = current_task()
+    line = "KIND %%d %%d %%s %%d NOW %%d\\n" %% (now.id, now.attempt, now.claim, os.getpid(), WORKER)
+    os.execv(sys.executable, [sys.executable, "-c", GOES_ON, LEDGER, line, str(seconds)])
+
+
+CUTS = {"close": lambda _: os.closerange(3, 256), "dup2": lambda _: point_elsewhere(),
+        "exec": become_another}
+
+
+@task(queue="cut")
+def cut(number: int, how: str, seconds: float):
+    """Lose all descriptors and go on."""
+    def work():
+        CUTS[how](seconds)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            note("LIVES")
+            time.sleep(0.1)
+    return run(number, work)
 ''' % RETRIES
 
 FOREIGN_TEXT = '''
@@ -263,6 +417,8 @@ SLOT_QUERY = "SELECT schedule_id, at, task_id FROM slot ORDER BY schedule_id, at
 QUOTA_QUERY = "SELECT id, max_pending FROM user WHERE max_pending IS NOT NULL"
 LOG_QUERY = "SELECT task_id, attempt, text FROM log ORDER BY task_id, attempt, start"
 COUNT_QUERY = "SELECT status, count(*) FROM task GROUP BY status"
+CUT_QUERY = ("SELECT pid FROM worker WHERE id IN "
+             "(SELECT worker_id FROM task WHERE status=1 AND function='cut')")
 ORPHAN_QUERY = ("SELECT id, claim FROM task WHERE status=1 "
                 "AND worker_id NOT IN (SELECT id FROM worker)")
 
@@ -276,19 +432,13 @@ Event = collections.namedtuple("Event", "task event attempt worker at owner queu
                                defaults=(None, None))
 Move = collections.namedtuple("Move", "event before after")
 Hit = collections.namedtuple("Hit", "kind pid since until")
+Pause = collections.namedtuple("Pause", "since until pid", defaults=(None,))
 Process = collections.namedtuple("Process", "pid parent state started line")
+Blow = collections.namedtuple("Blow", "words weight whom signals", defaults=((),))
 Problem = collections.namedtuple("Problem", "id words kind", defaults=("wrong",))
 
 
-class DrillError(Exception):
-    """The drill cannot go on; the words say why."""
-
-
-# Faults ----------------------------------------------------------------------
-#
-# Appended to the drill's own copy of jobqueue.py, which workers import as well. They lean on
-# the text of the statements; a fault that is never met is an error, not a success.
-
+# Appended to the drill's own copy of jobqueue.py, which workers import as well.
 SHORT_LEASE_TEXT = '''
 assert LEASE_SECONDS and RENEW_SECONDS and SELF_FENCE_SECONDS
 LEASE_SECONDS, RENEW_SECONDS, SELF_FENCE_SECONDS = %r, %r, %r
@@ -301,125 +451,11 @@ def file_system(path):
     return "nfs4"
 '''
 
-FAULT_TEXT = '''
-_true_all, _true_many, _true_transaction = Connection.all, Connection.many, Database.transaction
+FAULT_MARK = "fault-is-met"             # a file in the site's folder: what was planted had effect
 
 
-def _fault_is_met():
-    os.close(os.open(str(HOME / "fault-is-met"), os.O_WRONLY | os.O_CREAT, 0o600))
-
-
-def _changed(statement, old, new):
-    assert old in statement, statement
-    return statement.replace(old, new)
-'''
-
-CLAIM_FAULT_TEXT = FAULT_TEXT + '''
-_queries, _early = set(), {}
-
-
-def _all(self, statement, values=()):
-    if "status=0" not in statement or "priority DESC, turn" not in statement:
-        return _true_all(self, statement, values)
-    key = statement, tuple(values[:-1])
-    if key not in _early:
-        _queries.add(key)
-        return _true_all(self, statement, values)
-    return _early.pop(key)[:values[-1]]
-
-
-def _many(self, statement, rows):
-    if "SET status=1" in statement:
-        statement = _changed(statement, "AND status=0", "")
-        if any(self.value("SELECT status FROM task WHERE id=?", row[-1:]) for row in rows):
-            _fault_is_met()
-    return _true_many(self, statement, rows)
-
-
-@contextlib.contextmanager
-def _transaction(self, *arguments, **options):
-    for statement, values in list(_queries):
-        rows = self.all(statement, (*values, 64))
-        _early[statement, values] = rows
-    with _true_transaction(self, *arguments, **options) as transaction:
-        yield transaction
-
-
-Connection.many, Database.transaction = _many, _transaction
-Connection.all = _all
-'''
-
-# Nobody kills a worker that stands still, as where its process id cannot be vouched for.
-SILENT_TEXT = '''
-assert Workers._end_silent
-Workers._end_silent = staticmethod(lambda *_: False)
-'''
-
-FENCE_FAULT_TEXT = FAULT_TEXT + SILENT_TEXT + '''
-
-def _all(self, statement, values=()):
-    if "interruptions" in statement and "AND status=1" in statement:
-        statement = _changed(statement, "AND status=1", "")
-    return _true_all(self, statement, values)
-
-
-def _many(self, statement, rows):
-    if "SET status=?" in statement:
-        statement = _changed(statement, "AND status=1 AND claim=?", "AND (1 OR claim=?)")
-    return _true_many(self, statement, rows)
-
-
-_true_end_all = Claims.end_all
-
-
-def _end_all(self, transaction, ended, now):
-    by_id = [(task_id, transaction.value("SELECT claim FROM task WHERE id=?", (task_id,)), outcome)
-             for task_id, _, outcome in ended]
-    if [claim for _, claim, _ in by_id] != [claim for _, claim, _ in ended]:
-        _fault_is_met()
-    return _true_end_all(self, transaction, by_id, now)
-
-
-Connection.all, Connection.many, Claims.end_all = _all, _many, _end_all
-'''
-
-COUNT_FAULT_TEXT = FAULT_TEXT + '''
-
-def _many(self, statement, rows):
-    rows = list(rows)
-    if "SET status=1" in statement:
-        statement = _changed(statement, "attempts=attempts+1", "attempts=attempts")
-    changed = _true_many(self, statement, rows)
-    if "SET status=?" in statement and "AND status=1 AND claim=?" in statement:
-        _true_many(self, "UPDATE task SET attempts=attempts+1 WHERE id=? AND status<>0",
-                   [(row[-2],) for row in rows])
-        _fault_is_met()
-    return changed
-
-
-Connection.many = _many
-'''
-
-# No limit, rate, quota, key, order or turn holds, and schedules do not look back.
-LIMITS_FAULT_TEXT = """
-assert Queues.room and Tasks._check_quota and Tasks._holder and Schedules._unfinished
-assert _waits and next_turn
-Queues.room = staticmethod(lambda *_: INTEGER_MAX)
-Tasks._check_quota = Tasks._holder = lambda *_: None
-Schedules._unfinished = staticmethod(lambda *_: None)
-_waits = lambda *_: SATISFIED
-
-
-def next_turn(transaction, owner_id, queue, priority):
-    return 1 + (transaction.value("SELECT max(turn) FROM task WHERE status=0 AND queue=? "
-                                  "AND priority=?", (queue, priority)) or 0)
-"""
-
-# name: (text, seconds of the lease); "silent" breaks nothing that is promised.
-FAULTS = {"claim": (CLAIM_FAULT_TEXT, 6.0), "fence": (FENCE_FAULT_TEXT, 1.5),
-          "count": (COUNT_FAULT_TEXT, 6.0), "limits": (LIMITS_FAULT_TEXT, 6.0),
-          "silent": (FAULT_TEXT + SILENT_TEXT, 3.0)}
-UNMARKED_FAULTS = ("limits", "silent")  # nothing tells that they were met
+class DrillError(Exception):
+    """The drill cannot go on; the words say why."""
 
 
 # Records ---------------------------------------------------------------------
@@ -428,7 +464,8 @@ class Records:
     """All that is known at the end."""
 
     def __init__(self, orders=(), removals=(), entries=(), tasks=(), events=(), logs=(), hits=(),
-                 orphans=(), crowds=(), traces=(), surprises=(), plans=(), slots=(), quotas=()):
+                 orphans=(), crowds=(), traces=(), surprises=(), plans=(), slots=(), quotas=(),
+                 pauses=(), wall=0.0):
         self.orders = orders            # Order: what was asked for, with the id if acknowledged
         self.removals = removals        # Removal: what was to be cancelled or deleted
         self.entries = entries          # Entry: the ledger
@@ -443,6 +480,8 @@ class Records:
         self.plans = plans              # Plan: schedules that are due every second
         self.slots = slots              # Slot: when they were due
         self.quotas = quotas            # (owner id, most tasks that may wait)
+        self.pauses = pauses            # Pause: when a process, or everybody, could not go on
+        self.wall = wall                # the time of events when the ledger's clock was at 0
 
 
 def read_tasks(path):
@@ -482,30 +521,41 @@ def look_into(path):
 
 # Runs ------------------------------------------------------------------------
 
-class Run:
-    """One attempt as the ledger tells it; `how` is END, FAIL or None if it was cut off."""
-
-    def __init__(self, entry):
-        self.id = entry.id
-        self.attempt = entry.attempt
-        self.claim = entry.claim
-        self.pid = entry.pid
-        self.worker = entry.worker
-        self.start = entry.at
-        self.end = None
-        self.how = None
+def by_time(pauses):
+    """Pauses in the order they began."""
+    return sorted(pauses, key=lambda pause: pause[:2])
 
 
-def explains(hit, run):
+def after_pauses(at, seconds, pauses):
+    """When so many seconds have passed in which none of these pauses, sorted, held."""
+    for pause in pauses:
+        if pause.since >= at + seconds:
+            break
+        if pause.until > at:
+            seconds -= max(0.0, pause.since - at)
+            at = pause.until
+    return at + seconds
+
+
+def without_pauses(since, until, pauses):
+    """How many of these seconds none of the pauses, sorted, held."""
+    seconds = 0.0
+    for pause in pauses:
+        seconds += max(0.0, min(until, pause.since) - since)
+        since = max(since, pause.until)
+    return seconds + max(0.0, until - since)
+
+
+def explains(hit, run, pauses=()):
     """True if this hit may have ended the run, or kept its outcome from being recorded.
 
     A kill explains that an outcome was not recorded only if it came soon after the run's end;
     a worker that is asked to leave records what has ended, and ends what goes on too long.
     """
     if run.end is None:
-        latest = run.start + LONGEST_SECONDS + RECORD_SECONDS
+        latest = after_pauses(run.start, LONGEST_SECONDS, pauses)
     else:
-        latest = run.end + (0 if hit.kind == "term" else RECORD_SECONDS)
+        latest = after_pauses(run.end, 0.0 if hit.kind == "term" else RECORD_SECONDS, pauses)
     earliest = run.start - RECORD_SECONDS
     if hit.kind == "kill":
         earliest = (run.start if run.end is None else run.end) - DYING_SECONDS
@@ -563,32 +613,45 @@ class Evidence:
         self.hits = collections.defaultdict(list)
         for hit in records.hits:
             self.hits[hit.pid].append(hit)
-        self.runs = collections.defaultdict(list)   # by task, in the order they began
-        self.claims = {}
-        self.children = []              # ids that functions were given for what they added
-        self.oddities = []              # Problems of the ledger itself
-        for entry in sorted(records.entries, key=lambda entry: entry.at):
-            self._enter(entry)
-
-    def _enter(self, entry):
-        run = self.claims.get(entry.claim)
-        if entry.kind == "ADDED":
-            self.children.append(entry.id)
-        elif entry.kind == "START":
-            if run is not None:
-                self.oddities.append(Problem(entry.id, "two runs under one claim", "twice"))
-            run = self.claims[entry.claim] = Run(entry)
-            self.runs[entry.id].append(run)
-        elif run is None or run.id != entry.id or run.pid != entry.pid or run.how:
-            self.oddities.append(Problem(entry.id, "a %s without its START" % entry.kind))
-        else:
-            run.end, run.how = entry.at, entry.kind
+        self.pauses = {pid: by_time(pause for pause in records.pauses if pause.pid in (None, pid))
+                       for pid in {None, *(pause.pid for pause in records.pauses)}}
+        self.children = [entry.id for entry in records.entries if entry.kind == "ADDED"]
+        self.runs, self.oddities = read_runs(
+            entry for entry in records.entries if entry.kind != "ADDED")
 
     def cause(self, run):
         """The first hit that explains how a run ended; None if there is none."""
-        hits = itertools.chain(self.hits.get(run.pid, ()), self.hits.get(run.worker, ()))
-        return min((hit for hit in hits if explains(hit, run)), default=None,
+        hits = [*self.hits.get(run.pid, ()), *self.hits.get(run.worker, ())]
+        pauses = self.pauses_of(run) if hits else ()
+        return min((hit for hit in hits if explains(hit, run, pauses)), default=None,
                    key=lambda hit: hit.since)
+
+    def pauses_of(self, run):
+        """When its runner, its worker or everybody could not go on; sorted."""
+        return by_time({pause for pid in (None, run.pid, run.worker)
+                        for pause in self.pauses.get(pid, ())})
+
+    def repeated(self):
+        """[(Run, what explains that it was repeated)] of all that were."""
+        return [(run, cause) for runs in self.runs.values() for run in runs[:-1]
+                for cause in [self.cause(run)] if cause and run.how != "FAIL"]
+
+    def excused(self):
+        """Of those that had ended: seconds from the end to the kill, pauses not counted."""
+        return [without_pauses(run.end, cause.since, self.pauses_of(run))
+                for run, cause in self.repeated() if run.how and cause.kind == "kill"]
+
+    def deaths(self):
+        """[(task id, seconds)] from each kill until its task might start again, pauses not counted."""
+        runs = {(run.id, run.attempt): run for runs in self.runs.values() for run in runs}
+        found = []
+        for event in self.records.events:
+            run = runs.get((event.task, event.attempt)) if event.event == "crashed" else None
+            cause = run and self.functions.get(run.id) not in ("foreign", *SELF_HARM) and self.cause(run)
+            if cause and cause.kind == "kill":
+                at = event.at - self.records.wall
+                found.append((run.id, without_pauses(cause.until, at, self.pauses.get(None, ()))))
+        return found
 
     def wanted(self, task_id, *kinds):
         """True if its owner asked for this task to be cancelled, deleted or retried."""
@@ -687,14 +750,14 @@ def check_overlaps(evidence):
         until = None
         for run in runs:
             if until is not None and run.start < until:
-                yield Problem(task_id, "began again while it ran", "twice")
+                yield Problem(task_id, "began again while it ran", "overlap")
             cause = evidence.cause(run)
             if cause and cause.kind == "stop":
                 continue                # a lease ran out: allowed, if its outcome is refused
-            end = run.end
-            if end is None and cause and evidence.functions.get(task_id) != "poison":
-                end = cause.since
-            until = max(filter(None, (until, end)), default=None)
+            end = run.end or run.seen
+            if run.end is None and cause and evidence.functions.get(task_id) not in SELF_HARM:
+                end = max(end, cause.since)
+            until = max(filter(None, (until, end)))
 
 
 def check_outcomes(evidence):
@@ -727,12 +790,16 @@ def check_outcome(evidence, task):
     elif task.status == "failed" and task.reason == "error":
         if not last or (last.how, last.claim) != ("FAIL", task.claim):
             yield Problem(task.id, "failed on record, not in the ledger")
+    elif task.status == "failed" and task.reason == "crashed":
+        if (last and last.how == "END" and last.claim == task.claim
+                and task.function not in SELF_HARM and not evidence.cause(last)):
+            yield Problem(task.id, "crashed on record, ended well in the ledger")
     elif task.status == "failed" and task.reason == "dependency":
         source = evidence.sources.get(task.id)
         if not source or source.run or all(evidence.ended[before] <= {"succeeded"}
                                            for before in source.after):
             yield Problem(task.id, "failed by what it comes after, which did not")
-    elif task.status == "failed" and task.reason not in ("crashed", "interrupted"):
+    elif task.status == "failed" and task.reason != "interrupted":
         yield Problem(task.id, "failed for the reason %s" % task.reason)
     elif task.status == "succeeded":
         if not any(run.how == "END" and run.claim == task.claim for run in runs):
@@ -756,8 +823,10 @@ def check_runs(evidence):
         function = evidence.functions.get(task_id)
         if function == "once" and len(runs) > 1:
             yield Problem(task_id, "must not begin twice, and did", "twice")
-        if function == "poison":
-            if len(runs) > CRASH_LIMIT:
+        if function in SELF_HARM:
+            ended = [evidence.cause(run) for run in runs]
+            others = sum(1 for cause in ended if cause and cause.kind != "kill")
+            if len(runs) > CRASH_LIMIT + others:
                 yield Problem(task_id, "went on killing its runner", "twice")
             continue
         for run, following in zip(runs, runs[1:] + [None]):
@@ -775,7 +844,8 @@ def check_runs(evidence):
 
 def check_attempts(evidence):
     """Attempts count up without a gap, and no claim is used twice"""
-    yield from evidence.oddities
+    for task_id, words in evidence.oddities:
+        yield Problem(task_id, words, "twice" if "two runs" in words else "wrong")
     for task in evidence.tasks.values():
         started = [event.attempt for event in evidence.events.get(task.id, ())
                    if event.event == "started"]
@@ -796,6 +866,15 @@ def check_claimants(evidence):
     for task in evidence.tasks.values():
         if task.status == "running":
             yield Problem(task.id, "is running and nobody runs it", "stuck")
+
+
+def check_deaths(evidence):
+    """What was killed may start again within 5 seconds, but for a few on a busy machine"""
+    deaths = evidence.deaths()
+    late = [(task_id, seconds) for task_id, seconds in deaths if seconds > DEATH_SECONDS]
+    if len(late) > max(LATE_MAX, LATE_SHARE * len(deaths)):
+        for task_id, seconds in late:
+            yield Problem(task_id, "might start again only after %.1f s" % seconds)
 
 
 def check_crowds(evidence):
@@ -968,7 +1047,7 @@ def check_turns(evidence):
 
 CHECKS = (("I1", check_adds), ("I2", check_ends), ("I3", check_overlaps), ("I4", check_outcomes),
           ("I5", check_runs), ("I6", check_attempts), ("I7", check_claimants),
-          ("I8", check_crowds), ("I9", check_traces), ("logs", check_logs),
+          ("I8", check_crowds), ("death", check_deaths), ("I9", check_traces), ("logs", check_logs),
           ("words", check_manners), ("keys", check_keys), ("order", check_order),
           ("limit", check_limit), ("rate", check_rate), ("quota", check_quotas),
           ("slots", check_slots), ("turns", check_turns))
@@ -991,13 +1070,12 @@ class Findings:
                 if problem.kind == kind}
 
     def __str__(self):
-        return "lost %d, run twice %d, stuck %d" % tuple(
-            len(self.ids(kind)) for kind in ("lost", "twice", "stuck"))
+        return "lost %d, run twice %d, overlaps %d, stuck %d" % tuple(
+            len(self.ids(kind)) for kind in ("lost", "twice", "overlap", "stuck"))
 
 
-def check(records):
-    """Findings from Records."""
-    evidence = Evidence(records)
+def check(evidence):
+    """Findings from Evidence."""
     return Findings({name: list(function(evidence)) for name, function in CHECKS})
 
 
@@ -1058,19 +1136,85 @@ def holds_lock(pid, paths):
     return True
 
 
+# Small disk ------------------------------------------------------------------
+
+class SmallDisk:
+    """A disk that can be filled: a mounted one, or what a folder lies on, up to `most` bytes."""
+
+    def __init__(self, folder, most=None, may_mount=True):
+        self.folder = folder            # where the data is to be
+        self._most = most
+        self._may_mount = may_mount
+        self._ballast = folder / "ballast"
+        self._is_mounted = False
+        self.why_not = None             # words, if it cannot be filled
+
+    def open(self, size):
+        """Mount one of so many bytes, unless the folder's own disk is to be filled."""
+        self.folder.mkdir()
+        if self._most:
+            return
+        image = str(self.folder) + ".image"
+        ways = ((["truncate", "-s", str(size), image], ["mkfs.ext4", "-q", "-F", "-m", "0", image],
+                 ["mount", "-o", "loop", image, str(self.folder)]),
+                (["mount", "-t", "tmpfs", "-o", "size=%d" % size, "none", str(self.folder)],))
+        self._is_mounted = self._may_mount and any(all(map(self._is_done, way)) for way in ways)
+        if not self._is_mounted:
+            self.why_not = "no small disk may be mounted" if self._may_mount else "it is your own"
+
+    def close(self):
+        """Take it away."""
+        if self._is_mounted:
+            self._is_done(["umount", "-l", str(self.folder)])
+
+    def fill(self):
+        """Leave no room; what was freed since the last time is taken as well."""
+        portion, last = REFILL_BYTES
+        with open(self._ballast, "ab", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            while portion >= last:
+                if self._most and size + portion > self._most:
+                    raise DrillError("The disk is not full after %d bytes: more than --fill-disk" % size)
+                try:
+                    os.posix_fallocate(file.fileno(), size, portion)
+                    size += portion
+                except OSError as error:
+                    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                        raise
+                    portion //= 4
+
+    def empty(self):
+        """Give the room back."""
+        with contextlib.suppress(FileNotFoundError):
+            self._ballast.unlink()
+
+    @staticmethod
+    def _is_done(command):
+        try:
+            return not subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                      stderr=subprocess.DEVNULL).returncode
+        except OSError:
+            return False
+
+
 # Drill site ------------------------------------------------------------------
 
 class DrillSite(Site):
     """A fresh installation whose server may be killed and started again."""
 
-    def __init__(self, foreign=(), fault=None, lease=None, journal="wal"):
-        super().__init__(self.tasks_text(foreign))
-        self.journal = journal
+    def __init__(self, options, plant=""):
+        super().__init__(self.tasks_text(options.foreign), parent=options.folder)
+        self.journal = options.journal  # None: what the file system asks for
         self._restarting = threading.Lock()
-        self.fault = fault
-        self.lease = lease or FAULTS.get(fault, (None, None))[1] or LEASE_SECONDS
+        self._plant = plant
+        self.lease = options.lease or LEASE_SECONDS
         self.restart_seconds = []
         self.descriptors = None         # of the server after its start
+        self.disk_is_full = False
+        self.disk = None
+        if "disk" not in options.without:
+            self.disk = SmallDisk(self.folder / "disk", options.fill_disk, not options.folder)
+            self.data = self.disk.folder / "data"
         self._change_copy()
 
     @staticmethod
@@ -1085,8 +1229,7 @@ class DrillSite(Site):
         text = NETWORK_TEXT if self.journal == "truncate" else ""
         if self.lease != LEASE_SECONDS:
             text += SHORT_LEASE_TEXT % (self.lease, self.lease / 6, self.lease * 5 / 6)
-        if self.fault:
-            text += FAULTS[self.fault][0]
+        text += self._plant
         path = self.folder / "jobqueue.py"
         before, entry, after = path.read_text("utf-8").rpartition('\nif __name__ == "__main__":')
         if not entry:
@@ -1095,13 +1238,23 @@ class DrillSite(Site):
 
     @property
     def needs_fault(self):
-        """True if a fault was seeded that tells when it is met."""
-        return bool(self.fault) and self.fault not in UNMARKED_FAULTS
+        """True if a fault was planted that tells when it is met."""
+        return FAULT_MARK in self._plant
 
     @property
     def fault_is_met(self):
         """True once it was met."""
-        return self.needs_fault and (self.folder / "fault-is-met").exists()
+        return self.needs_fault and (self.folder / FAULT_MARK).exists()
+
+    def open(self, tasks):
+        """Make room for the data, and start the server."""
+        if self.disk:
+            self.disk.open(DISK_BYTES[0] + tasks * DISK_BYTES[1])
+        self.start()
+        found = read_only(self.database, "PRAGMA journal_mode")[0][0]
+        if self.journal and (found == "wal") != (self.journal == "wal"):
+            raise DrillError("the database is written with the journal mode %s" % found)
+        self.journal = "wal" if found == "wal" else "truncate"
 
     def start(self):
         """Start the server; note how many files it opens."""
@@ -1111,6 +1264,12 @@ class DrillSite(Site):
     def count_descriptors(self):
         """How many files the server has open."""
         return len(os.listdir("/proc/%d/fd" % self.process.pid))
+
+    def remove(self):
+        """Remove all its files, and its disk."""
+        if self.disk:
+            self.disk.close()
+        super().remove()
 
     def restart(self, number=None):
         """End the server by a signal, if one is given, and start it again."""
@@ -1131,6 +1290,8 @@ class DrillSite(Site):
                     return
                 except LoadTestError:
                     end_process(self.process)
+                    if self.disk_is_full:
+                        began = time.monotonic()
                     if time.monotonic() - began > START_SECONDS:
                         raise
 
@@ -1218,6 +1379,12 @@ class Demand:
             arguments["seconds"] = round(chance.uniform(*SLEEPY_SECONDS), 3)
         elif function == "narrow":
             arguments["seconds"] = round(chance.uniform(*NARROW_SECONDS), 3)
+        elif function == "neat":
+            arguments["seconds"] = round(chance.uniform(*SLEEPY_SECONDS), 3)
+        elif function == "messy":
+            arguments["mess"] = chance.choice(MESSES)
+        elif function == "cut":
+            arguments.update(how=chance.choice(CUTS), seconds=round(chance.uniform(*CUT_SECONDS), 3))
         elif function == "chatty":
             arguments["lines"] = chance.randint(1, 60)
         elif function == "shaky":
@@ -1388,6 +1555,10 @@ class Adder:
                 self.counts["unanswered"] += 1
                 self._stop.wait(WAIT_SECONDS)
                 return None
+            if reply.status == 507:
+                self.counts["disk full"] += 1
+                self._stop.wait(FULL_WAIT_SECONDS)
+                continue
             if reply.retry_seconds is None or reply.status == 429:
                 return reply
             self.counts["busy"] += 1
@@ -1399,13 +1570,17 @@ class Adder:
         self.surprises.append("%s was answered with %d %s" % (request, reply.status, detail))
 
 
-def weights_of(tasks, seconds, workers, foreign):
+def weights_of(tasks, seconds, workers, foreign, without=()):
     """{function: weight}, with as many sleepy ones as keep half of the workers busy."""
     mean = sum(SLEEPY_SECONDS) / 2
     share = min(SLEEPY_SHARE[1], max(SLEEPY_SHARE[0], workers / 2 / (tasks / seconds * mean)))
-    weights = {**FUNCTION_WEIGHTS, "sleepy": share,
-               "narrow": min(0.05, NARROW_PER_SECOND * seconds / tasks),
-               "paced": min(0.05, PACED_PER_SECOND * seconds / tasks)}
+    weights = {**FUNCTION_WEIGHTS, "sleepy": share}
+    paces = {"narrow": NARROW_PER_SECOND, "paced": PACED_PER_SECOND}
+    if "leftovers" not in without:
+        paces.update(messy=MESSY_PER_SECOND, neat=NEAT_PER_SECOND)
+    if "descriptors" not in without:
+        paces["cut"] = CUT_PER_SECOND
+    weights.update((name, min(0.05, pace * seconds / tasks)) for name, pace in paces.items())
     weights["poison"] = min(POISON_MAX, max(4, tasks / 400)) / tasks
     if foreign:
         weights["foreign"] = FOREIGN_PER_SECOND * seconds / tasks
@@ -1417,38 +1592,48 @@ def weights_of(tasks, seconds, workers, foreign):
 class Trouble:
     """Kills, stops and starves the processes of a site, as chance decides."""
 
-    KILLS = (("worker KILL", 24, "_kill_worker"), ("worker TERM", 14, "_term_worker"),
-             ("worker TERM twice", 6, "_term_twice"), ("runner KILL", 18, "_kill_runner"),
-             ("runner TERM", 6, "_term_runner"), ("worker and runner KILL", 12, "_kill_both"),
-             ("server KILL", 8, "_kill_server"), ("server TERM", 4, "_term_server"),
-             ("everything KILL", 4, "_kill_everything"))
-    DISTURBANCES = (("worker stopped", 20, "_stop_worker"), ("runner stopped", 10, "_stop_runner"),
-                    ("worker and runner stopped", 6, "_stop_both"),
-                    ("server stopped", 6, "_stop_server"),
-                    ("processors kept busy", 5, "_hog"), ("write lock held", 10, "_hold_lock"))
+    KILLS = (Blow("worker KILL", 24, "worker", (signal.SIGKILL,)),
+             Blow("worker TERM", 14, "worker", (signal.SIGTERM,)),
+             Blow("worker TERM twice", 6, "worker", (signal.SIGTERM, signal.SIGTERM)),
+             Blow("runner KILL", 18, "runner", (signal.SIGKILL,)),
+             Blow("runner TERM", 6, "runner", (signal.SIGTERM,)),
+             Blow("worker and runner KILL", 12, "worker and runner", (signal.SIGKILL,)),
+             Blow("worker KILL, its runner cut off", 12, "worker of a cut", (signal.SIGKILL,)),
+             Blow("server KILL", 8, "server", (signal.SIGKILL,)),
+             Blow("server TERM", 4, "server", (signal.SIGTERM,)),
+             Blow("everything KILL", 4, "everything", (signal.SIGKILL,)))
+    DISTURBANCES = (Blow("worker stopped", 20, "worker"), Blow("runner stopped", 10, "runner"),
+                    Blow("worker and runner stopped", 6, "worker and runner"),
+                    Blow("server stopped", 6, "server"),
+                    Blow("processors kept busy", 5, "processors"),
+                    Blow("write lock held", 10, "write lock"))
     STAND_STILL = "stopped beyond its lease"
-    FOREIGN_KILL = ("foreign worker KILL", 10, "_kill_foreigner")
+    FULL_DISK = "disk full"
+    FOREIGN_KILL = Blow("foreign worker KILL", 10, "foreigner", (signal.SIGKILL,))
 
     def __init__(self, site, chances, stop, foreigners, may_kill_foreigners):
         self._site = site
-        self._kill_chance, self._disturb_chance, self._still_chance = chances
+        self._kill_chance, self._disturb_chance, self._still_chance, self._disk_chance = chances
         self._stop = stop
         self._foreigners = foreigners
         self._stopped = set()           # processes that must be resumed
         self.still_seconds = site.lease * LEASE_OVER[0] + LEASE_OVER[1]
         self.hits = []
+        self.pauses = []                # Pause: when one or all of them could not go on
+        self.full = []                  # Pause: those in which the disk was full
         self.counts = collections.Counter()
         self.kills = list(self.KILLS)
+        self.may_kill_foreigners = may_kill_foreigners
         if may_kill_foreigners:
             self.kills.append(self.FOREIGN_KILL)
 
     def kill(self):
         """Kill something now and then until told to stop."""
-        self._act(self._kill_chance, KILL_SECONDS, self.kills)
+        self._act(self._kill_chance, KILL_SECONDS, self.kills, self._strike)
 
     def disturb(self):
         """Disturb something now and then until told to stop."""
-        self._act(self._disturb_chance, DISTURB_SECONDS, self.DISTURBANCES)
+        self._act(self._disturb_chance, DISTURB_SECONDS, self.DISTURBANCES, self._disturb)
 
     def stand_still(self):
         """Let one worker after another stand still beyond its lease until told to stop."""
@@ -1460,22 +1645,38 @@ class Trouble:
                 self._resume(worker)
                 self._stop.wait(self._still_chance.uniform(0, self.still_seconds / 4))
 
+    def fill_disk(self, seconds):
+        """Let the disk be full for so long, now and then, until told to stop."""
+        while not self._stop.wait(seconds[1] * self._disk_chance.uniform(*FULL_AFTER)):
+            since = time.monotonic()
+            until = since + self._disk_chance.uniform(*seconds)
+            self.counts[self.FULL_DISK] += 1
+            self._site.disk_is_full = True
+            try:
+                while not self._stop.wait(REFILL_SECONDS) and time.monotonic() < until:
+                    self._site.disk.fill()
+            finally:
+                self._site.disk.empty()
+                self._site.disk_is_full = False
+                self.full.append(Pause(since, time.monotonic()))
+                self.pauses.append(self.full[-1])
+
     @property
     def killed(self):
         """How many kills there were."""
-        return sum(self.counts[words] for words, _, _ in self.kills)
+        return sum(self.counts[blow.words] for blow in self.kills)
 
     def settle(self):
         """Let everything go on that was stopped."""
         for process in list(self._stopped):
             self._signal(process, signal.SIGCONT)
 
-    def _act(self, chance, mean, actions):
-        weights = [weight for _, weight, _ in actions]
+    def _act(self, chance, mean, blows, act):
+        weights = [blow.weight for blow in blows]
         while not self._stop.wait(min(5 * mean, chance.expovariate(1 / mean))):
-            words, _, name = chance.choices(actions, weights)[0]
-            if getattr(self, name)():
-                self.counts[words] += 1
+            blow = chance.choices(blows, weights)[0]
+            if act(blow):
+                self.counts[blow.words] += 1
 
     # Choosing
 
@@ -1488,6 +1689,26 @@ class Trouble:
             busy = self._busy()
             workers = [pair for pair in workers if pair[0].pid in busy] or workers
         return workers[int(pick * len(workers))] if workers else None
+
+    def _targets(self, whom, chance):
+        """The Processes that a blow is meant for."""
+        if whom == "server":
+            return [look_at(self._site.process.pid)]
+        if whom == "everything":
+            return self._everything()
+        if whom == "foreigner":
+            return [look_at(chance.choice(self._foreigners).pid)]
+        if whom == "worker of a cut":
+            return [look_at(pid) for pid in list(self._pids(CUT_QUERY))[:1]]
+        worker, runner = self._choose(chance) or (None, None)
+        return {"worker": [worker], "runner": [runner]}.get(whom, [worker, runner])
+
+    def _everything(self):
+        spared = {self._site.process.pid}
+        if self._site.needs_fault:      # it needs one that wakes up late
+            spared |= {process.pid for process in list(self._stopped)}
+        return [process for process in self._site.processes().values() if process.pid not in spared
+                and (self.may_kill_foreigners or is_worker(process) or is_runner(process))]
 
     def _busy(self):
         return self._pids("SELECT pid FROM worker WHERE state='busy'")
@@ -1517,68 +1738,48 @@ class Trouble:
             self.hits.append(Hit(kind, process.pid, since, time.monotonic()))
         return True
 
-    def _kill_worker(self):
-        pair = self._choose(self._kill_chance)
-        return pair and self._signal(pair[0], signal.SIGKILL, "kill")
-
-    def _term_worker(self):
-        pair = self._choose(self._kill_chance)
-        return pair and self._signal(pair[0], signal.SIGTERM, "term")
-
-    def _term_twice(self):
-        pair, pause = self._choose(self._kill_chance), self._kill_chance.uniform(0, 0.3)
-        if not pair or not self._signal(pair[0], signal.SIGTERM, "term"):
-            return False
-        self._stop.wait(pause)
-        self._signal(pair[0], signal.SIGTERM, "term")
-        return True
-
-    def _kill_runner(self, number=signal.SIGKILL):
-        pair = self._choose(self._kill_chance)
-        return pair and pair[1] and self._signal(pair[1], number, "kill")
-
-    def _term_runner(self):
-        return self._kill_runner(signal.SIGTERM)
-
-    def _kill_both(self):
-        pair, order = self._choose(self._kill_chance), self._kill_chance.choice((1, -1))
-        return pair and any([process and self._signal(process, signal.SIGKILL, "kill")
-                             for process in pair[::order]])
-
-    def _kill_server(self):
-        self._site.restart(signal.SIGKILL)
-        return True
-
-    def _term_server(self):
-        self._site.restart(signal.SIGTERM)
-        return True
-
-    def _kill_everything(self):
-        spared = {self._site.process.pid}
-        if self._site.fault:            # it needs one that wakes up late
-            spared |= {process.pid for process in list(self._stopped)}
-        foreign_too = self.FOREIGN_KILL in self.kills
-        for process in self._site.processes().values():
-            known = foreign_too or is_worker(process) or is_runner(process)
-            if known and process.pid not in spared:
-                self._signal(process, signal.SIGKILL, "kill")
-        return self._kill_server()
-
-    def _kill_foreigner(self):
-        found = look_at(self._kill_chance.choice(self._foreigners).pid)
-        return found and self._signal(found, signal.SIGKILL, "kill")
+    def _strike(self, blow):
+        """Send the signals of a blow, a moment between two; True if something was hit."""
+        chance, since = self._kill_chance, time.monotonic()
+        targets = self._targets(blow.whom, chance) if blow.whom != "server" else []
+        targets = list(filter(None, targets))[::chance.choice((1, -1))]
+        hits = []
+        for place, number in enumerate(blow.signals):
+            if place:
+                self._stop.wait(chance.uniform(0, 0.3))
+            for process in targets:
+                is_asked = number == signal.SIGTERM and is_worker(process)
+                hits.append(self._signal(process, number, "term" if is_asked else "kill"))
+        if blow.whom in ("server", "everything"):
+            self._site.restart(blow.signals[0])
+        if blow.whom == "everything":   # nobody was there to see it
+            self.pauses.append(Pause(since, time.monotonic()))
+        return any(hits) or blow.whom in ("server", "everything")
 
     # Stopping
 
-    def _pause(self, *processes):
-        """Let processes stand still for a moment."""
-        pause = self._moment(PAUSE_SECONDS)
-        stopped = [process for process in processes if process and self._halt(process)]
-        if stopped:
-            self._stop.wait(pause)
+    def _disturb(self, blow):
+        """Let processes stand still for a moment, or starve all of them."""
+        if blow.whom == "processors":
+            return self._hog()
+        if blow.whom == "write lock":
+            return self._hold_lock()
+        pause, since = self._moment(PAUSE_SECONDS), time.monotonic()
+        stopped = [process for process in self._targets(blow.whom, self._disturb_chance)
+                   if process and self._halt(process)]
+        if not stopped:
+            return False
+        who = [None if holds_lock(process.pid, self._locks()) else process.pid for process in stopped]
+        self._stop.wait(pause)
         for process in stopped:
             self._resume(process)
-        return bool(stopped)
+        self.pauses += [Pause(since, time.monotonic(), pid) for pid in who]
+        return True
+
+    def _locks(self):
+        """The files by which a process keeps others from writing."""
+        database = self._site.database
+        return database, "%s-shm" % database, database.parent / "turn.lock"
 
     def _moment(self, span):
         """So many seconds by chance, always much less than a lease."""
@@ -1592,29 +1793,13 @@ class Trouble:
         self._signal(process, signal.SIGCONT)
         self._stopped.discard(process)
 
-    def _stop_worker(self):
-        pair = self._choose(self._disturb_chance)
-        return pair and self._pause(pair[0])
-
-    def _stop_runner(self):
-        pair = self._choose(self._disturb_chance)
-        return pair and self._pause(pair[1])
-
-    def _stop_both(self):
-        pair = self._choose(self._disturb_chance)
-        return pair and self._pause(*pair)
-
-    def _stop_server(self):
-        return self._pause(look_at(self._site.process.pid))
-
     def _stop_while_it_runs_something(self):
         """A worker, but not its runner, that holds a claim and no lock others wait for; or None."""
         pair = self._choose(self._still_chance)
         if not pair or not self._halt(pair[0]):
             return None
-        worker, since, database = pair[0], time.monotonic(), self._site.database
-        held = (database, "%s-shm" % database, database.parent / "turn.lock")
-        if holds_lock(worker.pid, held) or worker.pid not in self._claimants():
+        worker, since = pair[0], time.monotonic()
+        if holds_lock(worker.pid, self._locks()) or worker.pid not in self._claimants():
             self._resume(worker)
             return None
         self.hits.append(Hit("stop", worker.pid, since, since + self.still_seconds))
@@ -1639,8 +1824,10 @@ class Trouble:
         try:
             link.execute("PRAGMA wal_autocheckpoint=0")
             link.execute("BEGIN IMMEDIATE")
+            since = time.monotonic()
             self._stop.wait(pause)
             link.execute("ROLLBACK")
+            self.pauses.append(Pause(since, time.monotonic()))
             return True
         except sqlite3.OperationalError:
             return False                # busy: the product was there first
@@ -1756,6 +1943,8 @@ class Sampler:
         self.counts = {STATUS_WORDS[status]: count
                        for status, count in link.execute(COUNT_QUERY).fetchall()}
         waiting = set(link.execute(ORPHAN_QUERY).fetchall())
+        if self._site.disk_is_full:     # nobody could take a task from a dead worker
+            self._waiting.clear()
         self._waiting = {key: self._waiting.get(key, now) for key in waiting}
         self.orphans |= {key[0] for key, since in self._waiting.items()
                          if now - since > ORPHAN_SECONDS}
@@ -1776,7 +1965,7 @@ class Sampler:
 class Drill:
     """A site, those who use it, and those who trouble it."""
 
-    def __init__(self, options, stream):
+    def __init__(self, options, stream, plant=""):
         self._options = options
         self._threads = []
         self._broken = None             # why a thread of ours ended
@@ -1785,7 +1974,7 @@ class Drill:
         self._admin = None
         self._server_ends = []          # words on servers that ended by themselves
         self._names = set()             # files in the data folder before the storm
-        self.site = DrillSite(options.foreign, options.seed_fault, options.lease, options.journal)
+        self.site = DrillSite(options, plant)
         self.foreigners = Foreigners(self.site, options.foreign)
         self.seconds = options.minutes * 60
         self.adders = []
@@ -1800,11 +1989,8 @@ class Drill:
     def open(self):
         """Start everything."""
         options = self._options
-        self.site.start()
+        self.site.open(options.tasks)
         self._admin = self.site.set_up()
-        found = read_only(self.site.database, "PRAGMA journal_mode")[0][0]
-        if (found == "wal") != (self.site.journal == "wal"):
-            raise DrillError("the database is written with the journal mode %s" % found)
         for name, limits in (("narrow", {"max_running": NARROW_MAX}),
                              ("paced", {"rate": dict(zip(("count", "seconds"), RATE))})):
             self._admin.send("POST", "api/queues", {"name": name}).expect(201, 409)
@@ -1817,7 +2003,8 @@ class Drill:
         self._admin.send("PATCH", "api/users/user1", {"max_pending": QUOTA}).expect(200)
         self._admin.close()
         numbers = itertools.count(1)
-        weights = weights_of(options.tasks, self.seconds, options.workers, options.foreign)
+        weights = weights_of(options.tasks, self.seconds, options.workers, options.foreign,
+                             options.without)
         for place, browser in enumerate(browsers):
             share = (options.tasks + place) // USERS
             demand = Demand(self.chance("demand %d" % place), numbers, share, POISON_MAX // USERS,
@@ -1825,9 +2012,9 @@ class Drill:
                             QUOTA // 2 if place == 0 else None)
             self.adders.append(Adder(self.site, place, browser, demand, self.chance("adder %d" % place),
                                      self.seconds * ADDING_SHARE, self._adding))
-        chances = self.chance("kill"), self.chance("disturb"), self.chance("still")
+        chances = [self.chance(name) for name in ("kill", "disturb", "still", "disk")]
         self.trouble = Trouble(self.site, chances, self._troubling, self.foreigners,
-                               self.foreigners and self.seconds >= 2 * self.site.lease)
+                               self.foreigners and self.seconds >= 2 * LEASE_SECONDS)
         self.sampler = Sampler(self.site, options.workers, self._sampling)
         for adder, (catch_up, overlap) in zip(self.adders[1:], PLANS):
             plan_id = adder.plan(next(numbers), catch_up, overlap)
@@ -1843,6 +2030,8 @@ class Drill:
         if self.seconds > 1.2 * self.trouble.still_seconds:
             troubling += [self._start(self.trouble.stand_still)
                           for _ in range(max(1, self._options.workers // STILL_SHARE))]
+        if self.site.disk and not self.site.disk.why_not:
+            troubling.append(self._start(lambda: self.trouble.fill_disk(self.full_span())))
         began = time.monotonic()
         while self._elapsed(began) < PATIENCE * self.seconds:
             self._watch()
@@ -1860,10 +2049,18 @@ class Drill:
         for plan, adder in self.plans.items():
             adder.stop_plan(plan.id)
 
+    def full_span(self):
+        """How long the disk is to be full: (at least, at most) seconds."""
+        unit, span = self.site.lease, FULL_LEASES
+        if self.seconds < 2 * span[1] * unit:
+            unit, span = self.seconds, FULL_SHARE
+        return [unit * part for part in span]
+
     def calm(self):
         """Wait until every task has ended or nothing moves any more; not after a seeded fault."""
         began = moved = time.monotonic()
-        last, patience = None, max(2 * self.site.lease, CALM_SECONDS[0])
+        lease = LEASE_SECONDS if self.trouble.may_kill_foreigners else self.site.lease
+        last, patience = None, max(3 * lease, CALM_SECONDS[0])
         while (self._elapsed(moved) < patience and not self.site.fault_is_met
                and self._elapsed(began) < max(self.seconds, CALM_SECONDS[1])):
             self._watch()
@@ -1892,7 +2089,7 @@ class Drill:
             sorted(self.sampler.orphans), self.sampler.crowds, traces,
             [words for adder in self.adders for words in adder.surprises] + self._server_ends
             + complaints(self.site.folder, self.site.data),
-            list(self.plans), slots, read_only(database, QUOTA_QUERY))
+            list(self.plans), slots, read_only(database, QUOTA_QUERY), self.trouble.pauses, self.wall)
 
     def close(self):
         """End what is left, however far we came."""
@@ -2009,8 +2206,37 @@ def notice_seconds(drill, records):
     return found
 
 
-def summary(drill, records):
+def late_share(values):
+    """How many of some durations were longer than what was killed may take to start again."""
+    late = sum(1 for value in values if value > DEATH_SECONDS)
+    return "%d of %d (%.1f%%) after more than %g s" % (
+        late, len(values), 100 * late / len(values) if values else 0, DEATH_SECONDS)
+
+
+def repetitions(evidence):
+    """How many runs were repeated, and what excused them."""
+    kinds = collections.Counter(
+        "cut off" if not run.how else "had ended" if cause.kind == "kill" else
+        "asked to leave" if cause.kind == "term" else "of a worker that stood still"
+        for run, cause in evidence.repeated() if evidence.functions.get(run.id) not in SELF_HARM)
+    excused = evidence.excused()
+    gap = "the longest gap before the kill %s" % duration(max(excused)) if excused else "no gap"
+    return "%s runs: %s; %s, at most %g s are excused" % (
+        thousands(sum(kinds.values())), counted(kinds) or "none", gap, RECORD_SECONDS)
+
+
+def fullness(drill):
+    """How often the disk was full, or why it never was."""
+    if drill.site.disk is None or drill.site.disk.why_not:
+        return "was never full: %s" % (drill.site.disk.why_not if drill.site.disk else "not asked for")
+    seconds = [pause.until - pause.since for pause in drill.trouble.full]
+    return "was full %d times, for %s in all, %s the longest" % (
+        len(seconds), duration(sum(seconds)), duration(max(seconds, default=0)))
+
+
+def summary(drill, evidence):
     """What was done, in figures."""
+    records = evidence.records
     asked = sum((adder.counts for adder in drill.adders), collections.Counter())
     acknowledged = sum(adder.acknowledged for adder in drill.adders)
     ends = collections.Counter(
@@ -2018,7 +2244,8 @@ def summary(drill, records):
         for task in records.tasks)
     started = collections.Counter(entry.kind for entry in records.entries)
     trouble, sampler = drill.trouble, drill.sampler
-    kills = {words: trouble.counts[words] for words, _, _ in trouble.kills}
+    kills = {blow.words: trouble.counts[blow.words] for blow in trouble.kills}
+    noticed, again = notice_seconds(drill, records), [seconds for _, seconds in evidence.deaths()]
     others = {words: count for words, count in trouble.counts.items() if words not in kills}
     return "\n".join((
         "records   acknowledged %s, in the database %s, in the ledger %s runs"
@@ -2031,9 +2258,14 @@ def summary(drill, records):
         "others    %s" % counted(others),
         "workers   at most %d, NbMaxWorker %d, %s samples"
         % (sampler.most, sampler.limit, thousands(sampler.samples)),
-        "deaths    of workers were on record after %s" % spread(notice_seconds(drill, records)),
-        "server    was back after %s; the database's log had at most %.1f MB"
-        % (spread(drill.site.restart_seconds), sampler.log_bytes / 1e6)))
+        "disk      %s" % fullness(drill),
+        "repeated  %s" % repetitions(evidence),
+        "deaths    of workers were on record after %s; %s" % (spread(noticed), late_share(noticed)),
+        "killed    tasks might start again after %s; %s, pauses not counted"
+        % (spread(again), late_share(again)),
+        "server    was back after %s; %s" % (
+            spread(drill.site.restart_seconds), late_share(drill.site.restart_seconds)),
+        "log       of the database had at most %.1f MB" % (sampler.log_bytes / 1e6)))
 
 
 def verdict(findings):
@@ -2062,15 +2294,17 @@ def command_line(options):
         words += ["--foreign %s" % shlex.quote(command) for command in options.foreign or [""]]
     words += ["--journal truncate"] if options.journal == "truncate" else []
     words += ["--lease %g" % options.lease] if options.lease else []
-    words += ["--seed-fault %s" % options.seed_fault] if options.seed_fault else []
+    words += ["--folder %s" % shlex.quote(options.folder)] if options.folder else []
+    words += ["--fill-disk %d" % (options.fill_disk >> 20)] if options.fill_disk else []
+    words += ["--without %s" % name for name in options.without]
     return " ".join(words)
 
 
 # Entry -----------------------------------------------------------------------
 
-def run(options, stream=sys.stdout):
-    """Run a drill; returns (Findings, the report's text)."""
-    drill = Drill(options, stream)
+def run(options, stream=sys.stdout, plant=""):
+    """Run a drill, with a text appended to its copy of jobqueue.py; (Findings, the report's text)."""
+    drill = Drill(options, stream, plant)
     keep = True
     try:
         drill.open()
@@ -2078,9 +2312,10 @@ def run(options, stream=sys.stdout):
         drill.calm()
         records = drill.records()
         if drill.site.needs_fault and not drill.site.fault_is_met:
-            raise DrillError("The seeded fault %s was never met." % options.seed_fault)
-        findings = check(records)
-        keep = options.keep or not (findings.is_clean or options.seed_fault)
+            raise DrillError("What was planted had no effect.")
+        evidence = Evidence(records)
+        findings = check(evidence)
+        keep = options.keep or not (findings.is_clean or plant)
     except KeyboardInterrupt:
         keep = options.keep
         raise
@@ -2090,9 +2325,14 @@ def run(options, stream=sys.stdout):
             print("kept: %s" % drill.site.folder, file=sys.stderr)
         else:
             drill.site.remove()
-    report = (summary(drill, records), verdict(findings), str(findings),
+    report = (summary(drill, evidence), verdict(findings), str(findings),
               "again: %s" % command_line(options))
     return findings, "\n".join(report)
+
+
+def megabytes(text):
+    """A positive number of MB as bytes."""
+    return positive(int)(text) << 20
 
 
 def command_parser():
@@ -2107,14 +2347,18 @@ def command_parser():
     parser.add_argument("--tasks", type=positive(int), default=4000, metavar="N",
                         help="tasks that are added over HTTP (4000)")
     parser.add_argument("--seed", metavar="S", help="of all decisions (a new one)")
-    parser.add_argument("--journal", choices=("wal", "truncate"), default="wal",
-                        help="truncate: as on a network file system")
+    parser.add_argument("--journal", choices=("wal", "truncate"),
+                        help="truncate: as on a network file system (what the folder's asks for)")
+    parser.add_argument("--folder", metavar="DIR", help="work in a new folder of this one, on its disk")
+    parser.add_argument("--fill-disk", type=megabytes, metavar="MB",
+                        help="fill the disk or quota of the folder, if that takes at most so much")
+    parser.add_argument("--without", action="append", choices=TROUBLES, default=[],
+                        help="leave this out; may be repeated")
     parser.add_argument("--keep", action="store_true", help="do not remove the folder")
     parser.add_argument("--foreign", action="append", metavar="COMMAND",
                         help="a foreign worker that takes part instead of foreign_worker.sh; "
                         "may be given more than once, and as '' for none")
     parser.add_argument("--lease", type=positive(float), help=argparse.SUPPRESS)
-    parser.add_argument("--seed-fault", choices=sorted(FAULTS), help=argparse.SUPPRESS)
     return parser
 
 

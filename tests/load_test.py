@@ -9,12 +9,16 @@
 
 Three records that share no code are compared at the end: the ids the server acknowledged with
 a 201, the rows in its database, and the ledger to which the function itself appends a line when
-it starts and when it ends. The exit code is 0 only if nothing was lost, run twice or left over.
+it starts and when it ends. With --server the ledger is a third record only where it can be read:
+it lies beside tasks.py, or where --ledger says. Without it "run" and "run twice" are what the rows
+say of themselves, and the report says so. The exit code is 0 only if nothing was lost, run twice
+or left over.
 
 Contents
     Constants   limits, and the tasks.py that a load test needs
     Browser     HTTP as a logged-in browser speaks it
     Records     the three records, read
+    Runs        what the ledger tells
     Comparison  what they say about each other
     Site        a fresh installation in a folder of its own, and its end
     Load        adding, watching, sampling
@@ -70,6 +74,8 @@ COUNT_PATH = "api/tasks?limit=1&counts=1"
 PAGE_PATH = "api/tasks?limit=200"
 UNFINISHED = ("pending", "running", "scheduled", "waiting")
 FINISHED = ("succeeded", "failed", "cancelled")
+NO_LEDGER = ("\n         no ledger was read: what ran, and how often, is judged from two records only, "
+             "the answers and the rows")
 STATUS_WORDS = ("pending", "running", "succeeded", "failed", "cancelled", "scheduled", "waiting")
 
 LEDGER_TEXT = '''\
@@ -275,6 +281,42 @@ def read_ledger(path):
     return entries
 
 
+# Runs ------------------------------------------------------------------------
+
+class Run:
+    """One attempt as the ledger tells it; `how` is END, FAIL or None if it was cut off."""
+
+    def __init__(self, entry):
+        self.id = entry.id
+        self.attempt = entry.attempt
+        self.claim = entry.claim
+        self.pid = entry.pid
+        self.worker = entry.worker
+        self.start = entry.at
+        self.seen = entry.at            # when it wrote last
+        self.end = None
+        self.how = None
+
+
+def read_runs(entries):
+    """({task id: its Runs in the order they began}, [(task id, words)] on what cannot be)."""
+    runs, claims, oddities = collections.defaultdict(list), {}, []
+    for entry in sorted(entries, key=lambda entry: entry.at):
+        run = claims.get(entry.claim)
+        if entry.kind == "START":
+            if run is not None:
+                oddities.append((entry.id, "two runs under one claim"))
+            run = claims[entry.claim] = Run(entry)
+            runs[entry.id].append(run)
+        elif run is None or run.id != entry.id or run.pid != entry.pid or run.how:
+            oddities.append((entry.id, "a %s without its START" % entry.kind))
+        else:
+            run.seen = entry.at
+            if entry.kind in ("END", "FAIL"):
+                run.end, run.how = entry.at, entry.kind
+    return runs, oddities
+
+
 # Comparison ------------------------------------------------------------------
 
 class Findings:
@@ -290,6 +332,7 @@ class Findings:
         self.failed = set()             # finished, but not well
         self.again = set()              # cut off by a crash and run again, as promised
         self.unequal = set()            # list and database file differ
+        self.has_ledger = True
 
     @property
     def is_clean(self):
@@ -302,7 +345,8 @@ class Findings:
                                   self.twice, self.stuck))))
         others = (("failed", self.failed), ("cut off by a crash and run again", self.again),
                   ("different in list and file", self.unequal))
-        return text + "".join(", %s %d" % (words, len(ids)) for words, ids in others if ids)
+        text += "".join(", %s %d" % (words, len(ids)) for words, ids in others if ids)
+        return text if self.has_ledger else text + NO_LEDGER
 
 
 def essence(row):
@@ -310,28 +354,18 @@ def essence(row):
     return row._replace(waited=None)
 
 
-def is_cut_off(entries):
-    """True if only the last attempt of a task reached its end, and attempts and claims differ."""
-    starts = sorted((entry for entry in entries if entry.kind == "START"),
-                    key=lambda entry: entry.at)
-    ends = [entry for entry in entries if entry.kind == "END"]
-    differ = all(len({getattr(entry, name) for entry in starts}) == len(starts)
-                 for name in ("attempt", "claim"))
-    return differ and len(ends) <= 1 and all(end.claim == starts[-1].claim for end in ends)
-
-
 def judge_runs(found, succeeded, rows, entries):
     """Fill in what the ledger tells."""
     attempts = {row.id: row.attempts for row in rows}
-    lines = collections.defaultdict(list)
-    for entry in entries:
-        lines[entry.id].append(entry)
+    runs, oddities = read_runs(entries)
     found.run = {entry.id for entry in entries if entry.kind == "END"}
     found.lost |= succeeded - found.run
-    for task_id, own in lines.items():
-        starts = [entry for entry in own if entry.kind == "START"]
-        if len(starts) > 1:
-            was_cut_off = is_cut_off(own) and len(starts) <= attempts.get(task_id, 0)
+    found.twice |= {task_id for task_id, _ in oddities}
+    for task_id, own in runs.items():
+        if len(own) > 1:
+            numbers = [0] + [run.attempt for run in own]
+            was_cut_off = (not any(run.how for run in own[:-1]) and len(own) <= attempts.get(task_id, 0)
+                           and all(one < two for one, two in zip(numbers, numbers[1:])))
             (found.again if was_cut_off else found.twice).add(task_id)
 
 
@@ -350,6 +384,7 @@ def compare(acknowledged, rows, entries=None, file_rows=None):
     if file_rows is not None:
         found.unequal = {row.id for row in set(map(essence, rows)) ^ set(map(essence, file_rows))}
     if entries is None:
+        found.has_ledger = False
         found.run = succeeded
         found.twice = {row.id for row in rows if row.attempts > 1}
     else:
@@ -374,15 +409,15 @@ def end_process(process):
 class Site:
     """A fresh installation: the project's files, a tasks.py, and a running server."""
 
-    def __init__(self, tasks_text=TASKS_TEXT, data=None):
-        self.folder = Path(tempfile.mkdtemp(prefix="jobqueue-load-test-"))
+    def __init__(self, tasks_text=TASKS_TEXT, data=None, parent=None, source=ROOT):
+        self.folder = Path(tempfile.mkdtemp(prefix="jobqueue-load-test-", dir=parent)).resolve()
         self.data = Path(os.path.abspath(data)) if data else self.folder / "data"
         self.ledger = self.folder / LEDGER_NAME
         self.process = None
         self.server = None
         for name in COPIED:
-            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-            copy(ROOT / name, self.folder / name)
+            copy = shutil.copytree if (source / name).is_dir() else shutil.copy
+            copy(source / name, self.folder / name)
         (self.folder / "tasks.py").write_text(tasks_text, encoding="utf-8")
         self.ledger.touch()
 
