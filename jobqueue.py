@@ -211,6 +211,7 @@ KEEP_JUMP_SECONDS = 86400.0     # a clock so far ahead of when we last looked ma
 KEEP_DOUBT_DAYS = (1, 30)       # it is doubted for as long as tasks are kept, within these
 REQUEST_SECONDS = 86400.0       # how long an Idempotency-Key is known
 CACHE_SECONDS = 1.0
+CACHE_ANSWERS = 20              # some of 200 rows are long
 UPGRADE_PAUSE_SECONDS = 2.0     # code that was changed since then may still be being copied
 REMEMBERED_OF = 10              # machines, for each of which something is remembered
 
@@ -8521,29 +8522,56 @@ SECURITY_HEADERS = [
 ]
 BUG_WORDS = "Something went wrong here; the server's log says what."
 JSON_TYPE, LINES_TYPE = "application/json", "application/x-ndjson"
+PACK_BYTES, PACK_LEVEL = 1024, 6        # shorter answers are sent as they are
+ACCEPTS_GZIP = r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))"
 STATIC_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
                 ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
                 ".json": "application/json", ".png": "image/png", ".ico": "image/x-icon"}
 
 
 class Answer:
-    """Status, headers and body of a response."""
+    """Status, headers and body of a response; one that is kept is compressed only once."""
 
-    def __init__(self, status, body=b"", kind="application/json", headers=()):
+    def __init__(self, status, body=b"", kind=JSON_TYPE, headers=(), keep="no-cache, private"):
         self.status = status
         self.body = body
-        self.tag = None                 # its ETag, where that is known; False: nobody may keep it
-        self.headers = [("Cache-Control", "no-store"), *headers]
-        if body or status not in (204, 304):
-            self.headers.append(("Content-Type", kind))
+        self.headers = headers
+        self.keep = keep                # by browsers that ask whether it is still right; None: not
+        self._kind = kind
 
+    @functools.cached_property
+    def tag(self):
+        """Its ETag; a weak one, since the body may be sent compressed or not."""
+        import hashlib
+        return 'W/"%s"' % hashlib.sha256(repr(SECURITY_HEADERS).encode() + self.body).hexdigest()[:20]
 
-def status_and_headers(answer):
-    """(status line, all headers) of an Answer, as WSGI wants them."""
-    headers = answer.headers + SECURITY_HEADERS
-    if answer.status not in (204, 304):
-        headers.append(("Content-Length", str(len(answer.body))))
-    return "%d %s" % (answer.status, STATUS_TITLES.get(answer.status, "Unknown")), headers
+    @functools.cached_property
+    def packed(self):
+        """The body compressed."""
+        import zlib
+        packer = zlib.compressobj(PACK_LEVEL, zlib.DEFLATED, 31)    # 31: as gzip does
+        return packer.compress(self.body) + packer.flush()
+
+    def to(self, request=None):
+        """(status line, headers, body) as WSGI wants them, for who asks; None: for anybody."""
+        status, body, headers = self.status, self.body, [("Cache-Control", "no-store"), *self.headers]
+        asks = request.header if request else lambda _: None
+        is_long = len(body) > PACK_BYTES
+        if request and self.keep and status == 200 and request.method in ("GET", "HEAD"):
+            headers[0] = ("Cache-Control", self.keep)
+            headers.append(("ETag", self.tag))
+            status = 304 if asks("If-None-Match") == self.tag else status
+        if is_long:
+            headers.append(("Vary", "Accept-Encoding"))
+        if status != 304:               # then the browser has these already
+            headers += SECURITY_HEADERS
+            if is_long and re.search(ACCEPTS_GZIP, asks("Accept-Encoding") or ""):
+                body = self.packed
+                headers.append(("Content-Encoding", "gzip"))
+            if status != 204:
+                headers += [("Content-Type", self._kind), ("Content-Length", str(len(body)))]
+        has_body = status != 304 and not (request and request.method == "HEAD")
+        return "%d %s" % (status, STATUS_TITLES.get(status, "Unknown")), headers, body if has_body else b""
 
 
 def json_answer(value, status=200, headers=()):
@@ -8894,53 +8922,27 @@ class Request:
         return Once(self.person.id, key, self._digest.hexdigest())
 
 
-def entity_tag(body):
-    """An ETag that changes with the content."""
-    import hashlib
-    return '"%s"' % hashlib.sha256(body).hexdigest()[:20]
-
-
-def static_answer(status, body, kind, headers):
-    """An Answer that browsers may keep, if they ask whether it is still right."""
-    answer = Answer(status, body, kind, headers)
-    answer.headers[0] = ("Cache-Control", "no-cache")
-    return answer
-
-
 class StaticFiles:
-    """The files of static/, by a fixed list of names, compressed once."""
+    """The files of static/, by a fixed list of names."""
 
     def __init__(self, folder):
         self._folder = folder
-        self._known = {}                # name -> (stamp, body, compressed, etag)
+        self._known = {}                # name -> (stamp, Answer)
 
-    def answer(self, name, request):
-        """The file, or 304; NotFound for every name that is not a file there."""
+    def answer(self, name):
+        """The file; NotFound for every name that is not a file there."""
         path = self._folder / name
         if not re.fullmatch(r"[a-z0-9_-]+\.[a-z]+", name) or path.suffix not in STATIC_TYPES:
             raise NotFound("There is no file %s." % shorten(name, 60))
-        body, compressed, tag = self._read(name, path)
-        headers = [("ETag", tag), ("Vary", "Accept-Encoding")]
-        if request.header("If-None-Match") == tag:
-            return static_answer(304, b"", STATIC_TYPES[path.suffix], headers)
-        if compressed and "gzip" in (request.header("Accept-Encoding") or ""):
-            headers.append(("Content-Encoding", "gzip"))
-            body = compressed
-        return static_answer(200, body, STATIC_TYPES[path.suffix], headers)
-
-    def _read(self, name, path):
-        import gzip
         try:
             status = path.stat()
             stamp = status.st_mtime_ns, status.st_size
             if self._known.get(name, (None,))[0] != stamp:
-                body = path.read_bytes()
-                packed = gzip.compress(body, 9, mtime=0)
-                self._known[name] = (stamp, body, packed if len(packed) < len(body) else None,
-                                     entity_tag(body))
+                self._known[name] = stamp, Answer(200, path.read_bytes(), STATIC_TYPES[path.suffix],
+                                                  keep="no-cache")
         except OSError:
             raise NotFound("There is no file %s." % name) from None
-        return self._known[name][1:]
+        return self._known[name][1]
 
 
 # Handlers --------------------------------------------------------------------
@@ -8956,12 +8958,12 @@ def get_page(app, request):
     """The page, always at an address that ends with a slash."""
     if request.lacks_slash:
         return Answer(308, headers=[("Location", request.base)])
-    return app.static.answer("index.html", request)
+    return app.static.answer("index.html")
 
 
 def get_static(app, request, name):
     """A file of static/."""
-    return app.static.answer(name, request)
+    return app.static.answer(name)
 
 
 def tick(app, request):
@@ -8970,7 +8972,7 @@ def tick(app, request):
     worked = app.queue.workers.work_slice(
         SLICE_PAGE_SECONDS if request.person and not app.queue.claims.has_crashed() else SLICE_SECONDS)
     answer = json_answer({"ticked": ticked, "worked": worked, "service": app.queue.service.describe()})
-    answer.tag = False
+    answer.keep = None
     return answer
 
 
@@ -9609,15 +9611,14 @@ class Application:
         self.queue = queue
         self._source = source
         self.static = StaticFiles(STATIC_FOLDER)
-        self._cache = {}                # key -> (data version, until, body, etag)
+        self._cache = {}                # key -> (data version, until, Answer)
 
     def __call__(self, environ, start_response):
         with self.queue.database.sharing_patience():
             request = Request(environ, self.queue.settings)
-            answer = self._answer(request)
-        body = b"" if request.method == "HEAD" else answer.body
+            status, headers, body = self._answer(request).to(request)
         request.take_the_rest()
-        start_response(*status_and_headers(answer))
+        start_response(status, headers)
         return [body]
 
     def cached(self, key, build):
@@ -9625,14 +9626,11 @@ class Application:
         version, now = self.queue.database.version_seen(), self.queue.database.clock.monotonic()
         known = self._cache.get(key)
         if known is None or known[0] != version or known[1] < now:
-            body = dump_json(build()).encode("utf-8")
-            known = (version, now + CACHE_SECONDS, body, entity_tag(body))
-            if len(self._cache) > 200:
+            known = version, now + CACHE_SECONDS, json_answer(build())
+            if len(self._cache) >= CACHE_ANSWERS:
                 self._cache.clear()
             self._cache[key] = known
-        answer = Answer(200, known[2])
-        answer.tag = known[3]
-        return answer
+        return known[2]
 
     def cookie_name(self, request):
         """The session cookie's name; the prefix makes browsers insist on HTTPS."""
@@ -9646,8 +9644,7 @@ class Application:
 
     def _answer(self, request):
         try:
-            answer = self._route(request)
-            return self._with_tag(request, answer) if request.method in ("GET", "HEAD") else answer
+            return self._route(request)
         except JobQueueError as error:
             return problem(self._invited_to_setup(error) if error.status == 401 else error)
         except Exception as error:
@@ -9735,17 +9732,6 @@ class Application:
             settle_doubt(self.queue, request.door)
         return ticked
 
-    @staticmethod
-    def _with_tag(request, answer):
-        if answer.status != 200 or answer.tag is False or any(name == "ETag" for name, _ in answer.headers):
-            return answer
-        tag = answer.tag or entity_tag(answer.body)
-        if request.header("If-None-Match") == tag:
-            answer = Answer(304)
-        answer.headers[0] = ("Cache-Control", "no-cache, private")
-        answer.headers.append(("ETag", tag))
-        return answer
-
 
 _applications = {}                      # process id -> its Application, for `application`
 _code = file_stamps([HOME / "jobqueue.py"])     # what this module was made of
@@ -9807,8 +9793,9 @@ class _Unable:
         if "text/html" in environ.get("HTTP_ACCEPT", ""):
             words = "jobqueue: %s\n" % (self._error.public or self._error.detail)
             answer = Answer(answer.status, words.encode("utf-8"), "text/plain; charset=utf-8")
-        start_response(*status_and_headers(answer))
-        return [b"" if environ["REQUEST_METHOD"] == "HEAD" else answer.body]
+        status, headers, body = answer.to()
+        start_response(status, headers)
+        return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
 
 
 def application(environ, start_response):
@@ -10308,7 +10295,8 @@ class Server:
         answer = problem(error)
         if head and head.headers.get("accept", "").startswith("text/html"):
             answer = Answer(status, words.encode("utf-8"), "text/plain; charset=utf-8")
-        return compose(*status_and_headers(answer), False) + answer.body
+        status, headers, body = answer.to()
+        return compose(status, headers, False) + body
 
     @staticmethod
     def _try_to_send(client):

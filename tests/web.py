@@ -8,6 +8,7 @@
     OpenApi        that document, and the part of JSON Schema that it uses
 """
 import functools
+import gzip
 import io
 import json
 import re
@@ -36,7 +37,8 @@ class Reply:
     @property
     def json(self):
         """The body as JSON."""
-        return json.loads(self.body.decode("utf-8"))
+        packed = self.headers.get("content-encoding") == "gzip"
+        return json.loads((gzip.decompress(self.body) if packed else self.body).decode("utf-8"))
 
     @property
     def fields(self):
