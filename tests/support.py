@@ -62,6 +62,7 @@ if str(ROOT) not in sys.path:
 import jobqueue  # noqa: E402
 
 PASSWORD = "correct horse"
+PROC = "/proc"
 USERS = (("ana", "admin"), ("bob", "user"), ("eve", "user"))
 
 
@@ -374,6 +375,7 @@ class Site:
 
     def __init__(self, tasks=None, users=True, python=sys.executable, folder="my jobs", user=None,
                  **settings):
+        need(os.path.isdir(PROC + "/self"), "/proc, which tells what runs")
         self.home = Path(os.path.realpath(tempfile.mkdtemp(prefix="jobqueue site "))) / folder
         self.home.mkdir()
         self.user = user
@@ -564,12 +566,12 @@ class Site:
     def processes(self):
         """{pid: command line} of every living process that came from this folder (Linux)."""
         found = {}
-        for name in os.listdir("/proc"):
+        for name in os.listdir(PROC):
             if name.isdigit() and int(name) != os.getpid():
                 with contextlib.suppress(OSError):
-                    data = Path("/proc", name, "cmdline").read_bytes()
+                    data = Path(PROC, name, "cmdline").read_bytes()
                     line = data.replace(b"\0", b" ").decode("utf-8", "replace")
-                    here = os.readlink("/proc/%s/cwd" % name)
+                    here = os.readlink("%s/%s/cwd" % (PROC, name))
                     if line and (
                         str(self.home) in line
                         or here == str(self.home)

@@ -19,6 +19,7 @@ from unittest import mock
 
 import jobqueue
 from tests.support import FUNCTIONS, ROOT, Site, TestCase, function_json, need, quick_hash, wait_until
+from tests.web import call
 
 NEW = "another horse"
 
@@ -245,6 +246,17 @@ class Tasks(CommandTestCase):
         self.fails(4, "list", "--owner", "nobody")
         self.fails(2, "list", "--limit", "x")
 
+    def test_search_finds_what_is_to_be_cancelled(self):
+        self.add("bob", function="greet", name="Zoë Smith")
+        self.add("bob", function="greet", name="Bo Smithson")
+        self.add("bob", function="greet", name="Kim")
+        self.assertIn("2 tasks match", self.run_command("cancel", "--search", "smith").err)
+        self.ok("cancel", "--search", "smith", "--yes")
+        for _ in range(3):
+            self.clock.advance(60)
+            self.queue.tick.run()
+        self.assertEqual([self.status(number) for number in (1, 2, 3)], ["cancelled", "cancelled", "pending"])
+
     def test_list_refuses_an_odd_limit(self):
         for limit in ("0", "-1", "-3", "1001"):
             self.fails(2, "list", "--limit", limit, "--json", words="a whole number from 1 to 1000")
@@ -412,6 +424,16 @@ class Owners(CommandTestCase):
         self.fails(4, "user", "password", "nobody", given=NEW)
         self.fails(5, "user", "disable", "ana", words="last admin")
         self.fails(2, "user", "explode")
+
+    def test_a_token_for_the_tick_address_can_do_nothing_else(self):
+        token = self.ok("token", "add", "cron", "--scope", "tick")
+        self.assertEqual([one["scope"] for one in self.json("token", "list")["tokens"]], ["tick"])
+        app = jobqueue.Application(self.queue, "server")
+        self.assertEqual(call(app, {"REQUEST_METHOD": "GET", "PATH_INFO": "/tick", "QUERY_STRING":
+                                    "token=" + token}, checked=False).status, 200)
+        self.assertEqual(call(app, {"REQUEST_METHOD": "GET", "PATH_INFO": "/api/tasks", "HTTP_X_API_KEY":
+                                    token}, checked=False).status, 401)
+        self.fails(2, "token", "add", "x", "--scope", "all", words="invalid choice: 'all'")
 
     def test_tokens_are_added_listed_and_deleted(self):
         token = self.ok("token", "add", "laptop", "--owner", "bob")

@@ -356,14 +356,15 @@ class TestCannotRenew(PlantedCase):
         storm = outsider(next(self.site.data.glob("jobqueue-*.db")))
         self.addCleanup(storm.close)
         wait_until(lambda: has_begun(storm), what="the outsider's turn")
-        started = time.monotonic()
         wait_until(lambda: not self.alive(pid), what="the end of the runner")
-        self.assertLess(time.monotonic() - started, jobqueue.LEASE_SECONDS, "later than its lease")
+        ended = time.monotonic()
+        self.assertLess(ended, self.row(task_id)["lease_monotonic"], "later than its lease")
         storm.execute("ROLLBACK")
         self.release()
         row = self.wait_for(task_id)
         self.check_records([task_id])
         self.assertEqual((row["attempts"], row["crashes"]), (2, 1))
+        self.assertGreater([one[5] for one in self.ledger() if one[:3] == ("START", task_id, 2)][0], ended)
 
 
 class TestKilledServer(PlantedCase):

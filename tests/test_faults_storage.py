@@ -438,8 +438,6 @@ def takes(text: str, until: str = "", size: int = 0):
         self.assertEqual((reply.status, reply.value["service"]["code"]), (200, "storage"))
         self.release()
         wait_until(lambda: self.count(running, "END"), what="its end, which cannot be recorded")
-        time.sleep(0.5)
-        self.check_quiet()
         ids += [running, self.make_room()]
         self.wait_for_all(ids)
         rows = self.site.rows("SELECT id, status FROM task")
@@ -455,7 +453,8 @@ def takes(text: str, until: str = "", size: int = 0):
         self.wait_for(task_id, 1)
         self.fill(spare=100_000)
         self.release()
-        time.sleep(1)
+        wait_until(lambda: shutil.disk_usage(self.ballast.parent).free < 50_000,
+                   what="an attempt to record it")
         self.make_room()
         row = self.wait_for(task_id)
         self.assertEqual((len(row["result"]), row["attempts"]), (600_002, 1))

@@ -1,6 +1,7 @@
 """Limits of queues under real workers; with JOBQUEUE_TEST_LOAD=1 for a minute."""
 import json
 import os
+import statistics
 import unittest
 
 from tests.support import Site, wait_until
@@ -79,6 +80,8 @@ class Limits(unittest.TestCase):
         self.assertLessEqual(most, 11)
         within = sum(at <= first + SECONDS for at in starts)
         self.assertLessEqual(within, 10 * SECONDS + 10)
+        usual = statistics.median(after - before for before, after in zip(starts, starts[1:]))
+        self.assertLess(usual, 2 * 0.1, "the rate is not used")
         if LONG:                        # for seconds a machine may well be busy with something else
             self.assertGreaterEqual(within, 590, "starts were missed")
 

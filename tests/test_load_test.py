@@ -1,6 +1,9 @@
 """The load test's comparison must catch what it is for; and its short form must pass."""
 import contextlib
 import io
+import re
+import subprocess
+import sys
 import types
 import unittest
 import xml.etree.ElementTree
@@ -8,6 +11,7 @@ from unittest import mock
 
 from tests import load_test
 from tests.load_test import Entry, Row, Sample, compare
+from tests.support import PASSWORD, ROOT, Site
 
 COUNT = 5
 
@@ -171,7 +175,7 @@ class LoadTests(unittest.TestCase):
 
 
 class WatcherTests(unittest.TestCase):
-    def watch(self, acknowledged, *unfinished):
+    def watch(self, acknowledged, *unfinished, patience=0.05):
         """Watch a load of two tasks while so many are unfinished in turn."""
         looks = [answer(200, {"counts": {**dict.fromkeys(load_test.UNFINISHED, 0), "pending": one},
                               "maximum": 2, "workers": []}) for one in (0, *unfinished)
@@ -180,11 +184,11 @@ class WatcherTests(unittest.TestCase):
         self.shown = []
         watcher = load_test.Watcher(load, FakeBrowser(*looks), lambda *one: self.shown.append(one))
         watcher.prepare()
-        with mock.patch.multiple(load_test, SAMPLE_SECONDS=0, STALL_SECONDS=0.05):
+        with mock.patch.multiple(load_test, SAMPLE_SECONDS=0, STALL_SECONDS=patience):
             return watcher.watch()
 
     def test_it_ends_when_all_are_added_and_finished(self):
-        self.assertTrue(self.watch([1, 2], 2, 1, 0))
+        self.assertTrue(self.watch([1, 2], 2, 1, 0, patience=600))
         self.assertEqual([done for _, done, _, _ in self.shown], [0, 1, 2])
 
     def test_it_gives_up_when_nothing_moves(self):
@@ -241,6 +245,38 @@ class ShortLoadTest(unittest.TestCase):
         self.assertEqual(len(found.acknowledged), 600, report)
         self.assertEqual(found.run, found.acknowledged, report)
         self.assertEqual((found.lost, found.twice, found.again), (set(), set(), set()), report)
+
+    def test_a_site_of_ones_own_is_tried_as_its_people_do(self):
+        site = Site(load_test.TASKS_TEXT, NbMaxWorker=3, nice=0)
+        self.addCleanup(site.close)
+        address, word = site.start_server(), site.home / "word.txt"
+        word.write_text(PASSWORD + "\n")
+        given = ["--server", address, "--name", "ana", "--password-file", word, "--users", "2",
+                 "--tasks", "40", "--rate", "40", "--seconds", "0.01-0.02"]
+        for more in ([], ["--ledger", site.home / load_test.LEDGER_NAME]):
+            done = subprocess.run([sys.executable, load_test.__file__, *map(str, given + more)],
+                                  env=site.environment, capture_output=True, encoding="utf-8", timeout=300)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+            self.assertRegex(done.stdout, r"lost 0\b.*\btwice 0\b")
+        self.assertEqual(site.value("SELECT count(*) FROM task WHERE status=2"), 80)
+
+    def test_a_site_without_its_function_is_told_what_to_paste(self):
+        site = Site(NbMaxWorker=0)
+        self.addCleanup(site.close)
+        (site.home / "word.txt").write_text(PASSWORD + "\n")
+        options = load_test.parse(["--server", site.start_server(), "--name", "ana",
+                                   "--password-file", str(site.home / "word.txt")])
+        with self.assertRaisesRegex(load_test.LoadTestError, "def " + load_test.FUNCTION):
+            load_test.run(options, io.StringIO())
+
+
+class BenchTest(unittest.TestCase):
+    def test_the_benchmark_measures_and_prints(self):
+        done = subprocess.run([sys.executable, ROOT / "tests" / "bench.py", "--quick", "--only", "adds"],
+                              capture_output=True, encoding="utf-8", timeout=300)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        found = re.findall(r"^add .*  [\d,]+/s  .*  [\d.]+", done.stdout, re.M)
+        self.assertEqual(len(found), 3, done.stdout)
 
 
 if __name__ == "__main__":

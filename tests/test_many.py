@@ -7,7 +7,7 @@ from unittest import mock
 
 import jobqueue
 from tests.support import FakeClock, TestCase, function_json, wait_until
-from tests.test_server import HEALTH, ServerTestCase
+from tests.test_server import HEALTH, Link, ServerTestCase
 from tests.web import WebTestCase, call
 
 LINES = {"Content_Type": "application/x-ndjson"}
@@ -146,6 +146,35 @@ class Uploads(ServerTestCase):
     def files(self):
         """The open files without a name in the data folder: one for each upload."""
         return sum(client.upload is not None for client in list(self.server._clients))
+
+class TestLargest(ServerTestCase):
+    """As many as may be, in as large a body as may be, with the limits as they are."""
+
+    def test_a_hundred_thousand_in_one_upload_of_64_mib(self):
+        self.declare(function_json("send", {"to": {"type": "string"}}))
+        room = jobqueue.LINES_MAX_BYTES // jobqueue.ADD_MAX - len(lines(self.letter("")))
+        body = lines(*(self.letter(("%d " % number).ljust(room, "x")) for number in range(100_000)))
+        self.assertLess(jobqueue.LINES_MAX_BYTES - len(body), 1 << 20)
+        self.assertLessEqual(len(body), jobqueue.LINES_MAX_BYTES)
+        head = ("POST /api/tasks HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
+                "Content-Length: %%d\r\nAuthorization: Bearer %s\r\n\r\n" % self.make_token("bob")[1])
+        self.assertEqual(self.send(head, body + lines(add(1)))[0], 413)
+        self.assertEqual(self.send(head, b"x" * (jobqueue.LINES_MAX_BYTES + 1))[0], 413)
+        self.assertEqual(self.database.value("SELECT count(*) FROM task"), 0)
+        status, _, answer = self.send(head, body)
+        self.assertEqual((status, json.loads(answer)["created"]), (201, 100_000))
+        rows = self.database.all("SELECT arguments FROM task ORDER BY id")
+        self.assertEqual([int(json.loads(row[0])["to"].split()[0]) for row in rows], list(range(100_000)))
+
+    @staticmethod
+    def letter(to):
+        return {"function": "send", "arguments": {"to": to}}
+
+    def send(self, head, body):
+        link = Link(self.server.address, 300)
+        self.addCleanup(link.close)
+        return link.send((head % len(body)).encode()).send(body).answer()
+
 
 class TestUploads(Uploads):
 

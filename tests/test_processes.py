@@ -22,7 +22,7 @@ from pathlib import Path
 from tests.support import Site, wait_until
 
 TASKS = '''
-import fcntl, os, signal, stat, subprocess, sys, time
+import contextlib, fcntl, os, signal, stat, subprocess, sys, time
 from datetime import date
 from pathlib import Path
 from jobqueue import JobQueue, Fail, RetryAfter, command, current_task, task
@@ -150,14 +150,18 @@ def ignores(seconds: float):
         signal.signal(number, signal.SIG_IGN)
     print("ignoring", flush=True)
     time.sleep(seconds)
+    print("to the end", flush=True)
 
 @task
 def leaves_a_child():
     if os.fork() == 0:
-        for _ in range(2000):
-            os.write(1, b"LATE\\n")
+        (HERE / "child").write_text(str(os.getpid()))
+        while True:
+            with contextlib.suppress(OSError):
+                os.write(1, b"LATE\\n")
             time.sleep(0.005)
-        os._exit(0)
+    while not (HERE / "child").exists() or not (HERE / "child").read_text():
+        time.sleep(0.005)
     print("parent is done")
 
 @task
@@ -431,7 +435,8 @@ class TestOutcomes(ProcessCase):
             "import json, sys\nfrom jobqueue import JobQueue\nqueue = JobQueue()\n"
             "print(json.dumps([queue.enqueue(f, a, owner='bob').id for f, a in json.load(sys.stdin)]))"
         )
-        ids = json.loads(cls.site.python(text, given=json.dumps(requests)))
+        ids = json.loads(cls.site.python(text, given=json.dumps(requests),
+                                         environment={"PWD_OF_WEB": "secret"}))
         cls.ids = dict(zip(cls.SCENES, ids))
         cls.wait_for_all(ids)
 
@@ -499,7 +504,7 @@ class TestOutcomes(ProcessCase):
 
     def test_a_result_that_sqlite_cannot_store_is_escaped(self):
         task = self.check("half", "succeeded")
-        self.assertTrue(task["result"].startswith("a"))
+        self.assertEqual(task["result"], "a\ud800\0b")
 
     def test_fail_means_for_good(self):
         error = self.check("fail", "failed", "error")["error"]
@@ -553,10 +558,7 @@ class TestOutcomes(ProcessCase):
 
     def test_a_function_that_ignores_every_signal_is_killed(self):
         self.check("ignores", "failed", "timeout")
-        seconds = self.site.value(
-            "SELECT seconds FROM activity WHERE task_id=? AND event='failed'", (self.ids["ignores"],)
-        )
-        self.assertLess(seconds, 30)
+        self.assertEqual(self.log(self.ids["ignores"]), "ignoring\n", "it came to its end")
 
     def test_what_a_straggler_prints_never_reaches_another_log(self):
         for scene in ("child", "daemon"):
@@ -566,8 +568,10 @@ class TestOutcomes(ProcessCase):
         self.assertLessEqual({row[0] for row in late}, {self.ids["child"], self.ids["daemon"]})
 
     def test_a_child_that_was_left_behind_is_killed(self):
-        found = [line for line in self.site.processes().values() if "LATE" in line and "setsid" not in line]
-        self.assertLessEqual(len(found), 1, "only the one that made a session of its own may be left")
+        """It would go on for ever."""
+        self.check("child", "succeeded")
+        pid = int((self.site.home / "child").read_text())
+        wait_until(lambda: not self.alive(pid), what="its end")
 
     def test_a_fork_of_the_runner_may_not_report(self):
         self.check("child reports", "succeeded")
@@ -631,9 +635,7 @@ class TestRunning(ProcessCase):
         self.wait_for(task_id, 4)
         self.assertFalse(self.alive(pid))
         self.assertEqual(self.events(task_id), ["added", "started", "cancel_requested", "cancelled"])
-        asked, ended = [row[0] for row in self.site.rows(
-            "SELECT at FROM activity WHERE task_id=? ORDER BY id", (task_id,))][2:]
-        self.assertLess(ended - asked, 20)
+        self.assertNotIn(("END", task_id), [entry[:2] for entry in self.ledger()])
 
     def test_deleting_hides_it_at_once_and_ends_it_soon(self):
         task_id = self.add("ledger", seconds=600)
@@ -763,7 +765,8 @@ class TestTasksFile(ProcessCase):
         task_id = self.add("double", n=5)
         wait_until(lambda: re.search(r"tasks.py cannot be read: SyntaxError.*line \d+",
                                      self.site.run("check", "--quick", code=None).stdout), 60, "the words")
-        time.sleep(1)
+        wait_until(lambda: all(self.site.workers() and not self.site.runners() for _ in range(5)), 60,
+                   "a worker that waits for a better one")
         self.assertEqual((self.row(task_id)["status"], self.row(task_id)["attempts"]), (0, 0))
         self.site.write_tasks(TASKS)
         self.wait_for(task_id)
@@ -811,39 +814,37 @@ class TestDeaths(ProcessCase):
             "SELECT pid FROM worker WHERE id=(SELECT worker_id FROM task WHERE id=?)", (task_id,)
         )
 
-    def check_run_again(self, task_id, killed_at, pid):
-        """The second attempt starts long before the lease of the first ends, which is dead by then."""
-        entry = wait_until(
-            lambda: [one for one in self.ledger() if one[:3] == ("START", task_id, 2)],
-            60,
-            "the second attempt",
-        )[0]
-        self.assertLess(entry[5] - killed_at, 30)
-        self.assertFalse(self.alive(pid))
+    def seconds_until_it_runs_again(self, choose):
+        """From the kill of those whom `choose` names (of worker and runner) to the second start."""
+        task_id = self.add("ledger", seconds=600)
+        pid = self.running(task_id)
+        killed = choose(self.worker_of(task_id), pid)
+        killed_at = time.time()
+        self.kill(*killed)
+        wait_until(lambda: ("START", task_id, 2) in [one[:3] for one in self.ledger()], 60,
+                   "the second attempt")
+        self.assertFalse(self.alive(pid), "the first one was to be dead by then")
+        self.assertEqual(self.events(task_id), ["added", "started", "crashed", "started"])
+        started = self.site.value("SELECT max(at) FROM activity WHERE task_id=? AND event='started'",
+                                  (task_id,))
         self.site.run("delete", task_id)
+        return started - killed_at
+
+    def check_runs_again(self, choose):
+        """Within the 5 seconds that are promised; a machine that was busy then may try once more."""
+        seconds = self.seconds_until_it_runs_again(choose)
+        if seconds > 5:
+            seconds = self.seconds_until_it_runs_again(choose)
+        self.assertLessEqual(seconds, 5)
 
     def test_a_killed_workers_runner_dies_with_it_and_its_task_runs_again_at_once(self):
-        task_id = self.add("ledger", seconds=600)
-        pid = self.running(task_id)
-        killed_at = time.monotonic()
-        self.kill(self.worker_of(task_id))
-        wait_until(lambda: not self.alive(pid), 30, "the end of the orphaned runner")
-        self.check_run_again(task_id, killed_at, pid)
+        self.check_runs_again(lambda worker, runner: [worker])
 
     def test_a_killed_runners_task_runs_again_at_once(self):
-        task_id = self.add("ledger", seconds=600)
-        pid = self.running(task_id)
-        killed_at = time.monotonic()
-        self.kill(pid)
-        self.check_run_again(task_id, killed_at, pid)
-        self.assertIn("crashed", self.events(task_id))
+        self.check_runs_again(lambda worker, runner: [runner])
 
     def test_both_killed_at_once(self):
-        task_id = self.add("ledger", seconds=600)
-        pid = self.running(task_id)
-        killed_at = time.monotonic()
-        self.kill(self.worker_of(task_id), pid)
-        self.check_run_again(task_id, killed_at, pid)
+        self.check_runs_again(lambda worker, runner: [worker, runner])
 
     def test_an_orphaned_runner_in_the_middle_of_a_command_dies_with_it(self):
         self.site.write_tasks(TASKS + "command('pause', ['sleep', '600'])\n")
@@ -1073,6 +1074,14 @@ class TestWorkers(ProcessCase):
         self.check_records(ids)
         self.assertEqual(self.site.value("SELECT count(*) FROM task WHERE status<>2"), 0)
 
+    def test_a_verbose_one_says_what_happens(self):
+        good, bad = self.add("double", idle=True, n=1), self.add("fails", idle=True, kind="fail")
+        worker = self.site.start_worker("--verbose", stdout=-1, stderr=-1)
+        out, err = worker.communicate(timeout=120)
+        self.assertEqual((worker.returncode, out), (0, b""))
+        lines = [line.partition(" ")[2] for line in err.decode().splitlines()]
+        self.assertLess(lines.index("task %d: succeeded" % good), lines.index("task %d: fail" % bad))
+
     def test_cron_without_work_ends_at_once(self):
         worker = self.site.start_worker(stdout=-1, stderr=-1)
         self.assertEqual(worker.communicate(timeout=60), (b"", b""))
@@ -1106,9 +1115,13 @@ class TestWorkers(ProcessCase):
         self.assertEqual(worker.returncode, 0)
 
     def test_a_service_worker_does_not_end_by_itself(self):
+        """Others end as soon as nothing is left."""
+        self.site.settings(linger=0, NbMaxWorker=1)
         worker = self.site.start_worker("--service")
-        self.wait_for(self.add("double", n=1))
-        time.sleep(1.5)
+        for _ in range(2):
+            self.wait_for(self.add("double", idle=True, n=1))
+            wait_until(lambda: self.site.value("SELECT state FROM worker") == "idle", 60, "its rest")
+        self.assertEqual(self.site.value("SELECT count(DISTINCT worker_id) FROM task"), 1)
         self.assertIsNone(worker.poll())
         worker.terminate()
         self.assertEqual(worker.wait(60), 0)

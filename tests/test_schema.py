@@ -107,6 +107,8 @@ class TestSchema(TestCase):
             child.wait(10)
             version = self.database.value("PRAGMA user_version")
             self.assertEqual(version == NOW + 1, "extra" in self.tables())
+            self.write("DROP TABLE IF EXISTS extra")
+            self.write("PRAGMA user_version=%d" % NOW)
 
     def test_a_failing_migration_changes_nothing(self):
         broken = jobqueue.MIGRATIONS + ["CREATE TABLE half (n INTEGER);\nCREATE TABLE nonsense ("]
