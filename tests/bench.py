@@ -3,11 +3,13 @@
 
     python3 tests/bench.py                  everything, about six minutes
     python3 tests/bench.py --quick          smaller numbers, about two minutes
-    python3 tests/bench.py --only drain     one part: see PARTS at the end
+    python3 tests/bench.py --only drain     one part, or several with commas: see PARTS at the end
+    python3 tests/bench.py --against DIR    beside another checkout instead of the anchors
 
 Absolute figures depend on the machine and on what else it does; the ratios are what counts, so
 each of ours stands beside an anchor measured in turn with it. huey and litequeue are anchors
-where they are installed (litequeue needs Python 3.12).
+where they are installed (litequeue needs Python 3.12). What a function does is the same for all:
+where tasks are drained, each writes a line.
 
 Contents
     Constants   sizes, and what is wanted
@@ -41,20 +43,20 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from load_test import Browser, LIST_PATH, Site, end_process, percentile
+from load_test import COPIED, LIST_PATH, ROOT, Browser, Site, end_process, percentile
 
 
 # Constants -------------------------------------------------------------------
 
 Sizes = collections.namedtuple(
     "Sizes", "adds bulk drain pickups colds finished few many claims hammer_seconds rounds lines "
-             "flood_seconds requests asleep_seconds")
+             "flood_seconds requests asleep_seconds schedules")
 FULL = Sizes(adds=600, bulk=10_000, drain=5_000, pickups=30, colds=7, finished=20_000,
              few=1_000, many=1_000_000, claims=300, hammer_seconds=3.0, rounds=5, lines=100_000,
-             flood_seconds=60, requests=60, asleep_seconds=30)
+             flood_seconds=60, requests=60, asleep_seconds=30, schedules=1_000)
 QUICK = Sizes(adds=200, bulk=10_000, drain=2_000, pickups=10, colds=3, finished=4_000,
               few=1_000, many=100_000, claims=100, hammer_seconds=1.0, rounds=3, lines=20_000,
-              flood_seconds=10, requests=30, asleep_seconds=20)
+              flood_seconds=10, requests=30, asleep_seconds=20, schedules=1_000)
 
 CONNECTIONS = (1, 10, 50)
 FLOOD_PER_SECOND = 1000
@@ -63,14 +65,24 @@ COMMITS_PER_SECOND = 20             # while the list changes
 PATIENCE_SECONDS = 300.0
 
 TASKS_TEXT = '''\
+import os
 import time
 
 from jobqueue import task
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+ledger = os.open(os.path.join(FOLDER, "ledger"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
 @task
 def nothing(value: int = 0):
     """Do nothing."""
+
+
+@task
+def noted(value: int = 0):
+    """Write a line, as the tasks of the relatives do."""
+    os.write(ledger, b"%.6f\\n" % time.time())
 
 
 @task
@@ -119,6 +131,7 @@ while True:
 '''
 
 RAW_WORKER_TEXT = '''\
+import os
 import secrets
 import sqlite3
 import sys
@@ -128,7 +141,8 @@ link = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=300)
 link.execute("PRAGMA synchronous=NORMAL")
 print("ready", flush=True)
 sys.stdin.readline()
-began, row = time.time(), None
+ledger = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+row = None
 while True:
     link.execute("BEGIN IMMEDIATE")
     if row:
@@ -144,7 +158,7 @@ while True:
     link.execute("COMMIT")
     if not row:
         break
-print(began, time.time())
+    os.write(ledger, b"%.6f\\n" % time.time())
 '''
 
 BARE_SERVER_TEXT = '''\
@@ -262,6 +276,12 @@ def table(figures):
                      for row in rows)
 
 
+def beside(what, unit, values, goals=None):
+    """Figures of ours beside each anchor, or alone."""
+    for name in [name for name in values if name != "ours"] or [""]:
+        yield Figure(what, values["ours"], unit, name, values.get(name), (goals or {}).get(name))
+
+
 def in_turns(rounds, actions):
     """The median of what each action returns; they take turns, so that noise meets all alike."""
     results = {name: [] for name in actions}
@@ -292,8 +312,8 @@ def wait_until(condition, what, pause=0.02):
 class BenchSite(Site):
     """An installation that is used from Python, with workers at the same niceness as all else."""
 
-    def __init__(self):
-        super().__init__(TASKS_TEXT)
+    def __init__(self, source=ROOT):
+        super().__init__(TASKS_TEXT, source=source)
         self.queue = None
         self._services = []
 
@@ -424,16 +444,29 @@ def add_blocked(site, count):
 
 
 class Library:
-    """Sites with many finished tasks, made when first asked for."""
+    """Sites of one checkout, those with many finished tasks made when first asked for.
 
-    def __init__(self, stack):
+    `alone` leaves the anchors out and makes one round of each part.
+    """
+
+    def __init__(self, stack, source=ROOT, alone=False):
         self._stack = stack
+        self._source = source
         self._sites = {}
+        self.alone = alone
+
+    def fresh(self):
+        """A site without tasks."""
+        return BenchSite(self._source)
+
+    def in_turns(self, rounds, ours, anchors=()):
+        """The median of what each action returns, the anchors' among them unless ours are alone."""
+        return in_turns(1, ours) if self.alone else in_turns(rounds, {**ours, **dict(anchors)})
 
     def site(self, count):
         """A stopped site with `count` finished tasks."""
         if count not in self._sites:
-            site = self._stack.enter_context(BenchSite())
+            site = self._stack.enter_context(self.fresh())
             site.open(workers=0).enqueue("nothing")
             fill(site.database, count)
             site.bytes_used()
@@ -668,104 +701,98 @@ def add_bare_rows(queue, count):
     link.close()
 
 
-def measure_adds(sizes, _):
+def measure_adds(sizes, library):
     """Adding, one by one and in bulk, through the Python interface."""
-    with BenchSite() as site, temporary_folder() as folder:
+    with library.fresh() as site, temporary_folder() as folder:
         queue, raw = site.open(workers=0), RawQueue(folder)
         queue.enqueue("nothing")
-        actions = {
-            "ours": lambda: [queue.enqueue("nothing", {"value": number})
-                             for number in range(sizes.adds)],
-            "raw": lambda: raw.add(sizes.adds),
-            "raw, the same rows": lambda: add_bare_rows(queue, sizes.adds),
-            **relatives_adding(folder, sizes.adds)}
-        rates = in_turns(sizes.rounds, {name: lambda action=action: rate(sizes.adds, action)
-                                        for name, action in actions.items()})
-        goals = {"huey": Goal("ratio", ">=", 1)}
-        for name, anchor in rates.items():
-            if name != "ours":
-                yield Figure("add one by one, durable", rates["ours"], "/s", name, anchor,
-                             goals.get(name))
+        anchors = {"raw": lambda: raw.add(sizes.adds),
+                   "raw, the same rows": lambda: add_bare_rows(queue, sizes.adds),
+                   **relatives_adding(folder, sizes.adds)}
+        rates = library.in_turns(
+            sizes.rounds,
+            {"ours": lambda: rate(sizes.adds, lambda: [queue.enqueue("nothing", {"value": number})
+                                                       for number in range(sizes.adds)])},
+            {name: lambda action=action: rate(sizes.adds, action) for name, action in anchors.items()})
+        yield from beside("add one by one, durable", "/s", rates, {"huey": Goal("ratio", ">=", 1)})
         many = [{"value": number} for number in range(sizes.bulk)]
-        rates = in_turns(sizes.rounds, {
-            "ours": lambda: rate(sizes.bulk, lambda: queue.enqueue_many("nothing", many)),
-            "raw": lambda: rate(sizes.bulk, lambda: raw.add_many(sizes.bulk))})
-        yield Figure("add in bulk, 10,000 at once", rates["ours"], "/s", "raw", rates["raw"],
-                     Goal("ours", ">=", 50_000, "/s"))
+        rates = library.in_turns(
+            sizes.rounds,
+            {"ours": lambda: rate(sizes.bulk, lambda: queue.enqueue_many("nothing", many))},
+            {"raw": lambda: rate(sizes.bulk, lambda: raw.add_many(sizes.bulk))})
+        goal = Goal("ours", ">=", 50_000, "/s")
+        yield from beside("add in bulk, 10,000 at once", "/s", rates, {"raw": goal})
 
 
-def drain_ours(count, workers, journal="wal"):
-    """Tasks a second from the first start to the last success, as the activity has it."""
-    with BenchSite() as site:
+def drain_ours(library, count, workers, journal="wal"):
+    """Tasks a second from the first start to the last, as their ledger has it."""
+    with library.fresh() as site:
         queue = site.open(workers, journal)
         site.start_services(workers)
         site.pause(True)
-        first = queue.enqueue_many("nothing", [{"value": number} for number in range(count)])[0]
+        first = queue.enqueue_many("noted", [{"value": number} for number in range(count)])[0]
         site.pause(False)
         site.wait_for_tasks()
-        (began, ended, ran), = site.execute(
-            "SELECT min(at), max(at), sum(event='succeeded') FROM activity "
-            "WHERE event IN ('started', 'succeeded') AND task_id>=?", (first,))
+        ran = site.number("SELECT count(*) FROM task WHERE status=2 AND id>=%d" % first)
         if ran != count:
             raise SystemExit("bench: %d of %d tasks succeeded" % (ran, count))
-        return count / (ended - began)
+        return rate_of_ledger(site.folder / "ledger", count)
 
 
-def drain_raw(count, workers):
-    """Tasks a second that bare loops reach on our tables, from the first start to the last end.
+def drain_raw(library, count, workers):
+    """Tasks a second that bare loops reach on our tables, from the first start to the last.
 
-    Each finishes a task and claims the next in one transaction, and does nothing else: no history,
+    Each finishes a task, claims the next in the same transaction and writes its line: no history,
     no lease, no runner.
     """
-    with BenchSite() as site, contextlib.ExitStack() as stack:
-        site.open(workers=0).enqueue_many("nothing", [{"value": n} for n in range(count)])
+    with library.fresh() as site, contextlib.ExitStack() as stack:
+        site.open(workers=0).enqueue_many("noted", [{"value": n} for n in range(count)])
+        ledger = site.folder / "raw-ledger"
         loops = [stack.enter_context(subprocess.Popen(
-            [sys.executable, "-c", RAW_WORKER_TEXT, str(site.database)], text=True,
+            [sys.executable, "-c", RAW_WORKER_TEXT, str(site.database), str(ledger)], text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE)) for _ in range(workers)]
         for loop in loops:
             loop.stdout.readline()
         for loop in loops:
             loop.stdin.write("go\n")
             loop.stdin.flush()
-        times = [list(map(float, loop.stdout.readline().split())) for loop in loops]
+        for loop in loops:
+            loop.wait()
         ran = site.number("SELECT count(*) FROM task WHERE status=2")
         if ran != count:
             raise SystemExit("bench: bare loops ran %d of %d tasks" % (ran, count))
-        return count / (max(ended for _, ended in times) - min(began for began, _ in times))
+        return rate_of_ledger(ledger, count)
 
 
-def measure_drain(sizes, _):
-    """Running tasks that do nothing, with workers that are up."""
-    goals = {("huey", 2): Goal("ratio", ">=", 3), ("litequeue", 2): Goal("ratio", ">=", 2),
-             ("raw, the same tables", 2): Goal("ratio", ">=", 0.8),
-             ("raw, the same tables", 20): Goal("ratio", ">=", 0.4)}
+def measure_drain(sizes, library):
+    """Running tasks that write a line, with workers that are up."""
+    goals = {2: {"huey": Goal("ratio", ">=", 3), "litequeue": Goal("ratio", ">=", 2),
+                 "raw, the same tables": Goal("ratio", ">=", 0.8)},
+             20: {"raw, the same tables": Goal("ratio", ">=", 0.4)}}
     for workers in (2, 20):
-        rates = in_turns(3, {
-            "ours": lambda workers=workers: drain_ours(sizes.drain, workers),
-            "raw, the same tables": lambda workers=workers: drain_raw(sizes.drain, workers),
-            **relatives_draining(sizes.drain, workers)})
-        for name, anchor in rates.items():
-            if name != "ours":
-                yield Figure("drain with %d workers" % workers, rates["ours"], "/s", name, anchor,
-                             goals.get((name, workers)))
+        rates = library.in_turns(
+            3, {"ours": lambda workers=workers: drain_ours(library, sizes.drain, workers)},
+            {"raw, the same tables": lambda workers=workers: drain_raw(library, sizes.drain, workers),
+             **relatives_draining(sizes.drain, workers)})
+        yield from beside("drain with %d workers" % workers, "/s", rates, goals[workers])
 
 
-def add_ours(count, journal):
+def add_ours(library, count, journal):
     """Adds a second, one by one."""
-    with BenchSite() as site:
+    with library.fresh() as site:
         queue = site.open(0, journal)
         queue.enqueue("nothing")
         return rate(count, lambda: [queue.enqueue("nothing", {"value": n}) for n in range(count)])
 
 
-def measure_journal(sizes, _):
+def measure_journal(sizes, library):
     """A rollback journal, as on a network file system, beside a log, both on this disk."""
-    actions = {"add one by one": lambda journal: add_ours(sizes.adds, journal)}
+    actions = {"add one by one": lambda journal: add_ours(library, sizes.adds, journal)}
     for workers in (2, 8):
         actions["drain with %d workers" % workers] = (
-            lambda journal, workers=workers: drain_ours(sizes.drain // 2, workers, journal))
+            lambda journal, workers=workers: drain_ours(library, sizes.drain // 2, workers, journal))
     for what, action in actions.items():
-        rates = in_turns(3, {journal: lambda action=action, journal=journal: action(journal)
+        rates = library.in_turns(3, {journal: lambda action=action, journal=journal: action(journal)
                              for journal in ("truncate", "wal")})
         yield Figure(what + ", no log", rates["truncate"], "/s", "with one", rates["wal"])
 
@@ -780,14 +807,14 @@ def pickups(count, ask):
     return waits
 
 
-def measure_pickup(sizes, _):
+def measure_pickup(sizes, library):
     """From the call that adds a task to its first line, after a pause."""
-    with BenchSite() as site:
+    with library.fresh() as site:
         queue = site.open(workers=1)
         site.start_services(1)
         ours = pickups(sizes.pickups, lambda: queue.enqueue("moment").wait().result)
     anchors = []
-    if is_installed("huey"):
+    if is_installed("huey") and not library.alone:
         with temporary_folder() as folder:
             module = load_huey(folder)
             with huey_consumer(folder, 1):
@@ -815,9 +842,9 @@ def run_time(arguments, words=None, **options):
     return seconds * 1000
 
 
-def measure_cgi(sizes, _):
+def measure_cgi(sizes, library):
     """The page's list as a CGI request: a whole process each, without a web server."""
-    with BenchSite() as site:
+    with library.fresh() as site:
         queue = site.open(workers=0)
         queue.enqueue_many("nothing", [{"value": number} for number in range(50)])
         token = queue.accounts.open_session(queue.accounts.find("admin"))
@@ -828,12 +855,13 @@ def measure_cgi(sizes, _):
             "REQUEST_URI": "/jq/api/tasks", "REMOTE_ADDR": "127.0.0.1", "HTTP_HOST": "127.0.0.1",
             "HTTP_COOKIE": "jobqueue=" + token, "JOBQUEUE_DATA": str(site.data)}
         ask = dict(words=b"Status: 200", env=environment, cwd=site.folder)
-        medians = in_turns(sizes.requests, {
-            "ours": lambda: run_time([sys.executable, "jobqueue.cgi"], **ask),
-            "script": lambda: run_time([sys.executable, "jobqueue.py"], **ask),
-            "python": lambda: run_time([sys.executable, "-c", "import sqlite3, json"], env=environment)})
-        anchor = "python3 -c 'import sqlite3, json'", medians["python"]
-        yield Figure("list by jobqueue.cgi", medians["ours"], "ms", *anchor, Goal("ratio", "<=", 2.5))
+        medians = library.in_turns(
+            sizes.requests, {"ours": lambda: run_time([sys.executable, "jobqueue.cgi"], **ask),
+                             "script": lambda: run_time([sys.executable, "jobqueue.py"], **ask)},
+            {"python": lambda: run_time([sys.executable, "-c", "import sqlite3, json"], env=environment)})
+        anchor = "python3 -c 'import sqlite3, json'", medians.get("python")
+        goal = None if library.alone else Goal("ratio", "<=", 2.5)
+        yield Figure("list by jobqueue.cgi", medians["ours"], "ms", *anchor, goal)
         yield Figure("list by jobqueue.py as CGI script", medians["script"], "ms", *anchor)
 
 
@@ -855,27 +883,24 @@ def cold_start(site, admin):
     admin.send("PATCH", "api/settings", {"NbMaxWorker": 2}).expect(200)
     began = time.perf_counter()
     path = "api/tasks/%d" % admin.send(
-        "POST", "api/tasks", {"function": "nothing"}).expect(201)["id"]
+        "POST", "api/tasks", {"function": "noted"}).expect(201)["id"]
     wait_until(lambda: admin.send("GET", path).expect(200)["status"] == "succeeded",
                "a cold start", 0.005)
     return (time.perf_counter() - began) * 1000
 
 
-def measure_cold(sizes, _):
+def measure_cold(sizes, library):
     """From adding over HTTP to the result while no worker runs."""
-    with BenchSite() as site:
+    with library.fresh() as site:
         site.start()
         admin = site.set_up()
         admin.send("GET", "api/functions").expect(200)
-        actions = {"ours": lambda: cold_start(site, admin), "python": python_start}
+        anchors = {"python3 -c pass": python_start}
         if is_installed("huey"):
-            actions["huey"] = huey_cold_start
-        medians = in_turns(sizes.colds, actions)
+            anchors["huey consumer"] = huey_cold_start
+        medians = library.in_turns(sizes.colds, {"ours": lambda: cold_start(site, admin)}, anchors)
         site.stop(admin)
-        for name in ("python", "huey"):
-            if name in medians:
-                label = "python3 -c pass" if name == "python" else "huey consumer"
-                yield Figure("cold start to result", medians["ours"], "ms", label, medians[name])
+        yield from beside("cold start to result", "ms", medians)
 
 
 def bare_python():
@@ -886,9 +911,9 @@ def bare_python():
         return "python3 with json, sqlite3", pss_megabytes(process.pid)
 
 
-def measure_memory(*_):
+def measure_memory(_, library):
     """Memory of server, worker and runner after some use."""
-    with BenchSite() as site:
+    with library.fresh() as site:
         site.start()
         admin = site.set_up()
         for _ in range(20):
@@ -915,9 +940,9 @@ def spent(pid):
     return sum(map(int, times)) * 1000 / os.sysconf("SC_CLK_TCK"), int(written[1])
 
 
-def measure_asleep(sizes, _):
+def measure_asleep(sizes, library):
     """What a minute of a worker costs that sleeps until a schedule is due, its runner included."""
-    with BenchSite() as site:
+    with library.fresh() as site:
         queue = site.open(workers=1)
         queue.settings.change({"stay_asleep": "yes", "linger": 0})
         owner = queue.accounts.default_owner()["id"]
@@ -934,9 +959,9 @@ def measure_asleep(sizes, _):
         yield Figure("asleep for a minute, written", written / 1000, "kB", goal=Goal("ours", "<=", 100, "kB"))
 
 
-def measure_disk(sizes, _):
+def measure_disk(sizes, library):
     """Bytes that a finished small task takes in the database, its history included."""
-    with BenchSite() as site:
+    with library.fresh() as site:
         queue = site.open(workers=2)
         queue.enqueue("nothing")
         before = site.bytes_at_rest()
@@ -965,7 +990,7 @@ def measure_claim(sizes, library):
     sites = {count: library.site(count) for count in (sizes.few, sizes.many)}
     for site in sites.values():
         site.queue.enqueue_many("nothing", [{}] * sizes.claims * sizes.rounds)
-    costs = in_turns(sizes.rounds, {
+    costs = library.in_turns(sizes.rounds, {
         count: lambda site=site: claim_cost(site, sizes.claims) for count, site in sites.items()})
     yield Figure("claim with %s finished" % format(sizes.many, ","), costs[sizes.many], "us",
                  "with %s" % format(sizes.few, ","), costs[sizes.few], Goal("ratio", "<=", 1.3))
@@ -973,14 +998,14 @@ def measure_claim(sizes, library):
 
 def measure_blocked(sizes, library):
     """Claiming a task among many that cannot start now, beside a table that holds nothing else."""
-    with BenchSite() as empty, BenchSite() as full:
+    with library.fresh() as empty, library.fresh() as full:
         empty.open(workers=0)
         full.open(workers=0).enqueue("nothing")
         fill(full.database, sizes.many)
         add_blocked(full, sizes.many)
         for site in (empty, full):
             site.queue.enqueue_many("nothing", [{}] * sizes.claims * sizes.rounds)
-        costs = in_turns(sizes.rounds, {
+        costs = library.in_turns(sizes.rounds, {
             site: lambda site=site: claim_cost(site, sizes.claims) for site in (empty, full)})
         yield Figure("claim, 3 x %s blocked" % format(sizes.many, ","), costs[full], "us",
                      "empty table", costs[empty], Goal("ratio", "<=", 1.5))
@@ -1009,24 +1034,26 @@ def bare_server(database):
 
 
 def compare_lists(sizes, count, admin, bare, connections, how=""):
-    """Rate and waits of both servers at one number of connections."""
-    runs = [[hammer(*request, connections, sizes.hammer_seconds)
-             for request in ((admin.server, LIST_PATH, admin.cookie), (bare, "", None))]
+    """Rate and waits of both servers, or of ours alone, at one number of connections."""
+    requests = [(admin.server, LIST_PATH, admin.cookie)] + [(bare, "", None)] * bool(bare)
+    runs = [[hammer(*request, connections, sizes.hammer_seconds) for request in requests]
             for _ in range(2)]
-    ours, theirs = map(max, zip(*runs))
+    ours, theirs = [*map(max, zip(*runs)), [None] * 3][:2]
     what = "list, %s tasks, %d connections%s" % (format(count, ","), connections, how)
-    goal = Goal("ratio", ">=", 0.7) if connections == 50 and not how else None
+    goal = Goal("ratio", ">=", 0.7) if bare and connections == 50 and not how else None
     yield Figure(what, ours[0], "/s", "bare server", theirs[0], goal)
-    yield Figure(what + ", p50", ours[1] * 1000, "ms", "bare server", theirs[1] * 1000)
+    yield Figure(what + ", p50", ours[1] * 1000, "ms", "bare server", bare and theirs[1] * 1000)
     goal = Goal("ours", "<=", 100, "ms") if count == sizes.many else None
-    yield Figure(what + ", p95", ours[2] * 1000, "ms", "bare server", theirs[2] * 1000, goal)
+    yield Figure(what + ", p95", ours[2] * 1000, "ms", "bare server", bare and theirs[2] * 1000,
+                 goal)
 
 
 def measure_list(sizes, library):
     """The page's list over HTTP, beside a bare server that does one query."""
     for count in (sizes.few, sizes.many):
         site = library.site(count)
-        with list_server(site) as admin, bare_server(site.database) as bare:
+        without = contextlib.nullcontext()
+        with list_server(site) as admin, without if library.alone else bare_server(site.database) as bare:
             for connections in CONNECTIONS:
                 yield from compare_lists(sizes, count, admin, bare, connections)
             with running([sys.executable, "-c", COMMITTER_TEXT, str(site.database),
@@ -1084,12 +1111,12 @@ def meanwhile(admin, queue, action):
     return time.perf_counter() - began, answers[0], max(waits)
 
 
-def measure_many(sizes, _):
+def measure_many(sizes, library):
     """Very many tasks in one request, and deleted again, while somebody else adds and looks."""
     body = "".join('{"function":"nothing","arguments":{"value":%d}}\n' % number
                    for number in range(sizes.lines))
     what = "%s lines over HTTP" % format(sizes.lines, ",")
-    with BenchSite() as site:
+    with library.fresh() as site:
         queue = site.open(workers=0)
         with list_server(site) as admin:
             admin.send("POST", "api/tasks", {"function": "nothing"}).expect(201)
@@ -1107,15 +1134,15 @@ def measure_many(sizes, _):
                          goal=Goal("ours", "<=", 1, "s"))
 
 
-def measure_flood(sizes, _):
+def measure_flood(sizes, library):
     """How long tasks wait of which a thousand a second are added, while two workers run them."""
     for together in (1, 10):
-        yield from flood(sizes.flood_seconds, together)
+        yield from flood(library, sizes.flood_seconds, together)
 
 
-def flood(seconds, together):
+def flood(library, seconds, together):
     """The same with so many tasks in each call."""
-    with BenchSite() as site:
+    with library.fresh() as site:
         queue = site.open(workers=2)
         site.start_services(2)
         before = site.number("SELECT max(id) FROM task")
@@ -1136,6 +1163,22 @@ def flood(seconds, together):
         yield Figure(what + ", longest wait", worst * 1000, "ms")
 
 
+def measure_schedules(sizes, library):
+    """How late the last task is of many schedules that are due at the same moment."""
+    with library.fresh() as site:
+        queue = site.open(workers=2)
+        site.start_services(2)
+        owner = queue.accounts.default_owner()["id"]
+        for _ in range(sizes.schedules):
+            queue.schedules.add({"function": "nothing", "rule": "every 1h"}, owner)
+        due = time.time() + 5
+        site.execute("UPDATE schedule SET start=?, next_at=?, next_from=?", (due - 3600, due, due - 1))
+        added = "FROM activity WHERE event='added' AND at>=%r" % due
+        wait_until(lambda: site.number("SELECT count(*) " + added) >= sizes.schedules, "schedules", 0.2)
+        yield Figure("%s schedules at once, the last is late" % format(sizes.schedules, ","),
+                     site.number("SELECT max(at) " + added) - due, "s", goal=Goal("ours", "<=", 2, "s"))
+
+
 PARTS = {
     "adds": measure_adds,
     "drain": measure_drain,
@@ -1151,34 +1194,72 @@ PARTS = {
     "list": measure_list,
     "many": measure_many,
     "flood": measure_flood,
+    "schedules": measure_schedules,
 }
 
 
 # Entry -----------------------------------------------------------------------
 
 def run(names, sizes):
-    """Measure these parts; returns all Figures."""
-    figures = []
+    """Measure these parts; yields all Figures."""
     with contextlib.ExitStack() as stack:
         library = Library(stack)
         for name in names:
-            for figure in PARTS[name](sizes, library):
-                print("  ".join(cells(figure)), file=sys.stderr, flush=True)
-                figures.append(figure)
-    return figures
+            yield from PARTS[name](sizes, library)
+
+
+def run_against(other, names, sizes):
+    """Measure these parts here and of another checkout in turns; yields Figures of both."""
+    with contextlib.ExitStack() as stack:
+        pair = [Library(stack, source, alone=True) for source in (ROOT, other)]
+        for name in names:
+            values = collections.defaultdict(lambda: ([], []))
+            for number in range(sizes.rounds):
+                for place in (0, 1) if number % 2 else (1, 0):
+                    for figure in PARTS[name](sizes, pair[place]):
+                        values[figure.what, figure.unit][place].append(figure.ours)
+            for (what, unit), both in values.items():
+                ours, theirs = [statistics.median(side) if side else None for side in both]
+                if ours is not None:    # else there is no such figure here
+                    goal = Goal("ratio", ">=", 0.95) if unit == "/s" else Goal("ratio", "<=", 1.05)
+                    yield Figure(what, ours, unit, other.name, theirs, goal if theirs else None)
+
+
+def parts(text):
+    """Names of PARTS from a list with commas."""
+    names = text.split(",")
+    if not set(names) <= set(PARTS):
+        raise argparse.ArgumentTypeError("parts are %s" % ", ".join(PARTS))
+    return names
+
+
+def checkout(text):
+    """The folder of another checkout."""
+    folder = Path(text).resolve()
+    if not all((folder / name).exists() for name in COPIED):
+        raise argparse.ArgumentTypeError("%s is no checkout: it needs %s" % (folder, ", ".join(COPIED)))
+    return folder
 
 
 def main(arguments=None):
     """Measure and print the table; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", action="append", choices=PARTS, help="this part; may be repeated")
+    parser.add_argument("--only", action="append", type=parts, metavar="PART,...",
+                        help="these parts; may be repeated: " + ", ".join(PARTS))
+    parser.add_argument("--against", type=checkout, metavar="DIR",
+                        help="measure in turn with the checkout in this folder")
     parser.add_argument("--quick", action="store_true", help="smaller numbers")
     parser.add_argument("--hammer", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.hammer:
         run_hammer(options.hammer)
         return 0
-    figures = run(options.only or PARTS, QUICK if options.quick else FULL)
+    names = [name for chosen in options.only or [PARTS] for name in chosen]
+    sizes = QUICK if options.quick else FULL
+    figures = []
+    for figure in run_against(options.against, names, sizes) if options.against else run(names, sizes):
+        print("  ".join(cells(figure)), file=sys.stderr, flush=True)
+        figures.append(figure)
     print("Python %s, SQLite %s, %d processors\n" % (
         sys.version.split()[0], sqlite3.sqlite_version, os.cpu_count()))
     print(table(figures))

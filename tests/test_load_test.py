@@ -125,6 +125,10 @@ class ComparisonTests(unittest.TestCase):
         found = compare(self.acknowledged, self.rows)
         self.assertEqual((found.run, found.twice), ({1, 2, 3, 4, 5}, {2}))
 
+    def test_without_a_ledger_it_says_that_there_were_two_records_only(self):
+        self.assertIn("two records only", str(compare(self.acknowledged, self.rows)))
+        self.assertNotIn("two records", str(self.compare()))
+
 
 def answer(status, value=None, **headers):
     """A Reply without a network."""
@@ -277,6 +281,35 @@ class BenchTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         found = re.findall(r"^add .*  [\d,]+/s  .*  [\d.]+", done.stdout, re.M)
         self.assertEqual(len(found), 3, done.stdout)
+
+
+class RunningServerTest(unittest.TestCase):
+    """A site that runs already, and is left as it was."""
+
+    def setUp(self):
+        self.site = load_test.Site()
+        self.addCleanup(self.site.remove)
+        self.addCleanup(self.site.stop)
+        self.site.start()
+        admin = self.site.set_up()
+        self.password = self.site.folder / "password"
+        self.password.write_text("a long enough word\n")
+        admin.send("POST", "api/users", {"name": "ana", "password": self.password.read_text().strip(),
+                                         "role": "admin"}).expect(201)
+        admin.close()
+
+    def load(self, *words):
+        options = load_test.parse([
+            "--server", self.site.server, "--name", "ana", "--password-file", str(self.password),
+            "--tasks", "20", "--rate", "50", "--seconds", "0-0.01", "--users", "2", *words])
+        found, report, ended = load_test.run(options, io.StringIO())
+        self.assertTrue(ended and found.is_clean, report)
+        self.assertEqual(len(found.run), 20, report)
+        return report
+
+    def test_its_ledger_is_read_where_that_is_possible(self):
+        self.assertIn("two records only", self.load())
+        self.assertNotIn("two records", self.load("--ledger", str(self.site.ledger), "--workers", "3"))
 
 
 if __name__ == "__main__":
