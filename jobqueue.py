@@ -3143,9 +3143,9 @@ LIST_COLUMNS = ", ".join("task." + name for name in (
 OPEN_TO_USERS = "NOT EXISTS (SELECT 1 FROM function WHERE name=task.function AND who<>'user')"
 CHANGING_COLUMNS = ("id, owner_id, queue, function, priority, attempts, status, cancel_requested, "
                     "unique_key, after_failure")
-LIST_ROW = ("SELECT %s, CASE WHEN length(arguments)<=4000 THEN arguments END AS arguments, "
-            "user.name AS owner FROM task %%s CROSS JOIN user ON user.id=task.owner_id "
-            "WHERE cancel_requested<2 AND " % LIST_COLUMNS)
+SHORT_ARGUMENTS = "CASE WHEN length(task.arguments)<=4000 THEN task.arguments END AS arguments"
+LIST_ROW = ("SELECT %s, %s, user.name AS owner FROM task %%s CROSS JOIN user ON user.id=task.owner_id "
+            "WHERE cancel_requested<2 AND " % (LIST_COLUMNS, SHORT_ARGUMENTS))
 
 # What can be done to many tasks, and in which statuses.
 ACTIONS = {
@@ -3958,10 +3958,11 @@ class Once:
             return None
         if row["digest"] != self.digest:
             raise field_error("Idempotency-Key", "was used for another request")
-        return json.loads(row["answer"])
+        known = json.loads(row["answer"])
+        return {"ids": known["ids"], "created": known["created"]}
 
     def keep(self, transaction, answer, now):
-        """Store what is answered, in the transaction that does what was asked."""
+        """Store {"ids", "created"}, in the transaction that does what was asked."""
         transaction.run(
             "INSERT OR REPLACE INTO request (owner_id, key, digest, created_at, answer) "
             "VALUES (?, ?, ?, ?, ?)", (self.person_id, self.key, self.digest, now, dump_json(answer)))
@@ -4355,6 +4356,7 @@ class Claims:
 CATCH_UPS = ("none", "once", "all")
 OVERLAPS = ("skip", "queue", "allow")
 SCHEDULES_MAX = 1000            # of one owner
+SCHEDULES_MAX_CHARACTERS = 4_000_000    # ... of all their arguments
 SCHEDULES_AT_ONCE = 100         # read at once, of those that are due
 FIRE_SECONDS = 1.0              # of a tick
 SLOTS_AT_ONCE = 100             # filled in one transaction
@@ -4403,6 +4405,9 @@ SCHEDULE_ROW = ("SELECT schedule.*, user.name AS owner, user.disabled FROM sched
 SCHEDULE_SHOWN = ("SELECT schedule.*, user.name AS owner, task.status AS last_status FROM schedule "
                   "CROSS JOIN user ON user.id=schedule.owner_id LEFT JOIN task "
                   "ON task.id=schedule.last_task_id AND task.cancel_requested<2 WHERE ")
+SCHEDULE_LISTED = SCHEDULE_SHOWN.replace("schedule.*", ", ".join("schedule." + name for name in (
+    "id owner_id name source function options rule zone start catch_up overlap paused paused_by paused_at "
+    "paused_why problem next_at last_at last_task_id created_at").split()) + ", " + SHORT_ARGUMENTS.replace("task", "schedule"))
 
 
 def plan_errors(given, now):
@@ -4507,12 +4512,14 @@ def lateness(row, now, period):
             % (how_often(gap), how_often(period), IN_BETWEEN[row["catch_up"]]))
 
 
-def schedule_json(row, warning):
-    """A schedule as HTTP and command line show it."""
+def schedule_json(row, warning, listed=False):
+    """A schedule as HTTP and command line show it; `listed` leaves out the arguments."""
+    shown = {} if listed else {"arguments": json.loads(row["arguments"])}
     return {
+        **shown,
         "id": row["id"], "owner": row["owner"], "name": row["name"], "source": row["source"],
-        "function": row["function"], "arguments": json.loads(row["arguments"]),
-        "summary": summarize(row["arguments"]), "options": json.loads(row["options"]),
+        "function": row["function"], "summary": summarize(row["arguments"]),
+        "options": json.loads(row["options"]),
         "rule": row["rule"], "zone": row["zone"], "words": rule_in_words(row),
         "catch_up": row["catch_up"], "overlap": row["overlap"], "paused": bool(row["paused"]),
         "paused_by": row["paused_by"], "paused_at": iso(row["paused_at"]),
@@ -4587,12 +4594,13 @@ class Schedules:
 
     # Looking
 
-    def find(self, owner_id=None):
-        """All schedules of an owner, or (None) of everybody, oldest first."""
+    def find(self, owner_id=None, limit=INTEGER_MAX, after=0):
+        """Schedules of an owner, or (None) of everybody, oldest first."""
         where, values = ("1", ()) if owner_id is None else ("schedule.owner_id=?", (owner_id,))
         now, period = self._clock.now(), self._site.rhythm.period()
-        return [schedule_json(row, lateness(row, now, period)) for row in self._database.all(
-            SCHEDULE_SHOWN + where + " ORDER BY schedule.id", values)]
+        return [schedule_json(row, lateness(row, now, period), listed=True) for row in self._database.all(
+            SCHEDULE_LISTED + where + " AND schedule.id>? ORDER BY schedule.id LIMIT ?",
+            (*values, after, limit))]
 
     def get(self, schedule_id, owner_id=None):
         """One schedule with its history and what is to come; NotFound if not `owner_id`'s."""
@@ -4619,9 +4627,7 @@ class Schedules:
         """Make a schedule as in POST /api/schedules; its id. Invalid names every wrong field."""
         wanted = self._checked({**SCHEDULE_DEFAULTS, **given}, person)
         with self._database.transaction() as transaction:
-            if transaction.value("SELECT count(*) FROM schedule WHERE owner_id=?",
-                                 (owner_id,)) >= SCHEDULES_MAX:
-                raise Conflict("There can be at most %d schedules of one owner." % SCHEDULES_MAX)
+            self._check_room(transaction, owner_id, wanted)
             schedule_id = self._insert(transaction, {
                 **wanted, "owner_id": owner_id, "source": "person", "set_by": person and person.id})
             self._set_paused(transaction, schedule_id, given, person)
@@ -4642,7 +4648,9 @@ class Schedules:
             if wanted and self._as_given(known) != self._as_given(row):
                 raise Conflict("Somebody else changed this schedule meanwhile; look at it again.")
             if wanted:
-                self._define(transaction, known, {**wanted, "owner_id": owner_id or known["owner_id"],
+                owner_id = owner_id or known["owner_id"]
+                self._check_room(transaction, owner_id, wanted, schedule_id)
+                self._define(transaction, known, {**wanted, "owner_id": owner_id,
                                                   "set_by": person and person.id})
             self._set_paused(transaction, schedule_id, given, person)
         self._site.start_workers()
@@ -4674,6 +4682,18 @@ class Schedules:
             task = self._site.tasks.get(task_id, None, transaction)
         self._site.start_workers()
         return task
+
+    @staticmethod
+    def _check_room(transaction, owner_id, wanted, besides=0):
+        """Conflict if an owner has too many schedules, or too much in them, for one like this."""
+        count, size = transaction.one(
+            "SELECT count(*), total(length(arguments)) FROM schedule WHERE owner_id=? AND id<>?",
+            (owner_id, besides))
+        if count >= SCHEDULES_MAX:
+            raise Conflict("There can be at most %d schedules of one owner." % SCHEDULES_MAX)
+        if size + len(wanted["arguments"]) > SCHEDULES_MAX_CHARACTERS:
+            raise Conflict("The arguments of all schedules of one owner can have at most %d characters "
+                           "together." % SCHEDULES_MAX_CHARACTERS, wrong("arguments", "are too long"))
 
     def _checked(self, given, person):
         """The columns for these fields; Invalid names every wrong one."""
@@ -7175,7 +7195,7 @@ class JobQueue:
 
         Returns {"ids", "created": how many are new, see Tasks.add()}; with `show` also "task", the
         first one's JSON before anybody could run it. A request that is answered but `once` gets the
-        first answer again.
+        ids of the first answer again.
         """
         with self.database.transaction() as transaction:
             now = self.database.clock.now()
@@ -7185,10 +7205,10 @@ class JobQueue:
             last = self.tasks.last_id(transaction)
             ids = self.tasks.add(transaction, owner_id, orders, now)
             added = {"ids": ids, "created": len({task_id for task_id in ids if task_id > last})}
-            if show:
-                added["task"] = self.get_json(ids[0], transaction)
             if once:
                 once.keep(transaction, added, now)
+            if show:
+                added["task"] = self.get_json(ids[0], transaction)
         self.start_workers()
         return added
 
@@ -9055,7 +9075,7 @@ def _owner_for(app, request, names):
 
 
 def _answered_before(app, request, lines=()):
-    """What was answered the first time to a request with an Idempotency-Key, or None.
+    """The ids that were answered the first time to a request with an Idempotency-Key, or None.
 
     What was right then may be wrong now; and only the whole body tells whether it is the same.
     """
@@ -9086,7 +9106,7 @@ def _post_lines(app, request):
         added = _answered_before(app, request, lines)
         if not added:
             raise
-    return json_answer({"ids": added["ids"], "created": added["created"]}, 201)
+    return json_answer(added, 201)
 
 
 def _add_once(app, request, given, show):
@@ -9112,9 +9132,12 @@ def post_tasks(app, request):
         raise Malformed("The body must be a task or a list of tasks, each a JSON object.")
     added = _add_once(app, request, given if many else [given], not many)
     if many:
-        return json_answer({"ids": added["ids"], "created": added["created"]}, 201)
-    return json_answer(added["task"], 201 if added["created"] else 200,
-                       _address_of(request, "tasks", added["ids"][0]))
+        return json_answer(added, 201)
+    shown, task_id = added.pop("task", None), added["ids"][0]
+    with contextlib.suppress(NotFound):     # it was answered before, and is gone: its id must do
+        shown = shown or app.queue.get_json(task_id, owner_id=request.person.scope)
+    return json_answer(shown or added, 201 if added["created"] else 200,
+                       _address_of(request, "tasks", task_id))
 
 
 def _wanted_owner(app, request, name):
@@ -9279,10 +9302,15 @@ def get_log(app, request, task_id):
 
 
 def get_schedules(app, request):
-    """All schedules one may see."""
+    """A page of the schedules that one may see, oldest first."""
+    request.check_query("limit", "cursor")
     app.queue.catalogue.refresh()
     app.queue.schedules.synchronise()
-    return json_answer({"schedules": app.queue.schedules.find(request.person.scope),
+    limit = request.number("limit", PAGE_ROWS, 1, PAGE_ROWS_MAX)
+    found = app.queue.schedules.find(
+        request.person.scope, limit + 1, request.number("cursor", 0, 0, INTEGER_MAX))
+    return json_answer({"schedules": found[:limit],
+                        "next": str(found[limit - 1]["id"]) if len(found) > limit else None,
                         "ticks": app.queue.tick.state(), "service": app.queue.service.describe()})
 
 

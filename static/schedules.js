@@ -67,9 +67,8 @@ async function showList(signal) {
     h('p', {}, 'A schedule adds tasks by itself, such as one every Monday at 01:00.'));
   const help = h('p', { class: 'help' });
   const refresh = async () => {
-    const answer = await get('api/schedules', signal);
-    const schedules = /** @type {Schedule[]} */ (answer.schedules);
-    help.replaceChildren(...schedules.length ? tickWords(answer.ticks) : []);
+    const { schedules, ticks } = await readSchedules(signal);
+    help.replaceChildren(...schedules.length ? tickWords(ticks) : []);
     list.hidden = !schedules.length;
     empty.hidden = !list.hidden;
     patchRows(body, schedules, ({ id }) => id, scheduleRow);
@@ -81,6 +80,22 @@ async function showList(signal) {
     h('a', { class: 'button primary', href: '#/schedules/new' }, icon('plus'), 'New schedule')),
   list, empty, help);
   poll(signal, refresh, wait);
+}
+
+/**
+ * All pages of them.
+ * @param {AbortSignal} signal
+ * @returns {Promise<{schedules: Schedule[], ticks: Ticks}>}
+ */
+async function readSchedules(signal) {
+  const schedules = [];
+  /** @type {any} */
+  let page = { next: '' };
+  do {
+    page = await get(`api/schedules?limit=200&cursor=${page.next}`, signal);
+    schedules.push(...page.schedules);
+  } while (page.next);
+  return { schedules, ticks: page.ticks };
 }
 
 /** How often somebody sees to what is due, unless it is all the time. @param {Ticks|null} ticks */

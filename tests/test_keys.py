@@ -1,5 +1,6 @@
 """Unique keys, Idempotency-Key, and how many tasks one owner may have waiting."""
 
+import json
 from unittest import mock
 
 import jobqueue
@@ -91,11 +92,30 @@ class TestIdempotencyKey(WebTestCase):
     def test_a_repeat_gets_the_same_answer_and_adds_nothing(self):
         first = self.post(ADD)
         self.check(first, 201)
-        self.run_one()
-        second = self.post(ADD)
-        self.assertEqual((second.status, second.body, second.headers["location"]),
+        again = self.post(ADD)
+        self.assertEqual((again.status, again.body, again.headers["location"]),
                          (201, first.body, first.headers["location"]))
+        self.run_one()
+        self.assertEqual(self.check(self.post(ADD), 201), self.bob.get("/api/tasks/1").json)
         self.assertEqual(self.count(), 1)
+
+    def test_of_a_task_that_is_gone_the_id_is_told(self):
+        first = self.post({**ADD, "remove_on_success": True})
+        self.run_one()
+        second = self.post({**ADD, "remove_on_success": True})
+        self.assertEqual(self.check(second, 201), {"ids": [first.json["id"]], "created": 1})
+        self.assertEqual(second.headers["location"], first.headers["location"])
+
+    def test_only_ids_are_kept_of_an_answer(self):
+        self.post({**ADD, "unique_key": "k" * 200})
+        self.assertEqual(self.database.value("SELECT answer FROM request"), '{"ids":[1],"created":1}')
+
+    def test_an_answer_that_an_older_version_kept_whole_still_holds(self):
+        first = self.post(ADD)
+        self.write("UPDATE request SET answer=?", (json.dumps(
+            {"ids": [1], "created": 1, "task": {**first.json, "message": "of an older version"}}),))
+        self.assertEqual(self.post(ADD).body, first.body)
+        self.check_wrong(self.post({**ADD, "priority": -1}), "Idempotency-Key")
 
     def test_so_does_a_repeat_of_many(self):
         first = self.post([ADD, ADD])
@@ -129,7 +149,7 @@ class TestIdempotencyKey(WebTestCase):
         first = self.post(KEYED, "b")
         self.run_one()
         second = self.post(KEYED, "b")
-        self.assertEqual((first.status, second.status, second.body), (200, 200, first.body))
+        self.assertEqual((first.status, second.status, second.json["id"]), (200, 200, first.json["id"]))
 
     def test_a_key_that_cannot_be_kept_is_refused(self):
         for key in ("", "x" * 201, "\u00e9"):

@@ -495,7 +495,7 @@ class TestCode(ScheduleCase):
         self.declare_report("daily 01:00", "daily 02:00", arguments={"city": "Rome"}, priority=5)
         self.announce()
         self.assertEqual(self.rules(), {"report-1": "daily 01:00", "report-2": "daily 02:00"})
-        one = self.queue.schedules.find()[0]
+        one = self.shown(self.queue.schedules.find()[0]["id"])
         self.assertEqual((one["owner"], one["source"], one["arguments"], one["options"]),
                          ("ana", "code", {"city": "Rome"}, {"priority": 5}))
 
@@ -751,6 +751,44 @@ class TestRoutes(WebTestCase):
             shown = self.check(visitor.get("/api/schedules"), 200)
             self.assertEqual([one["owner"] for one in shown["schedules"]], owners)
             self.assertEqual(shown["service"]["code"], "ok")
+
+    def test_the_list_is_paged_and_leaves_out_arguments(self):
+        ids = [self.post(self.bob, arguments={"a": number})["id"] for number in range(5)]
+        self.post(self.eve)
+        seen, path = [], "/api/schedules?limit=2"
+        for length in (2, 2, 1):
+            page = self.check(self.bob.get(path), 200)
+            self.assertEqual(len(page["schedules"]), length)
+            seen += page["schedules"]
+            path = "/api/schedules?limit=2&cursor=%s" % page["next"]
+        self.assertIsNone(page["next"])
+        self.assertEqual([one["id"] for one in seen], ids)
+        self.assertEqual([one["summary"] for one in seen], ["0", "1", "2", "3", "4"])
+        self.assertFalse(any("arguments" in one for one in seen))
+        self.assertEqual(self.bob.get("/api/schedules/%d" % ids[3]).json["arguments"], {"a": 3})
+        self.check(self.bob.get("/api/schedules?limit=x"), 400)
+        self.check(self.bob.get("/api/schedules?q=x"), 400)
+
+    def test_what_is_long_is_not_read_for_the_list(self):
+        self.declare(function_json("say", {"text": {"type": "string"}}, ["text"]))
+        self.post(self.bob, function="say", arguments={"text": "x" * 5000})
+        self.assertEqual([one["summary"] for one in self.bob.get("/api/schedules").json["schedules"]], ["…"])
+
+    def test_all_schedules_of_an_owner_together_hold_so_much_and_no_more(self):
+        self.declare(function_json("say", {"text": {"type": "string"}}, ["text"]))
+        with mock.patch.object(jobqueue, "SCHEDULES_MAX_CHARACTERS", 1000):
+            def say(length):
+                return {**GIVEN, "function": "say", "arguments": {"text": "x" * length}}
+            first = self.post(self.bob, **say(400))["id"]
+            self.post(self.bob, **say(400))
+            answer = self.post(self.bob, 409, **say(400))
+            self.assertIn("at most 1000 characters together", answer["detail"])
+            path = "/api/schedules/%d" % first
+            self.check(self.bob.patch(path, {"arguments": {"text": "x" * 600}}), 409)
+            self.check(self.bob.patch(path, {"arguments": {"text": "x" * 500}}), 200)
+            self.post(self.eve, **say(400))
+            self.check(self.ana.patch(path, {"rule": "@daily", "owner": "eve"}), 200)
+            self.post(self.bob, **say(400))
 
     def test_only_admins_name_another_owner(self):
         self.check_wrong(self.bob.post("/api/schedules", {**GIVEN, "owner": "eve"}), "owner")
