@@ -7,8 +7,8 @@ Copy jobqueue.py, worker.py and static/ to the host, then
     python3 jobqueue.py add FUNCTION a=1      add a task from a shell or from cron
     python3 jobqueue.py --help                everything else
 
-What tasks can run is declared in tasks.py beside this file. Adding a task starts a detached
-worker.py process if fewer than NbMaxWorker run; workers end themselves when idle.
+What tasks can run is declared in tasks.py beside this file, or where JOBQUEUE_TASKS says. Adding
+a task starts a detached worker.py process if fewer than NbMaxWorker run; workers end when idle.
 
 Contents (each section uses only the sections above it)
     Constants          limits and times, units in the names
@@ -95,10 +95,10 @@ refuse_half(__file__)
 VERSION = "1.0.0"
 PYTHON_VERSION = "%d.%d.%d" % sys.version_info[:3]
 HOME = Path(__file__).resolve().parent
-TASKS_FILE = HOME / "tasks.py"
+TASKS_FILE = Path(os.path.abspath(HOME / (os.environ.get("JOBQUEUE_TASKS") or "tasks.py")))
 WORKER_FILE = HOME / "worker.py"
 CODE_FILES = (WORKER_FILE, HOME / "jobqueue.py")
-SCRIPTS_FOLDER = HOME / "schedules"
+SCRIPTS_FOLDER = TASKS_FILE.parent / "schedules"
 STATIC_FOLDER = HOME / "static"
 
 PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLED, SCHEDULED, WAITING = range(7)
@@ -2404,7 +2404,7 @@ def tidy_networks(text):
 
 
 SETTINGS = {setting.name: setting for setting in (
-    Setting("NbMaxWorker", 2, 0, 64,
+    Setting("NbMaxWorker", 2, 0, 256,
             "Most worker processes at once. 0 stops all work. Cheap hosts allow 25 to 100 "
             "processes in all."),
     Choice("worker_mode", ("auto", "detached", "cron", "slice", "service"),
@@ -2769,17 +2769,22 @@ def _wanted_kind(kinds, value):
     return "must be %s" % " or ".join(TYPE_WORDS[kind] for kind in kinds)
 
 
+def choice_names(schema, empty="null"):
+    """What people call the values of an enum: an Enum's are known by their names, too."""
+    values, names = schema["enum"], schema.get("enumNames", [])
+    return [*names, *(empty if value is None else str(value) for value in values[len(names):])]
+
+
 def check_value(schema, value, field):
     """What is wrong with `value`: a list of {"field", "message"}, empty if nothing.
 
     `schema` is the part of JSON Schema 2020-12 that functions and options use.
     """
     if "enum" in schema:
-        choices = schema["enum"]
-        if any(value == choice and type(value) is type(choice) for choice in choices):
+        if any(value == choice and type(value) is type(choice)
+               for choice in (*schema["enum"], *schema.get("enumNames", ()))):
             return []
-        return wrong(field, "must be one of %s" % ", ".join(
-            "null" if choice is None else str(choice) for choice in choices))
+        return wrong(field, "must be one of %s" % ", ".join(choice_names(schema)))
     kinds = schema.get("type")
     if kinds is not None:
         kinds = (kinds,) if isinstance(kinds, str) else kinds
@@ -2815,9 +2820,8 @@ _PARSERS = {"integer": int, "number": _parse_number, "boolean": _parse_boolean,
 def parse_text(schema, text):
     """A value typed on the command line, read as `schema` wants it; the text itself if that fails."""
     if "enum" in schema:
-        found = [choice for choice in schema["enum"]
-                 if text == ("" if choice is None else str(choice))]
-        return found[0] if found else text
+        texts = choice_names({"enum": schema["enum"]}, "") + choice_names(schema, "")
+        return schema["enum"][texts.index(text) % len(schema["enum"])] if text in texts else text
     kinds = schema.get("type", "string")
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if text == "" and "null" in kinds:
@@ -5826,7 +5830,7 @@ class Catalogue:
         error = state["error"] if is_admin else state["error"] and {
             "message": "tasks.py cannot be read; an admin sees why.", "file": None, "line": None}
         return {"functions": functions, "error": error, "samples": state["samples"],
-                "read_at": iso(state["read_at"])}
+                "file": str(TASKS_FILE) if is_admin else None, "read_at": iso(state["read_at"])}
 
     def files(self):
         """What the functions are made of, as far as is known: to be stamped before it is read again."""
@@ -5914,7 +5918,7 @@ class Catalogue:
 
     def _changed(self):
         known = self.state()["files"]
-        return not known or file_stamps(known) != known
+        return str(TASKS_FILE) not in known or file_stamps(known) != known
 
     def _announcement(self):
         """Ask a child process what tasks.py declares."""
@@ -8161,11 +8165,11 @@ def _check_functions(queue):
     if state["error"]:
         message, file, line = (state["error"][name] for name in ("message", "file", "line"))
         place = (" (%s, line %s)" % (file, line) if line else " (%s)" % file) if file else ""
-        return "bad", "tasks.py cannot be read: %s%s" % (message, place)
+        return "bad", "%s cannot be read: %s%s" % (TASKS_FILE, message, place)
     names = ", ".join(function["name"] for function in queue.catalogue.functions())
     if not names:
-        return "note", "tasks.py declares no function yet: README shows how"
-    return "ok", ("samples, until there is a tasks.py: " if state["samples"] else "") + names
+        return "note", "%s declares no function yet: README shows how" % TASKS_FILE
+    return "ok", "%s%s: %s" % ("samples, until there is " if state["samples"] else "", TASKS_FILE, names)
 
 
 def _check_workers(queue):
@@ -10691,7 +10695,8 @@ def _parameters_text(schema):
     """A function's parameters as they are written behind `add`, in brackets what may be left out."""
     parts = []
     for name, one in schema["properties"].items():
-        kind = "|".join(map(str, one.get("enum", [one.get("format", one.get("type", "JSON"))])))
+        kind = "|".join(choice_names(one) if "enum" in one else
+                        map(str, [one.get("format", one.get("type", "JSON"))]))
         parts.append(("%s=%s" if name in schema.get("required", ()) else "[%s=%s]") % (name, kind))
     return " ".join(parts + ["[name=value ...]"] * bool(schema.get("additionalProperties")))
 

@@ -155,7 +155,7 @@ def type_schema(kind):
         if kind in SIMPLE_TYPES:
             return dict(SIMPLE_TYPES[kind])
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return {"enum": json.loads(dump_json(list(kind)))}
+        return {"enum": json.loads(dump_json(list(kind))), "enumNames": [one.name for one in kind]}
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         return {"enum": list(inner)}
@@ -195,7 +195,9 @@ def to_python(kind, value):
             raise ValueError("a list of %d values is wanted, not of %d" % (len(inner), len(value)))
         return tuple(map(to_python, inner, value))
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return next((member for member in kind if value in (member.value, member.name)), value)
+        members = list(kind)
+        known = [*json.loads(dump_json(members)), *(one.name for one in members)]
+        return members[known.index(value) % len(members)] if value in known else value
     if kind is datetime:
         return jobqueue.parse_moment(value)
     if kind in (date, clock_time):
@@ -365,11 +367,17 @@ def describe_schedules():
     return described
 
 
+def is_owners(file):
+    """True for the owner's files: beside tasks.py, or beside ours."""
+    folders = jobqueue.TASKS_FILE.parent, jobqueue.HOME
+    return file not in map(str, jobqueue.CODE_FILES) and file.startswith(
+        tuple(str(folder) + os.sep for folder in folders))
+
+
 def loaded_files():
     """The owner's files that were imported: when one changes, so may the functions."""
-    ours = {str(jobqueue.HOME / "jobqueue.py"), str(jobqueue.WORKER_FILE)}
     files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
-    return sorted(name for name in files - ours if name.startswith(str(jobqueue.HOME) + os.sep))
+    return sorted(filter(is_owners, files))
 
 
 def explain_import(error):
@@ -378,24 +386,30 @@ def explain_import(error):
     file, line = getattr(error, "filename", None), getattr(error, "lineno", None)
     if not isinstance(error, SyntaxError) or not file:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__)
-                  if frame.filename.startswith(str(jobqueue.HOME) + os.sep)
-                  and not frame.filename.endswith(("worker.py", "jobqueue.py"))]
+                  if is_owners(frame.filename)]
         file, line = (frames[-1].filename, frames[-1].lineno) if frames else (None, None)
     message = error.msg if isinstance(error, SyntaxError) else str(error)
     return {"message": storable("%s: %s" % (type(error).__name__, message))[:500],
-            "file": os.path.relpath(file, jobqueue.HOME) if file else None, "line": line}
+            "file": os.path.relpath(file, jobqueue.TASKS_FILE.parent) if file else None, "line": line}
+
+
+def go_to_tasks():
+    """Make the folder of tasks.py the working folder; for the samples there may be none."""
+    folder = jobqueue.TASKS_FILE.parent
+    os.chdir(folder if folder.is_dir() else jobqueue.HOME)
 
 
 def read_functions():
     """Import tasks.py and announce what it declares, or what is wrong with it."""
+    go_to_tasks()
     samples = not jobqueue.TASKS_FILE.exists()
     try:
         if samples:
             declare_samples()
         else:
-            sys.path.insert(0, str(jobqueue.HOME))
+            sys.path.insert(0, str(jobqueue.TASKS_FILE.parent))
             sys.dont_write_bytecode = True      # it would hide a change within the same second
-            importlib.import_module("tasks")
+            importlib.import_module(jobqueue.TASKS_FILE.stem)
         check_queues(declared.values())
         functions = [describe(function) for function in declared.values()]
         return {"functions": functions, "schedules": describe_schedules(), "error": None,
@@ -775,7 +789,7 @@ class Runner:
 
     def _tidy(self):
         """Undo what the last task may have done to this process."""
-        os.chdir(jobqueue.HOME)
+        go_to_tasks()
         os.umask(0o077)
         if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)

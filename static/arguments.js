@@ -15,6 +15,7 @@ const SCALARS = ['string', 'integer', 'number'];
 /** @type {Record<string, string>} */
 const INPUTS = {
   date: 'date', time: 'time', password: 'password', 'date-time': 'datetime-local',
+  integer: 'number', number: 'number',
 };
 /** @type {Record<string, string>} */
 const STEPS = { integer: '1', number: 'any', time: '1', 'datetime-local': '1' };
@@ -166,22 +167,21 @@ function fieldFor({ name, schema, required, value }) {
 const labelFor = (name) => name.replace(/_/g, ' ').replace(/^./, (first) => first.toUpperCase());
 
 /** What stands below a field. @param {Schema} schema @param {string} kind */
-function helpFor(schema, kind) {
-  const range = [schema.minimum, schema.maximum];
+function helpFor({ description, format, minimum, maximum }, kind) {
   return [
-    schema.description,
+    description,
     kind === 'lines' && 'One value per line.',
     kind === 'json' && 'As JSON.',
-    schema.format === 'date-time' && zoneHelp,
-    range[0] != null && range[1] != null && `From ${range[0]} to ${range[1]}.`,
+    format === 'date-time' && zoneHelp,
+    minimum != null && maximum != null && `From ${minimum} to ${maximum}.`,
   ].filter(Boolean).join(' ');
 }
 
 /** @type {Record<string, (schema: Schema, value: any, options: {}) => HTMLElement>} */
 const CONTROLS = {
   choice: (schema, value, options) => h('select', options, ...choices(schema).map((one, index) => (
-    h('option', { value: one === null ? '' : index, selected: one === value },
-      choiceWords(one))))),
+    h('option', { value: one === null ? '' : index,
+      selected: [one, wordsOf(schema)(one)].includes(value) }, wordsOf(schema)(one))))),
   lines: (_, value, options) => h('textarea', { ...options, rows: 4, spellcheck: 'false' },
     (value ?? []).join('\n')),
   json: (_, value, options) => h('textarea', { ...options, rows: 4, spellcheck: 'false',
@@ -202,17 +202,13 @@ function choices(schema) {
   return isNullable(schema) ? [null, ...some] : some;
 }
 
-/** What a choice is called. @param {unknown} choice */
-function choiceWords(choice) {
-  if (choice === null) return '–';
-  return typeof choice === 'boolean' ? (choice ? 'yes' : 'no') : String(choice);
-}
+/** What choices are called. @param {Schema} schema */
+const wordsOf = ({ enum: values, enumNames }) => (/** @type {unknown} */ one) => (
+  one === null ? '–' : enumNames?.[values?.indexOf(one) ?? -1]
+    ?? (typeof one === 'boolean' ? (one ? 'yes' : 'no') : String(one)));
 
 /** The browser's own kind of input. @param {Schema} schema */
-function inputType(schema) {
-  if (['integer', 'number'].includes(typeOf(schema) || '')) return 'number';
-  return INPUTS[schema.format || ''] || 'text';
-}
+const inputType = (schema) => INPUTS[schema.format || typeOf(schema) || ''] || 'text';
 
 /** A value as that input wants it. @param {Schema} schema @param {any} value */
 function inputValue(schema, value) {
@@ -274,10 +270,10 @@ export function readCell(schema, text) {
   if (!text || !/choice|check/.test(kind)) return text ? READERS[kind](schema, text) : undefined;
   const all = choices(schema);
   const said = kind === 'check' ? text.toLowerCase() : text;
-  const found = all.find((one) => [choiceWords(one), String(one), one === Boolean(one) && `${+one}`]
-    .includes(said));
+  const found = all.find((one) => [wordsOf(schema)(one), String(one),
+    one === Boolean(one) && `${+one}`].includes(said));
   if (found !== undefined) return found;
-  throw new Error(`“${text}” is none of ${all.map(choiceWords).join(', ')}.`);
+  throw new Error(`“${text}” is none of ${all.map(wordsOf(schema)).join(', ')}.`);
 }
 
 /** JSON as typed. @param {string} text */

@@ -383,9 +383,9 @@ command("detect", [sys.executable, "-c", "import sys; print(sys.argv)", "{latitu
 export function sampleHint() {
   if (!store.state.catalogue?.samples || !isAdmin()) return [];
   return [h('section', { class: 'teach' }, h('h2', {}, 'Your own functions'),
-    h('p', {}, 'The functions here are samples. Put these lines into a file ',
-      h('code', {}, 'tasks.py'), ' beside ', h('code', {}, 'jobqueue.py'),
-      '. The name of a script of yours goes where "-c" and the text behind it are:'),
+    h('p', {}, 'These are samples. Put these lines into the file ',
+      h('code', {}, store.state.catalogue.file),
+      ', with the name of your script where "-c" and the text behind it are:'),
     copyBox(EXAMPLE, 'tasks.py'),
     h('p', { class: 'help' }, 'The words in braces become the fields of a form.'))];
 }

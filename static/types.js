@@ -26,12 +26,14 @@
  *
  * @typedef {{type?: string|string[], format?: string, enum?: unknown[], items?: Schema,
  *   properties?: Record<string, Schema>, additionalProperties?: boolean, required?: string[],
- *   default?: unknown, description?: string, minimum?: number, maximum?: number}} Schema
+ *   enumNames?: string[], default?: unknown, description?: string,
+ *   minimum?: number, maximum?: number}} Schema
  * @typedef {{name: string, title: string, description: string, schema: Schema,
  *   options: {queue: string, priority: number, max_retries: number, timeout: number},
  *   who: 'user'|'admin'|'nobody'}} TaskFunction
  * @typedef {{message: string, file: string|null, line: number|null}} CodeError
- * @typedef {{functions: TaskFunction[], error: CodeError|null, samples: boolean}} Catalogue
+ * @typedef {{functions: TaskFunction[], error: CodeError|null, samples: boolean,
+ *   file: string|null}} Catalogue
  *
  * @typedef {{at: string, event: string, attempt: number|null, waited: number|null,
  *   seconds: number|null, cpu_seconds: number|null, peak_memory: number|null,

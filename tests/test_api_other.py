@@ -115,7 +115,7 @@ class Settings(WebTestCase):
         row = self.value("NbMaxWorker")
         self.assertEqual((row["value"], row["default"], row["from"], row["type"], row["minimum"],
                           row["maximum"]),
-                         (2, 2, "default", "integer", 0, 64))
+                         (2, 2, "default", "integer", 0, 256))
         self.assertTrue(row["help"])
 
     def test_a_change_counts_at_once_and_null_takes_it_back(self):
@@ -133,7 +133,7 @@ class Settings(WebTestCase):
         self.assertEqual(len(self.started), 4)
 
     def test_each_wrong_value_is_named_and_nothing_is_changed(self):
-        for name, value in (("NbMaxWorker", -1), ("NbMaxWorker", 65), ("NbMaxWorker", "2"),
+        for name, value in (("NbMaxWorker", -1), ("NbMaxWorker", 257), ("NbMaxWorker", "2"),
                             ("NbMaxWorker", 1.5),
                             ("NbMaxWorker", True), ("NbMaxWorker", []), ("linger", 3601), ("host_names", 7),
                             ("host_names", "x" * 2001), ("python", {}), ("nosuch", 1), (".catalogue", {}),
@@ -143,7 +143,7 @@ class Settings(WebTestCase):
                 self.assertEqual(self.value("linger")["value"], 15)
 
     def test_all_wrong_values_are_named_at_once(self):
-        self.check_wrong(self.ana.patch("/api/settings", {"NbMaxWorker": 99, "nice": -1}), "NbMaxWorker",
+        self.check_wrong(self.ana.patch("/api/settings", {"NbMaxWorker": 999, "nice": -1}), "NbMaxWorker",
                          "nice")
 
     def test_what_the_environment_fixes_is_told_and_cannot_be_changed(self):

@@ -7,8 +7,17 @@ from tests.support import wait_until
 
 TASKS = '''
 import time
+from enum import Enum
 from pathlib import Path
 from jobqueue import current_task, task
+
+class Colour(Enum):
+    RED = 1
+    DARK_BLUE = 2
+
+@task
+def paint(colour: Colour, other: Colour = None) -> str:
+    return str(colour)
 
 @task
 def report(city: str, pages: int = 3, month: str = "may") -> dict:
@@ -91,6 +100,25 @@ class Planning(BrowserTestCase):
         """The form that changes a schedule."""
         browser.run("location.hash = arguments[0]", "#%s?change=1" % path[3:])
         browser.find("h1", "Change schedule of letter")
+
+    def test_an_enum_is_chosen_by_its_names(self):
+        ana = self.open("ana")
+        ana.go("#/new/paint")
+        ana.find("h1", "paint")
+        shown = ("return [...document.querySelectorAll(`[name='arguments.${arguments[0]}'] option`)]"
+                 ".map((one) => one.textContent)")
+        self.assertEqual(ana.run(shown, "colour"), ["RED", "DARK_BLUE"])
+        self.assertEqual(ana.run(shown, "other"), ["–", "RED", "DARK_BLUE"])
+        self.choose(ana, "'arguments.colour'", "1")
+        ana.click("button", "Add task")
+        task_id = self.number_in_address(ana)
+        self.assertEqual(self.ask(ana, "GET", "api/tasks/%d" % task_id)["arguments"], {"colour": 2})
+        named = {"function": "paint", "arguments": {"colour": "DARK_BLUE"}}
+        ana.go("#/tasks/%d" % self.ask(ana, "POST", "api/tasks", named)["id"])
+        ana.click("a", "Run again with changes")
+        ana.find("h1", "paint")
+        self.assertEqual(ana.run("return document.querySelector(`[name='arguments.colour']`)"
+                                 ".selectedOptions[0].textContent"), "DARK_BLUE")
 
     def test_a_form_leaves_alone_what_was_not_changed_in_it(self):
         ana = self.open("ana")

@@ -27,6 +27,11 @@ class Colour(Enum):
     BLUE = "blue"
 
 
+class Crossed(Enum):
+    b = "a"
+    a = "b"
+
+
 class Level(Enum):
     LOW = 1
     HIGH = 2
@@ -89,14 +94,15 @@ class TestTypes(unittest.TestCase):
 
     def test_choices(self):
         self.assertEqual(property_of(typing.Literal["a", "b", 3]), {"enum": ["a", "b", 3]})
-        self.assertEqual(property_of(Colour), {"enum": ["red", "blue"]})
-        self.assertEqual(property_of(Level), {"enum": [1, 2]})
+        self.assertEqual(property_of(Colour), {"enum": ["red", "blue"], "enumNames": ["RED", "BLUE"]})
+        self.assertEqual(property_of(Level), {"enum": [1, 2], "enumNames": ["LOW", "HIGH"]})
 
     def test_what_may_be_missing(self):
         self.assertEqual(property_of(typing.Optional[int]), {"type": ["integer", "null"]})
         self.assertEqual(property_of(typing.Union[None, str]), {"type": ["string", "null"]})
         self.assertEqual(property_of(typing.Optional[typing.Literal["a"]]), {"enum": ["a", None]})
-        self.assertEqual(property_of(typing.Optional[Colour]), {"enum": ["red", "blue", None]})
+        self.assertEqual(property_of(typing.Optional[Colour]),
+                         {"enum": ["red", "blue", None], "enumNames": ["RED", "BLUE"]})
         self.assertEqual(property_of(typing.Optional[date]), {"type": ["string", "null"], "format": "date"})
 
     def test_new_unions_are_read_as_text_on_every_python(self):
@@ -149,7 +155,7 @@ class TestSignatures(unittest.TestCase):
         self.assertEqual(
             [properties[name].get("type") for name in "bcde"], ["integer", "string", "number", "boolean"]
         )
-        self.assertEqual(properties["g"], {"enum": ["red", "blue"], "default": "red"})
+        self.assertEqual((properties["g"]["enum"], properties["g"]["default"]), (["red", "blue"], "red"))
 
     def test_a_default_of_none_allows_null(self):
         def target(n: int = None, kind: typing.Literal["a"] = None, x=None):
@@ -299,6 +305,8 @@ class TestConversion(unittest.TestCase):
             (int, 3.0, 3),
             (float, 3, 3.0),
             (Colour, "blue", Colour.BLUE),
+            (Colour, "BLUE", Colour.BLUE),
+            (Crossed, "b", Crossed.a),
             (Level, 2, Level.HIGH),
             (typing.Optional[date], "2026-01-31", date(2026, 1, 31)),
             (typing.List[date], ["2026-01-31"], [date(2026, 1, 31)]),

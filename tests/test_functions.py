@@ -49,6 +49,15 @@ class TestCheckValue(unittest.TestCase):
         self.right(schema, 1, "a", None)
         self.wrong(schema, "must be one of 1, a, null", True, 1.0, "b", 2)
 
+    def test_an_enums_names_are_known_and_shown_beside_its_values(self):
+        schema = {"enum": [1, 2, None], "enumNames": ["LOW", "HIGH"]}
+        self.right(schema, 1, 2, None, "LOW", "HIGH")
+        self.wrong(schema, "must be one of LOW, HIGH, null", 3, "low", "1", True, ["LOW"])
+        for text, value in (("1", 1), ("HIGH", 2), ("", None), ("low", "low")):
+            self.assertEqual(parse_text(schema, text), value)
+        crossed = {"enum": ["b", "a"], "enumNames": ["a", "b"]}
+        self.assertEqual(parse_text(crossed, "b"), "b", "a value goes before a name")
+
     def test_lists_name_the_place_of_what_is_wrong(self):
         schema = {"type": "array", "items": {"type": "integer"}}
         self.right(schema, [], [1, 2])
