@@ -8109,6 +8109,15 @@ def how_to_repair(queue):
             % (shlex.quote(worker_python(queue)), shlex.quote(str(HOME / "jobqueue.py"))))
 
 
+def readers_of(database):
+    """"PID (command), ..." of who reads a database in WAL mode now, as Linux tells by their locks."""
+    with contextlib.suppress(OSError):
+        index = os.stat("%s-shm" % database).st_ino
+        pids = re.findall(r" READ +(\d+) \S+:%d 12[3-7] " % index, read_text("/proc/locks"))
+        return ", ".join("%s (%s)" % (pid, shorten(read_text("/proc/%s/cmdline" % pid).replace("\0", " "), 80))
+                         for pid in sorted(set(pids)) if int(pid) != os.getpid())
+
+
 def _check_journal(queue):
     size, (why, refused) = queue.database.wal_bytes(), queue.database.journal_words()
     text = "%s, because %s" % (queue.database.journal.upper(), why)
@@ -8117,7 +8126,8 @@ def _check_journal(queue):
                        % (text, " and ".join(refused), how_to_repair(queue)))
     if size > WAL_ALARM_BYTES:
         return "bad", ("%s; its log has grown to %d MB: a program keeps reading the database and "
-                       "must be ended" % (text, size >> 20))
+                       "must be ended: %s" % (text, size >> 20, readers_of(queue.database.path)
+                                              or "which one cannot be told here"))
     return "ok", text + ("; log %.1f MB" % (size / 1e6) if queue.database.journal == "wal" else "")
 
 

@@ -151,6 +151,21 @@ class TestChecks(HostTestCase):
         with mock.patch.object(self.database, "wal_bytes", return_value=20 << 20):
             self.assertEqual(self.verdict("Journal", "20 MB"), "bad")
 
+    @unittest.skipUnless(os.path.exists("/proc/locks"), "Linux tells who holds a lock")
+    def test_the_program_that_keeps_the_log_from_being_written_back_is_named(self):
+        code = ("import sqlite3, sys; link = sqlite3.connect(sys.argv[1], isolation_level=None); "
+                "link.execute('BEGIN'); link.execute('SELECT * FROM user').fetchall(); "
+                "print('reads', flush=True); sys.stdin.read()")
+        with mock.patch.object(self.database, "wal_bytes", return_value=20 << 20):
+            reader = subprocess.Popen([sys.executable, "-c", code, str(self.database.path)], text=True,
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            with reader:
+                self.assertEqual(reader.stdout.readline(), "reads\n")
+                said = "must be ended: %d (%s -c import sqlite3" % (reader.pid, sys.executable)
+                self.assertEqual(self.verdict("Journal", said), "bad")
+                reader.stdin.close()
+            self.assertEqual(self.verdict("Journal", "which one cannot be told here"), "bad")
+
 
 class TestBrokenInstallations(HostTestCase):
     """Each is a line that says what to do, and never a traceback."""
