@@ -633,15 +633,13 @@ class Real(unittest.TestCase):
         self.site.python("from jobqueue import JobQueue\nqueue = JobQueue()\nqueue.catalogue.refresh()\n"
                          "queue.enqueue_many('add', [{'a': 1, 'b': 2}] * 300)",
                          environment={"JOBQUEUE_NBMAXWORKER": "0"})
-        for command in (["list", "--limit", "300", "--json"], ["list", "--limit", "300"]):
-            with subprocess.Popen([sys.executable, "jobqueue.py", *command], cwd=self.site.home,
-                                  env=self.site.environment, stdout=subprocess.PIPE,
-                                  stderr=subprocess.PIPE, bufsize=0) as done:
-                fcntl.fcntl(done.stdout, getattr(fcntl, "F_SETPIPE_SZ", 1031), 4096)    # it must not fit
-                self.assertEqual(len(done.stdout.read(1)), 1)
-                done.stdout.close()
-                said = done.stderr.read()
-            self.assertEqual((done.returncode, said), (jobqueue.EXIT_PIPE_CLOSED, b""))
+        command = [sys.executable, "jobqueue.py", "list", "--limit", "300", "--json"]   # no pipe holds it
+        with subprocess.Popen(command, cwd=self.site.home, env=self.site.environment, bufsize=0,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:
+            self.assertEqual(done.stdout.read(1), b"{")
+            done.stdout.close()
+            said = done.stderr.read()
+        self.assertEqual((done.returncode, said), (jobqueue.EXIT_PIPE_CLOSED, b""))
 
     def test_a_taken_port_is_one_line(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
