@@ -138,9 +138,9 @@ class HostPage(BrowserTestCase):
         ana = self.open("ana")
         wait_until(lambda: self.looked() == [], what="the look")
         self.other_host(ana)
-        ana.go()
-        wait_until(lambda: any(one["path"] == "api/functions" for one in ana.run("return asked")))
-        self.pause(0.5)
+        ana.go("#/queues")
+        again = "return asked.filter(({ path }) => path === 'api/workers').length"
+        wait_until(lambda: ana.run(again) > 1, what="what is asked after the look would have been")
         self.assertEqual([one["path"] for one in ana.run("return asked") if "api/host" in one["path"]], [])
 
     def test_a_look_that_the_host_had_no_time_for_counts_as_none(self):

@@ -4,6 +4,7 @@ The faults are those that people's hosts have: kill -9 at the worst moment, a ma
 for longer than a lease, a clock that jumps, process ids that are used again.
 """
 
+import ast
 import contextlib
 import http.client
 import os
@@ -131,6 +132,10 @@ Clock.now = staticmethod(wrong_now)
 
 def plant(site, text):
     """Put program text at the end of the site's jobqueue.py, before it runs as a program."""
+    for line in ast.parse(text).body:
+        for place in ast.walk(line) if isinstance(line, ast.Assign) else ():
+            if isinstance(place, ast.Name) and place.id.isupper() and not hasattr(jobqueue, place.id):
+                raise AssertionError("jobqueue.py knows no %s, which is planted" % place.id)
     path = site.home / "jobqueue.py"
     head, found, tail = path.read_text("utf-8").rpartition(MAIN)
     if not found:
