@@ -231,6 +231,7 @@ HASHES_AT_ONCE = 2              # 16 MiB each on hosts with 1 GiB
 LOGIN_FREE_FAILURES = 5
 LOGIN_DELAY_SECONDS = (1.0, 900.0)
 LOGIN_ADDRESS_FAILURES = 20
+KNOWN_ADDRESS_SECONDS = 30 * 86400.0    # others' guesses do not count where one logged in since
 
 READ_ALL_BYTES = 16 << 20       # of a database, while a browser waits
 BACKUP_DAYS = 7                 # an older one is worth a remark
@@ -272,6 +273,7 @@ class JobQueueError(Exception):
     exit_code = 1
     public = None                       # what the web is told instead of `detail`, which has paths
     extra = {}                          # what programs are told besides
+    headers = ()                        # of the answer
 
     def __init__(self, detail, errors=(), retry_after=None):
         super().__init__(detail)
@@ -1193,7 +1195,7 @@ CREATE TABLE token (
 );
 CREATE TABLE throttle (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
-    subject TEXT NOT NULL UNIQUE,       -- user:NAME or address:IP
+    subject TEXT NOT NULL UNIQUE,       -- user:NAME, address:IP, both or password:ID
     failures INTEGER NOT NULL,
     failed_at REAL NOT NULL,
     until REAL NOT NULL
@@ -1390,7 +1392,13 @@ CREATE TABLE machine (                  -- who opened this database, for several
     # What the mends of the first edition need.
     """
 CREATE INDEX task_schedule ON task (schedule_id)
-WHERE schedule_id IS NOT NULL AND status NOT IN (2, 3, 4)""",
+WHERE schedule_id IS NOT NULL AND status NOT IN (2, 3, 4);
+CREATE TABLE known_address (            -- where a user logged in from lately
+    user_id INTEGER NOT NULL REFERENCES user(id),
+    address TEXT NOT NULL,              -- as in throttle
+    until REAL NOT NULL,
+    PRIMARY KEY (user_id, address)
+)""",
 ]
 
 
@@ -6271,7 +6279,8 @@ class Tick:
                     "SELECT 1 FROM task WHERE id=?", (int(path.name),)):
                 remove_task_folder(self._database.folder, int(path.name))
         old = (self._clock.now() - 3600,)
-        for rows in ("FROM session WHERE expires_at<?", "FROM throttle WHERE until<?"):
+        for rows in ("FROM session WHERE expires_at<?", "FROM throttle WHERE until<?",
+                     "FROM known_address WHERE until<?"):
             if self._database.value("SELECT 1 %s LIMIT 1" % rows, old):
                 with self._database.transaction(durable=False) as transaction:
                     transaction.run("DELETE " + rows, old)
@@ -6405,6 +6414,8 @@ class Service:
 NAME_PATTERN = r"\w[\w.@+-]{0,49}"
 ROLES = ("user", "admin")
 TOKEN_SCOPES = ("user", "tick")       # may do what its user may; may tick and nothing else
+TOKEN_ROW = ("SELECT token.*, user.name AS owner, user.password FROM token "
+             "JOIN user ON user.id=user_id WHERE ")
 
 
 class Person:
@@ -6473,9 +6484,9 @@ def verify_password(password, stored):
         return False
 
 
-def wrong_password():
-    """The error for whoever does not know the password that they want to change."""
-    return Denied("The current password is not right.", wrong("current_password", "is not right"))
+def wrong_password(field):
+    """The error for whoever does not know their own password, which this field asks for."""
+    return Denied("The current password is not right.", wrong(field, "is not right"))
 
 
 def wrong_log_in():
@@ -6650,7 +6661,7 @@ class Accounts:
             raise field_error("name", "must be that of an admin: " + names)
         user = admins[name.lower()]
         transaction.run("UPDATE user SET password=? WHERE id=?", (password, user["id"]))
-        transaction.run("DELETE FROM session WHERE user_id=?", (user["id"],))
+        self._shut_out(transaction, user["id"], True)
         for setting in doubtful:
             remember(transaction, setting, None)
         self._forgive(transaction, "user:" + name.lower())
@@ -6729,27 +6740,36 @@ class Accounts:
         return self._change_user(name, changes)
 
     def _change_user(self, name, changes, known=None):
-        """Change columns of a user; Denied if the stored password is not the `known` one (if given)."""
+        """Change columns of a user; Denied unless the stored password is `known`, if that is given.
+
+        Whoever sets a password without the old one, or disables a user, also ends their tokens.
+        """
         with self._database.transaction() as transaction:
             row = self.find(name, transaction)
             if known not in (None, row["password"]):
-                raise wrong_password()
+                raise wrong_password("current_password")
             for column, value in changes.items():
                 transaction.run("UPDATE user SET %s=? WHERE id=?" % column, (value, row["id"]))
             if "password" in changes or changes.get("disabled"):
-                transaction.run("DELETE FROM session WHERE user_id=?", (row["id"],))
+                self._shut_out(transaction, row["id"], known is None)
             self._keep_an_admin(transaction)
             return self._user_json(self.find(name, transaction))
 
     def change_own_password(self, person, current, password):
         """Change one's own password, which needs the current one; Denied if that is wrong."""
-        self._slow_down("user:" + person.name.lower())
-        row = self.find(person.name)
-        if not self._verify(current, row["password"]):
-            raise wrong_password()
-        self._pardon("user:" + person.name.lower())
-        check_password(password, row["name"])
-        return self._change_user(person.name, {"password": self._hash(password)}, row["password"])
+        known = self.confirm(person, current, "current_password")
+        check_password(password, person.name)
+        return self._change_user(person.name, {"password": self._hash(password)}, known)
+
+    def confirm(self, person, password, field="password"):
+        """How a person's password is stored; Denied, which names the field, if this is another."""
+        subject = "password:%d" % person.id     # only who is logged in can guess here
+        self._slow_down(subject)
+        stored = self.find(person.name)["password"]
+        if not self._verify(password, stored):
+            raise wrong_password(field)
+        self._pardon(subject)
+        return stored
 
     def delete_user(self, name):
         """Remove a user who owns no task and will own none; Conflict otherwise."""
@@ -6760,7 +6780,7 @@ class Accounts:
             for table in ("task", "schedule"):
                 if transaction.value("SELECT 1 FROM %s WHERE owner_id=? LIMIT 1" % table, (row["id"],)):
                     raise Conflict("%s owns %ss; disable the user instead." % (row["name"], table))
-            for table in ("session", "token"):
+            for table in ("session", "token", "known_address"):
                 transaction.run("DELETE FROM %s WHERE user_id=?" % table, (row["id"],))
             transaction.run("DELETE FROM user WHERE id=?", (row["id"],))
             self._keep_an_admin(transaction)
@@ -6802,15 +6822,19 @@ class Accounts:
                 {"field": field, "message": "must be a text"} for field, value in
                 (("name", name), ("password", password)) if not isinstance(value, str)])
         subject, place = "user:" + storable(name.lower()[:100]), address_subject(address)
+        row = self._database.one(
+            "SELECT *, (SELECT until FROM known_address WHERE user_id=user.id AND address=?) AS known "
+            "FROM user WHERE name=?", (place, storable(name)))
+        if row and (row["known"] or 0) > self._clock.now():     # strangers must not lock anybody out
+            subject += " " + place
         self._slow_down(subject, place)
-        row = self._database.one("SELECT * FROM user WHERE name=?", (storable(name),))
         right = self._verify(password, row["password"] if row else nobodys_password())
         if not right or row is None or row["disabled"]:
             raise wrong_log_in()
         self._pardon(subject, place)
-        return self.open_session(row)
+        return self.open_session(row, address)
 
-    def open_session(self, row):
+    def open_session(self, row, address):
         """A new session for a user's row; returns its token, which is stored only as a digest.
 
         Unauthorized if that is not their password any more, or they may not log in any more.
@@ -6823,6 +6847,9 @@ class Accounts:
                     (digest(token), now, now, now + SESSION_SECONDS, row["id"], row["password"])):
                 raise wrong_log_in()
             transaction.run("UPDATE user SET last_seen_at=? WHERE id=?", (now, row["id"]))
+            transaction.run(
+                "INSERT OR REPLACE INTO known_address (user_id, address, until) VALUES (?, ?, ?)",
+                (row["id"], address_subject(address), now + KNOWN_ADDRESS_SECONDS))
         return token
 
     def person_of_session(self, token):
@@ -6844,15 +6871,24 @@ class Accounts:
         with self._database.transaction() as transaction:
             transaction.run("DELETE FROM session WHERE digest=?", (digest(token),))
 
+    @staticmethod
+    def _shut_out(transaction, user_id, programs):
+        """End all sessions of a user, and what their programs hold."""
+        for table in ("session", "token") if programs else ("session",):
+            transaction.run("DELETE FROM %s WHERE user_id=?" % table, (user_id,))
+
     # Tokens
 
-    def tokens(self, user_id):
-        """A user's tokens, without what is secret of them."""
+    def tokens(self, user_id=None):
+        """A user's tokens, or everybody's, without what is secret of them."""
         return [self._token_json(row) for row in self._database.all(
-            "SELECT * FROM token WHERE user_id=? ORDER BY id", (user_id,))]
+            TOKEN_ROW + "?1 IS NULL OR user_id=?1 ORDER BY token.id", (user_id,))]
 
-    def add_token(self, user_id, name, scope="user"):
-        """A new token; its text is in the answer and nowhere else."""
+    def add_token(self, user_id, name, scope="user", known=None):
+        """A new token; its text is in the answer and nowhere else.
+
+        Denied if the user's stored password is not the `known` one (if given) any more.
+        """
         if not isinstance(name, str) or not 1 <= len(name.strip()) <= 100:
             raise field_error("name", "must have 1 to 100 characters")
         if scope not in TOKEN_SCOPES:
@@ -6862,13 +6898,16 @@ class Accounts:
             token_id = transaction.insert(
                 "INSERT INTO token (digest, user_id, name, scope, created_at) VALUES (?, ?, ?, ?, ?)",
                 (digest(token), user_id, name.strip(), scope, self._clock.now()))
-            row = transaction.one("SELECT * FROM token WHERE id=?", (token_id,))
+            row = transaction.one(TOKEN_ROW + "token.id=?", (token_id,))
+            if known not in (None, row["password"]):
+                raise wrong_password("password")
         return {**self._token_json(row), "token": token}
 
     def delete_token(self, user_id, token_id):
-        """Revoke one of a user's tokens; NotFound if it is not theirs."""
+        """Revoke a token; NotFound if it is not this user's (None: anybody's)."""
         with self._database.transaction() as transaction:
-            if not transaction.run("DELETE FROM token WHERE id=? AND user_id=?", (token_id, user_id)):
+            if not transaction.run("DELETE FROM token WHERE id=? AND user_id=coalesce(?, user_id)",
+                                   (token_id, user_id)):
                 raise NotFound("There is no token %s." % token_id)
 
     def person_of_token(self, token, scope="user"):
@@ -6894,7 +6933,7 @@ class Accounts:
 
     @staticmethod
     def _token_json(row):
-        return {"id": row["id"], "name": row["name"], "scope": row["scope"],
+        return {"id": row["id"], "owner": row["owner"], "name": row["name"], "scope": row["scope"],
                 "created_at": iso(row["created_at"]), "last_used_at": iso(row["last_used_at"])}
 
     # Guessing
@@ -8621,7 +8660,7 @@ def problem(error):
     value = {"type": "about:blank", "title": title, "status": error.status, "code": error.code,
              "detail": error.public or error.detail, "errors": error.errors,
              **error.extra}
-    headers = []
+    headers = list(error.headers)
     if error.retry_after is not None:
         headers.append(("Retry-After", str(max(1, math.ceil(error.retry_after)))))
     if error.status == 401:
@@ -9040,7 +9079,7 @@ def post_setup(app, request):
     given = request.object(("code", "name", "password"))
     row = app.queue.accounts.set_up(
         given.get("code"), given.get("name"), given.get("password"), request.address, request.doubtful())
-    return _session_answer(app, request, app.queue.accounts.open_session(row), 201)
+    return _session_answer(app, request, app.queue.accounts.open_session(row, request.address), 201)
 
 
 def post_session(app, request):
@@ -9158,7 +9197,7 @@ def _wanted_owner(app, request, name):
     if not name:
         return request.person.scope
     if not request.person.is_admin and name != request.person.name:
-        raise Denied("Only admins see other people's tasks.")
+        raise Denied("Only admins see what is other people's.")
     return app.queue.accounts.find(name)["id"]
 
 
@@ -9533,7 +9572,8 @@ def _new_session_header(app, request):
     """A changed password ends all sessions; whoever changed it gets a new one."""
     if not request.cookies(app.cookie_name(request)):
         return []
-    token = app.queue.accounts.open_session(app.queue.accounts.find(request.person.name))
+    accounts = app.queue.accounts
+    token = accounts.open_session(accounts.find(request.person.name), request.address)
     return [("Set-Cookie", app.cookie(request, token, int(SESSION_SECONDS)))]
 
 
@@ -9563,20 +9603,23 @@ def delete_user(app, request, name):
 
 
 def get_tokens(app, request):
-    """One's own API tokens."""
-    return json_answer({"tokens": app.queue.accounts.tokens(request.person.id)})
+    """API tokens: one's own, an admin everybody's or those of one `owner`."""
+    request.check_query("owner")
+    owner_id = _wanted_owner(app, request, request.query.get("owner"))
+    return json_answer({"tokens": app.queue.accounts.tokens(owner_id)})
 
 
 def post_tokens(app, request):
-    """A new API token, shown once."""
-    given = request.object(("name", "scope"))
-    return json_answer(app.queue.accounts.add_token(
-        request.person.id, given.get("name"), given.get("scope", "user")), 201)
+    """A new API token, shown once; it outlives the session, in which the password is asked for."""
+    given, accounts = request.object(("name", "scope", "password")), app.queue.accounts
+    known = None if request.bearer() else accounts.confirm(request.person, given.get("password"))
+    return json_answer(accounts.add_token(
+        request.person.id, given.get("name"), given.get("scope", "user"), known), 201)
 
 
 def delete_token(app, request, token_id):
-    """Revoke one of one's own tokens."""
-    app.queue.accounts.delete_token(request.person.id, int(token_id))
+    """Revoke one of one's own tokens; an admin anybody's."""
+    app.queue.accounts.delete_token(request.person.scope, int(token_id))
     return Answer(204)
 
 
@@ -9675,8 +9718,8 @@ class Application:
         return known[2]
 
     def cookie_name(self, request):
-        """The session cookie's name; the prefix makes browsers insist on HTTPS."""
-        return "__Secure-jobqueue" if request.secure else "jobqueue"
+        """The session cookie's name; its prefix makes browsers insist on HTTPS, and on this host."""
+        return ("__Host-" if request.base == "/" else "__Secure-") * request.secure + "jobqueue"
 
     def cookie(self, request, token, seconds):
         """A Set-Cookie value."""
@@ -9759,8 +9802,16 @@ class Application:
         token = request.bearer()
         if token is not None:
             return self.queue.accounts.person_of_token(token)
-        people = map(self.queue.accounts.person_of_session, request.cookies(self.cookie_name(request)))
-        person = next(filter(None, people), None)
+        accounts, tokens = self.queue.accounts, request.cookies(self.cookie_name(request))
+        people = list(filter(None, map(accounts.person_of_session, tokens)))
+        if len({person.id for person in people}) > 1:
+            for token in tokens:        # one was planted by somebody else, and nobody knows which
+                accounts.close_session(token)
+            error = Unauthorized("Two people were logged in here at once, and both were logged out. "
+                                 "Please log in again.")
+            error.headers = [("Set-Cookie", self.cookie(request, "", 0))]
+            raise error
+        person = next(iter(people), None)
         if person and request.method not in ("GET", "HEAD"):
             request.check_origin(strict=True)
             if request.content_type not in (JSON_TYPE, LINES_TYPE):
@@ -9862,7 +9913,7 @@ LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 REQUEST_LINE = rb"([A-Z]{3,10}) (/[!-~]{0,8000}) HTTP/1\.([01])"
 HEADER_LINE = rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)"
 # Hashing a password takes 16 MiB, which stay with the thread that did it: one thread does it.
-PASSWORD_PATHS = ("/api/session", "/api/setup", "/api/users")
+PASSWORD_PATHS = ("/api/session", "/api/setup", "/api/users", "/api/tokens")
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -10903,21 +10954,30 @@ def cmd_user(queue, options):
 
 
 def cmd_token(queue, options):
-    """Add, list or delete API tokens of a user; a new one is printed once."""
-    row = queue.accounts.owner(options.owner)
-    if options.action == "add":
-        token = queue.accounts.add_token(row["id"], options.name, options.scope)
-        show(options, token, token["token"])
+    """Add, list or delete API tokens; a new one is printed once, or written to a file."""
+    accounts = queue.accounts
+    owner_id = options.owner and accounts.find(options.owner)["id"]
+    if options.action == "list":
+        tokens = accounts.tokens(owner_id)
+        show(options, {"tokens": tokens}, table(
+            ("ID", "OWNER", "NAME", "SCOPE", "LAST USED"),
+            [(one["id"], one["owner"], one["name"], one["scope"], one["last_used_at"] or "")
+             for one in tokens]))
     elif options.action == "delete":
         if not re.fullmatch("[0-9]{1,15}", options.name or "", re.ASCII):
             raise field_error("ID", "must be the number of a token, see: token list")
-        queue.accounts.delete_token(row["id"], int(options.name))
+        accounts.delete_token(owner_id, int(options.name))
     else:
-        tokens = queue.accounts.tokens(row["id"])
-        show(options, {"tokens": tokens}, table(
-            ("ID", "NAME", "SCOPE", "LAST USED"),
-            [(token["id"], token["name"], token["scope"], token["last_used_at"] or "")
-             for token in tokens]))
+        owner_id = owner_id or accounts.default_owner()["id"]
+        token = accounts.add_token(owner_id, options.name, options.scope)
+        if not options.file:
+            show(options, token, token["token"])
+            return
+        try:
+            write_private(Path(options.file), token["token"] + "\n")
+        except OSError:
+            accounts.delete_token(None, token["id"])
+            raise
 
 
 def _preview_rule(options):
@@ -11186,6 +11246,7 @@ COMMANDS = {
         ("name", {"nargs": "?", "help": "a name for a new token, or the id of one to delete"}),
         ("--scope", {"choices": TOKEN_SCOPES, "default": "user",
                      "help": "what a new one may: all that USER may, or only call the address /tick"}),
+        ("--file", {"metavar": "FILE", "help": "with add: write it there, for you only to read"}),
         OWNER]),
     "schedule": (cmd_schedule, [
         ("action", {"choices": "add list show preview pause resume run delete".split()}),

@@ -170,8 +170,10 @@ function userRow(user) {
   row.lastElementChild?.append(name === store.state.session?.user.name
     ? h('span', { class: 'help' }, 'you') : actions);
   const other = role === 'admin' ? 'user' : 'admin';
-  actions.append(changeButton(row, user, `Make ${other}`, { role: other }),
-    changeButton(row, user, disabled ? 'Enable' : 'Disable', { disabled: !disabled }),
+  const changing = (/** @type {string} */ label, /** @type {Partial<User>} */ change) => button(label,
+    () => changeUser(row, user, change), { 'aria-label': `${label}: ${name}` });
+  actions.append(changing(`Make ${other}`, { role: other }),
+    changing(disabled ? 'Enable' : 'Disable', { disabled: !disabled }),
     limitButton(actions, row, user), passwordButton(actions, user),
     askingButton('Delete', `Delete ${name}?`, async () => {
       await request('DELETE', path(user));
@@ -184,16 +186,6 @@ function userRow(user) {
 
 /** The address of a user. @param {{name: string}} user */
 const path = ({ name }) => `api/users/${encodeURIComponent(name)}`;
-
-/**
- * Changes a user and their row.
- * @param {HTMLElement} row
- * @param {User} user
- * @param {string} label
- * @param {Partial<User>} change
- */
-const changeButton = (row, user, label, change) => button(label,
-  () => changeUser(row, user, change), { 'aria-label': `${label}: ${user.name}` });
 
 /** @param {HTMLElement} row @param {User} user @param {Partial<User>} change */
 async function changeUser(row, user, change) {
@@ -216,18 +208,15 @@ function limitButton(actions, row, user) {
       min: 0, value: user.max_pending }), { help: 'Empty: as in the settings. 0: no limit.' })));
 }
 
-/**
- * Opens a small form for a new password.
- * @param {HTMLElement} actions
- * @param {User} user
- */
+/** Opens a small form for a new password. @param {HTMLElement} actions @param {User} user */
 function passwordButton(actions, user) {
   return openingButton(actions, 'New password', user.name, 'Keep the old one', (back) => (
     sendingForm('Set password', async (sent) => {
       await request('PATCH', path(user), sent);
       say(`${user.name} has a new password.`, true);
       back();
-    }, secretField(`New password for ${user.name}`, 'password', 'new-password'))));
+    }, secretField(`New password for ${user.name}`, 'password', 'new-password'),
+    h('p', { class: 'help' }, 'It ends their sessions and tokens.'))));
 }
 
 /** The workers, kept live. @param {AbortSignal} signal */
@@ -290,7 +279,7 @@ function passwordForm(name) {
 function tokenParts(tokens) {
   const body = h('tbody', {}, ...tokens.map(tokenRow));
   const made = h('div');
-  const list = table('plain', 'Tokens', ['Name', 'Made', 'Last used', 'Actions'], body);
+  const list = table('plain', 'Tokens', ['Name', 'Owner', 'Made', 'Last used', 'Actions'], body);
   list.hidden = !tokens.length;
   const form = sendingForm('Make a token', async (sent) => {
     const token = await request('POST', 'api/tokens', sent);
@@ -302,7 +291,8 @@ function tokenParts(tokens) {
   }, field('Name', h('input', { name: 'name', required: true, autocomplete: 'off' }),
     { help: 'What it is for, so that you know it again.' }), field('May', h('select',
     { name: 'scope' }, h('option', { value: 'user' }, 'do with tasks what you may do'),
-    h('option', { value: 'tick' }, 'only call the tick address, for cron that calls addresses'))));
+    h('option', { value: 'tick' }, 'only call the tick address, for cron that calls addresses'))),
+  secretField('Your password', 'password', 'current-password'));
   const help = h('p', { class: 'help' }, 'A program that sends ',
     h('code', {}, 'Authorization: Bearer jq_…'), ' (or ', h('code', {}, 'X-Api-Key: jq_…'),
     ', where the web server keeps the first to itself) may do what its token may.');
@@ -325,7 +315,7 @@ function madeParts({ name, scope, token = '' }) {
 }
 
 /** One token. @param {Token} token */
-function tokenRow({ id, name, scope, created_at: made, last_used_at: used }) {
+function tokenRow({ id, owner, name, scope, created_at: made, last_used_at: used }) {
   const remove = askingButton('Delete', `Delete ${name}?`, async () => {
     await request('DELETE', `api/tokens/${id}`);
     row.remove();
@@ -333,7 +323,8 @@ function tokenRow({ id, name, scope, created_at: made, last_used_at: used }) {
     find('h1').focus();
   });
   const row = h('tr', {}, h('th', { scope: 'row' }, h('bdi', {}, name),
-    scope === 'tick' && h('span', { class: 'help' }, ' tick')), cell('Made', timeElement(made)),
+    scope === 'tick' && h('span', { class: 'help' }, ' tick')),
+  cell('Owner', h('bdi', {}, owner)), cell('Made', timeElement(made)),
     cell('Last used', used ? timeElement(used) : 'never'), h('td', {}, remove));
   return row;
 }

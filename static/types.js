@@ -55,7 +55,7 @@
  *   from: 'default'|'table'|'environment'|'flag',
  *   type: 'integer'|'number'|'text'|'boolean'|'choice',
  *   minimum: number|null, maximum: number|null, choices: string[]|null}} Setting
- * @typedef {{id: number, name: string, scope: 'user'|'tick', created_at: string,
+ * @typedef {{id: number, owner: string, name: string, scope: 'user'|'tick', created_at: string,
  *   last_used_at: string|null, token?: string}} Token
  *
  * @typedef {{id: number, status: Row['status']}} TaskLink

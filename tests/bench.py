@@ -847,7 +847,7 @@ def measure_cgi(sizes, library):
     with library.fresh() as site:
         queue = site.open(workers=0)
         queue.enqueue_many("nothing", [{"value": number} for number in range(50)])
-        token = queue.accounts.open_session(queue.accounts.find("admin"))
+        token = queue.accounts.open_session(queue.accounts.find("admin"), "127.0.0.1")
         shutil.copy(site.folder / "static" / "hosts" / "jobqueue.cgi", site.folder)
         environment = {
             "PATH": os.defpath, "GATEWAY_INTERFACE": "CGI/1.1", "REQUEST_METHOD": "GET",

@@ -1041,7 +1041,7 @@ class Values(WebTestCase):
     def test_tokens_sessions_and_codes_cannot_be_guessed(self):
         accounts = self.queue.accounts
         self.assertGreaterEqual(len(self.make_token("bob")[1]), len("jq_") + 43)
-        self.assertGreaterEqual(len(accounts.open_session(accounts.find("bob"))), 43)
+        self.assertGreaterEqual(len(accounts.open_session(accounts.find("bob"), "")), 43)
         self.assertGreaterEqual(len(accounts.setup_code()), 22)
 
     def test_at_most_two_passwords_are_hashed_at_once(self):

@@ -1,4 +1,5 @@
 """Accounts: passwords, the first admin, logging in, sessions, tokens."""
+import contextlib
 import functools
 import hashlib
 import os
@@ -485,6 +486,69 @@ class Guessing(Case):
         self.clock.wall -= 10 * 365 * 86400
         self.log_in()
 
+    def test_who_logged_in_lately_from_an_address_is_not_locked_out_by_strangers(self):
+        self.log_in(address="198.51.100.1")
+        self.log_in(address="2001:db8::1")
+        for number in range(1000):
+            with self.assertRaises((jobqueue.Unauthorized, jobqueue.TooMany)):
+                self.log_in("bob", "wrong", "203.0.113.%d" % (number % 250))
+            self.clock.advance(0.06)
+        for address in ("198.51.100.1", "2001:db8::77"):        # of IPv6 all of one network are one
+            self.log_in(address=address)
+        with self.assertRaises(jobqueue.TooMany):
+            self.log_in(address="198.51.100.2")
+        with self.assertRaises(jobqueue.TooMany):
+            self.log_in(address="203.0.113.251")
+
+    def test_that_is_so_for_the_user_who_did_and_for_thirty_days(self):
+        self.log_in(address="198.51.100.1")
+        self.log_in("eve", address="198.51.100.2")
+        for day, known in ((29, True), (31, False)):
+            self.write("DELETE FROM throttle")
+            self.write("UPDATE known_address SET until=?", (self.clock.now() + (30 - day) * 86400,))
+            self.fail_to_log_in(5)
+            with self.subTest(day), contextlib.ExitStack() as stack:
+                if not known:
+                    stack.enter_context(self.assertRaises(jobqueue.TooMany))
+                self.log_in(address="198.51.100.1")
+        with self.assertRaises(jobqueue.TooMany):
+            self.log_in(address="198.51.100.2")
+
+    def test_a_known_address_that_guesses_is_slowed_by_its_own_count_and_slows_no_other(self):
+        self.log_in(address="198.51.100.1")
+        self.fail_to_log_in(5, address="198.51.100.1")
+        with self.assertRaises(jobqueue.TooMany) as caught:
+            self.log_in(address="198.51.100.1")
+        self.assertEqual(caught.exception.retry_after, 1)
+        self.log_in(address="198.51.100.2")
+
+    def test_logging_in_from_a_known_address_gives_strangers_no_more_guesses(self):
+        self.log_in(address="198.51.100.1")
+        self.fail_to_log_in(5)
+        self.log_in(address="198.51.100.1")
+        with self.assertRaises(jobqueue.TooMany):
+            self.log_in()
+
+    def test_only_who_logs_in_is_remembered_and_not_for_ever(self):
+        for number in range(50):
+            with self.assertRaises((jobqueue.Unauthorized, jobqueue.TooMany)):
+                self.log_in("bob", "wrong", "198.51.100.%d" % number)
+        known = "SELECT count(*) FROM known_address"
+        self.assertEqual(self.database.value(known), 0)
+        for _ in range(3):
+            self.log_in("eve")
+        self.assertEqual(self.database.value(known), 1)
+        self.clock.advance(31 * 86400)
+        self.queue.tick.run()
+        self.assertEqual(self.database.value(known), 0)
+        self.log_in("eve")
+        self.accounts.delete_user("eve")
+        self.assertEqual(self.database.value(known), 0)
+
+    def test_strangers_who_guess_a_name_keep_nobody_from_changing_their_password(self):
+        self.fail_to_log_in(5)
+        self.accounts.change_own_password(self.people["bob"], PASSWORD, "another horse")
+
     def test_guessing_the_own_password_is_slowed_down_too(self):
         with self.assertRaises(jobqueue.TooMany):
             for _ in range(6):
@@ -591,8 +655,9 @@ class Tokens(Case):
     def test_a_token_is_shown_once_and_stored_as_a_digest(self):
         self.assertRegex(self.given["token"], r"^jq_[\w-]{43,}$")
         listed = self.accounts.tokens(self.owner_id("bob"))
-        self.assertEqual(listed, [{"id": self.given["id"], "name": "laptop", "scope": "user",
-                                   "created_at": listed[0]["created_at"], "last_used_at": None}])
+        self.assertEqual(listed, [{
+            "id": self.given["id"], "owner": "bob", "name": "laptop", "scope": "user",
+            "created_at": listed[0]["created_at"], "last_used_at": None}])
         self.assertEqual(self.database.value("SELECT digest FROM token"),
                          hashlib.sha256(self.given["token"].encode()).hexdigest())
 
@@ -604,6 +669,30 @@ class Tokens(Case):
         with self.assertRaises(jobqueue.NotFound):
             self.accounts.delete_token(self.owner_id("eve"), self.given["id"])
         self.assertIsNotNone(self.accounts.person_of_token(self.given["token"]))
+
+    def test_a_reset_by_an_admin_and_disabling_end_all_tokens_for_good(self):
+        for change in ({"password": "another horse"}, {"disabled": True}):
+            self.accounts.change_user("bob", disabled=False)
+            token = self.accounts.add_token(self.owner_id("bob"), "x")["token"]
+            others = self.accounts.add_token(self.owner_id("eve"), "x")["token"]
+            self.accounts.change_user("bob", **change)
+            self.accounts.change_user("bob", disabled=False)
+            with self.subTest(change=change):
+                self.assertIsNone(self.accounts.person_of_token(token))
+                self.assertEqual(self.accounts.tokens(self.owner_id("bob")), [])
+                self.assertIsNotNone(self.accounts.person_of_token(others))
+
+    def test_a_token_goes_on_when_its_owner_changes_the_password_or_anything_else_is_changed(self):
+        self.accounts.change_own_password(self.people["bob"], PASSWORD, "another horse")
+        self.accounts.change_user("bob", role="admin", max_pending=7, disabled=False)
+        self.assertIsNotNone(self.accounts.person_of_token(self.given["token"]))
+
+    def test_who_knew_the_old_password_makes_no_token_after_a_reset(self):
+        known = self.accounts.confirm(self.people["bob"], PASSWORD)
+        self.accounts.change_user("bob", password="another horse")
+        with self.refused(jobqueue.Denied, "current password"):
+            self.accounts.add_token(self.owner_id("bob"), "x", "user", known)
+        self.assertEqual(self.accounts.tokens(), [])
 
     def test_a_disabled_users_token_does_not_work(self):
         self.accounts.change_user("bob", disabled=True)

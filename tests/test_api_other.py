@@ -242,7 +242,7 @@ class Users(WebTestCase):
 class Tokens(WebTestCase):
 
     def test_a_token_works_until_it_is_revoked(self):
-        given = self.check(self.bob.post("/api/tokens", {"name": "laptop"}), 201)
+        given = self.check(self.bob.post("/api/tokens", {"name": "laptop", "password": PASSWORD}), 201)
         self.assertTrue(given["token"].startswith("jq_"))
         program = Visitor(self.app, token=given["token"])
         self.check(program.get("/api/session"), 200)
@@ -251,8 +251,21 @@ class Tokens(WebTestCase):
         self.assertEqual(self.bob.delete("/api/tokens/%d" % given["id"]).status, 204)
         self.check(program.get("/api/session"), 401)
 
+    def test_making_one_in_a_session_needs_the_password(self):
+        for number, body in enumerate(({}, {"password": None}, {"password": "wrong"}, {"password": NEW})):
+            reply = self.bob.post("/api/tokens", {"name": "laptop", **body})
+            self.check(reply, 403, "denied")
+            self.assertEqual(reply.fields, ["password"], number)
+        self.assertEqual(self.bob.get("/api/tokens").json, {"tokens": []})
+        self.check(self.program("bob").post("/api/tokens", {"name": "by a program"}), 201)
+
+    def test_guessing_it_is_slowed_down(self):
+        for _ in range(5):
+            self.check(self.bob.post("/api/tokens", {"name": "laptop", "password": "wrong"}), 403)
+        self.check(self.bob.post("/api/tokens", {"name": "laptop", "password": PASSWORD}), 429, "too_many")
+
     def test_a_token_is_never_shown_again(self):
-        given = self.bob.post("/api/tokens", {"name": "laptop", "scope": "user"}).json
+        given = self.bob.post("/api/tokens", {"name": "laptop", "scope": "user", "password": PASSWORD}).json
         listed = self.bob.get("/api/tokens")
         self.assertEqual([token["name"] for token in listed.json["tokens"]], ["laptop"])
         self.assertNotIn(given["token"].encode(), listed.body)
@@ -262,7 +275,8 @@ class Tokens(WebTestCase):
                               ("id", (1,))):
             for value in values:
                 with self.subTest(field=field, value=value):
-                    self.check_wrong(self.bob.post("/api/tokens", {"name": "x", field: value}), field)
+                    body = {"name": "x", "password": PASSWORD, field: value}
+                    self.check_wrong(self.bob.post("/api/tokens", body), field)
 
     def test_a_token_in_the_address_is_no_token(self):
         token = self.make_token("bob")[1]

@@ -579,7 +579,7 @@ class Trouble(WebTestCase):
         self.database.patience = 0.05
 
     WRITES = (("POST", "/api/tasks", ADD), ("POST", "/api/tasks/1/cancel", None),
-              ("DELETE", "/api/tasks/1", None), ("POST", "/api/tokens", {"name": "x"}))
+              ("DELETE", "/api/tasks/1", None), ("POST", "/api/tokens", {"name": "x", "password": "x"}))
 
     def stranger(self):
         path = next((self.folder / "data").glob("jobqueue-*.db"))

@@ -58,7 +58,7 @@ TABLE = {
     ("DELETE", "/api/users/NAME"):              (401,   403,   403,     409,   404),
     ("GET", "/api/tokens"):                     (401,   200,   200,     200,   None),
     ("POST", "/api/tokens"):                    (401,   201,   201,     201,   None),
-    ("DELETE", "/api/tokens/ID"):               (401,   204,   404,     404,   404),
+    ("DELETE", "/api/tokens/ID"):               (401,   204,   404,     204,   404),
 }
 MISSING_FOR_USERS = {("DELETE", "/api/users/NAME"): 403}      # who may not, learns nothing
 NEW_PASSWORD = {"password": "another horse", "current_password": PASSWORD}
@@ -76,7 +76,7 @@ BODIES = {
     "/api/queues/NAME": {"max_running": 2},
     "/api/users": {"name": "newcomer", "password": "another horse"},
     "/api/users/NAME": NEW_PASSWORD,
-    "/api/tokens": {"name": "new"},
+    "/api/tokens": {"name": "new", "password": PASSWORD},
 }
 
 
@@ -240,10 +240,8 @@ class Foreign(WebTestCase):
             with self.subTest(body=body):
                 self.same(self.eve, "PATCH", "/api/users/%s", "bob", "zed", body)
 
-    def test_a_foreign_token_looks_missing_even_to_admins(self):
-        token_id = self.make_token("bob")[0]
-        for visitor in (self.eve, self.ana):
-            self.same(visitor, "DELETE", "/api/tokens/%s", token_id, 98765)
+    def test_a_foreign_token_looks_missing(self):
+        self.same(self.eve, "DELETE", "/api/tokens/%s", self.make_token("bob")[0], 98765)
 
     def test_a_foreign_owner_looks_missing_in_filters(self):
         replies = [self.eve.get("/api/tasks?owner=" + name) for name in ("bob", "zed", "ana")]
@@ -322,10 +320,18 @@ class Lists(WebTestCase):
         self.assertIsNone(self.eve.get("/api/session").json["data"])
         self.assertEqual(self.ana.get("/api/session").json["data"], str(self.folder / "data"))
 
-    def test_tokens_listed_are_ones_own(self):
-        self.make_token("bob")
+    def test_tokens_listed_are_ones_own_and_an_admin_sees_and_revokes_everybodys(self):
+        number = self.make_token("bob")[0]
         self.assertEqual(self.eve.get("/api/tokens").json, {"tokens": []})
-        self.assertEqual(self.ana.get("/api/tokens").json, {"tokens": []})
+        self.check(self.eve.get("/api/tokens?owner=bob"), 403)
+        self.check(self.eve.delete("/api/tokens/%d" % number), 404)
+        for query, found in (("", [number]), ("?owner=bob", [number]), ("?owner=ana", [])):
+            tokens = self.check(self.ana.get("/api/tokens" + query), 200)["tokens"]
+            self.assertEqual([(token["id"], token["owner"]) for token in tokens],
+                             [(one, "bob") for one in found])
+        self.assertNotIn("password", tokens)
+        self.check(self.ana.delete("/api/tokens/%d" % number), 204)
+        self.assertEqual(self.bob.get("/api/tokens").json, {"tokens": []})
 
 
 class Power(WebTestCase):

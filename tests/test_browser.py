@@ -397,6 +397,7 @@ class Use(BrowserTestCase):
         bob.go("#/account")
         bob.find("h1", "Account")
         bob.type("form [name=name]", "laptop")
+        bob.type("form:has([name=scope]) [name=password]", PASSWORD)
         bob.run("document.querySelector('form [name=name]').form.requestSubmit()")
         wait_until(lambda: re.search(r"jq_\w{20,}", bob.run("return document.body.innerText + "
                    "[...document.querySelectorAll('input, textarea')].map((e) => e.value)")),
@@ -404,6 +405,19 @@ class Use(BrowserTestCase):
         bob.go("#/account")
         bob.see("laptop")
         self.assertNotRegex(bob.text(), r"jq_\w{20,}")
+
+    def test_an_admin_sees_and_deletes_everybodys_tokens(self):
+        self.site.run("token", "add", "of a program", "--owner", "bob")
+        ana = self.open("ana")
+        ana.go("#/account")
+        ana.see("of a program")
+        ana.run("[...document.querySelectorAll('tr')].find("
+                "(row) => row.innerText.includes('of a program')).id = 'ours'")
+        self.assertEqual(ana.text("#ours [data-label=Owner]"), "bob")
+        ana.click("#ours button", "Delete")
+        ana.click("#ours .danger", "Delete")
+        ana.see_no("of a program", "table")
+        self.assertNotIn("of a program", self.site.run("token", "list").stdout)
 
 
 class Screens(BrowserTestCase):

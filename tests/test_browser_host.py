@@ -5,7 +5,7 @@ import unittest
 
 from jobqueue import STATUS_WORDS
 from tests.browser import BrowserTestCase
-from tests.support import wait_until
+from tests.support import PASSWORD, wait_until
 
 # Some addresses are answered as another host would, which may change what is in GET api/host then:
 # {path: [status, text, change]}, where the status "lost" is no answer.
@@ -167,6 +167,7 @@ class HostPage(BrowserTestCase):
         ana = self.open("ana")
         ana.go("#/account")
         ana.type("form [name=name]", "cron of the host")
+        ana.type("form:has([name=scope]) [name=password]", PASSWORD)
         ana.run("document.querySelector('[name=scope]').value = 'tick'")
         ana.run("document.querySelector('[name=scope]').form.requestSubmit()")
         ana.see("Copy it now")

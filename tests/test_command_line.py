@@ -443,9 +443,23 @@ class Owners(CommandTestCase):
         self.assertIn("laptop", listed)
         self.assertNotIn(token, listed)
         number = self.json("token", "list", "--owner", "bob")["tokens"][0]["id"]
-        self.fails(4, "token", "delete", number, words="There is no token")
-        self.ok("token", "delete", number, "--owner", "bob")
+        everybodys = self.ok("token", "list")
+        self.assertRegex(everybodys, "bob +laptop")
+        self.assertRegex(everybodys, "ana +cron")
+        self.fails(4, "token", "delete", number, "--owner", "ana", words="There is no token")
+        self.ok("token", "delete", number)
         self.assertIsNone(self.queue.accounts.person_of_token(token))
+
+    def test_a_new_token_goes_to_a_file_that_is_there_only_if_all_went_well(self):
+        file = self.folder / "token.txt"
+        self.fails(4, "token", "add", "laptop", "--owner", "nobody", "--file", file, words="no user nobody")
+        self.fails(2, "token", "add", " ", "--file", file, words="name")
+        self.fails(1, "token", "add", "laptop", "--file", self.folder / "missing" / "token.txt")
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["data"])
+        self.assertEqual(self.queue.accounts.tokens(), [])
+        self.assertEqual(self.ok("token", "add", "laptop", "--file", file), "")
+        self.assertEqual(self.queue.accounts.person_of_token(file.read_text().strip()).name, "ana")
+        self.assertEqual(file.stat().st_mode & 0o777, 0o600)
 
     def test_queues_are_set_listed_paused_and_deleted(self):
         self.ok("queue", "set", "post", "--max-running", 2, "--rate", "500/3600", "--machines", "a,b")

@@ -224,7 +224,7 @@ class BasicTests:
         self.assertEqual(location, self.door.prefix)
 
     def test_programs_send_their_token_in_either_header(self):
-        token = self.ana.post("/api/tokens", {"name": "program"}).json["token"]
+        token = self.ana.post("/api/tokens", {"name": "program", "password": PASSWORD}).json["token"]
         self.assertEqual(self.nobody.get("/api/session", X_Api_Key=token).status, 200)
         self.assertEqual(self.nobody.get("/api/session", X_Api_Key=token[:-1] + "?").status, 401)
         if self.door.authorization:
@@ -331,7 +331,8 @@ class DoorTests(BasicTests):
 
     def test_workers_work_in_a_slice_and_leave_no_zombie(self):
         self.until(self.long_task["id"], "succeeded")
-        token = self.ana.post("/api/tokens", {"name": "cron", "scope": "tick"}).json["token"]
+        token = self.ana.post("/api/tokens", {"name": "cron", "scope": "tick",
+                                              "password": PASSWORD}).json["token"]
         self.ana.patch("/api/settings", {"worker_mode": "slice"})
         try:
             time.sleep(jobqueue.CACHE_SECONDS)      # then every process knows it

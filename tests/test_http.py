@@ -344,9 +344,34 @@ class Cookies(WebTestCase):
 
     def test_under_https_the_cookie_is_for_https_only(self):
         visitor, parts = self.log_in(secure=True)
-        self.assertTrue(parts[0].startswith("__Secure-jobqueue="))
+        self.assertTrue(parts[0].startswith("__Host-jobqueue="))
         self.assertIn("Secure", parts)
         self.check(visitor.get("/api/session"), 200)
+
+    def test_at_the_top_of_a_site_browsers_take_the_cookie_from_this_host_only(self):
+        """A name that begins with __Host- needs Path=/, Secure, and no Domain; elsewhere it is refused."""
+        for prefix, name in (("", "__Host-jobqueue="), ("/jq", "__Secure-jobqueue=")):
+            visitor, parts = self.log_in(secure=True, prefix=prefix)
+            self.assertTrue(parts[0].startswith(name), parts)
+            self.assertEqual(set(parts[1:]), {"Path=%s/" % prefix, "Max-Age=43200", "HttpOnly",
+                                              "SameSite=Strict", "Secure"})
+            self.check(visitor.get("/api/session"), 200)
+            planted = visitor.cookie.replace("__Host-", "__Secure-")
+            self.check(Visitor(self.app, cookie=planted, secure=True).get("/api/session"), 401)
+
+    def test_cookies_of_two_people_in_one_request_are_refused_and_both_end(self):
+        for first, second in ((self.bob, self.eve), (self.browser("eve"), self.browser("bob"))):
+            both = Visitor(self.app, cookie="%s; %s" % (first.cookie, second.cookie))
+            reply = both.get("/api/tasks")
+            self.assertIn("Two people", self.check(reply, 401, "unauthorized")["detail"])
+            self.assertIn("jobqueue=; Path=/; Max-Age=0;", reply.headers["set-cookie"])
+            for visitor in (first, second):
+                self.check(visitor.get("/api/tasks"), 401)
+
+    def test_two_cookies_of_one_person_and_one_that_is_worth_nothing_are_no_matter(self):
+        for other in (self.browser("bob").cookie, self.browser("bob").cookie + "x", "jobqueue=" + "0" * 64):
+            for pair in ((self.bob.cookie, other), (other, self.bob.cookie)):
+                self.check(Visitor(self.app, cookie="; ".join(pair)).get("/api/tasks"), 200)
 
     def test_the_cookie_of_plain_http_does_not_count_under_https(self):
         visitor, _ = self.log_in()
@@ -709,7 +734,8 @@ class Injection(WebTestCase):
                     self.check(self.bob.post("/api/tasks", {**TASK, "queue": text}), 422)
                 self.check(self.ana.post("/api/tasks", {**TASK, "owner": text}), 422)
                 self.check(self.bob.post("/api/tasks", {**TASK, text: 1}), 422)
-                self.assertEqual(self.bob.post("/api/tokens", {"name": text}).json["name"], text)
+                made = self.bob.post("/api/tokens", {"name": text, "password": PASSWORD})
+                self.assertEqual(made.json["name"], text)
 
     def test_as_an_argument_they_are_kept_and_found_again(self):
         from urllib.parse import quote

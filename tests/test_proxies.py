@@ -100,12 +100,12 @@ class Https(ProxyTestCase):
         self.assertFalse(self.request(address="192.0.2.8", X_Forwarded_Proto="https").secure)
 
     def test_behind_an_https_end_the_cookie_is_secure(self):
-        self.assertRegex(self.cookie(X_Forwarded_Proto="https"), "^__Secure-jobqueue=.*; Secure$")
+        self.assertRegex(self.cookie(X_Forwarded_Proto="https"), "^__Host-jobqueue=.*; Secure$")
         self.assertNotIn("ecure", self.cookie())
 
     def test_a_setting_says_it_where_no_proxy_does(self):
         self.use(https="always", trusted_proxies=None)
-        self.assertRegex(self.cookie(), "^__Secure-jobqueue=.*; Secure$")
+        self.assertRegex(self.cookie(), "^__Host-jobqueue=.*; Secure$")
 
     def test_nobody_locks_himself_out_by_it(self):
         for origin, status in (("http://" + SITE, 422), ("https://" + SITE, 200), (None, 200)):
@@ -205,7 +205,7 @@ class Origins(ProxyTestCase):
 
     def test_the_scheme_is_the_one_that_the_proxy_tells(self):
         self.assertFalse(self.answers("https://" + SITE))
-        self.bob.cookie = "__Secure-" + self.bob.cookie
+        self.bob.cookie = "__Host-" + self.bob.cookie
         for host in (SITE, SITE + ":443"):
             self.assertTrue(self.answers("https://" + SITE, Host=host, X_Forwarded_Proto="https"))
         self.assertFalse(self.answers("http://" + SITE, X_Forwarded_Proto="https"))

@@ -132,7 +132,7 @@ class TestDeletedUsers(RaceCase):
     def test_what_they_were_about_to_add_is_refused_in_words(self):
         for path, body, where, name in (
                 ("/api/tasks", ADD, self.queue, "add_orders"),
-                ("/api/tokens", {"name": "n"}, self.accounts, "add_token"),
+                ("/api/tokens", {"name": "n", "password": PASSWORD}, self.accounts, "add_token"),
                 ("/api/schedules", {**ADD, "rule": "@daily"}, self.queue.schedules, "add")):
             visitor = self.browser("eve")
             deed = mock.Mock(side_effect=lambda: self.other.accounts.delete_user("eve"))

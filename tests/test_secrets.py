@@ -85,9 +85,10 @@ class Secrets(unittest.TestCase):
         cls.secrets["cookie"] = cls.cookie.partition("=")[2]
         cls.ask("POST", "api/session", {"name": "root", "password": WRONG})
         cls.ask("POST", "api/users", {"name": "bob", "password": SECOND})
-        token = cls.ask("POST", "api/tokens", {"name": "laptop"})
+        token = cls.ask("POST", "api/tokens", {"name": "laptop", "password": PASSWORD})
         cls.secrets["token"] = token
-        tick = cls.secrets["tick token"] = cls.ask("POST", "api/tokens", {"name": "cron", "scope": "tick"})
+        tick = cls.secrets["tick token"] = cls.ask(
+            "POST", "api/tokens", {"name": "cron", "scope": "tick", "password": PASSWORD})
         for path in ("tick?token=" + tick, "tick?token=%sx" % tick, "tick?token=%s%s" % (tick, "&a=1" * 60)):
             cls.ask("GET", path)
             cls.ask("POST", path, {})

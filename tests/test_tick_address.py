@@ -10,7 +10,8 @@ from tests.web import Visitor, WebTestCase
 class TickAddress(WebTestCase):
     def setUp(self):
         super().setUp()
-        self.token_id = self.bob.post("/api/tokens", {"name": "cron of my host", "scope": "tick"}).json
+        self.token_id = self.bob.post("/api/tokens", {"name": "cron of my host", "scope": "tick",
+                                                        "password": PASSWORD}).json
         self.token = self.token_id.pop("token")
         self.address = "/tick?token=" + self.token
 

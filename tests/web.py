@@ -152,13 +152,13 @@ class WebTestCase(TestCase):
 
     def browser(self, name, **options):
         """A browser in which `name` has just logged in."""
-        prefix = "__Secure-" if options.get("secure") else ""
-        token = self.queue.accounts.open_session(self.queue.accounts.find(name))
+        prefix = "__Host-" if options.get("secure") else ""
+        token = self.queue.accounts.open_session(self.queue.accounts.find(name), "192.0.2.200")
         return Visitor(self.app, cookie="%sjobqueue=%s" % (prefix, token), **options)
 
     def remove_users(self):
         """As before the first set-up."""
-        for table in ("session", "token", "user"):
+        for table in ("session", "token", "known_address", "user"):
             self.write("DELETE FROM " + table)
 
     def program(self, name):
