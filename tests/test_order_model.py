@@ -21,7 +21,13 @@ class Item:
     """A task as the model sees it; `status` None: deleted. `after` is {id: waited for, met or lost}."""
 
     def __init__(self, number, owner, after, carries_on, due, retries):
-        self.id, self.owner, self.carries_on, self.due, self.retries = number, owner, carries_on, due, retries
+        self.id, self.owner, self.carries_on, self.due, self.retries = (
+            number,
+            owner,
+            carries_on,
+            due,
+            retries,
+        )
         self.after = dict.fromkeys(after, "waited for")
         self.left, self.crashes, self.attempts, self.asked = retries, 0, 0, None
         self.status = "waiting"
@@ -47,8 +53,11 @@ class Model:
             status = self.items[before].status
             if status == "succeeded" or (carries_on and status in BAD):
                 item.after[before] = "met"
-        blame = [before for before in after
-                 if item.after[before] == "waited for" and self.items[before].status in BAD]
+        blame = [
+            before
+            for before in after
+            if item.after[before] == "waited for" and self.items[before].status in BAD
+        ]
         if blame:
             self.fail(item)
             self.settle([item])
@@ -117,8 +126,9 @@ class Model:
     def retry(self, item):
         if item.status not in ("failed", "cancelled"):
             raise Refused
-        if not item.carries_on and any(how == "lost" and self.items[before].status in BAD
-                                       for before, how in item.after.items()):
+        if not item.carries_on and any(
+            how == "lost" and self.items[before].status in BAD for before, how in item.after.items()
+        ):
             raise Refused
         item.after = {before: "met" for before in item.after}
         self.judge_anew(item)
@@ -155,7 +165,11 @@ class Model:
         elif how == "put_back":
             item.status = "pending"
         elif how == "crashed" and item.crashes < 2:
-            item.crashes, item.left, item.status = item.crashes + 1, max(0, item.left - 1), "pending"
+            item.crashes, item.left, item.status = (
+                item.crashes + 1,
+                max(0, item.left - 1),
+                "pending",
+            )
         else:
             item.crashes += how == "crashed"
             item.status = "failed"
@@ -169,8 +183,10 @@ class TestOrderModel(TestCase):
                 self.play(seed)
 
     def test_the_comparison_sees_a_task_that_is_not_judged_anew(self):
-        with mock.patch.object(jobqueue.Tasks, "_waits_again", lambda *_: 0), \
-                self.assertRaises(AssertionError):
+        with (
+            mock.patch.object(jobqueue.Tasks, "_waits_again", lambda *_: 0),
+            self.assertRaises(AssertionError),
+        ):
             self.play(0)
 
     def play(self, seed):
@@ -186,14 +202,21 @@ class TestOrderModel(TestCase):
 
     def compare(self, ids, told):
         marks = ", ".join("?" * len(ids))
-        found = {row["id"]: row for row in self.database.all(
-            "SELECT id, CASE WHEN status=5 AND run_at<=? THEN 0 ELSE status END AS status, "
-            "cancel_requested FROM task WHERE id IN (%s)" % marks, (self.clock.now(), *ids))}
+        found = {
+            row["id"]: row
+            for row in self.database.all(
+                "SELECT id, CASE WHEN status=5 AND run_at<=? THEN 0 ELSE status END AS status, "
+                "cancel_requested FROM task WHERE id IN (%s)" % marks,
+                (self.clock.now(), *ids),
+            )
+        }
         for task_id in ids:
             item, row = self.model.items[task_id], found.get(task_id)
             says = row and (jobqueue.STATUS_WORDS[row["status"]], row["cancel_requested"])
             asked = {None: 0, "cancel": 1, "delete": 2}[item.asked]
-            self.assertEqual(says, item.status and (item.status, asked), "task %d, %s" % (task_id, told))
+            self.assertEqual(
+                says, item.status and (item.status, asked), "task %d, %s" % (task_id, told)
+            )
 
     def step(self):
         """Something happens, in both; what."""
@@ -203,15 +226,24 @@ class TestOrderModel(TestCase):
         self.model.promote()
         with self.database.transaction() as transaction:
             for task_id, claim in self.running.items():
-                self.assertTrue(self.queue.claims.renew(transaction, task_id, claim, self.clock.now()))
-        what = self.chance.choice(["add"] * 4 + ["claim"] * 3 + ["end"] * 3 + [
-            "cancel", "retry", "retry", "delete", "tick", "stranger"])
+                self.assertTrue(
+                    self.queue.claims.renew(transaction, task_id, claim, self.clock.now())
+                )
+        what = self.chance.choice(
+            ["add"] * 4
+            + ["claim"] * 3
+            + ["end"] * 3
+            + ["cancel", "retry", "retry", "delete", "tick", "stranger"]
+        )
         return "%s %s" % (what, getattr(self, what)())
 
     def pick(self, owner=None):
         """One of the newer tasks that can be seen."""
-        seen = [item for item in map(self.model.items.get, self.known[-25:])
-                if item.status and item.asked != "delete" and owner in (None, item.owner)]
+        seen = [
+            item
+            for item in map(self.model.items.get, self.known[-25:])
+            if item.status and item.asked != "delete" and owner in (None, item.owner)
+        ]
         return self.chance.choice(seen) if seen else None
 
     def add(self):
@@ -221,9 +253,20 @@ class TestOrderModel(TestCase):
         delay = self.chance.choice((None, None, None, 10, 100))
         more = {"delay": delay} if delay else {}
         many = self.chance.choice((1, 1, 3))
-        ids = self.queue.add([{
-            "function": "add", "arguments": {"a": 1}, "after": after, "max_retries": retries,
-            "after_failure": "run" if carries_on else "fail", **more}] * many, self.owner_id(owner))
+        ids = self.queue.add(
+            [
+                {
+                    "function": "add",
+                    "arguments": {"a": 1},
+                    "after": after,
+                    "max_retries": retries,
+                    "after_failure": "run" if carries_on else "fail",
+                    **more,
+                }
+            ]
+            * many,
+            self.owner_id(owner),
+        )
         for task_id in ids:
             self.model.add(task_id, owner, after, carries_on, delay, retries)
         self.known += ids
@@ -232,7 +275,9 @@ class TestOrderModel(TestCase):
     def claim(self):
         rows = self.claim_many(self.chance.choice((1, 1, 4)), function="add")
         for row in rows:
-            self.assertEqual(self.model.items[row["id"]].status, "pending", "claimed: %d" % row["id"])
+            self.assertEqual(
+                self.model.items[row["id"]].status, "pending", "claimed: %d" % row["id"]
+            )
             self.model.begin(self.model.items[row["id"]])
             self.running[row["id"]] = row["claim"]
         if not rows:
@@ -240,12 +285,25 @@ class TestOrderModel(TestCase):
         return [row["id"] for row in rows]
 
     def end(self):
-        some = self.chance.sample(sorted(self.running), min(len(self.running), self.chance.choice((1, 1, 3))))
-        ended = [(task_id, self.running.pop(task_id), self.chance.choice(
-            ("succeeded", "succeeded", "error", "fail", "crashed", "put_back"))) for task_id in some]
+        some = self.chance.sample(
+            sorted(self.running), min(len(self.running), self.chance.choice((1, 1, 3)))
+        )
+        ended = [
+            (
+                task_id,
+                self.running.pop(task_id),
+                self.chance.choice(
+                    ("succeeded", "succeeded", "error", "fail", "crashed", "put_back")
+                ),
+            )
+            for task_id in some
+        ]
         with self.database.transaction() as transaction:
-            self.queue.claims.end_all(transaction, [
-                (task_id, claim, jobqueue.Outcome(how)) for task_id, claim, how in ended], self.clock.now())
+            self.queue.claims.end_all(
+                transaction,
+                [(task_id, claim, jobqueue.Outcome(how)) for task_id, claim, how in ended],
+                self.clock.now(),
+            )
         self.model.end([(self.model.items[task_id], how) for task_id, _, how in ended])
         return [(task_id, how) for task_id, _, how in ended]
 
