@@ -1598,7 +1598,7 @@ class Trouble:
              Blow("runner KILL", 18, "runner", (signal.SIGKILL,)),
              Blow("runner TERM", 6, "runner", (signal.SIGTERM,)),
              Blow("worker and runner KILL", 12, "worker and runner", (signal.SIGKILL,)),
-             Blow("worker KILL, its runner cut off", 12, "worker of a cut", (signal.SIGKILL,)),
+             Blow("worker KILL, its runner cut off", 20, "worker of a cut", (signal.SIGKILL,)),
              Blow("server KILL", 8, "server", (signal.SIGKILL,)),
              Blow("server TERM", 4, "server", (signal.SIGTERM,)),
              Blow("everything KILL", 4, "everything", (signal.SIGKILL,)))

@@ -1,7 +1,9 @@
 """The benchmark must run, here and beside another checkout; its figures are nobody's promise."""
 import contextlib
 import io
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -61,6 +63,13 @@ class RunTests(unittest.TestCase):
 
 
 class WordsTests(unittest.TestCase):
+    def test_the_program_prints_a_table(self):
+        done = subprocess.run([sys.executable, ROOT / "tests" / "bench.py", "--quick", "--only", "adds"],
+                              capture_output=True, encoding="utf-8", timeout=300)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = re.findall(r"(?m)^add .*  [\d,]+/s  raw.*  [\d.]+", done.stdout)
+        self.assertEqual(len(rows), 3, done.stdout)
+
     def refused(self, *words):
         said = io.StringIO()
         with contextlib.redirect_stderr(said), self.assertRaises(SystemExit):

@@ -1,7 +1,6 @@
 """The load test's comparison must catch what it is for; and its short form must pass."""
 import contextlib
 import io
-import re
 import subprocess
 import sys
 import types
@@ -11,7 +10,7 @@ from unittest import mock
 
 from tests import load_test
 from tests.load_test import Entry, Row, Sample, compare
-from tests.support import PASSWORD, ROOT, Site
+from tests.support import PASSWORD, Site
 
 COUNT = 5
 
@@ -262,6 +261,7 @@ class ShortLoadTest(unittest.TestCase):
                                   env=site.environment, capture_output=True, encoding="utf-8", timeout=300)
             self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
             self.assertRegex(done.stdout, r"lost 0\b.*\btwice 0\b")
+            self.assertEqual("two records only" in done.stdout, not more, done.stdout)
         self.assertEqual(site.value("SELECT count(*) FROM task WHERE status=2"), 80)
 
     def test_a_site_without_its_function_is_told_what_to_paste(self):
@@ -272,44 +272,6 @@ class ShortLoadTest(unittest.TestCase):
                                    "--password-file", str(site.home / "word.txt")])
         with self.assertRaisesRegex(load_test.LoadTestError, "def " + load_test.FUNCTION):
             load_test.run(options, io.StringIO())
-
-
-class BenchTest(unittest.TestCase):
-    def test_the_benchmark_measures_and_prints(self):
-        done = subprocess.run([sys.executable, ROOT / "tests" / "bench.py", "--quick", "--only", "adds"],
-                              capture_output=True, encoding="utf-8", timeout=300)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        found = re.findall(r"^add .*  [\d,]+/s  .*  [\d.]+", done.stdout, re.M)
-        self.assertEqual(len(found), 3, done.stdout)
-
-
-class RunningServerTest(unittest.TestCase):
-    """A site that runs already, and is left as it was."""
-
-    def setUp(self):
-        self.site = load_test.Site()
-        self.addCleanup(self.site.remove)
-        self.addCleanup(self.site.stop)
-        self.site.start()
-        admin = self.site.set_up()
-        self.password = self.site.folder / "password"
-        self.password.write_text("a long enough word\n")
-        admin.send("POST", "api/users", {"name": "ana", "password": self.password.read_text().strip(),
-                                         "role": "admin"}).expect(201)
-        admin.close()
-
-    def load(self, *words):
-        options = load_test.parse([
-            "--server", self.site.server, "--name", "ana", "--password-file", str(self.password),
-            "--tasks", "20", "--rate", "50", "--seconds", "0-0.01", "--users", "2", *words])
-        found, report, ended = load_test.run(options, io.StringIO())
-        self.assertTrue(ended and found.is_clean, report)
-        self.assertEqual(len(found.run), 20, report)
-        return report
-
-    def test_its_ledger_is_read_where_that_is_possible(self):
-        self.assertIn("two records only", self.load())
-        self.assertNotIn("two records", self.load("--ledger", str(self.site.ledger), "--workers", "3"))
 
 
 if __name__ == "__main__":
