@@ -67,7 +67,7 @@ class WordsTests(unittest.TestCase):
         done = subprocess.run([sys.executable, ROOT / "tests" / "bench.py", "--quick", "--only", "adds"],
                               capture_output=True, encoding="utf-8", timeout=300)
         self.assertEqual(done.returncode, 0, done.stderr)
-        rows = re.findall(r"(?m)^add .*  [\d,]+/s  raw.*  [\d.]+", done.stdout)
+        rows = re.findall(r"(?m)^add .*  [\d,]+/s +raw.*  [\d.]+", done.stdout)
         self.assertEqual(len(rows), 3, done.stdout)
 
     def refused(self, *words):
