@@ -1398,7 +1398,12 @@ CREATE TABLE known_address (            -- where a user logged in from lately
     address TEXT NOT NULL,              -- as in throttle
     until REAL NOT NULL,
     PRIMARY KEY (user_id, address)
-)""",
+);
+-- Who asked for a task of a function that is for admins only; NULL: the site's own code did.
+ALTER TABLE task ADD COLUMN admin_id INTEGER;
+UPDATE task SET admin_id=owner_id
+WHERE status IN (0, 1, 5, 6) AND function IN (SELECT name FROM function WHERE who='admin')
+    AND owner_id IN (SELECT id FROM user WHERE role='admin')""",
 ]
 
 
@@ -3247,7 +3252,7 @@ class Order:
     """A task to be added: checked, complete, not yet a row."""
 
     def __init__(self, function, arguments, options, run_at=None, after=(), after_failure=None,
-                 unique_key=None):
+                 unique_key=None, admin_id=None):
         self.function = function
         self.arguments = arguments      # JSON text
         self.options = options          # every name of TASK_OPTIONS
@@ -3255,6 +3260,7 @@ class Order:
         self.after = after              # ids, each once
         self.after_failure = after_failure or "fail"
         self.unique_key = unique_key
+        self.admin_id = admin_id        # who must be an admin when it starts
         self.schedule_id = None
 
 
@@ -3448,7 +3454,8 @@ class Tasks:
                 options["priority"], turn, order.run_at, order.unique_key, options["max_retries"],
                 options["max_retries"], options["retry_delay"], options["retry_backoff"],
                 options["timeout"], options["on_crash"], options["remove_on_success"],
-                order.after_failure if order.after else None, order.schedule_id, now)
+                order.after_failure if order.after else None, order.schedule_id, now,
+                order.admin_id)
 
     @staticmethod
     def _insert(transaction, rows, now):
@@ -3457,7 +3464,8 @@ class Tasks:
         transaction.insert_all(
             "INSERT INTO task (id, owner_id, queue, function, arguments, status, priority, turn, "
             "run_at, unique_key, max_retries, retries_left, retry_delay, retry_backoff, timeout, "
-            "on_crash, remove_on_success, after_failure, schedule_id, created_at) VALUES", rows)
+            "on_crash, remove_on_success, after_failure, schedule_id, created_at, admin_id) VALUES",
+            rows)
         transaction.insert_all(
             "INSERT INTO activity (at, event, task_id, owner_id, function, queue) VALUES",
             ((now, "added", row[0], row[1], row[3], row[2]) for row in rows))
@@ -4058,7 +4066,8 @@ CLAIMED_COLUMNS = ", ".join("task." + name for name in (
     "id owner_id queue function arguments attempts crashes timeout on_crash created_at run_at"
 ).split())
 HEADS = """
-    SELECT %s, user.name AS owner
+    SELECT %s, user.name AS owner, CASE WHEN admin_id IS NULL THEN 0 ELSE NOT EXISTS (
+        SELECT 1 FROM user WHERE id=admin_id AND role='admin' AND disabled=0) END AS barred
     FROM task INDEXED BY task_claim CROSS JOIN user ON user.id=task.owner_id
     WHERE status=0 AND queue=?
     ORDER BY priority DESC, turn, task.id LIMIT ?""" % CLAIMED_COLUMNS
@@ -4147,16 +4156,27 @@ class Claims:
         return rows
 
     def _claim_pending(self, transaction, worker_id, now, wanted, function):
-        queue, room = self._next_queue(transaction, now)
-        if queue is None:
-            return []
-        heads = transaction.all(HEADS, (queue["name"], min(wanted, room)))
-        batch = itertools.takewhile(
-            lambda row: row["function"] == function and row["attempts"] == 0
-            and row["on_crash"] == "retry" and len(row["arguments"]) <= BATCH_ARGUMENTS_MAX, heads)
-        rows = self._take(transaction, list(batch) or heads[:1], worker_id, now)
-        self._queues.started(transaction, queue, len(rows), now)
+        rows, taken = [], True
+        while taken and not rows:
+            queue, room = self._next_queue(transaction, now)
+            if queue is None:
+                break
+            heads = transaction.all(HEADS, (queue["name"], min(wanted, room)))
+            batch = itertools.takewhile(
+                lambda row: row["function"] == function and row["attempts"] == 0
+                and row["on_crash"] == "retry" and len(row["arguments"]) <= BATCH_ARGUMENTS_MAX, heads)
+            taken = self._take(transaction, list(batch) or heads[:1], worker_id, now)
+            self._queues.started(transaction, queue, len(taken), now)
+            rows = [row for row in taken if not row["barred"]]
+            if len(rows) < len(taken):
+                self._refuse(transaction, [row for row in taken if row["barred"]], now)
         return rows
+
+    def _refuse(self, transaction, rows, now):
+        """Fail claimed tasks of functions for admins, asked for by somebody who is none any more."""
+        self.end_all(transaction, [(row["id"], row["claim"], Outcome(
+            "fail", error_type="Denied", error_message="%s is for admins only, and who asked for this "
+            "task is none any more" % row["function"])) for row in rows], now)
 
     def _take(self, transaction, heads, worker_id, now):
         """Make pending tasks ours; their rows with the claim and the attempt's number."""
@@ -7333,7 +7353,8 @@ class JobQueue:
         after = tuple(dict.fromkeys(map(int, request.get("after") or ())))
         return Frame(rest, function, options, run_at=self._run_at(request), after=after,
                      after_failure=request.get("after_failure"),
-                     unique_key=request.get("unique_key"))
+                     unique_key=request.get("unique_key"),
+                     admin_id=person.id if person and function["who"] == "admin" else None)
 
     def _check_choices(self, request, person, function):
         """What depends on who asks, or on two fields together."""

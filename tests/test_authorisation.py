@@ -204,6 +204,90 @@ for _method, _path, _who in ROUTES:
             add_question(_method, _path, _place, _visitor)
 
 
+class Former(WebTestCase):
+    """Who was an admin when a task for admins only was asked for, and is none when it would start."""
+
+    def setUp(self):
+        super().setUp()
+        self.ana.patch("/api/users/bob", {"role": "admin"})
+
+    def ask(self, **more):
+        """Have bob ask for a task of that function."""
+        return self.check(self.bob.post("/api/tasks", {"function": "restart", **more}), 201)["id"]
+
+    def check_refused(self, task_id):
+        """It fails instead of being run, and says why."""
+        self.assertIsNone(self.claim())
+        task = self.check(self.ana.get("/api/tasks/%d" % task_id), 200)
+        self.assertEqual((task["status"], task["reason"]), ("failed", "error"))
+        self.assertEqual(task["error"]["message"],
+                         "restart is for admins only, and who asked for this task is none any more")
+
+    def test_a_task_that_waits_is_not_run_for_who_was_demoted_or_disabled(self):
+        for change in ({"role": "user"}, {"disabled": True}):
+            for kind in ("pending", "delayed", "waiting"):
+                before = self.add("eve") if kind == "waiting" else None
+                more = {"delayed": {"delay": 60}, "waiting": {"owner": "eve", "after": [before]}}
+                task_id = self.ask(**more.get(kind, {}))
+                self.ana.patch("/api/users/bob", change)
+                if kind == "waiting":
+                    self.run_one()
+                self.clock.advance(61)
+                with self.subTest(change=change, kind=kind):
+                    self.check_refused(task_id)
+                self.ana.patch("/api/users/bob", {"role": "admin", "disabled": False})
+                self.bob = self.browser("bob")
+
+    def test_nor_is_one_that_is_to_be_retried(self):
+        task_id = self.ask(max_retries=1, retry_delay=60)
+        self.end(self.claim(), "error")
+        self.ana.patch("/api/users/bob", {"role": "user"})
+        self.clock.advance(100)
+        self.check_refused(task_id)
+        self.check(self.bob.post("/api/tasks/%d/retry" % task_id), 403)
+
+    def test_nor_one_of_their_schedule_or_one_for_somebody_else(self):
+        body = {"function": "restart", "rule": "every 60", "overlap": "queue"}
+        schedule = self.check(self.bob.post("/api/schedules", body), 201)["id"]
+        tasks = [self.check(self.bob.post("/api/schedules/%d/run" % schedule), 201)["id"],
+                 self.ask(owner="eve")]
+        self.ana.patch("/api/users/bob", {"role": "user"})
+        for task_id in tasks:
+            self.check_refused(task_id)
+
+    def test_it_runs_for_who_is_an_admin_still_or_again(self):
+        for change in ({"role": "admin"}, {"role": "user"}, {"disabled": True}):
+            task_id = self.ask(delay=60)
+            self.ana.patch("/api/users/bob", change)
+            self.ana.patch("/api/users/bob", {"role": "admin", "disabled": False})
+            self.clock.advance(61)
+            self.assertEqual(self.run_one()["id"], task_id)
+            self.bob = self.browser("bob")
+
+    def test_what_the_sites_own_code_asks_for_runs_whoever_owns_it(self):
+        for owner in ("bob", "eve"):
+            for function in ("restart", "cleanup"):
+                self.add(owner, function, {"delay": 60})
+        self.ana.patch("/api/users/bob", {"role": "user", "disabled": True})
+        self.clock.advance(61)
+        self.assertEqual([self.run_one()["status"] for _ in range(4)], [jobqueue.SUCCEEDED] * 4)
+
+    def test_a_worker_goes_on_to_the_next_task(self):
+        refused = [self.ask() for _ in range(5)]
+        waiting = self.add("eve", options={"priority": -5})
+        self.ana.patch("/api/users/bob", {"role": "user"})
+        self.assertEqual([row["id"] for row in self.claim_many(10, function="restart")], [waiting])
+        self.assertEqual({self.status(task_id) for task_id in refused}, {"failed"})
+
+    def test_tasks_of_an_older_database_are_theirs_who_own_them(self):
+        theirs = self.add("bob", "restart"), self.add("eve", "restart"), self.add("bob")
+        *_, added, marked = jobqueue.MIGRATIONS[-1].split(";\n")
+        self.assertIn("ADD COLUMN admin_id", added)
+        self.write(marked)
+        self.assertEqual([self.row(task_id)["admin_id"] for task_id in theirs],
+                         [self.owner_id("bob"), None, None])
+
+
 class Foreign(WebTestCase):
     """What is somebody else's looks exactly like what does not exist."""
 
