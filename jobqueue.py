@@ -1323,7 +1323,7 @@ INSERT OR IGNORE INTO queue (name, created_at) SELECT 'default', strftime('%s', 
 -- A user's own limit; NULL: the setting of this name.
 ALTER TABLE user ADD COLUMN max_pending INTEGER;
 ALTER TABLE task ADD COLUMN remove_on_success INTEGER NOT NULL DEFAULT 0;
-CREATE TABLE task_key (                 -- a row of every task that has a unique_key
+CREATE TABLE task_key (                 -- empty; workers of before version 5 may still name it
     owner_id INTEGER NOT NULL,
     unique_key TEXT NOT NULL,
     task_id INTEGER NOT NULL,
@@ -1391,6 +1391,8 @@ CREATE TABLE machine (                  -- who opened this database, for several
 )""",
     # What the mends of the first edition need.
     """
+CREATE INDEX task_unique ON task (owner_id, unique_key) WHERE unique_key IS NOT NULL;
+DELETE FROM task_key;
 CREATE INDEX task_schedule ON task (schedule_id)
 WHERE schedule_id IS NOT NULL AND status NOT IN (2, 3, 4);
 CREATE TABLE known_address (            -- where a user logged in from lately
@@ -3159,7 +3161,7 @@ LIST_COLUMNS = ", ".join("task." + name for name in (
     "after_failure").split())
 OPEN_TO_USERS = "NOT EXISTS (SELECT 1 FROM function WHERE name=task.function AND who<>'user')"
 CHANGING_COLUMNS = ("id, owner_id, queue, function, priority, attempts, status, cancel_requested, "
-                    "unique_key, after_failure")
+                    "after_failure")
 SHORT_ARGUMENTS = "CASE WHEN length(task.arguments)<=4000 THEN task.arguments END AS arguments"
 LIST_ROW = ("SELECT %s, %s, user.name AS owner FROM task %%s CROSS JOIN user ON user.id=task.owner_id "
             "WHERE cancel_requested<2 AND " % (LIST_COLUMNS, SHORT_ARGUMENTS))
@@ -3386,15 +3388,12 @@ class Tasks:
     def _holder(self, transaction, owner_id, key):
         """The id of the unfinished task that has this key; workers of others need not free it."""
         row = transaction.one(
-            "SELECT task.id, status, cancel_requested FROM task_key "
-            "CROSS JOIN task ON task.id=task_key.task_id "
-            "WHERE task_key.owner_id=? AND task_key.unique_key=?", (owner_id, key))
-        if row is None or row["status"] in ENDED:
-            return None
-        if row["cancel_requested"] == DELETE:
+            "SELECT id, cancel_requested FROM task INDEXED BY task_unique "
+            "WHERE owner_id=? AND unique_key=? AND status NOT IN (2, 3, 4)", (owner_id, key))
+        if row is not None and row["cancel_requested"] == DELETE:
             raise Conflict("The task with the unique_key %s is being deleted; try again in a few "
                            "seconds." % shorten(key, 60), wrong("unique_key", "is still in use"))
-        return row["id"]
+        return row and row["id"]
 
     def _check_quota(self, transaction, owner_id, count, refusal=None):
         """How many more tasks of the owner may wait to be run; TooMany if these are not `count`.
@@ -3469,9 +3468,6 @@ class Tasks:
         transaction.insert_all(
             "INSERT INTO activity (at, event, task_id, owner_id, function, queue) VALUES",
             ((now, "added", row[0], row[1], row[3], row[2]) for row in rows))
-        transaction.many(
-            "INSERT OR REPLACE INTO task_key (task_id, owner_id, unique_key) VALUES (?, ?, ?)",
-            [(row[0], row[1], row[9]) for row in rows if row[9] is not None])
 
     @staticmethod
     def _tie(transaction, edges, known, now):
@@ -3829,7 +3825,7 @@ class Tasks:
 
     @staticmethod
     def ended(transaction, ended, now):
-        """What follows when tasks end: their keys are free, and what came after them runs or fails.
+        """What follows when tasks end: what came after them runs or fails.
 
         `ended` are pairs of a task's row as it was before and the status it ended with, None if it was
         deleted. Whoever ends a task says so here, in the same transaction.
@@ -3839,11 +3835,7 @@ class Tasks:
 
     @staticmethod
     def _announce(transaction, ended):
-        """Free the keys of ended tasks, write down those that are waited for; how many these are."""
-        transaction.many(
-            "DELETE FROM task_key WHERE owner_id=? AND unique_key=? AND task_id=?",
-            [(row["owner_id"], row["unique_key"], row["id"]) for row, _ in ended
-             if row["unique_key"] is not None])
+        """Write down which of these ended tasks are waited for; how many these are."""
         if not transaction.value("SELECT 1 FROM task_after WHERE settled=0 LIMIT 1"):
             return 0
         return transaction.many(
@@ -3898,7 +3890,7 @@ class Tasks:
     def _settle_follower(transaction, pair, now):
         """Settle what one task waits for, or all of it if it fails by it; how much."""
         task = transaction.one(
-            "SELECT id, owner_id, queue, function, priority, attempts, run_at, unique_key, "
+            "SELECT id, owner_id, queue, function, priority, attempts, run_at, "
             "after_failure FROM task WHERE id=? AND status=6", (pair["follower"],))
         if task and (pair["status"] == SUCCEEDED or task["after_failure"] == "run"):
             transaction.run("UPDATE task_after SET settled=1 WHERE task_id=? AND settled=0 "
@@ -4074,7 +4066,7 @@ HEADS = """
 ENDING_COLUMNS = (
     "id, owner_id, queue, function, priority, turn, run_at, attempts, crashes, claim, "
     "interruptions, max_retries, retries_left, retry_delay, retry_backoff, on_crash, "
-    "cancel_requested, worker_id, started_at, unique_key, remove_on_success")
+    "cancel_requested, worker_id, started_at, remove_on_success")
 
 
 def lost_after(task, now):
@@ -6029,7 +6021,6 @@ class Keeping:
                 yield from prune(now - days * 86400, now)
         yield from self._prune_slots(now)
         yield from self._prune_requests(now)
-        yield from self._prune_keys()
 
     def _prune_tasks(self, before, now):
         low = 0
@@ -6076,20 +6067,6 @@ class Keeping:
             "SELECT owner_id, key FROM (SELECT owner_id, key, created_at FROM request "
             "ORDER BY rowid LIMIT ?) WHERE created_at NOT BETWEEN ? AND ?",
             (KEEP_ROWS, *answers_kept(now)))
-
-    def _prune_keys(self):
-        """Keys of tasks that somebody else's worker ended."""
-        rows, low = True, 0
-        while rows:
-            rows = self._database.all(
-                "SELECT task_key.rowid AS place, task_key.owner_id, task_key.unique_key, task_id, status "
-                "FROM task_key LEFT JOIN task ON task.id=task_id WHERE task_key.rowid>? "
-                "ORDER BY task_key.rowid LIMIT ?", (low, SEARCH_WINDOW_ROWS))
-            if rows:
-                low = rows[-1]["place"]
-                yield self._remove(
-                    "DELETE FROM task_key WHERE owner_id=? AND unique_key=? AND task_id=?",
-                    [tuple(row)[1:4] for row in rows if row["status"] in (None, *ENDED)])
 
     def _remove_all(self, statement, look, values):
         """Remove what `look` finds, until it finds nothing more."""
@@ -8174,8 +8151,9 @@ def readers_of(database):
     with contextlib.suppress(OSError):
         index = os.stat("%s-shm" % database).st_ino
         pids = re.findall(r" READ +(\d+) \S+:%d 12[3-7] " % index, read_text("/proc/locks"))
-        return ", ".join("%s (%s)" % (pid, shorten(read_text("/proc/%s/cmdline" % pid).replace("\0", " "), 80))
-                         for pid in sorted(set(pids)) if int(pid) != os.getpid())
+        commands = {pid: read_text("/proc/%s/cmdline" % pid).replace("\0", " ") for pid in sorted(set(pids))}
+        return ", ".join("%s (%s)" % (pid, shorten(command, 80)) for pid, command in commands.items()
+                         if int(pid) != os.getpid())
 
 
 def _check_journal(queue):

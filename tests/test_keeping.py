@@ -209,14 +209,6 @@ class TestTheRest(Keep):
         self.prune()
         self.assertEqual([row[0] for row in self.database.all("SELECT key FROM request")], ["1"])
 
-    def test_a_key_of_a_task_that_a_worker_of_others_ended_is_forgotten(self):
-        ids = [self.add(options={"unique_key": key}) for key in "ab"]
-        self.write("UPDATE task SET status=2, unique_key=NULL, finished_at=? WHERE id=?",
-                   (self.clock.now(), ids[0]))
-        self.days(1)
-        self.prune()
-        self.assertEqual([row[0] for row in self.database.all("SELECT task_id FROM task_key")], ids[1:])
-
     def test_a_round_with_nothing_to_do_writes_nothing(self):
         self.finish(3)
         self.days(1)
