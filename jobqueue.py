@@ -10523,21 +10523,19 @@ def say(text):
         raise SystemExit(EXIT_PIPE_CLOSED) from None
 
 
-# Both files are looked at: workers read what Python keeps of them, too.
 SEND_CODE = """
 import importlib.util, marshal, sys
-worker, jobqueue = [importlib.util.find_spec(name).loader.get_code(name) for name in ("worker", "jobqueue")]
-marshal.dump(jobqueue, sys.stdout.buffer)
+for name in ("worker", "jobqueue"):     # workers read what Python keeps of both
+    code = importlib.util.find_spec(name).loader.get_code(name)
+marshal.dump(code, sys.stdout.buffer)
 """
 SERVE_CODE = """
 import marshal, sys
-jobqueue = sys.modules["jobqueue"] = type(sys)("jobqueue")
-file, jobqueue.__file__ = int(sys.argv.pop(1)), sys.argv.pop(1)
-with open(file, "rb") as file:
-    code = marshal.load(file)
-exec(code, vars(jobqueue))
+code = marshal.load(open(int(sys.argv.pop(1)), "rb"))
+jobqueue = {"__name__": "jobqueue", "__file__": sys.argv.pop(1)}
+exec(code, jobqueue)
 del code
-sys.exit(jobqueue.main())
+sys.exit(jobqueue["main"]())
 """
 
 
@@ -10755,8 +10753,8 @@ def _parameters_text(schema):
     """A function's parameters as they are written behind `add`, in brackets what may be left out."""
     parts = []
     for name, one in schema["properties"].items():
-        kind = "|".join(choice_names(one) if "enum" in one else
-                        map(str, [one.get("format", one.get("type", "JSON"))]))
+        kind = one.get("format", one.get("type", "JSON"))
+        kind = "|".join(choice_names(one)) if "enum" in one else kind
         parts.append(("%s=%s" if name in schema.get("required", ()) else "[%s=%s]") % (name, kind))
     return " ".join(parts + ["[name=value ...]"] * bool(schema.get("additionalProperties")))
 
@@ -10860,7 +10858,8 @@ def _act_on_all(queue, action, options):
     return 0
 
 
-def _act(queue, options):
+def cmd_act(queue, options):
+    """Cancel, delete or retry (if they failed or were cancelled) the given tasks, or all that match."""
     by_filter = options.all or any((options.status, options.function, options.queue, options.owner,
                                     options.search))
     if bool(options.id) == bool(by_filter):
@@ -10872,21 +10871,6 @@ def _act(queue, options):
         code = _act_on_all(queue, options.command, options)
     queue.start_workers()               # for what is retried, or came after what ended
     return code
-
-
-def cmd_cancel(queue, options):
-    """Cancel tasks: those with the given ids, or all that match a filter."""
-    return _act(queue, options)
-
-
-def cmd_retry(queue, options):
-    """Make failed or cancelled tasks pending again: those with the given ids, or all that match."""
-    return _act(queue, options)
-
-
-def cmd_delete(queue, options):
-    """Remove tasks: those with the given ids, or all that match a filter."""
-    return _act(queue, options)
 
 
 def cmd_settings(queue, options):
@@ -11229,9 +11213,7 @@ COMMANDS = {
     "show": (cmd_show, [ONE_TASK]),
     "wait": (cmd_wait, [ONE_TASK, ("--timeout", {"type": float, "metavar": "SECONDS"})]),
     "log": (cmd_log, [ONE_TASK, ("--attempt", {"type": whole_number(1, INTEGER_MAX), "metavar": "N"})]),
-    "cancel": (cmd_cancel, MANY_TASKS),
-    "retry": (cmd_retry, MANY_TASKS),
-    "delete": (cmd_delete, MANY_TASKS),
+    **dict.fromkeys(("cancel", "retry", "delete"), (cmd_act, MANY_TASKS)),
     "settings": (cmd_settings, [("name", {"nargs": "?"}), ("value", {"nargs": "?"})]),
     "user": (cmd_user, [
         ("action", {"choices": ["add", "list", "disable", "enable", "delete", "password", "quota"]}),

@@ -369,7 +369,7 @@ class Owners(CommandTestCase):
         self.assertEqual(self.ok("settings", "host_names", "a.example b.example"), "a.example b.example")
 
     def test_settings_that_are_wrong_are_refused(self):
-        for name, value in (("NbMaxWorker", "65"), ("NbMaxWorker", "x"), ("NbMaxWorker", "1.5"),
+        for name, value in (("NbMaxWorker", "257"), ("NbMaxWorker", "x"), ("NbMaxWorker", "1.5"),
                             ("NbMaxWorker", "nan"),
                             ("NbMaxWorker", "inf"), ("NbMaxWorker", ""), ("nosuch", "1"),
                             ("python", "x" * 2000)):
