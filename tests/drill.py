@@ -22,7 +22,8 @@ runner was killed before its outcome could be on record: within 5 seconds of its
 the time in which nobody could write. The report says how many there were.
 
 Full disks need a disk that can be filled. The data is put on a small one where one may be mounted;
-with --folder or without that right only --fill-disk fills the folder's own disk or quota.
+with --folder or without that right only --fill-disk fills the folder's own disk or quota (the
+ledger lies in the temporary folder then).
 
 A worker in another language takes part: tests/foreign_worker.sh where there is a sqlite3 command,
 or any --foreign COMMAND, in which {database} and {ledger} are replaced. It works on the queue
@@ -60,6 +61,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -637,8 +639,9 @@ class Evidence:
                 for cause in [self.cause(run)] if cause and run.how != "FAIL"]
 
     def excused(self):
-        """Of those that had ended: seconds from the end to the kill, pauses not counted."""
-        return [without_pauses(run.end, cause.since, self.pauses_of(run))
+        """Of those that had ended: seconds from the end to the kill, without pauses and in all."""
+        return [(without_pauses(run.end, cause.since, self.pauses_of(run)),
+                 max(0.0, cause.since - run.end))
                 for run, cause in self.repeated() if run.how and cause.kind == "kill"]
 
     def deaths(self):
@@ -1212,6 +1215,7 @@ class DrillSite(Site):
         self.descriptors = None         # of the server after its start
         self.disk_is_full = False
         self.disk = None
+        self._aside = tempfile.TemporaryDirectory() if options.fill_disk else None
         if "disk" not in options.without:
             self.disk = SmallDisk(self.folder / "disk", options.fill_disk, not options.folder)
             self.data = self.disk.folder / "data"
@@ -1248,6 +1252,13 @@ class DrillSite(Site):
 
     def open(self, tasks):
         """Make room for the data, and start the server."""
+        if self._aside:                 # the ledger must not be full too
+            if os.stat(self._aside.name).st_dev == os.stat(self.folder).st_dev:
+                raise DrillError("--fill-disk needs the temporary folder, for the ledger, on another "
+                                 "disk (set TMPDIR)")
+            self.ledger.unlink()
+            self.ledger.symlink_to(Path(self._aside.name) / self.ledger.name)
+            self.ledger.touch()
         if self.disk:
             self.disk.open(DISK_BYTES[0] + tasks * DISK_BYTES[1])
         self.start()
@@ -1269,6 +1280,8 @@ class DrillSite(Site):
         """Remove all its files, and its disk."""
         if self.disk:
             self.disk.close()
+        if self._aside:
+            self._aside.cleanup()
         super().remove()
 
     def restart(self, number=None):
@@ -2219,8 +2232,10 @@ def repetitions(evidence):
         "cut off" if not run.how else "had ended" if cause.kind == "kill" else
         "asked to leave" if cause.kind == "term" else "of a worker that stood still"
         for run, cause in evidence.repeated() if evidence.functions.get(run.id) not in SELF_HARM)
-    excused = evidence.excused()
-    gap = "the longest gap before the kill %s" % duration(max(excused)) if excused else "no gap"
+    gap = "no gap"
+    if evidence.excused():
+        gap = "the longest gap before the kill %s, with pauses %s" % tuple(
+            duration(max(gaps)) for gaps in zip(*evidence.excused()))
     return "%s runs: %s; %s, at most %g s are excused" % (
         thousands(sum(kinds.values())), counted(kinds) or "none", gap, RECORD_SECONDS)
 
@@ -2259,6 +2274,9 @@ def summary(drill, evidence):
         "workers   at most %d, NbMaxWorker %d, %s samples"
         % (sampler.most, sampler.limit, thousands(sampler.samples)),
         "disk      %s" % fullness(drill),
+        "harm      runs of %s" % counted({
+            name: sum(len(runs) for task_id, runs in evidence.runs.items()
+                      if evidence.functions.get(task_id) == name) for name in SELF_HARM}),
         "repeated  %s" % repetitions(evidence),
         "deaths    of workers were on record after %s; %s" % (spread(noticed), late_share(noticed)),
         "killed    tasks might start again after %s; %s, pauses not counted"

@@ -423,10 +423,10 @@ class RunsTests(CheckerTestCase):
         self.story.run(1, 80.0)
         self.story.hit("kill", 80.5)
         self.story.run(1, 82.0, 83.0)
-        self.assertEqual(Evidence(self.records).excused(), [3.0])
+        self.assertEqual(Evidence(self.records).excused(), [(3.0, 5.0)])
         self.assertEqual(drill.repetitions(Evidence(self.records)),
-                         "2 runs: cut off 1, had ended 1; the longest gap before the kill 3.00 s, "
-                         "at most 5 s are excused")
+                         "2 runs: cut off 1, had ended 1; the longest gap before the kill "
+                         "3.00 s, with pauses 5.00 s, at most 5 s are excused")
 
     def test_overlapping_runs_are_caught_though_a_kill_explains_the_second(self):
         self.story.run(4, 40.0, 45.0)
@@ -1094,35 +1094,35 @@ class SmallDiskTests(unittest.TestCase):
 class DrillTestCase(unittest.TestCase):
     def drill(self, *words, plant=""):
         need(drill.os.path.exists("/proc/self/stat"), "Linux's /proc")
+        need_part("drill")
         return drill.run(drill.parse(words), io.StringIO(), plant)
 
 
-# Left out until the worker stands them.
 PLAIN = [word for name in drill.TROUBLES for word in ("--without", name)]
 
 
 class ShortDrillTests(DrillTestCase):
-    def check(self, findings, report):
+    """Everything at once that the worker stands so far."""
+
+    def check(self, *words):
+        findings, report = self.drill("--minutes", "0.5", "--lease", "6", "--workers", "8", "--seed", "6",
+                                      *PLAIN, *words)
         self.assertTrue(findings.is_clean, report)
         self.assertRegex(report, r"kills     [1-9]")
         self.assertRegex(report, r"stopped beyond its lease [1-9]")
         self.assertRegex(report, r"repeated  [1-9]\d* runs: .* 5 s are excused")
         self.assertIn("lost 0, run twice 0, overlaps 0, stuck 0", report)
+        return report
 
     def test_nothing_is_lost_run_twice_or_stuck(self):
-        findings, report = self.drill("--minutes", "0.28", "--tasks", "1500", "--lease", "8",
-                                      "--workers", "8", "--seed", "6", *PLAIN)
-        self.check(findings, report)
+        report = self.check("--tasks", "2000")
         for words in ("tasks after others", "answers by key", "actions on many", "beyond the quota"):
             self.assertRegex(report, words + " [1-9]")
         self.assertRegex(report, "schedules [1-9]")
         self.assertIn("again: python3 tests/drill.py --seed 6", report)
 
     def test_nor_with_a_rollback_journal_as_on_a_network_file_system(self):
-        need_part("drill")
-        findings, report = self.drill("--journal", "truncate", "--minutes", "0.28", "--tasks", "1000",
-                                      "--lease", "8", "--workers", "8", "--seed", "6", *PLAIN)
-        self.check(findings, report)
+        report = self.check("--journal", "truncate", "--tasks", "1500")
         self.assertIn("log       of the database had at most 0.0 MB", report)
 
 
@@ -1147,7 +1147,6 @@ class SeededFaultTests(DrillTestCase):
         self.assertIn("I6", broken, report)
 
     def test_limits_that_do_not_hold_are_caught_each_by_its_check(self):
-        need_part("drill")
         broken, report = self.broken("limits", "0.15", "1300")
         self.assertEqual(broken & FEATURES, FEATURES, report)
 
