@@ -847,13 +847,14 @@ def measure_cgi(sizes, library):
     with library.fresh() as site:
         queue = site.open(workers=0)
         queue.enqueue_many("nothing", [{"value": number} for number in range(50)])
-        token = queue.accounts.open_session(queue.accounts.find("admin"), "127.0.0.1")
+        with list_server(site) as admin:
+            cookie = admin.cookie
         shutil.copy(site.folder / "static" / "hosts" / "jobqueue.cgi", site.folder)
         environment = {
             "PATH": os.defpath, "GATEWAY_INTERFACE": "CGI/1.1", "REQUEST_METHOD": "GET",
             "SCRIPT_NAME": "/jq/jobqueue.cgi", "PATH_INFO": "/api/tasks", "QUERY_STRING": "",
             "REQUEST_URI": "/jq/api/tasks", "REMOTE_ADDR": "127.0.0.1", "HTTP_HOST": "127.0.0.1",
-            "HTTP_COOKIE": "jobqueue=" + token, "JOBQUEUE_DATA": str(site.data)}
+            "HTTP_COOKIE": cookie, "JOBQUEUE_DATA": str(site.data)}
         ask = dict(words=b"Status: 200", env=environment, cwd=site.folder)
         medians = library.in_turns(
             sizes.requests, {"ours": lambda: run_time([sys.executable, "jobqueue.cgi"], **ask),
