@@ -4985,10 +4985,7 @@ VISITORS = ("cron", "address")          # come by themselves and go again
 NOTE_SECONDS = 50.0                     # how often each source is noted
 VISITS_KEPT = 10
 ALIVE_SECONDS = 300.0                   # so much later than usual a visitor may come
-GAP_SHARE = 0.1                         # so much of all time passes in gaps as long as the usual one
-GAP_HALF_SECONDS = 86400.0              # after which a gap counts half
-GAP_KNOWN_SECONDS = 86400.0             # what has not been watched for so long may lack the night
-GAP_MAX_SECONDS = 30 * 86400.0
+SILENCE_MAX_SECONDS = 30 * 86400.0      # after a longer one the clock may have jumped
 
 
 class Mark:
@@ -5058,13 +5055,13 @@ class Rhythm:
         self._database = database
         self._clock = database.clock
 
-    def note(self, source, gap):
-        """Remember now and then that somebody ticks, `gap` seconds after the last tick."""
+    def note(self, source):
+        """Remember now and then that somebody ticks."""
         now = self._clock.now()
         if not -CLOCK_SLACK_SECONDS < now - self._known()["seen"].get(source, 0.0) < NOTE_SECONDS:
             with self._database.transaction(durable=False, patience=0.2) as transaction:
                 known = self._known(transaction)
-                self._add(known, source, gap, now)
+                self._add(known, source, now)
                 remember(transaction, ".rhythm", known)
 
     def last(self):
@@ -5097,47 +5094,22 @@ class Rhythm:
             "SELECT 1 FROM worker WHERE mode='service' AND state<>'starting' LIMIT 1"))
 
     def period(self):
-        """Seconds between ticks while nobody uses the page; None as long as that is not known.
-
-        What comes by itself says so soon. Beside that, all gaps count, by their length: a tenth
-        of all time passes in such that are as long or longer, and that includes the nights.
-        """
-        known, now = self._known(), self._clock.now()
-        found = [TICK_SECONDS] if self.is_resident() else []
+        """Seconds between the ticks of what comes by itself; None where only people look."""
+        now, found = self._clock.now(), [TICK_SECONDS] if self.is_resident() else []
         for visitor in filter(None, map(self.visitor, VISITORS)):
             if visitor["period"] and now - visitor["last_at"] < 2 * visitor["period"] + ALIVE_SECONDS:
                 found.append(visitor["period"])
-        if now - known["since"] >= GAP_KNOWN_SECONDS:
-            found.append(self._usual(known["gaps"].values()))
-        return min(filter(None, found), default=None)
+        return min(found, default=None)
 
     def _known(self, source=None):
-        fresh = {"since": self._clock.now(), "seen": {}, "gaps": {}, "visits": {}}
-        return recall(source or self._database, ".rhythm") or fresh
+        return recall(source or self._database, ".rhythm") or {"seen": {}, "visits": {}}
 
     @staticmethod
-    def _usual(gaps):
-        """The gap which a random moment falls into, or a longer one, with a chance of GAP_SHARE."""
-        left = GAP_SHARE * sum(seconds for seconds, _ in gaps)
-        for seconds, gap in sorted(gaps, key=lambda pair: -pair[1]):
-            left -= seconds
-            if left <= 0:
-                return gap
-        return None
-
-    def _add(self, known, source, gap, now):
-        """Add what passed since the last note, as time in gaps of that length; old ones fade."""
+    def _add(known, source, now):
+        """Note a visit; after a jump of the clock nothing from before it counts."""
         elapsed = now - max(known["seen"].values(), default=now)
-        if not -CLOCK_SLACK_SECONDS < elapsed < GAP_MAX_SECONDS:    # the clock jumped: all is in doubt
-            known.update(since=now, seen={}, gaps={}, visits={})
-        elif elapsed > 0 and 0 < gap < math.inf:
-            fading = 0.5 ** (elapsed / GAP_HALF_SECONDS)
-            gaps = {key: [seconds * fading, mean] for key, (seconds, mean) in known["gaps"].items()
-                    if seconds * fading > 1}
-            key = str(round(2 * math.log2(gap)))
-            seconds, mean = gaps.get(key, (0.0, 0.0))
-            gaps[key] = [seconds + elapsed, (seconds * mean + elapsed * gap) / (seconds + elapsed)]
-            known["gaps"] = gaps
+        if not -CLOCK_SLACK_SECONDS < elapsed < SILENCE_MAX_SECONDS:
+            known.update(seen={}, visits={})
         known["seen"][source] = now
         if source in VISITORS:
             known["visits"][source] = [*known["visits"].get(source, ()), now][-VISITS_KEPT:]
@@ -6103,7 +6075,6 @@ class Tick:
         self._keeping = keeping
         self._clock = database.clock
         self._next = self._next_burial = self._next_look = self._next_sweep = 0.0
-        self._last = -math.inf          # when this process ticked last
         self._is_pruning = False
         self._looked_at = 0             # the last task of which we know that nobody waits in vain
 
@@ -6117,9 +6088,9 @@ class Tick:
             return False
         self._next = self._clock.monotonic() + TICK_SOON_SECONDS
         try:
-            gap, ticks = self._gap(), self._is_our_turn(source)
+            ticks = self._is_our_turn(source)
             if ticks or source == "server":
-                self._note(source, gap)
+                self._note(source)
             if ticks:
                 self.run(source)
             return ticks
@@ -6132,15 +6103,13 @@ class Tick:
 
     def force(self, source, start=True):
         """Tick whoever has just done so; without `start` no workers are started."""
-        gap = self._gap()
         self._mark.take(self._clock.now(), 0.0)
-        self._note(source, gap)
+        self._note(source)
         self.run(source, start)
 
     def run(self, source="worker", start=True):
         """Do all that is due now."""
-        self._last = self._clock.monotonic()
-        self._next = self._last + TICK_SECONDS
+        self._next = self._clock.monotonic() + TICK_SECONDS
         self.clean(source)
         if start:
             self._workers.start_needed(self.sleepers_missing())
@@ -6170,11 +6139,6 @@ class Tick:
         return {"last_at": iso(at), "last_source": source, "period": period and round(period),
                 "cron": cron, "resident": self._rhythm.is_resident()}
 
-    def _gap(self):
-        """Seconds since anybody ticked, as far as we know."""
-        age = self._mark.age(self._clock.now())
-        return min(self._clock.monotonic() - self._last, math.inf if age is None else age)
-
     def _is_our_turn(self, source):
         """True for one of all who ask, if it is time; for a schedule that is due that is sooner."""
         now, due = self._clock.now(), self._schedules.next_due(self._database)
@@ -6187,9 +6151,9 @@ class Tick:
             least = TICK_SOON_SECONDS if is_due else TICK_SECONDS
         return self._mark.take(now, least, NOTE_SECONDS if source == "server" else 0.0)
 
-    def _note(self, source, gap):
+    def _note(self, source):
         with contextlib.suppress(JobQueueError):        # a full disk: it is not worth more
-            self._rhythm.note(source, gap)
+            self._rhythm.note(source)
 
     def clean(self, source="worker"):
         """All but starting workers."""
