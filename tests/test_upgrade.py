@@ -1,4 +1,4 @@
-"""A database of each older version, with rows in every table, becomes one of the newest and goes on."""
+"""A database of each older version, with rows in every table, is upgraded and goes on."""
 
 import contextlib
 import hashlib
@@ -27,210 +27,78 @@ TOKEN = "jq_0123456789abcdef0123456789abcdef"
 
 def task_row(number, status, now, **more):
     """A task as every version stores it."""
-    return {
-        "id": number,
-        "owner_id": 2,
-        "queue": "default",
-        "function": "work",
-        "arguments": '{"n":%d}' % number,
-        "status": status,
-        "priority": 0,
-        "turn": number,
-        "max_retries": 1,
-        "retries_left": 1,
-        "retry_delay": 0,
-        "retry_backoff": 2,
-        "timeout": 60,
-        "on_crash": "retry",
-        "created_at": now - 5000,
-        **more,
-    }
+    return {"id": number, "owner_id": 2, "queue": "default", "function": "work",
+            "arguments": '{"n":%d}' % number, "status": status, "priority": 0, "turn": number,
+            "max_retries": 1, "retries_left": 1, "retry_delay": 0, "retry_backoff": 2,
+            "timeout": 60, "on_crash": "retry", "created_at": now - 5000, **more}
+
+
+def row(since, table, **values):
+    """A row of a table, and the version from which on databases may have it."""
+    return since, table, values
 
 
 def old_rows(now):
-    """[(first version that has it, table, row)]: all that people and we ourselves may have stored."""
+    """[(first version that has it, table, row)]: all that may have been stored."""
     ended = {"finished_at": now - 4000, "started_at": now - 4001, "attempts": 1, "claim": "c0"}
-    running = {
-        "attempts": 1,
-        "claim": "c1",
-        "worker_id": 1,
-        "started_at": now - 900,
-        "lease_boot": "an earlier one",
-        "lease_monotonic": 5,
-        "lease_wall": now - 840,
-    }
+    running = {"attempts": 1, "claim": "c1", "worker_id": 1, "started_at": now - 900,
+               "lease_boot": "an earlier one", "lease_monotonic": 5, "lease_wall": now - 840}
     late = {"run_at": now - 60, "turn": int((now - 60) * 1000)}
     later = {"run_at": now + 90000, "turn": int((now + 90000) * 1000)}
-    schedule = {
-        "owner_id": 2,
-        "source": "person",
-        "function": "work",
-        "options": "{}",
-        "zone": "UTC",
-        "start": now - 7300,
-        "catch_up": "once",
-        "overlap": "allow",
-        "created_at": now - 7300,
-        "rule": "every 1h",
-        "next_from": now - 3700,
-    }
+    schedule = {"owner_id": 2, "source": "person", "function": "work", "options": "{}",
+                "zone": "UTC", "start": now - 7300, "catch_up": "once", "overlap": "allow",
+                "created_at": now - 7300, "rule": "every 1h", "next_from": now - 3700}
     return [
-        (
-            1,
-            "user",
-            {"id": 1, "name": "ana", "password": quick_hash("x"), "role": "admin", "created_at": 5},
-        ),
-        (
-            1,
-            "user",
-            {"id": 2, "name": "bob", "password": quick_hash("x"), "role": "user", "created_at": 5},
-        ),
-        (
-            1,
-            "user",
-            {
-                "id": 3,
-                "name": "zoe",
-                "password": quick_hash("x"),
-                "role": "user",
-                "created_at": 5,
-                "disabled": 1,
-            },
-        ),
-        (
-            1,
-            "session",
-            {
-                "digest": "d1",
-                "user_id": 2,
-                "created_at": now,
-                "seen_at": now,
-                "expires_at": now + 9000,
-            },
-        ),
-        (
-            1,
-            "token",
-            {
-                "digest": jobqueue.digest(TOKEN),
-                "user_id": 2,
-                "name": "laptop",
-                "scope": "user",
-                "created_at": now,
-            },
-        ),
-        (
-            1,
-            "throttle",
-            {"subject": "user:eve", "failures": 7, "failed_at": now, "until": now + 60},
-        ),
-        (1, "setting", {"name": "NbMaxWorker", "value": "1"}),
-        (1, "setting", {"name": "linger", "value": "1"}),
-        (
-            1,
-            "function",
-            {
-                "name": "work",
-                "title": "work",
-                "description": "",
-                "schema": "{}",
-                "options": "{}",
-                "who": "user",
-            },
-        ),
-        (
-            1,
-            "queue",
-            {
-                "name": "held",
-                "paused": 1,
-                "paused_by": "ana",
-                "paused_at": now,
-                "paused_why": "why not",
-                "max_running": 2,
-                "created_at": now,
-            },
-        ),
-        (1, "queue", {"name": "default", "rate_count": 1000, "rate_seconds": 1, "created_at": now}),
-        (
-            1,
-            "worker",
-            {
-                "id": 1,
-                "machine": jobqueue.machine_name(),
-                "boot": jobqueue.boot_id() or "",
-                "pid": 2**22 + 5,
-                "lock": "left.lock",
-                "lock_proven": 1,
-                "mode": "detached",
-                "state": "busy",
-                "version": "0.9",
-                "started_at": now - 999,
-                "seen_at": now - 900,
-                "lease_monotonic": 5,
-                "lease_wall": now - 840,
-            },
-        ),
-        (1, "task", task_row(1, 0, now)),
-        (1, "task", task_row(2, 1, now, **running)),
-        (1, "task", task_row(3, 1, now, **running, cancel_requested=2)),
-        (1, "task", task_row(4, 2, now, **ended, result="8")),
-        (
-            1,
-            "task",
-            task_row(5, 3, now, **ended, reason="error", error_type="E", error_message="oh"),
-        ),
-        (1, "task", task_row(6, 4, now, **ended)),
-        (1, "task", task_row(7, 5, now, **late)),
-        (1, "task", task_row(8, 5, now, **later)),
-        (1, "task", task_row(9, 0, now, queue="held")),
-        (3, "task", task_row(10, 6, now, after_failure="fail")),  # waits for 1
-        (3, "task", task_row(11, 6, now, after_failure="run")),  # for 5, which just failed
-        (3, "task", task_row(12, 0, now, queue="held", unique_key="k")),
-        (3, "task", task_row(13, 3, now, **ended, reason="dependency", after_failure="fail")),
-        (3, "task", task_row(14, 0, now, remove_on_success=1)),
-        (
-            1,
-            "activity",
-            {
-                "at": now,
-                "event": "added",
-                "task_id": 1,
-                "owner_id": 2,
-                "function": "work",
-                "queue": "default",
-            },
-        ),
-        (1, "log", {"task_id": 5, "attempt": 1, "start": 0, "length": 3, "text": "oh\n"}),
-        (3, "task_key", {"owner_id": 2, "unique_key": "k", "task_id": 12}),
-        (3, "task_after", {"task_id": 10, "after_id": 1}),
-        (3, "task_after", {"task_id": 11, "after_id": 5}),
-        (3, "task_after", {"task_id": 13, "after_id": 5, "settled": 2}),
-        (3, "unsettled", {"task_id": 5, "status": 3}),
-        (
-            3,
-            "request",
-            {
-                "owner_id": 2,
-                "key": "once",
-                "digest": "d",
-                "created_at": now,
-                "answer": '{"ids":[1],"created":1}',
-            },
-        ),
-        (3, "schedule", {**schedule, "id": 1, "arguments": '{"n":50}', "next_at": now - 100}),
-        (
-            3,
-            "schedule",
-            {**schedule, "id": 2, "arguments": '{"n":51}', "paused": 1, "paused_by": "bob"},
-        ),
-        (3, "slot", {"schedule_id": 1, "at": now - 3700, "task_id": 4}),
-        (3, "slot", {"schedule_id": 1, "at": now - 7300, "message": "not then"}),
-        (
-            4,
-            "machine",
-            {"name": "another", "boot": "b", "first_seen": now - 4e5, "seen_at": now - 3e5},
-        ),
+        row(1, "user", id=1, name="ana", password=quick_hash("x"), role="admin", created_at=5),
+        row(1, "user", id=2, name="bob", password=quick_hash("x"), role="user", created_at=5),
+        row(1, "user", id=3, name="zoe", password=quick_hash("x"), role="user", created_at=5,
+            disabled=1),
+        row(1, "session", digest="d1", user_id=2, created_at=now, seen_at=now,
+            expires_at=now + 9000),
+        row(1, "token", digest=jobqueue.digest(TOKEN), user_id=2, name="laptop", scope="user",
+            created_at=now),
+        row(1, "throttle", subject="user:eve", failures=7, failed_at=now, until=now + 60),
+        row(1, "setting", name="NbMaxWorker", value="1"),
+        row(1, "setting", name="linger", value="1"),
+        row(1, "function", name="work", title="work", description="", schema="{}", options="{}",
+            who="user"),
+        row(1, "queue", name="held", paused=1, paused_by="ana", paused_at=now, paused_why="why not",
+            max_running=2, created_at=now),
+        row(1, "queue", name="default", rate_count=1000, rate_seconds=1, created_at=now),
+        row(1, "worker", id=1, machine=jobqueue.machine_name(), boot=jobqueue.boot_id() or "",
+            pid=2**22 + 5, lock="left.lock", lock_proven=1, mode="detached", state="busy",
+            version="0.9", started_at=now - 999, seen_at=now - 900, lease_monotonic=5,
+            lease_wall=now - 840),
+        row(1, "task", **task_row(1, 0, now)),
+        row(1, "task", **task_row(2, 1, now, **running)),
+        row(1, "task", **task_row(3, 1, now, **running, cancel_requested=2)),
+        row(1, "task", **task_row(4, 2, now, **ended, result="8")),
+        row(1, "task", **task_row(5, 3, now, **ended, reason="error", error_type="E",
+            error_message="oh")),
+        row(1, "task", **task_row(6, 4, now, **ended)),
+        row(1, "task", **task_row(7, 5, now, **late)),
+        row(1, "task", **task_row(8, 5, now, **later)),
+        row(1, "task", **task_row(9, 0, now, queue="held")),
+        row(3, "task", **task_row(10, 6, now, after_failure="fail")),  # waits for 1
+        row(3, "task", **task_row(11, 6, now, after_failure="run")),  # for 5, which just failed
+        row(3, "task", **task_row(12, 0, now, queue="held", unique_key="k")),
+        row(3, "task", **task_row(13, 3, now, **ended, reason="dependency", after_failure="fail")),
+        row(3, "task", **task_row(14, 0, now, remove_on_success=1)),
+        row(1, "activity", at=now, event="added", task_id=1, owner_id=2, function="work",
+            queue="default"),
+        row(1, "log", task_id=5, attempt=1, start=0, length=3, text="oh\n"),
+        row(3, "task_key", owner_id=2, unique_key="k", task_id=12),
+        row(3, "task_after", task_id=10, after_id=1),
+        row(3, "task_after", task_id=11, after_id=5),
+        row(3, "task_after", task_id=13, after_id=5, settled=2),
+        row(3, "unsettled", task_id=5, status=3),
+        row(3, "request", owner_id=2, key="once", digest="d", created_at=now,
+            answer='{"ids":[1],"created":1}'),
+        row(3, "schedule", **schedule, id=1, arguments='{"n":50}', next_at=now - 100),
+        row(3, "schedule", **schedule, id=2, arguments='{"n":51}', paused=1, paused_by="bob"),
+        row(3, "slot", schedule_id=1, at=now - 3700, task_id=4),
+        row(3, "slot", schedule_id=1, at=now - 7300, message="not then"),
+        row(4, "machine", name="another", boot="b", first_seen=now - 4e5, seen_at=now - 3e5),
     ]
 
 
@@ -258,11 +126,8 @@ def make_old(path, version, rows):
         tables = {
             name for (name,) in link.execute("SELECT name FROM sqlite_master WHERE type='table'")
         }
-        return {
-            name
-            for name in tables - {"sqlite_sequence"}
-            if not link.execute("SELECT 1 FROM %s LIMIT 1" % name).fetchone()
-        }
+        return {name for name in tables - {"sqlite_sequence"}
+                if not link.execute("SELECT 1 FROM %s LIMIT 1" % name).fetchone()}
 
 
 class Upgrade(unittest.TestCase):
@@ -340,7 +205,7 @@ class Upgrade(unittest.TestCase):
             self.assertEqual(paused, {1: False, 2: True})
 
     def check_people(self, site, version):
-        """A token of before works; what failed can be retried, a key is in use, the numbers go on."""
+        """A token works; what failed can be retried, a key is in use, the numbers go on."""
         request = urllib.request.Request(
             site.start_server() + "api/tasks?limit=200", headers={"X-Api-Key": TOKEN}
         )
