@@ -50,6 +50,12 @@ def look() -> list:
 MEBIBYTE = 2 ** 20
 RANDOM = re.compile("[0-9a-f]{16}")
 PUBLIC = ("canary.txt", ".htaccess", "index.html")      # of the data folder: no secret
+LEFT_THERE = (                          # by editors, upload programs, version control, owners
+    "tasks.py.bak", "tasks.py~", "tasks.PY", "tasks.py.orig", ".tasks.py.swp", "#tasks.py#",
+    "settings.yml", "settings.json", ".env", "backup.db", "backup.sql.gz", "site.zip", "notes",
+    "jobqueue.cgi.bak", "jobqueue.cgi~", "wsgi.py.bak", "index.html~", "secret.css", "error_log",
+    ".git/config", ".htaccess.bak", "schedules/daily", "tests/x.html", "tmp/restart.txt",
+    "static/tasks.py", "README.html", "static/hosts/wsgi.py.bak", "static/app.js~", "static/.hidden", "lib/keys.js")
 OF_A_REQUEST = re.compile("HTTP|QUERY|COOKIE|AUTHORI|GATEWAY|REMOTE_|REQUEST_|SCRIPT_|SERVER_|wsgi",
                           re.IGNORECASE)
 FILES = {"/": "text/html", "/static/app.js": "text/javascript", "/static/style.css": "text/css",
@@ -381,6 +387,19 @@ class FolderTests(DoorTests):
         self.assertIn("data/canary.txt", self.data_files())
         self.assertEqual(self.served("data/", "data/locks/", *self.data_files()), [])
         self.assertEqual(self.served("worker.py", "tasks.py", "jobqueue.pyc", "__pycache__/"), [])
+
+    def test_what_people_and_programs_leave_in_the_folder_is_not_served_either(self):
+        for path in LEFT_THERE:
+            (self.site.home / path).parent.mkdir(exist_ok=True)
+            self.door.write(self.site.home / path, "private")
+        self.assertEqual([path for path in (*LEFT_THERE, *(path + "/x" for path in LEFT_THERE))
+                          if b"private" in self.fetch(path).body], [])
+
+    def test_what_certificates_are_renewed_by_is_served(self):
+        path = ".well-known/acme-challenge/token"
+        (self.site.home / path).parent.mkdir(parents=True)
+        self.door.write(self.site.home / path, "public")
+        self.assertEqual(self.fetch(path).body, b"public")
 
     def test_where_htaccess_is_ignored_nobody_can_guess_where_anything_private_is(self):
         guessable = [path for path in self.data_files() if not RANDOM.search(path)]
