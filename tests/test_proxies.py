@@ -83,6 +83,27 @@ class Addresses(ProxyTestCase):
         self.assertEqual(jobqueue.address_subject("not:an:address"), "address:not:an:address")
 
 
+class Guessing(ProxyTestCase):
+    """Who guesses a name from elsewhere does not lock out whom the proxy tells apart."""
+
+    def log_in(self, password, address):
+        """The status of a log-in as bob from an address behind the proxy."""
+        return self.nobody.post("/api/session", {"name": "bob", "password": password},
+                                X_Forwarded_For=address).status
+
+    def test_a_person_logs_in_from_where_they_did_before_beside_a_thousand_wrong_ones(self):
+        self.assertEqual(self.log_in(PASSWORD, "198.51.100.9"), 200)
+        answers = []
+        for number in range(1000):
+            answers.append(self.log_in("wrong", "203.0.113.%d" % (number % 100)))
+            self.clock.advance(0.06)
+            if number % 100 == 99:
+                self.assertEqual(self.log_in(PASSWORD, "198.51.100.9"), 200, number)
+        self.assertEqual(set(answers), {401, 429})
+        self.assertLess(answers.count(401), 20)
+        self.assertEqual(self.log_in(PASSWORD, "198.51.100.10"), 429)
+
+
 class Https(ProxyTestCase):
 
     def cookie(self, **headers):
