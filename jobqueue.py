@@ -166,6 +166,7 @@ CHECKPOINT_SECONDS = 0.05
 CHECKPOINT_PAUSE_SECONDS = 1.0
 
 BODY_MAX_BYTES = 1 << 20
+LARGE_BYTES = 64 << 10          # as Python's values JSON can be 30 times as large
 HEAD_MAX_BYTES = 32 << 10
 HEAD_MAX_LINES = 100
 HEAD_SECONDS = 10.0
@@ -1544,7 +1545,7 @@ class Connection(Source):
         """Execute once for each of `rows`; return the number of rows changed."""
         return self._link.executemany(statement, rows).rowcount
 
-    def insert_all(self, statement, rows):
+    def insert_all(self, statement, rows, most=VARIABLES_MAX):
         """Append all `rows` by "INSERT ... VALUES", several at once.
 
         Half the time of one by one, and the interpreter is given up less often: other threads
@@ -1552,7 +1553,7 @@ class Connection(Source):
         """
         rows = iter(rows)
         some = list(itertools.islice(rows, 1))
-        size = VARIABLES_MAX // len(some[0]) if some else 0
+        size = max(1, most // len(some[0])) if some else 0
         while some:
             marks = "(%s)" % ", ".join("?" * len(some[0]))
             self._link.execute("%s %s" % (statement, ", ".join([marks] * len(some))),
@@ -3253,10 +3254,13 @@ def _waits(status, order):
 class Order:
     """A task to be added: checked, complete, not yet a row."""
 
+    __slots__ = ("function", "utf8", "options", "run_at", "after", "after_failure", "unique_key",
+                 "admin_id", "schedule_id")
+
     def __init__(self, function, arguments, options, run_at=None, after=(), after_failure=None,
                  unique_key=None, admin_id=None):
         self.function = function
-        self.arguments = arguments      # JSON text
+        self.utf8 = arguments.encode("utf-8")   # as text one wide character would make all wide
         self.options = options          # every name of TASK_OPTIONS
         self.run_at = run_at            # UTC seconds or None
         self.after = after              # ids, each once
@@ -3264,6 +3268,11 @@ class Order:
         self.unique_key = unique_key
         self.admin_id = admin_id        # who must be an admin when it starts
         self.schedule_id = None
+
+    @property
+    def arguments(self):
+        """The arguments as JSON text."""
+        return self.utf8.decode("utf-8")
 
 
 class Filter:
@@ -3345,7 +3354,7 @@ class Tasks:
         ids, new = self._number(transaction, owner_id, orders)
         self._check_quota(transaction, owner_id, len(new))
         known = self._predecessors(transaction, owner_id, orders, new)
-        turns, rows, edges = {}, [], []
+        turns, placed, edges = {}, [], []
         for task_id, order in new:
             lane = order.options["queue"], order.options["priority"]
             waits = [(task_id, before, _waits(known[before], order)) for before in order.after]
@@ -3357,8 +3366,8 @@ class Tasks:
             else:
                 turn = turns[lane] + 1 if lane in turns else next_turn(transaction, owner_id, *lane)
                 status, turns[lane] = PENDING, turn
-            rows.append(self._new_row(task_id, owner_id, order, status, turn, now))
-        self._insert(transaction, rows, now)
+            placed.append((task_id, order, status, turn))
+        self._insert(transaction, owner_id, placed, now)
         if edges:
             self._tie(transaction, edges, known, now)
         return ids
@@ -3428,12 +3437,8 @@ class Tasks:
 
     def _predecessors(self, transaction, owner_id, orders, new):
         """{id: status} of all that the new tasks come after; Invalid unless they are the owner's."""
-        wanted = [before for _, order in new for before in order.after]
-        if len(wanted) > AFTER_SUM_MAX:
-            raise Invalid("Nothing was added: the tasks of one request can name at most %d others in "
-                          "after." % AFTER_SUM_MAX, wrong("after", "are too many together"))
         known = {}
-        for task_id in set(wanted):
+        for task_id in {before for _, order in new for before in order.after}:
             known[task_id] = transaction.value(
                 "SELECT status FROM task WHERE id=? AND owner_id=?", (task_id, owner_id))
         missing = {task_id for task_id, status in known.items() if status is None}
@@ -3446,28 +3451,26 @@ class Tasks:
         return known
 
     @staticmethod
-    def _new_row(task_id, owner_id, order, status, turn, now):
-        """What _insert() stores of an order."""
-        options = order.options
-        return (task_id, owner_id, options["queue"], order.function, order.arguments, status,
-                options["priority"], turn, order.run_at, order.unique_key, options["max_retries"],
-                options["max_retries"], options["retry_delay"], options["retry_backoff"],
-                options["timeout"], options["on_crash"], options["remove_on_success"],
-                order.after_failure if order.after else None, order.schedule_id, now,
-                order.admin_id)
-
-    @staticmethod
-    def _insert(transaction, rows, now):
-        for queue in {row[2] for row in rows}:
+    def _insert(transaction, owner_id, placed, now):
+        """Store orders as rows, a few at a time: all would be as large as the upload once more."""
+        longest = max((len(order.utf8) for _, order, _, _ in placed), default=0)
+        for queue in {order.options["queue"] for _, order, _, _ in placed}:
             Queues.ensure(transaction, queue, now)
         transaction.insert_all(
             "INSERT INTO task (id, owner_id, queue, function, arguments, status, priority, turn, "
             "run_at, unique_key, max_retries, retries_left, retry_delay, retry_backoff, timeout, "
-            "on_crash, remove_on_success, after_failure, schedule_id, created_at, admin_id) VALUES",
-            rows)
+            "on_crash, remove_on_success, after_failure, schedule_id, created_at, admin_id) VALUES", (
+                (task_id, owner_id, options["queue"], order.function, order.arguments, status,
+                 options["priority"], turn, order.run_at, order.unique_key, options["max_retries"],
+                 options["max_retries"], options["retry_delay"], options["retry_backoff"],
+                 options["timeout"], options["on_crash"], options["remove_on_success"],
+                 order.after_failure if order.after else None, order.schedule_id, now, order.admin_id)
+                for task_id, order, status, turn in placed for options in (order.options,)),
+            VARIABLES_MAX // (1 + longest // 20_000))
         transaction.insert_all(
             "INSERT INTO activity (at, event, task_id, owner_id, function, queue) VALUES",
-            ((now, "added", row[0], row[1], row[3], row[2]) for row in rows))
+            ((now, "added", task_id, owner_id, order.function, order.options["queue"])
+             for task_id, order, _, _ in placed))
 
     @staticmethod
     def _tie(transaction, edges, known, now):
@@ -4429,9 +4432,11 @@ SCHEDULE_ROW = ("SELECT schedule.*, user.name AS owner, user.disabled FROM sched
 SCHEDULE_SHOWN = ("SELECT schedule.*, user.name AS owner, task.status AS last_status FROM schedule "
                   "CROSS JOIN user ON user.id=schedule.owner_id LEFT JOIN task "
                   "ON task.id=schedule.last_task_id AND task.cancel_requested<2 WHERE ")
-SCHEDULE_LISTED = SCHEDULE_SHOWN.replace("schedule.*", ", ".join("schedule." + name for name in (
+SCHEDULE_COLUMNS = ["schedule." + name for name in (
     "id owner_id name source function options rule zone start catch_up overlap paused paused_by paused_at "
-    "paused_why problem next_at last_at last_task_id created_at").split()) + ", " + SHORT_ARGUMENTS.replace("task", "schedule"))
+    "paused_why problem next_at last_at last_task_id created_at").split()]
+SCHEDULE_LISTED = SCHEDULE_SHOWN.replace("schedule.*", ", ".join(
+    [*SCHEDULE_COLUMNS, SHORT_ARGUMENTS.replace("task", "schedule")]))
 
 
 def plan_errors(given, now):
@@ -7111,8 +7116,8 @@ class Frame:
 
     def __init__(self, rest, function=None, options=None, **waits):
         self.rest = rest
+        self.options = options
         self._function = function
-        self._options = options
         self._waits = waits             # as Order has them
 
     def order(self, arguments):
@@ -7130,7 +7135,7 @@ class Frame:
             raise field_error("arguments", "cannot be written as JSON: %s" % error) from None
         if len(text) > ARGUMENTS_MAX_CHARACTERS:
             raise field_error("arguments", "are longer than %d characters" % ARGUMENTS_MAX_CHARACTERS)
-        return Order(self._function["name"], text, self._options, **self._waits)
+        return Order(self._function["name"], text, self.options, **self._waits)
 
 
 class JobQueue:
@@ -7221,7 +7226,7 @@ class JobQueue:
 
         Where a request could not be read stands the Invalid that says so.
         """
-        orders, errors, frame, index = [], [], Frame(None), 0
+        orders, errors, frame, index, named = [], [], Frame(None), 0, 0
         for index, request in enumerate(requests):
             try:
                 if index == ADD_MAX:
@@ -7230,6 +7235,10 @@ class JobQueue:
                     raise request
                 frame = self._frame(request, person, frame)
                 orders.append(frame.order(request.get("arguments", {})))
+                named += len(orders[-1].after)
+                if named > AFTER_SUM_MAX:
+                    raise field_error("after", "names too many: the tasks of one request can name at "
+                                               "most %d others together" % AFTER_SUM_MAX)
             except Invalid as error:
                 errors += [{**one, "index": index} for one in error.errors]
                 if len(errors) >= ERRORS_MAX:
@@ -7291,6 +7300,7 @@ class JobQueue:
                 errors += check_value(function["schema"], request.get("arguments", {}), "arguments")
             raise Invalid("", errors)
         options = {key: request.get(key, default) for key, default in function["options"].items()}
+        options = last.options if options == last.options else options      # 100,000 can share it
         after = tuple(dict.fromkeys(map(int, request.get("after") or ())))
         return Frame(rest, function, options, run_at=self._run_at(request), after=after,
                      after_failure=request.get("after_failure"),
@@ -9203,7 +9213,8 @@ def get_tasks(app, request):
 
 def get_task(app, request, task_id):
     """One task."""
-    return json_answer(app.queue.get_json(int(task_id), owner_id=request.person.scope))
+    with app.one_by_one:                # a large result takes much memory until it is sent
+        return json_answer(app.queue.get_json(int(task_id), owner_id=request.person.scope))
 
 
 def delete_task(app, request, task_id):
@@ -9243,11 +9254,12 @@ ACTION_SCHEMA = {
 
 
 def _check_action(given):
-    errors = check_value(ACTION_SCHEMA, given, "")
+    errors = []
+    if isinstance(given.get("ids"), list) and len(given["ids"]) > ACTION_IDS:
+        errors = wrong("ids", "are more than %d" % ACTION_IDS)
+    errors = errors or check_value(ACTION_SCHEMA, given, "")
     if not errors and ("ids" in given) == ("filter" in given):
         errors = wrong("filter", "or ids must be given, and not both")
-    if not errors and len(given.get("ids", ())) > ACTION_IDS:
-        errors = wrong("ids", "are more than %d" % ACTION_IDS)
     if errors:
         raise refusal("Nothing was changed", errors)
 
@@ -9660,6 +9672,7 @@ class Application:
         self._source = source
         self.static = StaticFiles(STATIC_FOLDER)
         self._cache = {}                # key -> (data version, until, Answer)
+        self.one_by_one = threading.Lock()
 
     def __call__(self, environ, start_response):
         with self.queue.database.sharing_patience():
@@ -10103,9 +10116,11 @@ class Server:
         self._clients = set()
         self._work = queue.SimpleQueue()
         self._password_work = queue.SimpleQueue()
-        self._upload_work = queue.SimpleQueue()     # by one thread: each takes memory and time
+        self._large_work = queue.SimpleQueue()      # by one thread each: they take memory and time
+        self._upload_work = queue.SimpleQueue()
         self._done = queue.SimpleQueue()
-        self._room = {self._work: SERVER_THREADS, self._password_work: 1, self._upload_work: 1}
+        self._room = {self._work: SERVER_THREADS, self._password_work: 1, self._large_work: 1,
+                      self._upload_work: 1}
         self._threads = dict.fromkeys(self._room, 0)
         self._given = dict.fromkeys(self._room, 0)      # requests that are not answered yet
         self._background = background   # what a thread is to do beside the requests
@@ -10258,7 +10273,9 @@ class Server:
         if head.is_upload:
             return self._upload_work if body else self._work
         hashes = head.method != "GET" and any(path in head.target for path in PASSWORD_PATHS)
-        return self._password_work if hashes else self._work
+        if hashes:
+            return self._password_work
+        return self._large_work if head.length > LARGE_BYTES else self._work
 
     def _give(self, work, request):
         """Have a request answered: by a thread that is free, a new one or, if there is none, by us."""
@@ -10371,6 +10388,9 @@ class Server:
         if client.leaving:
             client.deadline = self._clock.monotonic() + SEND_SECONDS
             self._selector.register(client.link, self._write, client)
+            readers = [other for other in self._clients if other.leaving and not other.working]
+            if sum(len(other.leaving) for other in readers) > HELD_MAX_BYTES:
+                self._close(min(readers, key=lambda other: other.deadline))     # the slowest
             return
         wait = BODY_SECONDS if client.upload else IDLE_CONNECTION_SECONDS
         client.deadline = self._clock.monotonic() + wait

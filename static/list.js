@@ -19,9 +19,8 @@ let userNames = [];
 let known;
 
 /**
- * After each look at the server; listens and builds the filters the first time.
- * @param {TaskList} list
- * @param {AbortSignal} signal
+ * After each look; resolves with the seconds until the next.
+ * @param {TaskList} list @param {AbortSignal} signal
  */
 export async function live(list, signal) {
   if (!list.filters.childElementCount) initializeList(list);
@@ -30,6 +29,15 @@ export async function live(list, signal) {
   patchEmpty(list);
   await lookAfter(list, signal);
   if (known !== signal) await readChoices(list, signal).catch(() => null);
+  return restAfter(list);
+}
+
+/** Few seconds while more than progress changes. @param {TaskList} list */
+function restAfter(list) {
+  const { page: { counts, tasks }, seen, wait } = list;
+  list.seen = JSON.stringify(counts) + tasks.map(({ id, status }) => id + status);
+  const most = counts.pending || counts.running ? 8 : 15;
+  return list.wait = list.seen === seen ? Math.min(wait * 2.5, most) : 2;
 }
 
 /** Brings rows up to date; new ones wait above the list to be let in. @param {TaskList} list */
@@ -51,7 +59,7 @@ function initializeList(list) {
   store.on('catalogue', () => patchFilters(list));
 }
 
-/** Search, function, queue and, for admins, owner. @param {TaskList} list */
+/** @param {TaskList} list */
 function buildFilters(list) {
   const { filters } = list;
   let timer = 0;
@@ -103,10 +111,7 @@ function patchFilters(list) {
 
 /**
  * Adds what one can choose, and chooses what the address says.
- * @param {TaskList} list
- * @param {string} name
- * @param {string} all what choosing nothing is called
- * @param {string[]} values
+ * @param {TaskList} list @param {string} name @param {string} all @param {string[]} values
  */
 function patchChoice({ filters, params }, name, all, values) {
   const select = /** @type {HTMLSelectElement} */ (find(`[name=${name}]`, filters));
@@ -131,7 +136,6 @@ function patchEmpty({ empty, params, rows }) {
   if (kind === 'first') empty.replaceChildren(...firstSteps());
 }
 
-/** For who has no task yet. */
 function firstSteps() {
   const holder = h('div', { class: 'teach' }, h('h2', {}, 'No task yet'),
     h('p', {}, 'A task runs one function with the values you give it, in the background. '
@@ -146,8 +150,7 @@ function firstSteps() {
 
 /**
  * Asks after rows that no longer match, for they stay; a few at a time.
- * @param {TaskList} list
- * @param {AbortSignal} signal
+ * @param {TaskList} list @param {AbortSignal} signal
  */
 async function lookAfter(list, signal) {
   const { page, params, rows } = list;
@@ -160,10 +163,8 @@ async function lookAfter(list, signal) {
 }
 
 /**
- * Asks after one task; it goes to the end of the line, so that all have their turn.
- * @param {TaskList} list
- * @param {Shown} shown
- * @param {AbortSignal} signal
+ * Asks after one task, which goes to the end of the line.
+ * @param {TaskList} list @param {Shown} shown @param {AbortSignal} signal
  */
 async function lookAt(list, shown, signal) {
   const { id } = shown.task;
@@ -180,8 +181,7 @@ async function lookAt(list, shown, signal) {
 
 /**
  * A click anywhere in a row opens its task, one on its button does what that says.
- * @param {TaskList} list
- * @param {MouseEvent} event
+ * @param {TaskList} list @param {MouseEvent} event
  */
 function click(list, event) {
   const target = /** @type {Element} */ (event.target);
@@ -228,7 +228,6 @@ export class Bulk {
     this.offer().catch((error) => setText(this.choices, error.message));
   }
 
-  /** Counts, and offers what can be done. */
   async offer() {
     const offers = await Promise.all(ACTIONS.map(async ([action, label, past]) => {
       const count = await countFor(action, this.filter);
@@ -282,10 +281,8 @@ export class Bulk {
 }
 
 /**
- * How many tasks an action would change; asking without the right count is refused with it.
- * @param {Action} action
- * @param {{}} filter
- * @returns {Promise<number>}
+ * How many tasks an action would change: asking without the right count is refused with it.
+ * @param {Action} action @param {{}} filter
  */
 async function countFor(action, filter) {
   try {

@@ -21,11 +21,11 @@ import { argumentsElement } from './task.js';
 const CATCH_UP = {
   once: 'run once', none: 'leave them out', all: 'run each of them',
 };
-/** @type {Record<string, string>} */
+/** @type {typeof CATCH_UP} */
 const OVERLAP = {
   skip: 'leave this run out', queue: 'wait until it has ended', allow: 'run both at once',
 };
-/** @type {Record<string, string>} */
+/** @type {typeof CATCH_UP} */
 const SOURCES = { code: 'tasks.py', folder: 'a file in the folder schedules' };
 const slotFormat = new Intl.DateTimeFormat('en-GB', { timeZone: 'UTC', weekday: 'short',
   day: '2-digit', month: 'short', year: 'numeric', hour: '2-digit', minute: '2-digit' });
@@ -67,8 +67,13 @@ async function showList(signal) {
     h('p', {}, 'A schedule adds tasks by itself, such as one every Monday at 01:00.'));
   const help = h('p', { class: 'help' });
   const refresh = async () => {
-    const { schedules, ticks } = await readSchedules(signal);
-    help.replaceChildren(...schedules.length ? tickWords(ticks) : []);
+    const schedules = [];
+    let answer;
+    do {
+      answer = await get(`api/schedules?limit=200&cursor=${answer?.next || ''}`, signal);
+      schedules.push(...answer.schedules);
+    } while (answer.next);
+    help.replaceChildren(...schedules.length ? tickWords(answer.ticks) : []);
     list.hidden = !schedules.length;
     empty.hidden = !list.hidden;
     patchRows(body, schedules, ({ id }) => id, scheduleRow);
@@ -80,22 +85,6 @@ async function showList(signal) {
     h('a', { class: 'button primary', href: '#/schedules/new' }, icon('plus'), 'New schedule')),
   list, empty, help);
   poll(signal, refresh, wait);
-}
-
-/**
- * All pages of them.
- * @param {AbortSignal} signal
- * @returns {Promise<{schedules: Schedule[], ticks: Ticks}>}
- */
-async function readSchedules(signal) {
-  const schedules = [];
-  /** @type {any} */
-  let page = { next: '' };
-  do {
-    page = await get(`api/schedules?limit=200&cursor=${page.next}`, signal);
-    schedules.push(...page.schedules);
-  } while (page.next);
-  return { schedules, ticks: page.ticks };
 }
 
 /** How often somebody sees to what is due, unless it is all the time. @param {Ticks|null} ticks */
@@ -172,7 +161,6 @@ class ScheduleView {
     this.path = `api/schedules/${schedule.id}`;
   }
 
-  /** Shows the page for the first time. */
   enter() {
     const { schedule } = this;
     const title = titleOf(schedule);
@@ -228,7 +216,6 @@ class ScheduleView {
     if (focused) find('h1').focus({ preventScroll: true });
   }
 
-  /** Adds its task now. */
   async run() {
     const task = await request('POST', `${this.path}/run`);
     say(`Task ${task.id} was added.`, true);
@@ -286,10 +273,8 @@ async function showPlanning({ id, params }, signal) {
 }
 
 /**
- * The form.
- * @param {TaskFunction} chosen
- * @param {Schedule|null} schedule the one to change
- * @param {AbortSignal} signal
+ * The form; `schedule` is the one to change.
+ * @param {TaskFunction} chosen @param {Schedule|null} schedule @param {AbortSignal} signal
  */
 function showForm(chosen, schedule, signal) {
   const rule = new RuleFields(schedule);
@@ -374,12 +359,10 @@ class RuleFields {
     return rule === this.first && this.rule || rule;
   }
 
-  /** Only the fields of the chosen kind. */
   showParts() {
     for (const [name, part] of Object.entries(this.parts)) part.hidden = name !== this.kind.value;
   }
 
-  /** Asks once one has stopped typing. */
   later() {
     this.showParts();
     clearTimeout(this.timer);
@@ -413,8 +396,7 @@ function partsOf(rule) {
 
 /**
  * The fields of each kind.
- * @param {Record<string, string>} parts
- * @returns {Record<string, HTMLElement>}
+ * @param {Record<string, string>} parts @returns {Record<string, HTMLElement>}
  */
 function buildParts({ count = '15', unit = 'm', time = '01:00', days = 'mon', day = '01',
   month = '01', date = '01', cron = '0 1 * * mon-fri' }) {
@@ -440,13 +422,10 @@ function buildParts({ count = '15', unit = 'm', time = '01:00', days = 'mon', da
 
 /**
  * Two digits to choose from, in words.
- * @param {number} most
- * @param {(i: number) => string} words
- * @returns {[string, string][]}
+ * @param {number} most @param {(i: number) => string} words @returns {[string, string][]}
  */
 const numbers = (most, words) => Array.from({ length: most }, (_, i) => (
   [String(i + 1).padStart(2, '0'), words(i + 1)]));
 
-/** The zones that the browser knows. */
 const zoneOptions = () => (Intl.supportedValuesOf?.('timeZone') || []).map((value) => (
   h('option', { value })));

@@ -24,8 +24,7 @@ export async function show(route, signal) {
 
 /**
  * The address of the list with other filters; an empty value takes a filter away.
- * @param {URLSearchParams} params
- * @param {Record<string, string>} changes
+ * @param {URLSearchParams} params @param {Record<string, string>} changes
  */
 export function address(params, changes) {
   const next = new URLSearchParams(params);
@@ -98,6 +97,7 @@ export class TaskList {
   page = { tasks: [], next: null, counts: {} };
   params = new URLSearchParams();
   resort = true;
+  seen = '';
   wait = 2;
   scroll = 0;
 
@@ -126,8 +126,7 @@ export class TaskList {
 
   /**
    * Shows what the address asks for, and keeps it live.
-   * @param {URLSearchParams} params
-   * @param {AbortSignal} signal
+   * @param {URLSearchParams} params @param {AbortSignal} signal
    */
   async open(params, signal) {
     signal.addEventListener('abort', () => { this.scroll = scrollY; });
@@ -141,7 +140,7 @@ export class TaskList {
 
   /** One look; resolves with the seconds until the next. @param {AbortSignal} signal */
   async refresh(signal) {
-    const limit = String(Math.min(200, PAGE + this.fresh.length));
+    const limit = String(Math.min(100, PAGE + this.fresh.length));
     const query = new URLSearchParams([...this.params, ['limit', limit], ['counts', '1']]);
     const page = await get(`api/tasks?${query}`, signal);
     if (signal.aborted) return 0;
@@ -149,11 +148,7 @@ export class TaskList {
     this.page = page;
     if (this.resort || !this.rows.size) this.letIn();
     const { live } = await import('./live.js');
-    await live(this, signal);
-    const { pending = 0, running = 0 } = page.counts;
-    const moves = pending || running || store.state.service?.code === 'starting';
-    this.wait = moves ? 2 : Math.min(15, this.wait * 1.5);
-    return this.wait;
+    return live(this, signal);
   }
 
   /** Shows the list as the server has it now, in its order. */

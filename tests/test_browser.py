@@ -197,6 +197,33 @@ class Use(BrowserTestCase):
 
     TASKS = TASKS
 
+    def test_a_list_in_which_nothing_but_progress_changes_is_looked_at_less_often(self):
+        self.site.add("echo", "--owner", "ana", text="looked at")
+        ana = self.open("ana")
+        waits = ana.run("""
+            const ask = window.fetch;
+            return (async () => {
+              const page = await (await ask('api/tasks?limit=50&counts=1')).json();
+              const { TaskList } = await import(new URL('static/tasks.js', document.baseURI));
+              const list = new TaskList(null);
+              const [task] = page.tasks;
+              const { signal } = new AbortController();
+              const waits = [];
+              window.fetch = async () => new Response(JSON.stringify(page));
+              page.service = { code: 'ok', text: '', since: null };
+              for (const change of [
+                () => { task.status = 'running'; page.counts.running = 1; }, () => {}, () => {},
+                () => { task.progress = 0.5; }, () => { task.message = 'nearly'; },
+                () => { task.status = 'failed'; page.counts.running = 0; }, () => {}, () => {}, () => {},
+              ]) {
+                change();
+                waits.push(await list.refresh(signal));
+              }
+              return waits;
+            })().finally(() => { window.fetch = ask; });
+        """)
+        self.assertEqual(waits, [2, 5, 8, 8, 8, 2, 5, 12.5, 15])
+
     def test_a_wrong_password_is_told_and_the_right_one_lets_in(self):
         bob = self.open()
         bob.go()
