@@ -179,6 +179,7 @@ CONNECTIONS_MAX = 512
 HELD_MAX_BYTES = 32 << 20       # of requests that are not answered yet
 STOP_SECONDS = 5.0              # for the last answers of a server
 SERVER_THREADS = 8
+SEARCH_THREADS = 4              # of those beside them
 JSON_MAX_DEPTH = 32
 INTEGER_MAX = 2 ** 53
 
@@ -192,16 +193,22 @@ SUMMARY_MAX_CHARACTERS = 120
 PAGE_ROWS = 50
 PAGE_ROWS_MAX = 200
 COUNT_MAX = 10_001
-SEARCH_WINDOW_ROWS = 5_000
 SORT_ROWS = 5_000               # more of a status are looked through, not sorted
-SEARCH_SECONDS = 0.25
+SEARCH_SECONDS = 0.2            # of looking through tasks in one request, and as long to count them
+SEARCH_ROWS = 64                # looked through at first; then as many as LOOK_SECONDS allow
+SEARCH_MAX_CHARACTERS = 200
+SEARCHED_CHARACTERS = 500       # of each text, so that no task takes long
+LOOK_SECONDS = 0.02             # of one reading that others may wait for
+LOOK_REST_SECONDS = 0.001       # after which it is their turn
+LOOK_STEPS = 1000               # of SQLite, for some 30 tasks: so often a reading can be cut off
 LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
 ADD_MAX = 100_000               # tasks in one transaction
 PIECE_BYTES = 64 << 10          # read of it at once
 PORTION_ROWS = 500              # of a bulk action in one transaction, if that takes
 PORTION_SECONDS = 0.05          # no longer than this
-ACTION_SECONDS = 1.0            # of a bulk action in one request
+ACTION_SECONDS = 0.2            # of a bulk action in one request
 ACTION_IDS = 1000
+KEEP_LOOK_ROWS = 1000           # looked through for what can be pruned
 KEEP_ROWS = 200                 # pruned in one transaction, if that takes
 KEEP_SECONDS = 0.02             # no longer than this
 KEEP_AGAIN_SECONDS = 0.2        # while there is more
@@ -1447,10 +1454,18 @@ def emptied(path):
                          "Put a backup in its place." % path)
 
 
+# What SQLite says when the database or the disk is to blame. Everything else is a mistake of ours.
+# Its codes are known to Python since 3.11 only.
+STORAGE_WORDS = (
+    "locked", "locking protocol", "busy", "is full", "disk i/o error", "unable to open", "readonly",
+    "malformed", "not a database", "unsupported file format", "could not decode", "no such table",
+    "permission denied", "closed database", "foreign key")
+
+
 def is_storage_error(error):
     """True for what SQLite raises that is no fault of ours."""
-    return isinstance(error, sqlite3.Error) and (
-        not isinstance(error, sqlite3.IntegrityError) or "foreign key" in str(error).lower())
+    return isinstance(error, sqlite3.Error) and any(
+        words in str(error).lower() for words in STORAGE_WORDS)
 
 
 def free_bytes(path):
@@ -1563,6 +1578,18 @@ class Connection(Source):
     def all(self, statement, values=()):
         """All rows."""
         return self._link.execute(statement, values).fetchall()
+
+    def all_unless(self, stop, statement, values=()):
+        """All rows, or None if `stop`, which is asked again and again meanwhile, says so."""
+        self._link.set_progress_handler(stop, LOOK_STEPS)
+        try:
+            return self.all(statement, values)
+        except sqlite3.OperationalError as error:
+            if str(error) != "interrupted":
+                raise
+            return None
+        finally:
+            self._link.set_progress_handler(None, 0)
 
     @property
     def open_transaction(self):
@@ -1872,8 +1899,8 @@ class Database(Source):
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise storage_full() from None
             raise StorageBroken("Nothing can be written in %s: %s." % (self.folder, error.strerror)) from None
-        self._writer_thread = None
-        self._reading = threading.Lock()
+        self._writer_thread = self._looker = None
+        self._reading, self._looking = threading.Lock(), threading.Lock()
         self._synchronous = None
         self._pause_checkpoints_until = 0.0
         self._next_sign = 0.0
@@ -1897,6 +1924,18 @@ class Database(Source):
         """All rows, outside any transaction; Busy after `patience`."""
         with self._waiting(self.patience) as deadline:
             return self._patiently(lambda: self._read(statement, values), deadline)
+
+    def look(self, statement, values=(), seconds=math.inf):
+        """(rows, seconds that took) of what may read much; no rows but None if that takes too long.
+
+        Who reads little does not wait for it, since it has a connection of its own.
+        """
+        with self._waiting(self.patience) as deadline, self._looking:
+            self._looker = self._looker or self._patiently(self._connect, deadline)
+            started = self.clock.monotonic()
+            rows = self._patiently(lambda: self._looker.all_unless(
+                lambda: self.clock.monotonic() > started + seconds, statement, values), deadline)
+            return rows, self.clock.monotonic() - started
 
     def version_seen(self):
         """A number that changes when anybody commits, ourselves included."""
@@ -2030,8 +2069,8 @@ class Database(Source):
             return 0
 
     def close(self):
-        """Close both connections."""
-        with self._reading:
+        """Close all connections."""
+        with self._looking, self._reading:
             for link in self._links:
                 link.close()
         self._turn.close()
@@ -2074,6 +2113,8 @@ class Database(Source):
             try:
                 return action()
             except sqlite3.Error as error:
+                if not is_storage_error(error):
+                    raise
                 if not is_busy(error) or self.clock.monotonic() > deadline:
                     raise storage_error(error, self.path) from error
             self.clock.sleep(self.clock.uniform(0.0005, 0.005))
@@ -2121,7 +2162,7 @@ class Database(Source):
         except sqlite3.Error:
             return
         try:
-            with self._reading:
+            with self._looking, self._reading:
                 if self._copy_back(started + CHECKPOINT_SECONDS):
                     self._pause_checkpoints_until = 0.0
         except sqlite3.Error:
@@ -3166,6 +3207,8 @@ CHANGING_COLUMNS = ("id, owner_id, queue, function, priority, attempts, status, 
 SHORT_ARGUMENTS = "CASE WHEN length(task.arguments)<=4000 THEN task.arguments END AS arguments"
 LIST_ROW = ("SELECT %s, %s, user.name AS owner FROM task %%s CROSS JOIN user ON user.id=task.owner_id "
             "WHERE cancel_requested<2 AND " % (LIST_COLUMNS, SHORT_ARGUMENTS))
+# What a search looks at, besides a task's number and its owner's name.
+SEARCHED = ("function", "message", "error_type || ': ' || error_message", "arguments")
 
 # What can be done to many tasks, and in which statuses.
 ACTIONS = {
@@ -3283,7 +3326,9 @@ class Filter:
         self.statuses = statuses        # list of numbers
         self.function = function
         self.queue = queue
-        self.text = text                # part of function, arguments or message
+        self.text = text                # the number, or part of the owner's name or of SEARCHED
+        if text and len(text) > SEARCH_MAX_CHARACTERS:
+            raise field_error("q", "may have at most %d characters" % SEARCH_MAX_CHARACTERS)
 
     def within(self, statuses):
         """The same, but only tasks with one of these statuses."""
@@ -3309,10 +3354,12 @@ class Filter:
             parts.append("status IN (%s)" % ", ".join("?" * len(self.statuses)))
             values += self.statuses
         if self.text:
-            like = "%" + re.sub(r"([\\%_])", r"\\\1", self.text) + "%"
-            parts.append(r"(function LIKE ? ESCAPE '\' OR arguments LIKE ? ESCAPE '\' "
-                         r"OR message LIKE ? ESCAPE '\')")
-            values += [like] * 3
+            parts.append(
+                "(task.id=? OR owner_id IN (SELECT id FROM user WHERE instr(lower(name), lower(?))) OR %s)"
+                % " OR ".join("instr(lower(substr(%s, 1, %d)), lower(?))" % (text, SEARCHED_CHARACTERS)
+                              for text in SEARCHED))
+            number = re.fullmatch("#?([0-9]{1,15})", self.text, re.ASCII)
+            values += [int(number[1]) if number else 0, *[storable(self.text)] * (1 + len(SEARCHED))]
         return " AND ".join(parts) or "1", values
 
 
@@ -3541,15 +3588,19 @@ class Tasks:
         ids = None if wanted.searches else self._ids(wanted, limit + 1, before)
         if ids is None:
             return self._search(wanted, limit, before)
-        rows = self._database.all(
-            LIST_ROW % "" + "task.id IN (%s) ORDER BY task.id DESC"
-            % ", ".join("?" * len(ids[:limit])), ids[:limit])
+        rows = []
+        for some in (ids[at:min(at + PAGE_ROWS, limit)] for at in range(0, limit, PAGE_ROWS)):
+            rows += self._database.look(LIST_ROW % "" + "task.id IN (%s) ORDER BY task.id DESC"
+                                        % ", ".join("?" * len(some)), some)[0]
         return rows, (ids[limit - 1] if len(ids) > limit else None)
 
     def count(self, wanted):
         """{"all": n, "pending": n, ...}, capped at COUNT_MAX; None if a search takes too long."""
         if wanted.searches:
-            return self._count_by_search(wanted)
+            top = self.last_id(self._database)
+            counts, low = self._tally(Filter(wanted.owner_id, None, wanted.function, wanted.queue,
+                                             wanted.text), 0, top, SEARCH_SECONDS)
+            return None if low < top else self._counted([min(count, COUNT_MAX) for count in counts])
         source, values = self._by_status(wanted.owner_id, range(7))
         each = ["(SELECT count(*) FROM (SELECT 1 %s%s LIMIT %d))"
                 % (source, " AND cancel_requested<2" if status == RUNNING else "", COUNT_MAX)
@@ -3586,43 +3637,49 @@ class Tasks:
             return None
         return sorted((found for found in ids if found < before), reverse=True)[:limit]
 
-    def _windows(self, before):
-        """Ranges of ids, newest first, until all are covered."""
-        top = self._database.value("SELECT max(id) FROM task") or 0
-        high = min(before, top + 1)
-        while high > 0:
-            yield max(0, high - SEARCH_WINDOW_ROWS), high
-            high -= SEARCH_WINDOW_ROWS
+    def _slices(self, select, wanted, low, high, deadline, newest=False):
+        """Look through ids above `low` up to `high`: yield (rows of the wanted tasks, where to go on).
+
+        One range of ids after the other, each read in a moment: smaller ones after one that took
+        too long, larger ones after one that was quick. At least one is read, whatever the time.
+        """
+        condition, values = wanted.where()
+        statement = select % ("NOT INDEXED" if wanted.owner_id is None else "INDEXED BY task_owner",
+                              "task.id>? AND task.id<=? AND " + condition)
+        size, moved = SEARCH_ROWS, False
+        while low < high and not (moved and self._clock.monotonic() > deadline):
+            some = (max(low, high - size), high) if newest else (low, min(low + size, high))
+            rows, seconds = self._database.look(
+                statement, (*some, *values), LOOK_SECONDS if size > 1 else math.inf)
+            if rows is None:
+                size = max(1, size // 4)
+            else:
+                moved, (low, high) = True, (low, some[0]) if newest else (some[1], high)
+                yield rows, high if newest else low
+                size *= 2 if seconds < LOOK_SECONDS / 3 else 1
+            self._clock.sleep(LOOK_REST_SECONDS)
 
     def _search(self, wanted, limit, before):
-        condition, values = wanted.where()
-        way = "NOT INDEXED" if wanted.owner_id is None else "INDEXED BY task_owner"
-        deadline = self._clock.monotonic() + SEARCH_SECONDS
-        rows = []
-        for low, high in self._windows(before):
-            rows += self._database.all(
-                LIST_ROW % way + "task.id>=? AND task.id<? AND %s ORDER BY task.id DESC LIMIT ?"
-                % condition, (low, high, *values, limit + 1 - len(rows)))
+        select = LIST_ROW + "%%s ORDER BY task.id DESC LIMIT %d" % (limit + 1)
+        high = min(before - 1, self.last_id(self._database))
+        rows, low = [], 0
+        for found, reached in self._slices(select, wanted, 0, high,
+                                           self._clock.monotonic() + SEARCH_SECONDS, newest=True):
+            rows, low = rows + found, reached
             if len(rows) > limit:
                 return rows[:limit], rows[limit - 1]["id"]
-            if low > 0 and self._clock.monotonic() > deadline:
-                return rows, low
-        return rows, None
+        return rows, low + 1 if low else None
 
-    def _count_by_search(self, wanted):
-        condition, values = Filter(wanted.owner_id, None, wanted.function, wanted.queue,
-                                   wanted.text).where()
-        deadline = self._clock.monotonic() + SEARCH_SECONDS
+    def _tally(self, wanted, low, top, seconds):
+        """(how many of the wanted tasks with ids above `low` have each status, up to which id)"""
         counts = [0] * 7
-        for low, high in self._windows(INTEGER_MAX):
-            for status, count in self._database.all(
-                    "SELECT status, count(*) FROM task NOT INDEXED WHERE id>=? AND id<? "
-                    "AND cancel_requested<2 AND %s GROUP BY status" % condition,
-                    (low, high, *values)):
+        for rows, reached in self._slices(
+                "SELECT status, count(*) FROM task %s WHERE cancel_requested<2 AND %s GROUP BY status",
+                wanted, low, top, self._clock.monotonic() + seconds):
+            low = reached
+            for status, count in rows:
                 counts[status] += count
-            if self._clock.monotonic() > deadline:
-                return None
-        return self._counted([min(count, COUNT_MAX) for count in counts])
+        return counts, low
 
     # Changing
 
@@ -3666,14 +3723,11 @@ class Tasks:
             self._delete(transaction, [row], self._clock.now())
         self._remove_folders([row])
 
-    def count_for(self, action, wanted):
-        """How many of the wanted tasks an action of ACTIONS would change, and the newest id of all."""
-        wanted, count = wanted.within(ACTIONS[action]), 0
-        top = self._database.value("SELECT max(id) FROM task") or 0
-        for low in range(0, top, SEARCH_WINDOW_ROWS):
-            high = min(top, low + SEARCH_WINDOW_ROWS)
-            count += self._in_window("count(*)", wanted, low, high)[0][0]
-        return count, top
+    def count_for(self, action, wanted, low, top, seconds=SEARCH_SECONDS):
+        """(how many of the wanted tasks with ids above `low` up to `top` an action of ACTIONS would
+        change, the id up to which they were counted)"""
+        counts, low = self._tally(wanted.within(ACTIONS[action]), low, top, seconds)
+        return sum(counts), low
 
     def act(self, action, wanted, low, top, owner_id=None):
         """Do an action of ACTIONS to the wanted tasks with ids above `low` up to `top`.
@@ -3683,27 +3737,29 @@ class Tasks:
         Works for ACTION_SECONDS in short transactions, so that nobody waits; returns (how many
         tasks were changed, the id up to which it is done).
         """
-        wanted, done = wanted.within(ACTIONS[action]), 0
-        deadline = self._clock.monotonic() + ACTION_SECONDS
-        while low < top and self._clock.monotonic() <= deadline:
-            high = min(top, low + SEARCH_WINDOW_ROWS)
-            ids = [row[0] for row in self._in_window("id", wanted, low, high)]
-            low, changed = high, 0
-            if ids:
-                changed, reached = self._act_on(action, ids, owner_id)
-                if reached < ids[-1] or len(ids) == PORTION_ROWS:
-                    low = reached
-            done += changed
+        done, deadline = 0, self._clock.monotonic() + ACTION_SECONDS
+        for rows, reached in self._slices(
+                "SELECT id FROM task %s WHERE cancel_requested<2 AND %s ORDER BY id",
+                wanted.within(ACTIONS[action]), low, top, deadline):
+            changed, left = self.act_on(action, [row["id"] for row in rows], owner_id, deadline)
+            done, low = done + changed, left[0] - 1 if left else reached
+            if left:
+                break
         return done, low
 
-    def act_on(self, action, ids, owner_id=None):
-        """Do an action of ACTIONS to those of these tasks to which it can be done; how many."""
+    def act_on(self, action, ids, owner_id=None, deadline=math.inf):
+        """Do an action of ACTIONS to those of these tasks to which it can be done.
+
+        Returns (how many were changed, those that were not looked at before the deadline).
+        """
         ids, done = sorted(set(ids)), 0
         while ids:
             changed, reached = self._act_on(action, ids[:PORTION_ROWS], owner_id)
             ids = [task_id for task_id in ids if task_id > reached]
             done += changed
-        return done
+            if self._clock.monotonic() > deadline:
+                break
+        return done, ids
 
     def prune(self, ids, before):
         """Remove those of these tasks that ended before a time and that nothing waits for.
@@ -3752,14 +3808,6 @@ class Tasks:
                 changed += change(transaction, rows, self._clock.now())
                 handled += len(some)
         return changed, ids[handled - 1]
-
-    def _in_window(self, columns, wanted, low, high):
-        """At most PORTION_ROWS of the wanted tasks with ids above `low` up to `high`, oldest first."""
-        way = "NOT INDEXED" if wanted.owner_id is None else "INDEXED BY task_owner"
-        condition, values = wanted.where()
-        return self._database.all(
-            "SELECT %s FROM task %s WHERE id>? AND id<=? AND cancel_requested<2 AND %s "
-            "ORDER BY id LIMIT ?" % (columns, way, condition), (low, high, *values, PORTION_ROWS))
 
     @staticmethod
     def _cancel(transaction, rows, now):
@@ -6006,7 +6054,7 @@ class Keeping:
                 "SELECT id, created_at FROM task WHERE id>? ORDER BY id LIMIT 1", (low,))
             if first is None or before <= first["created_at"] <= now:
                 return
-            low, high = first["id"] - 1, first["id"] + SEARCH_WINDOW_ROWS
+            low, high = first["id"] - 1, first["id"] + KEEP_LOOK_ROWS
             ids = [row[0] for row in self._database.all(
                 "SELECT id FROM task NOT INDEXED WHERE id>? AND id<=? AND status IN (2, 3, 4) "
                 "AND finished_at<? ORDER BY id LIMIT ?", (low, high, before, KEEP_ROWS))]
@@ -9249,7 +9297,7 @@ ACTION_SCHEMA = {
             ("status", "function", "queue", "q", "owner"), _TEXT_OR_NULL)},
         "expected_count": _number(0, INTEGER_MAX, ["integer", "null"]),
         "continue": {"type": ["string", "null"],
-                     "pattern": "[0-9]{1,15}-[0-9]{1,15}-[0-9]{1,15}",
+                     "pattern": "[0-9]{1,15}-[0-9]{1,15}-[0-9]{1,15}(-[0-9]{0,16})?",
                      "patternMessage": "must be what the answer before said"}}}
 
 
@@ -9264,10 +9312,10 @@ def _check_action(given):
         raise refusal("Nothing was changed", errors)
 
 
-def _confirm(given, count, top):
+def _confirm(expected, count):
     """Conflict unless whoever asks knows how many tasks it is about."""
-    if given.get("expected_count") == count:
-        return count, 0, top
+    if expected == str(count):
+        return
     words = "must be %d: so many tasks match and can be changed now" % count
     error = Conflict("Nothing was changed: the number of tasks that match and can be changed is now "
                      "%d. Please confirm it." % count, wrong("expected_count", words))
@@ -9276,17 +9324,28 @@ def _confirm(given, count, top):
 
 
 def _act_on_filter(app, request, given):
-    """(changed, not yet looked at, how to go on or None); only what was there at first is changed."""
-    action, tasks = given["action"], app.queue.tasks
-    wanted = _wanted(app, request, given["filter"])
-    if given.get("continue"):
-        low, top, remaining = map(int, given["continue"].split("-"))
-    else:
-        remaining, low, top = _confirm(given, *tasks.count_for(action, wanted))
-    done, low = tasks.act(action, wanted, low, top, request.person.scope)
+    """(changed, left at most, how to go on or None); only what was there at first is changed.
+
+    They are counted first. That may take several requests, too: how to go on then ends with the
+    count that is expected.
+    """
+    tasks, expected = app.queue.tasks, given.get("expected_count")
+    what = given["action"], _wanted(app, request, given["filter"])
+    place = given.get("continue") or "0-%d-0-%s" % (
+        tasks.last_id(app.queue.database), "" if expected is None else int(expected))
+    low, top, number, *counting = place.split("-")
+    low, top, number = int(low), int(top), int(number)
+    if counting:
+        count, low = tasks.count_for(*what, low, top)
+        number += count
+        if low < top:
+            return 0, number + top - low, "%d-%d-%d-%s" % (low, top, number, *counting)
+        _confirm(counting[0], number)
+        low = 0
+    done, low = tasks.act(*what, low, top, request.person.scope)
     if low >= top:
         return done, 0, None
-    remaining = max(0, remaining - done)
+    remaining = max(0, number - done)
     return done, remaining, "%d-%d-%d" % (low, top, remaining)
 
 
@@ -9300,7 +9359,7 @@ def post_actions(app, request):
         app.queue.catalogue.refresh()
     try:
         if "ids" in given:
-            done = tasks.act_on(action, given["ids"], request.person.scope)
+            done, _ = tasks.act_on(action, given["ids"], request.person.scope)
         else:
             done, remaining, going_on = _act_on_filter(app, request, given)
     except TooMany:
@@ -9890,6 +9949,8 @@ REQUEST_LINE = rb"([A-Z]{3,10}) (/[!-~]{0,8000}) HTTP/1\.([01])"
 HEADER_LINE = rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)"
 # Hashing a password takes 16 MiB, which stay with the thread that did it: one thread does it.
 PASSWORD_PATHS = ("/api/session", "/api/setup", "/api/users", "/api/tokens")
+# What looks through tasks takes its time; it must not take all threads as well.
+SEARCH_TARGET = re.compile(r"/api/tasks(/actions|\?(.*&)?(q|function|queue)=)")
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -10118,9 +10179,10 @@ class Server:
         self._password_work = queue.SimpleQueue()
         self._large_work = queue.SimpleQueue()      # by one thread each: they take memory and time
         self._upload_work = queue.SimpleQueue()
+        self._search_work = queue.SimpleQueue()
         self._done = queue.SimpleQueue()
         self._room = {self._work: SERVER_THREADS, self._password_work: 1, self._large_work: 1,
-                      self._upload_work: 1}
+                      self._upload_work: 1, self._search_work: SEARCH_THREADS}
         self._threads = dict.fromkeys(self._room, 0)
         self._given = dict.fromkeys(self._room, 0)      # requests that are not answered yet
         self._background = background   # what a thread is to do beside the requests
@@ -10275,7 +10337,9 @@ class Server:
         hashes = head.method != "GET" and any(path in head.target for path in PASSWORD_PATHS)
         if hashes:
             return self._password_work
-        return self._large_work if head.length > LARGE_BYTES else self._work
+        if head.length > LARGE_BYTES:
+            return self._large_work
+        return self._search_work if SEARCH_TARGET.search(unquote(head.target)) else self._work
 
     def _give(self, work, request):
         """Have a request answered: by a thread that is free, a new one or, if there is none, by us."""
@@ -10830,7 +10894,8 @@ def _act_on_all(queue, action, options):
     """Say how many tasks match; with --yes do it to them."""
     wanted = Filter(_owner_id(queue, options), _wanted_statuses(options.status), options.function,
                     options.queue, options.search)
-    count, top = queue.tasks.count_for(action, wanted)
+    top = queue.tasks.last_id(queue.database)
+    count, _ = queue.tasks.count_for(action, wanted, 0, top, math.inf)
     if not options.yes:
         raise Conflict("%d tasks match that %s can change; nothing was changed. Say --yes to do it."
                        % (count, action))
@@ -11162,7 +11227,7 @@ ONE_TASK = ("id", {"type": ID_NUMBER})
 MANY_TASKS = [
     ("id", {"type": ID_NUMBER, "nargs": "*", "default": (), "metavar": "ID"}),
     *WHICH,
-    ("--search", {"metavar": "TEXT", "help": "part of function, arguments or message"}),
+    ("--search", {"metavar": "TEXT", "help": "number, or part of function, message, error, arguments"}),
     ("--all", {"action": "store_true", "help": "all tasks"}),
     ("--yes", {"action": "store_true", "help": "do it, instead of saying how many match"})]
 
@@ -11303,6 +11368,8 @@ def main(arguments=None):
         complain(error.detail)
         return error.exit_code
     except (OSError, ValueError, OverflowError, sqlite3.Error) as error:
+        if isinstance(error, sqlite3.Error) and not is_storage_error(error):
+            raise                       # a bug: its traceback is wanted
         complain("%s: %s" % (type(error).__name__, error))
         return 1
     except KeyboardInterrupt:

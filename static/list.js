@@ -67,7 +67,9 @@ function buildFilters(list) {
   filters.append(h('select', { name: 'queue', 'aria-label': 'Queue', hidden: true }));
   if (isAdmin()) filters.append(h('select', { name: 'owner', 'aria-label': 'Owner' }));
   filters.append(h('input', {
-    type: 'search', name: 'q', 'aria-label': 'Search tasks', placeholder: 'Search…',
+    type: 'search', name: 'q', 'aria-label': 'Search tasks', maxlength: 200,
+    placeholder: 'Number, words, error, owner…',
+    title: 'Searches numbers, functions, owners, messages, errors and the start of arguments',
   }), button('All…', () => new Bulk(list.params, () => { list.resort = true; }),
     { 'aria-haspopup': 'dialog', title: 'Retry, cancel or delete them' }));
   filters.addEventListener('change', () => filter(list));
@@ -124,11 +126,14 @@ function patchChoice({ filters, params }, name, all, values) {
 }
 
 /** Says what an empty list means, and what to do about it. @param {TaskList} list */
-function patchEmpty({ empty, params, rows }) {
-  const kind = rows.size ? 'none' : `${params}` ? 'filtered' : 'first';
+function patchEmpty({ empty, page, params, rows }) {
+  const kind = rows.size ? 'none' : page.next ? 'partly' : `${params}` ? 'filtered' : 'first';
   if (empty.dataset.kind === kind) return;
   empty.dataset.kind = kind;
   if (kind === 'none') empty.replaceChildren();
+  if (kind === 'partly') {
+    empty.replaceChildren(h('p', {}, 'No match among the newest tasks. Look at older ones below.'));
+  }
   if (kind === 'filtered') {
     empty.replaceChildren(h('p', {}, 'No task matches. ',
       h('a', { href: '#/tasks' }, 'Show all tasks')));
@@ -285,8 +290,12 @@ export class Bulk {
  * @param {Action} action @param {{}} filter
  */
 async function countFor(action, filter) {
+  let rest = {};
   try {
-    await request('POST', 'api/tasks/actions', { action, filter, expected_count: null });
+    do {
+      const part = await request('POST', 'api/tasks/actions', { action, filter, ...rest });
+      rest = { continue: part.continue };
+    } while (rest.continue);
   } catch (error) {
     if (error instanceof ApiError && error.status === 409) return error.count;
     throw error;

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import jobqueue
 from tests.support import INTEGER, function_json
-from tests.web import WebTestCase
+from tests.web import call, WebTestCase
 
 ADD = {"function": "add", "arguments": {"a": 1}}
 NOW = "2027-01-15T08:00:00.000Z"        # of the fake clock
@@ -644,6 +644,15 @@ class Trouble(WebTestCase):
             with self.subTest(words=words), self.failing(sqlite3.OperationalError(words)):
                 self.check(self.bob.post("/api/tasks", ADD), 503, "storage")
         self.check(self.bob.post("/api/tasks", ADD), 201)
+
+    def test_a_mistake_of_ours_is_a_500_with_its_traceback_in_the_log(self):
+        for method, path in (("GET", "/api/tasks/1"), ("POST", "/api/tasks/1/cancel")):
+            with mock.patch.object(jobqueue, "TASK_ROW", "SELECT absent FROM task WHERE "), \
+                    mock.patch("sys.stderr", io.StringIO()) as log:
+                reply = call(self.app, self.bob.environ(method, path))
+            self.check(reply, 500, "error")
+            self.assertIn("Traceback", log.getvalue())
+            self.assertIn("no such column: absent", log.getvalue())
 
     def test_a_database_that_cannot_be_read_is_a_503_everywhere(self):
         error = sqlite3.DatabaseError("database disk image is malformed")

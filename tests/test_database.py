@@ -686,6 +686,36 @@ class TestBrokenFiles(DatabaseCase):
             self.assertIs(type(jobqueue.storage_error(sqlite3.OperationalError(text), "x.db")), kind, text)
 
 
+class TestOurMistakes(DatabaseCase):
+    """What SQLite refuses because of us is told as a bug, never as a broken database."""
+
+    MISTAKES = (
+        ("SELEC 1", ()), ("SELECT absent FROM task", ()), ("SELECT * FROM task WHERE id=?", ()),
+        ("SELECT ?", (object(),)), ("INSERT INTO user (name) VALUES ('x')", ()),
+        ("SELECT 1 LIMIT 'x'", ()), ("SELECT 'full' busily", (1,)),
+        ("SELECT * FROM task INDEXED BY none", ()))
+
+    def test_each_is_raised_as_it_is_and_undoes_everything(self):
+        for statement, values in self.MISTAKES:
+            with self.subTest(statement):
+                with self.assertRaises(sqlite3.Error) as caught, self.database.transaction() as transaction:
+                    jobqueue.remember(transaction, ".x", 5)
+                    transaction.all(statement, values)
+                self.assertFalse(jobqueue.is_storage_error(caught.exception), caught.exception)
+                self.assertIsNone(jobqueue.recall(self.database, ".x"))
+                if statement.startswith("SEL"):
+                    for read in (self.database.all, self.database.look):
+                        with self.assertRaises(sqlite3.Error):
+                            read(statement, values)
+
+    def test_on_the_command_line_it_is_a_traceback(self):
+        error = sqlite3.OperationalError("no such column: absent")
+        with mock.patch.object(jobqueue.Tasks, "find", side_effect=error), \
+                mock.patch.object(jobqueue, "JobQueue", return_value=self.queue), \
+                self.assertRaises(sqlite3.OperationalError):
+            jobqueue.main(["list", "--data", str(self.data)])
+
+
 class TestOtherUsers(DatabaseCase):
     """Run as another user than the owner: file modes count, which they do not for root."""
 

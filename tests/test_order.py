@@ -275,7 +275,7 @@ class TestRetry(OrderCase):
         second, third = self.after(first), self.after(other)
         self.run_one("fail")
         self.queue.tasks.cancel(other)
-        self.assertEqual(self.queue.tasks.act_on("retry", [third, second, first]), 2)
+        self.assertEqual(self.queue.tasks.act_on("retry", [third, second, first]), (2, []))
         self.assertEqual(self.states(first, second, third), ["pending", "waiting", "failed"])
 
 

@@ -116,7 +116,7 @@ class TestSchema(TestCase):
 
     def test_a_failing_migration_changes_nothing(self):
         broken = jobqueue.MIGRATIONS + ["CREATE TABLE half (n INTEGER);\nCREATE TABLE nonsense ("]
-        with mock.patch.object(jobqueue, "MIGRATIONS", broken), self.assertRaises(jobqueue.StorageBroken):
+        with mock.patch.object(jobqueue, "MIGRATIONS", broken), self.assertRaises(sqlite3.OperationalError):
             jobqueue.Database(self.folder / "data", self.clock)
         self.assertEqual(self.database.value("PRAGMA user_version"), NOW)
         self.assertNotIn("half", self.tables())
