@@ -385,7 +385,7 @@ export function sampleHint() {
   return [h('section', { class: 'teach' }, h('h2', {}, 'Your own functions'),
     h('p', {}, 'These are samples. Put these lines into the file ',
       h('code', {}, store.state.catalogue.file),
-      ', with the name of your script where "-c" and the text behind it are:'),
+      ', your script in place of "-c" and its text:'),
     copyBox(EXAMPLE, 'tasks.py'),
     h('p', { class: 'help' }, 'The words in braces become the fields of a form.'))];
 }
