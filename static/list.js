@@ -290,6 +290,7 @@ export class Bulk {
  * @param {Action} action @param {{}} filter
  */
 async function countFor(action, filter) {
+  /** @type {Record<string, unknown>} */
   let rest = {};
   try {
     do {

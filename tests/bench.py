@@ -1135,6 +1135,38 @@ def measure_many(sizes, library):
                          goal=Goal("ours", "<=", 1, "s"))
 
 
+def measure_search(sizes, library):
+    """The worst search of a large table, again and again, and what others wait meanwhile."""
+    text, waits, seconds = "a" * 199 + "b", [], []
+    with library.fresh() as site:
+        site.open(workers=0).enqueue("nothing")
+        fill(site.database, sizes.lines)
+        with contextlib.closing(sqlite3.connect(site.database)) as link, link:
+            link.execute("UPDATE task SET arguments=? WHERE id>(SELECT max(id) FROM task)-1000",
+                         (json.dumps({"text": "a" * 199_000}),))
+        with list_server(site) as admin:
+            other = admin.twin()
+
+            def search():
+                for number in range(20):
+                    began = time.perf_counter()
+                    other.send("GET", "api/tasks?counts=1&q=" + text[number:]).expect(200)
+                    seconds.append(time.perf_counter() - began)
+
+            thread = threading.Thread(target=search)
+            thread.start()
+            while thread.is_alive():
+                began = time.perf_counter()
+                admin.send("POST", "api/tasks", {"function": "nothing", "delay": 9999}).expect(201)
+                waits.append(time.perf_counter() - began)
+                time.sleep(0.01)
+            other.close()
+    what = "worst search of %s" % format(sizes.lines, ",")
+    yield Figure(what, max(seconds), "s", goal=Goal("ours", "<=", 0.5, "s"))
+    yield Figure(what + ", p99 of others' adds", percentile(waits, 0.99) * 1000, "ms",
+                 goal=Goal("ours", "<=", 100, "ms"))
+
+
 def measure_flood(sizes, library):
     """How long tasks wait of which a thousand a second are added, while two workers run them."""
     for together in (1, 10):
@@ -1194,6 +1226,7 @@ PARTS = {
     "blocked": measure_blocked,
     "list": measure_list,
     "many": measure_many,
+    "search": measure_search,
     "flood": measure_flood,
     "schedules": measure_schedules,
 }
