@@ -107,7 +107,7 @@ DELETE = 2                      # what cancel_requested says, where 1 asks for t
 
 LEASE_SECONDS = 60.0            # how long a claim holds without being renewed
 RENEW_SECONDS = 10.0
-SELF_FENCE_SECONDS = 50.0       # a worker that could not renew this long kills its runner
+SELF_FENCE_SECONDS = 50.0       # a worker that only others keep from renewing kills its runner by then
 OTHER_MACHINE_SLACK_SECONDS = 300.0
 CRASH_LIMIT = 3                 # the third crash fails a task, so that poison ends
 INTERRUPTION_LIMIT = 5
@@ -127,6 +127,7 @@ TICK_FAILED_SECONDS = 15.0
 SWEEP_SECONDS = 3600.0
 TICK_PASSING_SECONDS = 5.0      # ... of those who only pass by: requests, most of them processes of their own
 LOOK_FOR_SCHEDULES_SECONDS = 30.0
+RUNNER_END_TRIES = 20           # 10 ms apart, to see the end of a runner that was killed
 STARTING_SECONDS = 10.0         # a started process that never took its lock
 STARTING_LOCKED_SECONDS = 60.0  # one that holds its lock but is not ready
 START_RETRY_SECONDS = (1.0, 60.0)
@@ -372,7 +373,10 @@ class Fail(Exception):
 
 
 class RetryAfter(Exception):
-    """Raised by a function: this attempt failed; if retries are left, try again in `seconds`."""
+    """Raised by a function: this attempt failed; if retries are left, try again in `seconds`.
+
+    That is so once even where `max_retries` is 0.
+    """
 
     def __init__(self, seconds, message="asked to be retried"):
         super().__init__(message)
@@ -639,6 +643,18 @@ def boot_id():
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
         return ""
+
+
+def birth(pid):
+    """A text that tells this living process from all others that ever get its number.
+
+    None if it is not there, or where that cannot be known. A zombie is not there.
+    """
+    try:
+        fields = Path("/proc/%d/stat" % pid).read_text("ascii", "replace").rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else fields[19] + os.readlink("/proc/self/ns/pid")
+    except (OSError, TypeError, IndexError):
+        return None
 
 
 def up_seconds():
@@ -1265,7 +1281,7 @@ CREATE TABLE task (
     run_at REAL,                        -- not before; NULL: at once
     unique_key TEXT,                    -- NULL when finished
     max_retries INTEGER NOT NULL,
-    retries_left INTEGER NOT NULL,
+    retries_left INTEGER NOT NULL,      -- -1: max_retries is 0, and RetryAfter was granted
     retry_delay REAL NOT NULL,
     retry_backoff REAL NOT NULL,
     timeout REAL NOT NULL,
@@ -1413,7 +1429,10 @@ CREATE TABLE known_address (            -- where a user logged in from lately
 ALTER TABLE task ADD COLUMN admin_id INTEGER;
 UPDATE task SET admin_id=owner_id
 WHERE status IN (0, 1, 5, 6) AND function IN (SELECT name FROM function WHERE who='admin')
-    AND owner_id IN (SELECT id FROM user WHERE role='admin')""",
+    AND owner_id IN (SELECT id FROM user WHERE role='admin');
+ALTER TABLE worker ADD COLUMN runner_pid INTEGER;
+-- See birth(); NULL where that cannot be known.
+ALTER TABLE worker ADD COLUMN runner_birth TEXT""",
 ]
 
 
@@ -2481,6 +2500,9 @@ SETTINGS = {setting.name: setting for setting in (
             "The process that runs the functions is replaced after this many tasks."),
     Setting("runner_memory", 512, 16, 1000000,
             "... or once it has used this many megabytes."),
+    Choice("runner_per_owner", ("no", "yes"),
+           "yes: ... and whenever the next task is another owner's, so that nothing can be left for it "
+           "in that process. Each change costs the start of Python and of tasks.py."),
     Setting("nice", 10, 0, 19, "How much workers give way to other processes (19 the most)."),
     Setting("max_pending", 200000, 0, 1000000,
             "Most tasks of one user that wait to be run (pending, scheduled or waiting); 0: no "
@@ -3230,7 +3252,7 @@ def task_json(row, after=(), listed=False):
         "priority": row["priority"], "run_at": iso(row["run_at"]),
         "unique_key": row["unique_key"], "after": list(after), "after_failure": row["after_failure"],
         "attempts": row["attempts"], "crashes": row["crashes"],
-        "max_retries": row["max_retries"], "retries_left": row["retries_left"],
+        "max_retries": row["max_retries"], "retries_left": max(0, row["retries_left"]),
         "retry_delay": plain(row["retry_delay"]), "retry_backoff": plain(row["retry_backoff"]),
         "timeout": plain(row["timeout"]), "on_crash": row["on_crash"],
         "remove_on_success": row["remove_on_success"] == 1,
@@ -4076,9 +4098,10 @@ def judge(task, outcome, now, uniform):
     """The Verdict on a task (its row) whose attempt ended so.
 
     A cancel that came first wins over everything but success. Errors and timeouts need a retry
-    left; crashes are re-run whatever is left, but only CRASH_LIMIT times.
+    left, but the first that says when to try again; crashes are re-run whatever is left, but only
+    CRASH_LIMIT times.
     """
-    kind = outcome.kind
+    kind, left = outcome.kind, task["retries_left"]
     if kind == "succeeded":
         return Verdict(SUCCEEDED)
     if task["cancel_requested"] or kind == "cancelled":
@@ -4088,16 +4111,17 @@ def judge(task, outcome, now, uniform):
     if kind == "crashed":
         last = task["crashes"] + 1 >= CRASH_LIMIT or task["on_crash"] == "fail"
         return Verdict(FAILED if last else PENDING, "crashed", "failed" if last else "crashed",
-                       spend=1, crash=1)
+                       spend=int(left > 0), crash=1)
     if kind == "interrupted":
         last = task["interruptions"] + 1 >= INTERRUPTION_LIMIT or task["on_crash"] == "fail"
         return Verdict(FAILED if last else PENDING, "interrupted",
                        "failed" if last else "interrupted", interruption=1)
     reason = kind if kind in ("timeout", "unknown_function") else "error"
-    if kind in ("error", "timeout") and task["retries_left"] > 0:
+    asks_first = outcome.retry_after is not None and left == task["max_retries"]
+    if kind in ("error", "timeout") and (left > 0 or asks_first):
         delay = outcome.retry_after and min(outcome.retry_after, 30 * 86400)
         if delay is None:
-            tried = min(task["max_retries"] - task["retries_left"], 100)
+            tried = min(task["max_retries"] - left, 100)
             delay = min(task["retry_delay"] * task["retry_backoff"] ** tried, 30 * 86400)
             delay *= uniform(1.0, 1.2)
         return Verdict(SCHEDULED, reason, "retry", run_at=now + delay, spend=1)
@@ -4124,6 +4148,11 @@ def lost_after(task, now):
     """After about how many seconds a lost task ended: a worker that lived on would have renewed its lease."""
     renewal = task["lease_wall"] - LEASE_SECONDS + RENEW_SECONDS
     return max(0.0, min(now, renewal) - task["started_at"])
+
+
+def lease_name(holder, lease):
+    """What tells a lease from the holder's former and later ones."""
+    return "%s %r" % (holder, lease["lease_wall"])
 
 
 class Claims:
@@ -4181,8 +4210,10 @@ class Claims:
         turns = [turn for turn in turns if turn is not None]    # a lane may be empty by now
         return min(turns) / 1000 if turns else None
 
-    def claim(self, transaction, worker_id, now, wanted=1, function=None):
+    def claim(self, transaction, worker_id, now, wanted=1, function=None, owner_id=None):
         """Take the next task, or a batch of up to `wanted` that all run `function`; their rows.
+
+        With an owner: nothing if the next task is somebody else's.
 
         A batch holds first attempts only, and none that must not be run twice: what did not
         begin before its worker died counts as crashed like the one that did. It is handed to the
@@ -4191,20 +4222,21 @@ class Claims:
         monotonic = self._clock.monotonic()
         rows = []
         if monotonic < self._next_promotion:
-            rows = self._claim_pending(transaction, worker_id, now, wanted, function)
+            rows = self._claim_pending(transaction, worker_id, now, wanted, function, owner_id)
         if not rows:
             self._next_promotion = monotonic + PROMOTE_SECONDS
             self.promote(transaction, now)
-            rows = self._claim_pending(transaction, worker_id, now, wanted, function)
+            rows = self._claim_pending(transaction, worker_id, now, wanted, function, owner_id)
         return rows
 
-    def _claim_pending(self, transaction, worker_id, now, wanted, function):
+    def _claim_pending(self, transaction, worker_id, now, wanted, function, owner_id):
         rows, taken = [], True
         while taken and not rows:
             queue, room = self._next_queue(transaction, now)
             if queue is None:
                 break
             heads = transaction.all(HEADS, (queue["name"], min(wanted, room)))
+            heads = list(itertools.takewhile(lambda row: owner_id in (None, row["owner_id"]), heads))
             batch = itertools.takewhile(
                 lambda row: row["function"] == function and row["attempts"] == 0
                 and row["on_crash"] == "retry" and len(row["arguments"]) <= BATCH_ARGUMENTS_MAX, heads)
@@ -4241,9 +4273,10 @@ class Claims:
             for row in rows])
         return rows
 
-    def _lease(self, now):
+    def _lease(self, now, seconds=None):
         """(boot, the end by the clock that counts while it lasts, the end by that on the wall)"""
-        return self.boot, self._clock.monotonic() + LEASE_SECONDS, now + LEASE_SECONDS
+        seconds = seconds or LEASE_SECONDS
+        return self.boot, self._clock.monotonic() + seconds, now + seconds
 
     def claimable(self, source, limit, named=False):
         """How many tasks a worker here could claim now, counted up to `limit`.
@@ -4361,12 +4394,49 @@ class Claims:
         return task["attempts"] - put_back
 
     def lost(self, source, dead_workers, now):
-        """Running tasks whose worker is dead or whose lease has run out: their rows."""
+        """Running tasks whose worker is dead or silent for good: their rows."""
+        silent = self.silent(source, now)
         rows = source.all(
             "SELECT id, claim, worker_id, started_at, lease_boot, lease_monotonic, lease_wall "
             "FROM task INDEXED BY task_claim WHERE status=1")
         return [row for row in rows
-                if row["worker_id"] in dead_workers or self._seconds_left(row, now) < 0]
+                if row["worker_id"] in dead_workers or lease_name(row["claim"], row) in silent]
+
+    # Who is late is doubted, in writing, and loses nothing before the rest of a lease has passed
+    # since: as this could be written, so could a renewal. When nobody can write nobody is doubted,
+    # and workers that see no doubt keep what they run. The name of a lease changes with its renewal.
+
+    def doubt(self, now):
+        """Note who is late from now on; forget who is so no more."""
+        late, known = self._late(self._database, now), recall(self._database, ".doubts") or {}
+        if late.keys() != known.keys():
+            with contextlib.suppress(StorageFull), self._database.transaction(durable=False) as transaction:
+                known = recall(transaction, ".doubts") or {}
+                names = "lease_boot", "lease_monotonic", "lease_wall"
+                fresh = dict(zip(names, self._lease(now, LEASE_SECONDS - 2 * RENEW_SECONDS)))
+                remember(transaction, ".doubts", {name: known.get(name, fresh) for name in late})
+
+    def silent(self, source, now):
+        """The names of leases that are over, and whose doubt is as well."""
+        doubts = recall(source, ".doubts") or {}
+        late = self._late(source, now) if doubts else {}
+        return {name for name in doubts.keys() & late.keys()
+                if max(late[name], self._seconds_left(doubts[name], now)) < 0}
+
+    def is_doubted(self, source, task_id, claim):
+        """True if others may take this claim within a lease from now; None if they have."""
+        row = source.one("SELECT lease_wall FROM task WHERE id=? AND status=1 AND claim=?", (task_id, claim))
+        return row and lease_name(claim, row) in (recall(source, ".doubts") or ())
+
+    def _late(self, source, now):
+        """{name: seconds left} of the leases of workers and tasks that missed two renewals."""
+        rows = source.all(
+            "SELECT lock AS holder, boot AS lease_boot, lease_monotonic, lease_wall FROM worker "
+            "WHERE state<>'starting' UNION ALL SELECT claim, lease_boot, lease_monotonic, lease_wall "
+            "FROM task INDEXED BY task_claim WHERE status=1")
+        left = {lease_name(row["holder"], row): self._seconds_left(row, now) for row in rows}
+        return {name: seconds for name, seconds in left.items()
+                if seconds < LEASE_SECONDS - 2 * RENEW_SECONDS}
 
     def leases(self, source, now):
         """{id: seconds until others may take it over} of the running tasks."""
@@ -4414,7 +4484,7 @@ class Claims:
     def _leave_running(transaction, leaving):
         transaction.many("""
             UPDATE task SET status=?, reason=?, turn=?, run_at=?,
-                retries_left=max(0, retries_left-?), crashes=crashes+?,
+                retries_left=retries_left-?, crashes=crashes+?,
                 interruptions=interruptions+?, result=?, error_type=?, error_message=?,
                 unique_key=CASE WHEN ? THEN NULL ELSE unique_key END,
                 lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL, cancel_requested=0,
@@ -5575,13 +5645,14 @@ class Workers:
                 note(transaction, self._clock.now(), "worker_started", worker_id=worker_id)
             return changed == 1
 
-    def say(self, transaction, worker_id, state, tasks):
-        """A worker's sign of life; False if its row is gone."""
+    def say(self, transaction, worker_id, state, tasks, runner=(None, None)):
+        """A worker's sign of life, with its runner's pid and birth; False if its row is gone."""
         now = self._clock.now()
         return transaction.run(
-            "UPDATE worker SET state=?, tasks=?, seen_at=?, lease_monotonic=?, lease_wall=? WHERE id=?",
+            "UPDATE worker SET state=?, tasks=?, seen_at=?, lease_monotonic=?, lease_wall=?, "
+            "runner_pid=?, runner_birth=? WHERE id=?",
             (state, tasks, now, self._clock.monotonic() + LEASE_SECONDS, now + LEASE_SECONDS,
-             worker_id)) == 1
+             *runner, worker_id)) == 1
 
     def leave(self, transaction, worker_id, why, tasks=None):
         """Remove a worker's row; its lock file follows by whoever holds the lock."""
@@ -5613,39 +5684,54 @@ class Workers:
 
     def find_dead(self):
         """Rows nobody stands behind any more: a list of (row, lock descriptor or None, why)."""
-        dead = []
+        dead, silent = [], self._claims.silent(self._database, self._clock.now())
         for row in self._database.all("SELECT * FROM worker"):
-            handle, why = self._look_at(row)
+            is_silent = lease_name(row["lock"], row) in silent
+            handle, why = self._look_at(row, is_silent)
+            if why and not self._end_runner(row):
+                why = is_silent and why + "; what it ran could not be ended"
             if why:
                 dead.append((row, handle, why))
+            elif handle is not None:
+                os.close(handle)
         return dead
 
-    def _look_at(self, row):
+    def _end_runner(self, row):
+        """Kill the runner of a dead worker, which may have closed all that it would die by.
+
+        False while it lives on, which it may as another user's: then the lease must do.
+        """
+        known = row["runner_birth"] if row["boot"] == self._claims.boot else None
+        for _ in range(RUNNER_END_TRIES):
+            if known is None or birth(row["runner_pid"]) != known:
+                return True
+            with contextlib.suppress(OSError):
+                os.killpg(row["runner_pid"], signal.SIGKILL)
+            self._clock.sleep(0.01)
+        return False
+
+    def _look_at(self, row, is_silent):
         """(descriptor of its lock if free, why it counts as dead or None)"""
         path = self.locks / row["lock"]
         if not self._claims.boot or row["boot"] != self._claims.boot:
-            return self._look_at_stranger(row, path)
+            return self._look_at_stranger(row, path, is_silent)
         if row["state"] == "starting":
             return self._look_at_starting(row, path)
         handle = grab_if_free(path) if row["lock_proven"] else None
         if handle is not None:
             return handle, "died"
-        if row["lease_monotonic"] > self._clock.monotonic():
-            return None, None
-        if not row["lock_proven"]:
-            return None, "silent"
         # It stands still, but its runner may go on: end both before anybody else begins.
-        handled = not self._can_say_that_it_lives(row["id"]) or self._end_silent(row["pid"], path)
-        return None, None if handled else "silent"
+        if not is_silent or row["lock_proven"] and self._end_silent(row["pid"], path):
+            return None, None
+        return None, "silent"
 
-    def _look_at_stranger(self, row, path):
+    def _look_at_stranger(self, row, path, is_silent):
         """Of another machine, or of this one before it was started again."""
         if self._database.journal == "wal" and row["lock_proven"]:      # one machine at a time
             handle = grab_if_free(path)
             if handle is not None:
                 return handle, "ended with its machine"
-        gone = row["lease_wall"] + OTHER_MACHINE_SLACK_SECONDS < self._clock.now()
-        return None, "silent" if gone else None
+        return None, "silent" if is_silent else None
 
     def _look_at_starting(self, row, path):
         age = LEASE_SECONDS - (row["lease_monotonic"] - self._clock.monotonic())
@@ -5656,15 +5742,6 @@ class Workers:
         if handle is not None:
             os.close(handle)
         return None, None
-
-    def _can_say_that_it_lives(self, worker_id):
-        """False on a full disk: then silence means nothing."""
-        try:
-            with self._database.transaction(durable=False) as transaction:
-                transaction.run("UPDATE worker SET seen_at=seen_at WHERE id=?", (worker_id,))
-            return True
-        except StorageFull:
-            return False
 
     @staticmethod
     def _end_silent(pid, path):
@@ -6239,6 +6316,7 @@ class Tick:
             raise
         for lock, handle in handles:
             self._workers.remove_lock(lock, handle)
+        self._claims.doubt(self._clock.now())
 
     def _record_deaths(self, dead):
         with self._database.transaction(durable=False) as transaction:

@@ -21,9 +21,12 @@ Contents (each section uses only the sections above it)
     Worker      the loop: claim, hand over, wait, record
     Entry       python3 worker.py
 """
+import _signal
+import _thread
 import codecs
 import contextlib
 import functools
+import gc
 import importlib
 import json
 import math
@@ -80,7 +83,7 @@ RESULT_MAX_DEPTH = 64
 ANSWER_MAX_BYTES = 1 << 20              # of an HTTP request
 REQUEST_SECONDS = 30.0                  # for each read of an HTTP answer
 WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "stay_asleep", "worker_seconds",
-                   "runner_tasks", "runner_memory")     # read once in CHECK_SECONDS
+                   "runner_tasks", "runner_memory", "runner_per_owner")     # read once in CHECK_SECONDS
 
 
 # Samples ---------------------------------------------------------------------
@@ -710,6 +713,45 @@ def message_line(message):
     return line
 
 
+LIMITS = [getattr(resource, "RLIMIT_" + name) for name in "FSIZE NOFILE AS CPU DATA NPROC STACK".split()
+          if hasattr(resource, "RLIMIT_" + name)]
+TRACES = ("a timer", "limits", "signal handlers", "blocked signals", "environment variables",
+          "sys.path", "threads", "a child", "other functions of Python", "other settings of Python")
+
+
+def has_child():
+    """True if a child of this process runs, or has ended and was not waited for."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return True
+    except ChildProcessError:
+        return False
+
+
+def traces():
+    """What a task could change in this process so that the next would feel it: as TRACES says.
+
+    The modules of C, which are quicker: quick functions run 15,000 times a second.
+    """
+    return (list(map(_signal.getitimer, range(3))), list(map(resource.getrlimit, LIMITS)),
+            list(map(_signal.getsignal, range(1, 32))), _signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+            dict(os.environ._data), list(sys.path), _thread._count(), has_child(),
+            (os.write, os.read, os.open, os.close, os.dup, os.dup2, os.getpid, os._exit, open, print,
+             time.sleep, time.time, time.monotonic, json.loads, json.dumps, signal.signal),
+            (sys.getrecursionlimit(), sys.gettrace(), socket.getdefaulttimeout(),
+             os.getpriority(os.PRIO_PROCESS, 0)))
+
+
+def lowest_free():
+    """The lowest number that no descriptor has; None if there may be no more."""
+    try:
+        descriptor = os.dup(0)
+    except OSError:
+        return None
+    os.close(descriptor)
+    return descriptor
+
+
 class Runner:
     """Runs one attempt after another as the worker hands them over; knows no database."""
 
@@ -732,7 +774,7 @@ class Runner:
     def run(self):
         """Announce the functions, then run what comes until the channel ends."""
         self._send({"announce": read_functions()})
-        self._used = usage()
+        self._used, self._traces = usage(), traces()
         while True:
             message = self._receive()
             if message is None:
@@ -754,18 +796,20 @@ class Runner:
         self._go = self._descriptors.pop(0) if len(orders) > 1 else None
         for order in orders:
             log = self._descriptors.pop(0)
-            if self._may_begin():
-                self._attempt(order, log, ring=order is orders[-1])
-            else:
+            if not self._may_begin():
                 os.close(log)
+            elif self._attempt(order, log, ring=order is orders[-1]):
+                return                  # the next need a runner in which nothing was left
 
     def _may_begin(self):
         """Take the order's byte, unless the worker took it back."""
         return self._go is None or os.read(self._go, 1) != b""
 
     def _attempt(self, order, log, ring):
+        """Run it and say how it ended; what it left in this process, or None."""
         self._print_to(log)
         self._tidy()
+        free = lowest_free()
         context = TaskContext(order["id"], order["owner"], order["attempt"], order["crashes"],
                               order["claim"], self._data, self._report, self._enqueue)
         TaskContext.running = context
@@ -776,6 +820,7 @@ class Runner:
         TaskContext.running = None
         with self._lock:                # a thread may be adding a task
             self._claim = None
+        left = self._left(free)
         for stream in self._streams.values():
             with contextlib.suppress(Exception):
                 stream.flush()
@@ -785,14 +830,30 @@ class Runner:
                        peak_memory=peak_memory)
         if self._unsent:
             outcome["report"] = self._unsent
-        self._send_outcome(order["claim"], outcome, ring)
+        if left:
+            outcome["left"] = left
+        self._send_outcome(order["claim"], outcome, ring or left)
+        return left
+
+    def _left(self, free):
+        """What a task left behind, in words; None if nothing is seen. Limits are set back."""
+        now, before = traces(), self._traces
+        if now == before and free == lowest_free():
+            return None
+        for kind, limits in zip(LIMITS, before[1]):     # or even its outcome could not be told
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(kind, limits)
+        found = [name for name, one, other in zip(TRACES, before, now) if one != other]
+        if not found:
+            gc.collect()                # nobody may have it any more
+            if free == lowest_free():
+                return None
+        return ", ".join(found or ["an open file"])
 
     def _tidy(self):
-        """Undo what the last task may have done to this process."""
+        """Undo what the last task may have done without leaving a trace()."""
         go_to_tasks()
         os.umask(0o077)
-        if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for name, descriptor in (("stdout", 1), ("stderr", 2)):
             known = self._streams.get(name)
             if known is None or known.closed:
@@ -1014,10 +1075,12 @@ class Child:
         self.started = time.monotonic()
         self.ready = False
         self.ended = False              # the channel is closed or broke the rules
-        self.has_straggler = False      # something it started still holds an ended task's log
+        self.has_straggler = False      # a task left something in it
         self.tasks = 0
         self.memory = 0                 # peak, in bytes
         self.files = files              # {path: stamp} of what it was made from
+        self.owner = None               # whose tasks it has run, where each owner gets one of their own
+        self.identity = self.process.pid, jobqueue.birth(self.process.pid)
         self.death = None               # (exit code or -signal, cpu seconds, peak memory)
 
     def hand_over(self, orders):
@@ -1198,11 +1261,12 @@ def is_result(text):
         return False
 
 
-# What an outcome as a runner tells it may hold: Outcome's arguments, and two more.
+# What an outcome as a runner tells it may hold: Outcome's arguments, and three more.
 SAID = {"kind": SAID_KINDS.__contains__, "result": is_result,
         "error_type": is_text, "error_message": is_text, "retry_after": jobqueue.is_number,
         "seconds": jobqueue.is_number, "cpu_seconds": jobqueue.is_number,
-        "peak_memory": jobqueue.is_number, "traceback": is_text, "report": is_report}
+        "peak_memory": jobqueue.is_number, "traceback": is_text, "report": is_report,
+        "left": is_text}
 
 
 def is_outcome(said):
@@ -1211,9 +1275,12 @@ def is_outcome(said):
             and all(name in SAID and SAID[name](value) for name, value in said.items()))
 
 
+PUT_OFF = jobqueue.StorageFull, jobqueue.Busy
+
+
 def put_off():
-    """For what can be written later as well: a full disk is no reason to end."""
-    return contextlib.suppress(jobqueue.StorageFull)
+    """For what can be done later as well: a full disk or a busy database is no reason to end."""
+    return contextlib.suppress(*PUT_OFF)
 
 
 class Attempt:
@@ -1228,9 +1295,11 @@ class Attempt:
         self._id, self._claim = row["id"], row["claim"]
         self._started = self._renewed = self._stored = self._looked = self._clock.monotonic()
         self._seen_version = None
+        self._safe, self._is_doubted = self._renewed, False     # when nobody was about to take it
         self.log = None                 # the LogPipe, once it was handed over
         self._report = None             # progress not stored yet
         self._said = None               # the Outcome in the runner's words
+        self.left = None                # what it left in the runner
         self._trace = None
         self._requests = []             # tasks it is adding, until the last part came
         self.ending = None              # kind of outcome if we end it
@@ -1245,7 +1314,7 @@ class Attempt:
             number = self._queue.claims.begun(self._database, row)
         if row["on_crash"] == "fail":   # it must be known to have begun even after a power cut
             with self._database.transaction(durable=True) as transaction:
-                self._queue.claims.renew(transaction, self._id, self._claim, self._clock.now())
+                self.renew(transaction)
         return {"id": self._id, "owner": row["owner"], "attempt": number,
                 "crashes": row["crashes"], "claim": self._claim, "function": row["function"],
                 "arguments": row["arguments"]}
@@ -1272,6 +1341,7 @@ class Attempt:
             said = message["outcome"]
             self._report = said.pop("report", self._report)
             self._trace = said.pop("traceback", None)
+            self.left = said.pop("left", None)
             self._said = Outcome(**said)
         elif "report" in message and is_report(message["report"]):
             self._report = message["report"]
@@ -1333,13 +1403,15 @@ class Attempt:
 
     def _keep(self, now):
         """Renew, store what was printed, see whether it is to be ended."""
-        if now - self._renewed > jobqueue.SELF_FENCE_SECONDS:
-            self.end("lost")
         if now - self._started > self.row["timeout"]:
             self.end("timeout", "ran longer than %g s" % self.row["timeout"])
         if now - self._looked > LOOK_SECONDS:
             self._looked = now
-            self._look_for_cancel()
+            with put_off():
+                self._look_for_cancel()
+                self._safe = self._safe if self._is_doubted else now
+        if now - self._safe > jobqueue.SELF_FENCE_SECONDS - 2 * jobqueue.RENEW_SECONDS:
+            self.end("lost")
         due = now - self._stored > STORE_SECONDS and (self.log or self._report)
         if now - self._renewed > jobqueue.RENEW_SECONDS or due or self.log.is_full:
             self._store(now)
@@ -1356,6 +1428,7 @@ class Attempt:
             self.end("lost")
         elif asked:
             self.end("cancelled", "cancelled while it ran")
+        self._is_doubted = self._queue.claims.is_doubted(self._database, self._id, self._claim)
 
     def _store(self, now):
         """Renew the claim and store log and progress, all under the fence."""
@@ -1368,9 +1441,13 @@ class Attempt:
             self.log.stored()
             self._report = None
 
+    def renew(self, transaction):
+        """Hold the claim for another lease; False if it was lost."""
+        return self._queue.claims.renew(transaction, self._id, self._claim, self._clock.now())
+
     def _renew_and_write(self):
         with self._database.transaction(durable=False) as transaction:
-            held = self._queue.claims.renew(transaction, self._id, self._claim, self._clock.now())
+            held = self.renew(transaction)
             if held:
                 self._write(transaction)
             return held
@@ -1431,8 +1508,12 @@ class Batch:
         self.record_by = math.inf
 
     def begin(self):
-        """Hand all of it over."""
-        orders = [attempt.order() for attempt in self.running]
+        """Hand all of it over; take it back if what must be stored before cannot be."""
+        try:
+            orders = [attempt.order() for attempt in self.running]
+        except PUT_OFF:
+            self.running, self.unbegun = [], self.running
+            return
         for attempt, end in zip(self.running, self._child.hand_over(orders)):
             attempt.log = LogPipe(end)
         now = self._clock.monotonic()
@@ -1490,8 +1571,10 @@ class Batch:
         if outcome is None:
             return
         self.running.pop(0)
-        self._child.has_straggler |= attempt.close()
+        self._child.has_straggler |= attempt.close() or attempt.left is not None
         self.ended.append((attempt, outcome))
+        if self._child.has_straggler:
+            self.take_back()
         now = self._clock.monotonic()
         self.record_by = min(self.record_by, now + BATCH_SECONDS)
         if self.running:
@@ -1568,8 +1651,8 @@ class Worker:
         try:
             self._catch_signals()
             self._start_runner()
-            while not self._has_left():
-                self._step()
+            while not self._goes():
+                pass
         finally:
             self._say("leaves: %s" % self._stopping)
             for child in filter(None, (self._child, self._next_child)):
@@ -1679,12 +1762,30 @@ class Worker:
 
     # The loop
 
+    def _goes(self):
+        """One round, True if it was the last; while nobody can write the next one comes later."""
+        try:
+            if self._has_left():
+                return True
+            self._step()
+        except PUT_OFF:
+            if self._signals > 1:
+                raise
+            self._clock.sleep(FULL_DISK_SECONDS)
+        return False
+
     def _step(self):
-        """One round: keep what must be kept alive, then wait for the runner or look for work."""
+        """Keep what must be kept alive, then wait for the runner or look for work.
+
+        Nothing waits so long for a busy database that an attempt could lose its claim meanwhile.
+        """
         self._heed_signals()
-        self._check_self()
+        with self._database.sharing_patience():
+            self._check_self()
+            if self._batch and self._batch.running:
+                self._batch.watch()
         if self._batch:
-            self._watch()
+            self._go_on()
         elif not self._child.ready:
             self._await_runner()
         elif not self._claim_next():
@@ -1738,7 +1839,8 @@ class Worker:
 
     def _set_state(self, transaction, state):
         self._state = state
-        if not self._queue.workers.say(transaction, self._id, state, self._tasks):
+        runner = self._child.identity if self._child else (None, None)
+        if not self._queue.workers.say(transaction, self._id, state, self._tasks, runner):
             self._stopping = self._stopping or "its row is gone"
 
     # Looking for work
@@ -1760,10 +1862,12 @@ class Worker:
             return True
         rows = []
         with put_off(), self._database.transaction(durable=False) as transaction:
-            rows = claims.claim(transaction, self._id, self._clock.now())
+            rows = claims.claim(transaction, self._id, self._clock.now(), owner_id=self._child.owner)
             if rows:
                 self._set_state(transaction, "busy")
         self._begin(rows)
+        if not rows and self._child.owner is not None:      # it may be another owner's turn
+            self._start_runner()
         return bool(rows)
 
     def _rest(self):
@@ -1848,7 +1952,11 @@ class Worker:
         self._wait_for_better_code()
 
     def _keep_announcement(self, announcement):
-        self._child.files = self._queue.catalogue.store(announcement, self._child.files)
+        while not self._signals:
+            with put_off():
+                self._child.files = self._queue.catalogue.store(announcement, self._child.files)
+                return
+            self._clock.sleep(FULL_DISK_SECONDS)
 
     def _wait_for_better_code(self):
         """tasks.py cannot be read: try again when it changes, or after a while."""
@@ -1885,11 +1993,12 @@ class Worker:
         self._batch = Batch(self._queue, self._child, rows) if rows else None
         if rows:
             self._say("begins %s: %s" % (rows[0]["function"], " ".join(str(row["id"]) for row in rows)))
+            if self._settings["runner_per_owner"] == "yes":
+                self._child.owner = rows[0]["owner_id"]
             self._batch.begin()
 
-    def _watch(self):
-        if self._batch.running:
-            self._batch.watch()
+    def _go_on(self):
+        """Record what has ended, if it is time."""
         if not self._batch.running:
             self._finish()
         elif self._batch.is_late():
@@ -1916,7 +2025,7 @@ class Worker:
         ended = [(attempt, outcome) for attempt, outcome in ended if outcome.kind != "lost"]
         try:
             return self._record_patiently(ended, unbegun, pace)
-        except jobqueue.Busy:
+        except PUT_OFF:
             raise
         except Exception as error:      # whatever it is about: each alone must still be tried
             self._say("recording: %s" % error)
@@ -1930,13 +2039,14 @@ class Worker:
         for attempt, outcome in ended:
             self._pace.note(attempt.row["function"], outcome)
             if self._verbose:
-                self._say("task %d: %s" % (attempt.row["id"], outcome.kind))
+                left = ", left behind: %s" % attempt.left if attempt.left else ""
+                self._say("task %d: %s%s" % (attempt.row["id"], outcome.kind, left))
 
     def _record_alone(self, attempt, outcome):
         """Record one outcome, or that it could not be stored."""
         try:
             self._record_patiently([(attempt, outcome)], [])
-        except jobqueue.Busy:
+        except PUT_OFF:
             raise
         except Exception as error:
             attempt.forget_what_it_said()
@@ -1945,14 +2055,29 @@ class Worker:
             self._record_patiently([(attempt, outcome)], [])
 
     def _record_patiently(self, ended, unbegun, pace=None):
-        """Record; while the disk is full again and again, for the claims stay ours till then."""
+        """Record; while nobody can write, or there is no room for it, again and again.
+
+        Meanwhile the claims are renewed as soon as that is possible, and what still runs is watched.
+        """
         while True:
             try:
-                return self._record(ended, unbegun, pace)
-            except jobqueue.StorageFull:
+                with self._database.sharing_patience():
+                    return self._record(ended, unbegun, pace)
+            except PUT_OFF:
                 if self._signals > 1:
                     raise
+            with self._database.sharing_patience():
+                for attempt in self._batch.running:
+                    attempt.look()
+                self._hold([*unbegun, *(attempt for attempt, _ in ended)])
             self._clock.sleep(FULL_DISK_SECONDS)
+
+    def _hold(self, attempts):
+        """Renew their claims, and say that we live."""
+        with put_off(), self._database.transaction(durable=False) as transaction:
+            for attempt in attempts:
+                attempt.renew(transaction)
+            self._set_state(transaction, self._state)
 
     def _record(self, ended, unbegun, pace):
         """One transaction for all of it; returns the rows that were claimed."""
@@ -1969,7 +2094,8 @@ class Worker:
             verdicts = claims.end_all(transaction, [
                 (row["id"], row["claim"], outcome) for row, outcome in endings], now)
             if pace:
-                rows = claims.claim(transaction, self._id, now, pace.size, pace.function)
+                rows = claims.claim(transaction, self._id, now, pace.size, pace.function,
+                                    self._child.owner)
             if not rows and not self._batch.running:
                 self._set_state(transaction, "idle" if not self._stopping else "stopping")
         self._seen_version = None

@@ -25,6 +25,7 @@ In a TestCase
     self.end(row, "error", ...)         -> the Verdict; further arguments are those of Outcome
     self.run_one("succeeded", ...)      -> claims, ends and returns the row as it is afterwards
     self.row(id), self.status(id)       the raw row, the status word; None if there is none
+    self.pass_in_silence(61)            lets time pass in which nobody renews, while somebody looks
     self.events(id)                     event words of a task, oldest first
     self.write(statement, values)       one statement in a transaction of its own
     self.another_queue()                a second JobQueue on the same data, as another process has it
@@ -275,6 +276,12 @@ class TestCase(unittest.TestCase):
         row = self.claim()
         self.end(row, kind, *values, **named)
         return self.row(row["id"])
+
+    def pass_in_silence(self, seconds):
+        """Time passes, and nobody renews a lease; somebody looks all the time who is late."""
+        for _ in range(round(2 * seconds)):
+            self.clock.advance(0.5)
+            self.queue.claims.doubt(self.clock.now())
 
     def row(self, task_id):
         """The raw row of a task, hidden or not."""

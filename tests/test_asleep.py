@@ -20,7 +20,8 @@ class Child(SimpleNamespace):
 
     def __init__(self, clock):
         super().__init__(ready=True, ended=False, is_behind=False, has_straggler=False, tasks=0, memory=0,
-                         files={}, clock=clock, end=lambda: None, messages=list, is_dead=lambda: False)
+                         identity=(None, None), owner=None, files={}, clock=clock,
+                         end=lambda: None, messages=list, is_dead=lambda: False)
 
     def wait(self, seconds):
         """A second passes, for a simulation must get on."""

@@ -332,8 +332,8 @@ def expected(kind, retries_left, crashes, interruptions, on_crash, cancel_reques
         return "pending", None, "put_back", 0, 0, 0  # never handed over: unspent
     if kind == "crashed":
         if crashes == CRASH_LIMIT - 1 or on_crash == "fail":
-            return "failed", "crashed", "failed", 1, 1, 0
-        return "pending", "crashed", "crashed", 1, 1, 0
+            return "failed", "crashed", "failed", int(retries_left > 0), 1, 0
+        return "pending", "crashed", "crashed", int(retries_left > 0), 1, 0
     if kind == "interrupted":
         if interruptions == INTERRUPTION_LIMIT - 1 or on_crash == "fail":
             return "failed", "interrupted", "failed", 0, 0, 1
@@ -406,6 +406,13 @@ class TestJudge(unittest.TestCase):
 
     def test_asking_for_a_retry_does_not_give_more_retries(self):
         self.assertEqual(self.judge("error", retry_after=5, retries_left=0).status, jobqueue.FAILED)
+
+    def test_where_there_are_none_asking_gives_one(self):
+        for left, status in ((0, jobqueue.SCHEDULED), (-1, jobqueue.FAILED)):
+            verdict = self.judge("error", retry_after=5, max_retries=0, retries_left=left)
+            self.assertEqual(verdict.status, status)
+        for kind in ("error", "timeout"):
+            self.assertEqual(self.judge(kind, max_retries=0, retries_left=0).status, jobqueue.FAILED)
 
 
 class TestCounting(TestCase):
@@ -577,27 +584,27 @@ class TestLeases(TestCase):
         return bool(self.queue.claims.lost(self.database, set(dead), self.clock.now()))
 
     def test_a_lease_holds_for_its_time(self):
-        self.clock.advance(LEASE_SECONDS - 1)
+        self.pass_in_silence(LEASE_SECONDS - 1)
         self.assertFalse(self.is_lost())
         self.clock.advance(2)
         self.assertTrue(self.is_lost())
 
     def test_renewing_holds_it_longer(self):
-        self.clock.advance(LEASE_SECONDS - 1)
+        self.pass_in_silence(LEASE_SECONDS - 1)
         with self.database.transaction() as transaction:
             self.assertTrue(
                 self.queue.claims.renew(
                     transaction, self.row_claimed["id"], self.row_claimed["claim"], self.clock.now()
                 )
             )
-        self.clock.advance(LEASE_SECONDS - 1)
+        self.pass_in_silence(LEASE_SECONDS - 1)
         self.assertFalse(self.is_lost())
 
     def test_a_wall_clock_that_jumps_changes_nothing_on_this_machine(self):
         for jump in (3600, -3600, 10 * 365 * 86400, -86400):
             self.clock.wall += jump
             self.assertFalse(self.is_lost(), jump)
-        self.clock.ticks += LEASE_SECONDS + 1
+        self.pass_in_silence(LEASE_SECONDS + 1)
         self.assertTrue(self.is_lost())
 
     def test_a_laptop_that_slept_keeps_its_lease(self):
@@ -607,9 +614,9 @@ class TestLeases(TestCase):
     def test_another_boot_is_judged_by_wall_time_with_slack(self):
         self.queue.claims.boot = "boot-2"
         self.clock.ticks = 5.0  # starts over after a boot
-        self.clock.wall += LEASE_SECONDS + OTHER_MACHINE_SLACK_SECONDS - 1
+        self.pass_in_silence(LEASE_SECONDS + OTHER_MACHINE_SLACK_SECONDS - 1)
         self.assertFalse(self.is_lost())
-        self.clock.wall += 2
+        self.clock.advance(2)
         self.assertTrue(self.is_lost())
 
     def test_a_machine_that_does_not_know_its_boot_uses_wall_time(self):
@@ -617,7 +624,7 @@ class TestLeases(TestCase):
         self.queue.claims.boot = ""
         self.clock.ticks += 10 * LEASE_SECONDS
         self.assertFalse(self.is_lost())
-        self.clock.wall += LEASE_SECONDS + OTHER_MACHINE_SLACK_SECONDS + 1
+        self.pass_in_silence(2 * (LEASE_SECONDS + OTHER_MACHINE_SLACK_SECONDS))
         self.assertTrue(self.is_lost())
 
     def test_a_dead_worker_loses_its_task_at_once(self):

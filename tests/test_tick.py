@@ -22,7 +22,7 @@ class TestTick(TestCase):
     def test_a_task_whose_lease_ran_out_is_run_again(self):
         task_id = self.add()
         self.claim(99)
-        self.clock.advance(LEASE_SECONDS + 1)
+        self.pass_in_silence(LEASE_SECONDS + 1)
         self.tick()
         row = self.row(task_id)
         self.assertEqual((self.status(task_id), row["reason"], row["crashes"]), ("pending", "crashed", 1))
@@ -31,7 +31,7 @@ class TestTick(TestCase):
         task_id = self.add()
         for _ in range(3):
             self.claim(99)
-            self.clock.advance(LEASE_SECONDS + 1)
+            self.pass_in_silence(LEASE_SECONDS + 1)
             self.tick()
         row = self.row(task_id)
         self.assertEqual(
@@ -42,7 +42,7 @@ class TestTick(TestCase):
         task_id = self.add()
         self.claim(99)
         self.queue.tasks.delete(task_id)
-        self.clock.advance(LEASE_SECONDS + 1)
+        self.pass_in_silence(LEASE_SECONDS + 1)
         self.tick()
         self.assertIsNone(self.row(task_id))
 
@@ -50,7 +50,7 @@ class TestTick(TestCase):
         ids = self.add_many("bob", 5)
         for _ in ids:
             self.claim(99)
-        self.clock.advance(LEASE_SECONDS + 1)
+        self.pass_in_silence(LEASE_SECONDS + 1)
         for queue in [self.queue] + [self.another_queue() for _ in range(4)]:
             queue.tick.run()
         self.assertEqual({self.row(task_id)["crashes"] for task_id in ids}, {1})

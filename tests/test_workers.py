@@ -224,14 +224,14 @@ class TestTheDead(WorkerCase):
         os.unlink(next(self.workers.locks.iterdir()))
         self.die(handle)
         self.assertEqual(self.dead(), {})
-        self.clock.advance(LEASE_SECONDS + 1)
+        self.pass_in_silence(LEASE_SECONDS + 1)
         self.assertEqual(self.dead(), {worker_id: "silent"})
 
     def test_a_lock_that_is_not_proven_proves_nothing(self):
         worker_id, handle = self.live(proven=False)
         self.die(handle)
         self.assertEqual(self.dead(), {})
-        self.clock.advance(LEASE_SECONDS + 1)
+        self.pass_in_silence(LEASE_SECONDS + 1)
         self.assertEqual(self.dead(), {worker_id: "silent"})
 
     def test_another_machine_is_judged_by_its_lease_and_slack_alone(self):
@@ -239,7 +239,7 @@ class TestTheDead(WorkerCase):
         worker_id, handle = self.live()
         self.write("UPDATE worker SET boot='another'")
         self.die(handle)
-        self.clock.advance(LEASE_SECONDS + OTHER_MACHINE_SLACK_SECONDS - 1)
+        self.pass_in_silence(LEASE_SECONDS + OTHER_MACHINE_SLACK_SECONDS - 1)
         self.assertEqual(self.dead(), {})
         self.clock.advance(2)
         self.assertEqual(self.dead(), {worker_id: "silent"})
@@ -320,7 +320,7 @@ class TestTheDead(WorkerCase):
         worker_id, _ = self.live(proven=False)
         task_id = self.add()
         row = self.claim(worker_id)
-        self.clock.advance(LEASE_SECONDS + 1)
+        self.pass_in_silence(LEASE_SECONDS + 1)
         found = self.workers.find_dead()
         self.assertEqual([why for _, _, why in found], ["silent"])
         with self.database.transaction() as transaction:
