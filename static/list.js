@@ -69,7 +69,6 @@ function buildFilters(list) {
   filters.append(h('input', {
     type: 'search', name: 'q', 'aria-label': 'Search tasks', maxlength: 200,
     placeholder: 'Number, words, error, owner…',
-    title: 'Searches numbers, functions, owners, messages, errors and the start of arguments',
   }), button('All…', () => new Bulk(list.params, () => { list.resort = true; }),
     { 'aria-haspopup': 'dialog', title: 'Retry, cancel or delete them' }));
   filters.addEventListener('change', () => filter(list));
@@ -132,7 +131,7 @@ function patchEmpty({ empty, page, params, rows }) {
   empty.dataset.kind = kind;
   if (kind === 'none') empty.replaceChildren();
   if (kind === 'partly') {
-    empty.replaceChildren(h('p', {}, 'No match among the newest tasks. Look at older ones below.'));
+    empty.replaceChildren(h('p', {}, 'No task matches so far. Look at older tasks.'));
   }
   if (kind === 'filtered') {
     empty.replaceChildren(h('p', {}, 'No task matches. ',
