@@ -8696,6 +8696,7 @@ BUG_WORDS = "Something went wrong here; the server's log says what."
 JSON_TYPE, LINES_TYPE = "application/json", "application/x-ndjson"
 PACK_BYTES, PACK_LEVEL = 1024, 6        # shorter answers are sent as they are
 ACCEPTS_GZIP = r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))"
+COMMENT_LINES = re.compile(rb"^ *(//[^\n]*|/\*((?!\*/).)*\*/)\n", re.M | re.S)
 STATIC_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
                 ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
                 ".json": "application/json", ".png": "image/png", ".ico": "image/x-icon"}
@@ -9095,7 +9096,7 @@ class Request:
 
 
 class StaticFiles:
-    """The files of static/, by a fixed list of names."""
+    """The files of static/, by a fixed list of names; browsers get them without their comments."""
 
     def __init__(self, folder):
         self._folder = folder
@@ -9110,8 +9111,10 @@ class StaticFiles:
             status = path.stat()
             stamp = status.st_mtime_ns, status.st_size
             if self._known.get(name, (None,))[0] != stamp:
-                self._known[name] = stamp, Answer(200, path.read_bytes(), STATIC_TYPES[path.suffix],
-                                                  keep="no-cache")
+                body = path.read_bytes()
+                if path.suffix in (".js", ".css"):
+                    body = COMMENT_LINES.sub(b"", body)
+                self._known[name] = stamp, Answer(200, body, STATIC_TYPES[path.suffix], keep="no-cache")
         except OSError:
             raise NotFound("There is no file %s." % name) from None
         return self._known[name][1]

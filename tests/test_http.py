@@ -200,6 +200,14 @@ class Caching(WebTestCase):
                 self.assertEqual((again.status, again.body), (304, b""))
                 self.assertEqual(again.headers["etag"], first.headers["etag"])
 
+    def test_browsers_get_scripts_and_styles_without_their_comments(self):
+        (self.folder / "some.js").write_text(
+            '// one\n/** two\n * three\n */\nconst a = "/*";  // stays\n'
+            '/** @type {number} */ (a);\n/* four */\nconst b = "*/";\n', "utf-8")
+        answer = jobqueue.StaticFiles(self.folder).answer("some.js")
+        self.assertEqual(answer.body, b'const a = "/*";  // stays\n/** @type {number} */ (a);\n'
+                                      b'const b = "*/";\n')
+
     def test_what_is_long_is_compressed_for_who_accepts_it(self):
         self.add_many("bob", 50)
         wrong = "&".join("name%d=1" % number for number in range(20))
