@@ -4676,30 +4676,18 @@ def schedule_json(row, warning, listed=False):
         "created_at": iso(row["created_at"])}
 
 
-def newest_moment(rule, first, now):
-    """The last moment of `rule` that is not after `now`; `first` is one of them."""
-    high = now
-    while True:
-        following = rule.next_after(first)
-        if following is None or following > now:
-            return first
-        later = rule.next_after((following + high) / 2)
-        if later is not None and later <= now:
-            first = later
-        else:
-            first, high = following, (following + high) / 2
-
-
-def newest_moments(rule, first, now, most):
-    """Where the newest `most` moments of `rule` from `first` to `now` begin."""
+def before_newest(rule, first, now, most):
+    """A moment after which `rule` has its newest `most` until `now`; `first` is the oldest of them all."""
     def are_few(after):
         moments = rule.upcoming(after, most + 1)
         return len(moments) <= most or moments[-1] > now
-    low, high = first - 1, now
-    while high - low > 1 and not are_few(low):
+    low, high = first - 0.5, now        # moments are a second apart or more
+    if are_few(low):
+        return low
+    while high - low > 0.5:
         middle = (low + high) / 2
         low, high = (low, middle) if are_few(middle) else (middle, high)
-    return rule.next_after(low if are_few(low) else high)
+    return high
 
 
 class Due:
@@ -4717,16 +4705,12 @@ class Due:
             self.slots, self.missed, self.next_at = [], None, now + RULE_RETRY_SECONDS
 
     def _choose(self, rule, catch_up, first, now):
-        if catch_up == "all":
-            begin = newest_moments(rule, first, now, CATCH_UP_MAX)
-            moments = [begin, *rule.upcoming(begin, SLOTS_AT_ONCE)]
-            self.slots = [moment for moment in moments[:SLOTS_AT_ONCE] if moment <= now]
-            self.next_at = rule.next_after(self.slots[-1])
-        else:
-            newest = newest_moment(rule, first, now)
-            if catch_up == "once" or now - newest <= LATE_SECONDS:
-                self.slots = [newest]
-            self.next_at = rule.next_after(now)
+        most = CATCH_UP_MAX if catch_up == "all" else 1
+        moments = rule.upcoming(before_newest(rule, first, now, most), min(most, SLOTS_AT_ONCE))
+        self.slots = [moment for moment in moments if moment <= now]
+        self.next_at = rule.next_after(self.slots[-1])
+        if catch_up == "none" and now - self.slots[0] > LATE_SECONDS:
+            self.slots = []
         if self.slots[:1] != [first]:
             self.missed = first
 
