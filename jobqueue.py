@@ -3705,7 +3705,7 @@ class Tasks:
 
     # Changing
 
-    def cancel(self, task_id, owner_id=None):
+    def cancel(self, task_id, owner_id=None, by=None):
         """Cancel at once, or ask the worker to; its row. Conflict if it has ended."""
         with self._database.transaction() as transaction:
             row = self.get(task_id, owner_id, transaction)
@@ -3714,10 +3714,10 @@ class Tasks:
             if row["status"] in (SUCCEEDED, FAILED):
                 raise Conflict("Task %d has ended already (%s)."
                                % (task_id, STATUS_WORDS[row["status"]]))
-            self._cancel(transaction, [row], self._clock.now())
+            self._cancel(transaction, [row], self._clock.now(), by)
             return self.get(task_id, owner_id, transaction)
 
-    def retry(self, task_id, owner_id=None):
+    def retry(self, task_id, owner_id=None, by=None):
         """Make a failed or cancelled task pending again with all its retries; its row. Else Conflict.
 
         For its owner (not None) it counts as a new one: TooMany if no more of them may wait, Denied if
@@ -3735,7 +3735,7 @@ class Tasks:
                 if not transaction.value("SELECT 1 FROM task WHERE id=? AND " + OPEN_TO_USERS, (task_id,)):
                     raise Denied("Only an admin can have %s run again." % row["function"])
                 self._check_quota(transaction, owner_id, 1, "It was not retried")
-            self._retry(transaction, [row], self._clock.now())
+            self._retry(transaction, [row], self._clock.now(), by)
             return self.get(task_id, owner_id, transaction)
 
     def delete(self, task_id, owner_id=None):
@@ -3751,7 +3751,7 @@ class Tasks:
         counts, low = self._tally(wanted.within(ACTIONS[action]), low, top, seconds)
         return sum(counts), low
 
-    def act(self, action, wanted, low, top, owner_id=None):
+    def act(self, action, wanted, low, top, owner_id=None, by=None):
         """Do an action of ACTIONS to the wanted tasks with ids above `low` up to `top`.
 
         What their owner may not retry is passed over, if that is who asks (not None).
@@ -3763,20 +3763,20 @@ class Tasks:
         for rows, reached in self._slices(
                 "SELECT id FROM task %s WHERE cancel_requested<2 AND %s ORDER BY id",
                 wanted.within(ACTIONS[action]), low, top, deadline):
-            changed, left = self.act_on(action, [row["id"] for row in rows], owner_id, deadline)
+            changed, left = self.act_on(action, [row["id"] for row in rows], owner_id, by, deadline)
             done, low = done + changed, left[0] - 1 if left else reached
             if left:
                 break
         return done, low
 
-    def act_on(self, action, ids, owner_id=None, deadline=math.inf):
+    def act_on(self, action, ids, owner_id=None, by=None, deadline=math.inf):
         """Do an action of ACTIONS to those of these tasks to which it can be done.
 
         Returns (how many were changed, those that were not looked at before the deadline).
         """
         ids, done = sorted(set(ids)), 0
         while ids:
-            changed, reached = self._act_on(action, ids[:PORTION_ROWS], owner_id)
+            changed, reached = self._act_on(action, ids[:PORTION_ROWS], owner_id, by)
             ids = [task_id for task_id in ids if task_id > reached]
             done += changed
             if self._clock.monotonic() > deadline:
@@ -3794,7 +3794,7 @@ class Tasks:
         self._remove_folders(rows)
         return reached
 
-    def _act_on(self, action, ids, owner_id):
+    def _act_on(self, action, ids, owner_id, by):
         """One transaction of a bulk action: (tasks changed, last id that was looked at).
 
         TooMany if an owner wants to retry tasks, and no more of them may wait to be run.
@@ -3804,7 +3804,8 @@ class Tasks:
         if limited is not None:
             condition += " AND " + OPEN_TO_USERS
         change = {"cancel": self._cancel, "retry": self._retry, "delete": self._delete}[action]
-        rows, reached = self._change(ids, (condition, values), change, PORTION_SECONDS, limited=limited)
+        rows, reached = self._change(ids, (condition, values), functools.partial(change, by=by),
+                                     PORTION_SECONDS, limited=limited)
         if action == "delete":
             self._remove_folders(rows)
         return len(rows), reached
@@ -3832,8 +3833,8 @@ class Tasks:
         return changed, ids[handled - 1]
 
     @staticmethod
-    def _cancel(transaction, rows, now):
-        """Cancel unfinished tasks at once, or ask their workers to; the rows."""
+    def _cancel(transaction, rows, now, by):
+        """Cancel unfinished tasks at once, or ask their workers to; the rows. Who asks is noted."""
         running = [row for row in rows if row["status"] == RUNNING]
         others = [row for row in rows if row["status"] != RUNNING]
         transaction.many("UPDATE task SET cancel_requested=1 WHERE id=? AND status=1",
@@ -3841,8 +3842,9 @@ class Tasks:
         transaction.many(
             "UPDATE task SET status=4, reason=NULL, unique_key=NULL, finished_at=? "
             "WHERE id=? AND status IN (0, 5, 6)", [(now, row["id"]) for row in others])
-        note_all(transaction, [activity_row(now, "cancelled", row) for row in others] + [
-            activity_row(now, "cancel_requested", row) for row in running
+        said = by and "by " + by
+        note_all(transaction, [activity_row(now, "cancelled", row, message=said) for row in others] + [
+            activity_row(now, "cancel_requested", row, message=said) for row in running
             if not row["cancel_requested"]])
         for row in others:
             Tasks.stop_waiting(transaction, row["id"])
@@ -3850,7 +3852,7 @@ class Tasks:
         return rows
 
     @staticmethod
-    def _retry(transaction, rows, now):
+    def _retry(transaction, rows, now, by):
         """Make failed and cancelled tasks pending again, as if new; the rows of those that can be."""
         done = []
         for row in rows:
@@ -3866,11 +3868,12 @@ class Tasks:
                 "WHERE id=? AND status IN (3, 4)", (status, turn, now, row["id"]))
             transaction.run("DELETE FROM unsettled WHERE task_id=?", (row["id"],))
             done.append(row)
-        note_all(transaction, [activity_row(now, "retried", row) for row in done])
+        note_all(transaction, [activity_row(now, "retried", row, message=by and "by " + by)
+                               for row in done])
         return done
 
     @staticmethod
-    def _delete(transaction, rows, now):
+    def _delete(transaction, rows, now, by=None):
         """Remove tasks and their logs; hide running ones until their workers have ended them."""
         others = [row for row in rows if row["status"] != RUNNING]
         transaction.many("UPDATE task SET cancel_requested=2 WHERE id=? AND status=1",
@@ -6404,8 +6407,7 @@ class Service:
     def _code_error(self):
         error = self._catalogue.state()["error"]
         if error:
-            return ("code_error", "Nothing new is started: tasks.py cannot be read. An admin sees why in "
-                    "Settings, This host.", None)
+            return "code_error", "Nothing new is started: an admin has to fix tasks.py.", None
         return None
 
     def _no_worker(self):
@@ -6444,15 +6446,12 @@ class Service:
 
     def _load(self):
         states = [row[0] for row in self._database.all("SELECT state FROM worker")]
-        waiting = self._claims.claimable(self._database, COUNT_MAX)
-        if not waiting:
+        if not self._claims.claimable(self._database, 1):
             return self._paused()
         if "busy" in states and "idle" not in states:
             failure = recall(self._database, ".start_failure")
-            return ("busy", "All workers are busy; %s %s waiting%s."
-                    % (waiting if waiting < COUNT_MAX else "more than 10 000",
-                       "task is" if waiting == 1 else "tasks are",
-                       ", and %s" % failure["message"] if failure else ""), None)
+            return ("busy", "All workers are busy%s." % (
+                ", and " + failure["message"] if failure else ""), None)
         if "busy" not in states and "idle" not in states:
             tested = self._workers.modes.holds_back()
             return "starting", ("Workers were ended soon after their start: it is being tested whether this "
@@ -9339,7 +9338,7 @@ def delete_task(app, request, task_id):
 
 def cancel_task(app, request, task_id):
     """Cancel a task."""
-    row = app.queue.tasks.cancel(int(task_id), request.person.scope)
+    row = app.queue.tasks.cancel(int(task_id), request.person.scope, request.person.name)
     app.queue.start_workers()           # for what came after it
     return json_answer(app.queue.row_json(row))
 
@@ -9347,7 +9346,7 @@ def cancel_task(app, request, task_id):
 def retry_task(app, request, task_id):
     """Make a failed or cancelled task pending again."""
     app.queue.catalogue.refresh()       # who may run it can have changed
-    row = app.queue.tasks.retry(int(task_id), request.person.scope)
+    row = app.queue.tasks.retry(int(task_id), request.person.scope, request.person.name)
     app.queue.start_workers()
     return json_answer(app.queue.row_json(row))
 
@@ -9407,7 +9406,7 @@ def _act_on_filter(app, request, given):
             return 0, number + top - low, "%d-%d-%d-%s" % (low, top, number, *counting)
         _confirm(counting[0], number)
         low = 0
-    done, low = tasks.act(*what, low, top, request.person.scope)
+    done, low = tasks.act(*what, low, top, request.person.scope, request.person.name)
     if low >= top:
         return done, 0, None
     remaining = max(0, number - done)
@@ -9424,7 +9423,7 @@ def post_actions(app, request):
         app.queue.catalogue.refresh()
     try:
         if "ids" in given:
-            done, _ = tasks.act_on(action, given["ids"], request.person.scope)
+            done, _ = tasks.act_on(action, given["ids"], request.person.scope, request.person.name)
         else:
             done, remaining, going_on = _act_on_filter(app, request, given)
     except TooMany:

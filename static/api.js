@@ -10,8 +10,8 @@ export const now = () => Date.now() + skew;
 
 /** A request that did not succeed; status 0 is a lost connection. */
 export class ApiError extends Error {
-  /** @param {number} status @param {any} body problem+json @param {number} wait in seconds */
-  constructor(status, body, wait) {
+  /** @param {number} status @param {any} [body] problem+json @param {number} [wait] in seconds */
+  constructor(status, body, wait = 0) {
     const what = status ? `The server answered ${status}` : 'The server could not be reached';
     super(body?.detail || `${body?.title || what}. Please try again.`);
     this.status = status;
@@ -95,7 +95,7 @@ async function send(method, path, body, signal, key) {
     });
     return await read(response);
   } catch (error) {
-    throw error instanceof ApiError ? error : new ApiError(0, null, 0);
+    throw error instanceof ApiError ? error : new ApiError(0);
   } finally {
     clearTimeout(timer);
   }

@@ -1,6 +1,6 @@
 // @ts-check
 /** The frame around every page: who is logged in, what is wrong, and which page is asked for. */
-import { get, pause } from './api.js';
+import { ApiError, get, pause } from './api.js';
 import { find, h, setAttribute, setText } from './dom.js';
 import { isAdmin, store } from './store.js';
 import * as tasks from './tasks.js';
@@ -12,8 +12,8 @@ const PAGES = {
   tasks: async () => tasks,
   'tasks/': () => import('./task.js'),
   new: () => import('./new.js'),
-  schedules: () => import('./schedules.js'),
-  queues: () => import('./queues.js'),
+  schedules: () => import('./planning.js'),
+  queues: () => import('./planning.js'),
   workers: () => import('./pages.js'),
   settings: () => import('./pages.js'),
   'settings/': () => import('./host.js'),
@@ -29,18 +29,20 @@ let current = '';
  * @returns {Route}
  */
 function readAddress() {
-  const [path, query] = location.hash.replace(/^#\/?/, '').split(/\?(.*)/s);
+  const [path, query] = location.hash.replace(/^#(setup=.*|\/?)/, '').split(/\?(.*)/s);
   const [name, id = ''] = path.split('/').map((part) => (
     new URLSearchParams(`part=${part}`).get('part') || ''));
   const params = new URLSearchParams(query);
   if (!store.state.session) return { page: 'login', id: '', params };
-  if (!Object.hasOwn(PAGES, name)) return { page: 'tasks', id: '', params };
   const one = `${name}/`;
-  return { page: id && Object.hasOwn(PAGES, one) ? one : name, id, params };
+  return { page: id && Object.hasOwn(PAGES, one) ? one : name || 'tasks', id, params };
 }
 
-/** Opens the page that is asked for; a dialog of the page before is closed. */
-async function navigate() {
+/** Opens the page that is asked for; a dialog of the page before is closed. @param {any} [event] */
+async function navigate(event) {
+  if (event && !store.dispatchEvent(new Event('leave', { cancelable: true }))) {
+    return history.replaceState(null, '', event.oldURL);
+  }
   leave.abort();
   document.querySelector('dialog')?.close();
   leave = new AbortController();
@@ -57,6 +59,7 @@ async function navigate() {
 
 /** Loads a page, with its style. @param {string} name */
 async function open(name) {
+  if (!Object.hasOwn(PAGES, name)) throw new ApiError(404);
   const [page] = await Promise.all([PAGES[name](), name === 'tasks' || addStyle()]).catch(reload);
   return page;
 }
@@ -114,14 +117,13 @@ function patchSession() {
 
 /** Asks who is here, then shows what the address says. */
 async function start() {
-  const live = import('./live.js').catch(reload);
+  const live = Promise.all([import('./live.js'), addStyle()]).then(([part]) => part).catch(reload);
   live.then(({ initializeLines }) => initializeLines());
   store.state.session = await get('api/session').catch(() => null);
   store.on('session', patchSession);
   addEventListener('hashchange', navigate);
   await patchSession();
   (await live).initializeFrame();
-  addStyle().catch(reload);
 }
 
 start();

@@ -55,7 +55,7 @@ export function patchState(badge, task) {
  * Formats in one way everywhere, because the page speaks one language.
  * @param {Intl.DateTimeFormatOptions} options
  */
-const formatter = (options) => new Intl.DateTimeFormat('en-GB', options);
+export const formatter = (options) => new Intl.DateTimeFormat('en-GB', options);
 const clock = formatter({ hour: '2-digit', minute: '2-digit' });
 const day = formatter({ day: 'numeric', month: 'short' });
 const year = formatter({ day: 'numeric', month: 'short', year: 'numeric' });
@@ -64,11 +64,10 @@ const full = formatter({ dateStyle: 'full', timeStyle: 'long' });
 /** Words for the days around today. @type {Record<number, string>} */
 const DAYS = { [-1]: 'yesterday ', 0: '', 1: 'tomorrow ' };
 
-/** A time as people say it: just now, 12:01, yesterday 18:40, in 3 min. @param {Date} time */
+/** A time as people say it: 12:01, yesterday 18:40, in 3 min. @param {Date} time */
 export function timeWords(time) {
   const seconds = (time.getTime() - now()) / 1000;
   if (seconds > 1 && seconds < 3600) return `in ${duration(Math.ceil(seconds))}`;
-  if (seconds <= 1 && seconds > -45) return 'just now';
   const midnight = new Date(now()).setHours(0, 0, 0, 0);
   const days = Math.round((new Date(time).setHours(0, 0, 0, 0) - midnight) / 864e5);
   if (days in DAYS) return DAYS[days] + clock.format(time);
@@ -76,12 +75,13 @@ export function timeWords(time) {
 }
 
 /**
- * Brings a <time> up to date; its tooltip has the zone.
+ * Brings a <time> up to date: 5 s ago for a minute; its tooltip has the zone.
  * @param {Element} element @param {string|null} iso
  */
 export function patchTime(element, iso) {
   const time = iso && Date.parse(iso) ? new Date(iso) : null;
-  setText(element, time ? timeWords(time) : '');
+  const ago = time ? Math.floor((now() - time.getTime()) / 1000) : 60;
+  setText(element, !time ? '' : ago > -2 && ago < 60 ? `${Math.max(0, ago)} s ago` : timeWords(time));
   if (element.getAttribute('datetime') === iso) return;
   setAttribute(element, 'datetime', iso);
   setAttribute(element, 'title', time && full.format(time));

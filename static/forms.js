@@ -14,8 +14,17 @@ let ids = 0;
 const drafts = new WeakMap();
 /** Forms that were open when the session ended. @type {Element[]} */
 let left = [];
+const openForms = () => [...document.querySelectorAll('main > form')];
 store.on('session', () => {
-  if (!store.state.session) left = [...document.querySelectorAll('main > form')];
+  if (!store.state.session) left = openForms();
+});
+
+/** Whether something was typed that is not sent. */
+const isUnsent = () => openForms().some((form) => (
+  drafts.get(form)?.touched.size && !form.querySelector('[aria-busy]')));
+addEventListener('beforeunload', (event) => isUnsent() && event.preventDefault());
+store.addEventListener('leave', (event) => {
+  if (isUnsent() && !confirm('Leave this page? What you changed is not saved.')) event.preventDefault();
 });
 
 /**
@@ -97,7 +106,10 @@ export function sendingForm(label, send, ...children) {
     oninput: (/** @type {Event} */ { target }) => touched.add(target),
     onsubmit: (/** @type {Event} */ event) => {
       event.preventDefault();
-      act(submit, () => trySending(form, () => send(valuesOf(form), before)));
+      act(submit, () => trySending(form, async () => {
+        await send(valuesOf(form), before);
+        touched.clear();
+      }));
     } }, ...children, h('p', { class: 'error', 'data-all': true, hidden: true }),
   h('div', { class: 'actions' }, submit));
   const before = valuesOf(form);
@@ -143,7 +155,7 @@ async function trySending(form, send) {
  * What the page itself finds wrong, as the server would say it.
  * @param {{field: string, message: string}[]} errors
  */
-export const refusal = (errors) => new ApiError(422, { errors }, 0);
+export const refusal = (errors) => new ApiError(422, { errors });
 
 /** Takes the last errors away. @param {HTMLFormElement} form */
 function clearErrors(form) {
@@ -215,27 +227,34 @@ export function change(path, was, now) {
 }
 
 /**
- * A button that asks in its own place before it does what cannot be undone.
+ * Asks in the place of a button before what cannot be undone is done.
+ * @param {HTMLElement} asked
+ * @param {string} question
+ * @param {string} label
+ * @param {() => unknown} work
+ */
+export function ask(asked, question, label, work) {
+  const back = () => {
+    group.replaceWith(asked);
+    asked.focus();
+  };
+  const no = button('Keep', back);
+  const group = h('span', { class: 'question', role: 'group', 'aria-label': question,
+    onkeydown: (/** @type {KeyboardEvent} */ { key }) => key === 'Escape' && back() },
+  question, button(label, work, { class: 'button danger' }), no);
+  asked.replaceWith(group);
+  no.focus();
+}
+
+/**
+ * A button that asks first.
  * @param {string} label
  * @param {string} question
  * @param {() => Promise<unknown>} work
  */
 export function askingButton(label, question, work) {
-  const holder = h('span', { class: 'asking' });
-  const ask = button(label, () => {
-    const no = button('Keep', back);
-    const group = h('span', { class: 'question', role: 'group', 'aria-label': question,
-      onkeydown: (/** @type {KeyboardEvent} */ { key }) => key === 'Escape' && back() },
-    question, button(label, work, { class: 'button danger' }), no);
-    holder.replaceChildren(group);
-    no.focus();
-  });
-  const back = () => {
-    holder.replaceChildren(ask);
-    ask.focus();
-  };
-  holder.append(ask);
-  return holder;
+  const asked = button(label, () => ask(asked, question, label, work));
+  return asked;
 }
 
 /**

@@ -93,6 +93,7 @@ function showSettings(settings) {
   render('Settings', h('h1', { tabindex: -1 }, 'Settings'), h('p', { class: 'lead' },
     h('a', { href: '#/settings/host' }, 'This host'),
     ': what works here, what to do, lines to copy.'), form);
+  form.classList.add('long');
 }
 
 /** Saves, and shows what holds now. @param {Record<string, unknown>} changes */

@@ -1,10 +1,10 @@
 // @ts-check
 /** One task: its state in words, what came of it, and what can be done about it. */
-import { ApiError, get, poll, request } from './api.js';
+import { ApiError, get, pause, poll, request } from './api.js';
 import { find, h, render, setAttribute, setText, setTitle, table } from './dom.js';
-import { askingButton, badge, button, copyBox, patchRows, timeElement } from './forms.js';
+import { ask, askingButton, badge, button, copyBox, patchRows } from './forms.js';
 import {
-  duration, elapsed, errorLine, isFinished, patchState, stateBadge, stateWord, timeWords,
+  duration, elapsed, errorLine, formatter, isFinished, patchState, stateBadge, stateWord, timeWords,
 } from './format.js';
 import { act, say } from './live.js';
 import { store } from './store.js';
@@ -12,17 +12,23 @@ import { store } from './store.js';
 /** @import {Activity, LogPart, Page, Related, Task} from './types.js' */
 
 const MOST_ROWS = 200;
+const MOST_LARGE = 60;
 const MOST_CHARACTERS = 10000;
 const SHAPES = { pending: '○', running: '◐', succeeded: '✓', failed: '✕', cancelled: '–',
   scheduled: '◷', waiting: '⋯' };
+
+const exact = formatter({ day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit',
+  second: '2-digit' });
 
 /** @type {Page['show']} */
 export async function show({ id }, signal) {
   const task = await get(`api/tasks/${encodeURIComponent(id)}`, signal);
   if (signal.aborted) return;
   const view = new TaskView(task);
+  const wait = await Promise.race([view.refresh(signal).catch(() => 2), pause(1).then(() => 1)]);
+  if (signal.aborted) return;
   view.enter();
-  poll(signal, () => view.refresh(signal));
+  poll(signal, () => view.refresh(signal), wait);
   store.on('catalogue', () => view.patchArguments(), signal);
 }
 
@@ -58,6 +64,7 @@ class TaskView {
       this.outcome, h('div', { class: 'columns' }, this.before.root, this.behind.root),
       this.log.root, this.values, this.timeline, this.facts);
     this.patch();
+    this.log.toEnd();
   }
 
   /** One look; resolves with the seconds until the next. @param {AbortSignal} signal */
@@ -128,12 +135,17 @@ class TaskView {
     if (focused) find('h1').focus({ preventScroll: true });
   }
 
-  /** @param {'Cancel'|'Retry'} name */
+  /** What runs is not stopped unasked. @param {'Cancel'|'Retry'} name */
   button(name) {
-    return button(name, async () => {
-      this.task = await request('POST', `api/tasks/${this.task.id}/${name.toLowerCase()}`);
+    const { actions, task: { id, status } } = this;
+    const work = async () => {
+      this.task = await request('POST', `api/tasks/${id}/${name.toLowerCase()}`);
       this.patch();
-    });
+    };
+    const asked = button(name, () => (
+      status === 'running' ? ask(asked, `Stop ${id}?`, 'Stop', work) : work()),
+    { 'data-changed': actions.firstChild && performance.now() });
+    return asked;
   }
 
   /** Deletes the task, then shows the others. */
@@ -168,7 +180,7 @@ class TaskView {
     this.facts.replaceChildren([`Task ${id}`, `owner ${owner}`, `queue ${queue}`,
       priority && `priority ${priority}`, attempts > 1 && `attempt ${attempts}`,
       crashes && `${crashes} crashes`, `time limit ${duration(timeout)}`,
-      at && `not before ${timeWords(new Date(at))}`, key && `unique key ${key}`,
+      at && `not before ${exact.format(new Date(at))}`, key && `unique key ${key}`,
       failure === 'run' && 'runs even if a task before it fails']
       .filter(Boolean).join(' · '), schedule ? ' · from ' : '', schedule
       ? h('a', { href: `#/schedules/${schedule}` }, `schedule ${schedule}`) : '');
@@ -247,8 +259,7 @@ function errorElement(task) {
 
 /** @type {Record<string, string>} */
 const EVENTS = {
-  retry: 'ended badly, will be tried again',
-  retried: 'retried by hand',
+  retry: 'failed, will retry',
   cancel_requested: 'asked to stop',
   timeout: 'reached its time limit',
   put_back: 'put back',
@@ -263,12 +274,12 @@ function activityElement(entry) {
     event === 'started' && attempt && attempt > 1 && `attempt ${attempt}`,
     waited != null && `waited ${duration(waited)}`,
     seconds != null && `took ${duration(seconds)}`,
-    cpu != null && `${duration(cpu)} of processor`,
-    memory && `${Math.ceil(memory / 1048576)} MB at most in its process`,
+    cpu != null && `${duration(cpu)} CPU`,
+    memory && `${Math.ceil(memory / 1048576)} MB peak`,
     entry.message,
   ].filter(Boolean).join(', ');
-  return h('li', {}, timeElement(at), h('span', {}, h('b', {}, EVENTS[event] || event),
-    details && ` ${details}`));
+  return h('li', {}, h('time', { datetime: at }, exact.format(new Date(at))),
+    h('span', {}, h('b', {}, EVENTS[event] || event), details && ` ${details}`));
 }
 
 /** Whether it fits a line. @param {unknown} value */
@@ -282,7 +293,11 @@ const isDict = (value) => !isScalar(value) && !Array.isArray(value);
 
 /** What a function returned. @param {unknown} result */
 function resultElement(result) {
-  if (isScalar(result)) return h('p', { class: 'scalar', dir: 'auto' }, scalar(result));
+  if (isScalar(result)) {
+    const text = scalar(result);
+    return text.length > MOST_LARGE ? copyBox(text, 'Result')
+      : h('p', { class: 'scalar', dir: 'auto' }, text);
+  }
   if (isDict(result)) return pairs(Object.entries(result));
   if (Array.isArray(result) && result.length && result.every(isDict)) return tableOf(result);
   return copyBox(shorten(JSON.stringify(result, null, 2)), 'Result');

@@ -3,7 +3,7 @@
 import { get, poll } from './api.js';
 import { find, h, icon, render, setAttribute, setText, setTitle, table } from './dom.js';
 import {
-  STATUSES, countWords, duration, elapsed, errorLine, isFinished, patchState, patchTime, stateBadge,
+  STATUSES, countWords, duration, elapsed, errorLine, patchState, patchTime, stateBadge,
 } from './format.js';
 import { store } from './store.js';
 
@@ -44,12 +44,6 @@ function stateNote(task) {
   return task.status === 'failed' ? errorLine(task) : '';
 }
 
-/** What one can do to a task from the list. @param {Row} task */
-function actionFor(task) {
-  if (task.status === 'failed' || task.status === 'cancelled') return 'Retry';
-  return isFinished(task) || task.cancel_requested ? '' : 'Cancel';
-}
-
 /** A row's cells, still without what changes. @param {Row} task */
 function buildRow(task) {
   const { id, owner, summary } = task;
@@ -64,7 +58,7 @@ function buildRow(task) {
       h('span', { class: 'note' })),
     h('td', { class: 'started' }, h('time')),
     h('td', { class: 'took' }),
-    h('td', { class: 'do' }, h('button', { class: 'small', 'data-id': id })));
+    h('td', { class: 'do' }));
 }
 
 /** Brings a row up to date without replacing any element. @param {Shown} shown */
@@ -73,8 +67,6 @@ function patchRow({ element, task }) {
   const noteElement = find('.note', element);
   const bar = /** @type {HTMLProgressElement} */ (find('progress', element));
   const seconds = elapsed(task);
-  const action = actionFor(task);
-  const button = find('button', element);
   patchState(find('.state', element), task);
   bar.hidden = task.status !== 'running' || task.progress === null;
   bar.value = task.progress || 0;
@@ -82,9 +74,6 @@ function patchRow({ element, task }) {
   setAttribute(noteElement, 'title', note);
   patchTime(find('time', element), task.status === 'scheduled' ? task.run_at : task.started_at);
   setText(find('.took', element), seconds === null ? '' : duration(seconds));
-  setText(button, action);
-  setAttribute(button, 'aria-label', `${action} ${task.id}`);
-  button.hidden = !action;
 }
 
 /** The page's parts and the rows that are in it. */
@@ -96,6 +85,7 @@ export class TaskList {
   /** @type {TaskPage} */
   page = { tasks: [], next: null, counts: {} };
   params = new URLSearchParams();
+  patchAction = (/** @type {Shown} */ _) => {};
   resort = true;
   seen = '';
   wait = 2;
@@ -130,7 +120,10 @@ export class TaskList {
    */
   async open(params, signal) {
     signal.addEventListener('abort', () => { this.scroll = scrollY; });
-    if (`${params}` !== `${this.params}`) this.resort = true;
+    if (`${params}` !== `${this.params}`) {
+      this.resort = true;
+      scrollTo(0, 0);
+    }
     this.params = params;
     this.patchTabs();
     this.table.ariaBusy = String(this.resort);
@@ -171,6 +164,7 @@ export class TaskList {
     if (!shown) return false;
     shown.task = task;
     patchRow(shown);
+    this.patchAction(shown);
     return true;
   }
 

@@ -135,7 +135,7 @@ class TestService(TestCase):
         self.worker("busy")
         self.add_many("bob", 3)
         said = self.said()
-        self.assertEqual((said["code"], said["text"]), ("busy", "All workers are busy; 3 tasks are waiting."))
+        self.assertEqual((said["code"], said["text"]), ("busy", "All workers are busy."))
 
     def test_a_queue_is_paused(self):
         self.add()
@@ -165,7 +165,7 @@ class TestService(TestCase):
         said = self.said()
         self.assertEqual(said["code"], "code_error")
         self.assertNotIn("SyntaxError", said["text"], "what is wrong is for admins")
-        self.assertIn("An admin sees why in Settings, This host.", said["text"])
+        self.assertIn("an admin has to fix tasks.py", said["text"])
 
     def test_no_worker_could_be_started(self):
         self.start_error = BlockingIOError(errno.EAGAIN, "no more processes")
@@ -183,8 +183,8 @@ class TestService(TestCase):
         self.start_error = BlockingIOError(errno.EAGAIN, "no more processes")
         self.add_many("bob", 3)
         self.claim(worker_id)
-        self.assertEqual(self.said()["text"], "All workers are busy; 2 tasks are waiting, and a worker could "
-                                              "not be started (process limit).")
+        self.assertEqual(self.said()["text"], "All workers are busy, and a worker could not be "
+                                              "started (process limit).")
 
     def test_the_log_of_the_database_has_grown(self):
         with mock.patch.object(self.database, "wal_bytes", return_value=jobqueue.WAL_ALARM_BYTES + 1):
