@@ -1860,15 +1860,23 @@ class Worker:
         if self._runner_is_stale():
             self._start_runner()
             return True
-        rows = []
-        with put_off(), self._database.transaction(durable=False) as transaction:
-            rows = claims.claim(transaction, self._id, self._clock.now(), owner_id=self._child.owner)
-            if rows:
-                self._set_state(transaction, "busy")
+        rows = self._claim()
         self._begin(rows)
         if not rows and self._child.owner is not None:      # it may be another owner's turn
             self._start_runner()
         return bool(rows)
+
+    def _claim(self):
+        """What is claimed for good: rows of a transaction whose end failed are not ours."""
+        with put_off():
+            with self._database.transaction(durable=False) as transaction:
+                rows = self._queue.claims.claim(transaction, self._id, self._clock.now(),
+                                                owner_id=self._child.owner)
+                if rows:
+                    self._set_state(transaction, "busy")
+            return rows
+        self._seen_version = None       # look again, though nothing changes
+        return []
 
     def _rest(self):
         """Wait a little before looking again: briefly at first, longer later."""

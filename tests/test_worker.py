@@ -124,6 +124,29 @@ class TestResults(unittest.TestCase):
                 write_result(result)
 
 
+class TestClaim(TestCase):
+    """What a worker hands over is committed."""
+
+    def test_nothing_begins_whose_claim_could_not_be_committed(self):
+        worker, task_id = Worker(self.queue, "service"), self.add()
+        for end in (worker._wake_end, worker._waker):
+            self.addCleanup(end.close)
+        worker._id, worker._child = 1, Mock(owner=None, identity=(None, None), tasks=0, memory=0)
+        worker._runner_is_stale, worker._begin = Mock(return_value=False), Mock()
+        run = jobqueue.Connection.run
+
+        def run_unless_full(connection, statement, *values):
+            if statement == "COMMIT":
+                raise jobqueue.storage_full()
+            return run(connection, statement, *values)
+        for refuses in (True, False):
+            with self.subTest(refuses), patch.object(jobqueue.Connection, "run",
+                                                     run_unless_full if refuses else run):
+                self.assertEqual(worker._claim_next(), not refuses)
+                self.assertEqual(len(worker._begin.call_args[0][0]), not refuses)
+        self.assertEqual(self.status(task_id), "running")
+
+
 class TestNextRunner(TestCase):
     """When a worker starts its next runner ahead."""
 
