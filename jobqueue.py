@@ -2212,37 +2212,12 @@ class Database(Source):
         return False
 
 
-def keeps_others_out(path):
-    """Whether a lock of SQLite's is seen by who is not us: by an owner of locks of its own.
-
-    The database must be new and in a write transaction, and without a log. True where that cannot
-    be tried.
-    """
-    import struct
-    try:
-        handle = os.open(path, os.O_RDWR)
-        try:                            # the byte that SQLite locks before it writes
-            fcntl.fcntl(handle, fcntl.F_OFD_SETLK,
-                        struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0x40000001, 1, 0))
-        finally:
-            os.close(handle)
-    except (AttributeError, OSError):
-        return True
-    return False
-
-
 def _make_database(path, mode):
-    """A new database without rows; SetupError or StorageBroken if it cannot be kept in this way."""
+    """A new database without rows; StorageBroken if it cannot be kept in this way."""
     write_private(path, "")
     link = Connection(path)
     try:
         link.run("PRAGMA page_size=1024")       # a commit writes whole pages: small ones cost less
-        link.run("BEGIN IMMEDIATE")
-        locked = keeps_others_out(path)
-        link.run("ROLLBACK")
-        if not locked:
-            raise SetupError("The file system of %s does not keep two processes from writing at once; "
-                             "no database can be kept there." % path.parent.parent)
         found = link.value("PRAGMA journal_mode=" + mode.upper())
         if found != mode:
             raise StorageBroken("SQLite keeps its journal here as %s only" % found)

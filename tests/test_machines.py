@@ -353,21 +353,6 @@ class TestCreation(FolderCase):
             self.make()
         self.assertEqual(list(self.data.parent.iterdir()), [])
 
-    def test_a_file_system_without_locks_is_refused_in_one_line(self):
-        real = sqlite3.connect
-
-        def connect(address, **options):
-            return real(address + "&vfs=unix-none", **options)
-        for kind in ("ext4", "nfs"):
-            with mock.patch("sqlite3.connect", connect):
-                self.refused(Machine(kind=kind), "does not keep two processes from writing at once")
-            self.assertEqual(list(self.data.parent.iterdir()), [])
-
-    def test_locks_that_work_are_found_to_work(self):
-        with mock.patch.object(jobqueue, "keeps_others_out", wraps=jobqueue.keeps_others_out) as probe:
-            self.make("nfs")
-        probe.assert_called_once()
-
     def test_the_reason_is_kept(self):
         self.assertEqual(self.make("cifs").said["why"], "cifs is a network or unknown file system")
 
