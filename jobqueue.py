@@ -1736,18 +1736,6 @@ def private_path(database, name):
     return database.with_name("%s-%s%s%s" % (stem, database.stem.partition("-")[2], dot, ending))
 
 
-def _hide_guessable(database):
-    """Give the files beside the database its word: they have none yet, or another one of before it
-    was restored under a new name."""
-    for name in ("journal.json", "worker.log", "worker.log.old", "work"):
-        stem, dot, ending = name.partition(".")
-        with contextlib.suppress(OSError):
-            found = [path for path in database.parent.iterdir()
-                     if re.fullmatch(r"%s(-[^.]*)?%s" % (stem, re.escape(dot + ending)), path.name)]
-            if len(found) == 1:
-                found[0].rename(private_path(database, name))
-
-
 def write_private(path, text, at=None):
     """Write a small file that only we may read, whole or not at all; `at` is the time it bears."""
     part = path.with_name(path.name + "." + random_token(4))
@@ -1794,8 +1782,6 @@ class Journal:
     def __init__(self, database):
         self._database = database
         self.path = private_path(database, "journal.json")
-        if not self.path.exists():
-            _hide_guessable(database)
         self._read()
 
     def _read(self):
@@ -2307,18 +2293,6 @@ def user_name(number):
         return "#%d" % number
 
 
-def how_to_become(owner):
-    """What to do instead of running this as somebody else, with what there is on this machine."""
-    import shutil
-    command = "python3 '%s' ..." % (HOME / "jobqueue.py")
-    if shutil.which("sudo"):
-        return "Run this as that user: sudo -u '%s' %s" % (owner, command)
-    if os.getuid() == 0 and shutil.which("runuser"):
-        return "Run this as that user: runuser -u '%s' -- %s" % (owner, command)
-    return ("Log in as %s and run it again: %s. If that is the web server's own user, use the page, and have "
-            "cron call the address that the page shows." % (owner, command))
-
-
 def close_to_others(folder):
     """Copying with FTP opens a folder and its files to all users of the machine: mend that."""
     for path in (folder, *Path(folder).iterdir()):
@@ -2335,8 +2309,11 @@ def refuse_other_user(folder):
         raise SetupError("The data folder %s cannot be read: %s." % (folder, error.strerror)) from None
     if status.st_uid != os.getuid():
         owner = user_name(status.st_uid)
-        raise SetupError("The data folder %s belongs to the user %s, and this runs as %s. %s" % (
-            folder, owner, user_name(os.getuid()), how_to_become(owner)))
+        raise SetupError(
+            "The data folder %s belongs to the user %s, and this runs as %s. Run it as that user, such as "
+            "by sudo -u '%s' python3 '%s' ...; if that is the web server's own, use the page, and have "
+            "cron call the address that the page shows."
+            % (folder, owner, user_name(os.getuid()), owner, HOME / "jobqueue.py"))
     if status.st_mode & 0o077:
         close_to_others(folder)
 

@@ -298,21 +298,12 @@ class TestRepair(FolderCase):
         self.repair(self.a)
         self.assertEqual(self.visit(self.a), "wal")
 
-    def test_a_database_restored_under_another_name_finds_its_journal(self):
+    def test_a_database_restored_under_another_name_needs_a_new_journal(self):
         self.visit(self.a)
         find_database(self.data).rename(self.data / "jobqueue-restored.db")
+        self.refused(self.a, "journal-restored.json is missing or unreadable")
+        self.repair(self.a)
         self.assertEqual(self.visit(self.a), "wal")
-        self.assertEqual(self.journal().path.name, "journal-restored.json")
-
-    def test_files_of_an_older_version_get_their_new_names(self):
-        self.visit(self.a)
-        self.journal().path.rename(self.data / "journal.json")
-        (self.data / "work" / "7").mkdir(parents=True)
-        (self.data / "worker.log").write_text("old")
-        self.visit(self.a)
-        for name in ("journal.json", "work", "worker.log"):
-            self.assertFalse((self.data / name).exists())
-            self.assertTrue(jobqueue.private_path(find_database(self.data), name).exists())
 
 
 class TestCreation(FolderCase):
