@@ -522,10 +522,12 @@ def parse_time(text, field):
             from None
 
 
-def how_often(seconds):
-    """How often something comes, in the words that people round it to: "every 15 minutes"."""
-    unit, size = next(pair for pair in (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
-                      if seconds >= 2 * pair[1] or abs(seconds - pair[1]) < pair[1] / 10 or pair[1] == 1)
+def how_often(seconds, exactly=False):
+    """How often something comes ("every 15 minutes"); if not `exactly`, as people round it."""
+    unit, size = next(
+        (unit, size) for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
+        if size == 1 or (seconds % size == 0 if exactly else
+                         seconds >= 2 * size or abs(seconds - size) < size / 10))
     number = round(seconds / size)
     return "every %s" % unit if number == 1 else "every %d %ss" % (number, unit)
 
@@ -912,10 +914,7 @@ class Interval(Rule):
 
     def words(self):
         """The rule in plain English."""
-        unit, size = next(pair for pair in (("hour", 3600), ("minute", 60), ("second", 1))
-                          if self.seconds % pair[1] == 0)
-        number = self.seconds // size
-        return "Every %s" % unit if number == 1 else "Every %d %ss" % (number, unit)
+        return how_often(self.seconds, exactly=True).capitalize()
 
     def _next(self, at):
         turn = math.floor((at - self.start) / self.seconds)
@@ -4578,37 +4577,21 @@ def rule_of(row):
     return parse_rule(row["rule"], row["zone"], row["start"])
 
 
-def upcoming_json(row, now):
-    """When a schedule is due next, see preview(); nothing if this host cannot read its rule."""
+def of_rule(row, look, otherwise):
+    """What `look` finds in the Rule of a schedule; `otherwise` if this host cannot read it."""
     try:
-        return preview(rule_of(row), now, UPCOMING)
+        return look(rule_of(row))
     except Invalid:
-        return []
-
-
-def rule_in_words(row):
-    """What a schedule's rule says in English; the rule itself if this host cannot read it."""
-    try:
-        return rule_of(row).words()
-    except Invalid:
-        return row["rule"]
-
-
-def finest_gap(row, now):
-    """The shortest time between the next moments of a schedule's rule; None without any."""
-    try:
-        moments = rule_of(row).upcoming(now, FINEST_OF)
-    except Invalid:
-        return None
-    return min((later - at for at, later in zip(moments, moments[1:])), default=None)
+        return otherwise
 
 
 def lateness(row, now, period):
     """What is to be said of a schedule that is finer than ticks come (`period`, or None); else None."""
     if row["paused"] or not period or period <= TICK_PASSING_SECONDS:
         return None
-    gap = finest_gap(row, now)
-    if gap is None or gap >= FINER_THAN * period:
+    moments = of_rule(row, lambda rule: rule.upcoming(now, FINEST_OF), [])
+    gap = min((later - at for at, later in zip(moments, moments[1:])), default=math.inf)
+    if gap >= FINER_THAN * period:
         return None
     return ("It is due %s, but housekeeping comes about %s here: runs in between %s."
             % (how_often(gap), how_often(period), IN_BETWEEN[row["catch_up"]]))
@@ -4622,7 +4605,8 @@ def schedule_json(row, warning, listed=False):
         "id": row["id"], "owner": row["owner"], "name": row["name"], "source": row["source"],
         "function": row["function"], "summary": summarize(row["arguments"]),
         "options": json.loads(row["options"]),
-        "rule": row["rule"], "zone": row["zone"], "words": rule_in_words(row),
+        "rule": row["rule"], "zone": row["zone"],
+        "words": of_rule(row, lambda rule: rule.words(), row["rule"]),
         "catch_up": row["catch_up"], "overlap": row["overlap"], "paused": bool(row["paused"]),
         "paused_by": row["paused_by"], "paused_at": iso(row["paused_at"]),
         "paused_why": row["paused_why"], "problem": row["problem"], "warning": warning,
@@ -4697,7 +4681,7 @@ class Schedules:
             (schedule_id, HISTORY_ROWS))
         now = self._clock.now()
         return {**schedule_json(row, lateness(row, now, self._site.rhythm.period())),
-                "upcoming": upcoming_json(row, now),
+                "upcoming": of_rule(row, lambda rule: preview(rule, now, UPCOMING), []),
                 "history": [_slot_json(slot) for slot in slots]}
 
     @staticmethod
@@ -4822,10 +4806,8 @@ class Schedules:
 
     @staticmethod
     def _first(columns, now):
-        try:
-            return parse_rule(columns["rule"], columns["zone"], now).next_after(now)
-        except Invalid:
-            return now                  # tasks.py may be read where there are more time zones: told when due
+        # What cannot be read is due now, which tells it: other hosts may know more time zones.
+        return of_rule({**columns, "start": now}, lambda rule: rule.next_after(now), now)
 
     def _define(self, transaction, row, columns):
         """Give a schedule other columns; what it missed under an old rule is not caught up."""

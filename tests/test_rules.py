@@ -327,7 +327,7 @@ class TestWords(unittest.TestCase):
     WORDS = (
         ("every 90", "Every 90 seconds"),
         ("every 60m", "Every hour"),
-        ("every 2 days", "Every 48 hours"),
+        ("every 2 days", "Every 2 days"),
         ("weekly mon 01:00", "Every Monday at 01:00"),
         ("daily 01:30", "Every day at 01:30"),
         ("0 1,13 * * 1-5,7", "Every Monday to Friday and Sunday at 01:00 and 13:00"),
