@@ -2330,72 +2330,45 @@ def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
 # Settings --------------------------------------------------------------------
 
 class Setting:
-    """One row of SETTINGS: its kind, default, bounds and what it is for."""
+    """One row of SETTINGS: its default (or its choices, that first), bounds and what it is for.
 
-    choices = None
+    `tidy` brings a text into a form of its own, or raises ValueError with words.
+    """
 
-    def __init__(self, name, default, minimum, maximum, text):
+    def __init__(self, name, default, minimum, maximum, text, tidy=None):
+        self.type = {int: "integer", str: "text", tuple: "choice"}[type(default)]
+        self.choices = default if self.type == "choice" else None
+        self.default = default[0] if self.choices else default
         self.name = name
-        self.default = default
         self.minimum = minimum
         self.maximum = maximum
         self.help = text
-        self.type = {int: "integer", float: "number", str: "text"}[type(default)]
+        self._tidy = tidy or type(self.default)
 
     def check(self, value):
         """`value` as this setting keeps it; Invalid says what would be right."""
-        if self.type == "text":
-            if isinstance(value, str) and len(value) <= self.maximum:
-                return value
-            raise field_error(self.name, "must be a text of at most %d characters" % self.maximum)
-        right = (isinstance(value, (int, float)) and not isinstance(value, bool)
-                 and (self.type == "number" or value == int(value))
-                 and self.minimum <= value <= self.maximum)
+        if self.type == "choice":
+            right, words = value in self.choices, "one of %s" % ", ".join(self.choices)
+        elif self.type == "text":
+            right = isinstance(value, str) and len(value) <= self.maximum
+            words = "a text of at most %d characters" % self.maximum
+        else:
+            right = type(value) in (int, float) and self.minimum <= value <= self.maximum
+            right = right and value == int(value)
+            words = "a whole number from %d to %d" % (self.minimum, self.maximum)
         if not right:
-            kind = "a whole number" if self.type == "integer" else "a number"
-            raise field_error(self.name, "must be %s from %s to %s" % (kind, self.minimum, self.maximum))
-        return type(self.default)(value)
+            raise field_error(self.name, "must be " + words)
+        try:
+            return self._tidy(value)
+        except ValueError as error:
+            raise field_error(self.name, str(error)) from None
 
     def parse(self, text):
         """`check` for a text, as environment and command line give it."""
-        if self.type == "text":
-            return self.check(text)
         try:
-            return self.check(float(text))
-        except (ValueError, OverflowError):
+            return self.check(float(text) if self.type == "integer" else text)
+        except ValueError:
             return self.check(None)
-
-
-class Choice(Setting):
-    """A setting that is one of a few words; the first is the default."""
-
-    def __init__(self, name, choices, text):
-        super().__init__(name, choices[0], None, None, text)
-        self.type = "choice"
-        self.choices = choices
-
-    def check(self, value):
-        """`value`, if it is one of the choices."""
-        if value in self.choices:
-            return value
-        raise field_error(self.name, "must be one of %s" % ", ".join(self.choices))
-
-    parse = check
-
-
-class Formed(Setting):
-    """A text with a form of its own; `tidy` brings it into that, or raises ValueError with words."""
-
-    def __init__(self, name, maximum, tidy, text):
-        super().__init__(name, "", 0, maximum, text)
-        self._tidy = tidy
-
-    def check(self, value):
-        """`value` in its form."""
-        try:
-            return self._tidy(super().check(value))
-        except ValueError as error:
-            raise field_error(self.name, str(error)) from None
 
 
 def tidy_path(text):
@@ -2434,26 +2407,26 @@ SETTINGS = {setting.name: setting for setting in (
     Setting("NbMaxWorker", 2, 0, 256,
             "Most worker processes at once. 0 stops all work. Cheap hosts allow 25 to 100 "
             "processes in all."),
-    Choice("worker_mode", ("auto", "detached", "cron", "slice", "service"),
-           "Who starts workers. detached: whatever adds a task; cron: a cron job that calls "
-           "worker.py; slice: this page while it is open, and the tick address; service: the host "
-           "keeps worker.py --service alive. auto finds out what works here."),
+    Setting("worker_mode", ("auto", "detached", "cron", "slice", "service"), None, None,
+            "Who starts workers. detached: whatever adds a task; cron: a cron job that calls "
+            "worker.py; slice: this page while it is open, and the tick address; service: the host "
+            "keeps worker.py --service alive. auto finds out what works here."),
     Setting("linger", 15, 0, 3600,
             "Seconds a worker waits for more work before it ends itself."),
     Setting("linger_due", 300, 0, 86400,
             "A worker also stays while a scheduled task or a schedule is due within this many seconds."),
-    Choice("stay_asleep", ("no", "yes"),
-           "yes: one worker sleeps as long as anything is scheduled, and whatever ticks starts one that "
-           "is missing. For hosts with neither cron nor a resident server."),
+    Setting("stay_asleep", ("no", "yes"), None, None,
+            "yes: one worker sleeps as long as anything is scheduled, and whatever ticks starts one that "
+            "is missing. For hosts with neither cron nor a resident server."),
     Setting("worker_seconds", 3000, 10, 86400,
             "A worker is replaced after this many seconds; some hosts kill older processes."),
     Setting("runner_tasks", 10000, 1, 1000000,
             "The process that runs the functions is replaced after this many tasks."),
     Setting("runner_memory", 512, 16, 1000000,
             "... or once it has used this many megabytes."),
-    Choice("runner_per_owner", ("no", "yes"),
-           "yes: ... and whenever the next task is another owner's, so that nothing can be left for it "
-           "in that process. Each change costs the start of Python and of tasks.py."),
+    Setting("runner_per_owner", ("no", "yes"), None, None,
+            "yes: ... and whenever the next task is another owner's, so that nothing can be left for it "
+            "in that process. Each change costs the start of Python and of tasks.py."),
     Setting("nice", 10, 0, 19, "How much workers give way to other processes (19 the most)."),
     Setting("max_pending", 200000, 0, 1000000,
             "Most tasks of one user that wait to be run (pending, scheduled or waiting); 0: no "
@@ -2469,16 +2442,16 @@ SETTINGS = {setting.name: setting for setting in (
     Setting("python", "", 0, 1000, "Interpreter for workers; empty: found by itself."),
     Setting("host_names", "", 0, 2000,
             "Names under which browsers reach the built-in server, besides localhost."),
-    Formed("base_path", 200, tidy_path,
-           "Path below which browsers find this page, such as /jq; empty: found by itself. Only for a "
-           "proxy in front that does not tell. A wrong one locks everybody out until an admin's "
-           "password is set anew with a file setup-code-WORD.txt."),
-    Choice("https", ("auto", "always"),
-           "always: browsers reach this page by HTTPS only, although this server cannot see it. "
-           "Where that is not so, nobody can log in: see base_path."),
-    Formed("trusted_proxies", 2000, tidy_networks,
-           "Addresses and networks of the proxies in front, whose X-Forwarded-For, -Proto and -Host are "
-           "believed; everybody who can send from there is. Empty: none."),
+    Setting("base_path", "", 0, 200,
+            "Path below which browsers find this page, such as /jq; empty: found by itself. Only for a "
+            "proxy in front that does not tell. A wrong one locks everybody out until an admin's "
+            "password is set anew with a file setup-code-WORD.txt.", tidy_path),
+    Setting("https", ("auto", "always"), None, None,
+            "always: browsers reach this page by HTTPS only, although this server cannot see it. "
+            "Where that is not so, nobody can log in: see base_path."),
+    Setting("trusted_proxies", "", 0, 2000,
+            "Addresses and networks of the proxies in front, whose X-Forwarded-For, -Proto and -Host are "
+            "believed; everybody who can send from there is. Empty: none.", tidy_networks),
 )}
 
 
