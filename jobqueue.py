@@ -9099,12 +9099,6 @@ def get_functions(app, request):
     return json_answer(app.queue.catalogue.describe(request.person.is_admin))
 
 
-def _owners_named(request, given):
-    """The owners that these requests name, who asks where they name none."""
-    return {one.get("owner") or request.person.name for one in given
-            if isinstance(one.get("owner"), (str, type(None)))}
-
-
 def _owner_for(app, request, names):
     """Whose tasks these become: the caller's, or for an admin the one owner they name."""
     if names <= {request.person.name}:
@@ -9119,63 +9113,47 @@ def _owner_for(app, request, names):
         raise field_error("owner", "is no user") from None
 
 
-def _answered_before(app, request, lines=()):
-    """The ids that were answered the first time to a request with an Idempotency-Key, or None.
+def _asked_for(request):
+    """(the tasks that the body describes, one by one; True if they can be many)"""
+    if request.content_type == LINES_TYPE:
+        return request.lines(), True
+    given = request.json()
+    many = given if isinstance(given, list) else [given]
+    if not all(isinstance(one, dict) for one in many):
+        raise Malformed("The body must be a task or a list of tasks, each a JSON object.")
+    return iter(many), many is given
 
-    What was right then may be wrong now; and only the whole body tells whether it is the same.
-    """
-    for _ in lines:
-        pass
-    once = request.once()
-    return once and once.find(app.queue.database, app.queue.database.clock.now())
 
+def _add_once(app, request, asked, show):
+    """Add these tasks, unless that was done already for the same Idempotency-Key."""
+    owners = set()
 
-def _post_lines(app, request):
-    """Add a task for each line of the body."""
-    names = set()
-
-    def noticed(lines):
-        for line in lines:
-            if isinstance(line, dict):
-                names.update(_owners_named(request, [line]))
-            yield line
+    def noticed():
+        for one in asked:
+            if isinstance(one, dict) and isinstance(one.get("owner"), (str, type(None))):
+                owners.add(one.get("owner") or request.person.name)
+            yield one
 
     app.queue.catalogue.refresh()
-    lines = request.lines()
     try:
-        orders = app.queue.check_requests(noticed(lines), request.person)
+        orders = app.queue.check_requests(noticed(), request.person)
         if not orders:
             raise Malformed("There is no task in the body.")
-        added = app.queue.add_orders(orders, _owner_for(app, request, names), request.once())
-    except Invalid:
-        added = _answered_before(app, request, lines)
-        if not added:
+        return app.queue.add_orders(orders, _owner_for(app, request, owners), request.once(), show)
+    except Invalid:                     # what was right at first may be wrong now
+        for _ in asked:                 # and only the whole body tells whether it is the same
+            pass
+        once = request.once()
+        known = once and once.find(app.queue.database, app.queue.database.clock.now())
+        if not known:
             raise
-    return json_answer(added, 201)
-
-
-def _add_once(app, request, given, show):
-    """Add tasks, unless that was done already for the same Idempotency-Key."""
-    known = _answered_before(app, request)
-    if known:
         return known
-    owner_id = _owner_for(app, request, _owners_named(request, given))
-    app.queue.catalogue.refresh()
-    return app.queue.add_orders(app.queue.check_requests(given, request.person), owner_id,
-                                request.once(), show)
 
 
 def post_tasks(app, request):
     """Add one task, an array of them, or one for each line."""
-    if request.content_type == LINES_TYPE:
-        return _post_lines(app, request)
-    given = request.json()
-    many = isinstance(given, list)
-    if many and not given:
-        raise Malformed("The list of tasks is empty.")
-    if not all(isinstance(one, dict) for one in (given if many else [given])):
-        raise Malformed("The body must be a task or a list of tasks, each a JSON object.")
-    added = _add_once(app, request, given if many else [given], not many)
+    asked, many = _asked_for(request)
+    added = _add_once(app, request, asked, not many)
     if many:
         return json_answer(added, 201)
     shown, task_id = added.pop("task", None), added["ids"][0]
@@ -9375,8 +9353,8 @@ def get_schedules(app, request):
 def _given_schedule(app, request):
     """(the fields of a schedule that were sent, the id of the owner if one was named)"""
     given = request.object(tuple(SCHEDULE_SCHEMA["properties"]))
-    named = _owners_named(request, [given]) if given.get("owner") else None
-    return given, _owner_for(app, request, named) if named else None
+    named = given.get("owner")
+    return given, _owner_for(app, request, {named}) if named and isinstance(named, str) else None
 
 
 def _schedule_answer(app, request, schedule_id, status=200, headers=()):
