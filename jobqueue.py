@@ -8642,21 +8642,26 @@ def json_answer(value, status=200, headers=()):
     return Answer(status, dump_json(value).encode("utf-8"), headers=headers)
 
 
-def problem(error):
-    """An error as application/problem+json (RFC 9457)."""
+def problem(error, accepts=""):
+    """An error as application/problem+json (RFC 9457); in plain words where a person looks."""
+    if not isinstance(error, JobQueueError):
+        report_bug(error)
+        error = JobQueueError(BUG_WORDS)
     if error.public:
         complain(error.detail)
     title = STATUS_TITLES.get(error.status, "Error")
+    detail, headers = error.public or error.detail, list(error.headers)
     value = {"type": "about:blank", "title": title, "status": error.status, "code": error.code,
-             "detail": error.public or error.detail, "errors": error.errors,
-             **error.extra}
-    headers = list(error.headers)
+             "detail": detail, "errors": error.errors, **error.extra}
     if error.retry_after is not None:
         headers.append(("Retry-After", str(max(1, math.ceil(error.retry_after)))))
     if error.status == 401:
         headers.append(("WWW-Authenticate", "Bearer"))
     if error.status == 405:
         headers.append(("Allow", ", ".join(error.allowed)))
+    if "text/html" in accepts:
+        return Answer(error.status, ("jobqueue: %s\n" % detail).encode("utf-8"),
+                      "text/plain; charset=utf-8", headers)
     return Answer(error.status, dump_json(value).encode("utf-8"), "application/problem+json", headers)
 
 
@@ -9714,11 +9719,10 @@ class Application:
     def _answer(self, request):
         try:
             return self._route(request)
-        except JobQueueError as error:
-            return problem(self._invited_to_setup(error) if error.status == 401 else error)
+        except Unauthorized as error:
+            return problem(self._invited_to_setup(error))
         except Exception as error:
-            report_bug(error)
-            return problem(JobQueueError(BUG_WORDS))
+            return problem(error)
 
     def _invited_to_setup(self, error):
         """The 401 that says if there is no admin, whose code is then there to be read."""
@@ -9859,22 +9863,6 @@ def _application():
     return _applications[process]
 
 
-class _Unable:
-    """Answers while there is no queue; in plain words where a person looks."""
-
-    def __init__(self, error):
-        self._error = error
-
-    def __call__(self, environ, start_response):
-        answer = problem(self._error)
-        if "text/html" in environ.get("HTTP_ACCEPT", ""):
-            words = "jobqueue: %s\n" % (self._error.public or self._error.detail)
-            answer = Answer(answer.status, words.encode("utf-8"), "text/plain; charset=utf-8")
-        status, headers, body = answer.to()
-        start_response(status, headers)
-        return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
-
-
 def application(environ, start_response):
     """The WSGI callable for web servers that import this file."""
     newer = None if environ.get("wsgi.run_once") else _newer_module()
@@ -9882,11 +9870,10 @@ def application(environ, start_response):
         return newer.application(environ, start_response)
     try:
         app = _application()
-    except JobQueueError as error:
-        app = _Unable(error)
-    except Exception as error:
-        report_bug(error)
-        app = _Unable(JobQueueError(BUG_WORDS))
+    except Exception as error:          # there is no queue
+        status, headers, body = problem(error, environ.get("HTTP_ACCEPT", "")).to()
+        start_response(status, headers)
+        return [body if environ["REQUEST_METHOD"] != "HEAD" else b""]
     return app(environ, start_response)
 
 
@@ -9903,8 +9890,13 @@ SEARCH_TARGET = re.compile(r"/api/tasks(/actions|\?(.*&)?(q|function|queue)=)")
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-class BadRequest(Exception):
-    """A request that the gate refuses: (status, words). The connection is closed after it."""
+class BadRequest(JobQueueError):
+    """A request that the gate refuses; the connection is closed after it."""
+
+    def __init__(self, status, detail):
+        super().__init__(detail, retry_after=2 if status == 503 else None)
+        self.status = status
+        self.code = {503: "busy", 507: "disk_full"}.get(status, "bad_request")
 
 
 class Head:
@@ -10374,14 +10366,8 @@ class Server:
 
     @staticmethod
     def _refusal(refusal, head=None):
-        """The answer to a BadRequest as bytes: for people who look at it in plain words."""
-        status, words = refusal.args
-        error = JobQueueError(words, retry_after=2 if status == 503 else None)
-        error.status, error.code = status, {503: "busy", 507: "disk_full"}.get(status, "bad_request")
-        answer = problem(error)
-        if head and head.headers.get("accept", "").startswith("text/html"):
-            answer = Answer(status, words.encode("utf-8"), "text/plain; charset=utf-8")
-        status, headers, body = answer.to()
+        """The answer to a BadRequest as bytes."""
+        status, headers, body = problem(refusal, head.headers.get("accept", "") if head else "").to()
         return compose(status, headers, False) + body
 
     @staticmethod

@@ -304,7 +304,8 @@ class Hosts(ServerTestCase):
             told[headers["content-type"].partition(";")[0]] = body.decode()
         words = told.pop("text/plain")
         self.assertIn("settings host_names NAME", words)
-        self.assertEqual(json.loads(told.pop("application/problem+json"))["detail"], words)
+        detail = json.loads(told.pop("application/problem+json"))["detail"]
+        self.assertEqual(words, "jobqueue: %s\n" % detail)
 
     def test_a_trusted_proxy_answers_for_the_name_until_one_is_set(self):
         self.queue.settings.change({"trusted_proxies": "127.0.0.1"})
