@@ -7110,20 +7110,18 @@ class Task:
 
     def cancel(self):
         """Cancel it; Conflict if it has ended."""
-        return self._now(self._queue.tasks.cancel(self.id))
+        return self._act("cancel")
 
     def retry(self):
         """Make it pending again; Conflict unless it failed or was cancelled."""
-        return self._now(self._queue.tasks.retry(self.id))
+        return self._act("retry")
 
     def delete(self):
         """Remove it."""
-        self._queue.tasks.delete(self.id)
-        self._queue.start_workers()
+        self._queue.act("delete", self.id)
 
-    def _now(self, row):
-        self._queue.start_workers()
-        self._values = self._queue.row_json(row)
+    def _act(self, action):
+        self._values = self._queue.row_json(self._queue.act(action, self.id))
         return self
 
 
@@ -7209,6 +7207,14 @@ class JobQueue:
         if shown["status"] == "pending":
             held = self.queues.holding(shown["queue"], self.claims.machine, source)
         return {**shown, **held}
+
+    def act(self, action, task_id, *who):
+        """Cancel, retry or delete a task and start workers for what may start now; its row."""
+        if action == "retry":
+            self.catalogue.refresh()    # who may run it can have changed
+        row = getattr(self.tasks, action)(task_id, *who)
+        self.start_workers()
+        return row
 
     def add(self, requests, owner_id, person=None):
         """Add tasks for `requests` (as in POST /api/tasks), all or none; returns their ids."""
@@ -9221,23 +9227,14 @@ def get_task(app, request, task_id):
 
 def delete_task(app, request, task_id):
     """Remove a task."""
-    app.queue.tasks.delete(int(task_id), request.person.scope)
-    app.queue.start_workers()           # for what came after it
+    app.queue.act("delete", int(task_id), request.person.scope)
     return Answer(204)
 
 
-def cancel_task(app, request, task_id):
-    """Cancel a task."""
-    row = app.queue.tasks.cancel(int(task_id), request.person.scope, request.person.name)
-    app.queue.start_workers()           # for what came after it
-    return json_answer(app.queue.row_json(row))
-
-
-def retry_task(app, request, task_id):
-    """Make a failed or cancelled task pending again."""
-    app.queue.catalogue.refresh()       # who may run it can have changed
-    row = app.queue.tasks.retry(int(task_id), request.person.scope, request.person.name)
-    app.queue.start_workers()
+def act_on_task(app, request, task_id):
+    """Cancel a task, or make a failed or cancelled one pending again, as the address says."""
+    action, person = request.path.rpartition("/")[2], request.person
+    row = app.queue.act(action, int(task_id), person.scope, person.name)
     return json_answer(app.queue.row_json(row))
 
 
@@ -9316,10 +9313,7 @@ def post_actions(app, request):
             done, _ = tasks.act_on(action, given["ids"], request.person.scope, request.person.name)
         else:
             done, remaining, going_on = _act_on_filter(app, request, given)
-    except TooMany:
-        app.queue.start_workers()       # for those that were retried before
-        raise
-    if done:
+    finally:                            # of those before a refused one, too
         app.queue.start_workers()
     return json_answer({"action": action, "done": done, "remaining": remaining, "continue": going_on})
 
@@ -9633,8 +9627,8 @@ ROUTES = [
     ("POST", "/api/tasks/actions", post_actions, USER),
     ("GET", "/api/tasks/" + ID, get_task, USER),
     ("DELETE", "/api/tasks/" + ID, delete_task, USER),
-    ("POST", "/api/tasks/" + ID + "/cancel", cancel_task, USER),
-    ("POST", "/api/tasks/" + ID + "/retry", retry_task, USER),
+    ("POST", "/api/tasks/" + ID + "/cancel", act_on_task, USER),
+    ("POST", "/api/tasks/" + ID + "/retry", act_on_task, USER),
     ("GET", "/api/tasks/" + ID + "/log", get_log, USER),
     ("GET", "/api/schedules", get_schedules, USER),
     ("POST", "/api/schedules", post_schedules, USER),
