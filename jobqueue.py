@@ -235,7 +235,7 @@ SETUP_CODE_SECONDS = 3600.0
 SETUP_CODE_MIN_CHARACTERS = 16
 PASSWORD_MIN, PASSWORD_MAX = 8, 256
 SCRYPT_COST = (2 ** 14, 8, 5)   # OWASP's 16 MiB row
-PBKDF2_ROUNDS = 600_000
+SCRYPT_MISSING = "scrypt, which passwords need, is missing in this Python: choose another one"
 HASHES_AT_ONCE = 2              # 16 MiB each on hosts with 1 GiB
 LOGIN_FREE_FAILURES = 5
 LOGIN_DELAY_SECONDS = (1.0, 900.0)
@@ -6426,43 +6426,35 @@ def knows_scrypt():
     return hasattr(hashlib, "scrypt")
 
 
-def hash_password(password):
-    """A password as it is stored: method$parameters$salt$hash, so that the cost can rise later."""
+def _scrypt(password, salt, cost):
+    """A password's key, made at this cost; SetupError where there is no way to make one."""
     import hashlib
-    secret, salt = password.encode("utf-8"), os.urandom(16)
-    if knows_scrypt():
-        n, r, p = SCRYPT_COST
-        method, parameters = "scrypt", "%d,%d,%d" % SCRYPT_COST
-        key = hashlib.scrypt(secret, salt=salt, n=n, r=r, p=p, maxmem=64 << 20)
-    else:
-        method, parameters = "pbkdf2", str(PBKDF2_ROUNDS)
-        key = hashlib.pbkdf2_hmac("sha256", secret, salt, PBKDF2_ROUNDS)
-    return "$".join((method, parameters, salt.hex(), key.hex()))
+    if not knows_scrypt():
+        raise SetupError(SCRYPT_MISSING)
+    n, r, p = cost
+    return hashlib.scrypt(password.encode("utf-8"), salt=salt, n=n, r=r, p=p, maxmem=64 << 20)
+
+
+def hash_password(password):
+    """A password as it is stored: method$parameters$salt$key, so that the cost can rise later."""
+    salt = os.urandom(16)
+    key = _scrypt(password, salt, SCRYPT_COST)
+    return "scrypt$%d,%d,%d$%s$%s" % (*SCRYPT_COST, salt.hex(), key.hex())
 
 
 def nobodys_password():
     """What a password is compared with if there is no such user, so that it takes as long."""
-    if knows_scrypt():
-        return "scrypt$%d,%d,%d$%s$%s" % (*SCRYPT_COST, "00" * 16, "00" * 64)
-    return "pbkdf2$%d$%s$%s" % (PBKDF2_ROUNDS, "00" * 16, "00" * 32)
+    return "scrypt$%d,%d,%d$%s$%s" % (*SCRYPT_COST, "00" * 16, "00" * 64)
 
 
 def verify_password(password, stored):
     """True if `password` is the stored one; an unknown method is never right."""
-    import hashlib
     import hmac
     try:
         method, parameters, salt, key = stored.split("$")
-        secret, salt = password.encode("utf-8"), bytes.fromhex(salt)
-        if method == "scrypt":
-            n, r, p = map(int, parameters.split(","))
-            found = hashlib.scrypt(secret, salt=salt, n=n, r=r, p=p, maxmem=64 << 20)
-        elif method == "pbkdf2":
-            found = hashlib.pbkdf2_hmac("sha256", secret, salt, int(parameters))
-        else:
-            return False
-        return hmac.compare_digest(found, bytes.fromhex(key))
-    except (ValueError, AttributeError, UnicodeEncodeError):
+        found = _scrypt(password, bytes.fromhex(salt), map(int, parameters.split(",")))
+        return method == "scrypt" and hmac.compare_digest(found, bytes.fromhex(key))
+    except (ValueError, AttributeError):
         return False
 
 
@@ -7700,8 +7692,22 @@ def _check_files(folder):
     return "ok", "jobqueue %s in %s" % (VERSION, HOME)
 
 
+def knows_time_zones():
+    """True if this Python finds its time zones."""
+    try:
+        return _time_zone("Europe/Oslo") is not None
+    except JobQueueError:
+        return False
+
+
 def _check_python(folder):
-    return "ok", "%s %s" % (sys.executable, PYTHON_VERSION)
+    text = "%s %s" % (sys.executable, PYTHON_VERSION)
+    if not knows_scrypt():
+        return "bad", "%s; %s" % (text, SCRYPT_MISSING)
+    if not knows_time_zones():
+        return "note", text + ("; time zones are missing, so that schedules can only use UTC: choose another "
+                               "Python, or install tzdata for it")
+    return "ok", text
 
 
 def _check_sqlite(folder):
@@ -7887,26 +7893,6 @@ def _check_limits(folder):
         if limits[name] is not None and limits[name] < least:
             return "note", "%s. %s" % (text, advice)
     return "ok", text
-
-
-def knows_time_zones():
-    """True if this Python finds its time zones."""
-    try:
-        return _time_zone("Europe/Oslo") is not None
-    except JobQueueError:
-        return False
-
-
-ABILITIES = (                   # what a Python may lack, and what that means
-    (knows_time_zones, "time zones are missing, so that schedules can only use UTC: choose another Python, "
-                       "or install tzdata for it"),
-    (knows_scrypt, "scrypt is missing, so that passwords are kept by pbkdf2, which guessers break sooner: "
-                   "choose another Python if you can"))
-
-
-def _check_abilities(folder):
-    missing = [words for works, words in ABILITIES if not works()]
-    return ("note", "; ".join(missing)) if missing else ("ok", "time zones, scrypt")
 
 
 # About the queue: each takes the JobQueue and returns (verdict, text).
@@ -8195,6 +8181,9 @@ def _check_backup(queue):
 
 
 def _check_admin(queue):
+    old = queue.database.value("SELECT name FROM user WHERE password NOT LIKE 'scrypt$%'")
+    if old:
+        return "bad", "the password of %s was kept without scrypt and does not count: set it anew" % old
     if queue.accounts.has_admin():
         left = ", ".join(str(path) for path in queue.accounts.code_files())
         if left:
@@ -8283,8 +8272,8 @@ def _check_clock(queue):
 
 FOLDER_CHECKS = (
     ("Files", _check_files), ("Host", _check_host), ("Python", _check_python), ("SQLite", _check_sqlite),
-    ("Abilities", _check_abilities), ("User", _check_owner), ("Data", _check_data),
-    ("Writing", _check_writing), ("Disk", _check_disk), ("Limits", _check_limits))
+    ("User", _check_owner), ("Data", _check_data), ("Writing", _check_writing), ("Disk", _check_disk),
+    ("Limits", _check_limits))
 QUEUE_CHECKS = (
     ("Web server", _check_door), ("HTTPS", _check_https), ("Proxy", _check_proxy),
     ("API tokens", _check_authorization), ("Exposure", _check_exposure), ("Worker mode", _check_mode),

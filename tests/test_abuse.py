@@ -989,25 +989,6 @@ class SameWork(TestCase):
             works = [self.log_in(name, password) for name in ("bob", "nobody", "eve")]
             self.assertEqual(works[1:], works[:1] * 2, password[:5])
 
-    def test_a_host_without_scrypt(self):
-        """There the cost is that of another method, for names that nobody has as well."""
-        calls, pbkdf2 = [], hashlib.pbkdf2_hmac
-
-        def counted(*values):
-            calls.append(values[0])
-            return pbkdf2(*values)
-
-        self.addCleanup(setattr, hashlib, "scrypt", hashlib.scrypt)
-        del hashlib.scrypt
-        with mock.patch.object(jobqueue, "PBKDF2_ROUNDS", 10), \
-                mock.patch.object(hashlib, "pbkdf2_hmac", counted):
-            self.write("UPDATE user SET password=?", (jobqueue.hash_password(PASSWORD),))
-            for name in ("bob", "nobody", "eve"):
-                calls.clear()
-                with self.assertRaises(jobqueue.Unauthorized):
-                    self.accounts.log_in(name, "wrong password", "192.0.2.1")
-                self.assertEqual(calls, ["sha256"], name)
-
     def test_a_token_that_differs_in_its_first_or_last_sign(self):
         token = self.accounts.add_token(self.owner_id("bob"), "x")["token"]
         wrong = ("jq_" + "." + token[4:], token[:-1] + ".", "jq_", "x" * 46, "")

@@ -54,16 +54,19 @@ class Passwords(unittest.TestCase):
     def test_passwords_stored_at_another_cost_still_verify(self):
         self.assertTrue(jobqueue.verify_password("correct horse", quick_hash("correct horse")))
 
-    def test_a_host_without_scrypt_uses_another_method(self):
+    def test_a_python_without_scrypt_is_told_at_every_password(self):
+        stored = (quick_hash("correct horse"), "pbkdf2$600000$00$00", jobqueue.nobodys_password())
         self.addCleanup(setattr, hashlib, "scrypt", hashlib.scrypt)
         del hashlib.scrypt
-        with mock.patch.object(jobqueue, "PBKDF2_ROUNDS", 10):
-            stored = jobqueue.hash_password("correct horse")
-        self.assertTrue(stored.startswith("pbkdf2$10$"))
-        self.assertTrue(jobqueue.verify_password("correct horse", stored))
+        with self.assertRaisesRegex(jobqueue.SetupError, "choose another one"):
+            jobqueue.hash_password("correct horse")
+        for one in stored:
+            with self.assertRaisesRegex(jobqueue.SetupError, "choose another one"):
+                jobqueue.verify_password("correct horse", one)
 
     def test_something_else_than_a_hash_never_verifies(self):
-        for stored in ("", "x", "md5$1$00$00", "scrypt$a,b,c$00$00", "scrypt$2,1,1$zz$00", "$$$", None):
+        for stored in ("", "x", "md5$1$00$00", "pbkdf2$600000$00$00", "scrypt$a,b,c$00$00",
+                       "scrypt$2,1,1$zz$00", "$$$", None):
             with self.subTest(stored=stored):
                 self.assertFalse(jobqueue.verify_password("correct horse", stored))
 

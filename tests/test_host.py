@@ -105,6 +105,12 @@ class TestChecks(HostTestCase):
         (self.folder / "data" / "setup-code.txt").write_text("a code that is long enough")
         self.assertEqual(self.verdict("Admin", "setup-code.txt can give"), "note")
 
+    def test_a_python_without_scrypt_and_passwords_kept_without_it_are_bad(self):
+        self.write("UPDATE user SET password='pbkdf2$600000$00$00' WHERE name='bob'")
+        self.assertEqual(self.verdict("Admin", "the password of bob "), "bad")
+        with mock.patch.object(jobqueue, "knows_scrypt", lambda: False):
+            self.assertEqual(self.verdict("Python", "choose another one"), "bad")
+
     def test_a_running_task_is_told_with_its_lease(self):
         self.assertEqual(self.verdict("Running", "no task runs"), "ok")
         self.add("bob")
