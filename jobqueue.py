@@ -7005,14 +7005,6 @@ def current_task():
     return TaskContext.running
 
 
-def _add_inside(requests, owner):
-    """Add tasks of the running one's owner, through its worker; their ids."""
-    if owner not in (None, current_task().owner):
-        raise field_error("owner", "cannot be chosen inside a task: what it adds is its owner's, %s"
-                          % current_task().owner)
-    return current_task().enqueue(list(requests))
-
-
 REQUEST_SCHEMA = {
     "type": "object", "additionalProperties": False, "required": ["function"],
     "properties": {
@@ -7039,6 +7031,19 @@ def _as_json(options):
     if isinstance(options.get("run_at"), datetime):
         options["run_at"] = options["run_at"].isoformat()
     return options
+
+
+def _enqueue(queue, function, many, options):
+    """Add a task for each of `many` argument objects, through the worker of a running task; their ids."""
+    options, running = _as_json(options), current_task()
+    owner = options.pop("owner", None)
+    requests = ({"function": function, "arguments": arguments, **options} for arguments in many)
+    if running is None:
+        return queue.add(requests, queue.accounts.owner(owner)["id"])
+    if owner not in (None, running.owner):
+        raise field_error("owner", "cannot be chosen inside a task: what it adds is its owner's, %s"
+                          % running.owner)
+    return running.enqueue(list(requests))
 
 
 class Task:
@@ -7068,6 +7073,8 @@ class Task:
 
     def refresh(self):
         """Read it again; returns itself. NotFound if it was deleted."""
+        if self._queue is None:         # a runner has no database of its own
+            raise RuntimeError("inside a task, other tasks are known by their id only")
         self._values = self._queue.get_json(self.id)
         return self
 
@@ -7178,11 +7185,7 @@ class JobQueue:
 
     def enqueue_many(self, function, many, owner=None, **options):
         """Add a task for each of `many` argument objects (any iterable), all or none; their ids."""
-        options = _as_json(options)
-        requests = ({"function": function, "arguments": arguments, **options} for arguments in many)
-        if current_task():
-            return _add_inside(requests, owner)
-        return self.add(requests, self.accounts.owner(owner)["id"])
+        return _enqueue(self, function, many, {**options, "owner": owner})
 
     def get(self, task_id):
         """A task by its id; NotFound if there is none."""
@@ -7385,15 +7388,6 @@ def default_queue():
     return _opened[process]
 
 
-class _Remote:
-    """Stands for the queue inside a runner, which has no database of its own."""
-
-    @staticmethod
-    def get_json(task_id):
-        """A task inside a task can only be told by its id."""
-        raise RuntimeError("inside a task, other tasks are known by their id only")
-
-
 class Function:
     """What @task and its kin make: call it to run it here, enqueue it for later."""
 
@@ -7421,12 +7415,14 @@ class Function:
 
     def enqueue(self, *positional, **named):
         """Add a task with these arguments; returns the Task."""
-        return Task(default_queue() if not current_task() else _Remote, {
-            "id": self._add([self.arguments(positional, named)])[0]})
+        queue = None if current_task() else default_queue()
+        arguments = self.arguments(positional, named)
+        return Task(queue, {"id": _enqueue(queue, self.name, [arguments], self._chosen)[0]})
 
     def enqueue_many(self, many):
         """Add a task for each argument object in `many` (any iterable), all or none; their ids."""
-        return self._add([self._row(index, item) for index, item in enumerate(many)])
+        many = [self._row(index, item) for index, item in enumerate(many)]
+        return _enqueue(None if current_task() else default_queue(), self.name, many, self._chosen)
 
     def _row(self, index, item):
         try:
@@ -7452,14 +7448,6 @@ class Function:
                     bound.update(bound.pop(parameter.name, {}))
             named = bound
         return json.loads(dump_json(dict(named)))
-
-    def _add(self, many):
-        options = _as_json(self._chosen)
-        owner = options.pop("owner", None)
-        if current_task():
-            return _add_inside(
-                [{"function": self.name, "arguments": item, **options} for item in many], owner)
-        return default_queue().enqueue_many(self.name, many, owner, **options)
 
 
 RETURNS_BEFORE_IT_RUNS = 0x20 | 0x80 | 0x200    # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
