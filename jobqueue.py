@@ -237,9 +237,8 @@ PASSWORD_MIN, PASSWORD_MAX = 8, 256
 SCRYPT_COST = (2 ** 14, 8, 5)   # OWASP's 16 MiB row
 SCRYPT_MISSING = "scrypt, which passwords need, is missing in this Python: choose another one"
 HASHES_AT_ONCE = 2              # 16 MiB each on hosts with 1 GiB
-LOGIN_FREE_FAILURES = 5
-LOGIN_DELAY_SECONDS = (1.0, 900.0)
-LOGIN_ADDRESS_FAILURES = 20
+# How many are free, for how many seconds they count, the shortest and the longest wait after them.
+GUESSES, GUESSES_BY_ADDRESS = (5, 3600.0, 1.0, 900.0), (20, 60.0, 60.0, 60.0)
 KNOWN_ADDRESS_SECONDS = 30 * 86400.0    # others' guesses do not count where one logged in since
 
 READ_ALL_BYTES = 16 << 20       # of a database, while a browser waits
@@ -6742,7 +6741,8 @@ class Accounts:
         stored = self.find(person.name)["password"]
         if not self._verify(password, stored):
             raise wrong_password(field)
-        self._pardon(subject)
+        with self._database.transaction(durable=False) as transaction:
+            self._forgive(transaction, subject)
         return stored
 
     def delete_user(self, name):
@@ -6805,13 +6805,13 @@ class Accounts:
         right = self._verify(password, row["password"] if row else nobodys_password())
         if not right or row is None or row["disabled"]:
             raise wrong_log_in()
-        self._pardon(subject, place)
-        return self.open_session(row, address)
+        return self.open_session(row, address, subject, place)
 
-    def open_session(self, row, address):
+    def open_session(self, row, address, *subjects):
         """A new session for a user's row; returns its token, which is stored only as a digest.
 
-        Unauthorized if that is not their password any more, or they may not log in any more.
+        Unauthorized if that is not their password any more, or they may not log in any more. What was
+        counted under `subjects` is forgiven.
         """
         token, now = random_token(32), self._clock.now()
         with self._database.transaction() as transaction:
@@ -6820,6 +6820,7 @@ class Accounts:
                     "SELECT ?, id, ?, ?, ? FROM user WHERE id=? AND password=? AND disabled=0",
                     (digest(token), now, now, now + SESSION_SECONDS, row["id"], row["password"])):
                 raise wrong_log_in()
+            self._forgive(transaction, *subjects)
             transaction.run("UPDATE user SET last_seen_at=? WHERE id=?", (now, row["id"]))
             transaction.run(
                 "INSERT OR REPLACE INTO known_address (user_id, address, until) VALUES (?, ?, ?)",
@@ -6918,31 +6919,23 @@ class Accounts:
         with self._database.transaction(durable=False) as transaction:
             for subject in subjects:
                 row = transaction.one("SELECT * FROM throttle WHERE subject=?", (subject,))
-                if row and now < row["until"] < now + 2 * LOGIN_DELAY_SECONDS[1]:
+                if row and now < row["until"] < now + 2 * GUESSES[3]:
                     raise TooMany("Too many attempts. Please wait.",
                                   retry_after=math.ceil(row["until"] - now))
                 self._count_attempt(transaction, subject, row, now)
 
-    def _count_attempt(self, transaction, subject, row, now):
-        by_address = subject.startswith("address:")
-        memory = 60 if by_address else 3600
+    @staticmethod
+    def _count_attempt(transaction, subject, row, now):
+        free, memory, least, most = GUESSES_BY_ADDRESS if subject.startswith("address:") else GUESSES
         failures = row["failures"] + 1 if row and now - row["failed_at"] < memory else 1
-        free = LOGIN_ADDRESS_FAILURES if by_address else LOGIN_FREE_FAILURES
-        until = now
-        if failures >= free:
-            least, most = LOGIN_DELAY_SECONDS
-            until = now + (60 if by_address else min(most, least * 2 ** min(failures - free, 20)))
+        until = now + min(most, least * 2 ** min(failures - free, 20)) if failures >= free else now
         transaction.run("INSERT OR REPLACE INTO throttle (subject, failures, failed_at, until) "
                         "VALUES (?, ?, ?, ?)", (subject, failures, now, until))
 
-    def _pardon(self, *subjects):
-        with self._database.transaction(durable=False) as transaction:
-            for subject in subjects:
-                self._forgive(transaction, subject)
-
     @staticmethod
-    def _forgive(transaction, subject):
-        transaction.run("DELETE FROM throttle WHERE subject=?", (subject,))
+    def _forgive(transaction, *subjects):
+        for subject in subjects:
+            transaction.run("DELETE FROM throttle WHERE subject=?", (subject,))
 
     def _hash(self, password):
         with self._one_of_few():

@@ -219,7 +219,7 @@ class FirstAdmin(FirstAdminCase):
     def test_guessing_the_code_is_slowed_down(self):
         self.make_code()
         with self.assertRaises(jobqueue.TooMany):
-            for _ in range(jobqueue.LOGIN_ADDRESS_FAILURES + 1):
+            for _ in range(jobqueue.GUESSES_BY_ADDRESS[0] + 1):
                 with self.assertRaises(jobqueue.Denied):
                     self.accounts.set_up("wrong", "root", "correct horse")
 
@@ -299,7 +299,7 @@ class LostPassword(FirstAdminCase):
         self.assertTrue(self.accounts.set_up(CODE, "ANA", "another horse"))
 
     def test_it_also_ends_the_waiting_after_wrong_passwords(self):
-        self.fail_to_log_in(jobqueue.LOGIN_FREE_FAILURES, "ana")
+        self.fail_to_log_in(jobqueue.GUESSES[0], "ana")
         self.upload(CODE)
         self.reset()
         self.assertTrue(self.log_in("ana", "another horse"))
@@ -307,7 +307,7 @@ class LostPassword(FirstAdminCase):
     def test_who_guesses_slows_down_only_themselves(self):
         self.upload(CODE)
         with self.assertRaises(jobqueue.TooMany):
-            for _ in range(jobqueue.LOGIN_ADDRESS_FAILURES + 1):
+            for _ in range(jobqueue.GUESSES_BY_ADDRESS[0] + 1):
                 with self.assertRaises(jobqueue.Denied):
                     self.accounts.set_up("wrong", "ana", "another horse", ADDRESS)
         self.accounts.set_up(CODE, "ana", "another horse", "192.0.2.8")

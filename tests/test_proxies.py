@@ -68,7 +68,7 @@ class Addresses(ProxyTestCase):
 
     def test_the_throttle_counts_by_the_clients_address_whatever_it_says_itself(self):
         wrong = {"name": "nobody", "password": "wrong password"}
-        for number in range(jobqueue.LOGIN_ADDRESS_FAILURES):
+        for number in range(jobqueue.GUESSES_BY_ADDRESS[0]):
             self.nobody.post("/api/session", {**wrong, "name": "n%d" % number},
                              X_Forwarded_For="203.0.113.%d, 198.51.100.9" % number)
         attempt = {"name": "bob", "password": PASSWORD}
