@@ -6570,10 +6570,12 @@ class Accounts:
         row = self._new_user(name, password, "admin") if is_first else self._new_password(name, password)
         with self._database.transaction() as transaction:
             self._use_up(transaction, code)
-            if is_first:
-                self._insert_first(transaction, row)
-            else:
+            if not is_first:
                 self._reset(transaction, row, doubtful)
+            elif self.has_admin(transaction):
+                raise NotFound("This is set up already.")
+            else:
+                self._insert_user(transaction, row)
             self._forgive(transaction, address_subject(address))
         for path in files:
             with contextlib.suppress(OSError):
@@ -6619,11 +6621,6 @@ class Accounts:
     def _new_password(self, name, password):
         check_password(password, str(name))
         return str(name), self._hash(password)
-
-    def _insert_first(self, transaction, row):
-        if self.has_admin(transaction):
-            raise NotFound("This is set up already.")
-        self._insert_user(transaction, row)
 
     def _reset(self, transaction, row, doubtful):
         name, password = row
@@ -7847,18 +7844,11 @@ def resource_limits():
         "CPU seconds": ours(resource.RLIMIT_CPU)}
 
 
-def owner_of(path):
-    """Whose a file is, None once it is gone."""
-    try:
-        return os.stat(path).st_uid
-    except OSError:
-        return None
-
-
 def count_processes():
     """How many processes and threads of this user run now, as far as /proc shows them."""
     import glob
-    return sum(owner_of(path) == os.getuid() for path in glob.glob("/proc/[0-9]*/task/[0-9]*"))
+    found = stats_of(glob.glob("/proc/[0-9]*/task/[0-9]*"))
+    return sum(status.st_uid == os.getuid() for status in found.values())
 
 
 def _check_limits(folder):
@@ -8143,13 +8133,18 @@ def _check_machines(queue):
     return "ok", text
 
 
-def _check_integrity(queue):
-    path, found = queue.database.path, queue.database.damage()
+def _check_integrity(queue, read_all=True):
+    path = queue.database.path
+    size = path.stat().st_size
+    if size > READ_ALL_BYTES and not read_all:
+        return "ok", ("%.0f MB, not read through while a browser waits: python3 jobqueue.py check does that"
+                      % (size / 1e6))
+    found = queue.database.damage()
     if found:
         return "bad", ("%s is damaged: %s. Stop everything and put a backup in its place"
                        % (path.name, shorten(found, 200)))
     return "ok", "%s: intact, %.1f MB, schema %d" % (
-        path.name, path.stat().st_size / 1e6, len(MIGRATIONS))
+        path.name, size / 1e6, len(MIGRATIONS))
 
 
 def _check_backup(queue):
@@ -8279,23 +8274,13 @@ def look(checks, about):
     return found
 
 
-def _is_large(queue):
-    return queue.database.path.stat().st_size > READ_ALL_BYTES
-
-
-def _leave_unread(queue):
-    return "ok", ("%.0f MB, not read through while a browser waits: python3 jobqueue.py check does that"
-                  % (queue.database.path.stat().st_size / 1e6))
-
-
 def check_host(queue, read_all=True):
     """What this host and this queue are like: a list of Checks.
 
     Without `read_all` a large database is not read through, because somebody waits.
     """
-    checks = [(name, _leave_unread if check is _check_integrity and not read_all and _is_large(queue)
-               else check) for name, check in QUEUE_CHECKS]
-    return look(FOLDER_CHECKS, queue.database.folder) + look(checks, queue)
+    checks = {**dict(QUEUE_CHECKS), "Database": functools.partial(_check_integrity, read_all=read_all)}
+    return look(FOLDER_CHECKS, queue.database.folder) + look(checks.items(), queue)
 
 
 def check_installation(data=None):
@@ -10057,8 +10042,8 @@ def compose(status, headers, keep):
 
 
 # What requests import where they use it. A server that has run out of descriptors cannot any more.
-NEEDED_LATER = ("gzip hashlib hmac ipaddress random resource shutil subprocess tempfile traceback "
-                "wsgiref.handlers zoneinfo").split()
+NEEDED_LATER = ("hashlib hmac ipaddress random resource shutil subprocess tempfile traceback "
+                "wsgiref.handlers zlib zoneinfo").split()
 
 
 class Server:
@@ -10670,17 +10655,13 @@ def show(options, value, text):
         say(text)
 
 
-ADD_OPTIONS = ("priority delay run_at queue max_retries retry_delay retry_backoff timeout on_crash "
-               "remove_on_success after after_failure unique_key").split()
-
-
 def cmd_add(queue, options):
     """Add a task and print its id, or one for each row of a CSV file and print how many."""
     queue.catalogue.refresh()
     function = queue.function(options.function)
-    request = {"function": function["name"], "arguments": _typed_arguments(function, options.argument)}
-    request.update((name, getattr(options, name)) for name in ADD_OPTIONS
-                   if getattr(options, name) is not None)
+    request = {name: value for name, value in vars(options).items()
+               if name in REQUEST_SCHEMA["properties"] and value is not None}
+    request["arguments"] = _typed_arguments(function, options.argument)
     owner = queue.accounts.owner(options.owner)
     if options.each is not None:
         if options.unique_key is not None:
