@@ -9832,9 +9832,10 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 REQUEST_LINE = rb"([A-Z]{3,10}) (/[!-~]{0,8000}) HTTP/1\.([01])"
 HEADER_LINE = rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)"
-# Hashing a password takes 16 MiB, which stay with the thread that did it: one thread does it.
+# By how many threads which requests are answered. A hashed password takes 16 MiB, which stay with the
+# thread that did it; a large body takes memory and time; a search must not take all threads as well.
+WORK = {"short": SERVER_THREADS, "password": 1, "large": 1, "upload": 1, "search": SEARCH_THREADS}
 PASSWORD_PATHS = ("/api/session", "/api/setup", "/api/users", "/api/tokens")
-# What looks through tasks takes its time; it must not take all threads as well.
 SEARCH_TARGET = re.compile(r"/api/tasks(/actions|\?(.*&)?(q|function|queue)=)")
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -9846,6 +9847,13 @@ class BadRequest(JobQueueError):
         super().__init__(detail, retry_after=2 if status == 503 else None)
         self.status = status
         self.code = {503: "busy", 507: "disk_full"}.get(status, "bad_request")
+
+
+def wsgi_environ(door, scheme, body):
+    """What WSGI wants to be told of a request to our server, or by CGI."""
+    return {"jobqueue.door": door, "wsgi.version": (1, 0), "wsgi.url_scheme": scheme, "wsgi.input": body,
+            "wsgi.errors": sys.stderr, "wsgi.multithread": door == "server",
+            "wsgi.multiprocess": door == "cgi", "wsgi.run_once": door == "cgi"}
 
 
 class Head:
@@ -9935,17 +9943,10 @@ class Head:
             "PATH_INFO": unquote(path, "latin-1"),
             "REQUEST_URI": self.target,
             "REMOTE_ADDR": client,
-            "jobqueue.door": "server",
             "SERVER_NAME": server[0],
             "SERVER_PORT": str(server[1]),
             "SERVER_PROTOCOL": "HTTP/1.1",
-            "wsgi.version": (1, 0),
-            "wsgi.url_scheme": "http",
-            "wsgi.input": body or io.BytesIO(),
-            "wsgi.errors": sys.stderr,
-            "wsgi.multithread": True,
-            "wsgi.multiprocess": False,
-            "wsgi.run_once": False,
+            **wsgi_environ("server", "http", body or io.BytesIO()),
             "CONTENT_TYPE": self.headers.get("content-type", ""),
             "CONTENT_LENGTH": str(self.length),
             "jobqueue.asks_first": body is None,
@@ -9968,7 +9969,7 @@ class Client:
         self.leaving = b""              # bytes still to be sent
         self.keep = True
         self.working = False            # its request is being answered
-        self.work = None                # ... by those who take from this queue
+        self.work = None                # ... which is this kind of WORK
         self.body_bytes = 0             # of that request
         self.uploading = False          # its request has a large body
         self.upload = None              # the file for that, once it may be sent
@@ -10065,16 +10066,10 @@ class Server:
         self._names = LOOPBACK_HOSTS
         self._open(host, port)
         self._clients = set()
-        self._work = queue.SimpleQueue()
-        self._password_work = queue.SimpleQueue()
-        self._large_work = queue.SimpleQueue()      # by one thread each: they take memory and time
-        self._upload_work = queue.SimpleQueue()
-        self._search_work = queue.SimpleQueue()
+        self._work = {kind: queue.SimpleQueue() for kind in WORK}
         self._done = queue.SimpleQueue()
-        self._room = {self._work: SERVER_THREADS, self._password_work: 1, self._large_work: 1,
-                      self._upload_work: 1, self._search_work: SEARCH_THREADS}
-        self._threads = dict.fromkeys(self._room, 0)
-        self._given = dict.fromkeys(self._room, 0)      # requests that are not answered yet
+        self._threads = dict.fromkeys(WORK, 0)
+        self._given = dict.fromkeys(WORK, 0)        # requests that are not answered yet
         self._background = background   # what a thread is to do beside the requests
         self._held = 0                  # bytes that arrived, at most: counted anew when too many
         self._stopping = False
@@ -10220,26 +10215,26 @@ class Server:
             with contextlib.suppress(OSError):
                 client.link.send(CONTINUE)
 
-    def _work_for(self, head, body):
-        """Whose turn it is to answer a request."""
+    @staticmethod
+    def _work_for(head, body):
+        """The kind of WORK that a request is."""
         if head.is_upload:
-            return self._upload_work if body else self._work
-        hashes = head.method != "GET" and any(path in head.target for path in PASSWORD_PATHS)
-        if hashes:
-            return self._password_work
+            return "upload" if body else "short"
+        if head.method != "GET" and any(path in head.target for path in PASSWORD_PATHS):
+            return "password"
         if head.length > LARGE_BYTES:
-            return self._large_work
-        return self._search_work if SEARCH_TARGET.search(unquote(head.target)) else self._work
+            return "large"
+        return "search" if SEARCH_TARGET.search(unquote(head.target)) else "short"
 
     def _give(self, work, request):
         """Have a request answered: by a thread that is free, a new one or, if there is none, by us."""
-        work.put(request)
+        self._work[work].put(request)
         self._given[work] += 1
         threads = self._threads[work]
-        if threads < min(self._given[work], self._room[work]):
+        if threads < min(self._given[work], WORK[work]):
             self._threads[work] += self._start_thread(self._run_requests, work)
         if not self._threads[work]:
-            self._answer(*work.get())
+            self._answer(*self._work[work].get())
 
     @staticmethod
     def _start_thread(target, *arguments):
@@ -10252,7 +10247,7 @@ class Server:
 
     def _run_requests(self, work):
         while True:
-            self._answer(*work.get())
+            self._answer(*self._work[work].get())
 
     def _answer(self, client, head, body):
         try:
@@ -10391,15 +10386,8 @@ def cgi_environ(environment=os.environb):
     """The WSGI environment of a CGI process."""
     environ = {os.fsdecode(name): value.decode("latin-1") for name, value in environment.items()}
     environ.setdefault("REQUEST_METHOD", "GET")
-    return {**environ,
-            "wsgi.version": (1, 0),
-            "wsgi.url_scheme": "https" if environ.get("HTTPS", "").lower() in TRUE_WORDS else "http",
-            "wsgi.input": sys.stdin.buffer,
-            "wsgi.errors": sys.stderr,
-            "wsgi.multithread": False,
-            "wsgi.multiprocess": True,
-            "wsgi.run_once": True,
-            "jobqueue.door": "cgi"}
+    scheme = "https" if environ.get("HTTPS", "").lower() in TRUE_WORDS else "http"
+    return {**environ, **wsgi_environ("cgi", scheme, sys.stdin.buffer)}
 
 
 def run_cgi():
