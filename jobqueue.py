@@ -6285,13 +6285,9 @@ class Service:
 
     def describe(self):
         """{"code", "text", "since"}; the code is "ok" when there is nothing to say."""
-        for look in (self._storage, self._off, self._code_error, self._no_worker, self._nobody,
-                     self._load, self._short_lived, self._late):
-            said = look()
-            if said:
-                code, text, since = said
-                return {"code": code, "text": text, "since": iso(since)}
-        return {"code": "ok", "text": "", "since": None}
+        code, text, since = (self._storage() or self._off() or self._waiting() or self._short_lived()
+                             or self._late() or ("ok", "", None))
+        return {"code": code, "text": text, "since": iso(since)}
 
     def _storage(self):
         try:
@@ -6308,33 +6304,34 @@ class Service:
     def _off(self):
         if self._settings.get("NbMaxWorker") == 0:
             return "off", "Nothing is running: NbMaxWorker is 0.", None
-        return None
-
-    def _code_error(self):
-        error = self._catalogue.state()["error"]
-        if error:
+        if self._catalogue.state()["error"]:
             return "code_error", "Nothing new is started: an admin has to fix tasks.py.", None
         return None
 
-    def _no_worker(self):
-        failure = recall(self._database, ".start_failure")
-        if not failure or not self._claims.claimable(self._database, 1):
+    def _waiting(self):
+        """What becomes of the tasks that could be run now."""
+        if not self._claims.claimable(self._database, 1):
+            return self._paused()
+        states = {row[0] for row in self._database.all("SELECT state FROM worker")}
+        failure, mode = recall(self._database, ".start_failure"), self._workers.modes.decide()[0]
+        return (self._no_worker(states, failure, mode) or self._nobody(states, mode)
+                or self._load(states, failure))
+
+    def _no_worker(self, states, failure, mode):
+        if not failure or states - {"starting"}:
             return None
-        if self._database.value("SELECT 1 FROM worker WHERE state<>'starting' LIMIT 1"):
-            return None
-        if self._clock.now() >= failure["next"] and self._workers.modes.decide()[0] == "slice":
+        if self._clock.now() >= failure["next"] and mode == "slice":
             return None                 # the page that is told what comes first tries again
         return ("no_worker", "Nothing is running: %s. Next try %s."
                 % (failure["message"], time_of_day(failure["next"])), failure["at"])
 
-    def _nobody(self):
+    def _nobody(self, states, mode):
         """What has to come first where adding a task starts no worker."""
-        mode = self._workers.modes.decide()[0]
-        if mode == "detached" or not self._claims.claimable(self._database, 1):
+        if mode == "detached":
             return None
         if mode == "slice" and self._workers.needed(self._database):
             return "cron_wait", MODE_WORDS[mode] + ".", None
-        if mode == "slice" or self._workers.are_there():
+        if mode == "slice" or states:
             return None
         if mode == "service":
             return ("no_worker", "Nothing is running: worker.py --service, which this host is to keep "
@@ -6350,12 +6347,8 @@ class Service:
         return ("cron_wait", "Waiting for cron%s; it came last at %s."
                 % (often, time_of_day(cron["last_at"])), cron["last_at"])
 
-    def _load(self):
-        states = [row[0] for row in self._database.all("SELECT state FROM worker")]
-        if not self._claims.claimable(self._database, 1):
-            return self._paused()
+    def _load(self, states, failure):
         if "busy" in states and "idle" not in states:
-            failure = recall(self._database, ".start_failure")
             return ("busy", "All workers are busy%s." % (
                 ", and " + failure["message"] if failure else ""), None)
         if "busy" not in states and "idle" not in states:
