@@ -4496,14 +4496,11 @@ def plan_errors(given, now):
     return errors
 
 
-def differs(row, columns):
-    """Whether a schedule is not as its source says now, or was gone."""
-    return row["problem"] == GONE or any(row[name] != value for name, value in columns.items())
-
-
-def goes(row, now):
-    """Whether a schedule without a source is to be called gone, or has been for long enough to be removed."""
-    return row["problem"] != GONE or now - row["next_from"] >= GONE_SECONDS
+def is_right(row, columns, now):
+    """Whether a schedule is as its source says, or has just been called gone where that says nothing."""
+    if columns is None:
+        return row["problem"] == GONE and now - row["next_from"] < GONE_SECONDS
+    return row["problem"] != GONE and all(row[name] == value for name, value in columns.items())
 
 
 def _can_run(entry):
@@ -4867,7 +4864,7 @@ class Schedules:
     def _differences(wanted, known, now):
         """(key, row or None) of what is to be made, changed, called gone or removed."""
         return [(key, row) for key, row in {**dict.fromkeys(wanted), **known}.items()
-                if row is None or (differs(row, wanted[key]) if key in wanted else goes(row, now))]
+                if row is None or not is_right(row, wanted.get(key), now)]
 
     def _replace(self, transaction, key, row, columns, now):
         if columns is None and row["problem"] == GONE:
