@@ -5277,9 +5277,9 @@ class Interpreter:
         if not chosen and runs_us(sys.executable):
             return {"path": sys.executable, "python": PYTHON_VERSION,
                     "sqlite": sqlite3.sqlite_version, "passed": {}}
-        key = "%s %s" % (machine_name(), sys.executable or sys.prefix)
+        key = " ".join((machine_name(), sys.executable or sys.prefix, sys.version, chosen))
         known = recall_of(self._database, ".python", key)
-        if known and known["for"] == [chosen, sys.version] and file_stamps(known["files"]) == known["files"]:
+        if known and file_stamps(known["files"]) == known["files"]:
             return known
         found = self._look_for(chosen)
         with contextlib.suppress(JobQueueError), self._database.transaction(durable=False) as transaction:
@@ -5306,7 +5306,7 @@ class Interpreter:
             try:
                 python, sqlite = probe_interpreter(path, self.environment())
                 return {"path": path, "python": python, "sqlite": sqlite, "passed": passed,
-                        "for": [chosen, sys.version], "files": file_stamps([path])}
+                        "files": file_stamps([path])}
             except SetupError as error:
                 passed[path] = error.detail
         why = "; ".join("%s: %s" % one for one in passed.items())

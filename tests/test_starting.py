@@ -682,8 +682,8 @@ class TestInterpreter(TestCase):
     def test_the_chosen_one_wins(self):
         chosen = self.file("mypython", "3.9.0 3.26.0")
         self.choose(chosen)
-        self.assertEqual({**self.interpreter.describe(), "files": 0, "for": 0}, {
-            "path": chosen, "python": "3.9.0", "sqlite": "3.26.0", "passed": {}, "files": 0, "for": 0})
+        self.assertEqual({**self.interpreter.describe(), "files": 0}, {
+            "path": chosen, "python": "3.9.0", "sqlite": "3.26.0", "passed": {}, "files": 0})
 
     def test_a_chosen_one_that_will_not_do_is_told_and_no_other_taken_for_it(self):
         for says, words in (
