@@ -17,7 +17,7 @@ from urllib.parse import quote
 import jobqueue
 from tests import doors
 from tests.support import PASSWORD, ROOT, need_part, wait_until
-from tests.web import Visitor, call
+from tests.web import Visitor, as_sent, call
 
 TASKS = '''
 import os, time
@@ -259,7 +259,7 @@ class DoorTests(BasicTests):
                 name = path.rpartition("/")[2] or "index.html"
                 plain = self.nobody.get(path)
                 self.assertEqual((plain.status, plain.kind), (200, kind))
-                self.assertEqual(plain.body, (ROOT / "static" / name).read_bytes())
+                self.assertEqual(plain.body, as_sent(ROOT / "static" / name))
                 if len(plain.body) > 1024:
                     self.comes_compressed(self.nobody, path, plain)
 

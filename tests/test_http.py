@@ -10,7 +10,7 @@ from unittest import mock
 
 import jobqueue
 from tests.support import PASSWORD, ROOT
-from tests.web import SITE, Visitor, WebTestCase, call
+from tests.web import SITE, Visitor, WebTestCase, as_sent, call
 
 TASK = {"function": "add", "arguments": {"a": 1}}
 
@@ -671,14 +671,14 @@ class Paths(WebTestCase):
             if path.is_file():
                 reply = self.nobody.get("/static/" + path.name)
                 self.assertEqual(reply.status, 200, path.name)
-                self.assertEqual(reply.body, path.read_bytes())
+                self.assertEqual(reply.body, as_sent(path))
                 self.assertEqual(reply.headers["content-type"], jobqueue.STATIC_TYPES[path.suffix])
 
     def test_files_are_compressed_for_who_wants_that(self):
         reply = self.nobody.get("/static/app.js", Accept_Encoding="gzip, deflate")
         self.assertEqual(reply.headers["content-encoding"], "gzip")
         self.assertEqual(reply.headers["vary"], "Accept-Encoding")
-        self.assertEqual(gzip.decompress(reply.body), (ROOT / "static" / "app.js").read_bytes())
+        self.assertEqual(gzip.decompress(reply.body), as_sent(ROOT / "static" / "app.js"))
 
 
 class Injection(WebTestCase):

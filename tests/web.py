@@ -117,6 +117,12 @@ class Visitor:
         return result
 
 
+def as_sent(path):
+    """What browsers get of a file of the page: scripts and styles come without their comments."""
+    body = path.read_bytes()
+    return jobqueue.COMMENT_LINES.sub(b"", body) if path.suffix in (".js", ".css") else body
+
+
 def call(app, environ, checked=True):
     """The Reply of a WSGI application."""
     said = []
