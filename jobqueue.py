@@ -9539,6 +9539,9 @@ def get_tokens(app, request):
 def post_tokens(app, request):
     """A new API token, shown once; it outlives the session, in which the password is asked for."""
     given, accounts = request.object(("name", "scope", "password")), app.queue.accounts
+    errors = check_value({"type": "string"}, given.get("password", ""), "password")
+    if errors:
+        raise Invalid(join_errors(errors), errors)
     known = None if request.bearer() else accounts.confirm(request.person, given.get("password"))
     return json_answer(accounts.add_token(
         request.person.id, given.get("name"), given.get("scope", "user"), known), 201)

@@ -110,12 +110,12 @@ while :; do
     attempt=${row%% *} row=${row#* }
     arguments=${row#* }
     note START
-    if [ "$(renew)" = 0 ] && [ "$arguments" != '{"text":"fail"}' ]; then
-        result=$arguments
-        note END
-        succeed
+    until asked=$(renew); do sleep 0.2; done        # while nobody can write, say
+    if [ "$asked" = 0 ] && [ "$arguments" != '{"text":"fail"}' ]; then
+        result=$arguments end=succeed
     else
-        note END
-        fail
+        end=fail
     fi
+    note END
+    until $end; do sleep 0.2; done
 done

@@ -1098,20 +1098,21 @@ class DrillTestCase(unittest.TestCase):
         return drill.run(drill.parse(words), io.StringIO(), plant)
 
 
-PLAIN = [word for name in drill.TROUBLES for word in ("--without", name)]
-
-
 class ShortDrillTests(DrillTestCase):
-    """Everything at once that the worker stands so far."""
+    """Everything at once, and a disk that is full for longer than a lease."""
 
     def check(self, *words):
         findings, report = self.drill("--minutes", "0.5", "--lease", "6", "--workers", "8", "--seed", "6",
-                                      *PLAIN, *words)
+                                      *words)
         self.assertTrue(findings.is_clean, report)
         self.assertRegex(report, r"kills     [1-9]")
         self.assertRegex(report, r"stopped beyond its lease [1-9]")
         self.assertRegex(report, r"repeated  [1-9]\d* runs: .* 5 s are excused")
+        for name in drill.SELF_HARM:
+            self.assertRegex(report, r"harm      .*%s [1-9]" % name)
         self.assertIn("lost 0, run twice 0, overlaps 0, stuck 0", report)
+        need("no small disk" not in report, "the right to mount a file system")
+        self.assertRegex(report, r"disk      was full [1-9]")
         return report
 
     def test_nothing_is_lost_run_twice_or_stuck(self):
@@ -1128,8 +1129,9 @@ class ShortDrillTests(DrillTestCase):
 
 class SeededFaultTests(DrillTestCase):
     def broken(self, fault, minutes="0.6", tasks="2000", lease="6"):
+        plain = [word for name in drill.TROUBLES for word in ("--without", name)]
         findings, report = self.drill("--minutes", minutes, "--tasks", tasks, "--lease", lease,
-                                      "--workers", "5", "--seed", "1", "--foreign", "", *PLAIN,
+                                      "--workers", "5", "--seed", "1", "--foreign", "", *plain,
                                       plant=PLANTS[fault])
         return {name for name, problems in findings.problems.items() if problems}, report
 
