@@ -316,6 +316,8 @@ class Tasks(CommandTestCase):
             self.claim()
             self.assertIn("running", self.ok(*command))
             self.clock.advance(jobqueue.LEASE_SECONDS + 1)
+            self.assertIn("running", self.ok(*command), "perhaps nobody could write")
+            self.clock.advance(jobqueue.LEASE_SECONDS)
             self.assertNotIn("running", self.ok(*command))
 
     def test_a_task_that_has_ended_cannot_be_cancelled(self):

@@ -174,8 +174,9 @@ class TestAuto(ModeCase):
         for _ in range(2):
             self.start()
             self.write("UPDATE worker SET boot='boot-0'")
-            self.clock.advance(1000)
-            self.queue.tick.clean()
+            for _ in range(2):
+                self.clock.advance(1000)
+                self.queue.tick.clean()
         self.assertEqual(self.mode(), "detached")
 
     def test_what_failed_by_itself_is_told_and_tried_again_soon(self):
