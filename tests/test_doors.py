@@ -259,7 +259,8 @@ class DoorTests(BasicTests):
                 name = path.rpartition("/")[2] or "index.html"
                 plain = self.nobody.get(path)
                 self.assertEqual((plain.status, plain.kind), (200, kind))
-                self.assertEqual(plain.body, as_sent(ROOT / "static" / name))
+                file = ROOT / "static" / name       # some web servers send it themselves
+                self.assertIn(plain.body, (as_sent(file), file.read_bytes()))
                 if len(plain.body) > 1024:
                     self.comes_compressed(self.nobody, path, plain)
 
