@@ -4358,7 +4358,7 @@ class Claims:
         """{name: seconds left} of the leases of workers and tasks that missed two renewals."""
         rows = source.all(
             "SELECT lock AS holder, boot AS lease_boot, lease_monotonic, lease_wall FROM worker "
-            "WHERE state<>'starting' UNION ALL SELECT claim, lease_boot, lease_monotonic, lease_wall "
+            "UNION ALL SELECT claim, lease_boot, lease_monotonic, lease_wall "
             "FROM task INDEXED BY task_claim WHERE status=1")
         left = {lease_name(row["holder"], row): self._seconds_left(row, now) for row in rows}
         return {name: seconds for name, seconds in left.items()
