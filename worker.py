@@ -396,15 +396,15 @@ def explain_import(error):
             "file": os.path.relpath(file, jobqueue.TASKS_FILE.parent) if file else None, "line": line}
 
 
-def go_to_tasks():
-    """Make the folder of tasks.py the working folder; for the samples there may be none."""
+def working_folder():
+    """The folder of tasks.py; for the samples there may be none."""
     folder = jobqueue.TASKS_FILE.parent
-    os.chdir(folder if folder.is_dir() else jobqueue.HOME)
+    return str(folder if folder.is_dir() else jobqueue.HOME)
 
 
 def read_functions():
     """Import tasks.py and announce what it declares, or what is wrong with it."""
-    go_to_tasks()
+    os.chdir(working_folder())
     samples = not jobqueue.TASKS_FILE.exists()
     try:
         if samples:
@@ -713,10 +713,19 @@ def message_line(message):
     return line
 
 
+# What a task changes in its process the next would feel. Some of it is looked at after each task,
+# all of it after the last of a batch and after each that did one of CHANGES (Python's audit
+# events): a look at all takes 10 us, and quick functions run 15,000 times a second.
 LIMITS = [getattr(resource, "RLIMIT_" + name) for name in "FSIZE NOFILE AS CPU DATA NPROC STACK".split()
           if hasattr(resource, "RLIMIT_" + name)]
-TRACES = ("a timer", "limits", "signal handlers", "blocked signals", "environment variables",
-          "sys.path", "threads", "a child", "other functions of Python", "other settings of Python")
+CHANGES = frozenset("resource.setrlimit resource.prlimit os.fork os.forkpty os.posix_spawn os.system "
+                    "subprocess.Popen".split())
+TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
+HANDLED = [getattr(signal, "SIG" + name) for name in
+           "HUP INT QUIT ABRT ALRM TERM PIPE CHLD USR1 USR2 XCPU XFSZ VTALRM PROF".split()]
+SOME_TRACES = ("a timer", "signal handlers", "blocked signals", "environment variables", "sys.path",
+               "threads", "other functions of Python", "other settings of Python")
+ALL_TRACES = "limits", "a child", "another priority"
 
 
 def has_child():
@@ -728,18 +737,19 @@ def has_child():
         return False
 
 
-def traces():
-    """What a task could change in this process so that the next would feel it: as TRACES says.
-
-    The modules of C, which are quicker: quick functions run 15,000 times a second.
-    """
-    return (list(map(_signal.getitimer, range(3))), list(map(resource.getrlimit, LIMITS)),
-            list(map(_signal.getsignal, range(1, 32))), _signal.pthread_sigmask(signal.SIG_BLOCK, ()),
-            dict(os.environ._data), list(sys.path), _thread._count(), has_child(),
+def some_traces():
+    """What SOME_TRACES says, by the modules of C, which are quicker."""
+    return (list(map(_signal.getitimer, TIMERS)), list(map(_signal.getsignal, HANDLED)),
+            _signal.pthread_sigmask(signal.SIG_BLOCK, ()), dict(os.environ._data), list(sys.path),
+            _thread._count(),
             (os.write, os.read, os.open, os.close, os.dup, os.dup2, os.getpid, os._exit, open, print,
              time.sleep, time.time, time.monotonic, json.loads, json.dumps, signal.signal),
-            (sys.getrecursionlimit(), sys.gettrace(), socket.getdefaulttimeout(),
-             os.getpriority(os.PRIO_PROCESS, 0)))
+            (sys.getrecursionlimit(), sys.gettrace(), socket.getdefaulttimeout()))
+
+
+def all_traces():
+    """What ALL_TRACES says."""
+    return (list(map(resource.getrlimit, LIMITS)), has_child(), os.getpriority(os.PRIO_PROCESS, 0))
 
 
 def lowest_free():
@@ -768,18 +778,26 @@ class Runner:
         self._null = os.open(os.devnull, os.O_RDWR)
         self._streams = {}              # our stdout and stderr
         self._used = None               # usage() at the end of the last attempt
+        self._changed = False           # the task did one of CHANGES
         self._parameters = {}
         self._next_report = 0.0
 
     def run(self):
         """Announce the functions, then run what comes until the channel ends."""
         self._send({"announce": read_functions()})
-        self._used, self._traces = usage(), traces()
+        sys.addaudithook(self._heed)
+        self._some, self._all, self._folder = some_traces(), all_traces(), working_folder()
+        self._used = usage()
         while True:
             message = self._receive()
             if message is None:
                 return 0
             self._run_in_a_row(message["orders"])
+
+    def _heed(self, event, _):
+        """Called by Python for all that it audits."""
+        if event in CHANGES:
+            self._changed = True
 
     def forget(self):
         """Close what a fork of us must not have: it may outlive us, and must not speak for us."""
@@ -798,18 +816,19 @@ class Runner:
             log = self._descriptors.pop(0)
             if not self._may_begin():
                 os.close(log)
-            elif self._attempt(order, log, ring=order is orders[-1]):
+            elif self._attempt(order, log, order is orders[0], order is orders[-1]):
                 return                  # the next need a runner in which nothing was left
 
     def _may_begin(self):
         """Take the order's byte, unless the worker took it back."""
         return self._go is None or os.read(self._go, 1) != b""
 
-    def _attempt(self, order, log, ring):
+    def _attempt(self, order, log, is_first, is_last):
         """Run it and say how it ended; what it left in this process, or None."""
         self._print_to(log)
         self._tidy()
-        free = lowest_free()
+        if is_first:
+            self._free = lowest_free()
         context = TaskContext(order["id"], order["owner"], order["attempt"], order["crashes"],
                               order["claim"], self._data, self._report, self._enqueue)
         TaskContext.running = context
@@ -820,10 +839,12 @@ class Runner:
         TaskContext.running = None
         with self._lock:                # a thread may be adding a task
             self._claim = None
-        left = self._left(free)
+        left = self._left(is_last)
         for stream in self._streams.values():
-            with contextlib.suppress(Exception):
+            try:                        # suppress() takes longer than all of this
                 stream.flush()
+            except Exception:
+                pass
         self._print_to(self._null)
         cpu_seconds, peak_memory = self._used
         outcome.update(seconds=round(seconds, 6), cpu_seconds=round(cpu_seconds - before[0], 6),
@@ -832,27 +853,31 @@ class Runner:
             outcome["report"] = self._unsent
         if left:
             outcome["left"] = left
-        self._send_outcome(order["claim"], outcome, ring or left)
+        self._send_outcome(order["claim"], outcome, ring=is_last or left)
         return left
 
-    def _left(self, free):
+    def _left(self, is_last):
         """What a task left behind, in words; None if nothing is seen. Limits are set back."""
-        now, before = traces(), self._traces
-        if now == before and free == lowest_free():
+        some = some_traces()
+        if some == self._some and not (is_last or self._changed):
             return None
-        for kind, limits in zip(LIMITS, before[1]):     # or even its outcome could not be told
+        self._changed, now = False, all_traces()
+        if some == self._some and now == self._all and self._free == lowest_free():
+            return None
+        for kind, limits in zip(LIMITS, self._all[0]):  # or even its outcome could not be told
             with contextlib.suppress(OSError, ValueError):
                 resource.setrlimit(kind, limits)
-        found = [name for name, one, other in zip(TRACES, before, now) if one != other]
+        found = [name for name, one, other in zip(
+            SOME_TRACES + ALL_TRACES, self._some + self._all, some + now) if one != other]
         if not found:
             gc.collect()                # nobody may have it any more
-            if free == lowest_free():
+            if self._free == lowest_free():
                 return None
         return ", ".join(found or ["an open file"])
 
     def _tidy(self):
-        """Undo what the last task may have done without leaving a trace()."""
-        go_to_tasks()
+        """Undo what the last task may have done without a trace."""
+        os.chdir(self._folder)
         os.umask(0o077)
         for name, descriptor in (("stdout", 1), ("stderr", 2)):
             known = self._streams.get(name)
