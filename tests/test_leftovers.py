@@ -165,6 +165,22 @@ class TestLeftBehindWithoutLog(LeftBehind, unittest.TestCase):
     journal = "truncate"
 
 
+class TestOwners(unittest.TestCase):
+    """The setting for what no look can find: each owner's tasks get a process of their own."""
+
+    def test_no_two_owners_share_a_process(self):
+        site = site_with(self, "wal", NbMaxWorker=1, linger=1, runner_per_owner="yes")
+        owners = ["ana", "bob", "bob", "ana"]
+        ids = [site.add("run", "--owner", owner, kind="nothing") for owner in owners]
+        for task_id in ids:
+            site.wait(task_id)
+        runner = dict(map(str.split, (site.home / "ran").read_text().splitlines()))
+        for one, first in zip(ids, owners):
+            for other, second in zip(ids, owners):
+                if first != second:
+                    self.assertNotEqual(runner[str(one)], runner[str(other)])
+
+
 class Covered:
     journal = None
 
