@@ -1217,7 +1217,7 @@ CREATE TABLE token (
 );
 CREATE TABLE throttle (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
-    subject TEXT NOT NULL UNIQUE,       -- user:NAME, address:IP, both or password:ID
+    subject TEXT NOT NULL UNIQUE,       -- user:NAME, address:IP, known:ID address:IP or password:ID
     failures INTEGER NOT NULL,
     failed_at REAL NOT NULL,
     until REAL NOT NULL
@@ -4688,7 +4688,9 @@ class Schedules:
                 raise Conflict("Somebody else changed this schedule meanwhile; look at it again.")
             if wanted:
                 owner_id = owner_id or known["owner_id"]
-                self._check_room(transaction, owner_id, wanted, schedule_id)
+                if (owner_id != known["owner_id"]
+                        or len(wanted["arguments"]) > len(known["arguments"])):
+                    self._check_room(transaction, owner_id, wanted, schedule_id)
                 self._define(transaction, known, {**wanted, "owner_id": owner_id,
                                                   "set_by": person and person.id})
             self._set_paused(transaction, schedule_id, given, person)
@@ -6787,7 +6789,7 @@ class Accounts:
             "SELECT *, (SELECT until FROM known_address WHERE user_id=user.id AND address=?) AS known "
             "FROM user WHERE name=?", (place, storable(name)))
         if row and (row["known"] or 0) > self._clock.now():     # strangers must not lock anybody out
-            subject += " " + place
+            subject = "known:%d %s" % (row["id"], place)        # no name that is sent can be this
         self._slow_down(subject, place)
         right = self._verify(password, row["password"] if row else nobodys_password())
         if not right or row is None or row["disabled"]:

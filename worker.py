@@ -158,7 +158,10 @@ def type_schema(kind):
         if kind in SIMPLE_TYPES:
             return dict(SIMPLE_TYPES[kind])
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return {"enum": json.loads(dump_json(list(kind))), "enumNames": [one.name for one in kind]}
+        values, names = json.loads(dump_json(list(kind))), [one.name for one in kind]
+        if any(value in names and value != name for value, name in zip(values, names)):
+            return {"enum": values}     # a name that is another's value would mean two things
+        return {"enum": values, "enumNames": names}
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         return {"enum": list(inner)}
@@ -720,6 +723,7 @@ LIMITS = [getattr(resource, "RLIMIT_" + name) for name in "FSIZE NOFILE AS CPU D
           if hasattr(resource, "RLIMIT_" + name)]
 CHANGES = frozenset("resource.setrlimit resource.prlimit os.fork os.forkpty os.posix_spawn os.system "
                     "subprocess.Popen".split())
+ENVIRONMENT = os.environ                # the owner's code may put another in its place
 TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
 HANDLED = [getattr(signal, "SIG" + name) for name in
            "HUP INT QUIT ABRT ALRM TERM PIPE CHLD USR1 USR2 XCPU XFSZ VTALRM PROF".split()]
@@ -740,8 +744,8 @@ def has_child():
 def some_traces():
     """What SOME_TRACES says, by the modules of C, which are quicker."""
     return (list(map(_signal.getitimer, TIMERS)), list(map(_signal.getsignal, HANDLED)),
-            _signal.pthread_sigmask(signal.SIG_BLOCK, ()), dict(os.environ._data), list(sys.path),
-            _thread._count(),
+            _signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+            (os.environ is ENVIRONMENT, dict(ENVIRONMENT._data)), list(sys.path), _thread._count(),
             (os.write, os.read, os.open, os.close, os.dup, os.dup2, os.getpid, os._exit, open, print,
              time.sleep, time.time, time.monotonic, json.loads, json.dumps, signal.signal),
             (sys.getrecursionlimit(), sys.gettrace(), socket.getdefaulttimeout()))
@@ -839,7 +843,10 @@ class Runner:
         TaskContext.running = None
         with self._lock:                # a thread may be adding a task
             self._claim = None
-        left = self._left(is_last)
+        try:
+            left = self._left(is_last)
+        except Exception as error:      # whatever it did to Python: its outcome must be told
+            left = "what cannot be looked at: %s" % type(error).__name__
         for stream in self._streams.values():
             try:                        # suppress() takes longer than all of this
                 stream.flush()
@@ -1333,13 +1340,14 @@ class Attempt:
         self._broken = None             # since when its channel is closed
 
     def order(self):
-        """What the runner is told; everything that must be stored before is."""
+        """What the runner is told, None if the claim was lost; what must be stored before is."""
         row, number = self.row, self.row["attempts"]
         if number > 1:                  # claims that never reached a runner are not told
             number = self._queue.claims.begun(self._database, row)
         if row["on_crash"] == "fail":   # it must be known to have begun even after a power cut
             with self._database.transaction(durable=True) as transaction:
-                self.renew(transaction)
+                if not self.renew(transaction):
+                    return None
         return {"id": self._id, "owner": row["owner"], "attempt": number,
                 "crashes": row["crashes"], "claim": self._claim, "function": row["function"],
                 "arguments": row["arguments"]}
@@ -1538,6 +1546,9 @@ class Batch:
             orders = [attempt.order() for attempt in self.running]
         except PUT_OFF:
             self.running, self.unbegun = [], self.running
+            return
+        if None in orders:              # it is alone then: others have it
+            self.running = []
             return
         for attempt, end in zip(self.running, self._child.hand_over(orders)):
             attempt.log = LogPipe(end)
@@ -1790,6 +1801,7 @@ class Worker:
     def _goes(self):
         """One round, True if it was the last; while nobody can write the next one comes later."""
         try:
+            self._heed_signals()
             if self._has_left():
                 return True
             self._step()
@@ -1804,7 +1816,6 @@ class Worker:
 
         Nothing waits so long for a busy database that an attempt could lose its claim meanwhile.
         """
-        self._heed_signals()
         with self._database.sharing_patience():
             self._check_self()
             if self._batch and self._batch.running:
@@ -1997,9 +2008,10 @@ class Worker:
         self._child.end()
         while (self._clock.monotonic() < until and jobqueue.file_stamps(files) == files
                and not self._stopping and not self._signals):
-            if self._is_idle_for_good() and self._left_nothing_behind():
-                return
-            self._check_self()
+            with put_off():
+                if self._is_idle_for_good() and self._left_nothing_behind():
+                    return
+                self._check_self()
             self._clock.sleep(0.5)
         self._heed_signals()
         if not self._stopping:
@@ -2028,7 +2040,8 @@ class Worker:
             self._say("begins %s: %s" % (rows[0]["function"], " ".join(str(row["id"]) for row in rows)))
             if self._settings["runner_per_owner"] == "yes":
                 self._child.owner = rows[0]["owner_id"]
-            self._batch.begin()
+            with self._database.sharing_patience():
+                self._batch.begin()
 
     def _go_on(self):
         """Record what has ended, if it is time."""

@@ -503,6 +503,16 @@ class Guessing(Case):
         with self.assertRaises(jobqueue.TooMany):
             self.log_in(address="203.0.113.251")
 
+    def test_no_name_that_is_sent_counts_as_a_known_address(self):
+        self.log_in(address="198.51.100.1")
+        with mock.patch.object(jobqueue, "nobodys_password", lambda: quick_hash("nobody has this")):
+            for name in ("bob address:198.51.100.1", "known:2 address:198.51.100.1"):
+                for _ in range(10):
+                    with self.assertRaises((jobqueue.Unauthorized, jobqueue.TooMany)):
+                        self.log_in(name, "wrong", "203.0.113.1")
+                    self.clock.advance(60)
+        self.log_in(address="198.51.100.1")
+
     def test_that_is_so_for_the_user_who_did_and_for_thirty_days(self):
         self.log_in(address="198.51.100.1")
         self.log_in("eve", address="198.51.100.2")

@@ -48,6 +48,7 @@ LEAVE = {
     "no descriptor at all": lambda: limit("NOFILE", 0),
     "no memory": lambda: limit("AS", memory() + (1 << 20)),
     "no path": lambda: os.environ.pop("PATH"),
+    "another environment": lambda: setattr(os, "environ", os.environ.copy()),
     "another variable": lambda: os.environ.update(STRANGE="yes"),
     "no sys.path": lambda: sys.path.clear(),
     "no recursion": lambda: sys.setrecursionlimit(60),

@@ -11,8 +11,8 @@ from unittest.mock import Mock, patch
 import jobqueue
 from jobqueue import Outcome, SetupError, TooMany
 from tests.support import FUNCTIONS, TestCase
-from worker import (BATCH_AFTER, BATCH_MAX, BATCH_SECONDS, LAST_BATCHES, LINE_MAX_BYTES, Attempt, Pace,
-                    Runner, Worker, live, work, write_result)
+from worker import (BATCH_AFTER, BATCH_MAX, BATCH_SECONDS, LAST_BATCHES, LINE_MAX_BYTES, Attempt, Batch,
+                    Pace, Runner, Worker, live, work, write_result)
 
 
 class TestPace(unittest.TestCase):
@@ -145,6 +145,19 @@ class TestClaim(TestCase):
                 self.assertEqual(worker._claim_next(), not refuses)
                 self.assertEqual(len(worker._begin.call_args[0][0]), not refuses)
         self.assertEqual(self.status(task_id), "running")
+
+
+class TestOrder(TestCase):
+    """What is told the runner just before it begins."""
+
+    def test_what_others_took_meanwhile_does_not_begin(self):
+        self.add(options={"on_crash": "fail"})
+        row, child = self.claim(), Mock()
+        self.end(row, "crashed")
+        batch = Batch(self.queue, child, [row])
+        batch.begin()
+        self.assertEqual((batch.running, batch.unbegun), ([], []))
+        self.assertFalse(child.hand_over.called)
 
 
 class TestNextRunner(TestCase):
