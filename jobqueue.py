@@ -3296,8 +3296,9 @@ class Filter:
                 parts.append(condition)
                 values.append(value)
         if self.statuses is not None:
-            parts.append("status IN (%s)" % ", ".join("?" * len(self.statuses)))
-            values += self.statuses
+            statuses = self.statuses or [-1]        # SQLite 3.15 finds no way to look for none
+            parts.append("status IN (%s)" % ", ".join("?" * len(statuses)))
+            values += statuses
         if self.text:
             parts.append(
                 "(task.id=? OR owner_id IN (SELECT id FROM user WHERE instr(lower(name), lower(?))) OR %s)"
@@ -10500,6 +10501,7 @@ def _say_where(queue, address):
 def cmd_serve(queue, options):
     """Run the built-in web server until interrupted."""
     _use_compiled_module(queue, options)
+    queue.database.look("SELECT 1")     # it is open before descriptors may be short
     try:
         server = Server(Application(queue, "server"), options.host, options.port,
                         background=lambda: _tick_for_ever(queue))

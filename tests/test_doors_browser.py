@@ -50,6 +50,7 @@ class BehindDoor:
         ana.go("#/tasks/%d" % another)
         ana.see("halfway there")
         ana.click("button", "Cancel")
+        ana.click("button", "Stop")
         ana.see("cancelled")
         self.assertEqual(self.site.json("show", another)["status"], "cancelled")
 
