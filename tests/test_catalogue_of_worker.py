@@ -96,6 +96,7 @@ class TestTypes(unittest.TestCase):
         self.assertEqual(property_of(typing.Literal["a", "b", 3]), {"enum": ["a", "b", 3]})
         self.assertEqual(property_of(Colour), {"enum": ["red", "blue"], "enumNames": ["RED", "BLUE"]})
         self.assertEqual(property_of(Level), {"enum": [1, 2], "enumNames": ["LOW", "HIGH"]})
+        self.assertEqual(property_of(Crossed), {"enum": ["a", "b"]}, "each name means two things")
 
     def test_what_may_be_missing(self):
         self.assertEqual(property_of(typing.Optional[int]), {"type": ["integer", "null"]})

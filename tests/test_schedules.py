@@ -786,6 +786,9 @@ class TestRoutes(WebTestCase):
             path = "/api/schedules/%d" % first
             self.check(self.bob.patch(path, {"arguments": {"text": "x" * 600}}), 409)
             self.check(self.bob.patch(path, {"arguments": {"text": "x" * 500}}), 200)
+            with mock.patch.object(jobqueue, "SCHEDULES_MAX_CHARACTERS", 100):
+                for given in ({"rule": "@hourly"}, {"arguments": {"text": "x" * 499}}):
+                    self.check(self.bob.patch(path, given), 200)        # what is there may stay or shrink
             self.post(self.eve, **say(400))
             self.check(self.ana.patch(path, {"rule": "@daily", "owner": "eve"}), 200)
             self.post(self.bob, **say(400))
