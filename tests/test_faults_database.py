@@ -222,7 +222,8 @@ class TestDamaged(SiteCase):
         for _ in range(2):
             self.assertIn(self.site.start_worker("--seconds", "1").wait(60), (0, 1))
             done = self.site.run("list", code=None)
-            lines = done.stderr.splitlines()    # the housekeeping says so, too, if it is its turn
+            lines = done.stderr.splitlines()
+            self.assertTrue(all(line.startswith("jobqueue: ") for line in lines), lines)
             self.assertIn((done.returncode, len(lines)), ((0, 0), (0, 1), (1, 1), (1, 2)))
         self.assertNotIn("Traceback", self.site.said())
         self.assertEqual(len(list(self.site.data.glob("*.db"))), 1)
