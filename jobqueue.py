@@ -15,12 +15,12 @@ Contents (each section uses only the sections above it)
     Errors             one base class; every error knows its HTTP status and exit code
     Time and text      the clock, RFC 3339, JSON, tokens
     Schedule rules     when something is due: every N seconds, daily, weekly, cron
+    Values             the options of tasks; one validator for arguments, bodies and settings
     Options            where the data is: flag, environment, the file beside this one
     Schema             the tables, and how an older database becomes a newer one
     Database           connections, turns at writing, transactions, checkpoints
     Settings           what an admin can change while everything runs
     Log and activity   what attempts printed, and one row per transition
-    Functions          the options of tasks; checking arguments against a schema
     Queues             named lanes and their limits: which may start something now
     Tasks              add, find, cancel, retry, delete
     Claims             claim, renew, end, promote, reap: every way into and out of "running"
@@ -1144,6 +1144,212 @@ def preview(rule, at, count):
         raise field_error("rule", "never comes: the clocks of %s skip its time, or the years end" % rule.zone)
     return [{"at": iso(moment), "local": rule.local(moment), "note": rule.clock_change(moment)}
             for moment in moments]
+
+
+# Values ----------------------------------------------------------------------
+
+def _text(pattern, message):
+    return {"type": "string", "pattern": pattern, "patternMessage": message}
+
+
+def _number(low, high, kind="number"):
+    return {"type": kind, "minimum": low, "maximum": high}
+
+
+def is_number(value):
+    """True for numbers that every reader of JSON reads alike."""
+    return (type(value) in (int, float)
+            and (-INTEGER_MAX <= value <= INTEGER_MAX or
+                 isinstance(value, float) and math.isfinite(value)))
+
+
+# What can be said about each task of a function: schema and default.
+TASK_OPTIONS = {
+    "queue": (_text("[A-Za-z0-9_.-]{1,50}", "must be 1 to 50 letters, digits, _ . or -"), "default"),
+    "priority": (_number(-100, 100, "integer"), 0),
+    "max_retries": (_number(0, 1000, "integer"), 0),
+    "retry_delay": (_number(0, 30 * 86400), 60),
+    "retry_backoff": (_number(1, 10), 2),
+    "timeout": (_number(1, 30 * 86400), 3600),
+    "on_crash": ({"enum": ["retry", "fail"]}, "retry"),
+    "remove_on_success": ({"type": "boolean"}, False),
+}
+TASK_DEFAULTS = {name: default for name, (_, default) in TASK_OPTIONS.items()}
+WHO_MAY_ADD = ("user", "admin", "nobody")
+
+TYPE_WORDS = {"string": "a text", "integer": "a whole number", "number": "a number",
+              "boolean": "true or false", "array": "a list", "object": "an object", "null": "empty"}
+TYPE_CHECKS = {
+    "string": lambda value: isinstance(value, str),
+    "integer": lambda value: is_number(value) and abs(value) <= INTEGER_MAX and value == int(value),
+    "number": is_number,
+    "boolean": lambda value: isinstance(value, bool),
+    "array": lambda value: isinstance(value, list),
+    "object": lambda value: isinstance(value, dict),
+    "null": lambda value: value is None,
+}
+TEXT_FORMS = {                  # how it is written, who reads it, an example
+    "date": (r"\d{4}-\d\d-\d\d", date.fromisoformat, "2026-01-31"),
+    "time": (r"\d\d:\d\d(:\d\d(\.\d{3,6})?)?", clock_time.fromisoformat, "14:30")}
+SECRET_WORDS = ("password", "passwd", "token", "secret", "apikey", "api_key")
+TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+PLAIN_TYPES = {"string": str, "integer": int, "number": float, "boolean": bool}
+WORDS_ABOUT = {"default", "description", "type"}
+
+
+def is_plain(schema, value):
+    """True if the type alone decides and is right: the common case, quickly."""
+    kind = schema.get("type")
+    return (kind.__class__ is str and PLAIN_TYPES.get(kind) is type(value)
+            and schema.keys() <= WORDS_ABOUT
+            and (kind in ("string", "boolean") or -INTEGER_MAX <= value <= INTEGER_MAX))
+
+
+def _has_form(form, value):
+    pattern, parse, _ = TEXT_FORMS[form]
+    with contextlib.suppress(ValueError):
+        return re.fullmatch(pattern, value, re.ASCII) is not None and parse(value) is not None
+    return False
+
+
+def _check_text(schema, value, field):
+    if "pattern" in schema and not re.fullmatch(schema["pattern"], value):
+        return wrong(field, schema.get("patternMessage", "does not have the right form"))
+    form = schema.get("format")
+    if form in TEXT_FORMS and not _has_form(form, value):
+        return wrong(field, "must be a %s such as %s" % (form, TEXT_FORMS[form][2]))
+    if form == "date-time":
+        try:
+            parse_time(value, field)
+        except Invalid as error:
+            return error.errors
+    return []
+
+
+def _check_bounds(schema, value, field):
+    if value is None or isinstance(value, bool):
+        return []
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if (low is not None and value < low) or (high is not None and value > high):
+        if high is None:
+            return wrong(field, "must be at least %s" % low)
+        return wrong(field, "must be at most %s" % high if low is None
+                      else "must be from %s to %s" % (low, high))
+    return []
+
+
+def _check_object(schema, value, field):
+    properties = schema.get("properties")
+    if properties is None:
+        return []
+    prefix = field + "." if field else ""
+    errors = []
+    for name, item in value.items():
+        if len(errors) > ERRORS_MAX:
+            break
+        if name in properties:
+            if is_plain(properties[name], item):
+                continue
+            errors += check_value(properties[name], item, prefix + name)
+        elif not schema.get("additionalProperties", True):
+            errors += wrong(prefix + shorten(name, 60), "is not known here; known are %s"
+                             % shorten(", ".join(properties) or "none", 300))
+    errors += [{"field": prefix + name, "message": "is missing"}
+               for name in schema.get("required", ()) if name not in value]
+    return errors
+
+
+def _wanted_kind(kinds, value):
+    if "integer" in kinds and type(value) in (int, float) and abs(value) > INTEGER_MAX:
+        return "must be from %d to %d" % (-INTEGER_MAX, INTEGER_MAX)
+    return "must be %s" % " or ".join(TYPE_WORDS[kind] for kind in kinds)
+
+
+def choice_names(schema, empty="null"):
+    """What people call the values of an enum: an Enum's are known by their names, too."""
+    values, names = schema["enum"], schema.get("enumNames", [])
+    return [*names, *(empty if value is None else str(value) for value in values[len(names):])]
+
+
+def check_value(schema, value, field):
+    """What is wrong with `value`: a list of {"field", "message"}, empty if nothing.
+
+    `schema` is the part of JSON Schema 2020-12 that functions and options use.
+    """
+    if "enum" in schema:
+        if any(value == choice and type(value) is type(choice)
+               for choice in (*schema["enum"], *schema.get("enumNames", ()))):
+            return []
+        return wrong(field, "must be one of %s" % ", ".join(choice_names(schema)))
+    kinds = schema.get("type")
+    if kinds is not None:
+        kinds = (kinds,) if isinstance(kinds, str) else kinds
+        if not any(TYPE_CHECKS[kind](value) for kind in kinds):
+            return wrong(field, _wanted_kind(kinds, value))
+    if isinstance(value, str):
+        return _check_text(schema, value, field)
+    if isinstance(value, list):
+        items = schema.get("items")
+        return [error for place, item in enumerate(value)
+                for error in check_value(items, item, "%s[%d]" % (field, place))] if items else []
+    if isinstance(value, dict):
+        return _check_object(schema, value, field)
+    return _check_bounds(schema, value, field)
+
+
+def _parse_boolean(text):
+    if text.lower() in TRUE_WORDS + FALSE_WORDS:
+        return text.lower() in TRUE_WORDS
+    raise ValueError(text)
+
+
+def _parse_number(text):
+    if not math.isfinite(float(text)):
+        raise ValueError(text)
+    return float(text)
+
+
+_PARSERS = {"integer": int, "number": _parse_number, "boolean": _parse_boolean,
+            "array": json.loads, "object": json.loads}
+
+
+def parse_text(schema, text):
+    """A value typed on the command line, read as `schema` wants it; the text itself if that fails."""
+    if "enum" in schema:
+        texts = choice_names({"enum": schema["enum"]}, "") + choice_names(schema, "")
+        return schema["enum"][texts.index(text) % len(schema["enum"])] if text in texts else text
+    kinds = schema.get("type", "string")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if text == "" and "null" in kinds:
+        return None
+    try:
+        if kinds[0] == "array" and not text.startswith("["):
+            return [parse_text(schema.get("items", {}), part.strip()) for part in text.split(",")]
+        return _PARSERS.get(kinds[0], str)(text)
+    except (ValueError, OverflowError):
+        return text
+
+
+def names_secret(name):
+    """True if what has this name should not be shown."""
+    return ("_" + name.lower()).endswith(tuple("_" + word for word in SECRET_WORDS))
+
+
+def mask(value):
+    """The same value with what is named like a secret hidden."""
+    if isinstance(value, dict):
+        return {name: "•••" if names_secret(name) else mask(item) for name, item in value.items()}
+    return [mask(item) for item in value] if isinstance(value, list) else value
+
+
+def summarize(arguments_text):
+    """A task's arguments in words: the values in order, secrets masked, shortened."""
+    if arguments_text is None:
+        return "…"
+    values = mask(json.loads(arguments_text)).values()
+    parts = [value if isinstance(value, str) else dump_json(value) for value in values]
+    return shorten(", ".join(parts), SUMMARY_MAX_CHARACTERS)
 
 
 # Options ---------------------------------------------------------------------
@@ -2649,212 +2855,6 @@ class Logs:
             if taken < len(data):
                 break
         return "".join(parts), at, cut
-
-
-# Functions -------------------------------------------------------------------
-
-def _text(pattern, message):
-    return {"type": "string", "pattern": pattern, "patternMessage": message}
-
-
-def _number(low, high, kind="number"):
-    return {"type": kind, "minimum": low, "maximum": high}
-
-
-def is_number(value):
-    """True for numbers that every reader of JSON reads alike."""
-    return (type(value) in (int, float)
-            and (-INTEGER_MAX <= value <= INTEGER_MAX or
-                 isinstance(value, float) and math.isfinite(value)))
-
-
-# What can be said about each task of a function: schema and default.
-TASK_OPTIONS = {
-    "queue": (_text("[A-Za-z0-9_.-]{1,50}", "must be 1 to 50 letters, digits, _ . or -"), "default"),
-    "priority": (_number(-100, 100, "integer"), 0),
-    "max_retries": (_number(0, 1000, "integer"), 0),
-    "retry_delay": (_number(0, 30 * 86400), 60),
-    "retry_backoff": (_number(1, 10), 2),
-    "timeout": (_number(1, 30 * 86400), 3600),
-    "on_crash": ({"enum": ["retry", "fail"]}, "retry"),
-    "remove_on_success": ({"type": "boolean"}, False),
-}
-TASK_DEFAULTS = {name: default for name, (_, default) in TASK_OPTIONS.items()}
-WHO_MAY_ADD = ("user", "admin", "nobody")
-
-TYPE_WORDS = {"string": "a text", "integer": "a whole number", "number": "a number",
-              "boolean": "true or false", "array": "a list", "object": "an object", "null": "empty"}
-TYPE_CHECKS = {
-    "string": lambda value: isinstance(value, str),
-    "integer": lambda value: is_number(value) and abs(value) <= INTEGER_MAX and value == int(value),
-    "number": is_number,
-    "boolean": lambda value: isinstance(value, bool),
-    "array": lambda value: isinstance(value, list),
-    "object": lambda value: isinstance(value, dict),
-    "null": lambda value: value is None,
-}
-TEXT_FORMS = {                  # how it is written, who reads it, an example
-    "date": (r"\d{4}-\d\d-\d\d", date.fromisoformat, "2026-01-31"),
-    "time": (r"\d\d:\d\d(:\d\d(\.\d{3,6})?)?", clock_time.fromisoformat, "14:30")}
-SECRET_WORDS = ("password", "passwd", "token", "secret", "apikey", "api_key")
-TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-
-PLAIN_TYPES = {"string": str, "integer": int, "number": float, "boolean": bool}
-WORDS_ABOUT = {"default", "description", "type"}
-
-
-def is_plain(schema, value):
-    """True if the type alone decides and is right: the common case, quickly."""
-    kind = schema.get("type")
-    return (kind.__class__ is str and PLAIN_TYPES.get(kind) is type(value)
-            and schema.keys() <= WORDS_ABOUT
-            and (kind in ("string", "boolean") or -INTEGER_MAX <= value <= INTEGER_MAX))
-
-
-def _has_form(form, value):
-    pattern, parse, _ = TEXT_FORMS[form]
-    with contextlib.suppress(ValueError):
-        return re.fullmatch(pattern, value, re.ASCII) is not None and parse(value) is not None
-    return False
-
-
-def _check_text(schema, value, field):
-    if "pattern" in schema and not re.fullmatch(schema["pattern"], value):
-        return wrong(field, schema.get("patternMessage", "does not have the right form"))
-    form = schema.get("format")
-    if form in TEXT_FORMS and not _has_form(form, value):
-        return wrong(field, "must be a %s such as %s" % (form, TEXT_FORMS[form][2]))
-    if form == "date-time":
-        try:
-            parse_time(value, field)
-        except Invalid as error:
-            return error.errors
-    return []
-
-
-def _check_bounds(schema, value, field):
-    if value is None or isinstance(value, bool):
-        return []
-    low, high = schema.get("minimum"), schema.get("maximum")
-    if (low is not None and value < low) or (high is not None and value > high):
-        if high is None:
-            return wrong(field, "must be at least %s" % low)
-        return wrong(field, "must be at most %s" % high if low is None
-                      else "must be from %s to %s" % (low, high))
-    return []
-
-
-def _check_object(schema, value, field):
-    properties = schema.get("properties")
-    if properties is None:
-        return []
-    prefix = field + "." if field else ""
-    errors = []
-    for name, item in value.items():
-        if len(errors) > ERRORS_MAX:
-            break
-        if name in properties:
-            if is_plain(properties[name], item):
-                continue
-            errors += check_value(properties[name], item, prefix + name)
-        elif not schema.get("additionalProperties", True):
-            errors += wrong(prefix + shorten(name, 60), "is not known here; known are %s"
-                             % shorten(", ".join(properties) or "none", 300))
-    errors += [{"field": prefix + name, "message": "is missing"}
-               for name in schema.get("required", ()) if name not in value]
-    return errors
-
-
-def _wanted_kind(kinds, value):
-    if "integer" in kinds and type(value) in (int, float) and abs(value) > INTEGER_MAX:
-        return "must be from %d to %d" % (-INTEGER_MAX, INTEGER_MAX)
-    return "must be %s" % " or ".join(TYPE_WORDS[kind] for kind in kinds)
-
-
-def choice_names(schema, empty="null"):
-    """What people call the values of an enum: an Enum's are known by their names, too."""
-    values, names = schema["enum"], schema.get("enumNames", [])
-    return [*names, *(empty if value is None else str(value) for value in values[len(names):])]
-
-
-def check_value(schema, value, field):
-    """What is wrong with `value`: a list of {"field", "message"}, empty if nothing.
-
-    `schema` is the part of JSON Schema 2020-12 that functions and options use.
-    """
-    if "enum" in schema:
-        if any(value == choice and type(value) is type(choice)
-               for choice in (*schema["enum"], *schema.get("enumNames", ()))):
-            return []
-        return wrong(field, "must be one of %s" % ", ".join(choice_names(schema)))
-    kinds = schema.get("type")
-    if kinds is not None:
-        kinds = (kinds,) if isinstance(kinds, str) else kinds
-        if not any(TYPE_CHECKS[kind](value) for kind in kinds):
-            return wrong(field, _wanted_kind(kinds, value))
-    if isinstance(value, str):
-        return _check_text(schema, value, field)
-    if isinstance(value, list):
-        items = schema.get("items")
-        return [error for place, item in enumerate(value)
-                for error in check_value(items, item, "%s[%d]" % (field, place))] if items else []
-    if isinstance(value, dict):
-        return _check_object(schema, value, field)
-    return _check_bounds(schema, value, field)
-
-
-def _parse_boolean(text):
-    if text.lower() in TRUE_WORDS + FALSE_WORDS:
-        return text.lower() in TRUE_WORDS
-    raise ValueError(text)
-
-
-def _parse_number(text):
-    if not math.isfinite(float(text)):
-        raise ValueError(text)
-    return float(text)
-
-
-_PARSERS = {"integer": int, "number": _parse_number, "boolean": _parse_boolean,
-            "array": json.loads, "object": json.loads}
-
-
-def parse_text(schema, text):
-    """A value typed on the command line, read as `schema` wants it; the text itself if that fails."""
-    if "enum" in schema:
-        texts = choice_names({"enum": schema["enum"]}, "") + choice_names(schema, "")
-        return schema["enum"][texts.index(text) % len(schema["enum"])] if text in texts else text
-    kinds = schema.get("type", "string")
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    if text == "" and "null" in kinds:
-        return None
-    try:
-        if kinds[0] == "array" and not text.startswith("["):
-            return [parse_text(schema.get("items", {}), part.strip()) for part in text.split(",")]
-        return _PARSERS.get(kinds[0], str)(text)
-    except (ValueError, OverflowError):
-        return text
-
-
-def names_secret(name):
-    """True if what has this name should not be shown."""
-    return ("_" + name.lower()).endswith(tuple("_" + word for word in SECRET_WORDS))
-
-
-def mask(value):
-    """The same value with what is named like a secret hidden."""
-    if isinstance(value, dict):
-        return {name: "•••" if names_secret(name) else mask(item) for name, item in value.items()}
-    return [mask(item) for item in value] if isinstance(value, list) else value
-
-
-def summarize(arguments_text):
-    """A task's arguments in words: the values in order, secrets masked, shortened."""
-    if arguments_text is None:
-        return "…"
-    values = mask(json.loads(arguments_text)).values()
-    parts = [value if isinstance(value, str) else dump_json(value) for value in values]
-    return shorten(", ".join(parts), SUMMARY_MAX_CHARACTERS)
 
 
 # Queues ----------------------------------------------------------------------
