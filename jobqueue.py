@@ -40,6 +40,7 @@ Contents (each section uses only the sections above it)
     Command line       python3 jobqueue.py COMMAND
 """
 import bisect
+import collections
 import contextlib
 import errno
 import fcntl
@@ -1156,6 +1157,13 @@ def _number(low, high, kind="number"):
     return {"type": kind, "minimum": low, "maximum": high}
 
 
+def or_null(schema):
+    """The same schema for what may be left empty, too."""
+    if "enum" in schema:
+        return {**schema, "enum": [*schema["enum"], None]}
+    return {**schema, "type": [schema["type"], "null"]}
+
+
 def is_number(value):
     """True for numbers that every reader of JSON reads alike."""
     return (type(value) in (int, float)
@@ -1214,6 +1222,8 @@ def _has_form(form, value):
 
 
 def _check_text(schema, value, field):
+    if len(value) > schema.get("maxLength", math.inf):
+        return wrong(field, "must have at most %d characters" % schema["maxLength"])
     if "pattern" in schema and not re.fullmatch(schema["pattern"], value):
         return wrong(field, schema.get("patternMessage", "does not have the right form"))
     form = schema.get("format")
@@ -2534,48 +2544,6 @@ def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
 
 # Settings --------------------------------------------------------------------
 
-class Setting:
-    """One row of SETTINGS: its default (or its choices, that first), bounds and what it is for.
-
-    `tidy` brings a text into a form of its own, or raises ValueError with words.
-    """
-
-    def __init__(self, name, default, minimum, maximum, text, tidy=None):
-        self.type = {int: "integer", str: "text", tuple: "choice"}[type(default)]
-        self.choices = default if self.type == "choice" else None
-        self.default = default[0] if self.choices else default
-        self.name = name
-        self.minimum = minimum
-        self.maximum = maximum
-        self.help = text
-        self._tidy = tidy or type(self.default)
-
-    def check(self, value):
-        """`value` as this setting keeps it; Invalid says what would be right."""
-        if self.type == "choice":
-            right, words = value in self.choices, "one of %s" % ", ".join(self.choices)
-        elif self.type == "text":
-            right = isinstance(value, str) and len(value) <= self.maximum
-            words = "a text of at most %d characters" % self.maximum
-        else:
-            right = type(value) in (int, float) and self.minimum <= value <= self.maximum
-            right = right and value == int(value)
-            words = "a whole number from %d to %d" % (self.minimum, self.maximum)
-        if not right:
-            raise field_error(self.name, "must be " + words)
-        try:
-            return self._tidy(value)
-        except ValueError as error:
-            raise field_error(self.name, str(error)) from None
-
-    def parse(self, text):
-        """`check` for a text, as environment and command line give it."""
-        try:
-            return self.check(float(text) if self.type == "integer" else text)
-        except ValueError:
-            return self.check(None)
-
-
 def tidy_path(text):
     """A path as it stands in front of others: "/jq", or "" for none."""
     parts = [part for part in text.strip().split("/") if part]
@@ -2608,56 +2576,106 @@ def tidy_networks(text):
                      for network in read_networks(text))
 
 
-SETTINGS = {setting.name: setting for setting in (
-    Setting("NbMaxWorker", 2, 0, 256,
-            "Most worker processes at once. 0 stops all work. Cheap hosts allow 25 to 100 "
-            "processes in all."),
-    Setting("worker_mode", ("auto", "detached", "cron", "slice", "service"), None, None,
-            "Who starts workers. detached: whatever adds a task; cron: a cron job that calls "
-            "worker.py; slice: this page while it is open, and the tick address; service: the host "
-            "keeps worker.py --service alive. auto finds out what works here."),
-    Setting("linger", 15, 0, 3600,
-            "Seconds a worker waits for more work before it ends itself."),
-    Setting("linger_due", 300, 0, 86400,
-            "A worker also stays while a scheduled task or a schedule is due within this many seconds."),
-    Setting("stay_asleep", ("no", "yes"), None, None,
-            "yes: one worker sleeps as long as anything is scheduled, and whatever ticks starts one that "
-            "is missing. For hosts with neither cron nor a resident server."),
-    Setting("worker_seconds", 3000, 10, 86400,
-            "A worker is replaced after this many seconds; some hosts kill older processes."),
-    Setting("runner_tasks", 10000, 1, 1000000,
-            "The process that runs the functions is replaced after this many tasks."),
-    Setting("runner_memory", 512, 16, 1000000,
-            "... or once it has used this many megabytes."),
-    Setting("runner_per_owner", ("no", "yes"), None, None,
-            "yes: ... and whenever the next task is another owner's, so that nothing can be left for it "
-            "in that process. Each change costs the start of Python and of tasks.py."),
-    Setting("nice", 10, 0, 19, "How much workers give way to other processes (19 the most)."),
-    Setting("max_pending", 200000, 0, 1000000,
-            "Most tasks of one user that wait to be run (pending, scheduled or waiting); 0: no "
-            "limit. Admins have none."),
-    Setting("default_owner", "", 0, 100,
-            "Owner of tasks added by code and command line; empty: the first admin."),
-    Setting("keep_days", 30, 0, 36500,
-            "Days until finished tasks and their logs are removed; 0 keeps them for ever."),
-    Setting("keep_activity_days", 90, 0, 36500,
-            "Days until what happened (activity, runs of schedules) is forgotten; 0: never."),
-    Setting("pass_environment", "", 0, 2000,
-            "Names of environment variables that workers get besides the usual ones."),
-    Setting("python", "", 0, 1000, "Interpreter for workers; empty: found by itself."),
-    Setting("host_names", "", 0, 2000,
-            "Names under which browsers reach the built-in server, besides localhost."),
-    Setting("base_path", "", 0, 200,
-            "Path below which browsers find this page, such as /jq; empty: found by itself. Only for a "
-            "proxy in front that does not tell. A wrong one locks everybody out until an admin's "
-            "password is set anew with a file setup-code-WORD.txt.", tidy_path),
-    Setting("https", ("auto", "always"), None, None,
-            "always: browsers reach this page by HTTPS only, although this server cannot see it. "
-            "Where that is not so, nobody can log in: see base_path."),
-    Setting("trusted_proxies", "", 0, 2000,
-            "Addresses and networks of the proxies in front, whose X-Forwarded-For, -Proto and -Host are "
-            "believed; everybody who can send from there is. Empty: none.", tidy_networks),
-)}
+def _integer(low, high):
+    return _number(low, high, "integer")
+
+
+def _words(longest):
+    return {"type": "string", "maxLength": longest}
+
+
+NO_OR_YES = {"enum": ["no", "yes"]}
+TIDY = {"base_path": tidy_path, "trusted_proxies": tidy_networks}   # brings a text into one form
+Setting = collections.namedtuple("Setting", "schema default help")
+SETTINGS = {name: Setting(*row) for name, row in {
+    "NbMaxWorker": (
+        _integer(0, 256), 2,
+        "Most worker processes at once. 0 stops all work. Cheap hosts allow 25 to 100 processes "
+        "in all."),
+    "worker_mode": (
+        {"enum": ["auto", "detached", "cron", "slice", "service"]}, "auto",
+        "Who starts workers. detached: whatever adds a task; cron: a cron job that calls "
+        "worker.py; slice: this page while it is open, and the tick address; service: the host "
+        "keeps worker.py --service alive. auto finds out what works here."),
+    "linger": (
+        _integer(0, 3600), 15,
+        "Seconds a worker waits for more work before it ends itself."),
+    "linger_due": (
+        _integer(0, 86400), 300,
+        "A worker also stays while a scheduled task or a schedule is due within this many "
+        "seconds."),
+    "stay_asleep": (
+        NO_OR_YES, "no",
+        "yes: one worker sleeps as long as anything is scheduled, and whatever ticks starts one "
+        "that is missing. For hosts with neither cron nor a resident server."),
+    "worker_seconds": (
+        _integer(10, 86400), 3000,
+        "A worker is replaced after this many seconds; some hosts kill older processes."),
+    "runner_tasks": (
+        _integer(1, 1000000), 10000,
+        "The process that runs the functions is replaced after this many tasks."),
+    "runner_memory": (
+        _integer(16, 1000000), 512,
+        "... or once it has used this many megabytes."),
+    "runner_per_owner": (
+        NO_OR_YES, "no",
+        "yes: ... and whenever the next task is another owner's, so that nothing can be left for "
+        "it in that process. Each change costs the start of Python and of tasks.py."),
+    "nice": (
+        _integer(0, 19), 10,
+        "How much workers give way to other processes (19 the most)."),
+    "max_pending": (
+        _integer(0, 1000000), 200000,
+        "Most tasks of one user that wait to be run (pending, scheduled or waiting); 0: no "
+        "limit. Admins have none."),
+    "default_owner": (
+        _words(100), "",
+        "Owner of tasks added by code and command line; empty: the first admin."),
+    "keep_days": (
+        _integer(0, 36500), 30,
+        "Days until finished tasks and their logs are removed; 0 keeps them for ever."),
+    "keep_activity_days": (
+        _integer(0, 36500), 90,
+        "Days until what happened (activity, runs of schedules) is forgotten; 0: never."),
+    "pass_environment": (
+        _words(2000), "",
+        "Names of environment variables that workers get besides the usual ones."),
+    "python": (
+        _words(1000), "",
+        "Interpreter for workers; empty: found by itself."),
+    "host_names": (
+        _words(2000), "",
+        "Names under which browsers reach the built-in server, besides localhost."),
+    "base_path": (
+        _words(200), "",
+        "Path below which browsers find this page, such as /jq; empty: found by itself. Only for "
+        "a proxy in front that does not tell. A wrong one locks everybody out until an admin's "
+        "password is set anew with a file setup-code-WORD.txt."),
+    "https": (
+        {"enum": ["auto", "always"]}, "auto",
+        "always: browsers reach this page by HTTPS only, although this server cannot see it. "
+        "Where that is not so, nobody can log in: see base_path."),
+    "trusted_proxies": (
+        _words(2000), "",
+        "Addresses and networks of the proxies in front, whose X-Forwarded-For, -Proto and -Host "
+        "are believed; everybody who can send from there is. Empty: none."),
+}.items()}
+SETTINGS_SCHEMA = {             # of changes; null: back to the default
+    "type": "object", "additionalProperties": False,
+    "properties": {name: {**or_null(one.schema), "description": one.help}
+                   for name, one in SETTINGS.items()}}
+
+
+def tidy_setting(name, value):
+    """`value` as this setting keeps it; Invalid says what would be right."""
+    schema, default, _ = SETTINGS[name]
+    errors = check_value(schema, value, name)
+    if errors:
+        raise Invalid(join_errors(errors), errors)
+    try:
+        return TIDY.get(name, type(default))(value)
+    except ValueError as error:
+        raise field_error(name, str(error)) from None
 
 
 def remember(transaction, name, value):
@@ -2696,12 +2714,13 @@ class Settings:
         self.tests = {}                 # {name: what a new value must pass besides, by those who use it}
         self._known = (-math.inf, None)     # until, {name: value}
         self._fixed = {}
-        for name, setting in SETTINGS.items():
+        for name, (schema, _, _) in SETTINGS.items():
             text = environment.get("JOBQUEUE_" + name.upper())
             if text is not None:
-                self._fixed[name] = ("environment", setting.parse(text))
+                value = parse_text(schema, text)
+                self._fixed[name] = ("environment", tidy_setting(name, value))
         for name, value in (flags or {}).items():
-            self._fixed[name] = ("flag", SETTINGS[name].check(value))
+            self._fixed[name] = ("flag", tidy_setting(name, value))
 
     def get(self, name, source=None):
         """The value in force: exact through `source` (a transaction), else at most a second old."""
@@ -2715,7 +2734,7 @@ class Settings:
     def describe(self):
         """All settings as the page shows them."""
         table = self._read()
-        return [self._describe_one(setting, table) for setting in SETTINGS.values()]
+        return [self._describe_one(name, table) for name in SETTINGS]
 
     def change(self, values):
         """Store the given values, all or none; None means back to the default."""
@@ -2748,20 +2767,23 @@ class Settings:
             raise field_error(name, "is not a setting")
         if name in self._fixed:
             raise field_error(name, "is set by %s and cannot be changed here" % self._fixed[name][0])
-        value = None if value is None else SETTINGS[name].check(value)
+        value = None if value is None else tidy_setting(name, value)
         if value and name in self.tests:
             self.tests[name](value)
         return value
 
-    def _describe_one(self, setting, table):
-        origin, value = "default", setting.default
-        if setting.name in self._fixed:
-            origin, value = self._fixed[setting.name]
-        elif setting.name in table:
-            origin, value = "table", table[setting.name]
-        return {"name": setting.name, "value": value, "default": setting.default, "from": origin,
-                "type": setting.type, "minimum": setting.minimum, "maximum": setting.maximum,
-                "choices": setting.choices, "help": setting.help}
+    def _describe_one(self, name, table):
+        schema, default, text = SETTINGS[name]
+        origin, value = "default", default
+        if name in self._fixed:
+            origin, value = self._fixed[name]
+        elif name in table:
+            origin, value = "table", table[name]
+        kind = "choice" if "enum" in schema else schema["type"].replace("string", "text")
+        return {"name": name, "value": value, "default": default, "from": origin, "type": kind,
+                "minimum": schema.get("minimum"),
+                "maximum": schema.get("maximum", schema.get("maxLength")),
+                "choices": schema.get("enum"), "help": text}
 
 
 # Log and activity ------------------------------------------------------------
@@ -6691,7 +6713,7 @@ class Accounts:
         if max_pending is not UNCHANGED:
             changes["max_pending"] = max_pending
             if max_pending is not None:
-                changes["max_pending"] = SETTINGS["max_pending"].check(max_pending)
+                changes["max_pending"] = tidy_setting("max_pending", max_pending)
         if role is not None:
             self._check_role(role)
             changes["role"] = role
@@ -10792,7 +10814,7 @@ def cmd_settings(queue, options):
     if options.name is not None and options.name not in SETTINGS:
         raise field_error(options.name, "is not a setting; known are %s" % ", ".join(SETTINGS))
     if options.value is not None:
-        queue.settings.change({options.name: SETTINGS[options.name].parse(options.value)})
+        queue.settings.change({options.name: parse_text(SETTINGS[options.name].schema, options.value)})
         queue.start_workers()
     rows = [row for row in queue.settings.describe() if options.name in (None, row["name"])]
     if options.name is not None:
@@ -10825,7 +10847,8 @@ def _list_users(queue, options):
 
 def _parse_quota(text):
     try:
-        return None if text == "none" else SETTINGS["max_pending"].parse(text or "")
+        return None if text == "none" else tidy_setting(
+            "max_pending", parse_text(SETTINGS["max_pending"].schema, text or ""))
     except Invalid as error:
         raise field_error("quota", error.errors[0]["message"] + ", or none") from None
 

@@ -345,10 +345,10 @@ def compiled():
 
 CHANGE_SETTINGS = """
 import json, sys
-from jobqueue import SETTINGS, JobQueue
+from jobqueue import SETTINGS, JobQueue, parse_text
 queue = JobQueue()
 values = json.load(sys.stdin)
-queue.settings.change({name: SETTINGS[name].parse(text) for name, text in values.items()})
+queue.settings.change({name: parse_text(SETTINGS[name].schema, text) for name, text in values.items()})
 queue.start_workers()
 """
 WORKER = r"(worker\.py|-m worker)"
