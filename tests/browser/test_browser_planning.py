@@ -1,0 +1,427 @@
+"""The page in a real Chromium: schedules, queues, order, many tasks at once."""
+import json
+import unittest
+
+from tests.helpers.browser import ELEMENT, BrowserTestCase
+from tests.helpers.support import wait_until
+
+TASKS = '''
+import time
+from enum import Enum
+from pathlib import Path
+from jobqueue import current_task, task
+
+class Colour(Enum):
+    RED = 1
+    DARK_BLUE = 2
+
+@task
+def paint(colour: Colour, other: Colour = None) -> str:
+    return str(colour)
+
+@task
+def report(city: str, pages: int = 3, month: str = "may") -> dict:
+    """Write the monthly report of a city."""
+    return {"city": city, "pages": pages}
+
+@task
+def fail(text: str):
+    raise ValueError(text)
+
+@task
+def wait(name: str):
+    while not Path(name).exists():
+        time.sleep(0.05)
+
+@task(max_retries=1, retry_delay=0)
+def twice(name: str):
+    print("printed by attempt", current_task().attempt)
+    if current_task().attempt == 1:
+        raise ValueError("again")
+    wait(name)
+
+@task
+def letter(text: str, city: str = "Oslo", lines: list[str] = None, **more):
+    pass
+'''
+# What the page's own fields would damage, or have no place for.
+LETTER = {"text": "line 1\nline 2", "city": "", "lines": ["a b\nc", " d"], "extra": 7}
+CHOSEN = {"on_crash": "fail", "retry_delay": 5}
+# From now on no part of a log is read until letGo().
+HOLD_LOG = """
+const held = new Promise((go) => { window.letGo = go; });
+const real = window.fetch;
+window.asked = window.answered = 0;
+window.fetch = async (path, ...more) => {
+  if (!path.includes('/log')) return real(path, ...more);
+  window.asked += 1;
+  await held;
+  const answer = await real(path, ...more);
+  window.answered += 1;
+  return answer;
+};
+"""
+COUNT = "SELECT count(*) FROM task WHERE function=?"
+QUEUE_CHANGES = "SELECT count(*) FROM activity WHERE event='queue_changed'"
+
+
+class Planning(BrowserTestCase):
+    """What runs when, in which order, and how many at once."""
+
+    TASKS = TASKS
+
+    def number_in_address(self, browser):
+        """The id at the end of the address."""
+        def found():
+            last = browser.run("return location.hash").rpartition("/")[2]
+            return last.isdigit() and int(last)
+        return wait_until(found, what="a number at the end of the address")
+
+    def choose(self, browser, name, value):
+        """Choose something, as a person would with a list."""
+        browser.run("const e = [...document.querySelectorAll(arguments[0])].find((e) => e.checkVisibility());"
+                    "e.value = arguments[1]; e.dispatchEvent(new Event('input', {bubbles: true}));",
+                    "[name=%s]" % name, value)
+
+    def ask(self, browser, method, path, body=None):
+        """What the API answers to whom this browser belongs to."""
+        return browser.run("return fetch(arguments[1], {method: arguments[0], body: arguments[2], "
+                           "headers: {'Content-Type': 'application/json'}})"
+                           ".then((answer) => answer.status === 204 || answer.json())",
+                           method, path, json.dumps(body) if body else None)
+
+    def schedule(self, browser, **given):
+        """A schedule for the length of the test; its path."""
+        path = "api/schedules/%d" % self.ask(browser, "POST", "api/schedules", given)["id"]
+        self.addCleanup(self.ask, browser, "DELETE", path)
+        return path
+
+    def open_change(self, browser, path):
+        """The form that changes a schedule."""
+        browser.run("location.hash = arguments[0]", "#%s?change=1" % path[3:])
+        browser.find("h1", "Change schedule of letter")
+
+    def test_an_enum_is_chosen_by_its_names(self):
+        ana = self.open("ana")
+        ana.go("#/new/paint")
+        ana.find("h1", "paint")
+        shown = ("return [...document.querySelectorAll(`[name='arguments.${arguments[0]}'] option`)]"
+                 ".map((one) => one.textContent)")
+        self.assertEqual(ana.run(shown, "colour"), ["RED", "DARK_BLUE"])
+        self.assertEqual(ana.run(shown, "other"), ["–", "RED", "DARK_BLUE"])
+        self.choose(ana, "'arguments.colour'", "1")
+        ana.click("button", "Add task")
+        task_id = self.number_in_address(ana)
+        self.assertEqual(self.ask(ana, "GET", "api/tasks/%d" % task_id)["arguments"], {"colour": 2})
+        named = {"function": "paint", "arguments": {"colour": "DARK_BLUE"}}
+        ana.go("#/tasks/%d" % self.ask(ana, "POST", "api/tasks", named)["id"])
+        ana.click("a", "Run again with changes")
+        ana.find("h1", "paint")
+        self.assertEqual(ana.run("return document.querySelector(`[name='arguments.colour']`)"
+                                 ".selectedOptions[0].textContent"), "DARK_BLUE")
+
+    def test_a_form_leaves_alone_what_was_not_changed_in_it(self):
+        ana = self.open("ana")
+        options = {**CHOSEN, "remove_on_success": True, "priority": 3}
+        rule = "monthly 1 02:00"
+        path = self.schedule(ana, function="letter", rule=rule, arguments=LETTER, options=options)
+        self.open_change(ana, path)
+        ana.click("summary", "Missed runs, overlaps and options")
+        ana.type("[name=priority]", "")
+        self.choose(ana, "overlap", "allow")
+        ana.click("button", "Save")
+        ana.see("if the last has not ended: run both at once")
+        kept = self.ask(ana, "GET", path)
+        del options["priority"]
+        self.assertEqual([kept["arguments"], kept["options"], kept["rule"]], [LETTER, options, rule])
+        self.open_change(ana, path)
+        ana.type("textarea[name='arguments.text']", "one\ntwo")
+        ana.click("button", "Save")
+        ana.see("one\ntwo", "dl")
+        self.assertEqual(self.ask(ana, "GET", path)["arguments"], {**LETTER, "text": "one\ntwo"})
+
+    def test_a_task_runs_again_as_it_was_but_for_what_was_changed(self):
+        ana = self.open("ana")
+        first = self.ask(ana, "POST", "api/tasks", {"function": "letter", "arguments": LETTER, **CHOSEN})
+        ana.go("#/new/letter?from=%d" % first["id"])
+        ana.click("summary", "Later and options")
+        ana.type("[name=max_retries]", "2")
+        ana.click("button", "Add task")
+        again = self.ask(ana, "GET", "api/tasks/%d" % self.number_in_address(ana))
+        self.assertEqual(again["arguments"], LETTER)
+        self.assertLessEqual({**CHOSEN, "max_retries": 2}.items(), again.items())
+
+    def test_two_who_change_the_same_do_not_undo_each_others_work(self):
+        ana, eve = self.open("ana"), self.open("ana")
+        path = self.schedule(ana, function="letter", rule="daily 01:00", arguments=LETTER)
+        self.open_change(ana, path)
+        self.ask(eve, "PATCH", path, {"rule": "daily 05:00", "arguments": {"text": "new"}})
+        ana.click("summary", "Missed runs, overlaps and options")
+        ana.type("[name=max_retries]", "3")
+        ana.click("button", "Save")
+        ana.see("max retries 3")
+        kept = self.ask(eve, "GET", path)
+        self.assertEqual([kept["rule"], kept["arguments"]], ["daily 05:00", {"text": "new"}])
+        queue = "api/queues/post"
+        self.ask(ana, "POST", "api/queues", {"name": "post", "max_running": 2})
+        self.addCleanup(self.ask, eve, "DELETE", queue)
+        ana.go("#/queues/post")
+        ana.find("[name=rate]")
+        self.ask(eve, "PATCH", queue, {"max_running": None, "rate": {"count": 5, "seconds": 60}})
+        ana.type("[name=machines]", "a")
+        ana.click("button", "Save")
+        ana.see("5 in 1 minute · machine a", ".queues")
+        noted = self.site.value(QUEUE_CHANGES)
+        ana.click("a", "Change post")
+        ana.click("button", "Save")                     # nothing was changed, and nothing is sent
+        ana.see("5 in 1 minute · machine a", ".queues")
+        self.assertEqual(self.site.value(QUEUE_CHANGES), noted)
+        self.assertIsNone(self.ask(eve, "GET", queue)["max_running"])
+
+    def test_a_question_about_a_schedule_stays_while_it_runs(self):
+        ana = self.open("ana")
+        path = self.schedule(ana, function="report", rule="every 1s", overlap="allow",
+                             arguments={"city": "Vik"})
+        ana.go("#%s" % path[3:])
+        ana.click("button", "Delete")
+        runs = ana.count(".timeline .task")
+        wait_until(lambda: ana.count(".timeline .task") > runs + 1, what="two more runs on the page")
+        self.assertEqual(ana.focused(), "Keep")
+        ana.press("Enter")
+        self.assertEqual(ana.focused(), "Delete")
+        self.ask(ana, "PATCH", path, {"paused": True})
+        ana.find("button", "Resume")
+        self.assertEqual(ana.run("return document.activeElement.tagName"), "H1")
+
+    def test_the_log_of_another_attempt_is_shown_once(self):
+        number = self.site.add("twice", "--owner", "bob", name="gone")
+        bob = self.open("bob")
+        bob.go("#/tasks/%d" % number)
+        bob.see("printed by attempt 2", ".log")
+        bob.run(HOLD_LOG + "const list = document.querySelector('select[aria-label=Attempt]');"
+                "list.value = '1'; list.dispatchEvent(new Event('change'));")
+        wait_until(lambda: bob.run("return asked") > 1, what="a look at the log besides the choice")
+        bob.run("letGo()")
+        wait_until(lambda: bob.run("return answered") > 2, what="all parts of the log")
+        self.assertEqual(bob.text(".log").count("printed by attempt 1"), 1)
+        (self.site.home / "gone").touch()
+
+    def test_a_schedule_from_its_form_to_its_end(self):
+        bob = self.open("bob")
+        bob.click("a", "Schedules")
+        bob.see("No schedule yet")
+        bob.click("a", "New schedule")
+        bob.click("main a[href$=report]")
+        bob.type("[name=zone]", "Europe/Oslo")
+        self.a_rule_is_shown_before_it_is_kept(bob)
+        self.choose(bob, "kind", "weekly")
+        bob.see("Every Monday at 01:00 (Europe/Oslo)")
+        bob.click("label", "Thu")
+        bob.see("Every Monday and Thursday at 01:00 (Europe/Oslo)")
+        bob.type("[name='arguments.city']", "Oslo")
+        bob.click("button", "Add schedule")
+        number = self.number_in_address(bob)
+        bob.see("Every Monday and Thursday at 01:00 (Europe/Oslo)")
+        bob.see("Next runs Europe/Oslo")
+        self.assertEqual(bob.count(".slots li"), 10)
+        self.assertIn("Next run %s Europe/Oslo, " % bob.text(".slots li span"), bob.text(".lead"))
+        bob.click("button", "Run now")
+        bob.see("succeeded", ".columns")
+        self.it_is_paused_and_resumed(bob, number)
+        self.it_is_changed(bob, number)
+        bob.click("button", "Delete")
+        bob.click(".question button", "Delete")
+        bob.see("No schedule yet")
+        self.assertEqual(self.site.rows("SELECT id FROM schedule"), [])
+
+    def a_rule_is_shown_before_it_is_kept(self, bob):
+        """In words, with the next ten times; what is wrong, and days on which clocks change, are told."""
+        bob.see("Every day at 01:00 (Europe/Oslo)", ".preview")
+        self.assertEqual(bob.count(".preview li"), 10)
+        self.choose(bob, "kind", "cron")
+        bob.type("[name=cron]", "30 2 * mar,oct sunL")
+        bob.see("last Sunday of March and October", ".preview")
+        bob.see("the clocks go forward at 02:00 to 03:00", ".preview")
+        bob.type("[name=cron]", "30 2 31 feb *")
+        bob.see("never comes", ".bad .preview")
+
+    def it_is_paused_and_resumed(self, bob, number):
+        """Everybody sees who did it and why."""
+        bob.click("button", "Pause")
+        self.assertEqual(bob.focused(), "why")
+        bob.type("[name=why]", "summer break")
+        bob.press("Enter")
+        bob.see(": summer break")
+        ana = self.open("ana")
+        ana.go("#/schedules")
+        ana.see("summer break", ".schedules")
+        ana.see("bob", ".schedules th .who")
+        ana.click("a[href='#/schedules/%d']" % number)
+        ana.click("button", "Resume")
+        ana.see("Next run")
+        bob.see("Next run")
+
+    def it_is_changed(self, bob, number):
+        """The form holds what is so far."""
+        bob.click("a", "Change")
+        bob.find("[name='arguments.city']")
+        self.assertEqual(bob.run("return document.querySelector(\"[name='arguments.city']\").value"), "Oslo")
+        self.assertEqual(bob.run("return [...document.querySelectorAll('[name=days]:checked')]"
+                                 ".map((e) => e.value)"), ["mon", "thu"])
+        self.choose(bob, "kind", "every")
+        bob.see("Every 15 minutes")
+        bob.click("button", "Save")
+        bob.find("p.sentence", "Every 15 minutes")
+        self.assertEqual(self.number_in_address(bob), number)
+
+    def test_a_queue_with_limits_is_made_paused_resumed_and_deleted(self):
+        ana = self.open("ana")
+        ana.click("a", "Queues")
+        ana.click("a", "New queue")
+        for name, value in (("name", "mail"), ("max_running", "2"), ("rate", "500"), ("machines", "a, b")):
+            ana.type("[name=%s]" % name, value)
+        ana.click("button", "Add queue")
+        ana.see("at most 2 at once · 500 in 1 hour · machines a, b", ".queues")
+        ana.click("a", "Change mail")
+        ana.type("[name=machines]", "")
+        ana.click("button", "Save")
+        ana.see_no("machines a, b")
+        row = "tr[data-key=mail]"
+        ana.click(row + " button", "Pause")
+        ana.type("[name=why]", "the printer is broken")
+        ana.click(row + " form button", "Pause")
+        ana.see(": the printer is broken", row)
+        number = self.site.add("report", "--owner", "bob", "--queue", "mail", city="Vik")
+        ana.see("1 pending", row)
+        bob = self.open("bob")
+        bob.go("#/tasks/%d" % number)
+        bob.see("The queue mail is paused by ana: the printer is broken.", ".sentence")
+        bob.go("#/queues")
+        bob.see("the printer is broken")
+        self.assertEqual(bob.count("main button, main .button"), 0)
+        bob.click(row + " a")
+        bob.see("Vik", "table.list")
+        bob.find("[name=queue]")
+        self.assertEqual(bob.run("return document.querySelector('[name=queue]').value"), "mail")
+        ana.click(row + " button", "Resume")
+        bob.see("succeeded", "table.list tbody")
+        ana.see("empty", row)
+        self.site.run("delete", number)
+        ana.click(row + " button", "Delete")
+        ana.click(".question button", "Delete")
+        ana.see_no("mail", ".queues")
+
+    def test_all_that_match_are_retried_and_deleted_once_their_number_is_confirmed(self):
+        numbers = [self.site.add("fail", "--owner", owner, text="no") for owner in ("bob", "bob", "eve")]
+        for number in numbers:
+            self.site.wait(number)
+        bob = self.open("bob")
+        bob.go("#/tasks?function=fail&status=failed")
+        bob.click("button", "All…")
+        bob.see("fail · failed", "dialog")
+        bob.click("dialog button", "Retry 2")
+        bob.click(".question button", "Retry 2")
+        bob.see("2 tasks were retried.")
+        self.assertEqual([self.site.wait(number)["attempts"] for number in numbers], [2, 2, 1])
+        bob.click("button", "All…")
+        bob.click("dialog button", "Delete 2")
+        bob.find(".question")
+        bob.run("location.hash = '#/queues'")           # what was asked belongs to the page it was asked on
+        bob.find("h1", "Queues")
+        self.assertEqual(bob.count("dialog"), 0)
+        bob.go("#/tasks?function=fail&status=failed")
+        bob.click("button", "All…")
+        bob.click("dialog button", "Delete 2")
+        self.site.run("delete", numbers[0])             # the number is not right any more
+        bob.click(".question button", "Delete 2")
+        bob.see("can be changed is now 1", "dialog")
+        bob.click("dialog button", "Delete 1")
+        bob.click(".question button", "Delete 1")
+        bob.see("1 task was deleted.")
+        bob.see("No task matches")
+        self.assertEqual(self.site.value(COUNT, ("fail",)), 1)
+
+    def test_one_task_per_line_of_a_table(self):
+        bob = self.open("bob")
+        bob.go("#/new/report")
+        bob.click("a", "Many at once")
+        bob.type("textarea", "city;pages;month\nOslo;1;june\n\"Vik; west\";x;\n")
+        bob.see("Row 3, pages: This is not a number: x")
+        bob.see("✕ 3\tVik; west\tx", "main table")
+        self.assertFalse(bob.run("return arguments[0].checkVisibility() && !arguments[0].disabled",
+                                 bob.find("button", "Mend the error first")))
+        bob.type("textarea", "City,pages\nOslo,1\n")
+        bob.see("Row 1: there is no parameter “City”.")
+        bob.type("textarea", "city,pages\n")
+        bob.click("button", "Add tasks")
+        bob.see("There is no row below the first one.")
+        bob.type("textarea", "pages; city\n1;Oslo\n;Bergen\n")
+        bob.see("Bergen", "main table")
+        bob.click("button", "Add 2 tasks")
+        bob.see("2 tasks added.")
+        bob.see("Bergen", "table.list")
+        self.assertEqual(self.site.value("SELECT count(*) FROM task WHERE arguments LIKE '%Bergen%'"), 1)
+
+    def test_a_file_as_spreadsheets_write_it_is_taken_all_or_none(self):
+        path = self.site.home / "rows.csv"
+        path.write_bytes("city,pages\r\n".encode() + "Tromsø,7\r\n".encode("cp1252") * 300)
+        bob = self.open("bob")
+        bob.go("#/new/report?many=1")
+        bob.ask("POST", "/element/%s/value" % bob.find("[type=file]")[ELEMENT], {"text": str(path)})
+        bob.see("300 tasks, beginning with:")
+        self.assertEqual(bob.count("main tbody tr"), 5)
+        bob.see("Tromsø", "main tbody")
+        bob.click("summary", "Later and options")
+        bob.type("[name=queue]", "a b")
+        bob.click("button", "Add 300 tasks")
+        bob.find("[name=queue][aria-invalid]")
+        counted = "SELECT count(*) FROM task WHERE arguments LIKE '%Tromsø%7%'"
+        self.assertEqual(self.site.value(counted), 0)
+        bob.type("[name=queue]", "default")
+        bob.click("button", "Add 300 tasks")
+        bob.see("300 tasks added.")
+        self.assertEqual(self.site.value("SELECT count(*) FROM request"), 1)    # safe to be sent again
+        self.assertEqual(self.site.value(counted), 300)
+
+    def test_an_admin_limits_how_many_tasks_of_a_user_wait(self):
+        ana = self.open("ana")
+        ana.go("#/users")
+        ana.click("button", "Limit: eve")
+        ana.type("[name=max_pending]", "1")
+        ana.press("Enter")
+        ana.see("at most 1 pending")
+        self.site.add("report", "--owner", "eve", "--delay", "600", city="Vik")
+        eve = self.open("eve")
+        eve.go("#/new/report")
+        eve.type("[name='arguments.city']", "Alta")
+        eve.click("button", "Add task")
+        eve.see("at most 1 of eve's tasks may wait to be run")
+
+    def test_a_task_says_what_it_waits_for_and_what_waits_for_it(self):
+        first = self.site.add("wait", "--owner", "bob", name="go")
+        bob = self.open("bob")
+        bob.go("#/new/report")
+        bob.type("[name='arguments.city']", "Alta")
+        bob.click("summary", "Later and options")
+        bob.type("[name=after]", "%d, 999999" % first)
+        bob.click("button", "Add task")
+        bob.see("999999", "[data-field=after] .error")
+        bob.type("[name=after]", "#%d" % first)
+        bob.type("[name=unique_key]", "alta")
+        bob.click("button", "Add task")
+        second = self.number_in_address(bob)
+        bob.see("waiting\nfor #%d" % first, ".sentence")
+        bob.see("unique key alta")
+        bob.click("a", "← Tasks")
+        bob.see("for #%d" % first, "table.list")
+        bob.go("#/tasks/%d" % first)
+        bob.see("#%d report" % second)
+        bob.click("a", "#%d report" % second)
+        bob.see("#%d wait" % first)
+        (self.site.home / "go").touch()
+        bob.see("Alta", "dl")
+        bob.see("succeeded", ".sentence")
+
+
+if __name__ == "__main__":
+    unittest.main()

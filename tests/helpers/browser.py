@@ -1,0 +1,278 @@
+"""Driving a real Chromium by the WebDriver protocol, with the standard library alone.
+
+    BrowserTestCase   a Site with a running server; self.open() is a browser that knows nothing
+    Browser           go, find, all, text, click, type, press, run (JavaScript), wait_for, messages
+"""
+import contextlib
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+from tests.tools.load_test import Browser as Visitor
+from tests.helpers.support import PASSWORD, Site, free_port, need, need_part, wait_until
+
+ELEMENT = "element-6066-11e4-a52e-4f735466cecf"     # the protocol's own name for a reference
+FLAGS = ("--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --no-proxy-server "
+         "--disable-background-networking --disable-component-update --disable-sync "
+         "--disable-ipc-flooding-protection --disable-site-isolation-trials "
+         "--disable-features=IsolateOrigins,site-per-process,BackForwardCache,Translate,MediaRouter "
+         "--disable-dev-shm-usage --window-size=1100,800 --lang=en-US").split()
+PATIENCE = 60                           # where answers are slow the page waits up to 15 s between two looks
+KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "Shift": "\ue008", "Down": "\ue015"}
+_open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+
+
+class DriverError(Exception):
+    """What chromedriver says is wrong; `kind` is the protocol's word for it."""
+
+    def __init__(self, kind, message):
+        super().__init__("%s: %s" % (kind, message))
+        self.kind = kind
+
+
+class Driver:
+    """The chromedriver process, which holds any number of browsers."""
+
+    def __init__(self, program, chromium):
+        self.chromium = chromium
+        self._process = subprocess.Popen([program, "--port=0"], stdin=subprocess.DEVNULL,
+                                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8")
+        for line in self._process.stdout:
+            found = re.search(r"started successfully on port (\d+)", line)
+            if found:
+                self.address = "http://127.0.0.1:%s" % found[1]
+                return
+        raise DriverError("not started", "chromedriver said no port")
+
+    def ask(self, method, path, body=None):
+        """One command; its value."""
+        data = None if method in ("GET", "DELETE") else json.dumps(body or {}).encode()
+        request = urllib.request.Request(self.address + path, data, method=method,
+                                         headers={"Content-Type": "application/json"})
+        try:
+            with _open(request, timeout=60) as answer:
+                return json.loads(answer.read())["value"]
+        except urllib.error.HTTPError as error:
+            with error:
+                value = json.loads(error.read())["value"]
+            raise DriverError(value["error"], value["message"].splitlines()[0]) from None
+
+    def close(self):
+        """End it."""
+        self._process.terminate()
+        self._process.wait(60)
+        self._process.stdout.close()
+
+
+class Browser:
+    """One Chromium with a profile of its own."""
+
+    def __init__(self, driver, base):
+        self.base = base
+        self._driver = driver
+        self._profile = tempfile.mkdtemp(prefix="jobqueue browser ")
+        options = {"binary": driver.chromium, "args": FLAGS + ["--user-data-dir=" + self._profile]}
+        wanted = {"browserName": "chrome", "goog:chromeOptions": options, "unhandledPromptBehavior": "ignore",
+                  "timeouts": {"script": 50000}, "goog:loggingPrefs": {"browser": "ALL"}}
+        session = driver.ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
+        self._path = "/session/" + session["sessionId"]
+        self._process = session["capabilities"].get("goog:processID")
+        self._messages = []
+
+    def ask(self, method, path, body=None):
+        """One command of this browser's session."""
+        return self._driver.ask(method, self._path + path, body)
+
+    def close(self):
+        """Close it and remove its profile."""
+        try:
+            self.ask("DELETE", "")
+        except (DriverError, OSError, http.client.HTTPException):
+            if self._process:                   # the driver is gone, its browser may not be
+                with contextlib.suppress(OSError):
+                    os.kill(self._process, signal.SIGKILL)
+        shutil.rmtree(self._profile, ignore_errors=True)
+
+    def forget(self):
+        """Be as new: another tab, no cookie, nothing stored."""
+        new = self.ask("POST", "/window/new", {"type": "tab"})["handle"]
+        self.ask("DELETE", "/window")
+        self.ask("POST", "/window", {"handle": new})
+        self.emulate("Network.clearBrowserCookies")
+        self.emulate("Network.clearBrowserCache")
+        self.emulate("Storage.clearDataForOrigin", origin=self.base.rstrip("/"), storageTypes="all")
+        self.messages().clear()
+
+    def go(self, address=""):
+        """Open an address below the site's."""
+        if "#" in address and not address.startswith("#"):
+            raise ValueError("give the part from # on")
+        self.ask("POST", "/url", {"url": "about:blank"})    # so that the page is really loaded again
+        self.ask("POST", "/url", {"url": self.base + address})
+
+    def run(self, script, *values):
+        """Run JavaScript, with `values` as its arguments; what it returns."""
+        return self.ask("POST", "/execute/sync", {"script": script, "args": list(values)})
+
+    def text(self, selector="body"):
+        """The visible text of the first element; "" if there is none."""
+        return self.run("const e = document.querySelector(arguments[0]); return e ? e.innerText : ''",
+                        selector)
+
+    def count(self, selector):
+        """How many elements there are."""
+        return self.run("return document.querySelectorAll(arguments[0]).length", selector)
+
+    def see(self, words, selector="body", seconds=PATIENCE):
+        """Wait until these words are visible there."""
+        self._wait(lambda: words in self.text(selector), seconds, "%r in %s" % (words, selector))
+
+    def see_no(self, words, selector="body", seconds=PATIENCE):
+        """Wait until these words are gone."""
+        self._wait(lambda: words not in self.text(selector), seconds, "the end of %r" % words)
+
+    def _wait(self, condition, seconds, what):
+        try:
+            return wait_until(condition, seconds, what, 0.05)
+        except AssertionError as error:
+            raise AssertionError("%s on a page that says:\n%s\n%s" % (
+                error, self.text()[:1500], "\n".join(self.messages()))) from None
+
+    def find(self, selector, words=None, seconds=PATIENCE):
+        """Wait for a visible element, with this text or label if given; a reference to it."""
+        script = """return [...document.querySelectorAll(arguments[0])].find((e) => e.checkVisibility() &&
+            (arguments[1] === null
+            || [e.innerText, e.ariaLabel].some((text) => text && text.trim() === arguments[1])))"""
+        return self._wait(lambda: self.run(script, selector, words), seconds,
+                          "%s %s" % (selector, words or ""))
+
+    def click(self, selector, words=None):
+        """Click an element as soon as it is there."""
+        def clicked():
+            try:
+                self.ask("POST", "/element/%s/click" % self.find(selector, words)[ELEMENT], {})
+                return True
+            except DriverError as error:
+                if error.kind not in ("stale element reference", "element click intercepted"):
+                    raise
+        wait_until(clicked, what="a click on %s %s" % (selector, words))
+
+    def type(self, selector, text):
+        """Put a text into a field."""
+        element = self.find(selector)[ELEMENT]
+        self.ask("POST", "/element/%s/clear" % element, {})
+        self.ask("POST", "/element/%s/value" % element, {"text": text})
+
+    def press(self, *keys):
+        """Press keys, one after the other: letters, or names of KEYS."""
+        actions = []
+        for key in keys:
+            key = KEYS.get(key, key)
+            actions += [{"type": "keyDown", "value": key}, {"type": "keyUp", "value": key}]
+        self.ask("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": actions}]})
+
+    def focused(self):
+        """The text or label of the element that has the focus."""
+        return self.run("const e = document.activeElement; "
+                        "return e.ariaLabel || e.innerText || e.name || e.tagName")
+
+    def messages(self):
+        """All that was said on the console: errors of scripts, refusals by the policy."""
+        with contextlib.suppress(DriverError):
+            self._messages += [entry["message"] for entry in self.ask("POST", "/se/log", {"type": "browser"})]
+        return self._messages
+
+    def emulate(self, command, **parameters):
+        """A command of the DevTools protocol, such as Emulation.setEmulatedMedia."""
+        self.ask("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
+
+    def enter(self, name, password=PASSWORD):
+        """Open the list as somebody who has logged in before."""
+        with contextlib.closing(Visitor(self.base)) as visitor:
+            cookie, _, value = visitor.log_in(name, password).cookie.partition("=")
+        self.emulate("Network.setCookie", name=cookie, value=value, url=self.base)
+        self.open_list()
+
+    def open_list(self):
+        """Load the page anew, and wait for the end of its start."""
+        self.go()
+        self.find("h1", "Tasks")
+        wait_until(lambda: self.count("link[href='static/pages.css']"), PATIENCE, "the end of its start")
+
+    def log_in(self, name, password=PASSWORD):
+        """Fill in the log-in and wait for the list."""
+        self.go()
+        self.type("[name=name]", name)
+        self.type("[name=password]", password)
+        self.click("button", "Log in")
+        self.find("h1", "Tasks")
+
+
+class BrowserTestCase(unittest.TestCase):
+    """See the module's docstring. TASKS is the site's tasks.py."""
+
+    TASKS = None
+    USERS = True
+
+    @classmethod
+    def setUpClass(cls):
+        program = shutil.which("chromedriver")
+        chromium = next(filter(None, map(shutil.which, (
+            "chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None)
+        need_part("page")
+        need(program and chromium, "chromium and chromedriver")
+        cls.driver = Driver(program, chromium)
+        cls.addClassCleanup(cls.driver.close)
+        cls.start_site()
+        cls.idle = []                   # browsers that the tests before have left
+        cls.addClassCleanup(lambda: [browser.close() for browser in cls.idle])
+
+    @classmethod
+    def start_site(cls):
+        """A site, and the address at which browsers find it."""
+        cls.site = Site(cls.TASKS, users=cls.USERS)
+        cls.addClassCleanup(cls.site.close)
+        cls.address = cls.site.start_server("--port", free_port())
+        cls.base = re.match(r"http://[^/]+/", cls.address)[0]
+
+    def setUp(self):
+        self.browsers = []
+
+    def tearDown(self):
+        for browser in self.browsers:
+            self.assertEqual(self.serious(browser), [])
+
+    def open(self, name=None):
+        """A browser as new, logged in as `name` if given."""
+        browser = self.idle.pop() if self.idle else Browser(self.driver, self.base)
+        self.addCleanup(self.leave, browser)
+        self.browsers.append(browser)
+        if name:
+            browser.enter(name)
+        return browser
+
+    def leave(self, browser):
+        """Let another test have this browser, which remembers nothing."""
+        try:
+            browser.forget()
+            self.idle.append(browser)
+        except (DriverError, OSError, http.client.HTTPException):
+            browser.close()
+
+    @staticmethod
+    def serious(browser):
+        """Messages but those of answers with a status that the page expects."""
+        return [text for text in browser.messages() if "the server responded with a status of" not in text]
+
+    def pause(self, seconds):
+        """Let the page do what it might do by itself."""
+        time.sleep(seconds)

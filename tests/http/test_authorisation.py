@@ -1,0 +1,470 @@
+"""Who may do what: every route, method, kind of visitor and kind of object, against one table."""
+import re
+import unittest
+
+import jobqueue
+from tests.helpers.support import PASSWORD
+from tests.helpers.web import Visitor, WebTestCase, call
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "X-FOO")
+NOBODY = ("anonymous", "expired", "idle", "left", "disabled", "disabled token", "revoked")
+PLACES = {**dict.fromkeys(NOBODY, 0), "owner": 1, "token": 1, "stranger": 2, "demoted": 2,
+          "demoted token": 2, "admin": 3}
+
+# The status for who is nobody, for the owner of the object (by session and by token), for a stranger
+# and for an admin with the same object; then that for a missing object, None where there is none.
+#                                              nobody  owner  stranger  admin  missing
+TABLE = {
+    ("GET", "/"):                               (200,   200,   200,     200,   None),
+    ("GET", "/static/NAME"):                    (200,   200,   200,     200,   404),
+    ("GET", "/healthz"):                        (200,   200,   200,     200,   None),
+    ("GET", "/tick"):                           (401,   401,   401,     401,   None),
+    ("POST", "/tick"):                          (401,   200,   200,     200,   None),
+    ("POST", "/api/setup"):                     (404,   404,   404,     404,   None),
+    ("POST", "/api/session"):                   (200,   200,   200,     200,   None),
+    ("GET", "/api/session"):                    (401,   200,   200,     200,   None),
+    ("DELETE", "/api/session"):                 (401,   204,   204,     204,   None),
+    ("GET", "/api/functions"):                  (401,   200,   200,     200,   None),
+    ("GET", "/api/tasks"):                      (401,   200,   200,     200,   None),
+    ("POST", "/api/tasks"):                     (401,   201,   201,     201,   None),
+    ("POST", "/api/tasks/actions"):             (401,   200,   200,     200,   None),
+    ("GET", "/api/tasks/ID"):                   (401,   200,   404,     200,   404),
+    ("DELETE", "/api/tasks/ID"):                (401,   204,   404,     204,   404),
+    ("POST", "/api/tasks/ID/cancel"):           (401,   200,   404,     200,   404),
+    ("POST", "/api/tasks/ID/retry"):            (401,   200,   404,     200,   404),
+    ("GET", "/api/tasks/ID/log"):               (401,   200,   404,     200,   404),
+    ("GET", "/api/schedules"):                  (401,   200,   200,     200,   None),
+    ("POST", "/api/schedules"):                 (401,   201,   201,     201,   None),
+    ("POST", "/api/schedules/preview"):         (401,   200,   200,     200,   None),
+    ("GET", "/api/schedules/ID"):               (401,   200,   404,     200,   404),
+    ("PATCH", "/api/schedules/ID"):             (401,   200,   404,     200,   404),
+    ("DELETE", "/api/schedules/ID"):            (401,   204,   404,     204,   404),
+    ("POST", "/api/schedules/ID/run"):          (401,   201,   404,     201,   404),
+    ("GET", "/api/activity"):                   (401,   200,   200,     200,   None),
+    ("GET", "/api/workers"):                    (401,   200,   200,     200,   None),
+    ("GET", "/api/queues"):                     (401,   200,   200,     200,   None),
+    ("POST", "/api/queues"):                    (401,   403,   403,     201,   None),
+    ("GET", "/api/queues/NAME"):                (401,   200,   200,     200,   404),
+    ("PATCH", "/api/queues/NAME"):              (401,   403,   403,     200,   404),
+    ("DELETE", "/api/queues/NAME"):             (401,   403,   403,     204,   404),
+    ("GET", "/api/host"):                       (401,   403,   403,     200,   None),
+    ("POST", "/api/host/test"):                 (401,   403,   403,     202,   None),
+    ("POST", "/api/host/exposure"):             (401,   403,   403,     204,   None),
+    ("GET", "/api/settings"):                   (401,   403,   403,     200,   None),
+    ("PATCH", "/api/settings"):                 (401,   403,   403,     200,   None),
+    ("GET", "/api/users"):                      (401,   403,   403,     200,   None),
+    ("POST", "/api/users"):                     (401,   403,   403,     201,   None),
+    ("PATCH", "/api/users/NAME"):               (401,   200,   404,     200,   404),
+    ("DELETE", "/api/users/NAME"):              (401,   403,   403,     409,   404),
+    ("GET", "/api/tokens"):                     (401,   200,   200,     200,   None),
+    ("POST", "/api/tokens"):                    (401,   201,   201,     201,   None),
+    ("DELETE", "/api/tokens/ID"):               (401,   204,   404,     204,   404),
+}
+MISSING_FOR_USERS = {("DELETE", "/api/users/NAME"): 403}      # who may not, learns nothing
+NEW_PASSWORD = {"password": "another horse", "current_password": PASSWORD}
+BODIES = {
+    "/api/setup": {"code": "x", "name": "mallory", "password": "another horse"},
+    "/api/session": {"name": "bob", "password": PASSWORD},
+    "/api/tasks": {"function": "add", "arguments": {"a": 1}},
+    "/api/tasks/actions": {"action": "cancel", "ids": [1, 2]},
+    "/api/schedules": {"function": "add", "arguments": {"a": 1}, "rule": "daily 01:00"},
+    "/api/schedules/preview": {"rule": "daily 01:00"},
+    "/api/schedules/ID": {"rule": "daily 02:00"},
+    "/api/settings": {"linger": 20},
+    "/api/host/exposure": {"exposed": []},
+    "/api/queues": {"name": "new"},
+    "/api/queues/NAME": {"max_running": 2},
+    "/api/users": {"name": "newcomer", "password": "another horse"},
+    "/api/users/NAME": NEW_PASSWORD,
+    "/api/tokens": {"name": "new", "password": PASSWORD},
+}
+
+
+def readable(pattern):
+    """A path of ROUTES with ID and NAME in place of their patterns."""
+    return pattern.replace(jobqueue.ID, "ID").replace(jobqueue.NAME, "NAME")
+
+
+ROUTES = [(method, readable(pattern), who) for method, pattern, _, who in jobqueue.ROUTES]
+PATHS = sorted({path for _, path, _ in ROUTES})
+
+
+class Matrix(WebTestCase):
+    """Every question in a world of its own, because most answers change it."""
+
+    def setUp(self):
+        super().setUp()
+        for name in ("dora", "mara"):
+            self.queue.accounts.add_user(name, PASSWORD, "admin")
+        self.visitors = {"anonymous": self.nobody, "owner": self.bob, "token": self.program("bob"),
+                         "stranger": self.eve, "admin": self.ana,
+                         "disabled": self.browser("dora"), "disabled token": self.program("dora"),
+                         "demoted": self.browser("mara"), "demoted token": self.program("mara"),
+                         "expired": self.ended("bob", "expires_at", 1),
+                         "idle": self.ended("bob", "seen_at", jobqueue.SESSION_IDLE_SECONDS + 1),
+                         "left": self.left("bob"), "revoked": self.revoked("bob")}
+        self.write("UPDATE user SET disabled=1 WHERE name='dora'")
+        self.write("UPDATE user SET role='user' WHERE name='mara'")
+
+    def ended(self, name, column, seconds):
+        """Whose session ended so many seconds ago by this column."""
+        visitor = self.browser(name)
+        self.write("UPDATE session SET %s=? WHERE digest=?" % column,
+                   (self.clock.now() - seconds, jobqueue.digest(visitor.cookie.split("=")[1])))
+        return visitor
+
+    def left(self, name):
+        """Who logged out and kept the cookie."""
+        visitor = self.browser(name)
+        self.queue.accounts.close_session(visitor.cookie.split("=")[1])
+        return visitor
+
+    def revoked(self, name):
+        token_id, token = self.make_token(name)
+        self.queue.accounts.delete_token(self.owner_id(name), token_id)
+        return Visitor(self.app, token=token)
+
+    def address(self, path, which, owner="bob"):
+        """`path` with an object: one of `owner`, or one that is missing."""
+        if "users/NAME" in path:
+            return path.replace("NAME", owner if which == "there" else "missing")
+        if "queues/NAME" in path:
+            self.write("INSERT OR IGNORE INTO queue (name, created_at) VALUES ('post', 0)")
+            return path.replace("NAME", "post" if which == "there" else "missing")
+        if "static/NAME" in path:
+            return path.replace("NAME", "app.js" if which == "there" else "missing.js")
+        if "ID" not in path:
+            return path
+        if which == "missing":
+            return path.replace("ID", "987654")
+        if "tokens" in path:
+            return path.replace("ID", str(self.make_token(owner)[0]))
+        if "schedules" in path:
+            given = {"function": "add", "arguments": {"a": 1}, "rule": "daily 01:00"}
+            return path.replace("ID", str(self.queue.schedules.add(given, self.owner_id(owner))))
+        task_id = self.add(owner)
+        if path.endswith("/retry"):
+            self.queue.tasks.cancel(task_id)
+        return path.replace("ID", str(task_id))
+
+    def status(self, visitor, method, path, which):
+        return self.visitors[visitor].ask(method, self.address(path, which), BODIES.get(path)).status
+
+    def test_every_route_has_its_row_and_every_row_its_route(self):
+        self.assertEqual({(method, path) for method, path, _ in ROUTES}, set(TABLE))
+
+    def test_every_visitor_is_asked_about(self):
+        self.assertEqual(set(self.visitors), set(PLACES))
+
+    def test_no_route_is_open_by_mistake(self):
+        for method, path, who in ROUTES:
+            self.assertEqual(who == jobqueue.ANYONE, TABLE[method, path][0] != 401, (method, path))
+
+    def test_another_method_is_refused_whoever_asks(self):
+        for path in PATHS:
+            known = {method for method, other, _ in ROUTES if other == path}
+            known |= {"HEAD"} if "GET" in known else set()
+            for method in sorted(set(METHODS) - known):
+                for name, visitor in self.visitors.items():
+                    environ = visitor.environ(method, self.address(path, "missing"), BODIES.get(path))
+                    reply = call(self.app, environ, checked=False)
+                    self.assertEqual(reply.status, 405, (method, path, name))
+        self.assertEqual(self.database.value("SELECT count(*) FROM activity"), 0)
+
+    def test_a_refused_admins_action_says_the_same_about_any_name(self):
+        for name in ("bob", "ana", "missing"):
+            reply = self.eve.delete("/api/users/" + name)
+            self.assertEqual((reply.status, b"missing" in reply.body), (403, False))
+
+
+def add_question(method, path, place, visitor):
+    """A test of one visitor at one route, with an object that is there and one that is not."""
+    def test(self):
+        there = TABLE[method, path][place]
+        missing = TABLE[method, path][4]
+        if there not in (401, 403) and missing and visitor not in NOBODY:
+            missing = missing if visitor == "admin" else MISSING_FOR_USERS.get((method, path), missing)
+            self.assertEqual(self.status(visitor, method, path, "missing"), missing)
+        elif there in (401, 403) and missing:
+            self.assertEqual(self.status(visitor, method, path, "missing"), there)
+        if method == "DELETE" and "users" in path and visitor == "admin":
+            self.add("bob")             # who owns a task is not deleted
+        if method == "GET":
+            self.assertEqual(self.status(visitor, "HEAD", path, "there"), there)
+        self.assertEqual(self.status(visitor, method, path, "there"), there)
+    words = re.sub(r"\W+", "_", path.strip("/")) or "page"
+    name = "test_%s_of_%s_by_%s" % (method.lower(), words, visitor.replace(" ", "_"))
+    test.__name__ = name
+    setattr(Matrix, name, test)
+
+
+for _method, _path, _who in ROUTES:
+    for _visitor, _place in PLACES.items():
+        if (_method, _path) in TABLE:
+            add_question(_method, _path, _place, _visitor)
+
+
+class Former(WebTestCase):
+    """Who was an admin when a task for admins only was asked for, and is none when it would start."""
+
+    def setUp(self):
+        super().setUp()
+        self.ana.patch("/api/users/bob", {"role": "admin"})
+
+    def ask(self, **more):
+        """Have bob ask for a task of that function."""
+        return self.check(self.bob.post("/api/tasks", {"function": "restart", **more}), 201)["id"]
+
+    def check_refused(self, task_id):
+        """It fails instead of being run, and says why."""
+        self.assertIsNone(self.claim())
+        task = self.check(self.ana.get("/api/tasks/%d" % task_id), 200)
+        self.assertEqual((task["status"], task["reason"]), ("failed", "error"))
+        self.assertEqual(task["error"]["message"],
+                         "restart is for admins only, and who asked for this task is none any more")
+
+    def test_a_task_that_waits_is_not_run_for_who_was_demoted_or_disabled(self):
+        for change in ({"role": "user"}, {"disabled": True}):
+            for kind in ("pending", "delayed", "waiting"):
+                before = self.add("eve") if kind == "waiting" else None
+                more = {"delayed": {"delay": 60}, "waiting": {"owner": "eve", "after": [before]}}
+                task_id = self.ask(**more.get(kind, {}))
+                self.ana.patch("/api/users/bob", change)
+                if kind == "waiting":
+                    self.run_one()
+                self.clock.advance(61)
+                with self.subTest(change=change, kind=kind):
+                    self.check_refused(task_id)
+                self.ana.patch("/api/users/bob", {"role": "admin", "disabled": False})
+                self.bob = self.browser("bob")
+
+    def test_nor_is_one_that_is_to_be_retried(self):
+        task_id = self.ask(max_retries=1, retry_delay=60)
+        self.end(self.claim(), "error")
+        self.ana.patch("/api/users/bob", {"role": "user"})
+        self.clock.advance(100)
+        self.check_refused(task_id)
+        self.check(self.bob.post("/api/tasks/%d/retry" % task_id), 403)
+
+    def test_nor_one_of_their_schedule_or_one_for_somebody_else(self):
+        body = {"function": "restart", "rule": "every 60", "overlap": "queue"}
+        schedule = self.check(self.bob.post("/api/schedules", body), 201)["id"]
+        tasks = [self.check(self.bob.post("/api/schedules/%d/run" % schedule), 201)["id"],
+                 self.ask(owner="eve")]
+        self.ana.patch("/api/users/bob", {"role": "user"})
+        for task_id in tasks:
+            self.check_refused(task_id)
+
+    def test_it_runs_for_who_is_an_admin_still_or_again(self):
+        for change in ({"role": "admin"}, {"role": "user"}, {"disabled": True}):
+            task_id = self.ask(delay=60)
+            self.ana.patch("/api/users/bob", change)
+            self.ana.patch("/api/users/bob", {"role": "admin", "disabled": False})
+            self.clock.advance(61)
+            self.assertEqual(self.run_one()["id"], task_id)
+            self.bob = self.browser("bob")
+
+    def test_what_the_sites_own_code_asks_for_runs_whoever_owns_it(self):
+        for owner in ("bob", "eve"):
+            for function in ("restart", "cleanup"):
+                self.add(owner, function, {"delay": 60})
+        self.ana.patch("/api/users/bob", {"role": "user", "disabled": True})
+        self.clock.advance(61)
+        self.assertEqual([self.run_one()["status"] for _ in range(4)], [jobqueue.SUCCEEDED] * 4)
+
+    def test_a_worker_goes_on_to_the_next_task(self):
+        refused = [self.ask() for _ in range(5)]
+        waiting = self.add("eve", options={"priority": -5})
+        self.ana.patch("/api/users/bob", {"role": "user"})
+        self.assertEqual([row["id"] for row in self.claim_many(10, function="restart")], [waiting])
+        self.assertEqual({self.status(task_id) for task_id in refused}, {"failed"})
+
+    def test_tasks_of_an_older_database_are_theirs_who_own_them(self):
+        theirs = self.add("bob", "restart"), self.add("eve", "restart"), self.add("bob")
+        (marked,) = [statement for statement in jobqueue.MIGRATIONS[-1].split(";\n")
+                     if "UPDATE task SET admin_id" in statement]
+        self.write(marked)
+        self.assertEqual([self.row(task_id)["admin_id"] for task_id in theirs],
+                         [self.owner_id("bob"), None, None])
+
+
+class Foreign(WebTestCase):
+    """What is somebody else's looks exactly like what does not exist."""
+
+    def setUp(self):
+        super().setUp()
+        self.task = self.add("bob", a=4711)
+        self.write_log(self.task, "secret words of bob")
+        row = self.claim()
+        self.end(row, "error", None, "ValueError", "secret error of bob")
+
+    def same(self, visitor, method, path, there, missing, body=None):
+        """Both answers are the same but for the id."""
+        replies = [visitor.ask(method, path % name, body) for name in (there, missing)]
+        texts = [reply.body.replace(str(name).encode(), b"X") for reply,
+                 name in zip(replies, (there, missing))]
+        heads = [sorted((name, value) for name, value in reply.headers.items() if name != "content-length")
+                 for reply in replies]
+        self.assertEqual(replies[0].status, 404)
+        self.assertEqual(texts[0], texts[1])
+        self.assertEqual(heads[0], heads[1])
+
+    def test_a_foreign_task_looks_missing(self):
+        for method, path in (("GET", "/api/tasks/%s"), ("HEAD", "/api/tasks/%s"), ("DELETE", "/api/tasks/%s"),
+                             ("POST", "/api/tasks/%s/cancel"), ("POST", "/api/tasks/%s/retry"),
+                             ("GET", "/api/tasks/%s/log"), ("GET", "/api/tasks/%s/log?download=1"),
+                             ("GET", "/api/tasks/%s/log?attempt=1&offset=0"),
+                             ("GET", "/api/activity?task=%s")):
+            with self.subTest(method=method, path=path):
+                self.same(self.eve, method, path, self.task, 98765)
+        self.assertEqual(self.row(self.task)["status"], jobqueue.FAILED)
+
+    def test_a_foreign_user_looks_missing(self):
+        for body in ({}, {"role": "admin"}, {"password": "another horse"}, {"disabled": True}, None, b"{"):
+            with self.subTest(body=body):
+                self.same(self.eve, "PATCH", "/api/users/%s", "bob", "zed", body)
+
+    def test_a_foreign_token_looks_missing(self):
+        self.same(self.eve, "DELETE", "/api/tokens/%s", self.make_token("bob")[0], 98765)
+
+    def test_a_foreign_owner_looks_missing_in_filters(self):
+        replies = [self.eve.get("/api/tasks?owner=" + name) for name in ("bob", "zed", "ana")]
+        self.assertEqual({(reply.status, reply.body) for reply in replies}, {(403, replies[0].body)})
+
+    def test_a_task_being_deleted_looks_missing_to_all(self):
+        task_id = self.add("bob")
+        self.claim()
+        self.queue.tasks.delete(task_id)
+        for visitor in (self.ana, self.bob, self.eve):
+            self.same(visitor, "GET", "/api/tasks/%s", task_id, 98765)
+            self.assertNotIn(task_id, [row["id"] for row in visitor.get("/api/tasks").json["tasks"]])
+
+
+class Lists(WebTestCase):
+    """No list, count or search shows what is somebody else's."""
+
+    def setUp(self):
+        super().setUp()
+        self.foreign = {self.add("bob", a=4711), self.add("bob", function="greet", name="canary"),
+                        self.add("ana", a=4711)}
+        self.mine = self.add("eve", a=1)
+        running = self.claim()
+        self.assertIn(running["id"], self.foreign)
+        self.write("UPDATE worker SET state='busy', pid=77 WHERE id=1")
+
+    def test_lists_and_searches_show_own_tasks_only(self):
+        for query in ("", "?limit=200", "?q=add", "?q=canary", "?q=4711", "?function=greet", "?queue=default",
+                      "?status=pending,running", "?owner=eve", "?cursor=100", "?q=a&status=running"):
+            with self.subTest(query=query):
+                reply = self.eve.get("/api/tasks" + query)
+                self.assertLessEqual({row["id"] for row in reply.json["tasks"]}, {self.mine})
+                self.assertNotIn(b"canary", reply.body)
+                self.assertNotIn(b"4711", reply.body)
+
+    def test_counts_count_own_tasks_only(self):
+        for query, count in (("", 1), ("&q=add", 1), ("&q=canary", 0), ("&function=greet", 0)):
+            counts = self.eve.get("/api/tasks?counts=1" + query).json["counts"]
+            self.assertEqual((counts["all"], counts["running"]), (count, 0), query)
+
+    def test_activity_shows_own_tasks_only(self):
+        for query in ("", "?limit=200", "?cursor=1000"):
+            rows = self.eve.get("/api/activity" + query).json["activity"]
+            self.assertEqual({(row["task"], row["owner"]) for row in rows}, {(self.mine, "eve")})
+
+    def test_activity_of_a_deleted_task_stays_its_owners(self):
+        for task_id in self.foreign:
+            self.queue.tasks.delete(task_id)
+        rows = self.eve.get("/api/activity?limit=200").json["activity"]
+        self.assertEqual({row["task"] for row in rows}, {self.mine})
+
+    def test_workers_say_what_they_run_only_to_who_may_know(self):
+        shown = {name: visitor.get("/api/workers").json["workers"][0]
+                 for name, visitor in (("eve", self.eve), ("ana", self.ana))}
+        self.assertEqual((shown["eve"]["task"], shown["eve"]["function"]), (None, None))
+        self.assertIn(shown["ana"]["task"], self.foreign)
+
+    def test_admins_see_everything(self):
+        ids = {row["id"] for row in self.ana.get("/api/tasks").json["tasks"]}
+        self.assertEqual(ids, self.foreign | {self.mine})
+        ids = {row["task"] for row in self.ana.get("/api/activity").json["activity"]}
+        self.assertEqual(ids, self.foreign | {self.mine})
+
+    def test_users_see_only_functions_that_they_may_add(self):
+        names = {function["name"] for function in self.eve.get("/api/functions").json["functions"]}
+        self.assertEqual(names, {"add", "greet", "send"})
+        names = {function["name"] for function in self.ana.get("/api/functions").json["functions"]}
+        self.assertEqual(names, {"add", "greet", "send", "restart", "cleanup"})
+
+    def test_users_hear_that_tasks_py_is_broken_but_not_how(self):
+        self.queue.catalogue.store({"error": {"message": "NameError: canary", "file": "tasks.py", "line": 3}})
+        self.assertNotIn(b"canary", self.eve.get("/api/functions").body + self.eve.get("/api/tasks").body)
+        self.assertEqual(self.ana.get("/api/functions").json["error"]["line"], 3)
+
+    def test_only_admins_hear_where_the_data_is(self):
+        self.assertIsNone(self.eve.get("/api/session").json["data"])
+        self.assertEqual(self.ana.get("/api/session").json["data"], str(self.folder / "data"))
+
+    def test_tokens_listed_are_ones_own_and_an_admin_sees_and_revokes_everybodys(self):
+        number = self.make_token("bob")[0]
+        self.assertEqual(self.eve.get("/api/tokens").json, {"tokens": []})
+        self.check(self.eve.get("/api/tokens?owner=bob"), 403)
+        self.check(self.eve.delete("/api/tokens/%d" % number), 404)
+        for query, found in (("", [number]), ("?owner=bob", [number]), ("?owner=ana", [])):
+            tokens = self.check(self.ana.get("/api/tokens" + query), 200)["tokens"]
+            self.assertEqual([(token["id"], token["owner"]) for token in tokens],
+                             [(one, "bob") for one in found])
+        self.assertNotIn("password", tokens)
+        self.check(self.ana.delete("/api/tokens/%d" % number), 204)
+        self.assertEqual(self.bob.get("/api/tokens").json, {"tokens": []})
+
+
+class Power(WebTestCase):
+    """What makes somebody an admin works at once, in both directions, and only for admins."""
+
+    def test_a_demoted_admin_is_none_at_the_next_request(self):
+        self.queue.accounts.change_user("bob", role="admin")
+        program = self.program("bob")
+        self.check(program.get("/api/users"), 200)
+        self.ana.patch("/api/users/bob", {"role": "user"})
+        self.check(program.get("/api/users"), 403)
+        self.check(self.bob.get("/api/settings"), 403)
+
+    def test_nobody_makes_themselves_an_admin(self):
+        for body in ({"role": "admin"}, {"role": "admin", **NEW_PASSWORD},
+                     {"disabled": False, **NEW_PASSWORD}):
+            self.check(self.bob.patch("/api/users/bob", body), 403)
+            self.check(self.bob.patch("/api/users/BOB", body), 403)
+        self.assertEqual(self.queue.accounts.find("bob")["role"], "user")
+
+    def test_a_user_adds_tasks_for_nobody_else(self):
+        for owner in ("eve", "ana", "nobody", "BOB ", ["eve"], {"name": "eve"}, 1, True):
+            with self.subTest(owner=owner):
+                reply = self.bob.post("/api/tasks",
+                                      {"function": "add", "arguments": {"a": 1}, "owner": owner})
+                self.check(reply, 422)
+        self.assertEqual(self.database.value("SELECT count(*) FROM task"), 0)
+
+    def test_fields_that_only_we_set_cannot_be_given(self):
+        for field in ("id", "status", "owner_id", "attempts", "claim", "result", "worker", "created_at",
+                      "turn"):
+            self.check_wrong(self.ana.post("/api/tasks",
+                                           {"function": "add", "arguments": {"a": 1}, field: 1}), field)
+        for field in ("id", "created_at", "last_seen_at", "name"):
+            self.check_wrong(self.ana.patch("/api/users/bob", {field: 1}), field)
+
+    def test_a_disabled_user_is_out_with_every_key(self):
+        program = self.program("bob")
+        self.ana.patch("/api/users/bob", {"disabled": True})
+        self.check(self.bob.get("/api/tasks"), 401)
+        self.check(program.get("/api/tasks"), 401)
+        self.check(self.nobody.post("/api/session", {"name": "bob", "password": PASSWORD}), 401)
+
+    def test_the_last_admin_cannot_be_locked_out(self):
+        for body in ({"role": "user"}, {"disabled": True}):
+            self.check(self.ana.patch("/api/users/ana", body), 409)
+        self.check(self.ana.delete("/api/users/ana"), 409)
+        self.check(self.ana.get("/api/users"), 200)
+
+
+if __name__ == "__main__":
+    unittest.main()

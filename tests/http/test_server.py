@@ -1,0 +1,690 @@
+"""The built-in server, spoken to through real sockets: malformed, slow, greedy and many clients."""
+import contextlib
+import io
+import json
+import os
+import socket
+import sqlite3
+import threading
+import time
+import unittest
+from unittest import mock
+
+import jobqueue
+from tests.helpers.support import FakeClock, need, wait_until
+from tests.helpers.web import WebTestCase
+
+HOST = b"Host: localhost\r\n"
+HEALTH = b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n"
+REFUSED = {400, 411, 413, 414, 415, 421, 431, 501}
+
+
+class Link:
+    """A client's socket, and the answers it reads."""
+
+    def __init__(self, address, seconds=60):
+        self.socket = socket.create_connection(address, timeout=seconds)
+        self._file = self.socket.makefile("rb")
+
+    def send(self, data):
+        """Send bytes; returns itself."""
+        with contextlib.suppress(ConnectionError):
+            self.socket.sendall(data)
+        return self
+
+    def answer(self, head=False):
+        """The next answer: (status, {header: value}, body); None if the connection is closed."""
+        try:
+            first = self._file.readline()
+            if not first:
+                return None
+            headers = {}
+            for line in iter(self._file.readline, b"\r\n"):
+                name, _, value = line.decode("latin-1").partition(":")
+                headers[name.lower()] = value.strip()
+            status = int(first.split()[1])
+            length = 0 if head or status in (204, 304) or status < 200 else int(headers["content-length"])
+            return status, headers, self._file.read(length)
+        except ConnectionError:
+            return None
+
+    def status(self):
+        """The status of the next answer, or None."""
+        answer = self.answer()
+        return answer and answer[0]
+
+    def is_closed(self):
+        """True if the server says nothing more and closes."""
+        try:
+            return self._file.read(1) == b""
+        except ConnectionError:
+            return True
+
+    def finish(self):
+        """Say that nothing more will be sent."""
+        self.socket.shutdown(socket.SHUT_WR)
+
+    def close(self):
+        """Close it."""
+        self._file.close()
+        self.socket.close()
+
+    __enter__ = lambda self: self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class ServerTestCase(WebTestCase):
+    """A Server in a thread, on a free port; `self.server_clock` is real unless a test sets another."""
+
+    host = "127.0.0.1"
+    server_clock = jobqueue.Clock
+
+    def setUp(self):
+        super().setUp()
+        self.crashes = []
+        self.errors = io.StringIO()
+        shown = mock.patch("sys.stderr", self.errors)
+        shown.start()
+        self.addCleanup(shown.stop)
+        self.start()
+
+    def start(self):
+        """Start the server for self.app."""
+        self.server = jobqueue.Server(self.app, self.host, 0, self.server_clock)
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+        self.addCleanup(self.stop)
+
+    def _run(self):
+        try:
+            self.server.run()
+        except BaseException as error:
+            self.crashes.append(error)
+
+    def stop(self):
+        """Stop it and look whether it lived until now."""
+        self.server.stop()
+        self.thread.join(60)
+        self.assertEqual(self.crashes, [])
+        self.assertFalse(self.thread.is_alive())
+        self.assertEqual((self.server._waker.fileno(), self.server._wake_end.fileno()), (-1, -1))
+
+    def link(self):
+        """A new connection."""
+        link = Link(self.server.address)
+        self.addCleanup(link.close)
+        return link
+
+    def ask(self, data, **options):
+        """The answer to a request on a connection of its own."""
+        with Link(self.server.address) as link:
+            return link.send(data).answer(**options)
+
+    def healthy(self):
+        """A right request is answered."""
+        answer = self.ask(HEALTH)
+        self.assertEqual(answer and answer[0], 200)
+
+    def request(self, method, path, body=None, token=None, extra=b""):
+        """A right request as bytes."""
+        data = b"" if body is None else json.dumps(body).encode()
+        lines = [b"%s %s HTTP/1.1" % (method.encode(), path.encode()), b"Host: localhost"]
+        if token:
+            lines.append(b"Authorization: Bearer " + token.encode())
+        if body is not None:
+            lines += [b"Content-Type: application/json", b"Content-Length: %d" % len(data)]
+        return b"\r\n".join(lines) + b"\r\n" + extra + b"\r\n" + data
+
+
+def bad(line=b"GET /healthz HTTP/1.1", headers=HOST, body=b""):
+    """A request from its parts."""
+    return line + b"\r\n" + headers + b"\r\n" + body
+
+
+POST = b"POST /api/session HTTP/1.1"
+MALFORMED = {
+    "two lengths": bad(POST, HOST + b"Content-Length: 2\r\nContent-Length: 3\r\n", b"{}x"),
+    "the same length twice": bad(POST, HOST + b"Content-Length: 2\r\nContent-Length: 2\r\n", b"{}"),
+    "a list of lengths": bad(POST, HOST + b"Content-Length: 2, 2\r\n", b"{}"),
+    "length and chunked": bad(POST, HOST + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n",
+                              b"0\r\n\r\n"),
+    "chunked": bad(POST, HOST + b"Transfer-Encoding: chunked\r\n", b"2\r\n{}\r\n0\r\n\r\n"),
+    "chunked, oddly written": bad(POST, HOST + b"Transfer-Encoding: xchunked\r\n", b"0\r\n\r\n"),
+    "chunked after a tab": bad(POST, HOST + b"Transfer-Encoding:\tchunked\r\n", b"0\r\n\r\n"),
+    "chunked for a GET": bad(headers=HOST + b"Transfer-Encoding: identity\r\n"),
+    "negative length": bad(POST, HOST + b"Content-Length: -1\r\n"),
+    "length with a plus": bad(POST, HOST + b"Content-Length: +2\r\n", b"{}"),
+    "length with an underscore": bad(POST, HOST + b"Content-Length: 0_2\r\n", b"{}"),
+    "length in hex": bad(POST, HOST + b"Content-Length: 0x2\r\n", b"{}"),
+    "empty length": bad(POST, HOST + b"Content-Length:\r\n"),
+    "no length": bad(POST, HOST),
+    "huge length": bad(POST, HOST + b"Content-Length: 10737418240\r\n"),
+    "length of 13 digits": bad(POST, HOST + b"Content-Length: 9999999999999\r\n"),
+    "length with a space before the colon": bad(POST, HOST + b"Content-Length : 2\r\n", b"{}"),
+    "folded header": bad(headers=HOST + b"X: a\r\n b\r\n"),
+    "header without a colon": bad(headers=HOST + b"nonsense\r\n"),
+    "header without a name": bad(headers=HOST + b": x\r\n"),
+    "NUL in a header": bad(headers=HOST + b"X: a\0b\r\n"),
+    "CR in a header": bad(headers=HOST + b"X: a\rb\r\n"),
+    "LF in a header": bad(headers=HOST + b"X: a\nY: b\r\n"),
+    "space in a header's name": bad(headers=HOST + b"X Y: a\r\n"),
+    "escape in a header": bad(headers=HOST + b"X: \x1b[0m\r\n"),
+    "only LF": b"GET /healthz HTTP/1.1\nHost: localhost\n\n",
+    "no host": bad(headers=b""),
+    "two hosts": bad(headers=HOST + b"Host: evil.example\r\n"),
+    "a foreign host": bad(headers=b"Host: evil.example\r\n"),
+    "our host with a tail": bad(headers=b"Host: localhost.evil.example\r\n"),
+    "a host that is none": bad(headers=b"Host: local host\r\n"),
+    "a host with a path": bad(headers=b"Host: localhost/x\r\n"),
+    "a user in the host": bad(headers=b"Host: a@localhost\r\n"),
+    "empty host": bad(headers=b"Host:\r\n"),
+    "lower-case method": bad(b"get /healthz HTTP/1.1"),
+    "unknown method": bad(b"TRACE /healthz HTTP/1.1"),
+    "odd method": bad(b"X-FOO /healthz HTTP/1.1"),
+    "CONNECT": bad(b"CONNECT localhost:80 HTTP/1.1"),
+    "HTTP/0.9": b"GET /healthz\r\n\r\n",
+    "HTTP/1.10": bad(b"GET /healthz HTTP/1.10"),
+    "HTTP/2.0": bad(b"GET /healthz HTTP/2.0"),
+    "the preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "absolute address": bad(b"GET http://localhost/healthz HTTP/1.1"),
+    "an asterisk": bad(b"OPTIONS * HTTP/1.1"),
+    "NUL in the path": bad(b"GET /health\0z HTTP/1.1"),
+    "space in the path": bad(b"GET /health z HTTP/1.1"),
+    "beyond ASCII in the path": bad(b"GET /h\xc3\xa9 HTTP/1.1"),
+    "two spaces": bad(b"GET  /healthz HTTP/1.1"),
+    "an empty line first": b"\r\n" + HEALTH,
+    "nothing but empty lines": b"\r\n\r\n",
+    "a line of 70 KB": bad(b"GET /" + b"a" * 70_000 + b" HTTP/1.1"),
+    "a path of 9,000 letters": bad(b"GET /" + b"a" * 9000 + b" HTTP/1.1"),
+    "101 headers": bad(headers=HOST + b"".join(b"X%d: 1\r\n" % number for number in range(100))),
+    "a header of 40 KB": bad(headers=HOST + b"X: " + b"a" * 40_000 + b"\r\n"),
+    "1 MB of headers": bad(headers=HOST + (b"X: " + b"a" * 1000 + b"\r\n") * 1000),
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(40) + b"\r\n\r\n",
+    "noise": bytes(range(256)) + b"\r\n\r\n",
+}
+
+
+class Malformed(ServerTestCase):
+    """Requests that are refused before anything is done (H1)."""
+
+    def setUp(self):
+        super().setUp()
+        self.token = self.make_token("bob")[1]
+        self.second = self.request("POST", "/api/tasks", {"function": "add", "arguments": {"a": 1}},
+                                   self.token)
+
+    def count(self):
+        return self.database.value("SELECT count(*) FROM task")
+
+    def test_each_is_refused_and_what_follows_is_never_executed(self):
+        for name, data in MALFORMED.items():
+            with self.subTest(name=name):
+                link = self.link().send(data + self.second + self.second)
+                self.assertIn(link.status(), REFUSED)
+                self.assertTrue(link.is_closed())
+        self.healthy()
+        self.assertEqual(self.count(), 0)
+        self.assertEqual(self.errors.getvalue(), "")
+
+    def test_without_a_length_there_is_no_body_and_what_follows_is_never_executed(self):
+        task_id = self.add("bob")
+        data = (b"POST /api/tasks/%d/cancel HTTP/1.1\r\n" % task_id + HOST
+                + b"X-Api-Key: " + self.token.encode() + b"\r\n\r\n")
+        link = self.link().send(data + self.second)
+        self.assertEqual(link.status(), 200)
+        self.assertTrue(link.is_closed())
+        self.assertEqual((self.status(task_id), self.count()), ("cancelled", 1))
+
+    def test_nothing_follows_an_answer_that_is_an_error(self):
+        first = {"401": self.request("GET", "/api/tasks"), "404": self.request("GET", "/nothing"),
+                 "405": self.request("PUT", "/", {}),
+                 "400": self.request("GET", "/api/tasks?limit=x", token=self.token),
+                 "415": self.second.replace(b"application/json", b"text/plain")}
+        for status, data in first.items():
+            with self.subTest(status=status):
+                link = self.link().send(data + self.second)
+                self.assertEqual(str(link.status()), status)
+                self.assertTrue(link.is_closed())
+        self.assertEqual(self.count(), 0)
+
+    def test_a_refusal_is_a_problem_with_the_security_headers(self):
+        status, headers, body = self.ask(MALFORMED["no host"])
+        self.assertEqual((status, headers["content-type"], headers["connection"]),
+                         (400, "application/problem+json", "close"))
+        self.assertEqual(set(json.loads(body)), {"type", "title", "status", "code", "detail", "errors"})
+        for name, value in jobqueue.SECURITY_HEADERS:
+            self.assertEqual(headers[name.lower()], value)
+
+    def test_bytes_beyond_the_length_are_no_part_of_the_body(self):
+        body = b'{"function": "add", "arguments": {"a": 1}}'
+        data = self.second.replace(b"Content-Length: %d" % len(body), b"Content-Length: 0")
+        link = self.link().send(data)
+        self.assertEqual(link.status(), 400)
+        self.assertTrue(link.is_closed())
+        self.assertEqual(self.count(), 0)
+
+    def test_headers_with_an_underscore_cannot_pose_as_others(self):
+        data = b"GET /api/session HTTP/1.1\r\n" + HOST + b"X_Api_Key: " + self.token.encode() + b"\r\n\r\n"
+        self.assertEqual(self.ask(data)[0], 401)
+
+    def test_the_proxy_header_does_not_reach_the_application(self):
+        seen = []
+        self.server._app = lambda environ, start: (seen.append(environ), self.app(environ, start))[1]
+        self.server._app.queue = self.queue
+        self.ask(b"GET /healthz HTTP/1.1\r\n" + HOST + b"Proxy: http://evil.example\r\nX-A: 1\r\n\r\n")
+        self.assertNotIn("HTTP_PROXY", seen[0])
+        self.assertEqual(seen[0]["HTTP_X_A"], "1")
+
+
+class Hosts(ServerTestCase):
+    """Only names that are ours are answered, so that no foreign name can be pointed at us."""
+
+    def ask_as(self, host):
+        return self.ask(b"GET /healthz HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")[0]
+
+    def test_names_of_this_machine_are_answered(self):
+        for host in (b"localhost", b"localhost:8000", b"127.0.0.1:1", b"[::1]:8000", b"LOCALHOST", b"[::1]"):
+            self.assertEqual(self.ask_as(host), 200, host)
+
+    def test_others_are_not_until_an_admin_adds_them(self):
+        self.assertEqual(self.ask_as(b"jobs.example.org"), 421)
+        self.queue.settings.change({"host_names": "a.example, Jobs.Example.org"})
+        self.assertEqual(self.ask_as(b"jobs.example.org:8000"), 200)
+        self.assertEqual(self.ask_as(b"evil.example"), 421)
+        self.assertEqual(self.ask_as(b"localhost"), 200)
+
+    def test_a_browser_is_told_in_plain_words_and_a_program_as_of_all_problems(self):
+        told = {}
+        for accept in (b"text/html,application/xhtml+xml,*/*;q=0.8", b"*/*"):
+            status, headers, body = self.link().send(
+                b"GET / HTTP/1.1\r\nHost: evil.example\r\nAccept: " + accept + b"\r\n\r\n").answer()
+            self.assertEqual(status, 421)
+            told[headers["content-type"].partition(";")[0]] = body.decode()
+        words = told.pop("text/plain")
+        self.assertIn("settings host_names NAME", words)
+        detail = json.loads(told.pop("application/problem+json"))["detail"]
+        self.assertEqual(words, "jobqueue: %s\n" % detail)
+
+    def test_a_trusted_proxy_answers_for_the_name_until_one_is_set(self):
+        self.queue.settings.change({"trusted_proxies": "127.0.0.1"})
+        self.assertEqual(self.ask_as(b"jobs.example.org"), 200)
+        self.queue.settings.change({"host_names": "a.example"})
+        self.assertEqual(self.ask_as(b"jobs.example.org"), 421)
+
+    def test_names_with_an_underscore_never_pass_for_a_proxys_header(self):
+        head = jobqueue.Head(b"GET / HTTP/1.1\r\nHost: localhost\r\nX_Forwarded_For: 198.51.100.9\r\n"
+                             b"X-Forwarded-For: 1.1.1.1\r\nX-Forwarded-For: 203.0.113.5")
+        environ = head.environ("127.0.0.1", None, ("127.0.0.1", 80))
+        self.assertEqual(environ["HTTP_X_FORWARDED_FOR"], "1.1.1.1, 203.0.113.5")
+
+    def test_an_old_client_without_host_is_answered(self):
+        with Link(self.server.address) as link:
+            self.assertEqual(link.send(b"GET /healthz HTTP/1.0\r\n\r\n").status(), 200)
+            self.assertTrue(link.is_closed())
+
+
+class AnyHost(ServerTestCase):
+    host = "0.0.0.0"
+
+    def test_a_server_for_all_interfaces_answers_to_any_name_until_one_is_set(self):
+        address = ("127.0.0.1", self.server.address[1])
+        for names, status in (("", 200), ("jobs.example.org", 421)):
+            self.queue.settings.change({"host_names": names})
+            with Link(address) as link:
+                self.assertEqual(link.send(b"GET /healthz HTTP/1.1\r\nHost: any.example\r\n\r\n").status(),
+                                 status)
+
+
+class Connections(ServerTestCase):
+
+    def test_a_connection_is_kept_for_more_requests(self):
+        link = self.link()
+        for _ in range(5):
+            status, headers, _ = link.send(HEALTH).answer()
+            self.assertEqual((status, headers["connection"]), (200, "keep-alive"))
+
+    def test_pipelined_requests_are_answered_in_their_order(self):
+        token = self.make_token("bob")[1]
+        self.add_many("bob", 5)
+        link = self.link().send(b"".join(self.request("GET", "/api/tasks/%d" % number, token=token)
+                                         for number in (3, 1, 5, 2, 4)))
+        self.assertEqual([json.loads(link.answer()[2])["id"] for _ in range(5)], [3, 1, 5, 2, 4])
+
+    def test_who_asks_for_it_is_closed_after_the_answer(self):
+        for value in (b"close", b"Close", b"close, TE", b"te , close"):
+            with self.subTest(value=value):
+                data = b"GET /healthz HTTP/1.1\r\n" + HOST + b"Connection: " + value + b"\r\n\r\n"
+                link = self.link().send(data)
+                status, headers, _ = link.answer()
+                self.assertEqual((status, headers["connection"]), (200, "close"))
+                self.assertTrue(link.is_closed())
+
+    def test_requests_in_pieces_are_put_together(self):
+        link = self.link()
+        for place in range(len(HEALTH)):
+            link.send(HEALTH[place:place + 1])
+        self.assertEqual(link.status(), 200)
+
+    def test_a_client_that_will_send_no_more_gets_its_answer(self):
+        link = self.link().send(HEALTH)
+        link.finish()
+        self.assertEqual(link.status(), 200)
+        self.assertTrue(link.is_closed())
+
+    def test_a_client_that_leaves_half_a_request_does_no_harm(self):
+        for data in (b"", b"GET", b"GET / HTTP/1.1\r\nHost", self.request("POST", "/api/session", {})[:-1]):
+            link = self.link().send(data)
+            link.finish()
+            self.assertTrue(link.is_closed())
+        self.healthy()
+
+    def test_a_client_that_is_gone_before_its_answer_does_no_harm(self):
+        for _ in range(50):
+            link = Link(self.server.address).send(HEALTH * 3)
+            link.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            link.close()
+        self.healthy()
+
+    def test_head_has_the_length_but_no_body(self):
+        link = self.link().send(self.request("HEAD", "/healthz") + HEALTH)
+        status, headers, _ = link.answer(head=True)
+        self.assertEqual(status, 200)
+        self.assertEqual(int(headers["content-length"]), len(link.answer()[2]))
+
+    def test_204_and_304_have_no_body_that_would_shift_the_next_answer(self):
+        token = self.make_token("bob")[1]
+        path = "/api/tasks/%d" % self.add("bob")
+        tag = self.ask(HEALTH)[1]["etag"].encode()
+        unchanged = b"GET /healthz HTTP/1.1\r\n" + HOST + b"If-None-Match: " + tag + b"\r\n\r\n"
+        link = self.link().send(self.request("DELETE", path, token=token) + unchanged + HEALTH)
+        self.assertEqual([link.status() for _ in range(3)], [204, 304, 200])
+
+    def test_who_waits_for_a_go_ahead_gets_it(self):
+        body = json.dumps({"name": "bob", "password": "correct horse"}).encode()
+        head = (b"POST /api/session HTTP/1.1\r\n" + HOST
+                + b"Content-Type: application/json\r\nExpect: 100-continue\r\n"
+                b"Content-Length: %d\r\n\r\n" % len(body))
+        link = self.link().send(head)
+        self.assertEqual(link.status(), 100)
+        self.assertEqual(link.send(body).status(), 200)
+
+    def test_who_waits_for_a_go_ahead_with_too_much_gets_none(self):
+        head = b"POST / HTTP/1.1\r\n" + HOST + b"Expect: 100-continue\r\nContent-Length: 99999999\r\n\r\n"
+        self.assertEqual(self.ask(head)[0], 413)
+
+    def test_a_large_body_is_read_and_a_larger_one_refused_before_it_is_sent(self):
+        token = self.make_token("bob")[1]
+        task = {"function": "add", "arguments": {"a": 1}}
+        self.assertEqual(self.ask(self.request("POST", "/api/tasks", [task] * 15_000, token))[0], 201)
+        head = b"POST /api/tasks HTTP/1.1\r\n" + HOST + b"Content-Length: 1048577\r\n\r\n"
+        self.assertEqual(self.ask(head)[0], 413)
+
+    def test_a_refusal_is_read_even_by_who_goes_on_sending(self):
+        head = b"POST /api/tasks HTTP/1.1\r\n" + HOST + b"Content-Length: 5000000\r\n\r\n"
+        link = self.link().send(head)
+        for _ in range(16):
+            link.send(b"x" * 65536)
+        self.assertEqual(link.status(), 413)
+
+    def test_a_large_answer_arrives_whole(self):
+        self.add("bob")
+        text = "0123456789abcde\n" * (1 << 16)
+        self.write_log(1, text)
+        self.write("UPDATE task SET attempts=1")
+        data = self.request("GET", "/api/tasks/1/log?download=1", token=self.make_token("bob")[1])
+        self.assertEqual(self.ask(data)[2].decode(), text)
+
+    def test_an_exception_in_the_application_is_not_the_end(self):
+        self.server._app = mock.Mock(side_effect=RuntimeError("boom"), queue=self.queue)
+        link = self.link().send(HEALTH)
+        self.assertIsNone(link.status())
+        self.server._app = self.app
+        self.healthy()
+
+    def test_a_database_that_stays_busy_does_not_end_the_server(self):
+        self.check_unreadable("database is locked", jobqueue.Busy("busy", retry_after=2))
+
+    def test_a_database_that_is_damaged_does_not_end_the_server(self):
+        self.check_unreadable("database disk image is malformed", jobqueue.StorageBroken("damaged"))
+
+    def check_unreadable(self, words, error):
+        """Who asks for what must be read gets a 503, all else is answered, and the server goes on."""
+        with mock.patch.object(self.queue.settings, "get", side_effect=error):
+            self.assertEqual(self.link().send(HEALTH).status(), 200)
+        with mock.patch.object(self.database._reader, "all", side_effect=sqlite3.OperationalError(words)):
+            self.assertEqual(self.link().send(HEALTH).status(), 503)
+        self.healthy()
+
+    def test_a_request_that_is_being_answered_is_answered_before_the_server_ends(self):
+        begun, go_on = threading.Event(), threading.Event()
+
+        def slow():
+            begun.set()
+            go_on.wait(60)
+
+        with mock.patch.object(self.queue.database, "check_file", slow):
+            link = self.link().send(HEALTH)
+            begun.wait(60)
+            self.server.stop()
+            with self.assertRaises(OSError):
+                wait_until(lambda: Link(self.server.address).close())
+            self.assertTrue(self.thread.is_alive())
+            go_on.set()
+            self.assertEqual(link.status(), 200)
+        self.thread.join(60)
+        self.assertFalse(self.thread.is_alive())
+
+
+class Slow(ServerTestCase):
+    """Clients that take their time cost a socket each, and not for ever; the clock is the test's."""
+
+    def setUp(self):
+        self.server_clock = FakeClock()
+        super().setUp()
+
+    def later(self, seconds):
+        """Let time pass for the server, and wait until it has noticed."""
+        self.healthy()                                  # what it did before is behind it
+        wait_until(lambda: not any(client.working for client in list(self.server._clients)))
+        self.server_clock.advance(seconds)
+        for _ in range(2):                              # each pass of its loop looks at the clock
+            self.server._wake_end.send(b"x")
+            self.healthy()
+
+    def opened(self, count, data=b""):
+        links = [self.link().send(data) for _ in range(count)]
+        wait_until(lambda: len(self.server._clients) >= count)
+        return links
+
+    def test_a_header_must_be_complete_in_time(self):
+        link = self.opened(1, b"GET / HTTP/1.1\r\n")[0]
+        self.later(9)
+        link.send(b"X: 1\r\n")
+        self.later(2)
+        self.assertEqual(link.status(), 408)
+        self.assertTrue(link.is_closed())
+
+    def test_a_body_must_be_complete_in_time(self):
+        link = self.opened(1, b"POST /api/session HTTP/1.1\r\n" + HOST + b"Content-Length: 100\r\n\r\n")[0]
+        for _ in range(2):
+            self.later(14)
+            link.send(b"x")
+        self.later(3)
+        self.assertEqual(link.status(), 408)
+
+    def test_who_says_nothing_is_closed(self):
+        link = self.opened(1)[0]
+        self.later(11)
+        self.assertTrue(link.is_closed())
+
+    def test_a_kept_connection_that_says_nothing_is_closed(self):
+        link = self.opened(1, HEALTH)[0]
+        self.assertEqual(link.status(), 200)
+        self.later(10)
+        self.assertEqual(link.send(HEALTH).status(), 200)
+        self.later(16)
+        self.assertTrue(link.is_closed())
+
+    def test_stopping_ends_the_server_whatever_clients_do(self):
+        links = [self.link() for _ in range(5)]
+        links[0].send(b"GET /hea")
+        wait_until(lambda: len(self.server._clients) == 5)
+        self.server.stop()
+        self.thread.join(60)
+        self.assertFalse(self.thread.is_alive())
+
+    def test_three_hundred_slow_clients_do_not_hold_up_another(self):
+        self.healthy()
+        threads = threading.active_count()
+        self.opened(150, b"GET / HTTP/1.1\r\nX")
+        self.opened(150, b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 1000\r\n\r\n{")
+        self.healthy()                                  # none of theirs has ended: that takes time
+        self.assertLessEqual(threading.active_count(), threads)
+        wait_until(lambda: self.later(31) or len(self.server._clients) < 5, what="all closed")
+
+    def test_who_never_reads_does_not_hold_up_another(self):
+        self.add("bob")
+        self.write_log(1, "x" * (1 << 20))
+        self.write("UPDATE task SET attempts=1")
+        data = self.request("GET", "/api/tasks/1/log?download=1", token=self.make_token("bob")[1])
+        greedy = []
+        for _ in range(jobqueue.SERVER_THREADS * 3):
+            link = socket.socket()
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            link.connect(self.server.address)
+            link.sendall(data * 8)
+            greedy.append(link)
+            self.addCleanup(link.close)
+
+        def unsent():
+            return [client for client in self.server._clients if client.leaving]
+
+        wait_until(lambda: len(unsent()) == len(greedy))
+        self.healthy()
+        wait_until(lambda: self.later(31) or not unsent(), what="all given up")
+
+    def test_connections_beyond_the_limit_are_told_to_come_back(self):
+        import resource
+        need(resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 1500, "1,500 open files")
+        links = [self.link() for _ in range(600)]
+        wait_until(lambda: len(self.server._clients) >= jobqueue.CONNECTIONS_MAX)
+        told = []
+        for link in links[jobqueue.CONNECTIONS_MAX:]:
+            status, headers, _ = link.answer()
+            told.append(status)
+            self.assertGreaterEqual(int(headers["retry-after"]), 1)
+        self.assertEqual(set(told), {503})
+        self.assertEqual(links[0].send(HEALTH).status(), 200)
+        for link in links:
+            link.close()
+        wait_until(lambda: len(self.server._clients) < 10, what="room again")
+        self.healthy()
+
+
+class Descriptors(ServerTestCase):
+    """The process runs out of file descriptors."""
+
+    def test_an_idle_client_makes_room(self):
+        idle = self.link().send(HEALTH)
+        idle.status()
+        wait_until(lambda: [client.working for client in list(self.server._clients)] == [False],
+                   what="an idle client")
+        real, tries = self.server._listener, []
+
+        class Full:
+            """The listening socket, which fails once."""
+
+            def accept(self):
+                tries.append(1)
+                if len(tries) == 1:
+                    raise OSError(24, "Too many open files")
+                return real.accept()
+
+            def close(self):
+                real.close()
+
+        full, handle = Full(), self.server._handle
+        self.server._listener = full
+        self.server._handle = lambda key: handle(key._replace(fileobj=full) if key.fileobj is real else key)
+        self.healthy()
+        self.assertTrue(idle.is_closed())
+        self.assertGreater(len(tries), 1)
+
+    def test_making_room_never_takes_a_client_whose_request_is_being_answered(self):
+        go, asked = threading.Event(), threading.Event()
+
+        def slow(environ, start):
+            asked.set()
+            go.wait(60)
+            return self.app(environ, start)
+
+        slow.queue = self.queue
+        self.server._app = slow
+        link = self.link().send(HEALTH)
+        asked.wait(60)
+        self.server._make_room()
+        go.set()
+        self.assertEqual(link.status(), 200)
+        self.server._app = self.app
+        self.healthy()
+
+    def test_a_client_closed_for_room_may_have_spoken_in_the_same_moment(self):
+        """Its event then stands in the list that the loop is just working through."""
+        idle = self.link()
+        wait_until(lambda: len(self.server._clients) == 1)
+        client = next(iter(self.server._clients))
+        handle, once = self.server._handle, []
+
+        def handle_after_closing(key):
+            if key.data is client and not once:
+                once.append(1)
+                self.server._close(client)
+            return handle(key)
+
+        self.server._handle = handle_after_closing
+        idle.send(HEALTH)
+        wait_until(lambda: once)
+        self.healthy()
+
+
+class Crowd(ServerTestCase):
+    """Many clients add at the same time (F10)."""
+
+    CLIENTS = 200
+    TASKS = 10_000 if os.environ.get("JOBQUEUE_TEST_LOAD") else 2000
+
+    def test_every_acknowledged_task_is_there_once(self):
+        token, acknowledged, statuses = self.make_token("bob")[1], [], []
+        self.clock.sleep = time.sleep
+        self.clock.monotonic, self.clock.now = time.monotonic, time.time
+        gate = threading.Barrier(self.CLIENTS)
+
+        def add(client):
+            gate.wait()
+            for number in range(self.TASKS // self.CLIENTS):
+                body = {"function": "add", "arguments": {"a": client * 1000 + number}}
+                with Link(self.server.address, seconds=60) as link:
+                    status, headers, text = link.send(self.request("POST", "/api/tasks", body,
+                        token)).answer()
+                statuses.append(status)
+                if status == 201:
+                    acknowledged.append(json.loads(text)["id"])
+                elif "retry-after" not in headers:
+                    statuses.append("no Retry-After")
+
+        threads = [threading.Thread(target=add, args=(number,)) for number in range(self.CLIENTS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(statuses), self.TASKS)
+        self.assertLessEqual(set(statuses), {201, 503})
+        rows = [row[0] for row in self.database.all("SELECT id FROM task")]
+        self.assertEqual(sorted(acknowledged), sorted(rows))
+        self.assertGreater(len(acknowledged), self.TASKS // 2)
+
+
+if __name__ == "__main__":
+    unittest.main()

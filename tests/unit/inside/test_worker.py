@@ -1,0 +1,252 @@
+"""What a worker decides by itself: how many tasks at once, and when its next runner starts."""
+import json
+import socket
+import threading
+import time
+import unittest
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from unittest.mock import Mock, patch
+
+import jobqueue
+from jobqueue import Outcome, SetupError, TooMany
+from tests.helpers.support import FUNCTIONS, TestCase
+from worker import (BATCH_AFTER, BATCH_MAX, BATCH_SECONDS, LAST_BATCHES, LINE_MAX_BYTES, Attempt, Batch,
+                    Pace, Runner, Worker, live, work, write_result)
+
+
+class TestPace(unittest.TestCase):
+    """How many tasks are claimed at once."""
+
+    def setUp(self):
+        self.pace = Pace()
+
+    def note(self, times=1, function="f", seconds=0.0, kind="succeeded"):
+        """Learn from attempts that ended so; the size that follows."""
+        for _ in range(times):
+            self.pace.note(function, Outcome(kind, seconds=seconds))
+        return self.pace.size
+
+    def test_only_a_function_that_keeps_ending_quickly_gets_batches(self):
+        self.assertEqual(self.note(BATCH_AFTER), 1)
+        self.assertEqual(self.note(), 2)
+        self.assertEqual(self.note(2), 4)
+        self.assertEqual(self.note(1000), BATCH_MAX)
+        self.assertEqual(self.pace.function, "f")
+
+    def test_another_function_begins_anew(self):
+        self.note(100)
+        self.assertEqual(self.note(function="g"), 1)
+
+    def test_so_does_an_error_or_one_that_takes_as_long_as_a_batch_may(self):
+        for other in ({"kind": "error"}, {"seconds": 2 * BATCH_SECONDS}):
+            with self.subTest(other):
+                self.note(100)
+                self.assertEqual(self.note(**other), 1)
+                self.assertEqual(self.note(BATCH_AFTER), 1)
+
+    def test_a_batch_takes_half_the_time_that_an_outcome_may_wait(self):
+        self.assertEqual(self.note(100, seconds=BATCH_SECONDS / 10), 5)
+
+    def test_a_late_batch_halves_the_next(self):
+        self.note(1000)
+        self.pace.slow_down()
+        self.assertEqual(self.pace.size, BATCH_MAX // 2)
+        self.assertEqual(self.note(), BATCH_MAX // 2 + 1)
+
+
+class TestRefusals(TestCase):
+    def test_what_is_refused_inside_a_function_is_the_error_that_it_is_elsewhere(self):
+        self.queue.settings.change({"max_pending": 1})
+        self.add()
+        runner, child = Runner(None, None, None), Mock()
+        attempt = Attempt(self.queue, child, self.claim())
+        runner._claim, runner._put = "x", lambda line: attempt._add_tasks(json.loads(line))
+        runner._receive = lambda: child.reply.call_args[0][0]
+        request = {"function": "add", "arguments": {"a": 1}}
+        with self.refused(TooMany, "at most 1 of bob's tasks may wait") as caught:
+            runner._enqueue([request] * 2)
+        self.assertEqual(caught.exception.retry_after, 60)
+        self.assertEqual(len(runner._enqueue([request])), 1)
+
+
+class TestThreads(unittest.TestCase):
+    """What threads of a function say while it runs."""
+
+    def setUp(self):
+        ours, self.theirs = socket.socketpair()
+        self.runner, self.sent = Runner(ours, None, None), []
+        self.runner._claim = "x"
+        for end in (ours, self.theirs):
+            self.addCleanup(end.close)
+
+    def answer(self, count):
+        """As a worker answers so many calls."""
+        with self.theirs.makefile("r") as lines:
+            for _ in range(count):
+                self.sent.append(json.loads(lines.readline()))
+                time.sleep(0.001)       # for others to ask meanwhile
+                ids = [one["n"] for one in self.sent[-1]["enqueue"]]
+                self.theirs.sendall(json.dumps({"ids": ids}).encode() + b"\n")
+
+    def enqueue(self, *numbers):
+        return self.runner._enqueue([{"n": number} for number in numbers])
+
+    def test_each_gets_the_ids_of_its_own_tasks(self):
+        worker = threading.Thread(target=self.answer, args=(100,))
+        worker.start()
+        with ThreadPoolExecutor(8) as pool:
+            self.assertEqual(list(pool.map(self.enqueue, range(100))), [[number] for number in range(100)])
+        worker.join()
+
+    def test_nothing_is_said_of_many_if_one_cannot_be_written(self):
+        for wrong, error in ((object(), TypeError), ("x" * LINE_MAX_BYTES, ValueError)):
+            with self.assertRaises(error):
+                self.enqueue("a" * 200_000, "b" * 200_000, wrong)
+        worker = threading.Thread(target=self.answer, args=(1,))
+        worker.start()
+        self.assertEqual(self.enqueue(1), [1])
+        worker.join()
+        self.assertEqual(self.sent, [{"claim": "x", "enqueue": [{"n": 1}], "more": False}])
+
+    def test_nothing_is_said_after_the_end(self):
+        self.runner._claim = None
+        for say in (lambda: self.enqueue(1), lambda: self.runner._report(0.5, "half")):
+            with self.assertRaisesRegex(RuntimeError, "the task has ended"):
+                say()
+
+
+class TestResults(unittest.TestCase):
+    def test_what_cannot_be_kept_is_said_to_be_the_result(self):
+        self.assertEqual([write_result(None), write_result({"a": [1]})], ["null", '{"a":[1]}'])
+        for result in (b"abc", float("nan"), {"a": object()}):
+            with self.subTest(result), self.assertRaisesRegex(ValueError, "has run, but its result"):
+                write_result(result)
+
+
+class TestClaim(TestCase):
+    """What a worker hands over is committed."""
+
+    def test_nothing_begins_whose_claim_could_not_be_committed(self):
+        worker, task_id = Worker(self.queue, "service"), self.add()
+        for end in (worker._wake_end, worker._waker):
+            self.addCleanup(end.close)
+        worker._id, worker._child = 1, Mock(owner=None, identity=(None, None), tasks=0, memory=0)
+        worker._runner_is_stale, worker._begin = Mock(return_value=False), Mock()
+        run = jobqueue.Connection.run
+
+        def run_unless_full(connection, statement, *values):
+            if statement == "COMMIT":
+                raise jobqueue.storage_full()
+            return run(connection, statement, *values)
+        for refuses in (True, False):
+            with self.subTest(refuses), patch.object(jobqueue.Connection, "run",
+                                                     run_unless_full if refuses else run):
+                self.assertEqual(worker._claim_next(), not refuses)
+                self.assertEqual(len(worker._begin.call_args[0][0]), not refuses)
+        self.assertEqual(self.status(task_id), "running")
+
+
+class TestOrder(TestCase):
+    """What is told the runner just before it begins."""
+
+    def test_what_others_took_meanwhile_does_not_begin(self):
+        self.add(options={"on_crash": "fail"})
+        row, child = self.claim(), Mock()
+        self.end(row, "crashed")
+        batch = Batch(self.queue, child, [row])
+        batch.begin()
+        self.assertEqual((batch.running, batch.unbegun), ([], []))
+        self.assertFalse(child.hand_over.called)
+
+
+class TestNextRunner(TestCase):
+    """When a worker starts its next runner ahead."""
+
+    def setUp(self):
+        super().setUp()
+        self.worker = Worker(self.queue, "service")
+        self.worker._settings["runner_tasks"] = 10_000
+        self.worker._new_runner = Mock()
+        for end in (self.worker._wake_end, self.worker._waker):
+            self.addCleanup(end.close)
+
+    def prepare(self, tasks, size):
+        """Whether it starts one, while its runner had so many tasks and batches are so large."""
+        self.worker._child = SimpleNamespace(tasks=tasks, files={})
+        self.worker._pace.size = size
+        self.worker._prepare_runner()
+        return self.worker._new_runner.called
+
+    def test_it_starts_while_the_old_one_is_at_its_last_batches(self):
+        self.assertFalse(self.prepare(10_000 - 8 * LAST_BATCHES - 1, 8))
+        self.assertTrue(self.prepare(10_000 - 8 * LAST_BATCHES, 8))
+
+    def test_it_does_not_while_tasks_take_longer_than_a_start(self):
+        self.assertFalse(self.prepare(9_999, 1))
+
+    def test_one_that_has_not_read_what_it_was_told_is_replaced(self):
+        child = SimpleNamespace(tasks=1, ended=False, has_straggler=False, memory=0, files={})
+        self.worker._child = child
+        for child.is_behind in (True, False):
+            self.assertEqual(self.worker._runner_is_stale(), child.is_behind)
+
+    def test_a_host_that_refuses_is_asked_once(self):
+        self.worker._new_runner.side_effect = BlockingIOError("process limit")
+        self.assertTrue(self.prepare(9_900, 8))
+        self.worker._prepare_runner()
+        self.assertEqual(self.worker._new_runner.call_count, 1)
+        self.assertIsNone(self.worker._next_child)
+
+
+class TestOldCode(TestCase):
+    """A worker sees that its runner is made of files that are others now."""
+
+    def setUp(self):
+        super().setUp()
+        self.tasks, self.helper = self.folder / "tasks.py", self.folder / "helper.py"
+        for path in (self.tasks, self.helper):
+            path.write_text("old")
+        for replaced in (patch.object(jobqueue, "TASKS_FILE", self.tasks), patch("worker.Child", self.child)):
+            replaced.start()
+            self.addCleanup(replaced.stop)
+        self.announcement = {"functions": list(FUNCTIONS), "error": None,
+                             "files": [str(self.tasks), str(self.helper)]}
+        self.queue.catalogue.store(self.announcement)
+        self.worker = Worker(self.queue, "service")
+        for end in (self.worker._wake_end, self.worker._waker):
+            self.addCleanup(end.close)
+        self.worker._lock = None
+        self.worker._start_runner()
+
+    @staticmethod
+    def child(data, lock, files):
+        """Stands for a runner that reads what it is made of until it announces it."""
+        return SimpleNamespace(files=files, tasks=0, ended=False, has_straggler=False, is_behind=False,
+                               memory=0, watch=Mock())
+
+    def is_stale(self):
+        self.worker._keep_announcement(self.announcement)
+        return self.worker._runner_is_stale()
+
+    def test_nothing_changed(self):
+        self.assertFalse(self.is_stale())
+
+    def test_what_tasks_py_imports_was_replaced_while_it_was_imported(self):
+        self.helper.write_text("newer")
+        self.assertTrue(self.is_stale())
+
+    def test_another_process_has_read_the_new_files_before_the_runner_announced_the_old_ones(self):
+        self.queue.catalogue.state()
+        self.tasks.write_text("newer")
+        self.another_queue().catalogue.store(self.announcement)
+        self.assertTrue(self.is_stale())
+
+
+class TestFolder(TestCase):
+    def test_a_worker_that_was_started_makes_no_data_folder_in_the_place_of_one_that_is_gone(self):
+        gone = str(self.folder / "gone")
+        for start in (lambda: work("detached", gone, row=1, lock="x"), lambda: live("x", gone)):
+            with self.refused(SetupError, "There is no data folder"):
+                start()
+        self.assertFalse((self.folder / "gone").exists())

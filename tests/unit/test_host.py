@@ -1,0 +1,906 @@
+"""What `check` says of the host, and backups."""
+
+import errno
+import io
+import itertools
+import os
+import re
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+import unittest
+from contextlib import closing, contextmanager, redirect_stdout
+from pathlib import Path
+from unittest import mock
+
+import jobqueue
+from tests.helpers.support import ROOT, TestCase, wait_until
+from tests.helpers.web import WebTestCase
+
+
+class HostTestCase(TestCase):
+    def look(self, name):
+        """The Check of that name."""
+        return next(check for check in jobqueue.check_host(self.queue) if check.name == name)
+
+    def verdict(self, name, words=""):
+        check = self.look(name)
+        self.assertIn(words, check.text)
+        return check.verdict
+
+
+class TestChecks(HostTestCase):
+    def test_a_healthy_queue_has_nothing_bad(self):
+        bad = [check.text for check in jobqueue.check_host(self.queue) if check.verdict == "bad"]
+        self.assertEqual(bad, [])
+
+    def test_a_cgi_folder_that_may_be_listed_is_a_note(self):
+        shutil.copytree(ROOT / "static", self.folder / "static")
+        shutil.copy(ROOT / "worker.py", self.folder)
+        with mock.patch.object(jobqueue, "HOME", self.folder):
+            for name, verdict in ((None, "ok"), ("jobqueue.cgi", "note"), ("index.html", "ok")):
+                if name:
+                    shutil.copy(ROOT / "static" / "hosts" / name, self.folder)
+                self.assertEqual(jobqueue._check_files(self.folder)[0], verdict)
+
+    def test_a_damaged_database_is_bad(self):
+        self.add_many("bob", 200)
+        self.write("CREATE TABLE last (x)")
+        self.queue.close()
+        with open(self.database.path, "r+b") as file:
+            file.seek(-3000, os.SEEK_END)
+            file.write(b"\xff" * 1500)
+        self.queue = self.another_queue()
+        self.database = self.queue.database
+        self.assertEqual(self.verdict("Database", "put a backup"), "bad")
+
+    def test_a_large_database_is_not_read_through_while_a_browser_waits(self):
+        with mock.patch.object(jobqueue, "READ_ALL_BYTES", 1000), \
+                mock.patch.object(self.database, "damage", side_effect=AssertionError):
+            found = {check.name: check for check in jobqueue.check_host(self.queue, False)}
+        self.assertIn("not read through", found["Database"].text)
+
+    def test_looking_at_a_busy_database_is_not_damage(self):
+        error = sqlite3.OperationalError("database is locked")
+        with mock.patch.object(jobqueue.Connection, "value", side_effect=error), \
+                self.assertRaises(jobqueue.Busy):
+            self.database.damage()
+
+    def test_the_last_backup_is_told_and_its_age(self):
+        self.assertEqual(self.verdict("Backup", "none yet"), "note")
+        jobqueue.back_up(self.queue, self.folder / "copy.db")
+        self.assertEqual(self.verdict("Backup", "copy.db"), "ok")
+        self.clock.advance(8 * 86400)
+        self.assertEqual(self.verdict("Backup", "copy.db"), "note")
+
+    def test_a_full_disk_is_bad(self):
+        room = mock.Mock(f_bavail=10, f_frsize=4096, f_files=0)
+        with mock.patch.object(os, "statvfs", return_value=room):
+            self.assertEqual(self.verdict("Disk", "0.0 GB"), "bad")
+
+    def test_a_disk_without_room_for_another_file_is_bad(self):
+        room = mock.Mock(f_bavail=1 << 30, f_frsize=4096, f_files=1 << 20, f_favail=12)
+        with mock.patch.object(os, "statvfs", return_value=room):
+            self.assertEqual(self.verdict("Disk", "12 more files"), "bad")
+
+    def test_a_database_that_cannot_be_written_is_bad(self):
+        with mock.patch.object(os, "access", return_value=False):
+            self.assertEqual(self.verdict("Writing", "cannot be written: chmod u+w"), "bad")
+
+    def test_a_quota_that_is_used_up_is_bad_although_the_disk_has_room(self):
+        error = OSError(errno.EDQUOT, "Disk quota exceeded")
+        with mock.patch.object(jobqueue, "take_lock", side_effect=error):
+            self.assertEqual(self.verdict("Writing", "your quota is full"), "bad")
+
+    def test_a_host_without_flock_is_a_note(self):
+        with mock.patch.object(jobqueue.fcntl, "flock", side_effect=OSError(errno.ENOLCK, "No locks")):
+            self.assertEqual(self.verdict("Writing", "cannot be locked"), "note")
+        self.assertEqual(list((self.database.folder / "locks").iterdir()), [])
+
+    def test_a_code_that_still_lies_there_is_told(self):
+        self.assertEqual(self.verdict("Admin", "users"), "ok")
+        (self.folder / "data" / "setup-code.txt").write_text("a code that is long enough")
+        self.assertEqual(self.verdict("Admin", "setup-code.txt can give"), "note")
+
+    def test_a_python_without_scrypt_and_passwords_kept_without_it_are_bad(self):
+        self.write("UPDATE user SET password='pbkdf2$600000$00$00' WHERE name='bob'")
+        self.assertEqual(self.verdict("Admin", "the password of bob "), "bad")
+        with mock.patch.object(jobqueue, "knows_scrypt", lambda: False):
+            self.assertEqual(self.verdict("Python", "choose another one"), "bad")
+
+    def test_a_running_task_is_told_with_its_lease(self):
+        self.assertEqual(self.verdict("Running", "no task runs"), "ok")
+        self.add("bob")
+        self.claim()
+        self.assertEqual(self.verdict("Running", "unless its worker reports within 60 s, task 1"), "ok")
+        self.clock.advance(130)
+        self.assertEqual(self.verdict("Running", "nobody takes it over"), "bad")
+
+    def test_a_clock_that_was_put_back_is_bad(self):
+        self.add("bob")
+        self.assertEqual(self.verdict("Clock"), "ok")
+        with mock.patch.object(self.clock, "now", return_value=self.clock.now() - 7200):
+            self.assertEqual(self.verdict("Clock", "7200 s behind"), "bad")
+
+    def test_data_inside_a_web_folder_is_a_note_and_bad_without_its_lock(self):
+        self.assertEqual(self.verdict("Exposure", "not inside"), "note")
+        inside = self.folder / "public_html" / "data"
+        inside.mkdir(parents=True)
+        with mock.patch.object(self.database, "folder", inside):
+            self.assertEqual(self.verdict("Exposure", ".htaccess is missing"), "bad")
+            (inside / ".htaccess").write_text("Require all denied")
+            self.assertEqual(self.verdict("Exposure", "inside a web folder"), "note")
+
+    def test_what_a_browser_could_fetch_is_bad_and_nothing_is_ok(self):
+        jobqueue.note_exposure(self.queue, ["data/canary.txt"])
+        self.assertEqual(self.verdict("Exposure", "data/canary.txt"), "bad")
+        jobqueue.note_exposure(self.queue, [])
+        self.assertEqual(self.verdict("Exposure", "nothing private"), "ok")
+
+    def test_tasks_py_that_somebody_else_is_just_reading_is_waited_for(self):
+        waits = []
+        self.queue.catalogue.refresh = lambda wait=False: waits.append(wait)
+        jobqueue.check_host(self.queue)
+        self.assertEqual(waits, [True])
+
+    def test_an_old_task_that_waits_is_a_note(self):
+        self.add("bob")
+        self.assertEqual(self.verdict("Waiting", "has waited 0 min"), "ok")
+        self.clock.advance(7200)
+        self.assertEqual(self.verdict("Waiting", "has waited 120 min"), "note")
+
+    def test_a_log_that_nothing_writes_back_is_bad(self):
+        self.assertEqual(self.verdict("Journal", "WAL"), "ok")
+        with mock.patch.object(self.database, "wal_bytes", return_value=20 << 20):
+            self.assertEqual(self.verdict("Journal", "20 MB"), "bad")
+
+    @unittest.skipUnless(os.path.exists("/proc/locks"), "Linux tells who holds a lock")
+    def test_the_program_that_keeps_the_log_from_being_written_back_is_named(self):
+        code = ("import sqlite3, sys; link = sqlite3.connect(sys.argv[1], isolation_level=None); "
+                "link.execute('BEGIN'); link.execute('SELECT * FROM user').fetchall(); "
+                "print('reads', flush=True); sys.stdin.read()")
+        with mock.patch.object(self.database, "wal_bytes", return_value=20 << 20):
+            reader = subprocess.Popen([sys.executable, "-c", code, str(self.database.path)], text=True,
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            with reader:
+                self.assertEqual(reader.stdout.readline(), "reads\n")
+                said = "must be ended: %d (%s -c import sqlite3" % (reader.pid, sys.executable)
+                self.assertEqual(self.verdict("Journal", said), "bad")
+                reader.stdin.close()
+            self.assertEqual(self.verdict("Journal", "which one cannot be told here"), "bad")
+
+
+class TestBrokenInstallations(HostTestCase):
+    """Each is a line that says what to do, and never a traceback."""
+
+    def broken(self, name, words):
+        self.queue.close()
+        with mock.patch.object(jobqueue, "HOME", self.home):
+            checks, queue = jobqueue.check_installation()
+        self.assertIsNone(queue)
+        found = {check.name: check for check in checks}
+        self.assertEqual(found[name].verdict, "bad", found[name].text)
+        self.assertIn(words, found[name].text)
+        self.assertLessEqual({"Files", "Python", "SQLite", "Disk", "Limits"}, set(found))
+
+    def setUp(self):
+        super().setUp()
+        self.home = self.folder
+        for name in ("jobqueue.py", "worker.py"):
+            shutil.copy(ROOT / name, self.home)
+        (self.home / "static").mkdir()
+        for name in ("index.html", "openapi.json"):
+            shutil.copy(ROOT / "static" / name, self.home / "static")
+
+    def test_no_data_folder_yet_is_a_note_and_none_is_made(self):
+        shutil.rmtree(self.database.folder)
+        with mock.patch.object(jobqueue, "HOME", self.home):
+            checks, queue = jobqueue.check_installation()
+        self.assertIsNone(queue)
+        self.assertIn("there is none yet", next(check.text for check in checks if check.name == "Data"))
+        self.assertFalse(self.database.folder.exists())
+
+    def test_a_data_folder_that_cannot_be_made(self):
+        shutil.rmtree(self.database.folder)
+        with mock.patch.object(os, "access", return_value=False):
+            self.broken("Data", "cannot be made")
+        (self.home / "data").write_text("/nonexist/x")
+        self.broken("Data", "there is no folder /nonexist. Make it")
+
+    def test_an_empty_file_called_data(self):
+        shutil.rmtree(self.database.folder)
+        (self.home / "data").write_text("")
+        self.broken("Data", "is an empty file")
+
+    def test_a_file_called_data_that_holds_no_text(self):
+        shutil.rmtree(self.database.folder)
+        (self.home / "data").write_bytes(b"\xff\xfe\0")
+        self.broken("Data", "cannot be read as the path")
+
+    def test_a_data_folder_that_may_not_be_looked_at(self):
+        with mock.patch.object(Path, "is_file", side_effect=PermissionError(13, "Permission denied")):
+            found = {check.name: check for check in jobqueue.check_installation()[0]}
+        self.assertEqual(found["Data"].verdict, "bad")
+        self.assertIn("cannot be read as the path of a folder", found["Data"].text)
+
+    def test_a_link_that_leads_nowhere(self):
+        shutil.rmtree(self.database.folder)
+        (self.home / "data").symlink_to(self.home / "nowhere")
+        self.broken("Data", "nor does it lead to one")
+
+    def test_a_setting_of_the_environment_that_is_none(self):
+        with mock.patch.dict(os.environ, {"JOBQUEUE_NBMAXWORKER": "many"}):
+            self.broken("Settings", "NbMaxWorker must be")
+
+    def test_data_of_another_user(self):
+        with mock.patch.object(os, "getuid", return_value=os.getuid() + 1):
+            self.broken("Database", "belongs to the user")
+
+    def test_a_table_that_is_damaged_hides_no_other_line(self):
+        page = self.database.value("SELECT rootpage FROM sqlite_master WHERE name='worker'")
+        self.queue.close()
+        with self.database.path.open("r+b") as file:
+            file.seek((page - 1) * 1024)
+            file.write(b"Z" * 1024)
+        queue = self.another_queue()
+        with mock.patch.object(jobqueue, "HOME", self.home), redirect_stdout(io.StringIO()) as out, \
+                mock.patch.object(jobqueue, "JobQueue", lambda *_: queue):
+            self.assertEqual(jobqueue.main(["check", "--quick"]), 1)
+        self.assertRegex(out.getvalue(), "bad +Database .*is damaged")
+        self.assertRegex(out.getvalue(), "ok +Files")
+
+    def test_a_database_that_is_none(self):
+        self.queue.close()
+        self.database.path.write_bytes(b"not a database" * 1000)
+        self.broken("Database", "put a backup in its place")
+
+    def test_a_newer_schema(self):
+        self.write("PRAGMA user_version=999")
+        self.broken("Database", "Copy the newer jobqueue.py")
+
+    def test_a_journal_file_that_is_gone(self):
+        next(self.database.folder.glob("journal*.json")).unlink()
+        self.broken("Database", "missing or unreadable")
+
+    def test_files_that_are_missing_or_of_another_version(self):
+        self.write("PRAGMA user_version=999")
+        (self.home / "worker.py").unlink()
+        self.broken("Files", "missing in %s: worker.py" % self.home)
+        (self.home / "worker.py").write_text('VERSION = "0.9.0"\n')
+        self.broken("Files", "worker.py 0.9.0")
+        shutil.rmtree(self.home / "static")
+        self.broken("Files", "static/index.html")
+
+    def test_what_cannot_be_looked_at_is_said_and_the_rest_is_looked_at(self):
+        with mock.patch.object(jobqueue, "count_processes", side_effect=RuntimeError("no /proc")):
+            self.assertEqual(self.verdict("Limits", "RuntimeError: no /proc"), "bad")
+            self.assertEqual(self.verdict("Journal"), "ok")
+
+
+class TestLimits(HostTestCase):
+    def limits(self, **found):
+        names = {"processes": None, "memory": None, "open files": 1024, "CPU seconds": None, **found}
+        with mock.patch.object(jobqueue, "resource_limits", return_value=names), \
+                mock.patch.object(jobqueue, "count_processes", return_value=9):
+            return self.look("Limits")
+
+    def test_what_is_scarce_is_a_note_that_says_what_to_do(self):
+        self.assertEqual(self.limits().verdict, "ok")
+        self.assertIn("NbMaxWorker", self.limits(processes=25).text)
+        self.assertIn("runner_memory", self.limits(memory=256 << 20).text)
+        self.assertIn("worker_seconds", self.limits(**{"CPU seconds": 60}).text)
+
+    def test_no_room_for_a_worker_is_bad(self):
+        self.assertEqual(self.limits(processes=10).verdict, "bad")
+
+    def test_limits_of_control_groups_are_read_up_to_the_root(self):
+        files = {"/proc/self/cgroup": "0::/user/me\n", "/sys/fs/cgroup/user/me/pids.max": "max\n",
+                 "/sys/fs/cgroup/user/pids.max": "40\n"}
+        with mock.patch.object(jobqueue, "read_text", lambda path: files.get(str(path), "")):
+            self.assertEqual(jobqueue.group_limit("pids", "pids.max"), 40)
+        files = {"/proc/self/cgroup": "4:memory:/me\n3:cpu,pids:/me\n",
+                 "/sys/fs/cgroup/memory/me/memory.limit_in_bytes": "1073741824\n"}
+        with mock.patch.object(jobqueue, "read_text", lambda path: files.get(str(path), "")):
+            self.assertEqual(jobqueue.group_limit("memory", "memory.limit_in_bytes"), 1 << 30)
+            self.assertIsNone(jobqueue.group_limit("pids", "pids.max"))
+
+
+class TestAdvice(unittest.TestCase):
+    """What is said of any combination of facts."""
+
+    WORDS = {"life": 25, "often": "every 15 minutes", "processes": 25, "bad": "Disk"}
+    DONE = "admin looked backup "
+
+    def advice(self, door, facts):
+        return jobqueue.advise(door, set(facts.split()), self.WORDS)
+
+    def test_what_matters_most_comes_first(self):
+        facts = "detached resident samples exposed bad"
+        for fact, words in (("exposed", "Before all else"), ("bad", "what is bad: Disk"),
+                            ("", "make the first admin")):
+            self.assertIn(words, self.advice("server", facts))
+            facts = facts.replace(fact, "")
+
+    def test_before_anybody_looked_it_says_how_to_find_out(self):
+        self.assertIn("once an admin opens This host", self.advice(None, "detached admin"))
+
+    def test_it_is_five_sentences_at_most_and_never_at_odds_with_itself(self):
+        modes = ("detached", "detached tested", "detached tried", "detached ended", "cron-mode", "slice",
+                 "service", "service serving", "off detached")
+        times = ("", "resident", "cron", "cron period", "cron period minutely", "called")
+        rest = ("", "shared few", "exposed", "bad", "admin", self.DONE)
+        for door, mode, when, more in itertools.product(jobqueue.DOORS, modes, times, rest):
+            said = self.advice(door, " ".join((mode, when, more)))
+            self.assertLessEqual(len(re.findall(r"[a-z)0-9][.](?: |$)", said)), 5, said)
+            for one, other in (("on time", "wait for"), ("begin at once", "a slice at a time"),
+                               ("begin at once", "is not tested"), ("Nothing has to", "Next,"),
+                               ("on time", "or the tick address if"), ("keeps alive does", "none is there")):
+                self.assertFalse(one in said and other in said, said)
+
+    def test_every_sentence_can_be_said(self):
+        for group in jobqueue.ADVICE:
+            for names, sentence in group:
+                known = {name for name in names.split() if name[0] != "-"}
+                more = itertools.product(*(("", name) for name in (self.DONE + "resident tested").split()))
+                said = [jobqueue.advise("cgi", known | set(some), self.WORDS) for some in more]
+                self.assertTrue(any(sentence % self.WORDS in one for one in said), sentence)
+
+
+class TestHostFiles(HostTestCase):
+    def files(self, **visit):
+        if visit:
+            self.visit(**visit)
+        return {file["name"]: file["text"] for file in jobqueue.host_files(self.queue)}
+
+    def visit(self, **more):
+        known = {"door": "cgi", "software": "Apache", "processes": True, "threads": False, "https": True,
+                 "host": "jobs.example", "base": "/my/queue/", "client": "192.0.2.7", "trusted": False,
+                 "forwarded": {}, "authorization": None, "python": "3.9.2", "sqlite": "3.34.1", **more}
+        jobqueue.note_visit(self.queue, known)
+
+    def test_every_start_up_file_is_there_with_our_paths_and_no_example_left(self):
+        found = self.files(door="cgi")
+        self.assertEqual(set(found), set(jobqueue.HOST_FILES))
+        self.assertEqual(set(found), {path.name for path in (ROOT / "static" / "hosts").iterdir()})
+        for name, text in found.items():
+            for example in ("/home/me", "example.org", "/jq", "ser=me", 'FOLDER = ""', "usr/bin/env"):
+                self.assertNotIn(example, text, name)
+        self.assertIn("%s/worker.py" % jobqueue.HOME, found["crontab"])
+        self.assertIn("https://jobs.example/my/queue/tick?token=TOKEN", found["crontab"])
+        self.assertTrue(found["jobqueue.cgi"].startswith("#!/"))
+
+    def test_the_files_are_still_programs(self):
+        for name, text in self.files(door="cgi").items():
+            if name.endswith((".py", ".cgi")):
+                compile(text, name, "exec")
+
+    def test_a_folder_with_a_space_in_its_name_is_quoted_where_a_shell_reads_it(self):
+        with mock.patch.object(jobqueue, "HOME", Path("/home/ana/my jobs")):
+            found = self.files(door="server")
+        self.assertIn("'/home/ana/my jobs/worker.py' >/dev/null", found["crontab"])
+        self.assertIn("\nWorkingDirectory=/home/ana/my jobs\n", found["jobqueue.service"])
+
+    def test_a_percent_sign_is_written_as_each_file_wants_it(self):
+        with mock.patch.object(jobqueue, "HOME", Path("/home/ana/5%")):
+            found = self.files(door="server")
+        for name, text in (("crontab", r" /home/ana/5\%/worker.py "),
+                           ("supervisord.conf", "=/home/ana/5%%\n"),
+                           ("jobqueue.service", "=/home/ana/5%%\n"), ("apache.conf", " /home/ana/5%/")):
+            self.assertIn(text, found[name])
+
+    def test_what_fits_the_door_comes_first(self):
+        for door, (_, _, fitting) in jobqueue.DOORS.items():
+            names = list(self.files(door=door))
+            start = 0 if door == "server" else 1
+            self.assertEqual(tuple(names[start:start + len(fitting)]), fitting)
+        self.assertEqual(list(self.files(door="passenger"))[:2], ["crontab", "passenger_wsgi.py"])
+
+    def test_how_the_page_was_reached_is_said(self):
+        self.assertEqual(self.verdict("Web server", "not known yet"), "note")
+        self.visit(door="mod_wsgi embedded")
+        self.assertEqual(self.verdict("Web server", "WSGIDaemonProcess"), "note")
+        self.visit(https=False)
+        self.assertEqual(self.verdict("HTTPS", "open it by https"), "note")
+        self.visit(https=False, client="127.0.0.1")
+        self.assertEqual(self.verdict("HTTPS", "from this machine"), "ok")
+        self.visit(https=False, client="127.0.0.1", trusted=True, forwarded={"X-Forwarded-Proto": "http"})
+        self.assertEqual(self.verdict("HTTPS", "open it by https"), "note")
+        self.visit(https=False, forwarded={"X-Forwarded-Proto": "https"})
+        self.assertEqual(self.verdict("HTTPS", "https to always"), "note")
+        self.assertEqual(self.verdict("Proxy", "trusted_proxies"), "note")
+        self.visit(forwarded={"X-Forwarded-For": ""}, trusted=True)
+        self.assertEqual(self.verdict("Proxy", "says of its visitors (X-Forwarded-For) counts"), "ok")
+
+    def test_whether_authorization_arrives_is_remembered(self):
+        self.visit()
+        self.assertEqual(self.verdict("API tokens", "was not tried"), "ok")
+        self.visit(authorization=False)
+        self.visit()
+        self.assertEqual(self.verdict("API tokens", "removes the header"), "note")
+        self.visit(authorization=True)
+        self.assertEqual(self.verdict("API tokens", "arrives"), "ok")
+
+
+class TestFacts(HostTestCase):
+    """What advice is given from, as this queue has it."""
+
+    def facts(self):
+        return jobqueue.find_facts(self.queue, jobqueue.check_host(self.queue))
+
+    def test_a_queue_without_anything(self):
+        door, facts, words = self.facts()
+        self.assertEqual((door, facts - {"few"}, words["bad"]), (None, {"detached", "admin"}, ""))
+
+    def test_a_cron_counts_as_long_as_it_comes(self):
+        for _ in range(4):
+            self.clock.advance(900)
+            self.queue.tick.force("cron")
+        _, facts, words = self.facts()
+        self.assertLessEqual({"cron", "period"}, facts)
+        self.assertEqual(words["often"], "every 15 minutes")
+        self.assertEqual(self.verdict("Cron", "every 15 minutes"), "ok")
+        self.clock.advance(2 * 3600)
+        self.assertNotIn("cron", self.facts()[1])
+        self.assertEqual(self.verdict("Cron", "cron came last at"), "note")
+
+    def test_a_service_that_is_not_there_is_bad(self):
+        self.queue.settings.change({"worker_mode": "service"})
+        self.assertEqual(self.verdict("Worker mode", "None is there"), "bad")
+        with self.database.transaction() as transaction:
+            made = self.queue.workers.reserve(transaction, "service")
+        self.queue.workers.arrive(*made[0], False, 1)
+        self.assertEqual(self.verdict("Worker mode", "service"), "ok")
+        self.assertLessEqual({"service", "serving", "resident", "chosen"}, self.facts()[1])
+
+    def test_a_tested_worker_counts_by_who_started_it(self):
+        for door, fact in ((None, "tried"), ("cgi", "tested")):
+            jobqueue.start_worker_test(self.queue, door)
+            test = jobqueue.last_worker_test(self.database)
+            jobqueue.note_worker_test(self.queue, test["token"], alone=True,
+                                      arrived={"at": 0, **TestWorkerTest.ARRIVED})
+            self.assertEqual(self.facts()[1] & {"tested", "tried", "ended"}, {fact})
+
+
+class TestKindsOfHosts(HostTestCase):
+    """The kinds of README's table, made up by what is found on them."""
+
+    def be(self, door, worker=None, mode="auto", cron=None, address=None, processes=None, **more):
+        """What is looked at is as on such a host; what it then says, and its first lines to copy."""
+        TestHostFiles.visit(self, door=door)
+        jobqueue.note_exposure(self.queue, [])
+        self.write("INSERT INTO setting (name, value) VALUES ('.backup', '{\"at\": 0, \"path\": \"x\"}')")
+        self.queue.settings.change({"worker_mode": mode})
+        self.database.journal = "truncate" if more.get("network") else "wal"
+        if more.get("service"):
+            with self.database.transaction() as transaction:
+                made = self.queue.workers.reserve(transaction, "service")
+            self.queue.workers.arrive(*made[0], False, 1)
+        if more.get("resident"):
+            self.queue.tick.force("server")
+        for source, period in (("cron", cron), ("address", address)):
+            for _ in range(4 if period else 0):
+                self.clock.advance(period)
+                self.queue.tick.force(source)
+        if worker:
+            jobqueue.start_worker_test(self.queue, door)
+            test = jobqueue.last_worker_test(self.database)
+            arrived = {"at": self.clock.now(), **TestWorkerTest.ARRIVED}
+            jobqueue.note_worker_test(self.queue, test["token"], arrived=arrived)
+            if worker == "lives":
+                jobqueue.note_worker_test(self.queue, test["token"], alone=True)
+            self.clock.advance(16)
+            jobqueue.worker_test(self.queue)
+        limits = {"processes": processes, "memory": None, "open files": 1024, "CPU seconds": None}
+        with mock.patch.object(jobqueue, "resource_limits", return_value=limits), \
+                mock.patch.object(jobqueue, "count_processes", return_value=5):
+            said = jobqueue.advise(*jobqueue.find_facts(self.queue, jobqueue.check_host(self.queue)))
+        return said, [file["name"] for file in jobqueue.host_files(self.queue)]
+
+    def says(self, kind, *words, files=()):
+        said, names = self.be(**kind)
+        for word in words:
+            self.assertIn(word, said)
+        self.assertEqual(tuple(names[:len(files)]), files)
+
+    def test_a_panel_with_passenger(self):
+        self.says({"door": "passenger", "worker": "lives", "cron": 900}, "Passenger runs", "begin at once",
+                  "every 15 minutes", "Nothing has to be done", files=("crontab", "passenger_wsgi.py"))
+
+    def test_cgi_where_workers_live(self):
+        self.says({"door": "cgi", "worker": "lives"}, "(CGI)", "begin at once", "wait for visitors",
+                  "lines to copy", files=("crontab", "jobqueue.cgi", "htaccess"))
+
+    def test_cgi_where_persistent_processes_are_ended_and_cron_works(self):
+        self.says({"door": "cgi", "worker": "dies", "cron": 600}, "Cron does the tasks", "every 10 minutes",
+                  "Nothing has to be done")
+
+    def test_a_host_that_allows_25_processes(self):
+        self.says({"door": "cgi", "worker": "lives", "cron": 900, "processes": 25}, "Only 25 processes",
+                  "NbMaxWorker at 1 or 2")
+
+    def test_an_hourly_cron_and_a_network_folder(self):
+        self.says({"door": "cgi", "worker": "dies", "cron": 3600, "network": True}, "every hour",
+                  "network folders", "can be late")
+
+    def test_a_cron_that_only_calls_addresses(self):
+        self.says({"door": "cgi", "worker": "dies", "address": 300}, "a slice at a time", "every 5 minutes",
+                  "Nothing has to be done")
+
+    def test_an_always_on_task_on_a_shared_file_server(self):
+        kind = {"door": "uwsgi", "mode": "service", "network": True}
+        self.says({**kind, "service": True}, "uWSGI", "the host keeps alive", "on time", "network folders",
+                  "Nothing has to be done", files=("crontab", "wsgi.py"))
+
+    def test_an_always_on_task_that_is_not_there(self):
+        self.says({"door": "uwsgi", "mode": "service"}, "none is there", "keep worker.py --service running")
+
+    def test_a_free_account_with_neither_cron_nor_processes(self):
+        self.says({"door": "uwsgi", "worker": "dies", "network": True}, "a slice at a time",
+                  "wait for visitors", "or the tick address")
+
+    def test_a_cron_that_was_chosen_and_does_not_come(self):
+        self.says({"door": "cgi", "mode": "cron"}, "has not come yet", "one of the lines to copy")
+
+    def test_a_shell_and_a_server(self):
+        self.says({"door": "server", "worker": "lives", "resident": True}, "built-in server", "begin at once",
+                  "on time", "Nothing has to be done", files=("jobqueue.service", "supervisord.conf"))
+
+    def test_apache_with_mod_wsgi_and_a_cron_every_minute(self):
+        self.says({"door": "mod_wsgi daemon", "worker": "lives", "cron": 60}, "mod_wsgi", "every minute",
+                  "on time", files=("crontab", "wsgi.py", "apache.conf"))
+
+
+class TestWorkerTest(HostTestCase):
+    ARRIVED = {"nice": 10, "python": "3.11.2", "sqlite": "3.40.1"}
+
+    def start(self, door="cgi"):
+        said = jobqueue.start_worker_test(self.queue, door)
+        self.token = jobqueue.last_worker_test(self.database)["token"]
+        return said
+
+    def note(self, **seen):
+        jobqueue.note_worker_test(self.queue, self.token, **seen)
+
+    def arrive(self, **more):
+        self.note(arrived={"at": self.clock.now(), **self.ARRIVED, **more})
+
+    def is_now(self, state, words=""):
+        said = jobqueue.worker_test(self.queue)
+        self.assertEqual(said["state"], state, said)
+        self.assertIn(words, said["text"])
+
+    def mode(self):
+        return self.queue.workers.modes.decide()[0]
+
+    def test_one_is_started_as_workers_are_and_takes_no_place(self):
+        self.is_now("none")
+        self.assertEqual(self.start()["state"], "running")
+        self.assertEqual(self.started[-1][1:5], ["-S", "-m", "worker", "--test"])
+        self.assertEqual(self.queue.workers.rows(), [])
+        self.start()
+        self.assertEqual(len(self.started), 1, "one at a time")
+
+    def test_one_that_lives_is_ok_and_auto_tries_workers_again(self):
+        self.queue.workers.modes.learn(False, "it was so")
+        self.assertEqual(self.mode(), "slice")
+        self.start()
+        self.arrive()
+        self.is_now("running", "watched")
+        self.clock.advance(10)
+        self.note(alone=True)
+        self.is_now("ok", "beyond the end of the process that started it")
+        self.assertEqual(self.mode(), "detached")
+        self.assertEqual(self.verdict("Worker test", "by the web server"), "ok")
+
+    def test_one_that_was_killed_is_noticed_and_auto_learns_it(self):
+        self.start()
+        self.arrive()
+        self.clock.advance(16)
+        self.is_now("failed", "ended without a word")
+        self.assertEqual(self.mode(), "slice")
+        self.assertEqual(self.verdict("Worker test"), "note")
+
+    def test_one_that_was_told_to_end_says_when(self):
+        self.start()
+        self.arrive()
+        self.note(signal="SIGTERM", after=3.2)
+        self.is_now("failed", "by SIGTERM after 3 s")
+
+    def test_one_that_never_came_is_noticed(self):
+        self.start()
+        self.is_now("running", "being started")
+        self.clock.advance(16)
+        self.is_now("failed", "did not report")
+
+    def test_one_that_comes_after_all_is_ok_and_auto_learns_that_too(self):
+        self.start()
+        self.clock.advance(16)
+        self.is_now("failed")
+        self.assertEqual(self.mode(), "slice")
+        self.arrive()
+        self.clock.advance(10)
+        self.note(alone=True)
+        self.is_now("ok")
+        self.assertEqual(self.mode(), "detached")
+
+    def test_what_fails_by_itself_is_not_the_hosts_doing(self):
+        self.start()
+        self.queue.workers.log.write_text("Traceback...\nSyntaxError: half an upload\n")
+        os.utime(self.queue.workers.log, (self.clock.now() + 1,) * 2)
+        self.clock.advance(16)
+        self.is_now("failed", "SyntaxError: half an upload")
+        self.assertEqual(self.mode(), "detached")
+        self.assertEqual(self.verdict("Worker test", "half an upload"), "bad")
+
+    def test_one_that_cannot_be_started_says_why_at_once(self):
+        self.start_error = OSError(errno.EAGAIN, "no")
+        self.assertIn("process limit", self.start()["text"])
+        self.is_now("failed")
+        self.assertEqual(self.mode(), "detached")
+
+    def test_an_older_one_that_comes_late_changes_nothing(self):
+        self.start()
+        late = self.token
+        self.clock.advance(16)
+        self.start()
+        self.assertIsNone(jobqueue.note_worker_test(self.queue, late, alone=True))
+        self.is_now("running")
+
+    @contextmanager
+    def another_begins_after_the_judgement(self):
+        """The command line's test was ok; that of the web server begins when it has just been judged."""
+        self.start(None)
+        self.arrive()
+        self.note(alone=True)
+        judge, other = jobqueue.judge_worker_test, self.another_queue()
+
+        def judge_then_start(*what):
+            judged = judge(*what)
+            with mock.patch.object(jobqueue, "judge_worker_test", judge):
+                jobqueue.start_worker_test(other, "cgi")
+            return judged
+
+        with mock.patch.object(jobqueue, "judge_worker_test", judge_then_start):
+            yield
+
+    def test_one_that_begins_while_the_last_is_looked_at_is_not_mixed_up_with_it(self):
+        with self.another_begins_after_the_judgement():
+            self.assertEqual(self.verdict("Worker test", "started by the command line"), "ok")
+
+    def test_nor_in_the_advice(self):
+        with self.another_begins_after_the_judgement():
+            facts = jobqueue.find_facts(self.queue, [])[1]
+        self.assertEqual(facts & {"tested", "tried"}, {"tried"})
+
+    def test_another_machine_learns_nothing_from_it(self):
+        self.start()
+        other = self.another_queue()
+        other.claims.machine = "machine-2"
+        other.workers.modes._claims.machine = "machine-2"
+        self.clock.advance(16)
+        self.assertEqual(jobqueue.worker_test(other)["state"], "failed")
+        self.assertEqual((other.workers.modes.decide()[0], self.mode()), ("detached", "detached"))
+
+    def test_the_command_lines_test_teaches_nothing_where_a_web_server_starts_workers(self):
+        TestHostFiles.visit(self)
+        self.start(None)
+        self.clock.advance(16)
+        self.is_now("failed")
+        self.assertEqual((self.mode(), self.verdict("Worker test", "command line")), ("detached", "bad"))
+
+    def test_the_command_lines_test_leaves_that_of_the_web_server_known(self):
+        TestHostFiles.visit(self, sqlite="3.40.1")
+        self.start()
+        self.arrive()
+        self.note(alone=True)
+        self.clock.advance(60)
+        self.assertEqual(jobqueue.start_worker_test(self.queue, None)["state"], "running")
+        self.is_now("ok")
+        self.clock.advance(30)
+        self.assertEqual(jobqueue.worker_test(self.queue, "shell")["state"], "failed")
+        self.assertEqual(self.verdict("Worker test", "by the web server"), "ok")
+        facts = jobqueue.find_facts(self.queue, [])[1]
+        self.assertLessEqual({"tested", "detached"}, facts)
+
+    def test_another_sqlite_and_less_nice_than_asked_for_are_notes(self):
+        TestHostFiles.visit(self, sqlite="3.34.1")
+        self.start()
+        self.arrive()
+        self.note(alone=False)
+        self.assertEqual(self.verdict("Worker test", "the web server has SQLite 3.34.1"), "note")
+        TestHostFiles.visit(self, sqlite="3.40.1")
+        self.assertEqual(self.verdict("Worker test"), "ok")
+        self.arrive(nice=0)
+        self.assertEqual(self.verdict("Worker test", "less than the setting nice"), "note")
+
+    def test_the_worker_itself_says_that_it_is_here_and_lives(self):
+        self.start()
+        self.assertEqual(self.live(0.2).wait(60), 0)
+        self.assertIs(self.seen()["alone"], False)
+        self.note(starter=0)
+        self.assertEqual(self.live(0.2).wait(60), 0)
+        self.assertIs(self.seen()["alone"], True, "its parent is not who started it")
+        self.start()
+        child = self.live(60)
+        wait_until(lambda: "arrived" in self.seen(), what="its word")
+        child.terminate()
+        self.assertEqual(child.wait(60), 1)
+        self.assertEqual(self.seen()["signal"], "SIGTERM")
+
+    def live(self, seconds):
+        self.note(seconds=seconds)
+        program = ("import jobqueue, worker; jobqueue.TEST_SECONDS = %s; jobqueue.TEST_ALONE_SECONDS = 0.1; "
+                   "raise SystemExit(worker.live(%r, %r))" % (seconds, self.token, str(self.database.folder)))
+        return subprocess.Popen([sys.executable, "-c", program], cwd=ROOT)
+
+    def seen(self):
+        return jobqueue.last_worker_test(self.database)
+
+
+class TestBackup(HostTestCase):
+    def setUp(self):
+        super().setUp()
+        self.target = self.folder / "copy.db"
+
+    def count(self, path):
+        with closing(sqlite3.connect(path)) as link:
+            self.assertEqual(link.execute("PRAGMA integrity_check").fetchone()[0], "ok")
+            return link.execute("SELECT count(*) FROM task").fetchone()[0]
+
+    def refuse(self, target, words):
+        with self.refused(jobqueue.SetupError, words):
+            jobqueue.back_up(self.queue, target)
+
+    def test_it_holds_what_was_there_and_only_the_owner_can_read_it(self):
+        self.add_many("bob", 30)
+        jobqueue.back_up(self.queue, self.target)
+        self.assertEqual(self.count(self.target), 30)
+        self.assertEqual(stat.S_IMODE(self.target.stat().st_mode), 0o600)
+        self.assertEqual(list(self.folder.glob("copy.db?*")), [])
+
+    def test_an_older_backup_is_replaced(self):
+        for wanted in (1, 2):
+            self.add("bob")
+            jobqueue.back_up(self.queue, self.target)
+            self.assertEqual(self.count(self.target), wanted)
+
+    def test_nothing_else_is_overwritten(self):
+        self.target.write_text("my only poem")
+        self.refuse(self.target, "is no backup")
+        self.assertEqual(self.target.read_text(), "my only poem")
+        self.refuse(self.folder, "is a folder")
+        self.refuse(self.database.path, "the database itself")
+        (self.folder / "link").symlink_to(self.database.path)
+        self.refuse(self.folder / "link", "the database itself")
+        self.refuse(self.folder / "nowhere" / "copy.db", "No such file")
+
+    def test_a_copy_that_is_damaged_is_not_kept(self):
+        jobqueue.back_up(self.queue, self.target)
+        before = self.target.read_bytes()
+        broken = mock.patch.object(
+            jobqueue.Connection, "copy_to", side_effect=jobqueue.StorageBroken("damaged"))
+        with broken, self.refused(jobqueue.StorageBroken, "damaged"):
+            jobqueue.back_up(self.queue, self.target)
+        self.assertEqual(self.target.read_bytes(), before)
+
+    def test_another_that_begins_meanwhile_and_fails_spoils_neither_the_first_nor_what_it_wrote(self):
+        self.add_many("bob", 30)
+        copy, other = self.database.copy_to, self.another_queue()
+
+        def copy_while_another_begins(path):
+            copy(path)
+            broken = mock.patch.object(
+                other.database, "copy_to", side_effect=jobqueue.StorageBroken("damaged"))
+            with broken, self.refused(jobqueue.StorageBroken, "damaged"):
+                jobqueue.back_up(other, self.target)
+
+        with mock.patch.object(self.database, "copy_to", copy_while_another_begins):
+            jobqueue.back_up(self.queue, self.target)
+        self.assertEqual(self.count(self.target), 30)
+        self.assertEqual(list(self.folder.glob("copy.db?*")), [])
+
+    def test_what_a_killed_one_left_is_removed_by_one_to_the_same_file_a_day_later(self):
+        word, now = jobqueue.random_token(8), time.time()
+        names = {"copy.db.%s.part" % word, "copy.db.%s.part-journal" % word, "copy.db.my.part",
+                 "other.db.%s.part" % word}
+        for age, left in ((86000, names), (86500, {"copy.db.my.part", "other.db.%s.part" % word})):
+            for name in names:
+                (self.folder / name).write_text("half")
+                os.utime(self.folder / name, (now - age, now - age))
+            jobqueue.back_up(self.queue, self.target)
+            self.assertEqual({path.name for path in self.folder.glob("*.part*")}, left)
+
+    def test_a_restored_backup_goes_on_where_it_was(self):
+        ids = self.add_many("bob", 3)
+        running = self.claim()
+        jobqueue.back_up(self.queue, self.target)
+        self.end(running)
+        self.add("bob")
+        self.queue.close()
+        for path in self.database.folder.glob("jobqueue-*.db*"):
+            path.unlink()
+        shutil.copy(self.target, self.database.path)
+        queue = self.queue = self.another_queue()
+        self.database = queue.database
+        self.assertEqual([task["status"] for task in map(queue.get_json, ids)],
+                         ["running", "pending", "pending"])
+        self.clock.advance(61)
+        queue.tick.run()
+        self.assertEqual(queue.get_json(ids[0])["status"], "pending")
+
+
+class TestHostOverHttp(WebTestCase):
+    def test_it_answers_where_no_process_can_be_started(self):
+        with mock.patch.object(self.queue.interpreter, "describe", side_effect=BlockingIOError(11, "no")):
+            said = self.browser("ana").get("/api/host").json
+        self.assertIn("python3", next(one["text"] for one in said["files"] if one["name"] == "crontab"))
+        self.assertIn("no", next(one["text"] for one in said["checks"] if one["name"] == "Worker"))
+
+    def test_an_admin_reads_what_check_says(self):
+        reply = self.browser("ana").get("/api/host")
+        self.check(reply, 200)
+        names = [check["name"] for check in reply.json["checks"]]
+        self.assertEqual(names, [check.name for check in jobqueue.check_host(self.queue)])
+
+    def test_a_browsers_question_shows_how_the_page_is_reached(self):
+        self.ana.get("/api/host", Authorization="Probe 1", X_Probe="authorization",
+                     X_Forwarded_For="203.0.113.9")
+        visit = jobqueue.last_visit(self.queue)
+        self.assertEqual((visit["door"], visit["authorization"], visit["forwarded"], visit["host"]),
+                         ("wsgi", True, {"X-Forwarded-For": ""}, "jobs.example.org"))
+        before = self.database.version_seen()
+        self.ana.get("/api/host")
+        self.assertEqual(jobqueue.last_visit(self.queue)["authorization"], True)
+        self.ana.get("/api/host", X_Probe="authorization")
+        self.assertEqual(jobqueue.last_visit(self.queue)["authorization"], False)
+        self.assertNotEqual(self.database.version_seen(), before)
+
+    def test_nothing_is_written_when_the_page_is_reached_as_before(self):
+        self.ana.get("/api/host")
+        before = self.database.version_seen()
+        said = self.ana.get("/api/host").json
+        self.assertEqual(self.database.version_seen(), before)
+        self.assertIn("crontab", [file["name"] for file in said["files"]])
+        self.assertIn("A WSGI server", said["advice"])
+
+    def test_nobody_else_does(self):
+        self.check(self.bob.get("/api/host"), 403)
+
+    def test_what_an_admins_browser_could_fetch_is_kept_and_told_to_admins_only(self):
+        said = self.ana.get("/api/host").json
+        self.assertEqual((said["exposed"], said["looked_at"]), (None, None))
+        address = said["canary"]["addresses"][0]
+        self.check(self.ana.post("/api/host/exposure", {"exposed": [address, address]}), 204)
+        said = self.ana.get("/api/host").json
+        self.assertEqual((said["exposed"], said["looked_at"]), ([address], jobqueue.iso(self.clock.now())))
+        self.assertEqual(self.ana.get("/api/session").json["exposed"], [address])
+        self.assertEqual(self.bob.get("/api/session").json["exposed"], [])
+
+    def test_only_the_addresses_that_were_named_can_be_exposed(self):
+        for wrong in ({"exposed": ["data/other.txt"]}, {"exposed": "worker.py"}, {}, {"exposed": [1]}):
+            self.check(self.ana.post("/api/host/exposure", wrong), 422)
+
+
+class TestPrivateAddresses(TestCase):
+    def addresses(self, folder, *places):
+        return jobqueue.private_addresses(folder, *places)
+
+    def test_they_are_relative_to_the_page_while_all_is_beside_the_program(self):
+        self.assertEqual(self.addresses(jobqueue.HOME / "data"),
+                         ["data/canary.txt", "worker.py"])
+
+    def test_a_start_up_file_in_the_address_is_left_out(self):
+        found = self.addresses(jobqueue.HOME / "data", "/jq/jobqueue.cgi")
+        self.assertLessEqual({"data/canary.txt", "/jq/data/canary.txt", "/jq/worker.py"}, set(found))
+
+    def test_a_web_folder_in_the_path_says_where_the_data_would_be(self):
+        self.assertIn("/my%20site/data/canary.txt", self.addresses(Path("/home/me/public_html/my site/data")))
+        self.assertIn("/data/canary.txt", self.addresses(Path("/srv/site/data"), "", "/srv/site"))
+        self.assertEqual(self.addresses(Path("/srv/private")), ["worker.py"])
+
+
+if __name__ == "__main__":
+    unittest.main()

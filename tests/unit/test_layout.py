@@ -1,0 +1,229 @@
+"""The two files are laid out as their docstrings say, and importing them has no side effect."""
+
+import ast
+import bisect
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from tests.helpers.support import ROOT
+
+FILES = ("jobqueue.py", "worker.py")
+
+
+def source(name):
+    return (ROOT / name).read_text("utf-8")
+
+
+def contents(text):
+    """The titles under Contents in a module's docstring, in order."""
+    lines = ast.get_docstring(ast.parse(text)).split("\nContents", 1)[1].splitlines()[1:]
+    return [re.split(r" {2,}", line.strip())[0] for line in lines if line.strip()]
+
+
+def banners(text):
+    """The titles of the banner comments, in order."""
+    return re.findall(r"^# (\w[\w ]*?) -{10,}$", text, re.MULTILINE)
+
+
+def defined_names(statement):
+    """Names that a top-level statement defines."""
+    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+        return [statement.name]
+    targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
+    return (
+        [node.id for target in targets if target for node in ast.walk(target) if isinstance(node, ast.Name)]
+        if isinstance(statement, (ast.Assign, ast.AnnAssign))
+        else []
+    )
+
+
+def uses_pointing_down(text):
+    """(line, user, name) for every use of a top-level name that a later section defines."""
+    tree = ast.parse(text)
+    starts = [
+        number
+        for number, line in enumerate(text.splitlines(), 1)
+        if re.fullmatch(r"# \w[\w ]*? -{10,}", line)
+    ]
+    place = {
+        name: bisect.bisect(starts, statement.lineno)
+        for statement in tree.body
+        for name in defined_names(statement)
+    }
+    found = []
+    for statement in tree.body:
+        number = bisect.bisect(starts, statement.lineno)
+        local = {node.arg for node in ast.walk(statement) if isinstance(node, ast.arg)}
+        local |= {
+            node.id
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        }
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and place.get(node.id, -1) > number and node.id not in local:
+                found.append((node.lineno, getattr(statement, "name", "module"), node.id))
+    return found
+
+
+class TestContents(unittest.TestCase):
+    def test_the_contents_are_the_banners_in_order(self):
+        for name in FILES:
+            with self.subTest(name):
+                self.assertEqual(contents(source(name)), banners(source(name)))
+
+    def test_every_banner_ends_in_the_same_column(self):
+        for name in FILES:
+            lines = re.findall(r"^# \w[\w ]*? -{10,}$", source(name), re.MULTILINE)
+            self.assertEqual({len(line) for line in lines}, {79}, name)
+
+    def test_there_is_a_banner_to_compare_with(self):
+        self.assertGreater(len(banners(source("jobqueue.py"))), 15)
+        self.assertGreater(len(banners(source("worker.py"))), 7)
+
+
+class TestOrder(unittest.TestCase):
+    def test_no_section_uses_a_name_of_a_section_further_down(self):
+        for name in FILES:
+            with self.subTest(name):
+                self.assertEqual(uses_pointing_down(source(name)), [])
+
+    def test_the_check_sees_a_use_that_points_down(self):
+        text = "# A %s\ndef early():\n    return late()\n\n# B %s\ndef late():\n    return 1\n"
+        self.assertEqual(uses_pointing_down(text % ("-" * 20, "-" * 20)), [(3, "early", "late")])
+
+    def test_jobqueue_never_imports_the_worker(self):
+        names = {
+            alias.name
+            for node in ast.walk(ast.parse(source("jobqueue.py")))
+            if isinstance(node, ast.Import)
+            for alias in node.names
+        }
+        self.assertFalse({"worker", "tasks"} & names)
+
+    def test_only_the_standard_library_is_imported(self):
+        known = getattr(sys, "stdlib_module_names", None)
+        if known is None:
+            self.skipTest("this Python has no list of its standard modules")
+        for name in FILES:
+            nodes = list(ast.walk(ast.parse(source(name))))
+            names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+            names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
+            self.assertEqual({one.split(".")[0] for one in names} - set(known) - {"jobqueue"}, set(), name)
+
+
+class TestDocumentation(unittest.TestCase):
+    def test_every_public_definition_has_a_docstring(self):
+        for name in FILES:
+            with self.subTest(name):
+                self.assertEqual(list(self.undocumented(ast.parse(source(name)))), [])
+
+    def undocumented(self, tree):
+        for node in tree.body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+                if not ast.get_docstring(node):
+                    yield node.name
+                if isinstance(node, ast.ClassDef):
+                    yield from ("%s.%s" % (node.name, inner) for inner in self.undocumented(node))
+
+
+class TestImport(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="jobqueue test "))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        for name in FILES:
+            shutil.copy(ROOT / name, self.folder / name)
+
+    def import_it(self, prelude, name="jobqueue"):
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", "%s\nimport %s" % (prelude, name)],
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+        )
+        self.assertEqual(done.returncode, 0, done.stdout)
+        return done.stdout
+
+    # Told of every file that is opened, every process and thread that is started, every connection.
+    WATCH = """
+import os, sys
+here = os.getcwd()
+def watch(event, values):
+    told = event.split(".")[0] in ("subprocess", "sqlite3", "socket") or event in (
+        "os.system", "os.fork", "os.exec", "os.posix_spawn", "_thread.start_new_thread", "os.mkdir")
+    if event == "open" and isinstance(values[0], str):
+        path = os.path.abspath(values[0])
+        told = path.startswith(here) and not path.endswith((".py", ".pyc"))
+    if told:
+        os.write(1, ("%s %r\\n" % (event, values)).encode())
+sys.addaudithook(watch)
+"""
+
+    def test_importing_prints_nothing_and_opens_and_starts_nothing(self):
+        self.assertEqual(self.import_it(self.WATCH), "")
+
+    def test_importing_the_worker_does_nothing_either(self):
+        self.assertEqual(self.import_it(self.WATCH, "worker"), "")
+
+    def test_the_watch_sees_what_it_should(self):
+        said = self.import_it(
+            self.WATCH + "open('here.txt', 'w')\nimport subprocess\nsubprocess.run(['true'])\n"
+        )
+        self.assertIn("here.txt", said)
+        self.assertIn("subprocess.Popen", said)
+
+    def test_importing_leaves_the_folder_as_it_was(self):
+        self.import_it("")
+        self.assertEqual(sorted(os.listdir(self.folder)), sorted(FILES))
+
+    def test_importing_does_not_load_what_only_some_doors_need(self):
+        said = self.import_it("", "jobqueue, sys; print(*sys.modules)")
+        self.assertFalse({"http.server", "asyncio", "urllib.request", "ssl", "getpass"} & set(said.split()))
+
+    def test_an_older_python_gets_one_clear_line(self):
+        text = "import sys; sys.version_info = (3, 8, 1)\nimport jobqueue"
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", text],
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+        )
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"\Ajobqueue needs Python 3\.9 or newer; this is Python 3\.8\n\Z")
+
+
+    def test_half_a_file_that_is_still_python_gets_one_clear_line(self):
+        commands = (["jobqueue.py", "list"], ["worker.py"], ["-c", "import jobqueue"])
+        for name, runs in (("jobqueue.py", commands), ("worker.py", commands[1:2])):
+            text = (self.folder / name).read_text("utf-8")
+            (self.folder / name).write_text(text[:text.rindex("\ndef ")], "utf-8")
+            for arguments in runs:
+                done = subprocess.run([sys.executable, "-B", *arguments], cwd=self.folder, encoding="utf-8",
+                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                self.assertEqual((done.returncode, done.stdout),
+                                 (1, "%s is not complete: copy it again\n" % name))
+            (self.folder / name).write_text(text, "utf-8")
+
+
+class TestReadme(unittest.TestCase):
+    def test_the_tests_behind_the_promises_exist(self):
+        named = set(re.findall(r"`(test_\w+)`", (ROOT / "README.md").read_text("utf-8")))
+        self.assertGreater(len(named), 8)
+        there = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
+        self.assertEqual(sorted(named - there), [])
+
+    def test_the_files_to_copy_exist_and_links_lead_to_its_sections(self):
+        text = (ROOT / "README.md").read_text("utf-8")
+        for path in re.findall(r"`(static/[\w./]+)`", text):
+            self.assertTrue((ROOT / path).is_file(), path)
+        titles = {re.sub("[^a-z -]", "", title.lower()).replace(" ", "-")
+                  for title in re.findall("(?m)^#+ (.+)$", text)}
+        self.assertLessEqual(set(re.findall(r"\(#([\w-]+)\)", text)), titles)

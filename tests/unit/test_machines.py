@@ -1,0 +1,519 @@
+"""Which machines use a data folder, how its database is written because of that, and who may read it."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+from unittest import mock
+
+import jobqueue
+from jobqueue import MACHINE_SILENT_SECONDS, Journal, find_database, repair_journal
+from tests.helpers.support import FakeClock, Site, TestCase, need
+
+
+class Machine:
+    """What a process sees that runs on a machine: its name, its boot, its disk, since when it is up."""
+
+    def __init__(self, name="a", boot="boot-a", kind="ext4", up=1e6):
+        self.values = {"machine_name": name, "boot_id": boot, "file_system": kind, "up_seconds": up}
+
+    def __enter__(self):
+        self.stack = contextlib.ExitStack()
+        for name, value in self.values.items():
+            self.stack.enter_context(mock.patch.object(jobqueue, name, return_value=value))
+
+    def __exit__(self, *_):
+        self.stack.close()
+
+
+class FolderCase(unittest.TestCase):
+    """A data folder that machines use in turn, by one clock."""
+
+    def setUp(self):
+        room = Path(tempfile.mkdtemp(prefix="jobqueue test "))
+        self.addCleanup(shutil.rmtree, room, ignore_errors=True)
+        self.data = room / "data"
+        self.clock = FakeClock()
+        self.a, self.b = Machine(), Machine("b", "boot-b")
+
+    def use(self, machine):
+        """Open it as a process on that machine does, and sign; the Database."""
+        with machine:
+            database = jobqueue.open_database(self.data, self.clock, 1.0)
+        self.addCleanup(database.close)
+        return database
+
+    def visit(self, machine):
+        """Open and close it; how it is written."""
+        with contextlib.closing(self.use(machine)) as database:
+            return database.journal
+
+    def refused(self, machine, words):
+        with self.assertRaises(jobqueue.SetupError) as caught:
+            self.use(machine)
+        self.assertIn(words, caught.exception.detail)
+        self.assertNotIn("\n", caught.exception.detail)
+        return caught.exception.detail
+
+    def journal(self):
+        return Journal(find_database(self.data))
+
+    def write(self, machine, database):
+        with machine, database.transaction() as transaction:
+            jobqueue.remember(transaction, ".x", 1)
+
+    def repair(self, machine):
+        with machine, mock.patch.object(jobqueue.Clock, "now", self.clock.now):
+            return repair_journal(self.data)
+
+
+class TestTwoMachines(FolderCase):
+    def test_one_machine_comes_and_goes(self):
+        for _ in range(3):
+            self.assertEqual(self.visit(self.a), "wal")
+            self.clock.advance(1000)
+
+    def test_a_second_living_one_is_refused_before_sqlite_opens_anything(self):
+        self.visit(self.a)
+        with mock.patch.object(jobqueue, "Connection", side_effect=AssertionError("it was opened")):
+            said = self.refused(self.b, "is in use on the machine a")
+        self.assertIn("stop everything on both and run on a: python3 jobqueue.py check --repair", said)
+
+    def test_what_the_first_does_shows_that_it_lives(self):
+        database = self.use(self.a)
+        for _ in range(10):
+            self.clock.advance(jobqueue.MACHINE_SIGN_SECONDS)
+            with self.a:
+                database.sign()
+            self.refused(self.b, "in use")
+
+    def test_being_refused_again_and_again_is_no_sign_of_life_of_the_first(self):
+        self.visit(self.a)
+        self.clock.advance(MACHINE_SILENT_SECONDS - 1)
+        self.refused(self.b, "in use")
+        self.clock.advance(2)
+        self.assertEqual(self.visit(self.b), "wal")
+        self.assertEqual(self.journal().said["machine"], "b")
+
+    def test_one_that_stood_still_while_another_took_over_writes_nothing_more(self):
+        database = self.use(self.a)
+        self.clock.advance(MACHINE_SILENT_SECONDS + 1)
+        self.use(self.b)
+        for _ in range(2):
+            with self.assertRaises(jobqueue.StorageBroken) as caught:
+                self.write(self.a, database)
+            self.assertIn("used on the machine b now", caught.exception.detail)
+        self.refused(self.a, "in use on the machine b")
+
+    def test_a_process_goes_on_after_another_machine_was_refused(self):
+        database = self.use(self.a)
+        self.refused(self.b, "in use")
+        self.write(self.a, database)
+
+    def test_a_server_that_hears_of_a_repair_stops(self):
+        database = self.use(self.a)
+        Journal.decide(database.path, "truncate", "a test")
+        with self.assertRaises(jobqueue.StorageBroken) as caught:
+            self.write(self.a, database)
+        self.assertIn("changed to TRUNCATE", caught.exception.detail)
+
+
+class TestOneMachineUnderOtherNames(FolderCase):
+    """Who comes back under another name or boot must get at its own queue, soon."""
+
+    def test_a_container_that_starts_under_a_new_name_is_not_held_up(self):
+        self.visit(self.a)
+        self.assertEqual(self.visit(Machine("new-name", "boot-a")), "wal")
+
+    def test_two_containers_of_one_machine_may_both_use_it(self):
+        one, two = Machine("one", "boot-a"), Machine("two", "boot-a")
+        first, second = self.use(one), self.use(two)
+        for _ in range(2):
+            self.write(one, first)
+            self.write(two, second)
+
+    def test_a_machine_that_was_restarted_is_not_held_up(self):
+        self.visit(self.a)
+        self.clock.advance(20)
+        self.assertEqual(self.visit(Machine("a", "boot-2", up=12)), "wal")
+        self.assertEqual(self.journal().said["boot"], "boot-2")
+
+    def test_two_machines_of_one_name_are_two(self):
+        self.visit(self.a)
+        self.clock.advance(20)
+        self.refused(Machine("a", "boot-2", up=5000), "in use on the machine a")
+
+    def test_a_restarted_machine_with_a_new_name_waits_until_the_old_one_is_surely_gone(self):
+        self.visit(self.a)
+        self.clock.advance(20)
+        until = jobqueue.iso(self.clock.now() - 20 + MACHINE_SILENT_SECONDS)[11:19]
+        self.refused(Machine("new-name", "boot-2", up=12), "wait until %s UTC" % until)
+        self.clock.advance(MACHINE_SILENT_SECONDS - 19)
+        self.assertEqual(self.visit(Machine("new-name", "boot-2", up=150)), "wal")
+
+    def test_a_clock_that_was_far_ahead_does_not_lock_anybody_out(self):
+        self.visit(self.a)
+        self.clock.wall -= 86400
+        self.assertEqual(self.visit(self.b), "wal")
+
+    def test_a_system_that_tells_no_boot_goes_by_its_name(self):
+        self.visit(self.a)
+        self.assertEqual(self.visit(Machine("a", "")), "wal")
+        self.refused(Machine("b", ""), "in use")
+
+    def test_names_that_follow_each_other_are_not_several_machines(self):
+        for number in range(5):
+            self.visit(Machine("name-%d" % number, "boot-%d" % number))
+            self.clock.advance(MACHINE_SILENT_SECONDS + 1)
+        self.assertEqual(self.repair(self.a), "wal, because ext4 is a local disk")
+
+    def test_names_of_long_ago_are_forgotten(self):
+        self.visit(self.a)
+        self.clock.advance((jobqueue.MACHINE_DAYS + 1) * 86400)
+        self.assertEqual([row["name"] for row in self.use(self.b).machines()], ["b"])
+
+
+class TestBoxes(unittest.TestCase):
+    """Real processes in boxes with a name, a boot and an age of their own."""
+
+    BOX = ('hostname "$1" && mount --bind "$2/boot" /proc/sys/kernel/random/boot_id '
+           '&& mount --bind "$2/uptime" /proc/uptime && shift 2 && exec "$@"')
+
+    def setUp(self):
+        need(os.getuid() == 0 and subprocess.call(["unshare", "-u", "-m", "true"]) == 0,
+             "root and the right to make namespaces")
+        self.site = Site(linger=1)
+        self.addCleanup(self.site.close)
+
+    def run_there(self, name, boot, *arguments, up="99999.0 1.0"):
+        """(exit code, what it says on standard error) of one of our programs on such a machine."""
+        (self.site.home.parent / "boot").write_text(boot + "\n")
+        (self.site.home.parent / "uptime").write_text(up + "\n")
+        done = subprocess.run(
+            ["unshare", "-u", "-m", "sh", "-c", self.BOX, "sh", name, str(self.site.home.parent),
+             sys.executable, *arguments],
+            cwd=self.site.home, env=self.site.environment, capture_output=True, text=True)
+        self.assertNotIn("Traceback", done.stderr)
+        return done.returncode, done.stderr
+
+    def look(self, name, boot, **up):
+        """What `list` says there."""
+        return self.run_there(name, boot, "jobqueue.py", "list", **up)
+
+    def test_containers_and_restarts_come_in_and_other_machines_stay_out(self):
+        boot = jobqueue.boot_id()
+        self.assertEqual(self.look("container-1", boot), (0, ""))
+        self.assertEqual(self.look("container-2", boot), (0, ""))
+        code, said = self.look("elsewhere", "another-boot")
+        self.assertEqual((code, said.count("\n")), (1, 1), said)
+        self.assertIn("is in use on the machine %s" % jobqueue.machine_name(), said)
+        self.assertEqual(self.look(jobqueue.machine_name(), "next-boot", up="0.01 0.01"), (0, ""))
+        self.assertIn("check --repair", self.look("elsewhere", "another-boot")[1])
+
+    def test_after_a_repair_two_machines_share_it_and_one_works_for_the_other(self):
+        self.assertEqual(self.look("elsewhere", "another-boot")[0], 1)
+        self.site.settings(NbMaxWorker=0)
+        self.site.run("check", "--repair", "--quick", code=None)
+        ids = [self.site.add("add", a=1, b=number) for number in range(3)]
+        self.site.settings(NbMaxWorker=1, worker_mode="cron")
+        self.assertEqual(self.run_there("elsewhere", "another-boot", "worker.py"), (0, ""))
+        self.assertEqual([self.site.wait(task_id)["status"] for task_id in ids], ["succeeded"] * 3)
+        self.assertEqual(self.site.value("SELECT count(*) FROM activity WHERE event='worker_started'"), 1)
+        self.assertEqual({row["name"] for row in self.site.rows("SELECT name FROM machine")},
+                         {"elsewhere", jobqueue.machine_name()})
+        self.assertEqual(list(self.site.data.glob("*-wal")), [])
+
+
+class TestRepair(FolderCase):
+    def test_who_was_refused_is_remembered_and_a_local_disk_no_longer_counts(self):
+        self.visit(self.a)
+        self.refused(self.b, "in use")
+        self.assertEqual(self.repair(self.a), "truncate, because it is also used on b (ext4)")
+        for machine in (self.a, self.b, self.a):
+            self.assertEqual(self.visit(machine), "truncate")
+
+    def test_who_was_refused_days_ago_does_not_matter_any_more(self):
+        self.visit(self.a)
+        self.refused(self.b, "in use")
+        self.clock.advance(2 * 86400)
+        self.assertEqual(self.repair(self.a), "wal, because ext4 is a local disk")
+
+    def test_the_machine_with_the_disk_hears_of_those_that_see_it_over_the_network(self):
+        self.visit(self.a)
+        there = Machine("b", "boot-b", "nfs4")
+        self.refused(there, "not safe on this file system (nfs4). Stop everything, then run on a")
+        self.assertEqual(self.repair(self.a), "truncate, because it is also used on b (nfs4)")
+        self.assertEqual(self.visit(there), "truncate")
+
+    def test_so_does_who_sees_no_list_of_file_systems_on_the_same_machine(self):
+        self.visit(self.a)
+        jail = Machine("a", "", "unknown")
+        self.refused(jail, "unknown")
+        self.assertIn("a (unknown)", self.repair(self.a))
+        self.assertEqual(self.visit(jail), "truncate")
+
+    def test_two_machines_seen_by_turns_in_rollback_mode_keep_it(self):
+        there = Machine(kind="nfs")
+        self.visit(there)
+        for _ in range(2):
+            self.clock.advance(jobqueue.MACHINE_ROW_SECONDS)
+            self.visit(self.b)
+            self.visit(self.a)
+        self.assertEqual(self.repair(self.a), "truncate, because it is also used on b")
+        self.clock.advance(2 * 86400)
+        self.visit(self.a)
+        self.assertEqual(self.repair(self.a), "wal, because ext4 is a local disk")
+
+    def test_it_is_refused_beside_a_machine_that_lives(self):
+        self.visit(self.a)
+        with self.assertRaises(jobqueue.SetupError):
+            self.repair(self.b)
+        self.assertEqual(self.journal().mode, "wal")
+        self.clock.advance(MACHINE_SILENT_SECONDS + 1)
+        self.assertEqual(self.repair(self.b), "truncate, because it is also used on a")
+
+    def test_a_log_that_another_program_turned_off_is_done_without(self):
+        self.visit(self.a)
+        with contextlib.closing(sqlite3.connect(find_database(self.data))) as link:
+            link.execute("PRAGMA journal_mode=DELETE")
+        with contextlib.closing(self.use(self.a)) as database:
+            self.assertEqual(database.journal, "truncate")
+            with self.a, database.transaction(durable=False) as transaction:
+                self.assertEqual(transaction.value("PRAGMA synchronous"), 2)
+        self.repair(self.a)
+        self.assertEqual(self.visit(self.a), "wal")
+
+    def test_a_lost_journal_file_is_made_anew(self):
+        self.visit(self.a)
+        self.journal().path.unlink()
+        self.refused(self.a, "check --repair")
+        self.repair(self.a)
+        self.assertEqual(self.visit(self.a), "wal")
+
+    def test_a_database_restored_under_another_name_needs_a_new_journal(self):
+        self.visit(self.a)
+        find_database(self.data).rename(self.data / "jobqueue-restored.db")
+        self.refused(self.a, "journal-restored.json is missing or unreadable")
+        self.repair(self.a)
+        self.assertEqual(self.visit(self.a), "wal")
+
+
+class TestCreation(FolderCase):
+    def make(self, kind="ext4"):
+        with Machine(kind=kind):
+            jobqueue.create_data_folder(self.data)
+        return self.journal()
+
+    def break_wal(self, what):
+        real = jobqueue.Connection.value
+
+        def value(link, statement, values=()):
+            if statement == "PRAGMA journal_mode=WAL":
+                if isinstance(what, Exception):
+                    raise what
+                return what
+            return real(link, statement, values)
+        return mock.patch.object(jobqueue.Connection, "value", value)
+
+    def test_a_log_that_sqlite_silently_does_not_give_is_done_without(self):
+        with self.break_wal("delete"):
+            journal = self.make()
+        self.assertEqual(journal.mode, "truncate")
+        self.assertIn("a log cannot be used here", journal.said["why"])
+        with contextlib.closing(self.use(self.a)) as database:
+            self.assertEqual(database.value("PRAGMA journal_mode"), "truncate")
+
+    def test_so_is_one_that_cannot_be_used(self):
+        for text in ("disk I/O error", "locking protocol", "unable to open database file"):
+            with self.subTest(text), self.break_wal(sqlite3.OperationalError(text)):
+                self.assertEqual(self.make().mode, "truncate")
+            self.assertEqual(list(self.data.glob("jobqueue-*-[ws]*")), [])
+            shutil.rmtree(self.data)
+
+    def test_a_full_disk_is_no_reason(self):
+        with self.break_wal(sqlite3.OperationalError("database or disk is full")), \
+                self.assertRaises(jobqueue.StorageFull):
+            self.make()
+        self.assertEqual(list(self.data.parent.iterdir()), [])
+
+    def test_the_reason_is_kept(self):
+        self.assertEqual(self.make("cifs").said["why"], "cifs is a network or unknown file system")
+
+
+class TestRollbackMode(FolderCase):
+    def test_no_log_is_ever_made_and_nothing_is_copied_back(self):
+        machine = Machine(kind="nfs4")
+        database = self.use(machine)
+        with mock.patch.object(database, "_copy_back", side_effect=AssertionError("it was tried")):
+            for size in (10, 6 << 20):
+                with machine, database.transaction(durable=False) as transaction:
+                    jobqueue.remember(transaction, ".x", "x" * size)
+                    self.assertEqual([path.name for path in self.data.glob("*-wal")], [])
+        self.assertEqual(database.wal_bytes(), 0)
+        self.assertEqual([path.name for path in self.data.glob("*-[ws][ah][lm]")], [])
+
+    def test_nothing_of_sqlite_goes_to_the_folder_for_temporary_files(self):
+        database = self.use(self.a)
+        for link in (database._reader, database._writer):
+            self.assertEqual(link.value("PRAGMA temp_store"), 2)
+
+    def test_two_machines_see_what_the_other_wrote(self):
+        one, two = Machine(kind="nfs4"), Machine("b", "boot-b", "nfs4")
+        first, second = self.use(one), self.use(two)
+        before = second.version_seen()
+        self.write(one, first)
+        self.assertNotEqual(second.version_seen(), before)
+        self.assertEqual(jobqueue.recall(second, ".x"), 1)
+
+
+class TestWhoMayRead(TestCase):
+    """Nobody else on this machine reads anything, and an address of what matters cannot be guessed."""
+
+    def everything(self):
+        data = self.folder / "data"
+        return [data, *data.rglob("*")]
+
+    def open_to_others(self):
+        return [path for path in self.everything() if path.stat().st_mode & 0o077]
+
+    def use_all(self):
+        """Make every file that the data folder ever holds."""
+        data = self.folder / "data"
+        self.queue.accounts.setup_code()
+        jobqueue.canary_token(data)
+        (jobqueue.TaskContext(7, "bob", 1, 0, "t", data, None, None).folder / "x").touch()
+        os.close(jobqueue.take_lock(self.queue.workers.locks / "one")[0])
+        self.queue.workers._open_log().close()
+        self.queue.workers.log.write_text("x")
+        with mock.patch.object(jobqueue, "WORKER_LOG_MAX_BYTES", 0):
+            self.queue.workers._open_log().close()
+        jobqueue.back_up(self.queue, data / "copy.db")
+
+    def test_whatever_the_umask_all_is_for_the_owner_only(self):
+        self.addCleanup(os.umask, os.umask(0))
+        data = self.folder / "other"
+        for kind in ("ext4", "nfs"):
+            with mock.patch.object(jobqueue, "file_system", return_value=kind):
+                self.queue = self.another_queue(data=data)
+                self.database = self.queue.database
+                self.folder = data.parent / kind
+                self.folder.mkdir()
+            self.queue.close()
+            data.rename(self.folder / "data")
+            with mock.patch.object(jobqueue, "file_system", return_value=kind):
+                self.queue = self.another_queue()
+            self.use_all()
+            with self.queue.database.transaction() as transaction:
+                jobqueue.remember(transaction, ".x", "x" * 100_000)
+                inside = self.open_to_others()
+            work = next((self.folder / "data").glob("work-*/7/x"))      # what a task wrote is the task's
+            self.assertEqual([path for path in inside + self.open_to_others() if path != work], [])
+            data = data.with_name("another")
+
+    def test_a_folder_that_was_copied_with_open_modes_is_closed_again(self):
+        self.use_all()
+        self.queue.close()
+        for path in self.everything():
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        queue = self.another_queue()
+        data = self.folder / "data"
+        self.assertEqual([path for path in (data, *data.iterdir()) if path.stat().st_mode & 0o077], [])
+        checks = {check.name: check for check in jobqueue.check_host(queue)}
+        self.assertEqual(checks["Data"].verdict, "ok")
+
+    def test_a_file_system_that_keeps_it_open_is_told(self):
+        (self.folder / "data").chmod(0o755)
+        checks = {check.name: check for check in jobqueue.check_host(self.queue)}
+        self.assertEqual(checks["Data"].verdict, "bad")
+        self.assertIn("chmod 700 '%s'" % (self.folder / "data"), checks["Data"].text)
+
+    def test_files_of_somebody_else_in_it_are_told(self):
+        need(os.getuid() == 0, "root to give files to somebody else")
+        os.chown(self.database.path, 65534, 65534)
+        verdict, text = jobqueue._check_data(self.folder / "data")
+        self.assertEqual(verdict, "bad")
+        self.assertIn("%s. As root, run chown -R 'root' '" % self.database.path.name, text)
+
+    def test_files_that_go_while_the_data_is_looked_at_are_nothing_bad(self):
+        listed = Path.iterdir
+        with mock.patch.object(Path, "iterdir", lambda folder: [*listed(folder), folder / "gone"]):
+            self.assertEqual(jobqueue._check_data(self.folder / "data")[0], "ok")
+
+    def test_nor_is_a_program_that_is_just_replaced(self):
+        gone = self.folder / "tasks.py"
+        with mock.patch.multiple(jobqueue, TASKS_FILE=gone, WORKER_FILE=gone), \
+                mock.patch.object(Path, "exists", lambda path: True):
+            self.assertNotEqual(jobqueue._check_owner(self.folder / "data")[0], "bad")
+
+    def test_a_parent_that_others_may_write_is_told(self):
+        self.folder.chmod(0o777)
+        verdict, text = jobqueue._check_owner(self.folder / "data")
+        self.assertEqual(verdict, "bad")
+        self.assertIn("chmod o-w '%s'" % self.folder, text)
+        self.folder.chmod(stat.S_ISVTX | 0o777)
+        self.assertNotEqual(jobqueue._check_owner(self.folder / "data")[0], "bad")
+
+    def test_a_web_server_that_runs_as_somebody_else_is_told(self):
+        names = {33: "www-data", jobqueue.HOME.stat().st_uid: "ana"}
+        with mock.patch("os.getuid", return_value=33), mock.patch.object(jobqueue, "user_name", names.get):
+            verdict, text = jobqueue._check_owner(self.folder / "data")
+        self.assertEqual(verdict, "note")
+        self.assertIn("belongs to ana: cron jobs and the command line must run as www-data", text)
+
+    def test_what_is_not_empty_has_a_name_that_nobody_can_guess(self):
+        self.use_all()
+        word = re.search("[0-9a-f]{16}", self.database.path.name)[0]
+        harmless = {"canary.txt", ".htaccess", "index.html", "copy.db"}
+        data = self.folder / "data"
+        self.assertEqual([path for path in data.rglob("*") if path.is_file() and path.stat().st_size
+                          and word not in str(path.relative_to(data)) and path.name not in harmless], [])
+
+    def test_the_canary_is_made_later_if_it_is_missing(self):
+        data = self.folder / "data"
+        (data / "canary.txt").unlink()
+        token = jobqueue.canary_token(data)
+        self.assertRegex(token, "^[0-9a-f]{32}$")
+        self.assertEqual(jobqueue.canary_token(data), token)
+
+    def test_the_canary_tells_nothing_of_the_names_of_others(self):
+        token = jobqueue.canary_token(self.folder / "data")
+        self.assertNotIn(token[:8], json.dumps([path.name for path in (self.folder / "data").iterdir()]))
+
+
+class TestWhatCheckSays(TestCase):
+    def look(self, name):
+        return next(check for check in jobqueue.check_host(self.queue) if check.name == name)
+
+    def test_which_machines_were_seen_and_of_several_when(self):
+        self.assertEqual(self.look("Machines").text, jobqueue.machine_name())
+        self.write("INSERT INTO machine VALUES ('other', 'boot', ?, ?)", (self.clock.now() - 1e6,) * 2)
+        self.assertIn("%s, last seen 2027-" % jobqueue.machine_name(), self.look("Machines").text)
+
+    def test_several_that_share_a_log_are_bad(self):
+        for number in range(2):
+            self.write("INSERT INTO machine VALUES (?, ?, ?, ?)",
+                       ("other-%d" % number, "boot-%d" % number, self.clock.now() - 60, self.clock.now()))
+        self.assertEqual(self.look("Machines").verdict, "bad")
+        self.assertIn("jobqueue.py check --repair. Without a shell give it to your host's cron",
+                      self.look("Machines").text)
+
+    def test_who_was_refused(self):
+        with Machine("b", "boot-b", "nfs"), self.assertRaises(jobqueue.SetupError):
+            jobqueue.open_database(self.folder / "data", self.clock)
+        queue = self.another_queue()
+        with contextlib.closing(queue):
+            look = jobqueue._check_journal(queue)
+        self.assertEqual(look[0], "bad")
+        self.assertIn("it was refused on b (nfs)", look[1])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,64 @@
+"""Where the data is, so that web server, cron and command line always agree."""
+
+import os
+import pwd
+from pathlib import Path
+from unittest import mock
+
+import jobqueue
+from jobqueue import data_folder
+from tests.helpers.support import TestCase
+
+
+class TestDataFolder(TestCase):
+    def setUp(self):
+        super().setUp()
+        self.home = self.folder / "home"
+        self.home.mkdir()
+        patch = mock.patch.object(jobqueue, "HOME", self.home)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def test_it_is_data_beside_the_program(self):
+        self.assertEqual(data_folder(None, {}), self.home / "data")
+
+    def test_a_text_file_called_data_names_the_folder(self):
+        (self.home / "data").write_text("/srv/elsewhere\n")
+        self.assertEqual(data_folder(None, {}), Path("/srv/elsewhere"))
+
+    def test_such_a_path_counts_from_the_program_and_not_from_where_one_stands(self):
+        (self.home / "data").write_text("../private/my data\nsecond line")
+        self.assertEqual(data_folder(None, {}), self.folder / "private" / "my data")
+
+    def test_an_editor_of_windows_may_have_written_the_file(self):
+        (self.home / "data").write_bytes(b"/srv/elsewhere\r\n")
+        self.assertEqual(data_folder(None, {}), Path("/srv/elsewhere"))
+
+    def test_a_byte_order_mark_is_not_part_of_the_path(self):
+        (self.home / "data").write_bytes(b"\xef\xbb\xbf/srv/elsewhere\n")
+        self.assertEqual(data_folder(None, {}), Path("/srv/elsewhere"))
+
+    def test_a_tilde_is_the_home_of_the_files_owner_whoever_reads_it(self):
+        (self.home / "data").write_text("~/private\n")
+        home = pwd.getpwuid(os.getuid()).pw_dir
+        with mock.patch.dict(os.environ, {"HOME": "/var/www"}):
+            self.assertEqual(data_folder(None, {}), Path(home, "private"))
+        with mock.patch.object(pwd, "getpwuid", side_effect=KeyError):
+            with self.refused(jobqueue.SetupError, "write the whole path"):
+                data_folder(None, {})
+        (self.home / "data").write_text("~private")
+        self.assertEqual(data_folder(None, {}), self.home / "~private")
+
+    def test_an_empty_file_called_data_is_an_error_and_never_a_new_start(self):
+        (self.home / "data").write_text("\n")
+        with self.refused(jobqueue.SetupError, "is an empty file"):
+            data_folder(None, {})
+
+    def test_a_flag_wins_over_the_environment_and_that_over_the_place(self):
+        environment = {"JOBQUEUE_DATA": "/srv/b"}
+        self.assertEqual(data_folder("/srv/a", environment), Path("/srv/a"))
+        self.assertEqual(data_folder(None, environment), Path("/srv/b"))
+        self.assertEqual(data_folder(None, {"JOBQUEUE_DATA": ""}), self.home / "data")
+
+    def test_a_relative_flag_counts_from_where_one_stands(self):
+        self.assertEqual(data_folder("here", {}), Path(os.getcwd(), "here"))

@@ -1,0 +1,733 @@
+"""Who starts workers, with which Python, and what `auto` learns about a host; no test here starts one."""
+
+import errno
+import os
+import sqlite3
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+from unittest import mock
+
+import jobqueue
+from jobqueue import DETACHED_AGAIN_SECONDS, STARTING_SECONDS, recall, take_lock
+from tests.helpers.support import FakeProcess, TestCase
+
+
+class ModeCase(TestCase):
+    def setUp(self):
+        super().setUp()
+        self.workers = self.queue.workers
+
+    def decide(self):
+        return self.workers.modes.decide()
+
+    def mode(self):
+        return self.decide()[0]
+
+    def start(self):
+        """Have a worker started; its row."""
+        if not self.database.value("SELECT count(*) FROM task WHERE status=0"):
+            with mock.patch.object(self.queue, "start_workers"):
+                self.add()
+        self.clock.advance(60)          # whatever pause a failure made
+        self.assertEqual(self.workers.start_needed(), 1)
+        return self.database.one("SELECT * FROM worker ORDER BY id DESC")
+
+    def arrive(self, row):
+        """It reports; the descriptor of its lock."""
+        handle, _ = take_lock(self.workers.locks / row["lock"])
+        self.workers.arrive(row["id"], row["lock"], True, os.getpid())
+        return handle
+
+    def never_report(self):
+        self.start()
+        self.clock.advance(STARTING_SECONDS + 1)
+        self.queue.tick.clean()
+
+    def die(self, after=1.0, row=None):
+        """A worker reports, is killed a little later, and somebody sees that."""
+        row = row or self.start()
+        handle = self.arrive(row)
+        for _ in range(int(after // 10)):
+            self.clock.advance(10)
+            self.say(row)
+        self.clock.advance(after % 10)
+        os.close(handle)
+        self.queue.tick.clean()
+
+    def say(self, row):
+        with self.database.transaction() as transaction:
+            self.workers.say(transaction, row["id"], "busy", 0)
+
+    def leave(self, why="idle", tasks=0, after=15):
+        row = self.start()
+        handle = self.arrive(row)
+        self.clock.advance(after)
+        with self.database.transaction() as transaction:
+            self.workers.leave(transaction, row["id"], why, tasks)
+        self.workers.remove_lock(row["lock"], handle)
+
+    def cron_came(self, *ago):
+        with self.database.transaction() as transaction:
+            jobqueue.remember(transaction, ".rhythm", {
+                "visits": {"cron": [self.clock.now() - seconds for seconds in ago]}})
+
+    def said(self):
+        self.clock.advance(2)
+        return self.queue.service.describe()
+
+
+class TestAuto(ModeCase):
+    def test_workers_are_started_as_long_as_nothing_speaks_against_it(self):
+        self.assertEqual(self.decide(), ("detached", "Workers are started whenever there is work."))
+
+    def test_two_starts_in_a_row_that_never_reported_change_it_and_it_says_why(self):
+        self.never_report()
+        self.assertEqual(self.mode(), "detached")
+        self.never_report()
+        mode, why = self.decide()
+        self.assertEqual(mode, "slice")
+        self.assertRegex(why, r"because started workers did not report \(\d\d:\d\d UTC\)")
+        self.add()
+        self.assertEqual(self.workers.start_needed(), 0)
+
+    def test_cron_does_the_work_where_one_comes(self):
+        for _ in range(2):
+            self.never_report()
+        self.cron_came(1800, 900, 0)
+        self.assertEqual(self.mode(), "cron")
+        self.assertEqual(self.said()["code"], "cron_wait")
+        self.assertIn("cron, which comes about every 15 minutes; it came last at", self.said()["text"])
+        self.cron_came(*(jobqueue.CRON_KNOWN_SECONDS + seconds for seconds in (901, 1)))
+        self.assertEqual(self.mode(), "slice", "it has not come for too long")
+
+    def test_a_cron_every_two_hours_is_known_for_four(self):
+        self.cron_came(3 * 3600, 3600)
+        self.assertTrue(self.workers.modes.visitor("cron"))
+        self.cron_came(7 * 3600, 5 * 3600)
+        self.assertIsNone(self.workers.modes.visitor("cron"))
+
+    def test_workers_that_were_killed_soon_only_raise_a_doubt_for_their_tasks_may_be_the_reason(self):
+        for _ in range(2):
+            self.assertFalse(self.workers.modes.in_doubt())
+            self.die(after=5)
+        self.assertEqual(self.mode(), "detached")
+        self.assertTrue(self.workers.modes.in_doubt())
+
+    def test_so_do_those_that_were_told_to_stop_soon(self):
+        for _ in range(2):
+            self.leave(jobqueue.STOPPED)
+        self.assertTrue(self.workers.modes.in_doubt())
+
+    def test_one_that_lived_for_a_while_breaks_the_row(self):
+        self.die()
+        self.die(after=70)
+        self.die()
+        self.assertFalse(self.workers.modes.in_doubt())
+
+    def test_one_that_left_in_order_breaks_the_row(self):
+        self.die()
+        self.leave()
+        self.die()
+        self.assertFalse(self.workers.modes.in_doubt())
+
+    def test_one_that_left_after_less_than_the_killed_one_lived_shows_nothing(self):
+        self.die(after=25)
+        self.leave()
+        self.die(after=25)
+        self.assertTrue(self.workers.modes.in_doubt())
+
+    def test_one_that_reports_late_shows_that_the_host_is_only_slow(self):
+        for _ in range(2):
+            self.never_report()
+        [(worker_id, lock)] = self.reserve("detached")
+        os.close(self.arrive({"id": worker_id, "lock": lock}))
+        self.assertEqual(self.mode(), "detached")
+
+    def reserve(self, mode):
+        with self.database.transaction() as transaction:
+            return self.workers.reserve(transaction, mode)
+
+    def test_workers_of_other_modes_teach_nothing(self):
+        for mode in ("cron", "service", "slice") * 2:
+            [(worker_id, lock)] = self.reserve(mode)
+            os.close(self.arrive({"id": worker_id, "lock": lock}))
+            self.queue.tick.clean()
+        self.assertEqual(self.mode(), "detached")
+        for _ in range(2):
+            self.never_report()
+        [(worker_id, lock)] = self.reserve("cron")
+        os.close(self.arrive({"id": worker_id, "lock": lock}))
+        self.assertEqual(self.mode(), "slice", "a cron that works does not show that detached ones do")
+
+    def test_those_that_were_started_together_are_one_occasion(self):
+        self.queue.settings.change({"NbMaxWorker": 4})
+        self.add_many("bob", 9)
+        self.assertEqual(len(self.started), 4)
+        self.clock.advance(STARTING_SECONDS + 1)
+        self.queue.tick.clean()
+        self.assertEqual(self.database.value("SELECT count(*) FROM worker"), 0)
+        self.assertEqual(self.mode(), "detached")
+
+    def test_a_reboot_is_not_the_hosts_policy(self):
+        for _ in range(2):
+            self.start()
+            self.write("UPDATE worker SET boot='boot-0'")
+            for _ in range(2):
+                self.clock.advance(1000)
+                self.queue.tick.clean()
+        self.assertEqual(self.mode(), "detached")
+
+    def test_what_failed_by_itself_is_told_and_tried_again_soon(self):
+        for _ in range(3):
+            self.start()
+            self.workers.log.write_text("Traceback\nSyntaxError: half an upload\n")
+            self.clock.advance(STARTING_SECONDS + 1)
+            os.utime(self.workers.log, (self.clock.now(), self.clock.now()))
+            self.queue.tick.clean()
+        self.assertEqual(self.mode(), "detached")
+        self.assertIn("did not report: SyntaxError: half an upload", self.said()["text"])
+
+    def test_a_shortage_is_no_reason_to_change(self):
+        self.start_error = BlockingIOError(errno.EAGAIN, "no more processes")
+        for _ in range(5):
+            self.add()
+            self.clock.advance(100)
+        self.assertEqual(self.mode(), "detached")
+        self.assertIn("process limit", self.said()["text"])
+
+    def test_it_is_tried_again_after_an_hour_and_one_loss_more_is_enough(self):
+        for _ in range(2):
+            self.never_report()
+        self.clock.advance(DETACHED_AGAIN_SECONDS - 1)
+        self.assertEqual(self.mode(), "slice")
+        self.clock.advance(2)
+        self.assertEqual(self.mode(), "detached")
+        self.assertIn("there is work, although started workers did not report", self.decide()[1])
+        self.never_report()
+        self.assertEqual(self.mode(), "slice")
+
+    def test_it_is_kept_if_it_works_then(self):
+        for _ in range(2):
+            self.never_report()
+        self.clock.advance(DETACHED_AGAIN_SECONDS + 1)
+        self.leave()
+        self.assertEqual(self.decide(), ("detached", "Workers are started whenever there is work."))
+
+    def test_a_clock_that_is_put_back_does_not_keep_it_for_years(self):
+        for _ in range(2):
+            self.never_report()
+        self.clock.wall -= 10 * 365 * 86400
+        self.assertEqual(self.mode(), "detached")
+
+    def test_new_code_is_tried_at_once(self):
+        for _ in range(2):
+            self.never_report()
+        with mock.patch.object(jobqueue, "CODE_FILES", (Path(__file__),)):
+            self.assertEqual(self.mode(), "detached")
+
+    def test_a_test_worker_decides_at_once(self):
+        self.workers.modes.learn(False, "a test worker was gone after 10 s")
+        self.assertEqual(self.mode(), "slice")
+        self.assertIn("because a test worker was gone after 10 s", self.decide()[1])
+        self.workers.modes.learn(True)
+        self.assertEqual(self.mode(), "detached")
+
+    def test_each_machine_has_its_own_experience(self):
+        self.workers.modes.learn(False, "a test worker was gone after 10 s")
+        other = self.another_queue()
+        other.claims.machine = "machine-2"
+        self.assertEqual(other.workers.modes.decide()[0], "detached")
+        for number in range(2 * jobqueue.REMEMBERED_OF):
+            other.claims.machine = "container-%d" % number
+            other.workers.modes.learn(False, "it was gone")
+        self.assertEqual(len(recall(self.database, ".worker_mode")), jobqueue.REMEMBERED_OF)
+
+    def test_what_an_admin_says_counts(self):
+        for _ in range(2):
+            self.never_report()
+        for mode in ("detached", "cron", "slice", "service"):
+            self.queue.settings.change({"worker_mode": mode})
+            although = ", although started workers did not report" if mode == "detached" else "."
+            self.assertEqual(self.mode(), mode)
+            self.assertIn("This is the setting worker_mode" + although, self.decide()[1])
+
+
+class TestDoubt(ModeCase):
+    """Workers were ended soon after their start: a test worker shows whether the host does that."""
+
+    def setUp(self):
+        super().setUp()
+        for _ in range(2):
+            self.die()
+
+    def look(self):
+        jobqueue.settle_doubt(self.queue, "cgi")
+
+    def begun(self):
+        return sum("--test" in arguments for arguments in self.started)
+
+    def token(self):
+        return jobqueue.last_worker_test(self.database)["token"]
+
+    def test_one_test_is_begun_and_nobody_else_started_meanwhile(self):
+        for _ in range(3):
+            self.look()
+            jobqueue.settle_doubt(self.another_queue(), "cgi")
+        self.assertEqual(self.begun(), 1)
+        before = len(self.started)
+        self.add()
+        self.assertEqual(len(self.started), before)
+        self.assertIn("it is being tested whether this host does that", self.said()["text"])
+
+    def test_one_more_that_is_lost_meanwhile_changes_nothing(self):
+        self.workers.modes.begin_test()
+        before = len(self.started)
+        self.clock.advance(1)
+        with self.database.transaction() as transaction:
+            [(worker_id, lock)] = self.workers.reserve(transaction, "detached")
+        self.clock.advance(1)
+        os.close(self.arrive({"id": worker_id, "lock": lock}))
+        self.queue.tick.run()
+        self.assertFalse(self.workers.modes.begin_test())
+        self.assertEqual(len(self.started), before)
+
+    def test_where_only_code_adds_no_moment_is_lost(self):
+        before = len(self.started)
+        self.add()
+        self.assertGreater(len(self.started), before)
+
+    def test_where_nobody_begins_one_workers_are_started_after_a_moment(self):
+        self.queue.tick.force("request", start=False)
+        self.assertEqual(self.workers.start_needed(), 0)
+        self.clock.advance(jobqueue.TEST_SLACK_SECONDS + 1)
+        self.assertEqual(self.workers.start_needed(), 1)
+
+    def test_if_it_lives_workers_are_started_again(self):
+        self.look()
+        jobqueue.note_worker_test(self.queue, self.token(), arrived={
+            "at": self.clock.now(), "python": "3", "sqlite": "3", "nice": 10})
+        self.clock.advance(10)
+        jobqueue.note_worker_test(self.queue, self.token(), alone=True)
+        self.look()
+        self.assertFalse(self.workers.modes.in_doubt())
+        before = len(self.started)
+        self.add()
+        self.assertGreater(len(self.started), before)
+
+    def test_if_it_is_ended_too_the_mode_changes_and_says_why(self):
+        self.look()
+        jobqueue.note_worker_test(self.queue, self.token(), arrived={"at": self.clock.now()})
+        self.clock.advance(17)
+        self.look()
+        mode, why = self.decide()
+        self.assertEqual(mode, "slice")
+        self.assertIn("because a worker was ended without a word within 11 s", why)
+
+    def test_a_test_that_fails_by_itself_shows_nothing_and_holds_up_nobody_for_long(self):
+        self.start_error = OSError(errno.ENOMEM, "no memory")
+        self.look()
+        self.start_error = None
+        self.clock.advance(31)
+        self.look()
+        self.assertEqual((self.mode(), self.begun()), ("detached", 0))
+        self.start()
+
+    def test_what_goes_wrong_there_is_said_and_ends_no_request(self):
+        for error, said in ((KeyError("seconds"), 1), (jobqueue.Busy("busy"), 0)):
+            with mock.patch.object(jobqueue, "start_worker_test", side_effect=error), \
+                    mock.patch.object(self.workers.modes, "begin_test", return_value=True), \
+                    mock.patch.object(jobqueue, "complain") as complain:
+                self.look()
+            self.assertEqual(complain.call_count, said)
+
+    def test_where_an_admin_chose_the_mode_nothing_is_tested(self):
+        self.queue.settings.change({"worker_mode": "detached"})
+        self.look()
+        self.assertEqual(self.begun(), 0)
+
+
+class TestShortLives(ModeCase):
+    """A host that ends each worker 25 s after its start."""
+
+    def lose(self, times, after=25):
+        for _ in range(times):
+            self.die(after)
+
+    def pass_test(self):
+        jobqueue.settle_doubt(self.queue, "cgi")
+        test = jobqueue.last_worker_test(self.database)
+        jobqueue.note_worker_test(self.queue, test["token"], arrived={
+            "at": self.clock.now(), "python": "3", "sqlite": "3", "nice": 10})
+        self.clock.advance(test["seconds"])
+        jobqueue.note_worker_test(self.queue, test["token"], alone=True)
+        jobqueue.settle_doubt(self.queue, "cgi")
+
+    def test_a_test_worker_has_to_live_longer_than_the_lost_ones_did(self):
+        self.assertEqual(self.workers.modes.test_seconds(), jobqueue.TEST_SECONDS)
+        self.lose(2)
+        jobqueue.settle_doubt(self.queue, "cgi")
+        test = jobqueue.last_worker_test(self.database)
+        self.assertGreaterEqual(test["seconds"], 35)
+        jobqueue.note_worker_test(self.queue, test["token"], arrived={"at": self.clock.now()})
+        self.clock.advance(35)
+        self.assertTrue(self.workers.modes.holds_back(), "it may still live")
+        self.clock.advance(6)
+        jobqueue.settle_doubt(self.queue, "cgi")
+        self.assertEqual(self.mode(), "slice")
+        self.workers.modes.learn(True)
+        self.assertEqual(self.mode(), "slice", "10 s show nothing about 35")
+        self.workers.modes.learn(True, "", 40)
+        self.assertEqual(self.mode(), "detached")
+
+    def test_those_that_are_lost_again_after_a_passed_test_count_by_themselves(self):
+        self.lose(2)
+        self.pass_test()
+        self.assertFalse(self.workers.modes.in_doubt())
+        self.lose(1)
+        self.assertEqual(self.mode(), "detached")
+        self.lose(1)
+        mode, why = self.decide()
+        self.assertEqual(mode, "slice")
+        self.assertRegex(why, r"because this host ends workers about \d\d s after their start")
+        self.workers.modes.learn(True, "", 600)
+        self.assertEqual(self.mode(), "slice", "a test that does nothing lives where workers do not")
+        self.clock.advance(DETACHED_AGAIN_SECONDS)
+        self.assertEqual(self.mode(), "detached")
+        self.lose(1)
+        self.assertEqual(self.mode(), "slice")
+
+    def test_what_kills_its_worker_at_once_is_not_the_host(self):
+        self.lose(2, after=2)
+        self.pass_test()
+        self.lose(2, after=2)
+        self.assertEqual(self.mode(), "detached")
+        self.assertTrue(self.workers.modes.in_doubt())
+        self.assertEqual(self.said()["code"], "starting")
+
+    def test_one_that_lives_for_a_minute_shows_that_the_host_does_not(self):
+        self.lose(2)
+        self.pass_test()
+        self.lose(1)
+        self.die(after=70)
+        self.lose(1)
+        self.assertEqual(self.mode(), "detached")
+
+    def test_everybody_is_told_after_how_long(self):
+        self.queue.settings.change({"worker_mode": "detached"})
+        self.lose(2, after=200)
+        self.assertIsNone(self.workers.modes.habit())
+        row = self.start()
+        task_id = self.claim(row["id"])["id"]
+        self.die(after=200, row=row)
+        words = ("This host seems to end processes after about 200 s: longer tasks fail. Split them, ask the "
+                 "host, or set worker_mode to cron if cron's processes live longer.")
+        self.assertEqual(self.database.value("SELECT error_message FROM task WHERE id=?", (task_id,)),
+                         "The process that ran this task died after about 10 s. " + words)
+        self.write("DELETE FROM task")
+        self.assertEqual(self.said(), {"code": "short_lived", "since": None, "text": words})
+        checks = jobqueue.check_host(self.queue)
+        [verdict] = [check for check in checks if check.name == "Workers"]
+        self.assertEqual(verdict.verdict, "note")
+        self.assertIn("after about 200 s", verdict.text)
+        self.assertIn("after about 200 s", jobqueue.advise(*jobqueue.find_facts(self.queue, checks)))
+        for mode, life in (("cron", None), ("auto", 200)):
+            self.queue.settings.change({"worker_mode": mode})
+            self.assertEqual(self.workers.modes.habit(), life)
+        self.clock.advance(jobqueue.ENDED_SECONDS)
+        self.assertIsNone(self.workers.modes.habit())
+
+    def test_lives_that_have_nothing_in_common_are_no_habit(self):
+        for after in (12, 200, 30, 1):
+            self.die(after)
+        self.assertIsNone(self.workers.modes.habit())
+
+
+class TestOtherModes(ModeCase):
+    def choose(self, mode):
+        self.queue.settings.change({"worker_mode": mode})
+
+    def test_nobody_is_started_by_adding_ticking_or_looking(self):
+        for mode in ("cron", "slice", "service"):
+            self.choose(mode)
+            self.add()
+            self.clock.advance(10)
+            self.queue.tick.run()
+            self.queue.start_workers()
+        self.assertEqual(self.started, [])
+
+    def test_what_has_to_come_first_is_said(self):
+        self.add()
+        for mode, code, words in (
+                ("cron", "cron_wait", "Waiting for cron, which has not come lately"),
+                ("slice", "cron_wait", "while this page is open or the tick address is called."),
+                ("service", "no_worker", "worker.py --service")):
+            self.choose(mode)
+            self.write("DELETE FROM worker")
+            said = self.said()
+            self.assertEqual(said["code"], code)
+            self.assertIn(words, said["text"])
+
+    def test_it_is_not_said_while_a_worker_is_there_or_nothing_to_do(self):
+        self.choose("cron")
+        self.assertEqual(self.said()["code"], "ok")
+        self.add()
+        with self.database.transaction() as transaction:
+            self.workers.reserve(transaction, "cron")
+        self.assertEqual(self.said()["code"], "starting")
+
+
+    def test_a_slice_is_asked_for_while_there_is_a_place_for_it(self):
+        self.choose("slice")
+        self.add_many("bob", 5)
+        for code in ("cron_wait", "busy"):
+            with self.database.transaction() as transaction:
+                [(worker_id, lock)] = self.workers.reserve(transaction, "slice")
+            os.close(self.arrive({"id": worker_id, "lock": lock}))
+            self.write("UPDATE worker SET state='busy'")
+            self.assertEqual(self.said()["code"], code)
+
+
+class TestSlice(ModeCase):
+    def setUp(self):
+        super().setUp()
+        self.queue.settings.change({"worker_mode": "slice"})
+        self.children = []
+
+    def _start(self, arguments, **named):
+        super()._start(arguments, **named)
+        self.children.append(FakeProcess())
+        return self.children[-1]
+
+    def test_it_waits_for_its_workers_and_counts_what_they_did(self):
+        self.add_many("bob", 5)
+        looks = []
+
+        def poll(child):
+            looks.append(self.clock.now())
+            if len(looks) < 4:
+                return None
+            worker_id = int(self.started[self.children.index(child)][5])
+            self.end(self.claim(worker_id))
+            self.write("DELETE FROM worker WHERE id=?", (worker_id,))
+            child.returncode = 0
+            return 0
+
+        with mock.patch.object(FakeProcess, "poll", poll):
+            self.assertEqual(self.workers.work_slice(20), 2)
+        self.assertEqual(len(self.started), 2)
+
+    def test_it_waits_no_longer_than_it_may(self):
+        self.add()
+        before = self.clock.monotonic()
+        self.assertEqual(self.workers.work_slice(20), 0)
+        self.assertAlmostEqual(self.clock.monotonic() - before, 20, delta=0.1)
+
+    def test_a_slice_is_told_to_claim_nothing_at_the_end_of_its_request(self):
+        self.add()
+        self.workers.work_slice(20)
+        row = self.workers.rows()[0]
+        wanted = ["-m", "worker", "--slice", str(row["id"]), row["lock"], str(self.database.folder), "19.0"]
+        self.assertEqual(self.started[0][-len(wanted):], wanted)
+        self.assertEqual(row["mode"], "slice")
+
+    def test_whoever_waits_for_a_task_works_on_it(self):
+        with self.assertRaises(TimeoutError):
+            self.queue.enqueue("add", {"a": 1}).wait(timeout=5)
+        self.assertEqual(self.started[0][-1], "4.0", "no longer than it is waited")
+
+    def test_never_more_of_them_than_may_run(self):
+        self.add_many("bob", 50)
+        for _ in range(3):
+            self.workers.work_slice(1)
+        self.assertEqual(len(self.started), 2)
+
+    def test_nothing_to_do_starts_and_waits_for_nobody(self):
+        before = self.clock.monotonic()
+        self.assertEqual(self.workers.work_slice(20), 0)
+        self.assertEqual((self.started, self.clock.monotonic()), ([], before))
+
+    def test_where_auto_leaves_it_to_a_cron_that_comes_seldom_whoever_waits_works_too(self):
+        self.queue.settings.change({"worker_mode": "auto"})
+        self.workers.modes.learn(False, "it was gone")
+        self.add()
+        for ago, works in (((1800, 900, 0), True), ((10,), True), ((120, 60, 0), False)):
+            self.cron_came(*ago)
+            self.assertEqual(self.mode(), "cron")
+            self.assertEqual(self.workers.modes.takes_slices(), works)
+        self.cron_came(1800, 900, 0)
+        self.workers.work_slice(1)
+        self.assertIn("--slice", str(self.started))
+
+    def test_in_other_modes_it_does_nothing(self):
+        for mode in ("detached", "cron", "service"):
+            self.queue.settings.change({"worker_mode": mode})
+            self.add()
+            before = self.clock.monotonic()
+            self.assertEqual(self.workers.work_slice(20), 0)
+            self.assertEqual(self.clock.monotonic(), before)
+            self.assertNotIn("--slice", str(self.started))
+
+    def test_a_start_that_fails_is_told_and_holds_nobody(self):
+        self.start_error = RuntimeError("can't start new thread")
+        self.add()
+        before = self.clock.monotonic()
+        self.assertEqual(self.workers.work_slice(20), 0)
+        self.assertEqual(self.clock.monotonic(), before)
+        said = self.queue.service.describe()
+        self.assertEqual(said["code"], "no_worker")
+        self.assertIn("can't start new thread", said["text"])
+        self.assertEqual(self.said()["code"], "cron_wait", "then the page asks for a slice again")
+
+    def test_what_its_request_left_behind_is_found_by_the_next(self):
+        self.add()
+        self.workers.work_slice(1)
+        row = self.workers.rows()[0]
+        os.close(self.arrive(row))      # its request is over, and the host has killed it
+        self.queue.tick.clean()
+        self.assertEqual(self.workers.rows(), [])
+        self.assertEqual(self.mode(), "slice")
+
+
+class TestProbe(unittest.TestCase):
+    def test_a_python_tells_its_versions(self):
+        with mock.patch.object(jobqueue, "PROBE_SECONDS", 60):
+            python, sqlite = jobqueue.probe_interpreter(sys.executable, dict(os.environ))
+        self.assertEqual(python, "%d.%d.%d" % sys.version_info[:3])
+        self.assertEqual(sqlite, sqlite3.sqlite_version)
+
+    def test_another_program_is_none(self):
+        for program in ("/bin/sh", "/bin/true", "/nonsense/python", "/dev/null"):
+            with self.assertRaises(jobqueue.SetupError):
+                jobqueue.probe_interpreter(program, {"PATH": "/bin"})
+
+
+class TestInterpreter(TestCase):
+    def setUp(self):
+        super().setUp()
+        self.interpreter = self.queue.interpreter
+        self.probed = []
+        run = mock.patch.object(subprocess, "run", self.answer)
+        run.start()
+        self.addCleanup(run.stop)
+        self.says = {}
+
+    def answer(self, arguments, **_):
+        self.probed.append(arguments[0])
+        said = self.says.get(arguments[0], "3.11.2 3.40.1\n")
+        if isinstance(said, Exception):
+            raise said
+        return subprocess.CompletedProcess(arguments, 0, stdout=said.encode())
+
+    def file(self, name, says=None):
+        path = self.folder / name
+        path.write_text("#!/bin/sh\n")
+        path.chmod(0o700)
+        if says is not None:
+            self.says[str(path)] = says
+        return str(path)
+
+    def choose(self, path):
+        """As one that was right when it was chosen."""
+        with self.database.transaction() as transaction:
+            jobqueue.remember(transaction, "python", path)
+        self.queue.settings.describe()  # what others changed counts now, not in a second
+
+    def elsewhere(self):
+        """As in a web server that embeds Python: sys.executable is the server."""
+        return mock.patch("sys.executable", "/usr/sbin/apache2")
+
+    def test_the_one_that_runs_us_needs_no_look(self):
+        self.assertEqual(self.interpreter.path(), sys.executable)
+        self.assertEqual(self.probed, [])
+
+    def test_one_is_found_where_the_server_is_none_and_remembered(self):
+        for executable in ("/usr/sbin/apache2", "/usr/bin/uwsgi", "", None):
+            with mock.patch("sys.executable", executable):
+                self.assertIn("python", os.path.basename(self.interpreter.path()))
+        self.assertEqual(len(self.probed), 3, '"" and None are told apart by nobody')
+        with self.elsewhere():
+            self.another_queue().interpreter.path()
+        self.assertEqual(len(self.probed), 3)
+
+    def test_it_is_looked_at_again_when_the_file_the_setting_or_our_python_changes(self):
+        with self.elsewhere():
+            chosen = self.file("python3.12")
+            self.choose(chosen)
+            self.assertEqual(self.interpreter.path(), chosen)
+            for change in (lambda: os.utime(chosen, (1, 1)), lambda: self.choose(self.file("python3.13")),
+                           lambda: mock.patch("sys.version", "3.99").start()):
+                before = len(self.probed)
+                change()
+                self.interpreter.path()
+                self.interpreter.path()
+                self.assertEqual(len(self.probed), before + 1)
+            mock.patch.stopall()
+
+    def test_one_that_is_known_not_to_do_cannot_be_chosen(self):
+        for says, words in (
+                ("3.8.20 3.31.1", "it is Python 3.8.20; 3.9 or newer is needed"),
+                (FileNotFoundError(errno.ENOENT, "No such file or directory"), "No such file")):
+            with self.refused(jobqueue.Invalid, words) as caught:
+                self.queue.settings.change({"python": self.file("bad", says)})
+            self.assertEqual([error["field"] for error in caught.exception.errors], ["python"])
+        self.assertEqual(self.queue.settings.get("python"), "")
+
+    def test_one_that_cannot_be_tried_now_or_does_can_be_chosen(self):
+        for says in ("3.12.1 3.45.1", BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")):
+            self.queue.settings.change({"python": self.file("maybe", says)})
+            self.assertEqual(self.queue.settings.get("python"), str(self.folder / "maybe"))
+            self.queue.settings.change({"python": ""})
+
+    def test_the_chosen_one_wins(self):
+        chosen = self.file("mypython", "3.9.0 3.26.0")
+        self.choose(chosen)
+        self.assertEqual({**self.interpreter.describe(), "files": 0}, {
+            "path": chosen, "python": "3.9.0", "sqlite": "3.26.0", "passed": {}, "files": 0})
+
+    def test_a_chosen_one_that_will_not_do_is_told_and_no_other_taken_for_it(self):
+        for says, words in (
+                ("3.8.20 3.31.1", "it is Python 3.8.20; 3.9 or newer is needed"),
+                ("2.7.18 3.8.1", "it is Python 2.7.18"),
+                ("3.9.18 3.14.2", "it has SQLite 3.14.2; 3.15 or newer is needed"),
+                ("Traceback\nModuleNotFoundError: No module named '_sqlite3'", "No module named '_sqlite3'"),
+                ("", "exit code 0 instead of telling its version"),
+                (PermissionError(errno.EACCES, "Permission denied"), "it cannot be run: Permission denied"),
+                (OSError(errno.ENOEXEC, "Exec format error"), "Exec format error"),
+                (FileNotFoundError(errno.ENOENT, "No such file or directory"), "No such file")):
+            chosen = self.file("python-" + str(len(self.says)), says)
+            self.choose(chosen)
+            with self.refused(jobqueue.SetupError, "the setting python, %s: " % chosen) as caught:
+                self.interpreter.path()
+            self.assertIn(words, caught.exception.detail)
+            self.add()
+            self.assertIn(words, recall(self.database, ".start_failure")["message"])
+            self.clock.advance(100)
+
+    def test_one_that_is_found_and_will_not_do_is_passed_over_and_it_is_told_why(self):
+        old, new = self.file("python2", "2.7.5 3.7.17"), self.file("python3.12", "3.12.1 3.45.1")
+        with self.elsewhere(), mock.patch.object(
+                jobqueue, "possible_interpreters", return_value=["", "/nonsense", old, old, new]):
+            found = self.another_queue().interpreter.describe()
+        self.assertEqual((found["path"], found["python"]), (new, "3.12.1"))
+        self.assertEqual(found["passed"], {old: "it is Python 2.7.5; 3.9 or newer is needed"})
+
+    def test_if_none_will_do_all_reasons_are_told(self):
+        found = ["", self.file("python2", "2.7.5 3.7.17"), "/nonsense"]
+        with self.elsewhere(), mock.patch.object(jobqueue, "possible_interpreters", return_value=found):
+            with self.refused(jobqueue.SetupError, "it is Python 2.7.5"):
+                self.interpreter.path()
+
+    def test_what_may_be_over_soon_is_not_remembered(self):
+        chosen = self.file("slow")
+        self.choose(chosen)
+        for error, words in (
+                (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "process limit"),
+                (subprocess.TimeoutExpired("python", 5), "did not answer within 5 s")):
+            self.says[chosen] = error
+            self.add()
+            self.assertIn(words, recall(self.database, ".start_failure")["message"])
+            self.clock.advance(100)
+        del self.says[chosen]
+        self.assertEqual(self.interpreter.path(), chosen)
