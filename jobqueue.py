@@ -1757,7 +1757,7 @@ def file_system(path):
     return kind
 
 
-class Source:
+class Reader:
     """What can be read, in terms of all()."""
 
     def one(self, statement, values=()):
@@ -1771,7 +1771,7 @@ class Source:
         return row[0] if row else None
 
 
-class Connection(Source):
+class Connection(Reader):
     """One SQLite connection in a few verbs; what to do about errors is its user's business."""
 
     def __init__(self, path):
@@ -2096,7 +2096,7 @@ class Patience(threading.local):
     left = math.inf
 
 
-class Database(Source):
+class Database(Reader):
     """The data folder's database: reads, write transactions, checkpoints.
 
     Reading and writing have a connection each; threads take turns at both, because `sqlite3`
@@ -2140,7 +2140,9 @@ class Database(Source):
     # Reading
 
     def all(self, statement, values=()):
-        """All rows, outside any transaction; Busy after `patience`."""
+        """All rows; inside a transaction of this thread as it sees them. Busy after `patience`."""
+        if self.in_transaction:
+            return self._writer.all(statement, values)
         with self._waiting(self.patience) as deadline:
             return self._patiently(lambda: self._read(statement, values), deadline)
 
@@ -2159,6 +2161,11 @@ class Database(Source):
     def version_seen(self):
         """A number that changes when anybody commits, ourselves included."""
         return self.value("PRAGMA data_version")
+
+    @property
+    def in_transaction(self):
+        """True inside a transaction of this thread."""
+        return self._writer_thread == threading.get_ident()
 
     def _read(self, statement, values):
         with self._reading:
@@ -2194,7 +2201,7 @@ class Database(Source):
         `durable` commits survive a power cut (synchronous FULL); others survive only the death
         of processes. Raises Busy, StorageFull or StorageBroken; then nothing was changed.
         """
-        if self._writer_thread == threading.get_ident():
+        if self.in_transaction:
             raise RuntimeError("a transaction within a transaction")
         with self._waiting(self.patience if patience is None else patience) as deadline:
             self._begin(durable, deadline)
@@ -2686,9 +2693,9 @@ def remember(transaction, name, value):
         transaction.run("INSERT INTO setting (name, value) VALUES (?, ?)", (name, dump_json(value)))
 
 
-def recall(source, name):
+def recall(db, name):
     """What `remember` kept, or None."""
-    text = source.value("SELECT value FROM setting WHERE name=?", (name,))
+    text = db.value("SELECT value FROM setting WHERE name=?", (name,))
     return None if text is None else json.loads(text)
 
 
@@ -2701,9 +2708,9 @@ def remember_of(transaction, name, key, value):
     remember(transaction, name, dict(list(known.items())[-REMEMBERED_OF:]) or None)
 
 
-def recall_of(source, name, key):
+def recall_of(db, name, key):
     """What `remember_of` kept, or None."""
-    return (recall(source, name) or {}).get(key)
+    return (recall(db, name) or {}).get(key)
 
 
 class Settings:
@@ -2722,13 +2729,13 @@ class Settings:
         for name, value in (flags or {}).items():
             self._fixed[name] = ("flag", tidy_setting(name, value))
 
-    def get(self, name, source=None):
-        """The value in force: exact through `source` (a transaction), else at most a second old."""
+    def get(self, name):
+        """The value in force: exact inside a transaction, else at most a second old."""
         if name in self._fixed:
             return self._fixed[name][1]
-        if source is None or source is self._database:
+        if not self._database.in_transaction:
             return self._table().get(name, SETTINGS[name].default)
-        value = recall(source, name)
+        value = recall(self._database, name)
         return SETTINGS[name].default if value is None else value
 
     def describe(self):
@@ -2960,13 +2967,12 @@ class Queues:
 
     # What may start
 
-    @staticmethod
-    def open(source, machine):
+    def open(self, machine):
         """Rows of the queues that workers of a machine serve, whatever their limits allow now.
 
         `head` is the priority of the first pending task, NULL if there is none.
         """
-        rows = source.all("""
+        rows = self._database.all("""
             SELECT name, max_running, rate_count, rate_seconds, rate_next_at, machines,
                 (SELECT priority FROM task INDEXED BY task_claim
                  WHERE status=0 AND task.queue=queue.name ORDER BY priority DESC LIMIT 1) AS head
@@ -2974,18 +2980,16 @@ class Queues:
         return [row for row in rows
                 if row["machines"] is None or machine in json.loads(row["machines"])]
 
-    @staticmethod
-    def room(source, queue, now):
+    def room(self, queue, now):
         """How many tasks of an open queue may start now."""
-        return min(Queues.places(source, queue), Queues.starts(queue, now))
+        return min(self.places(queue), self.starts(queue, now))
 
-    @staticmethod
-    def places(source, queue):
+    def places(self, queue):
         """How many more tasks of a queue its `max_running` allows."""
         if queue["max_running"] is None:
             return INTEGER_MAX
-        return max(0, queue["max_running"] - Queues.count(
-            source, RUNNING, queue["name"], queue["max_running"]))
+        return max(0, queue["max_running"] - self.count(
+            RUNNING, queue["name"], queue["max_running"]))
 
     @staticmethod
     def starts(queue, now):
@@ -3003,10 +3007,9 @@ class Queues:
             transaction.run("UPDATE queue SET rate_next_at=? WHERE name=?",
                             (due + count * interval, queue["name"]))
 
-    @staticmethod
-    def count(source, status, name, limit):
+    def count(self, status, name, limit):
         """How many tasks of a queue have a status, counted up to `limit`."""
-        return source.value(
+        return self._database.value(
             "SELECT count(*) FROM (SELECT 1 FROM task INDEXED BY task_claim "
             "WHERE status=? AND queue=? LIMIT ?)", (status, name, limit))
 
@@ -3014,25 +3017,23 @@ class Queues:
 
     def all(self, machine):
         """All queues as JSON; `machine` is where this process can start workers."""
-        here = {machine, *self.machines(self._database)}
+        here = {machine, *self.machines()}
         return [self._json(row, here)
                 for row in self._database.all("SELECT * FROM queue ORDER BY name")]
 
     def get(self, name, machine):
         """One queue as JSON; NotFound if there is none."""
-        return self._json(self._row(self._database, name), {machine, *self.machines(self._database)})
+        return self._json(self._row(name), {machine, *self.machines()})
 
-    def holding(self, name, machine, source=None):
+    def holding(self, name, machine):
         """{"blocked", "blocked_text"}: why a pending task of a queue does not start now, or None."""
-        source = source or self._database
-        row = source.one("SELECT * FROM queue WHERE name=?", (name,))
-        why = row and self._blocked(source, row, {machine, *self.machines(source)}, self._clock.now())
+        row = self._database.one("SELECT * FROM queue WHERE name=?", (name,))
+        why = row and self._blocked(row, {machine, *self.machines()}, self._clock.now())
         return {"blocked": why, "blocked_text": why and blocked_words(row, why)}
 
-    @staticmethod
-    def machines(source):
+    def machines(self):
         """The names of the machines that have workers."""
-        return [row[0] for row in source.all(
+        return [row[0] for row in self._database.all(
             "SELECT DISTINCT machine FROM worker WHERE state<>'stopping' ORDER BY machine")]
 
     # Changing
@@ -3062,19 +3063,19 @@ class Queues:
     def delete(self, name, who, in_use=()):
         """Remove a queue that holds no tasks; `in_use` are names that functions give."""
         with self._database.transaction() as transaction:
-            self._row(transaction, name)
+            self._row(name)
             if name == TASK_OPTIONS["queue"][1]:
                 raise Conflict("The queue %s is always there." % name)
             if name in in_use:
                 raise Conflict("The queue %s belongs to a function in tasks.py." % name)
-            if any(self.count(transaction, status, name, 1) for status in range(7)):
+            if any(self.count(status, name, 1) for status in range(7)):
                 raise Conflict("The queue %s still holds tasks; those that have ended count too."
                                % name)
             transaction.run("DELETE FROM queue WHERE name=?", (name,))
             self._note(transaction, "queue_deleted", name, who)
 
-    def _row(self, source, name):
-        row = source.one("SELECT * FROM queue WHERE name=?", (storable(name),))
+    def _row(self, name):
+        row = self._database.one("SELECT * FROM queue WHERE name=?", (storable(name),))
         if row is None:
             raise NotFound("There is no queue %s." % shorten(name, 60))
         return row
@@ -3089,7 +3090,7 @@ class Queues:
             raise refusal("Nothing was changed", errors)
 
     def _change(self, transaction, name, given, who):
-        row = self._row(transaction, name)
+        row = self._row(name)
         limits = [field for field in ("max_running", "rate", "machines")
                   if given.get(field) is not None]
         if row["external"] and limits:
@@ -3132,11 +3133,11 @@ class Queues:
 
     def _json(self, row, here):
         now, rate = self._clock.now(), None
-        counts = {word: self.count(self._database, STATUS_WORDS.index(word), row["name"], COUNT_MAX)
+        counts = {word: self.count(STATUS_WORDS.index(word), row["name"], COUNT_MAX)
                   for word in QUEUE_COUNTS}
         if row["rate_count"] is not None:
             rate = {"count": row["rate_count"], "seconds": plain(row["rate_seconds"])}
-        blocked = self._blocked(self._database, row, here, now) if counts["pending"] else None
+        blocked = self._blocked(row, here, now) if counts["pending"] else None
         return {"name": row["name"], "paused": row["paused"] > 0, "paused_by": row["paused_by"],
                 "paused_at": iso(row["paused_at"]), "paused_why": row["paused_why"],
                 "max_running": row["max_running"], "rate": rate,
@@ -3144,8 +3145,7 @@ class Queues:
                 "external": row["external"] > 0, **counts, "blocked": blocked,
                 "next_at": iso(next_start(row, now)[0]) if blocked == "rate" else None}
 
-    @staticmethod
-    def _blocked(source, row, here, now):
+    def _blocked(self, row, here, now):
         """Why its pending tasks do not start now, or None."""
         if row["paused"]:
             return "paused"
@@ -3153,9 +3153,9 @@ class Queues:
             return "external"
         if row["machines"] is not None and here.isdisjoint(json.loads(row["machines"])):
             return "machines"
-        if not Queues.places(source, row):
+        if not self.places(row):
             return "max_running"
-        return None if Queues.starts(row, now) else "rate"
+        return None if self.starts(row, now) else "rate"
 
 
 # Tasks -----------------------------------------------------------------------
@@ -3237,15 +3237,15 @@ def place(transaction, task, run_at, now):
     return PENDING, next_turn(transaction, task["owner_id"], task["queue"], task["priority"])
 
 
-def lanes(source, status):
+def lanes(db, status):
     """The (queue, priority) pairs that hold tasks of a status: few, and found by skipping."""
     start = "SELECT queue, priority FROM task INDEXED BY task_claim WHERE status=? "
     found = []
-    lane = source.one(start + "ORDER BY queue, priority DESC LIMIT 1", (status,))
+    lane = db.one(start + "ORDER BY queue, priority DESC LIMIT 1", (status,))
     while lane:
         found.append(tuple(lane))
-        lane = source.one(start + "AND queue=? AND priority<? ORDER BY priority DESC LIMIT 1",
-                          (status, *found[-1])) or source.one(
+        lane = db.one(start + "AND queue=? AND priority<? ORDER BY priority DESC LIMIT 1",
+                          (status, *found[-1])) or db.one(
             start + "AND queue>? ORDER BY queue, priority DESC LIMIT 1", (status, found[-1][0]))
     return found
 
@@ -3387,14 +3387,13 @@ class Tasks:
             self._tie(transaction, edges, known, now)
         return ids
 
-    @staticmethod
-    def last_id(source):
+    def last_id(self):
         """The highest id that any task ever had."""
-        return source.value("SELECT seq FROM sqlite_sequence WHERE name='task'") or 0
+        return self._database.value("SELECT seq FROM sqlite_sequence WHERE name='task'") or 0
 
     def _number(self, transaction, owner_id, orders):
         """(ids of all, [(id, order)] of those that are to be added)"""
-        first = self.last_id(transaction) + 1
+        first = self.last_id() + 1
         ids, new, holders = [], [], {}
         for order in orders:
             key = order.unique_key
@@ -3429,10 +3428,10 @@ class Tasks:
             return INTEGER_MAX
         limit = user["max_pending"]
         if limit is None:
-            limit = self._settings.get("max_pending", transaction)
+            limit = self._settings.get("max_pending")
         if not limit:
             return INTEGER_MAX
-        last, sure, waiting = self.last_id(transaction), self._sure.get((owner_id, limit), 0), 0
+        last, sure, waiting = self.last_id(), self._sure.get((owner_id, limit), 0), 0
         if refusal is None and last + count <= sure:
             return sure - last
         for status in (PENDING, SCHEDULED, WAITING):
@@ -3501,23 +3500,22 @@ class Tasks:
 
     # Finding
 
-    def get(self, task_id, owner_id=None, source=None):
+    def get(self, task_id, owner_id=None):
         """The row of a task; NotFound if it is missing or not `owner_id`'s."""
-        row = (source or self._database).one(TASK_ROW + "task.id=?", (task_id,))
+        row = self._database.one(TASK_ROW + "task.id=?", (task_id,))
         if row is None or owner_id not in (None, row["owner_id"]):
             raise NotFound("There is no task %s." % task_id)
         return row
 
-    def full_json(self, row, source=None):
+    def full_json(self, row):
         """A task with the traceback of its last attempt, and what it comes after and before."""
-        source = source or self._database
-        shown = task_json(row, self._after(source, row, AFTER_MAX))
+        shown = task_json(row, self._after(row, AFTER_MAX))
         shown["predecessors"] = self._related(
-            source, row, "after_id", "task_id=? AND settled IN (0, 1, 2)")
+            row, "after_id", "task_id=? AND settled IN (0, 1, 2)")
         shown["followers"] = self._related(
-            source, row, "task_id", "settled IN (0, 1, 2) AND after_id=?")
+            row, "task_id", "settled IN (0, 1, 2) AND after_id=?")
         if shown["error"]:
-            last = source.value(
+            last = self._database.value(
                 "SELECT text FROM log WHERE task_id=? ORDER BY attempt DESC, start DESC LIMIT 1",
                 (row["id"],))
             trace = last if last and last.startswith("Traceback ") else None
@@ -3526,22 +3524,20 @@ class Tasks:
 
     def list_json(self, rows):
         """Tasks as lists show them."""
-        return [task_json(row, self._after(self._database, row, RELATED_MAX), listed=True)
+        return [task_json(row, self._after(row, RELATED_MAX), listed=True)
                 for row in rows]
 
-    @staticmethod
-    def _after(source, row, limit):
+    def _after(self, row, limit):
         """Ids of the tasks that this one comes after."""
         if row["after_failure"] is None:
             return []
-        return [after for after, in source.all(
+        return [after for after, in self._database.all(
             "SELECT after_id FROM task_after WHERE task_id=? ORDER BY after_id LIMIT ?",
             (row["id"], limit))]
 
-    @staticmethod
-    def _related(source, row, side, condition):
+    def _related(self, row, side, condition):
         """Tasks on the other side of this one, those that are still there."""
-        found = source.all(
+        found = self._database.all(
             "SELECT task.id, function, status FROM task_after CROSS JOIN task ON task.id=%s "
             "WHERE %s AND cancel_requested<2 LIMIT ?" % (side, condition), (row["id"], RELATED_MAX))
         return [{"id": task_id, "function": function, "status": STATUS_WORDS[status]}
@@ -3565,13 +3561,13 @@ class Tasks:
     def count(self, wanted):
         """{"all": n, "pending": n, ...}, capped at COUNT_MAX; None if a search takes too long."""
         if wanted.searches:
-            top = self.last_id(self._database)
+            top = self.last_id()
             counts, low = self._tally(Filter(wanted.owner_id, None, wanted.function, wanted.queue,
                                              wanted.text), 0, top, SEARCH_SECONDS)
             return None if low < top else self._counted([min(count, COUNT_MAX) for count in counts])
-        source, values = self._by_status(wanted.owner_id, range(7))
+        scan, values = self._by_status(wanted.owner_id, range(7))
         each = ["(SELECT count(*) FROM (SELECT 1 %s%s LIMIT %d))"
-                % (source, " AND cancel_requested<2" if status == RUNNING else "", COUNT_MAX)
+                % (scan, " AND cancel_requested<2" if status == RUNNING else "", COUNT_MAX)
                 for status in range(7)]
         return self._counted(self._database.one("SELECT " + ", ".join(each), values))
 
@@ -3592,14 +3588,14 @@ class Tasks:
     def _ids(self, wanted, limit, before):
         """Ids newest first, or None if so many match that looking through all is quicker."""
         if wanted.statuses is None:
-            source, values = "FROM task WHERE", ()
+            scan, values = "FROM task WHERE", ()
             if wanted.owner_id is not None:
-                source = "FROM task INDEXED BY task_owner WHERE owner_id=? AND"
+                scan = "FROM task INDEXED BY task_owner WHERE owner_id=? AND"
                 values = (wanted.owner_id,)
             return [row[0] for row in self._database.all(
-                "SELECT id %s id<? ORDER BY id DESC LIMIT ?" % source, (*values, before, limit))]
-        source, values = self._by_status(wanted.owner_id, wanted.statuses)
-        each = " UNION ALL ".join(["SELECT id " + source] * len(wanted.statuses))
+                "SELECT id %s id<? ORDER BY id DESC LIMIT ?" % scan, (*values, before, limit))]
+        scan, values = self._by_status(wanted.owner_id, wanted.statuses)
+        each = " UNION ALL ".join(["SELECT id " + scan] * len(wanted.statuses))
         ids = [row[0] for row in self._database.all(each + " LIMIT ?", (*values, SORT_ROWS + 1))]
         if len(ids) > SORT_ROWS:
             return None
@@ -3629,7 +3625,7 @@ class Tasks:
 
     def _search(self, wanted, limit, before):
         select = LIST_ROW + "%%s ORDER BY task.id DESC LIMIT %d" % (limit + 1)
-        high = min(before - 1, self.last_id(self._database))
+        high = min(before - 1, self.last_id())
         rows, low = [], 0
         for found, reached in self._slices(select, wanted, 0, high,
                                            self._clock.monotonic() + SEARCH_SECONDS, newest=True):
@@ -3654,14 +3650,14 @@ class Tasks:
     def cancel(self, task_id, owner_id=None, by=None):
         """Cancel at once, or ask the worker to; its row. Conflict if it has ended."""
         with self._database.transaction() as transaction:
-            row = self.get(task_id, owner_id, transaction)
+            row = self.get(task_id, owner_id)
             if row["status"] == CANCELLED:
                 return row
             if row["status"] in (SUCCEEDED, FAILED):
                 raise Conflict("Task %d has ended already (%s)."
                                % (task_id, STATUS_WORDS[row["status"]]))
             self._cancel(transaction, [row], self._clock.now(), by)
-            return self.get(task_id, owner_id, transaction)
+            return self.get(task_id, owner_id)
 
     def retry(self, task_id, owner_id=None, by=None):
         """Make a failed or cancelled task pending again with all its retries; its row. Else Conflict.
@@ -3670,7 +3666,7 @@ class Tasks:
         its function is not for users (any more).
         """
         with self._database.transaction() as transaction:
-            row = self.get(task_id, owner_id, transaction)
+            row = self.get(task_id, owner_id)
             if row["status"] not in (FAILED, CANCELLED):
                 raise Conflict("Task %d is %s; only failed and cancelled tasks can be retried."
                                % (task_id, STATUS_WORDS[row["status"]]))
@@ -3682,12 +3678,12 @@ class Tasks:
                     raise Denied("Only an admin can have %s run again." % row["function"])
                 self._check_quota(transaction, owner_id, 1, "It was not retried")
             self._retry(transaction, [row], self._clock.now(), by)
-            return self.get(task_id, owner_id, transaction)
+            return self.get(task_id, owner_id)
 
     def delete(self, task_id, owner_id=None):
         """Remove a task and its logs; a running one is hidden and removed once it is dead."""
         with self._database.transaction() as transaction:
-            row = self.get(task_id, owner_id, transaction)
+            row = self.get(task_id, owner_id)
             self._delete(transaction, [row], self._clock.now())
         self._remove_folders([row])
 
@@ -3984,9 +3980,9 @@ class Once:
         self.key = key
         self.digest = digest            # of what is asked
 
-    def find(self, source, now):
+    def find(self, db, now):
         """What was answered the first time, or None; Invalid if something else was asked then."""
-        row = source.one("SELECT digest, answer FROM request WHERE owner_id=? AND key=? "
+        row = db.one("SELECT digest, answer FROM request WHERE owner_id=? AND key=? "
                          "AND created_at BETWEEN ? AND ?", (self.person_id, self.key, *answers_kept(now)))
         if row is None:
             return None
@@ -4122,7 +4118,7 @@ class Claims:
     def promote(self, transaction, now):
         """Make due scheduled tasks pending, PROMOTE_AT_ONCE at most."""
         room = PROMOTE_AT_ONCE
-        for lane in lanes(transaction, SCHEDULED):
+        for lane in lanes(self._database, SCHEDULED):
             due = transaction.all(
                 "SELECT id, owner_id, queue, function, attempts FROM task INDEXED BY task_claim "
                 "WHERE status=5 AND queue=? AND priority=? AND turn<=? ORDER BY turn LIMIT ?",
@@ -4134,27 +4130,27 @@ class Claims:
                                 (turn, row["id"]))
                 note(transaction, now, "promoted", row)
 
-    def due(self, source):
+    def due(self):
         """When the next scheduled task of any queue becomes due, or None."""
-        return self._first_due(source, lanes(source, SCHEDULED))
+        return self._first_due(lanes(self._database, SCHEDULED))
 
-    def next_due(self, source):
+    def next_due(self):
         """When the next scheduled task of a queue that this machine serves becomes due, or None."""
-        served = {queue["name"] for queue in self._queues.open(source, self.machine)}
+        served = {queue["name"] for queue in self._queues.open(self.machine)}
         return self._first_due(
-            source, [lane for lane in lanes(source, SCHEDULED) if lane[0] in served])
+            [lane for lane in lanes(self._database, SCHEDULED) if lane[0] in served])
 
-    def rate_opens(self, source):
+    def rate_opens(self):
         """When the next pending task may start that only the rate of its queue holds back, or None."""
         now = self._clock.now()
-        moments = [next_start(queue, now)[0] for queue in self._queues.open(source, self.machine)
+        moments = [next_start(queue, now)[0] for queue in self._queues.open(self.machine)
                    if queue["rate_count"] is not None and queue["head"] is not None]
         return min((moment for moment in moments if moment > now), default=None)
 
-    @staticmethod
-    def _first_due(source, lanes_of_scheduled):
-        turns = [source.value("SELECT turn FROM task INDEXED BY task_claim WHERE status=5 "
-                              "AND queue=? AND priority=? ORDER BY turn LIMIT 1", lane)
+    def _first_due(self, lanes_of_scheduled):
+        turns = [self._database.value(
+            "SELECT turn FROM task INDEXED BY task_claim WHERE status=5 "
+            "AND queue=? AND priority=? ORDER BY turn LIMIT 1", lane)
                  for lane in lanes_of_scheduled]
         turns = [turn for turn in turns if turn is not None]    # a lane may be empty by now
         return min(turns) / 1000 if turns else None
@@ -4181,7 +4177,7 @@ class Claims:
     def _claim_pending(self, transaction, worker_id, now, wanted, function, owner_id):
         rows, taken = [], True
         while taken and not rows:
-            queue, room = self._next_queue(transaction, now)
+            queue, room = self._next_queue(now)
             if queue is None:
                 break
             heads = transaction.all(HEADS, (queue["name"], min(wanted, room)))
@@ -4227,16 +4223,16 @@ class Claims:
         seconds = seconds or LEASE_SECONDS
         return self.boot, self._clock.monotonic() + seconds, now + seconds
 
-    def claimable(self, source, limit, named=False):
+    def claimable(self, limit, named=False):
         """How many tasks a worker here could claim now, counted up to `limit`.
 
         `named`: only of queues that name this machine.
         """
         found, now = 0, self._clock.now()
-        for queue in self._queues.open(source, self.machine):
+        for queue in self._queues.open(self.machine):
             if queue["head"] is not None and found < limit and (queue["machines"] or not named):
-                room = min(limit - found, self._queues.room(source, queue, now))
-                found += self._queues.count(source, PENDING, queue["name"], room)
+                room = min(limit - found, self._queues.room(queue, now))
+                found += self._queues.count(PENDING, queue["name"], room)
         return found
 
     def has_crashed(self):
@@ -4258,10 +4254,10 @@ class Claims:
             "UPDATE task SET progress=?, message=? WHERE id=? AND status=1 AND claim=?",
             (progress, message, task_id, claim)) == 1
 
-    def cancel_asked(self, source, task_id, claim):
+    def cancel_asked(self, task_id, claim):
         """The row's cancel_requested while the claim holds; None if it was lost."""
-        return source.value("SELECT cancel_requested FROM task WHERE id=? AND status=1 AND claim=?",
-                            (task_id, claim))
+        return self._database.value(
+            "SELECT cancel_requested FROM task WHERE id=? AND status=1 AND claim=?", (task_id, claim))
 
     def end(self, transaction, task_id, claim, outcome, now):
         """Record how an attempt ended; the Verdict, or None if the claim was lost."""
@@ -4269,7 +4265,7 @@ class Claims:
 
     def end_all(self, transaction, ended, now):
         """Record how attempts ended, (task id, claim, Outcome) each; their Verdicts as end()."""
-        held = self._held(transaction, [task_id for task_id, _, _ in ended])
+        held = self._held([task_id for task_id, _, _ in ended])
         verdicts, leaving, notes, over = [], [], [], []
         for task_id, claim, outcome in ended:
             task = held.get(task_id)
@@ -4293,11 +4289,11 @@ class Claims:
         Tasks.ended(transaction, over, now)
         return verdicts
 
-    def _held(self, source, task_ids):
+    def _held(self, task_ids):
         """{id: row} of those tasks that are running."""
         marks = ", ".join("?" * len(task_ids))
-        rows = source.all("SELECT %s FROM task NOT INDEXED WHERE id IN (%s) AND status=1"
-                          % (ENDING_COLUMNS, marks), task_ids)
+        rows = self._database.all("SELECT %s FROM task NOT INDEXED WHERE id IN (%s) AND status=1"
+                                  % (ENDING_COLUMNS, marks), task_ids)
         return {row["id"]: row for row in rows}
 
     @staticmethod
@@ -4342,10 +4338,10 @@ class Claims:
                                 "AND event='put_back'", (task["id"],))
         return task["attempts"] - put_back
 
-    def lost(self, source, dead_workers, now):
+    def lost(self, dead_workers, now):
         """Running tasks whose worker is dead or silent for good: their rows."""
-        silent = self.silent(source, now)
-        rows = source.all(
+        silent = self.silent(now)
+        rows = self._database.all(
             "SELECT id, claim, worker_id, started_at, lease_boot, lease_monotonic, lease_wall "
             "FROM task INDEXED BY task_claim WHERE status=1")
         return [row for row in rows
@@ -4357,7 +4353,7 @@ class Claims:
 
     def doubt(self, now):
         """Note who is late from now on; forget who is so no more."""
-        late, known = self._late(self._database, now), recall(self._database, ".doubts") or {}
+        late, known = self._late(now), recall(self._database, ".doubts") or {}
         if late.keys() != known.keys():
             with contextlib.suppress(StorageFull), self._database.transaction(durable=False) as transaction:
                 known = recall(transaction, ".doubts") or {}
@@ -4365,21 +4361,22 @@ class Claims:
                 fresh = dict(zip(names, self._lease(now, LEASE_SECONDS - 2 * RENEW_SECONDS)))
                 remember(transaction, ".doubts", {name: known.get(name, fresh) for name in late})
 
-    def silent(self, source, now):
+    def silent(self, now):
         """The names of leases that are over, and whose doubt is as well."""
-        doubts = recall(source, ".doubts") or {}
-        late = self._late(source, now) if doubts else {}
+        doubts = recall(self._database, ".doubts") or {}
+        late = self._late(now) if doubts else {}
         return {name for name in doubts.keys() & late.keys()
                 if max(late[name], self._seconds_left(doubts[name], now)) < 0}
 
-    def is_doubted(self, source, task_id, claim):
+    def is_doubted(self, task_id, claim):
         """True if others may take this claim within a lease from now; None if they have."""
-        row = source.one("SELECT lease_wall FROM task WHERE id=? AND status=1 AND claim=?", (task_id, claim))
-        return row and lease_name(claim, row) in (recall(source, ".doubts") or ())
+        row = self._database.one(
+            "SELECT lease_wall FROM task WHERE id=? AND status=1 AND claim=?", (task_id, claim))
+        return row and lease_name(claim, row) in (recall(self._database, ".doubts") or ())
 
-    def _late(self, source, now):
+    def _late(self, now):
         """{name: seconds left} of the leases of workers and tasks that missed two renewals."""
-        rows = source.all(
+        rows = self._database.all(
             "SELECT lock AS holder, boot AS lease_boot, lease_monotonic, lease_wall FROM worker "
             "UNION ALL SELECT claim, lease_boot, lease_monotonic, lease_wall "
             "FROM task INDEXED BY task_claim WHERE status=1")
@@ -4387,10 +4384,11 @@ class Claims:
         return {name: seconds for name, seconds in left.items()
                 if seconds < LEASE_SECONDS - 2 * RENEW_SECONDS}
 
-    def leases(self, source, now):
+    def leases(self, now):
         """{id: seconds until others may take it over} of the running tasks."""
-        rows = source.all("SELECT id, lease_boot, lease_monotonic, lease_wall "
-                          "FROM task INDEXED BY task_claim WHERE status=1")
+        rows = self._database.all(
+            "SELECT id, lease_boot, lease_monotonic, lease_wall "
+            "FROM task INDEXED BY task_claim WHERE status=1")
         return {row["id"]: self._seconds_left(row, now) for row in rows}
 
     def _seconds_left(self, row, now):
@@ -4398,18 +4396,18 @@ class Claims:
             return row["lease_monotonic"] - self._clock.monotonic()
         return row["lease_wall"] + OTHER_MACHINE_SLACK_SECONDS - now
 
-    def _next_queue(self, transaction, now):
+    def _next_queue(self, now):
         """(the queue to take from or None, how many of its tasks may start).
 
         The highest priority comes first, equal ones take turns, full ones are passed over.
         """
-        queues = [queue for queue in self._queues.open(transaction, self.machine)
+        queues = [queue for queue in self._queues.open(self.machine)
                   if queue["head"] is not None]
         if len(queues) > 1:
             queues.sort(key=lambda queue: (
                 -queue["head"], queue["name"] <= self._last_queue, queue["name"]))
         for queue in queues:
-            room = self._queues.room(transaction, queue, now)
+            room = self._queues.room(queue, now)
             if room:
                 self._last_queue = queue["name"]
                 return queue, room
@@ -4666,7 +4664,7 @@ class Schedules:
 
     def get(self, schedule_id, owner_id=None):
         """One schedule with its history and what is to come; NotFound if not `owner_id`'s."""
-        row = self._row(self._database, schedule_id, owner_id, SCHEDULE_SHOWN)
+        row = self._row(schedule_id, owner_id, SCHEDULE_SHOWN)
         slots = self._database.all(
             "SELECT slot.*, task.status FROM slot LEFT JOIN task ON task.id=slot.task_id "
             "AND task.cancel_requested<2 WHERE slot.schedule_id=? ORDER BY at DESC LIMIT ?",
@@ -4676,9 +4674,8 @@ class Schedules:
                 "upcoming": of_rule(row, lambda rule: preview(rule, now, UPCOMING), []),
                 "history": [_slot_json(slot) for slot in slots]}
 
-    @staticmethod
-    def _row(source, schedule_id, owner_id=None, statement=SCHEDULE_ROW):
-        row = source.one(statement + "schedule.id=?", (schedule_id,))
+    def _row(self, schedule_id, owner_id=None, statement=SCHEDULE_ROW):
+        row = self._database.one(statement + "schedule.id=?", (schedule_id,))
         if row is None or owner_id not in (None, row["owner_id"]):
             raise NotFound("There is no schedule %s." % schedule_id)
         return row
@@ -4698,7 +4695,7 @@ class Schedules:
 
     def change(self, schedule_id, given, scope=None, person=None, owner_id=None):
         """Change the given fields; Conflict for what tasks.py or a folder says."""
-        row = self._row(self._database, schedule_id, scope)
+        row = self._row(schedule_id, scope)
         errors, wanted = check_value({**SCHEDULE_SCHEMA, "required": []}, given, ""), {}
         if errors:
             raise refusal("Nothing was changed", errors)
@@ -4706,7 +4703,7 @@ class Schedules:
             self._refuse_foreign(row, "is changed there")
             wanted = self._checked({**self._as_given(row), **given}, person)
         with self._database.transaction() as transaction:
-            known = self._row(transaction, schedule_id, scope)
+            known = self._row(schedule_id, scope)
             if wanted and self._as_given(known) != self._as_given(row):
                 raise Conflict("Somebody else changed this schedule meanwhile; look at it again.")
             if wanted:
@@ -4722,19 +4719,19 @@ class Schedules:
     def delete(self, schedule_id, scope=None):
         """Remove a schedule and its history; its tasks stay."""
         with self._database.transaction() as transaction:
-            row = self._row(transaction, schedule_id, scope)
+            row = self._row(schedule_id, scope)
             self._refuse_foreign(row, "is removed there; here it can be paused")
             self._remove(transaction, schedule_id)
 
     def run(self, schedule_id, scope=None, person=None):
         """Add its task now, besides its slots; the task's row."""
-        row = self._row(self._database, schedule_id, scope)
+        row = self._row(schedule_id, scope)
         order = self._order(row)
         with self._database.transaction() as transaction:
-            row, at = self._row(transaction, schedule_id, scope), self._clock.now()
+            row, at = self._row(schedule_id, scope), self._clock.now()
             while transaction.value("SELECT 1 FROM slot WHERE schedule_id=? AND at=?", (schedule_id, at)):
                 at += 0.001             # the time of a slot is that slot's
-            unfinished = self._unfinished(transaction, row["last_task_id"])
+            unfinished = self._unfinished(row["last_task_id"])
             if unfinished and row["overlap"] == "skip":
                 raise Conflict("Its task %d has not ended yet, and its tasks must not overlap." % unfinished)
             task_id = self._add_task(transaction, row, order, unfinished, at)
@@ -4743,7 +4740,7 @@ class Schedules:
                 (schedule_id, at, task_id, "run by %s" % _who(person)))
             transaction.run("UPDATE schedule SET problem=NULL, last_task_id=? WHERE id=?",
                             (task_id, schedule_id))
-            task = self._site.tasks.get(task_id, None, transaction)
+            task = self._site.tasks.get(task_id)
         self._site.start_workers()
         return task
 
@@ -4816,7 +4813,7 @@ class Schedules:
         """Pause or resume if that is asked for; what was missed while paused is not caught up."""
         if "paused" not in given:
             return
-        row, now = self._row(transaction, schedule_id), self._clock.now()
+        row, now = self._row(schedule_id), self._clock.now()
         if row["paused"] and person and not person.is_admin and row["paused_by"] != person.name:
             raise Denied("%s paused it; only an admin can resume it." % row["paused_by"])
         if given["paused"]:
@@ -4859,31 +4856,30 @@ class Schedules:
         except (SetupError, NotFound, OSError):
             return                      # nobody yet who could own them, or a folder cannot be read now
         now = self._clock.now()
-        if self._differences(self._announced(self._database, *found), self._foreign(self._database), now):
+        if self._differences(self._announced(*found), self._foreign(), now):
             with self._database.transaction(durable=False) as transaction:
-                wanted = self._announced(transaction, *found)
-                for key, row in self._differences(wanted, self._foreign(transaction), now):
+                wanted = self._announced(*found)
+                for key, row in self._differences(wanted, self._foreign(), now):
                     self._replace(transaction, key, row, wanted.get(key), now)
 
-    def _announced(self, source, owner_id, scripts):
+    def _announced(self, owner_id, scripts):
         """{(source, name): columns} of the schedules in tasks.py and in folders."""
         common = {"owner_id": owner_id, "catch_up": "once", "overlap": "skip", "zone": "UTC",
                   "options": "{}"}
         wanted = {("folder", script): {
             **common, "function": SCRIPT_FUNCTION, "arguments": dump_json({"script": script}),
             "rule": SCRIPT_FOLDERS[script.split("/")[0]]} for script in scripts}
-        for one in self._site.catalogue.schedules(source):
+        for one in self._site.catalogue.schedules():
             name, columns = one["name"], {**common, **one, "arguments": dump_json(one["arguments"]),
                                           "options": dump_json(one["options"])}
             del columns["name"]
             wanted["code", name] = columns
         return wanted
 
-    @staticmethod
-    def _foreign(source):
+    def _foreign(self):
         """{(source, name): row} of the schedules that are from tasks.py and from folders."""
         return {(row["source"], row["name"]): row
-                for row in source.all(SCHEDULE_ROW + "source<>'person'")}
+                for row in self._database.all(SCHEDULE_ROW + "source<>'person'")}
 
     @staticmethod
     def _differences(wanted, known, now):
@@ -4901,9 +4897,10 @@ class Schedules:
         else:
             self._define(transaction, row, columns)
 
-    def next_due(self, source):
+    def next_due(self):
         """When the next schedule is due, or None."""
-        return source.value("SELECT min(next_at) FROM schedule WHERE paused=0 AND problem IS NOT ?", (GONE,))
+        return self._database.value(
+            "SELECT min(next_at) FROM schedule WHERE paused=0 AND problem IS NOT ?", (GONE,))
 
     def _heed_clock(self, now):
         """Judge anew what was counted from a time that is still to come: the clock went back."""
@@ -4931,7 +4928,7 @@ class Schedules:
             self._fill(transaction, row, due, order, now)
             if is_late:
                 remember(transaction, ".late", now)
-            row = self._row(transaction, row["id"])
+            row = self._row(row["id"])
         return row if due.slots and row["next_at"] is not None and row["next_at"] <= now else None
 
     def _order(self, row):
@@ -4958,10 +4955,10 @@ class Schedules:
         for at in due.slots:
             if not self._take_slot(transaction, row, at, problem):
                 continue
-            last_at, unfinished = at, self._unfinished(transaction, last_task)
+            last_at, unfinished = at, self._unfinished(last_task)
             if problem:
                 continue
-            skipped = self._why_skipped(transaction, row, unfinished)
+            skipped = self._why_skipped(row, unfinished)
             if skipped:
                 self._tell(transaction, row, at, None, skipped)
                 continue
@@ -4988,20 +4985,19 @@ class Schedules:
         transaction.run("UPDATE slot SET task_id=?, message=? WHERE schedule_id=? AND at=?",
                         (task_id, message, row["id"], at))
 
-    @staticmethod
-    def _why_skipped(source, row, unfinished):
+    def _why_skipped(self, row, unfinished):
         """Why a slot adds nothing while tasks of its schedule have not ended; None if it does."""
         if unfinished and row["overlap"] == "skip":
             return "skipped: task %d had not ended" % unfinished
-        count = source.value(
+        count = self._database.value(
             "SELECT count(*) FROM (SELECT 1 FROM task WHERE schedule_id=? AND status NOT IN (2, 3, 4) "
             "LIMIT ?)", (row["id"], UNFINISHED_MAX))
         return "skipped: %d of its tasks had not ended" % count if count == UNFINISHED_MAX else None
 
-    @staticmethod
-    def _unfinished(source, task_id):
+    def _unfinished(self, task_id):
         """`task_id` if that task has not ended, else None."""
-        return source.value("SELECT id FROM task WHERE id=? AND status NOT IN (2, 3, 4)", (task_id,))
+        return self._database.value(
+            "SELECT id FROM task WHERE id=? AND status NOT IN (2, 3, 4)", (task_id,))
 
     def _add_task(self, transaction, row, order, unfinished, now):
         order.schedule_id = row["id"]
@@ -5020,7 +5016,7 @@ class Schedules:
 
 PASSING = ("request", "address")        # tick seldom, and leave long work to others
 VISITORS = ("cron", "address")          # come by themselves and go again
-NOTE_SECONDS = 50.0                     # how often each source is noted
+NOTE_SECONDS = 50.0                     # how often each caller is noted
 VISITS_KEPT = 10
 ALIVE_SECONDS = 300.0                   # so much later than usual a visitor may come
 SILENCE_MAX_SECONDS = 30 * 86400.0      # after a longer one the clock may have jumped
@@ -5093,23 +5089,23 @@ class Rhythm:
         self._database = database
         self._clock = database.clock
 
-    def note(self, source):
+    def note(self, caller):
         """Remember now and then that somebody ticks."""
         now = self._clock.now()
-        if not -CLOCK_SLACK_SECONDS < now - self._known()["seen"].get(source, 0.0) < NOTE_SECONDS:
+        if not -CLOCK_SLACK_SECONDS < now - self._known()["seen"].get(caller, 0.0) < NOTE_SECONDS:
             with self._database.transaction(durable=False, patience=0.2) as transaction:
-                known = self._known(transaction)
-                self._add(known, source, now)
+                known = self._known()
+                self._add(known, caller, now)
                 remember(transaction, ".rhythm", known)
 
     def last(self):
         """(when, who) of the last that was noted; (None, None) before the first."""
         seen = self._known()["seen"]
-        return max(((at, source) for source, at in seen.items()), default=(None, None))
+        return max(((at, caller) for caller, at in seen.items()), default=(None, None))
 
-    def visitor(self, source):
+    def visitor(self, caller):
         """{"last_at", "period"} of cron or the address, None if it never came; the usual period, or None."""
-        visits = self._known()["visits"].get(source)
+        visits = self._known()["visits"].get(caller)
         if not visits:
             return None
         gaps = sorted(later - at for at, later in zip(visits, visits[1:]))
@@ -5123,8 +5119,8 @@ class Rhythm:
         """True while a server of ours runs, or somebody has the page open."""
         return self._is_here("server") or self._is_here("request")
 
-    def _is_here(self, source):
-        return abs(self._clock.now() - self._known()["seen"].get(source, -math.inf)) < 2 * NOTE_SECONDS
+    def _is_here(self, caller):
+        return abs(self._clock.now() - self._known()["seen"].get(caller, -math.inf)) < 2 * NOTE_SECONDS
 
     def has_service(self):
         """True while a worker that never ends by itself is there."""
@@ -5139,18 +5135,18 @@ class Rhythm:
                 found.append(visitor["period"])
         return min(found, default=None)
 
-    def _known(self, source=None):
-        return recall(source or self._database, ".rhythm") or {"seen": {}, "visits": {}}
+    def _known(self):
+        return recall(self._database, ".rhythm") or {"seen": {}, "visits": {}}
 
     @staticmethod
-    def _add(known, source, now):
+    def _add(known, caller, now):
         """Note a visit; after a jump of the clock nothing from before it counts."""
         elapsed = now - max(known["seen"].values(), default=now)
         if not -CLOCK_SLACK_SECONDS < elapsed < SILENCE_MAX_SECONDS:
             known.update(seen={}, visits={})
-        known["seen"][source] = now
-        if source in VISITORS:
-            known["visits"][source] = [*known["visits"].get(source, ()), now][-VISITS_KEPT:]
+        known["seen"][caller] = now
+        if caller in VISITORS:
+            known["visits"][caller] = [*known["visits"].get(caller, ()), now][-VISITS_KEPT:]
 
 
 # Workers ---------------------------------------------------------------------
@@ -5359,7 +5355,7 @@ class Modes:
 
     def decide(self):
         """(detached, cron, slice or service; a sentence that says why)"""
-        mode, known = self._settings.get("worker_mode"), self._known(self._database)
+        mode, known = self._settings.get("worker_mode"), self._known()
         why = ""
         if known["lost"] >= LOST_MAX:
             why = "%s (%s)" % (known["why"], time_of_day(known["at"]))
@@ -5380,9 +5376,9 @@ class Modes:
         period = (self.visitor("cron") or {}).get("period")
         return period is None or period > CRON_OFTEN_SECONDS
 
-    def visitor(self, source):
+    def visitor(self, caller):
         """{"last_at", "period"} of one of VISITORS; None once it has not come for long."""
-        visitor = self._rhythm.visitor(source)
+        visitor = self._rhythm.visitor(caller)
         if not visitor:
             return None
         patience = max(CRON_KNOWN_SECONDS, 2 * (visitor["period"] or 0))
@@ -5394,22 +5390,22 @@ class Modes:
             if not works:
                 self._remember(transaction, LOST_MAX, "tested", why, life=seconds)
                 return
-            known = self._known(transaction)
+            known = self._known()
             if known["kind"] != "ended" and seconds >= known.get("life", 0):
                 self._remember(transaction, 0, "tested", passed=self._clock.now())
 
     def test_seconds(self):
         """How long a test worker has to live, so that it shows what the lost ones left open."""
-        known = self._known(self._database)
+        known = self._known()
         life = known.get("life", 0)
         return life + TEST_SECONDS if known["kind"] == "killed" else max(TEST_SECONDS, life)
 
-    def habit(self, source=None):
+    def habit(self):
         """After how many seconds this host ends workers that are started, if the last lived much alike."""
-        if self._settings.get("worker_mode", source) not in ("auto", "detached"):
+        if self._settings.get("worker_mode") not in ("auto", "detached"):
             return None
         now = self._clock.now()
-        ends = recall_of(source or self._database, ".workers_ended", self._claims.machine)
+        ends = recall_of(self._database, ".workers_ended", self._claims.machine)
         lives = sorted(life for at, life in ends or () if 0 <= now - at <= ENDED_SECONDS)
         if len(lives) < ENDED_KEPT or lives[0] < TEST_SECONDS or lives[-1] > 2 * lives[0] + RENEW_SECONDS:
             return None
@@ -5417,7 +5413,7 @@ class Modes:
 
     def in_doubt(self, known=None):
         """True while a test has to show whether the host is what ended workers."""
-        known = known or self._known(self._database)
+        known = known or self._known()
         return (known["lost"] >= LOST_MAX and known["kind"] == "killed"
                 and self._settings.get("worker_mode") == "auto")
 
@@ -5426,7 +5422,7 @@ class Modes:
 
         It is awaited only where somebody looks, who begins it; after code that adds nobody may come.
         """
-        known, now = self._known(self._database), self._clock.now()
+        known, now = self._known(), self._clock.now()
         if not self.in_doubt(known):
             return False
         return self._is_tested(known) or (
@@ -5439,7 +5435,7 @@ class Modes:
     def begin_test(self):
         """True for one of all who ask, once for each loss."""
         with self._database.transaction(durable=False) as transaction:
-            known = self._known(transaction)
+            known = self._known()
             if "tested_at" in known or not known["lost"]:
                 return False            # it has been begun, or is no longer needed
             remember_of(transaction, ".worker_mode", self._claims.machine,
@@ -5448,12 +5444,12 @@ class Modes:
 
     def note_arrival(self, transaction, worker_id):
         """A worker has reported: those of which nothing was heard may have been slow."""
-        if self._known(transaction)["kind"] == "unheard":
+        if self._known()["kind"] == "unheard":
             self.note_success(transaction, worker_id)
 
     def note_success(self, transaction, worker_id):
         """A worker leaves in order. That says nothing about one that lived for longer and was killed."""
-        known = self._known(transaction)
+        known = self._known()
         if known["lost"] and transaction.value(
                 "SELECT 1 FROM worker WHERE id=? AND machine=? AND mode='detached' AND started_at<=?",
                 (worker_id, self._claims.machine, self._clock.now() - known.get("life", 0))):
@@ -5464,7 +5460,7 @@ class Modes:
         if row["mode"] != "detached" or (row["machine"], row["boot"]) != (
                 self._claims.machine, self._claims.boot):
             return
-        known, now = self._known(transaction), self._clock.now()
+        known, now = self._known(), self._clock.now()
         killed = row["state"] != "starting"
         life = max(0.0, min(now, row["seen_at"] + RENEW_SECONDS) - row["started_at"]) if killed else 0.0
         if killed:
@@ -5491,9 +5487,9 @@ class Modes:
             remember_of(transaction, ".workers_ended", self._claims.machine,
                         [*ends, [self._clock.now(), life]][-ENDED_KEPT:])
 
-    def _known(self, source):
+    def _known(self):
         """What was learnt on this machine; nothing once our code is another or the clock was put back."""
-        known = recall_of(source, ".worker_mode", self._claims.machine)
+        known = recall_of(self._database, ".worker_mode", self._claims.machine)
         if known and known["code"] == file_stamps(CODE_FILES) and known["at"] <= self._clock.now():
             return known
         return {"lost": 0, "kind": None, "at": 0.0}
@@ -5533,7 +5529,7 @@ class Workers:
 
     def reserve(self, transaction, mode, wanted=1):
         """Rows for up to `wanted` new workers, within NbMaxWorker: a list of (id, lock name)."""
-        limit = self._settings.get("NbMaxWorker", transaction)
+        limit = self._settings.get("NbMaxWorker")
         room = limit - transaction.value("SELECT count(*) FROM worker")
         now, monotonic = self._clock.now(), self._clock.monotonic()
         made = []
@@ -5585,21 +5581,22 @@ class Workers:
         """True if there is any worker."""
         return bool(self._database.value("SELECT 1 FROM worker LIMIT 1"))
 
-    def place(self, source, worker_id):
+    def place(self, worker_id):
         """This worker's place among those not yet leaving, 1 for the oldest."""
-        return source.value("SELECT count(*) FROM worker WHERE id<=? AND state<>'stopping'",
-                            (worker_id,))
+        return self._database.value(
+            "SELECT count(*) FROM worker WHERE id<=? AND state<>'stopping'", (worker_id,))
 
-    def idles_alone(self, source, worker_id):
+    def idles_alone(self, worker_id):
         """True if no worker here that came before this one is idle."""
-        return not source.value("SELECT 1 FROM worker WHERE id<? AND state='idle' AND machine=?",
-                                (worker_id, self._claims.machine))
+        return not self._database.value(
+            "SELECT 1 FROM worker WHERE id<? AND state='idle' AND machine=?",
+            (worker_id, self._claims.machine))
 
     # The dead
 
     def find_dead(self):
         """Rows nobody stands behind any more: a list of (row, lock descriptor or None, why)."""
-        dead, silent = [], self._claims.silent(self._database, self._clock.now())
+        dead, silent = [], self._claims.silent(self._clock.now())
         for row in self._database.all("SELECT * FROM worker"):
             is_silent = lease_name(row["lock"], row) in silent
             handle, why = self._look_at(row, is_silent)
@@ -5708,14 +5705,14 @@ class Workers:
         `least` are to be ready even if there is no work yet. In other modes than detached none is.
         """
         self._poll_children()
-        if (not self.needed(self._database, least) or self.modes.decide()[0] != "detached"
+        if (not self.needed(least) or self.modes.decide()[0] != "detached"
                 or self.modes.holds_back()):
             return 0
         return len(self._start_all("detached", least))
 
-    def habit_words(self, source=None):
+    def habit_words(self):
         """A sentence about how long this host lets workers live, if it seems to end them; else ""."""
-        life = self.modes.habit(source)
+        life = self.modes.habit()
         return life and ENDS_WORDS % life or ""
 
     def work_slice(self, seconds=SLICE_SECONDS):
@@ -5724,7 +5721,7 @@ class Workers:
         What does it are children of this process. If they die with it others see that at once.
         """
         self._poll_children()
-        if not self.modes.takes_slices() or not self.needed(self._database):
+        if not self.modes.takes_slices() or not self.needed():
             return 0
         until = self._clock.monotonic() + seconds
         before = self._database.value("SELECT max(id) FROM activity") or 0
@@ -5738,7 +5735,7 @@ class Workers:
     def _start_all(self, mode, least, *more):
         """Start what is needed; the ids of the rows of those that were started."""
         with self._database.transaction(durable=False) as transaction:
-            made = self.reserve(transaction, mode, self.needed(transaction, least))
+            made = self.reserve(transaction, mode, self.needed(least))
         for worker_id, lock in made:
             self._start_one(mode, worker_id, lock, *more)
         return {worker_id for worker_id, _ in made}
@@ -5755,27 +5752,27 @@ class Workers:
                  {"at": now, "message": message, "tries": tries, "next": now + pause})
         note(transaction, now, "worker_start_failed", message=message)
 
-    def needed(self, source, least=0):
+    def needed(self, least=0):
         """How many more workers the claimable tasks could use, within the limit."""
-        limit = self._settings.get("NbMaxWorker", source)
-        workers = source.all("SELECT state, machine FROM worker")
+        limit = self._settings.get("NbMaxWorker")
+        workers = self._database.all("SELECT state, machine FROM worker")
         room = limit - len(workers)
         if room <= 0:
             return 0
         ready = [row["machine"] for row in workers if row["state"] in ("idle", "starting")]
-        missing = max(self._missing(source, limit, len(ready)), least - len(ready))
+        missing = max(self._missing(limit, len(ready)), least - len(ready))
         here = ready.count(self._claims.machine)
         if here < len(ready):           # others are ready, but not for what names this machine
-            missing = max(missing, self._missing(source, limit, here, named=True))
+            missing = max(missing, self._missing(limit, here, named=True))
         if missing <= 0:
             return 0
-        failure = recall(source, ".start_failure")
+        failure = recall(self._database, ".start_failure")
         if failure and 0 < failure["next"] - self._clock.now() < 2 * START_RETRY_SECONDS[1]:
             return 0                    # a pause that is longer comes from a clock that jumped
         return min(room, missing, 1 if failure else room)   # many at once would leave none room for a runner
 
-    def _missing(self, source, limit, ready, **which):
-        return self._claims.claimable(source, limit + ready, **which) - ready
+    def _missing(self, limit, ready, **which):
+        return self._claims.claimable(limit + ready, **which) - ready
 
     def _start_one(self, mode, worker_id, lock, *more):
         try:
@@ -5873,9 +5870,9 @@ class Catalogue:
         """What the functions are made of, as far as is known: to be stamped before it is read again."""
         return [TASKS_FILE, WORKER_FILE, *self.state()["files"]]
 
-    def schedules(self, source):
+    def schedules(self):
         """What @schedule said in tasks.py when it could be read the last time."""
-        return (recall(source, ".catalogue") or self.state()).get("schedules", [])
+        return (recall(self._database, ".catalogue") or self.state()).get("schedules", [])
 
     def refresh(self, wait=False):
         """Read tasks.py again if it or what it imports changed; keep the last good one if it fails.
@@ -6123,8 +6120,8 @@ class Tick:
         self._is_pruning = False
         self._looked_at = 0             # the last task of which we know that nobody waits in vain
 
-    def maybe(self, source):
-        """Tick unless anybody has just done so; True if we did. `source` is who asks:
+    def maybe(self, caller):
+        """Tick unless anybody has just done so; True if we did. `caller` is who asks:
 
         "server" and "worker" (they stay), "code" (adds by Python and shell), "cron", and PASSING.
         What goes wrong is said and tried again later: it must not end what it is done beside.
@@ -6133,11 +6130,11 @@ class Tick:
             return False
         self._next = self._clock.monotonic() + TICK_SOON_SECONDS
         try:
-            ticks = self._is_our_turn(source)
-            if ticks or source == "server":
-                self._note(source)
+            ticks = self._is_our_turn(caller)
+            if ticks or caller == "server":
+                self._note(caller)
             if ticks:
-                self.run(source)
+                self.run(caller)
             return ticks
         except Busy:                    # a moment later there is another chance
             return False
@@ -6146,16 +6143,16 @@ class Tick:
             complain("housekeeping failed: %s: %s" % (type(error).__name__, error))
             return False
 
-    def force(self, source, start=True):
+    def force(self, caller, start=True):
         """Tick whoever has just done so; without `start` no workers are started."""
         self._mark.take(self._clock.now(), 0.0)
-        self._note(source)
-        self.run(source, start)
+        self._note(caller)
+        self.run(caller, start)
 
-    def run(self, source="worker", start=True):
+    def run(self, caller="worker", start=True):
         """Do all that is due now."""
         self._next = self._clock.monotonic() + TICK_SECONDS
-        self.clean(source)
+        self.clean(caller)
         if start:
             self._workers.start_needed(self.sleepers_missing())
 
@@ -6163,44 +6160,44 @@ class Tick:
         """1 if a worker should be asleep until what is scheduled is due, and there is none; else 0."""
         if self._settings.get("stay_asleep") == "no" or self._workers.are_there():
             return 0
-        return int(self.next_work(self._database) is not None)
+        return int(self.next_work() is not None)
 
-    def next_work(self, source, alone=True):
+    def next_work(self, alone=True):
         """When something becomes claimable, or None if nothing will by itself.
 
         What comes one by one counts only if `alone`: for that one worker is enough.
         """
-        dues = [self._claims.next_due(source)]
+        dues = [self._claims.next_due()]
         if alone:
-            dues += [self._claims.rate_opens(source), self._schedules.next_due(source)]
+            dues += [self._claims.rate_opens(), self._schedules.next_due()]
         return min((due for due in dues if due is not None), default=None)
 
     def state(self):
         """Who did this last (noted once a minute) and how often it is done, as people are shown it."""
-        at, source = self._rhythm.last()
+        at, caller = self._rhythm.last()
         cron, period = self._rhythm.visitor("cron"), self._rhythm.period()
         if cron:
             cron = {"last_at": iso(cron["last_at"]), "period": cron["period"] and round(cron["period"])}
-        return {"last_at": iso(at), "last_source": source, "period": period and round(period),
+        return {"last_at": iso(at), "last_source": caller, "period": period and round(period),
                 "cron": cron, "resident": self._rhythm.is_resident()}
 
-    def _is_our_turn(self, source):
+    def _is_our_turn(self, caller):
         """True for one of all who ask, if it is time; for a schedule that is due that is sooner."""
-        now, due = self._clock.now(), self._schedules.next_due(self._database)
+        now, due = self._clock.now(), self._schedules.next_due()
         is_due = due is not None and due <= now
         if self._is_pruning:
             least = 0.0
-        elif source in PASSING:         # what was due at the last tick already could not be added then
+        elif caller in PASSING:         # what was due at the last tick already could not be added then
             least = TICK_SECONDS if is_due and not self._mark.is_after(due) else TICK_PASSING_SECONDS
         else:
             least = TICK_SOON_SECONDS if is_due else TICK_SECONDS
-        return self._mark.take(now, least, NOTE_SECONDS if source == "server" else 0.0)
+        return self._mark.take(now, least, NOTE_SECONDS if caller == "server" else 0.0)
 
-    def _note(self, source):
+    def _note(self, caller):
         with contextlib.suppress(JobQueueError):        # a full disk: it is not worth more
-            self._rhythm.note(source)
+            self._rhythm.note(caller)
 
-    def clean(self, source="worker"):
+    def clean(self, caller="worker"):
         """All but starting workers."""
         self._database.sign()
         self._bury_dead()
@@ -6208,7 +6205,7 @@ class Tick:
         self._promote()
         self._fire_schedules()
         self._sweep()
-        self._is_pruning = source not in PASSING and self._keeping.prune()
+        self._is_pruning = caller not in PASSING and self._keeping.prune()
         if self._is_pruning:
             self._next = min(self._next, self._clock.monotonic() + KEEP_AGAIN_SECONDS)
 
@@ -6223,7 +6220,7 @@ class Tick:
         handles = [(row["lock"], handle) for row, handle, _ in dead if handle is not None]
         ids = {row["id"] for row, _, _ in dead}
         try:
-            if dead or self._claims.lost(self._database, ids, self._clock.now()):
+            if dead or self._claims.lost(ids, self._clock.now()):
                 self._record_deaths(dead)
         except BaseException:
             for _, handle in handles:
@@ -6238,10 +6235,10 @@ class Tick:
             now = self._clock.now()
             buried = {row["id"] for row, _, why in dead
                       if self._workers.bury(transaction, row, why)}
-            for task in self._claims.lost(transaction, buried, now):
+            for task in self._claims.lost(buried, now):
                 seconds = lost_after(task, now)
                 words = "The process that ran this task died after about %d s. %s" % (
-                    round(seconds), self._workers.habit_words(transaction))
+                    round(seconds), self._workers.habit_words())
                 outcome = Outcome("crashed", error_type="WorkerLost", error_message=words.rstrip(),
                                   seconds=seconds)
                 self._claims.end(transaction, task["id"], task["claim"], outcome, now)
@@ -6257,7 +6254,7 @@ class Tick:
                 more, ids = self._tasks.settle(transaction, self._clock.now()), ()
 
     def _promote(self):
-        due = self._claims.due(self._database)
+        due = self._claims.due()
         if due is not None and due <= self._clock.now():
             with self._database.transaction(durable=False) as transaction:
                 self._claims.promote(transaction, self._clock.now())
@@ -6269,7 +6266,7 @@ class Tick:
             self._next_look = monotonic + LOOK_FOR_SCHEDULES_SECONDS
             self._schedules.synchronise()
         self._schedules.fire(now)
-        due = self._schedules.next_due(self._database)
+        due = self._schedules.next_due()
         if due is not None:
             self._next = min(self._next, monotonic + max(TICK_SOON_SECONDS, due - now))
 
@@ -6332,7 +6329,7 @@ class Service:
 
     def _waiting(self):
         """What becomes of the tasks that could be run now."""
-        if not self._claims.claimable(self._database, 1):
+        if not self._claims.claimable(1):
             return self._paused()
         states = {row[0] for row in self._database.all("SELECT state FROM worker")}
         failure, mode = recall(self._database, ".start_failure"), self._workers.modes.decide()[0]
@@ -6351,7 +6348,7 @@ class Service:
         """What has to come first where adding a task starts no worker."""
         if mode == "detached":
             return None
-        if mode == "slice" and self._workers.needed(self._database):
+        if mode == "slice" and self._workers.needed():
             return "cron_wait", MODE_WORDS[mode] + ".", None
         if mode == "slice" or states:
             return None
@@ -6555,10 +6552,9 @@ class Accounts:
 
     # First admin, lost password
 
-    def has_admin(self, source=None):
+    def has_admin(self):
         """True once somebody can administer this."""
-        source = source or self._database
-        return source.value("SELECT 1 FROM user WHERE role='admin' LIMIT 1") is not None
+        return self._database.value("SELECT 1 FROM user WHERE role='admin' LIMIT 1") is not None
 
     def setup_code(self):
         """The one-time code for the first admin, renewed every SETUP_CODE_SECONDS."""
@@ -6587,7 +6583,7 @@ class Accounts:
             self._use_up(transaction, code)
             if not is_first:
                 self._reset(transaction, row, doubtful)
-            elif self.has_admin(transaction):
+            elif self.has_admin():
                 raise NotFound("This is set up already.")
             else:
                 self._insert_user(transaction, row)
@@ -6657,9 +6653,9 @@ class Accounts:
         """All users as admins see them."""
         return [self._user_json(row) for row in self._database.all("SELECT * FROM user ORDER BY id")]
 
-    def find(self, name, source=None):
+    def find(self, name):
         """The row of a user; NotFound if there is none."""
-        row = (source or self._database).one("SELECT * FROM user WHERE name=?", (name,))
+        row = self._database.one("SELECT * FROM user WHERE name=?", (name,))
         if row is None:
             raise NotFound("There is no user %s." % shorten(str(name), 60))
         return row
@@ -6730,7 +6726,7 @@ class Accounts:
         Whoever sets a password without the old one, or disables a user, also ends their tokens.
         """
         with self._database.transaction() as transaction:
-            row = self.find(name, transaction)
+            row = self.find(name)
             if known not in (None, row["password"]):
                 raise wrong_password("current_password")
             for column, value in changes.items():
@@ -6738,7 +6734,7 @@ class Accounts:
             if "password" in changes or changes.get("disabled"):
                 self._shut_out(transaction, row["id"], known is None)
             self._keep_an_admin(transaction)
-            return self._user_json(self.find(name, transaction))
+            return self._user_json(self.find(name))
 
     def change_own_password(self, person, current, password):
         """Change one's own password, which needs the current one; Denied if that is wrong."""
@@ -6760,8 +6756,8 @@ class Accounts:
     def delete_user(self, name):
         """Remove a user who owns no task and will own none; Conflict otherwise."""
         with self._database.transaction() as transaction:
-            row = self.find(name, transaction)
-            if row["name"].lower() == self._settings.get("default_owner", transaction).lower():
+            row = self.find(name)
+            if row["name"].lower() == self._settings.get("default_owner").lower():
                 raise Conflict("%s cannot be deleted: the setting default_owner names %s." % (name, name))
             for table in ("task", "schedule"):
                 if transaction.value("SELECT 1 FROM %s WHERE owner_id=? LIMIT 1" % table, (row["id"],)):
@@ -7196,16 +7192,16 @@ class JobQueue:
         """A task by its id; NotFound if there is none."""
         return Task(self, self.get_json(task_id))
 
-    def get_json(self, task_id, source=None, owner_id=None):
+    def get_json(self, task_id, owner_id=None):
         """A task as a dictionary of all its keys; NotFound if it is not `owner_id`'s (None: any)."""
-        return self.row_json(self.tasks.get(task_id, owner_id, source), source)
+        return self.row_json(self.tasks.get(task_id, owner_id))
 
-    def row_json(self, row, source=None):
+    def row_json(self, row):
         """A task as get_json() gives it, of its row: for one that may be gone already."""
-        shown = self.tasks.full_json(row, source)
+        shown = self.tasks.full_json(row)
         held = {"blocked": None, "blocked_text": None}
         if shown["status"] == "pending":
-            held = self.queues.holding(shown["queue"], self.claims.machine, source)
+            held = self.queues.holding(shown["queue"], self.claims.machine)
         return {**shown, **held}
 
     def act(self, action, task_id, *who):
@@ -7233,13 +7229,13 @@ class JobQueue:
             known = once and once.find(transaction, now)
             if known:
                 return known
-            last = self.tasks.last_id(transaction)
+            last = self.tasks.last_id()
             ids = self.tasks.add(transaction, owner_id, orders, now)
             added = {"ids": ids, "created": len({task_id for task_id in ids if task_id > last})}
             if once:
                 once.keep(transaction, added, now)
             if show:
-                added["task"] = self.get_json(ids[0], transaction)
+                added["task"] = self.get_json(ids[0])
         self.start_workers()
         return added
 
@@ -7972,10 +7968,10 @@ def _check_ticks(queue):
 # nothing about the other) stands in the setting row .worker_tests: it writes `arrived` and `alone`
 # itself; who looks later and does not find them knows that it was ended.
 
-def last_worker_test(source, starter=None):
+def last_worker_test(db, starter=None):
     """What is known of the last test worker of "web" or "shell", else of the first that there is."""
-    return (recall_of(source, ".worker_tests", starter) if starter else
-            last_worker_test(source, "web") or last_worker_test(source, "shell"))
+    return (recall_of(db, ".worker_tests", starter) if starter else
+            last_worker_test(db, "web") or last_worker_test(db, "shell"))
 
 
 def note_worker_test(queue, token, **seen):
@@ -8231,7 +8227,7 @@ def _check_schedules(queue):
 
 
 def _check_running(queue):
-    leases = queue.claims.leases(queue.database, queue.database.clock.now())
+    leases = queue.claims.leases(queue.database.clock.now())
     if not leases:
         return "ok", "no task runs"
     task_id, left = min(leases.items(), key=lambda item: item[1])
@@ -9253,7 +9249,7 @@ def _act_on_filter(app, request, given):
     tasks, expected = app.queue.tasks, given.get("expected_count")
     what = given["action"], _wanted(app, request, given["filter"])
     place = given.get("continue") or "0-%d-0-%s" % (
-        tasks.last_id(app.queue.database), "" if expected is None else int(expected))
+        tasks.last_id(), "" if expected is None else int(expected))
     low, top, number, *counting = place.split("-")
     low, top, number = int(low), int(top), int(number)
     if counting:
@@ -9428,7 +9424,7 @@ def get_queues(app, request):
     """All queues with their limits and what is in them."""
     queues, machine = app.queue.queues, app.queue.claims.machine
     return app.cached("queues", lambda: {
-        "queues": queues.all(machine), "machines": sorted({machine, *queues.machines(app.queue.database)}),
+        "queues": queues.all(machine), "machines": sorted({machine, *queues.machines()}),
         "service": app.queue.service.describe()})
 
 
@@ -10781,7 +10777,7 @@ def _act_on_all(queue, action, options):
     """Say how many tasks match; with --yes do it to them."""
     wanted = Filter(_owner_id(queue, options), _wanted_statuses(options.status), options.function,
                     options.queue, options.search)
-    top = queue.tasks.last_id(queue.database)
+    top = queue.tasks.last_id()
     count, _ = queue.tasks.count_for(action, wanted, 0, top, math.inf)
     if not options.yes:
         raise Conflict("%d tasks match that %s can change; nothing was changed. Say --yes to do it."

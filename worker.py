@@ -1402,7 +1402,7 @@ class Attempt:
         """Store what is left of log and progress, and the traceback as the log's last piece."""
         if not (self.log or self._report or self._trace):
             return
-        if self._queue.claims.cancel_asked(transaction, self._id, self._claim) is None:
+        if self._queue.claims.cancel_asked(self._id, self._claim) is None:
             return
         if self._trace:
             self.log.pieces(final=True)
@@ -1456,12 +1456,12 @@ class Attempt:
         if version == self._seen_version:
             return
         self._seen_version = version
-        asked = self._queue.claims.cancel_asked(self._database, self._id, self._claim)
+        asked = self._queue.claims.cancel_asked(self._id, self._claim)
         if asked is None:
             self.end("lost")
         elif asked:
             self.end("cancelled", "cancelled while it ran")
-        self._is_doubted = self._queue.claims.is_doubted(self._database, self._id, self._claim)
+        self._is_doubted = self._queue.claims.is_doubted(self._id, self._claim)
 
     def _store(self, now):
         """Renew the claim and store log and progress, all under the fence."""
@@ -1749,18 +1749,18 @@ class Worker:
             return False
         if self._until is not None:
             looked = self._child.ready and self._next_due is not None
-            return looked and not self._has_work_soon(self._database)
+            return looked and not self._has_work_soon()
         if self._clock.monotonic() - self._last_work < self._settings["linger"]:
             return False
-        return not self._has_work_soon(self._database)
+        return not self._has_work_soon()
 
-    def _has_work_soon(self, source):
+    def _has_work_soon(self):
         """True if what becomes claimable soon is worth waiting for."""
-        alone = self._queue.workers.idles_alone(source, self._id)
+        alone = self._queue.workers.idles_alone(self._id)
         if self._mode == "slice":       # somebody waits for its end: what is there now, but for its rate
-            due = self._queue.claims.rate_opens(source)
+            due = self._queue.claims.rate_opens()
         else:
-            due = self._queue.tick.next_work(source, alone)
+            due = self._queue.tick.next_work(alone)
         if alone and self._until is None and self._settings["stay_asleep"] == "yes":
             return due is not None
         patience = self._settings["linger_due"]
@@ -1773,7 +1773,7 @@ class Worker:
         with self._database.transaction(durable=False) as transaction:
             more = self._queue.tasks.settle(transaction, self._clock.now())
             self._queue.claims.promote(transaction, self._clock.now())
-            if more or self._queue.claims.claimable(transaction, 1) or self._has_work_soon(transaction):
+            if more or self._queue.claims.claimable(1) or self._has_work_soon():
                 self._seen_version = None
                 return False
             self._queue.workers.leave(transaction, self._id, "idle", self._tasks)
@@ -1786,7 +1786,7 @@ class Worker:
             self._queue.workers.leave(transaction, self._id, self._stopping, self._tasks)
         self._queue.workers.remove_lock(self._lock_name, self._lock)
         if self._mode == "detached" and self._stopping == "limit":
-            self._hand_over(int(self._has_work_soon(self._database)))
+            self._hand_over(int(self._has_work_soon()))
 
     def _hand_over(self, least):
         """Start who goes on; where one must be here until something is due, a host is asked again."""
@@ -1865,7 +1865,7 @@ class Worker:
             return "limit"
         if jobqueue.file_stamps(self._code) != self._code:
             return "limit"
-        if self._queue.workers.place(self._database, self._id) > self._settings["NbMaxWorker"]:
+        if self._queue.workers.place(self._id) > self._settings["NbMaxWorker"]:
             return "too many workers"
         return None
 
@@ -1889,9 +1889,9 @@ class Worker:
             return False
         self._seen_version = version
         claims = self._queue.claims
-        self._next_due = min(claims.next_due(self._database) or math.inf,
-                             claims.rate_opens(self._database) or math.inf)
-        if self._next_due > now and not claims.claimable(self._database, 1):
+        self._next_due = min(claims.next_due() or math.inf,
+                             claims.rate_opens() or math.inf)
+        if self._next_due > now and not claims.claimable(1):
             return False
         if self._runner_is_stale():
             self._start_runner()
@@ -2218,8 +2218,8 @@ def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
     if mode == "cron":
         queue.catalogue.refresh()
         queue.tick.force("cron", start=False)   # the dead must not keep us from a place
-        due = queue.tick.next_work(queue.database)
-        if not queue.claims.claimable(queue.database, 1) and (
+        due = queue.tick.next_work()
+        if not queue.claims.claimable(1) and (
                 due is None or due > queue.database.clock.now() + seconds):
             queue.workers.start_needed(queue.tick.sleepers_missing())
             return 0

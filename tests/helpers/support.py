@@ -49,11 +49,9 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import unittest
 from pathlib import Path
-from unittest import mock
 from urllib.parse import quote
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -176,25 +174,12 @@ def close_quietly(queue):
         queue.close()
 
 
-_read = jobqueue.Database._read
-
-
-def read_outside_transactions(database, statement, values):
-    """A read beside one's own transaction sees what was before it, or waits for it, which is for ever."""
-    if database._writer_thread == threading.get_ident():
-        raise AssertionError("read beside a transaction of this thread: %s" % statement)
-    return _read(database, statement, values)
-
-
 class TestCase(unittest.TestCase):
     """See the module's docstring."""
 
     maxDiff = None
 
     def setUp(self):
-        strict = mock.patch.object(jobqueue.Database, "_read", read_outside_transactions)
-        strict.start()
-        self.addCleanup(strict.stop)
         self.folder = Path(tempfile.mkdtemp(prefix="jobqueue test "))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
         self.clock = FakeClock()

@@ -35,7 +35,7 @@ class TestDeclaration(TestCase):
 
     def test_our_workers_leave_its_tasks_alone(self):
         self.add("bob", "render", text="x")
-        self.assertEqual(self.queue.claims.claimable(self.database, 10), 0)
+        self.assertEqual(self.queue.claims.claimable(10), 0)
         self.assertIsNone(self.claim())
         self.assertEqual(self.started, [])
 

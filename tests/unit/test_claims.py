@@ -81,7 +81,7 @@ class TestClaim(TestCase):
         self.write("UPDATE queue SET paused=1 WHERE name='slow'")
         self.assertEqual(self.claim()["id"], other)
         self.assertIsNone(self.claim())
-        self.assertEqual(self.queue.claims.claimable(self.database, 10), 0)
+        self.assertEqual(self.queue.claims.claimable(10), 0)
 
     def test_the_only_queue_may_be_paused(self):
         self.add()
@@ -107,8 +107,8 @@ class TestClaim(TestCase):
     def test_how_many_could_be_claimed_is_counted_up_to_a_limit(self):
         self.add_many("bob", 5)
         self.add_many("eve", 5, options={"delay": 60})
-        self.assertEqual(self.queue.claims.claimable(self.database, 100), 5)
-        self.assertEqual(self.queue.claims.claimable(self.database, 3), 3)
+        self.assertEqual(self.queue.claims.claimable(100), 5)
+        self.assertEqual(self.queue.claims.claimable(3), 3)
 
     def test_the_row_tells_the_worker_all_that_it_hands_over(self):
         self.add("eve", "send", to="x")
@@ -286,7 +286,7 @@ class TestFence(TestCase):
         with self.database.transaction() as transaction:
             self.assertFalse(claims.renew(transaction, task_id, claim, now))
             self.assertFalse(claims.report(transaction, task_id, claim, 1, "late"))
-            self.assertIsNone(claims.cancel_asked(transaction, task_id, claim))
+            self.assertIsNone(claims.cancel_asked(task_id, claim))
             claims.put_back_until(transaction, task_id, claim, now + 30, "unknown_function", now)
             for kind in KINDS:
                 self.assertIsNone(claims.end(transaction, task_id, claim, Outcome(kind, result="1"), now))
@@ -310,7 +310,7 @@ class TestFence(TestCase):
         self.assertEqual(self.row(self.fresh["id"])["claim"], self.fresh["claim"])
 
     def test_the_reaper_is_fenced_as_well(self):
-        lost = self.queue.claims.lost(self.database, {2}, self.clock.now())
+        lost = self.queue.claims.lost({2}, self.clock.now())
         self.assertEqual([row["claim"] for row in lost], [self.fresh["claim"]])
         self.end(self.fresh, result="1")
         for row in lost:
@@ -581,7 +581,7 @@ class TestLeases(TestCase):
         self.row_claimed = self.claim()
 
     def is_lost(self, dead=()):
-        return bool(self.queue.claims.lost(self.database, set(dead), self.clock.now()))
+        return bool(self.queue.claims.lost(set(dead), self.clock.now()))
 
     def test_a_lease_holds_for_its_time(self):
         self.pass_in_silence(LEASE_SECONDS - 1)

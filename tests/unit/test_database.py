@@ -78,6 +78,16 @@ class TestTransactions(DatabaseCase):
             jobqueue.remember(transaction, ".x", 5)
             raise ZeroDivisionError
         self.assertIsNone(jobqueue.recall(self.database, ".x"))
+
+    def test_reads_see_the_open_transaction_of_their_thread_only(self):
+        seen = []
+        with self.database.transaction() as transaction:
+            jobqueue.remember(transaction, ".x", 5)
+            seen.append(jobqueue.recall(self.database, ".x"))
+            thread = threading.Thread(target=lambda: seen.append(jobqueue.recall(self.database, ".x")))
+            thread.start()
+            thread.join()
+        self.assertEqual(seen, [5, None])
         self.remember(".y")
 
     def test_a_wrong_statement_becomes_an_error_for_people_and_undoes_everything(self):

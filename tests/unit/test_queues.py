@@ -25,7 +25,7 @@ class QueueCase(TestCase):
         return self.queue.queues.get(name, self.queue.claims.machine)
 
     def claimable(self, limit=100):
-        return self.queue.claims.claimable(self.database, limit)
+        return self.queue.claims.claimable(limit)
 
     def starts(self, seconds, step=0.01, wanted=1, **options):
         """When tasks started that were claimed as soon as possible for so long, from 0."""
@@ -136,7 +136,7 @@ class MaxRunning(QueueCase):
                 self.end(running.pop())
             return found
 
-        with mock.patch.object(Queues, "count", staticmethod(count_and_end)):
+        with mock.patch.object(Queues, "count", count_and_end):
             self.assertEqual(self.queue.get_json(held)["blocked_text"],
                              "The queue post runs at most 1 at once.")
         self.assertIsNone(self.queue.get_json(held)["blocked_text"])
@@ -210,11 +210,11 @@ class Rate(QueueCase):
         self.make(rate={"count": 1, "seconds": 60})
         self.fill(2)
         self.claim()
-        shown, opens = self.shown(), self.queue.claims.rate_opens(self.database)
+        shown, opens = self.shown(), self.queue.claims.rate_opens()
         self.assertEqual((shown["blocked"], shown["next_at"]), ("rate", jobqueue.iso(opens)))
         self.assertAlmostEqual(opens - self.clock.now(), 60, delta=jobqueue.RATE_SLACK_SECONDS)
         self.clock.advance(60)
-        self.assertIsNone(self.queue.claims.rate_opens(self.database))
+        self.assertIsNone(self.queue.claims.rate_opens())
         self.assertEqual((self.claimable(), self.shown()["blocked"]), (1, None))
 
     def test_a_retry_counts_as_a_start(self):
@@ -338,8 +338,8 @@ class Starting(QueueCase):
         self.make("held", paused=True)
         for name in ("post", "held"):
             self.fill(1, name, delay=60)
-        self.assertIsNone(self.queue.claims.next_due(self.database))
-        self.assertAlmostEqual(self.queue.claims.due(self.database), self.clock.now() + 60, 2)
+        self.assertIsNone(self.queue.claims.next_due())
+        self.assertAlmostEqual(self.queue.claims.due(), self.clock.now() + 60, 2)
 
 
 class Interleavings(QueueCase):
@@ -372,7 +372,7 @@ class Interleavings(QueueCase):
                     running.remove(row)
                     self.end(row, chance.choice(("succeeded", "error", "crashed", "put_back")))
             for name in ("a", "c"):
-                count = self.queue.queues.count(self.database, jobqueue.RUNNING, name, 100)
+                count = self.queue.queues.count(jobqueue.RUNNING, name, 100)
                 self.assertLessEqual(count, self.LIMITS[name]["max_running"])
         self.assertGreater(min(map(len, starts.values())), 15)
         self.assertLessEqual(most_within(1, starts["b"]), 11)

@@ -100,12 +100,12 @@ class TestFiring(ScheduleCase):
         self.assertEqual(other.database.version_seen(), version)
 
     def test_the_next_one_due_is_known_cheaply(self):
-        self.assertIsNone(self.queue.schedules.next_due(self.database))
+        self.assertIsNone(self.queue.schedules.next_due())
         self.schedule("daily 12:00")
         self.schedule("daily 10:00")
         paused = self.schedule("daily 09:00")
         self.queue.schedules.change(paused, {"paused": True})
-        self.assertEqual(self.queue.schedules.next_due(self.database), self.clock.now() + 2 * HOUR)
+        self.assertEqual(self.queue.schedules.next_due(), self.clock.now() + 2 * HOUR)
         plan = self.database.all("EXPLAIN QUERY PLAN SELECT min(next_at) FROM schedule WHERE paused=0")
         self.assertIn("schedule_next", plan[0]["detail"])
 
@@ -939,7 +939,7 @@ queue = jobqueue.JobQueue(patience=60)
 queue.workers.start_needed = lambda *_: 0
 while time.time() < float(sys.argv[1]):
     time.sleep(0.001)
-while queue.schedules.next_due(queue.database) <= time.time():
+while queue.schedules.next_due() <= time.time():
     queue.tick.run()
 """
 

@@ -131,10 +131,10 @@ class TestArriving(WorkerCase):
         self.queue.settings.change({"NbMaxWorker": 3})
         first, second, third = [self.live()[0] for _ in range(3)]
         self.assertEqual(
-            [self.workers.place(self.database, one) for one in (first, second, third)], [1, 2, 3]
+            [self.workers.place(one) for one in (first, second, third)], [1, 2, 3]
         )
         self.write("UPDATE worker SET state='stopping' WHERE id=?", (first,))
-        self.assertEqual([self.workers.place(self.database, one) for one in (second, third)], [1, 2])
+        self.assertEqual([self.workers.place(one) for one in (second, third)], [1, 2])
 
     def test_leaving_is_noted_once(self):
         worker_id, _ = self.live()
