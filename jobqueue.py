@@ -206,6 +206,7 @@ LOOK_STEPS = 1000               # of SQLite, for some 30 tasks: so often a readi
 LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
 ADD_MAX = 100_000               # tasks in one transaction
 PIECE_BYTES = 64 << 10          # read of it at once
+ARGUMENTS_HELD_BYTES = 8 << 20  # of one upload in memory; the others wait in a file
 PORTION_ROWS = 500              # of a bulk action in one transaction, if that takes
 PORTION_SECONDS = 0.05          # no longer than this
 ACTION_SECONDS = 0.2            # of a bulk action in one request
@@ -1721,6 +1722,13 @@ def storage_full():
     return StorageFull("The disk or the quota is full; nothing was changed.")
 
 
+def cannot_write(folder, error):
+    """The error for this OSError in a folder of ours."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return storage_full()
+    return StorageBroken("Nothing can be written in %s: %s." % (folder, error.strerror))
+
+
 def storage_error(error, path):
     """The error a person should see for one that SQLite raised."""
     text = str(error)
@@ -2115,9 +2123,7 @@ class Database(Reader):
         try:
             self._turn = Turn(self.folder / "turn.lock", clock)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise storage_full() from None
-            raise StorageBroken("Nothing can be written in %s: %s." % (self.folder, error.strerror)) from None
+            raise cannot_write(self.folder, error) from None
         self._writer_thread = self._looker = None
         self._reading, self._looking = threading.Lock(), threading.Lock()
         self._synchronous = None
@@ -3264,13 +3270,15 @@ def _waits(status, order):
 class Order:
     """A task to be added: checked, complete, not yet a row."""
 
-    __slots__ = ("function", "utf8", "options", "run_at", "after", "after_failure", "unique_key",
-                 "admin_id", "schedule_id")
+    __slots__ = ("function", "length", "options", "run_at", "after", "after_failure", "unique_key",
+                 "admin_id", "schedule_id", "_utf8", "_file", "_start")
 
     def __init__(self, function, arguments, options, run_at=None, after=(), after_failure=None,
                  unique_key=None, admin_id=None):
         self.function = function
-        self.utf8 = arguments.encode("utf-8")   # as text one wide character would make all wide
+        self._utf8 = arguments.encode("utf-8")  # as text one wide character would make all wide
+        self.length = len(self._utf8)
+        self._file = None
         self.options = options          # every name of TASK_OPTIONS
         self.run_at = run_at            # UTC seconds or None
         self.after = after              # ids, each once
@@ -3282,7 +3290,39 @@ class Order:
     @property
     def arguments(self):
         """The arguments as JSON text."""
-        return self.utf8.decode("utf-8")
+        utf8 = self._utf8
+        if self._file:
+            utf8 = os.pread(self._file.fileno(), self.length, self._start)
+        return utf8.decode("utf-8")
+
+    def move_arguments(self, file):
+        """Keep the arguments in this unbuffered file until they are needed."""
+        start = file.tell()
+        if file.write(self._utf8) < self.length:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._utf8, self._file, self._start = None, file, start
+
+
+class ArgumentsFile:
+    """Keeps the arguments of many orders out of the memory, from ARGUMENTS_HELD_BYTES on."""
+
+    def __init__(self, folder):
+        self._folder = folder
+        self._file = None               # without a name: it goes with its last order
+        self._held = 0
+
+    def take(self, order):
+        """Move the arguments of this order there if those before it are large enough."""
+        self._held += order.length
+        if self._held <= ARGUMENTS_HELD_BYTES:
+            return
+        try:
+            if self._file is None:
+                import tempfile
+                self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)
+            order.move_arguments(self._file)
+        except OSError as error:
+            raise cannot_write(self._folder, error) from None
 
 
 class Filter:
@@ -3467,7 +3507,7 @@ class Tasks:
     @staticmethod
     def _insert(transaction, owner_id, placed, now):
         """Store orders as rows, a few at a time: all would be as large as the upload once more."""
-        longest = max((len(order.utf8) for _, order, _, _ in placed), default=0)
+        longest = max((order.length for _, order, _, _ in placed), default=0)
         for queue in {order.options["queue"] for _, order, _, _ in placed}:
             Queues.ensure(transaction, queue, now)
         transaction.insert_all(
@@ -7245,6 +7285,7 @@ class JobQueue:
         Where a request could not be read stands the Invalid that says so.
         """
         orders, errors, frame, index, named = [], [], Frame(None), 0, 0
+        large = ArgumentsFile(self.database.folder)
         for index, request in enumerate(requests):
             try:
                 if index == ADD_MAX:
@@ -7253,6 +7294,7 @@ class JobQueue:
                     raise request
                 frame = self._frame(request, person, frame)
                 orders.append(frame.order(request.get("arguments", {})))
+                large.take(orders[-1])
                 named += len(orders[-1].after)
                 if named > AFTER_SUM_MAX:
                     raise field_error("after", "names too many: the tasks of one request can name at "

@@ -102,6 +102,21 @@ class TestLines(WebTestCase):
         self.assertEqual(call(self.app, environ).status, 201)
         self.assertLessEqual(max(asked), jobqueue.PIECE_BYTES)
 
+    def test_what_waits_in_a_file_meanwhile_is_added_whole(self):
+        texts = ["one", "z\u00e4hlen \U0001f600", "", "x" * 5000]
+        body = lines(*({"function": "greet", "arguments": {"name": text}} for text in texts))
+        with mock.patch.object(jobqueue, "ARGUMENTS_HELD_BYTES", 10):
+            ids = self.send(body)["ids"]
+        found = [json.loads(self.row(one)["arguments"])["name"] for one in ids]
+        self.assertEqual(found, texts)
+
+    def test_nothing_is_added_if_there_is_no_room_for_that_file(self):
+        with open("/dev/full", "wb", 0) as full, \
+                mock.patch.object(jobqueue, "ARGUMENTS_HELD_BYTES", 10), \
+                mock.patch("tempfile.TemporaryFile", lambda **_: full):
+            self.send(lines(add(1), add(2), add(3)), 507)
+        self.assertEqual(self.database.value("SELECT count(*) FROM task"), 0)
+
     def test_an_admin_names_one_owner_for_all_of_them(self):
         answer = self.send(lines(add(1, owner="bob"), add(2, owner="bob")), visitor=self.ana)
         self.assertEqual({self.row(one)["owner_id"] for one in answer["ids"]}, {self.owner_id("bob")})
