@@ -1405,17 +1405,21 @@ def data_folder(flag=None, environment=os.environ):
 # log do without, because it costs a page in every commit. So does each index that holds the
 # status of a task, since every change moves its entries: two must do.
 
+SCHEMA_VERSION = 6              # of SCHEMA; PRAGMA user_version says it of a database
+OLDEST_VERSION = 4              # that migrate() can bring over
+
 SCHEMA = """
-CREATE TABLE user (
+CREATE TABLE IF NOT EXISTS user (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL COLLATE NOCASE UNIQUE,
     password TEXT NOT NULL,             -- method$parameters$salt$hash
     role TEXT NOT NULL,                 -- user or admin
     disabled INTEGER NOT NULL DEFAULT 0,
+    max_pending INTEGER,                -- NULL: the setting of this name
     created_at REAL NOT NULL,
     last_seen_at REAL
 );
-CREATE TABLE session (
+CREATE TABLE IF NOT EXISTS session (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     digest TEXT NOT NULL UNIQUE,        -- SHA-256 of the cookie
     user_id INTEGER NOT NULL REFERENCES user(id),
@@ -1423,7 +1427,7 @@ CREATE TABLE session (
     seen_at REAL NOT NULL,
     expires_at REAL NOT NULL
 );
-CREATE TABLE token (
+CREATE TABLE IF NOT EXISTS token (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     digest TEXT NOT NULL UNIQUE,        -- SHA-256 of the token
     user_id INTEGER NOT NULL REFERENCES user(id),
@@ -1432,19 +1436,25 @@ CREATE TABLE token (
     created_at REAL NOT NULL,
     last_used_at REAL
 );
-CREATE TABLE throttle (
+CREATE TABLE IF NOT EXISTS throttle (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     subject TEXT NOT NULL UNIQUE,       -- user:NAME, address:IP, known:ID address:IP or password:ID
     failures INTEGER NOT NULL,
     failed_at REAL NOT NULL,
     until REAL NOT NULL
 );
-CREATE TABLE setting (
+CREATE TABLE IF NOT EXISTS known_address (  -- where a user logged in from lately
+    user_id INTEGER NOT NULL REFERENCES user(id),
+    address TEXT NOT NULL,              -- as in throttle
+    until REAL NOT NULL,
+    PRIMARY KEY (user_id, address)
+);
+CREATE TABLE IF NOT EXISTS setting (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL UNIQUE,          -- one of SETTINGS, or .name for what we remember ourselves
     value TEXT NOT NULL                 -- JSON
 );
-CREATE TABLE function (
+CREATE TABLE IF NOT EXISTS function (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL UNIQUE,
     title TEXT NOT NULL,
@@ -1453,7 +1463,7 @@ CREATE TABLE function (
     options TEXT NOT NULL,              -- JSON, see TASK_OPTIONS
     who TEXT NOT NULL                   -- user, admin or nobody
 );
-CREATE TABLE queue (
+CREATE TABLE IF NOT EXISTS queue (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL UNIQUE,
     paused INTEGER NOT NULL DEFAULT 0,
@@ -1465,9 +1475,16 @@ CREATE TABLE queue (
     rate_seconds REAL,
     rate_next_at REAL,
     machines TEXT,                      -- JSON list of names; NULL: any
+    external INTEGER NOT NULL DEFAULT 0,    -- 1: only other people's workers serve it
     created_at REAL NOT NULL
 );
-CREATE TABLE worker (
+CREATE TABLE IF NOT EXISTS machine (        -- who opened this database: several must not share a log
+    name TEXT PRIMARY KEY,
+    boot TEXT NOT NULL,
+    first_seen REAL NOT NULL,           -- since when it has not been away for a day
+    seen_at REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS worker (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     machine TEXT NOT NULL,
     boot TEXT NOT NULL,
@@ -1478,12 +1495,14 @@ CREATE TABLE worker (
     state TEXT NOT NULL,                -- starting, idle, busy or stopping
     version TEXT NOT NULL,
     tasks INTEGER NOT NULL DEFAULT 0,   -- ended by it so far
+    runner_pid INTEGER,
+    runner_birth TEXT,                  -- see birth(); NULL where that cannot be known
     started_at REAL NOT NULL,
     seen_at REAL NOT NULL,
     lease_monotonic REAL NOT NULL,
     lease_wall REAL NOT NULL
 );
-CREATE TABLE task (
+CREATE TABLE IF NOT EXISTS task (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     owner_id INTEGER NOT NULL REFERENCES user(id),
     queue TEXT NOT NULL,
@@ -1502,6 +1521,8 @@ CREATE TABLE task (
     timeout REAL NOT NULL,
     on_crash TEXT NOT NULL,             -- retry or fail
     after_failure TEXT,                 -- fail or run, for tasks that come after others
+    remove_on_success INTEGER NOT NULL DEFAULT 0,
+    admin_id INTEGER,                   -- who asked for what only admins may; NULL: the site's code
     attempts INTEGER NOT NULL DEFAULT 0,
     crashes INTEGER NOT NULL DEFAULT 0,
     interruptions INTEGER NOT NULL DEFAULT 0,
@@ -1521,10 +1542,24 @@ CREATE TABLE task (
     started_at REAL,
     finished_at REAL
 );
-CREATE INDEX task_claim ON task (status, queue, priority DESC, turn, id);
-CREATE INDEX task_turn ON task (owner_id, status, queue, priority, turn);
-CREATE INDEX task_owner ON task (owner_id);
-CREATE TABLE activity (
+CREATE INDEX IF NOT EXISTS task_claim ON task (status, queue, priority DESC, turn, id);
+CREATE INDEX IF NOT EXISTS task_turn ON task (owner_id, status, queue, priority, turn);
+CREATE INDEX IF NOT EXISTS task_owner ON task (owner_id);
+CREATE INDEX IF NOT EXISTS task_unique ON task (owner_id, unique_key) WHERE unique_key IS NOT NULL;
+CREATE INDEX IF NOT EXISTS task_schedule ON task (schedule_id)
+WHERE schedule_id IS NOT NULL AND status NOT IN (2, 3, 4);
+CREATE TABLE IF NOT EXISTS task_after (
+    task_id INTEGER NOT NULL,           -- this one comes after ...
+    after_id INTEGER NOT NULL,
+    settled INTEGER NOT NULL DEFAULT 0, -- 0 is waited for, 1 is over as it should, 2 given up
+    PRIMARY KEY (task_id, settled, after_id)
+);
+CREATE INDEX IF NOT EXISTS task_after_follower ON task_after (settled, after_id);
+CREATE TABLE IF NOT EXISTS unsettled (      -- tasks that ended, while others wait for them still
+    task_id INTEGER PRIMARY KEY,
+    status INTEGER                      -- NULL: deleted
+);
+CREATE TABLE IF NOT EXISTS activity (
     id INTEGER PRIMARY KEY,
     at REAL NOT NULL,
     event TEXT NOT NULL,
@@ -1540,8 +1575,8 @@ CREATE TABLE activity (
     peak_memory INTEGER,                -- bytes
     message TEXT
 );
-CREATE INDEX activity_task ON activity (task_id);
-CREATE TABLE log (
+CREATE INDEX IF NOT EXISTS activity_task ON activity (task_id);
+CREATE TABLE IF NOT EXISTS log (
     id INTEGER PRIMARY KEY,
     task_id INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
@@ -1549,37 +1584,8 @@ CREATE TABLE log (
     length INTEGER NOT NULL,
     text TEXT NOT NULL,
     UNIQUE (task_id, attempt, start)
-)
-"""
-
-# MIGRATIONS[n] brings version n to version n + 1; PRAGMA user_version holds the version.
-MIGRATIONS = [
-    SCHEMA,
-    # A queue that only other people's workers serve, see external().
-    "ALTER TABLE queue ADD COLUMN external INTEGER NOT NULL DEFAULT 0",
-    """
-INSERT OR IGNORE INTO queue (name, created_at) SELECT 'default', strftime('%s', 'now');
--- A user's own limit; NULL: the setting of this name.
-ALTER TABLE user ADD COLUMN max_pending INTEGER;
-ALTER TABLE task ADD COLUMN remove_on_success INTEGER NOT NULL DEFAULT 0;
-CREATE TABLE task_key (                 -- empty; workers of before version 5 may still name it
-    owner_id INTEGER NOT NULL,
-    unique_key TEXT NOT NULL,
-    task_id INTEGER NOT NULL,
-    PRIMARY KEY (owner_id, unique_key)
 );
-CREATE TABLE task_after (
-    task_id INTEGER NOT NULL,           -- this one comes after ...
-    after_id INTEGER NOT NULL,
-    settled INTEGER NOT NULL DEFAULT 0, -- 0 is waited for, 1 is over as it should, 2 given up
-    PRIMARY KEY (task_id, settled, after_id)
-);
-CREATE INDEX task_after_follower ON task_after (settled, after_id);
-CREATE TABLE unsettled (                -- tasks that ended, while others wait for them still
-    task_id INTEGER PRIMARY KEY,
-    status INTEGER                      -- NULL: deleted
-);
-CREATE TABLE request (                  -- answers to requests with an Idempotency-Key
+CREATE TABLE IF NOT EXISTS request (        -- answers to requests with an Idempotency-Key
     owner_id INTEGER NOT NULL,
     key TEXT NOT NULL,
     digest TEXT NOT NULL,               -- SHA-256 of what was asked
@@ -1587,7 +1593,7 @@ CREATE TABLE request (                  -- answers to requests with an Idempoten
     answer TEXT NOT NULL,               -- JSON
     PRIMARY KEY (owner_id, key)
 );
-CREATE TABLE schedule (
+CREATE TABLE IF NOT EXISTS schedule (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     owner_id INTEGER NOT NULL REFERENCES user(id),
     name TEXT,                          -- of those from tasks.py and folders; unique per source
@@ -1612,56 +1618,69 @@ CREATE TABLE schedule (
     set_by INTEGER,                     -- who made or changed it last; NULL: the site's own code
     created_at REAL NOT NULL
 );
-CREATE INDEX schedule_next ON schedule (paused, next_at);
-CREATE INDEX schedule_next_from ON schedule (next_from);
-CREATE TABLE slot (                     -- each time a schedule was due, once
+CREATE INDEX IF NOT EXISTS schedule_next ON schedule (paused, next_at);
+CREATE INDEX IF NOT EXISTS schedule_next_from ON schedule (next_from);
+CREATE TABLE IF NOT EXISTS slot (           -- each time a schedule was due, once
     schedule_id INTEGER NOT NULL,
     at REAL NOT NULL,
     task_id INTEGER,                    -- NULL: skipped, and why
     message TEXT,
     PRIMARY KEY (schedule_id, at)
-)""",
-    """
-CREATE TABLE machine (                  -- who opened this database, for several must not share a log
-    name TEXT PRIMARY KEY,
-    boot TEXT NOT NULL,
-    first_seen REAL NOT NULL,           -- since when it has not been away for a day
-    seen_at REAL NOT NULL
-)""",
-    # What the mends of the first edition need.
-    """
-CREATE INDEX task_unique ON task (owner_id, unique_key) WHERE unique_key IS NOT NULL;
-DELETE FROM task_key;
-CREATE INDEX task_schedule ON task (schedule_id)
-WHERE schedule_id IS NOT NULL AND status NOT IN (2, 3, 4);
-CREATE TABLE known_address (            -- where a user logged in from lately
-    user_id INTEGER NOT NULL REFERENCES user(id),
-    address TEXT NOT NULL,              -- as in throttle
-    until REAL NOT NULL,
-    PRIMARY KEY (user_id, address)
 );
--- Who asked for a task of a function that is for admins only; NULL: the site's own code did.
-ALTER TABLE task ADD COLUMN admin_id INTEGER;
-UPDATE task SET admin_id=owner_id
-WHERE status IN (0, 1, 5, 6) AND function IN (SELECT name FROM function WHERE who='admin')
-    AND owner_id IN (SELECT id FROM user WHERE role='admin');
-ALTER TABLE worker ADD COLUMN runner_pid INTEGER;
--- See birth(); NULL where that cannot be known.
-ALTER TABLE worker ADD COLUMN runner_birth TEXT""",
-]
+INSERT OR IGNORE INTO queue (name, created_at) VALUES ('default', strftime('%s', 'now'));
+"""
+
+# What tables of OLDEST_VERSION and later may lack, and what fills it.
+ADDED_COLUMNS = (
+    ("worker", "runner_pid INTEGER", None),
+    ("worker", "runner_birth TEXT", None),
+    ("task", "admin_id INTEGER", """
+        UPDATE task SET admin_id=owner_id
+        WHERE status IN (0, 1, 5, 6) AND function IN (SELECT name FROM function WHERE who='admin')
+            AND owner_id IN (SELECT id FROM user WHERE role='admin')"""),
+)
+DROPPED_TABLES = ("task_key",)
 
 
-def migrate(transaction, migrations):
-    """Bring the schema to the newest version inside one transaction; newer ones are refused."""
+def statements(script):
+    """The SQL statements of a script, each of which ends with a line."""
+    lines = []
+    for line in script.splitlines():
+        lines.append(line)
+        if sqlite3.complete_statement("\n".join(lines)):
+            yield "\n".join(lines)
+            lines = []
+
+
+def migrate(transaction):
+    """Make an empty database's schema, or bring an older one to the newest version.
+
+    1. What the tables lack is added to them, and filled.
+    2. SCHEMA makes what is not there yet.
+    3. What is not used any more is dropped.
+
+    All in one transaction; SetupError for a version that is newer or too old.
+    """
     version = transaction.value("PRAGMA user_version")
-    if version > len(migrations):
-        raise SetupError("The database has schema version %d, this jobqueue.py knows %d. Copy the newer "
-                         "jobqueue.py and worker.py here." % (version, len(migrations)))
-    for script in migrations[version:]:
-        for statement in script.split(";\n"):
-            transaction.run(statement)
-    if version < len(migrations):
-        transaction.run("PRAGMA user_version=%d" % len(migrations))
+    if version > SCHEMA_VERSION:
+        raise SetupError("The database has schema version %d, this jobqueue.py knows %d. Copy the "
+                         "newer jobqueue.py and worker.py here." % (version, SCHEMA_VERSION))
+    if 0 < version < OLDEST_VERSION:
+        raise SetupError("The database has schema version %d, this jobqueue.py can use %d and newer "
+                         "ones." % (version, OLDEST_VERSION))
+    if version == SCHEMA_VERSION:
+        return
+    for table, column, filling in ADDED_COLUMNS if version else ():
+        columns = {row["name"] for row in transaction.all("PRAGMA table_info(%s)" % table)}
+        if column.split()[0] not in columns:
+            transaction.run("ALTER TABLE %s ADD COLUMN %s" % (table, column))
+            if filling:
+                transaction.run(filling)
+    for statement in statements(SCHEMA):
+        transaction.run(statement)
+    for table in DROPPED_TABLES:
+        transaction.run("DROP TABLE IF EXISTS %s" % table)
+    transaction.run("PRAGMA user_version=%d" % SCHEMA_VERSION)
 
 
 # Database --------------------------------------------------------------------
@@ -2335,9 +2354,9 @@ class Database(Reader):
         version = self.value("PRAGMA user_version")
         if version == 0:
             raise emptied(self.path)
-        if version != len(MIGRATIONS):
+        if version != SCHEMA_VERSION:
             with self.transaction() as transaction:
-                migrate(transaction, MIGRATIONS)
+                migrate(transaction)
 
     def _patiently(self, action, deadline):
         """Do `action`, again while the database is busy and the deadline has not passed."""
@@ -2436,7 +2455,7 @@ def _make_database(path, mode):
             raise StorageBroken("SQLite keeps its journal here as %s only" % found)
         link.run("PRAGMA synchronous=FULL")
         link.run("BEGIN IMMEDIATE")
-        migrate(link, MIGRATIONS)
+        migrate(link)
         link.run("COMMIT")
     except sqlite3.Error as error:
         raise storage_error(error, path) from error
@@ -8197,7 +8216,7 @@ def _check_integrity(queue, read_all=True):
         return "bad", ("%s is damaged: %s. Stop everything and put a backup in its place"
                        % (path.name, shorten(found, 200)))
     return "ok", "%s: intact, %.1f MB, schema %d" % (
-        path.name, size / 1e6, len(MIGRATIONS))
+        path.name, size / 1e6, SCHEMA_VERSION)
 
 
 def _check_backup(queue):

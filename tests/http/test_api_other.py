@@ -384,7 +384,7 @@ class Health(WebTestCase):
     def test_it_tells_version_and_schema_to_anyone(self):
         value = self.check(self.nobody.get("/healthz"), 200)
         self.assertEqual(value, {"status": "ok", "version": jobqueue.VERSION,
-                                 "schema": len(jobqueue.MIGRATIONS)})
+                                 "schema": jobqueue.SCHEMA_VERSION})
 
     def test_a_database_that_does_not_answer_is_503(self):
         with mock.patch.object(self.database, "value", side_effect=jobqueue.StorageBroken("broken")):

@@ -279,14 +279,6 @@ class Former(WebTestCase):
         self.assertEqual([row["id"] for row in self.claim_many(10, function="restart")], [waiting])
         self.assertEqual({self.status(task_id) for task_id in refused}, {"failed"})
 
-    def test_tasks_of_an_older_database_are_theirs_who_own_them(self):
-        theirs = self.add("bob", "restart"), self.add("eve", "restart"), self.add("bob")
-        (marked,) = [statement for statement in jobqueue.MIGRATIONS[-1].split(";\n")
-                     if "UPDATE task SET admin_id" in statement]
-        self.write(marked)
-        self.assertEqual([self.row(task_id)["admin_id"] for task_id in theirs],
-                         [self.owner_id("bob"), None, None])
-
 
 class Foreign(WebTestCase):
     """What is somebody else's looks exactly like what does not exist."""

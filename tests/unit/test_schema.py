@@ -13,12 +13,13 @@ from unittest import mock
 import jobqueue
 from tests.helpers.support import ROOT, TestCase, wait_until
 
-# A program that knows one migration more than jobqueue.py; argv: data folder, seconds to pause inside.
+# A program whose schema has one more table; argv: data folder, seconds to pause inside.
 NEWER = """
 import sys, time
 sys.path.insert(0, %r)
 import jobqueue
-jobqueue.MIGRATIONS.append("CREATE TABLE extra (n INTEGER);\\nINSERT INTO extra VALUES (1)")
+jobqueue.SCHEMA_VERSION += 1
+jobqueue.SCHEMA += "CREATE TABLE extra (n INTEGER);\\nINSERT INTO extra VALUES (1);"
 old_run = jobqueue.Connection.run
 def run(self, statement, values=()):
     result = old_run(self, statement, values)
@@ -32,7 +33,7 @@ print(database.value("PRAGMA user_version"), database.value("SELECT count(*) FRO
 """ % str(ROOT)
 
 
-NOW = len(jobqueue.MIGRATIONS)
+NOW = jobqueue.SCHEMA_VERSION
 
 
 class TestSchema(TestCase):
@@ -56,7 +57,7 @@ class TestSchema(TestCase):
         return {row[0] for row in self.database.all("SELECT name FROM sqlite_master WHERE type='table'")}
 
     def test_a_new_database_has_the_newest_version(self):
-        self.assertEqual(self.database.value("PRAGMA user_version"), len(jobqueue.MIGRATIONS))
+        self.assertEqual(self.database.value("PRAGMA user_version"), NOW)
 
     def test_the_tables_of_the_design_are_there(self):
         self.assertLessEqual(
@@ -115,8 +116,9 @@ class TestSchema(TestCase):
             self.assertEqual(version == NOW + 1, "extra" in self.tables())
 
     def test_a_failing_migration_changes_nothing(self):
-        broken = jobqueue.MIGRATIONS + ["CREATE TABLE half (n INTEGER);\nCREATE TABLE nonsense ("]
-        with mock.patch.object(jobqueue, "MIGRATIONS", broken), self.assertRaises(sqlite3.OperationalError):
+        broken = {"SCHEMA": "CREATE TABLE half (n INTEGER);\nCREATE TABLE nonsense (;",
+                  "SCHEMA_VERSION": NOW + 1}
+        with mock.patch.multiple(jobqueue, **broken), self.assertRaises(sqlite3.OperationalError):
             jobqueue.Database(self.folder / "data", self.clock)
         self.assertEqual(self.database.value("PRAGMA user_version"), NOW)
         self.assertNotIn("half", self.tables())
