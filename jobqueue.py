@@ -137,7 +137,7 @@ MACHINE_SILENT_SECONDS = 150.0  # another one may use it after so long without a
 MACHINE_ROW_SECONDS = 3600.0    # the table says when a machine was seen, so exactly
 MACHINE_DAYS = 30
 PROBE_SECONDS = 5.0             # for an interpreter to tell its version
-LOST_MAX = 2                    # workers in a row that came to nothing may be the host's doing
+LOST_MAX = 2                    # workers lost young in a row are taken for the host's doing
 YOUNG_SECONDS = 60.0            # one that was killed later had its chance
 DETACHED_AGAIN_SECONDS = 3600.0
 ENDED_KEPT = 3                  # so many lives of workers that were killed show a habit
@@ -5172,14 +5172,8 @@ class Rhythm:
 
     def is_resident(self):
         """True while a server of ours runs, or a worker that never ends by itself."""
-        return self._is_here("server") or self.has_service()
-
-    def is_watched(self):
-        """True while a server of ours runs, or somebody has the page open."""
-        return self._is_here("server") or self._is_here("request")
-
-    def _is_here(self, caller):
-        return abs(self._clock.now() - self._known()["seen"].get(caller, -math.inf)) < 2 * NOTE_SECONDS
+        last = self._known()["seen"].get("server", -math.inf)
+        return abs(self._clock.now() - last) < 2 * NOTE_SECONDS or self.has_service()
 
     def has_service(self):
         """True while a worker that never ends by itself is there."""
@@ -5221,9 +5215,7 @@ SHORTAGES = {errno.EAGAIN: "process limit", errno.ENOMEM: "out of memory",
              errno.EMFILE: "too many open files", errno.ENFILE: "too many open files"}
 START_ERRORS = (OSError, SetupError, RuntimeError, MemoryError)
 STOPPED = "stopped by a signal"
-LOSSES = {"unheard": "started workers did not report",
-          "killed": "workers were ended soon after their start",
-          "ended": "this host ends workers about %(life)d s after their start"}
+LOSSES = ("started workers did not report", "workers were ended soon after their start")
 MODE_WORDS = {"cron": "Cron works on the tasks",
               "slice": "Tasks run while this page is open or the tick address is called"}
 ENDS_WORDS = ("This host seems to end processes after about %d s: longer tasks fail. Split them, ask the "
@@ -5395,14 +5387,13 @@ class Interpreter:
 
 
 class Modes:
-    """Who starts workers here, and what `auto` has learnt about that on this machine.
+    """Who starts workers here, and whether `auto` does without detached ones for a while.
 
-    Workers that are started and come to nothing, LOST_MAX in a row, may be the host's doing. One that
-    left in order or lived for YOUNG_SECONDS breaks the row: what happens now and then is no rule.
-    What fails by itself says so in the log of workers and does not count. Those that reported may
-    have been ended with what they ran: then a test worker, which runs nothing, shows how it is. It
-    lives longer than they did, for nothing shorter shows that a host lets them. Those that are lost
-    all the same after it lived, and within an hour, count without another test.
+    A worker is lost young if it was started and never reported, or if it was killed or told to stop
+    within YOUNG_SECONDS. LOST_MAX of these in a row make `auto` leave "detached" for an hour; then
+    one more is enough. A row is broken by a worker that left in order or lived longer. These do not
+    count: one that was started together with the last, one that ran the same task as the last
+    (the task may be the reason), and one that failed by itself, as the log of workers says.
     """
 
     def __init__(self, database, settings, claims, rhythm):
@@ -5414,21 +5405,26 @@ class Modes:
 
     def decide(self):
         """(detached, cron, slice or service; a sentence that says why)"""
-        mode, known = self._settings.get("worker_mode"), self._known()
+        mode, lost = self._settings.get("worker_mode"), self._lost()
         why = ""
-        if known["lost"] >= LOST_MAX:
-            why = "%s (%s)" % (known["why"], time_of_day(known["at"]))
+        if lost["count"] >= LOST_MAX:
+            why = "%s (%s)" % (lost["why"], time_of_day(lost["at"]))
         if mode != "auto":
             return mode, "This is the setting worker_mode%s." % (
                 ", although " + why if why and mode == "detached" else "")
-        if not why or known["kind"] == "killed" or self._clock.now() >= known["again"]:
-            return "detached", "Workers are started whenever there is work%s." % (why and ", although " + why)
+        again = lost["at"] + DETACHED_AGAIN_SECONDS
+        if not why or self._clock.now() >= again:
+            return "detached", "Workers are started whenever there is work%s." % (
+                why and ", although " + why)
         mode = "cron" if self.visitor("cron") else "slice"
         return mode, "%s, because %s. Starting workers is tried again at %s." % (
-            MODE_WORDS[mode], why, time_of_day(known["again"]))
+            MODE_WORDS[mode], why, time_of_day(again))
 
     def takes_slices(self):
-        """True if who waits for a task may work: also where auto leaves it to a cron that comes seldom."""
+        """True if a process that waits for a task may work on it.
+
+        It may also where `auto` leaves the work to a cron that comes seldom.
+        """
         mode = self.decide()[0]
         if mode != "cron" or self._settings.get("worker_mode") != "auto":
             return mode == "slice"
@@ -5443,122 +5439,64 @@ class Modes:
         patience = max(CRON_KNOWN_SECONDS, 2 * (visitor["period"] or 0))
         return visitor if self._clock.now() - visitor["last_at"] <= patience else None
 
-    def learn(self, works, why="", seconds=TEST_SECONDS):
-        """What a test has shown: whether a worker that is started here lives for so long; if not, why."""
-        with self._database.transaction(durable=False) as transaction:
-            if not works:
-                self._remember(transaction, LOST_MAX, "tested", why, life=seconds)
-                return
-            known = self._known()
-            if known["kind"] != "ended" and seconds >= known.get("life", 0):
-                self._remember(transaction, 0, "tested", passed=self._clock.now())
-
-    def test_seconds(self):
-        """How long a test worker has to live, so that it shows what the lost ones left open."""
-        known = self._known()
-        life = known.get("life", 0)
-        return life + TEST_SECONDS if known["kind"] == "killed" else max(TEST_SECONDS, life)
-
     def habit(self):
-        """After how many seconds this host ends workers that are started, if the last lived much alike."""
+        """After how many seconds this host ends workers, if the last that it ended lived much alike."""
         if self._settings.get("worker_mode") not in ("auto", "detached"):
             return None
         now = self._clock.now()
         ends = recall_of(self._database, ".workers_ended", self._claims.machine)
         lives = sorted(life for at, life in ends or () if 0 <= now - at <= ENDED_SECONDS)
-        if len(lives) < ENDED_KEPT or lives[0] < TEST_SECONDS or lives[-1] > 2 * lives[0] + RENEW_SECONDS:
+        if (len(lives) < ENDED_KEPT or lives[0] < TEST_SECONDS
+                or lives[-1] > 2 * lives[0] + RENEW_SECONDS):
             return None
         return round(lives[len(lives) // 2])
 
-    def in_doubt(self, known=None):
-        """True while a test has to show whether the host is what ended workers."""
-        known = known or self._known()
-        return (known["lost"] >= LOST_MAX and known["kind"] == "killed"
-                and self._settings.get("worker_mode") == "auto")
-
-    def holds_back(self):
-        """True while a test is awaited or shows it: no other worker is to be lost meanwhile.
-
-        It is awaited only where somebody looks, who begins it; after code that adds nobody may come.
-        """
-        known, now = self._known(), self._clock.now()
-        if not self.in_doubt(known):
-            return False
-        return self._is_tested(known) or (
-            0 <= now - known["at"] <= TEST_SLACK_SECONDS and self._rhythm.is_watched())
-
-    def _is_tested(self, known):
-        age = self._clock.now() - known.get("tested_at", -math.inf)
-        return 0 <= age <= known.get("life", 0) + 2 * (TEST_SECONDS + TEST_SLACK_SECONDS)   # till judged
-
-    def begin_test(self):
-        """True for one of all who ask, once for each loss."""
-        with self._database.transaction(durable=False) as transaction:
-            known = self._known()
-            if "tested_at" in known or not known["lost"]:
-                return False            # it has been begun, or is no longer needed
-            remember_of(transaction, ".worker_mode", self._claims.machine,
-                        {**known, "tested_at": self._clock.now()})
-            return True
-
-    def note_arrival(self, transaction, worker_id):
-        """A worker has reported: those of which nothing was heard may have been slow."""
-        if self._known()["kind"] == "unheard":
-            self.note_success(transaction, worker_id)
-
-    def note_success(self, transaction, worker_id):
-        """A worker leaves in order. That says nothing about one that lived for longer and was killed."""
-        known = self._known()
-        if known["lost"] and transaction.value(
-                "SELECT 1 FROM worker WHERE id=? AND machine=? AND mode='detached' AND started_at<=?",
-                (worker_id, self._claims.machine, self._clock.now() - known.get("life", 0))):
-            self._remember(transaction, 0)
+    def note_success(self, transaction, row):
+        """A worker leaves in order."""
+        if self._is_ours(row) and self._lost()["count"]:
+            self._remember(transaction, None)
 
     def note_loss(self, transaction, row):
         """A worker was killed or told to stop, or one that was started never reported."""
-        if row["mode"] != "detached" or (row["machine"], row["boot"]) != (
-                self._claims.machine, self._claims.boot):
+        if not self._is_ours(row):
             return
-        known, now = self._known(), self._clock.now()
-        killed = row["state"] != "starting"
-        life = max(0.0, min(now, row["seen_at"] + RENEW_SECONDS) - row["started_at"]) if killed else 0.0
-        if killed:
-            self._note_end(transaction, row["started_at"], life)
-        if row["started_at"] <= known["at"]:
-            return                      # those that were started together are one occasion
-        if killed and row["seen_at"] - row["started_at"] >= YOUNG_SECONDS:
-            self._remember(transaction, 0)
+        lost, reported = self._lost(), row["state"] != "starting"
+        if reported:
+            self._note_end(transaction, row)
+        if row["started_at"] <= lost["at"]:
+            return                      # started together with the last one
+        if reported and row["seen_at"] - row["started_at"] >= YOUNG_SECONDS:
+            self._remember(transaction, None)
             return
-        kind = "killed" if killed else "unheard"
-        if killed and life >= TEST_SECONDS and (
-                known["kind"] == "ended" or now - known.get("passed", -math.inf) <= DETACHED_AGAIN_SECONDS):
-            kind = "ended"
-        more = {"tested_at": known["tested_at"]} if self._is_tested(known) else {}
-        if "passed" in known:
-            more["passed"] = known["passed"]
-        why, longest = LOSSES[kind] % {"life": life}, max(life, known.get("life", 0))
-        self._remember(transaction, known["lost"] + 1, kind, why, life=longest, **more)
+        tasks = [task["id"] for task in self._database.all(
+            "SELECT id FROM task WHERE status=1 AND worker_id=?", (row["id"],))]
+        if not set(tasks) & set(lost["tasks"]):
+            self._remember(transaction, {"count": lost["count"] + 1, "at": self._clock.now(),
+                                         "why": LOSSES[reported], "tasks": tasks})
 
-    def _note_end(self, transaction, started_at, life):
-        """Keep how long those that were killed last had lived, of those started together one."""
-        ends = recall_of(transaction, ".workers_ended", self._claims.machine) or []
-        if not ends or started_at > ends[-1][0]:
-            remember_of(transaction, ".workers_ended", self._claims.machine,
-                        [*ends, [self._clock.now(), life]][-ENDED_KEPT:])
+    def _is_ours(self, row):
+        here = self._claims.machine, self._claims.boot
+        return row["mode"] == "detached" and (row["machine"], row["boot"]) == here
 
-    def _known(self):
-        """What was learnt on this machine; nothing once our code is another or the clock was put back."""
-        known = recall_of(self._database, ".worker_mode", self._claims.machine)
-        if known and known["code"] == file_stamps(CODE_FILES) and known["at"] <= self._clock.now():
-            return known
-        return {"lost": 0, "kind": None, "at": 0.0}
-
-    def _remember(self, transaction, lost, kind=None, why=None, **more):
+    def _note_end(self, transaction, row):
+        """Keep how long the last that were killed had lived; those started together are one."""
         now = self._clock.now()
-        remember_of(transaction, ".worker_mode", self._claims.machine, {
-            "lost": lost, "kind": kind, "why": why, "at": now, "again": now + DETACHED_AGAIN_SECONDS,
-            "code": file_stamps(CODE_FILES), **more} if lost or more else None)
-        if lost >= LOST_MAX:
+        life = max(0.0, min(now, row["seen_at"] + RENEW_SECONDS) - row["started_at"])
+        ends = recall_of(self._database, ".workers_ended", self._claims.machine) or []
+        if not ends or row["started_at"] > ends[-1][0]:
+            remember_of(transaction, ".workers_ended", self._claims.machine,
+                        [*ends, [now, life]][-ENDED_KEPT:])
+
+    def _lost(self):
+        """What is known of the last row of losses here; nothing once the clock was put back."""
+        lost = recall_of(self._database, ".workers_lost", self._claims.machine)
+        if lost and lost["at"] <= self._clock.now():
+            return lost
+        return {"count": 0, "at": 0.0, "why": None, "tasks": []}
+
+    def _remember(self, transaction, lost):
+        remember_of(transaction, ".workers_lost", self._claims.machine, lost)
+        if lost and lost["count"] >= LOST_MAX:
             remember(transaction, ".start_failure", None)   # it is of the mode that is left
 
 
@@ -5611,7 +5549,6 @@ class Workers:
                 "AND state='starting'", (pid, proven, worker_id, lock))
             if changed:
                 remember(transaction, ".start_failure", None)
-                self.modes.note_arrival(transaction, worker_id)
                 note(transaction, self._clock.now(), "worker_started", worker_id=worker_id)
             return changed == 1
 
@@ -5631,7 +5568,7 @@ class Workers:
             if why == STOPPED:
                 self.modes.note_loss(transaction, row)
             else:
-                self.modes.note_success(transaction, worker_id)
+                self.modes.note_success(transaction, row)
             transaction.run("DELETE FROM worker WHERE id=?", (worker_id,))
             note(transaction, self._clock.now(), "worker_ended", worker_id=worker_id,
                  message="%s after %d tasks" % (why, tasks) if tasks is not None else why)
@@ -5764,8 +5701,7 @@ class Workers:
         `least` are to be ready even if there is no work yet. In other modes than detached none is.
         """
         self._poll_children()
-        if (not self.needed(least) or self.modes.decide()[0] != "detached"
-                or self.modes.holds_back()):
+        if not self.needed(least) or self.modes.decide()[0] != "detached":
             return 0
         return len(self._start_all("detached", least))
 
@@ -5878,11 +5814,11 @@ class Workers:
                 with self._database.transaction(durable=False) as transaction:
                     self.bury(transaction, row, why)
 
-    def last_words(self, since):
-        """": " and the last line that workers printed, if that was after `since`; else nothing."""
+    def last_words(self, since, until=math.inf):
+        """": " and the last line that workers printed, if that was between these; else nothing."""
         with contextlib.suppress(OSError, IndexError):
             status = self.log.stat()
-            if status.st_mtime >= since:
+            if since <= status.st_mtime <= until:
                 with self.log.open("rb") as file:
                     file.seek(max(0, status.st_size - 2000))
                     return ": " + storable(file.read().decode("utf-8", "replace").strip().splitlines()[-1])
@@ -6430,9 +6366,7 @@ class Service:
             return ("busy", "All workers are busy%s." % (
                 ", and " + failure["message"] if failure else ""), None)
         if "busy" not in states and "idle" not in states:
-            tested = self._workers.modes.holds_back()
-            return "starting", ("Workers were ended soon after their start: it is being tested whether this "
-                                "host does that." if tested else "A worker is being started."), None
+            return "starting", "A worker is being started.", None
         return None
 
     def _short_lived(self):
@@ -8053,15 +7987,15 @@ def judge_worker_test(test, now):
         return "failed", test["error"]
     if "alone" in test:
         return "ok", "a worker lived for %d s%s; it had Python %s, SQLite %s and nice %d" % (
-            test["seconds"], ", beyond the end of the process that started it" if test["alone"] else "",
+            TEST_SECONDS, ", beyond the end of the process that started it" if test["alone"] else "",
             arrived["python"], arrived["sqlite"], arrived["nice"])
     if "signal" in test:
         return "failed", "a worker was told to end by %s after %d s" % (test["signal"], test["after"])
-    patience = (test["seconds"] if arrived else TEST_SECONDS) + TEST_SLACK_SECONDS
-    if not -CLOCK_SLACK_SECONDS <= since <= patience:
-        return "failed", ("a worker was ended without a word within %d s" % test["seconds"] if arrived else
-                          "a started worker did not report within %d s" % patience)
-    return "running", ("a worker is being watched for %d s" % test["seconds"] if arrived else
+    if not -CLOCK_SLACK_SECONDS <= since <= TEST_SECONDS + TEST_SLACK_SECONDS:
+        return "failed", ("a worker was ended without a word within %d s" if arrived else
+                          "a started worker did not report within %d s") % (
+                              TEST_SECONDS + TEST_SLACK_SECONDS)
+    return "running", ("a worker is being watched for %d s" % TEST_SECONDS if arrived else
                        "a worker is being started")
 
 
@@ -8071,19 +8005,17 @@ def worker_test(queue, starter=None):
 
 
 def show_worker_test(queue, test):
-    """The same of this one, as last_worker_test() found it."""
+    """What worker_test() says of this one, as last_worker_test() found it."""
     if test is None:
         return {"state": "none", "text": "", "at": None}
     state, text = judge_worker_test(test, queue.database.clock.now())
-    words = test.get("words", "") if state == "failed" else ""
-    if state != "running" and state != test.get("judged") and test["machine"] == queue.claims.machine:
-        words = queue.workers.last_words(test["at"]) if state == "failed" else ""
-        with contextlib.suppress(JobQueueError):        # whoever comes next can tell as well
-            # What fails by itself is not the host's doing; the web server's workers are what matters.
-            if not words and "error" not in test and (test["door"] or not last_visit(queue)):
-                queue.workers.modes.learn(state == "ok", text, test["seconds"] if "arrived" in test else 0)
-            note_worker_test(queue, test["token"], judged=state, words=words)
+    words = _words_of_test(queue, test) if state == "failed" else ""
     return {"state": state, "text": text + words, "at": iso(test["at"])}
+
+
+def _words_of_test(queue, test):
+    """What a test worker that failed by itself printed last; "" if the host ended it."""
+    return queue.workers.last_words(test["at"], test["at"] + TEST_SECONDS + TEST_SLACK_SECONDS)
 
 
 def start_worker_test(queue, door):
@@ -8091,8 +8023,8 @@ def start_worker_test(queue, door):
     starter = "web" if door else "shell"
     if worker_test(queue, starter)["state"] != "running":
         token = random_token()
-        test = {"token": token, "at": queue.database.clock.now(), "machine": queue.claims.machine,
-                "door": door, "starter": os.getpid(), "seconds": queue.workers.modes.test_seconds()}
+        test = {"token": token, "at": queue.database.clock.now(), "door": door,
+                "starter": os.getpid()}
         with queue.database.transaction() as transaction:
             remember_of(transaction, ".worker_tests", starter, test)
         try:
@@ -8100,18 +8032,6 @@ def start_worker_test(queue, door):
         except START_ERRORS as error:
             note_worker_test(queue, token, error=explain_start_error(error))
     return worker_test(queue, starter)
-
-
-def settle_doubt(queue, door):
-    """Where workers were ended soon after their start, have a test show whether the host does that."""
-    modes = queue.workers.modes
-    with in_passing("the test of a worker"):
-        if not modes.in_doubt():
-            return
-        if modes.begin_test():
-            start_worker_test(queue, door)
-        else:
-            worker_test(queue)          # who looks at its end learns from it
 
 
 def _check_worker_test(queue):
@@ -8122,8 +8042,11 @@ def _check_worker_test(queue):
                                         "python3 jobqueue.py check")
     text = "%s, %s, started by %s" % (test["text"], _readable(test["at"]), (
         "the web server" if known["door"] else "the command line"))
-    if test["state"] == "failed":
-        return "bad" if queue.workers.modes.decide()[0] == "detached" else "note", text
+    if test["state"] == "failed":       # a host that ends workers is no fault: auto does without them
+        is_fault = "error" in known or _words_of_test(queue, known) or (
+            queue.settings.get("worker_mode") == "detached")
+        is_used = queue.workers.modes.decide()[0] == "detached"
+        return "bad" if is_fault and is_used else "note", text
     visit, arrived = last_visit(queue), known["arrived"]
     if visit and visit["sqlite"] != arrived["sqlite"]:
         return "note", ("%s, but the web server has SQLite %s: choose the web server's Python in the setting "
@@ -9832,10 +9755,7 @@ class Application:
 
     def tick(self, request):
         """Any request does the housekeeping, so that nothing waits for cron; True if this one did."""
-        ticked = self.queue.tick.maybe(self._source if request.person else "address")
-        if ticked:
-            settle_doubt(self.queue, request.door)
-        return ticked
+        return self.queue.tick.maybe(self._source if request.person else "address")
 
 
 _applications = {}                      # process id -> its Application, for `application`
@@ -10496,8 +10416,7 @@ def _tick_for_ever(queue):
         if number % LOOK_FOR_SCHEDULES_SECONDS == 0:
             with contextlib.suppress(JobQueueError):
                 queue.catalogue.refresh()       # it may hold new schedules
-        if queue.tick.maybe("server"):
-            settle_doubt(queue, "server")
+        queue.tick.maybe("server")
         with contextlib.suppress(JobQueueError):
             queue.workers.work_slice()
         if _is_replaced():
@@ -11115,8 +11034,7 @@ def cmd_backup(queue, options):
 
 def watch_worker_test(queue):
     """Start a test worker and wait until it is known whether it lives."""
-    complain("a worker is tested, which takes %d s (--quick leaves it out)"
-             % queue.workers.modes.test_seconds())
+    complain("a worker is tested, which takes %d s (--quick leaves it out)" % TEST_SECONDS)
     test = start_worker_test(queue, None)
     while test["state"] == "running":
         queue.database.clock.sleep(0.5)

@@ -2250,9 +2250,9 @@ def live(token, data):
         if orphan_since is None and os.getppid() != test["starter"]:
             orphan_since = age
         alone = orphan_since is not None and age >= orphan_since + jobqueue.TEST_ALONE_SECONDS
-        if age >= test["seconds"] and (alone or not lived):
+        if age >= jobqueue.TEST_SECONDS and (alone or not lived):
             lived = jobqueue.note_worker_test(queue, token, alone=alone)
-        if lived and alone or age >= test["seconds"] + jobqueue.TEST_SECONDS:
+        if lived and alone or age >= 2 * jobqueue.TEST_SECONDS:
             return 0
         time.sleep(0.1)
     jobqueue.note_worker_test(queue, token, signal=ended[0], after=time.monotonic() - began)

@@ -301,7 +301,7 @@ class DoorTests(BasicTests):
         wait_until(reported, what="its word", pause=0.1)
         for pid, line in self.site.processes().items():
             if " --test " in line:
-                os.kill(pid, signal.SIGKILL)    # nobody learns from that before it is looked at
+                os.kill(pid, signal.SIGKILL)
 
     def test_names_in_addresses_may_have_any_letters(self):
         reply = self.ana.post("/api/users", {"name": "zoë", "password": PASSWORD, "role": "user"})

@@ -210,7 +210,7 @@ class TestKilledAtAMarkedPoint(PlantedCase):
     """F1. One task alone, so that what each kill may cost is known exactly."""
 
     settings = {"linger": 1, "NbMaxWorker": 1, "nice": 0,
-                "worker_mode": "detached"}      # auto would pause to find out who ends its workers
+                "worker_mode": "detached"}      # auto would leave the work to slices
     server = True
     PLANTED = KILL_POINTS
     ROUNDS = 50 if MANY else 1

@@ -1214,12 +1214,17 @@ exec '%s' "$@"
     def is_done(self):
         return not self.site.value("SELECT count(*) FROM task WHERE status IN (0, 1, 5)")
 
-    def test_auto_finds_out_and_slices_do_the_work(self):
+    def lose_workers(self):
+        """Add tasks, for which workers are started until `auto` does without; the tasks' ids."""
         self.site.start_server()        # it sees at once how those end that it started itself
         ids = self.enqueue("ledger", [{"seconds": 0.02}] * 200, idle=True)
         wait_until(lambda: self.mode()[0] == "slice", 120, "mode slice", 0.3)      # two ticks of the server
         self.assertIn("started workers did not report", self.mode()[1])
         self.site.stop_server()
+        return ids
+
+    def test_auto_finds_out_and_slices_do_the_work(self):
+        ids = self.lose_workers()
         self.request(3, patience=1)
         while not self.is_done():
             self.request(20, patience=60)
@@ -1227,7 +1232,7 @@ exec '%s' "$@"
         self.assertEqual(self.site.value("SELECT count(*) FROM task WHERE status<>2"), 0)
 
     def test_cron_does_the_work_where_one_comes_and_overlaps_itself(self):
-        self.site.python("import jobqueue\njobqueue.JobQueue().workers.modes.learn(False, 'it was gone')")
+        self.lose_workers()
         self.site.start_worker().wait(60)
         self.assertEqual(self.mode()[0], "cron", "one has come")
         ids = self.enqueue("ledger", [{"seconds": 0.02}] * 200)

@@ -2010,7 +2010,7 @@ class Drill:
             self._admin.send("PATCH", "api/queues/%s" % name, limits).expect(200)
         self._admin.send("PATCH", "api/settings", {
             "NbMaxWorker": options.workers, "linger": 2, "runner_tasks": 1000,
-            "worker_mode": "detached",      # auto would pause to find out who ends its workers
+            "worker_mode": "detached",      # auto would leave the work to slices
             "worker_seconds": int(max(10, self.seconds / 5))}).expect(200)
         browsers = add_users(self._admin, USERS)
         self._admin.send("PATCH", "api/users/user1", {"max_pending": QUOTA}).expect(200)

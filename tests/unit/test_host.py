@@ -492,7 +492,12 @@ class TestKindsOfHosts(HostTestCase):
             if worker == "lives":
                 jobqueue.note_worker_test(self.queue, test["token"], alone=True)
             self.clock.advance(16)
-            jobqueue.worker_test(self.queue)
+        for _ in range(2 if worker == "dies" else 0):
+            with self.database.transaction() as transaction:
+                self.queue.workers.reserve(transaction, "detached")
+            self.clock.advance(jobqueue.STARTING_SECONDS + 1)
+            self.queue.tick.clean()
+            self.clock.advance(1)
         limits = {"processes": processes, "memory": None, "open files": 1024, "CPU seconds": None}
         with mock.patch.object(jobqueue, "resource_limits", return_value=limits), \
                 mock.patch.object(jobqueue, "count_processes", return_value=5):
@@ -572,9 +577,6 @@ class TestWorkerTest(HostTestCase):
         self.assertEqual(said["state"], state, said)
         self.assertIn(words, said["text"])
 
-    def mode(self):
-        return self.queue.workers.modes.decide()[0]
-
     def test_one_is_started_as_workers_are_and_takes_no_place(self):
         self.is_now("none")
         self.assertEqual(self.start()["state"], "running")
@@ -583,25 +585,23 @@ class TestWorkerTest(HostTestCase):
         self.start()
         self.assertEqual(len(self.started), 1, "one at a time")
 
-    def test_one_that_lives_is_ok_and_auto_tries_workers_again(self):
-        self.queue.workers.modes.learn(False, "it was so")
-        self.assertEqual(self.mode(), "slice")
+    def test_one_that_lives_is_ok(self):
         self.start()
         self.arrive()
         self.is_now("running", "watched")
         self.clock.advance(10)
         self.note(alone=True)
         self.is_now("ok", "beyond the end of the process that started it")
-        self.assertEqual(self.mode(), "detached")
         self.assertEqual(self.verdict("Worker test", "by the web server"), "ok")
 
-    def test_one_that_was_killed_is_noticed_and_auto_learns_it(self):
+    def test_one_that_was_killed_is_noticed(self):
         self.start()
         self.arrive()
         self.clock.advance(16)
         self.is_now("failed", "ended without a word")
-        self.assertEqual(self.mode(), "slice")
-        self.assertEqual(self.verdict("Worker test"), "note")
+        for mode, verdict in (("auto", "note"), ("slice", "note"), ("detached", "bad")):
+            self.queue.settings.change({"worker_mode": mode})
+            self.assertEqual(self.verdict("Worker test"), verdict, mode)
 
     def test_one_that_was_told_to_end_says_when(self):
         self.start()
@@ -615,31 +615,27 @@ class TestWorkerTest(HostTestCase):
         self.clock.advance(16)
         self.is_now("failed", "did not report")
 
-    def test_one_that_comes_after_all_is_ok_and_auto_learns_that_too(self):
+    def test_one_that_comes_after_all_is_ok(self):
         self.start()
         self.clock.advance(16)
         self.is_now("failed")
-        self.assertEqual(self.mode(), "slice")
         self.arrive()
         self.clock.advance(10)
         self.note(alone=True)
         self.is_now("ok")
-        self.assertEqual(self.mode(), "detached")
 
-    def test_what_fails_by_itself_is_not_the_hosts_doing(self):
+    def test_what_fails_by_itself_says_why(self):
         self.start()
         self.queue.workers.log.write_text("Traceback...\nSyntaxError: half an upload\n")
         os.utime(self.queue.workers.log, (self.clock.now() + 1,) * 2)
         self.clock.advance(16)
         self.is_now("failed", "SyntaxError: half an upload")
-        self.assertEqual(self.mode(), "detached")
         self.assertEqual(self.verdict("Worker test", "half an upload"), "bad")
 
     def test_one_that_cannot_be_started_says_why_at_once(self):
         self.start_error = OSError(errno.EAGAIN, "no")
         self.assertIn("process limit", self.start()["text"])
         self.is_now("failed")
-        self.assertEqual(self.mode(), "detached")
 
     def test_an_older_one_that_comes_late_changes_nothing(self):
         self.start()
@@ -674,22 +670,6 @@ class TestWorkerTest(HostTestCase):
         with self.another_begins_after_the_judgement():
             facts = jobqueue.find_facts(self.queue, [])[1]
         self.assertEqual(facts & {"tested", "tried"}, {"tried"})
-
-    def test_another_machine_learns_nothing_from_it(self):
-        self.start()
-        other = self.another_queue()
-        other.claims.machine = "machine-2"
-        other.workers.modes._claims.machine = "machine-2"
-        self.clock.advance(16)
-        self.assertEqual(jobqueue.worker_test(other)["state"], "failed")
-        self.assertEqual((other.workers.modes.decide()[0], self.mode()), ("detached", "detached"))
-
-    def test_the_command_lines_test_teaches_nothing_where_a_web_server_starts_workers(self):
-        TestHostFiles.visit(self)
-        self.start(None)
-        self.clock.advance(16)
-        self.is_now("failed")
-        self.assertEqual((self.mode(), self.verdict("Worker test", "command line")), ("detached", "bad"))
 
     def test_the_command_lines_test_leaves_that_of_the_web_server_known(self):
         TestHostFiles.visit(self, sqlite="3.40.1")
@@ -731,7 +711,6 @@ class TestWorkerTest(HostTestCase):
         self.assertEqual(self.seen()["signal"], "SIGTERM")
 
     def live(self, seconds):
-        self.note(seconds=seconds)
         program = ("import jobqueue, worker; jobqueue.TEST_SECONDS = %s; jobqueue.TEST_ALONE_SECONDS = 0.1; "
                    "raise SystemExit(worker.live(%r, %r))" % (seconds, self.token, str(self.database.folder)))
         return subprocess.Popen([sys.executable, "-c", program], cwd=ROOT)

@@ -1,4 +1,4 @@
-"""Who starts workers, with which Python, and what `auto` learns about a host; no test here starts one."""
+"""Who starts workers, with which Python, and when `auto` leaves it to others; no test here starts one."""
 
 import errno
 import os
@@ -6,7 +6,6 @@ import sqlite3
 import subprocess
 import sys
 import unittest
-from pathlib import Path
 from unittest import mock
 
 import jobqueue
@@ -108,41 +107,42 @@ class TestAuto(ModeCase):
         self.cron_came(7 * 3600, 5 * 3600)
         self.assertIsNone(self.workers.modes.visitor("cron"))
 
-    def test_workers_that_were_killed_soon_only_raise_a_doubt_for_their_tasks_may_be_the_reason(self):
-        for _ in range(2):
-            self.assertFalse(self.workers.modes.in_doubt())
-            self.die(after=5)
+    def test_workers_that_were_killed_soon_change_it(self):
+        self.die(after=5)
         self.assertEqual(self.mode(), "detached")
-        self.assertTrue(self.workers.modes.in_doubt())
+        self.die(after=5)
+        mode, why = self.decide()
+        self.assertEqual(mode, "slice")
+        self.assertIn("because workers were ended soon after their start", why)
 
     def test_so_do_those_that_were_told_to_stop_soon(self):
         for _ in range(2):
             self.leave(jobqueue.STOPPED)
-        self.assertTrue(self.workers.modes.in_doubt())
+        self.assertEqual(self.mode(), "slice")
+
+    def test_those_that_ran_the_same_task_are_one_for_it_may_be_the_reason(self):
+        for _ in range(2):
+            row = self.start()
+            self.assertEqual(self.claim(row["id"])["id"], 1)
+            self.die(row=row)
+            self.write("UPDATE task SET status=0")
+        self.assertEqual(self.mode(), "detached")
+        self.write("DELETE FROM task")
+        row = self.start()
+        self.claim(row["id"])
+        self.die(row=row)
+        self.assertEqual(self.mode(), "slice", "another task")
 
     def test_one_that_lived_for_a_while_breaks_the_row(self):
         self.die()
         self.die(after=70)
         self.die()
-        self.assertFalse(self.workers.modes.in_doubt())
+        self.assertEqual(self.mode(), "detached")
 
     def test_one_that_left_in_order_breaks_the_row(self):
         self.die()
         self.leave()
         self.die()
-        self.assertFalse(self.workers.modes.in_doubt())
-
-    def test_one_that_left_after_less_than_the_killed_one_lived_shows_nothing(self):
-        self.die(after=25)
-        self.leave()
-        self.die(after=25)
-        self.assertTrue(self.workers.modes.in_doubt())
-
-    def test_one_that_reports_late_shows_that_the_host_is_only_slow(self):
-        for _ in range(2):
-            self.never_report()
-        [(worker_id, lock)] = self.reserve("detached")
-        os.close(self.arrive({"id": worker_id, "lock": lock}))
         self.assertEqual(self.mode(), "detached")
 
     def reserve(self, mode):
@@ -221,28 +221,13 @@ class TestAuto(ModeCase):
         self.clock.wall -= 10 * 365 * 86400
         self.assertEqual(self.mode(), "detached")
 
-    def test_new_code_is_tried_at_once(self):
+    def test_each_machine_has_its_own_experience(self):
         for _ in range(2):
             self.never_report()
-        with mock.patch.object(jobqueue, "CODE_FILES", (Path(__file__),)):
-            self.assertEqual(self.mode(), "detached")
-
-    def test_a_test_worker_decides_at_once(self):
-        self.workers.modes.learn(False, "a test worker was gone after 10 s")
-        self.assertEqual(self.mode(), "slice")
-        self.assertIn("because a test worker was gone after 10 s", self.decide()[1])
-        self.workers.modes.learn(True)
-        self.assertEqual(self.mode(), "detached")
-
-    def test_each_machine_has_its_own_experience(self):
-        self.workers.modes.learn(False, "a test worker was gone after 10 s")
         other = self.another_queue()
         other.claims.machine = "machine-2"
         self.assertEqual(other.workers.modes.decide()[0], "detached")
-        for number in range(2 * jobqueue.REMEMBERED_OF):
-            other.claims.machine = "container-%d" % number
-            other.workers.modes.learn(False, "it was gone")
-        self.assertEqual(len(recall(self.database, ".worker_mode")), jobqueue.REMEMBERED_OF)
+        self.assertEqual(self.mode(), "slice")
 
     def test_what_an_admin_says_counts(self):
         for _ in range(2):
@@ -254,169 +239,13 @@ class TestAuto(ModeCase):
             self.assertIn("This is the setting worker_mode" + although, self.decide()[1])
 
 
-class TestDoubt(ModeCase):
-    """Workers were ended soon after their start: a test worker shows whether the host does that."""
-
-    def setUp(self):
-        super().setUp()
-        for _ in range(2):
-            self.die()
-
-    def look(self):
-        jobqueue.settle_doubt(self.queue, "cgi")
-
-    def begun(self):
-        return sum("--test" in arguments for arguments in self.started)
-
-    def token(self):
-        return jobqueue.last_worker_test(self.database)["token"]
-
-    def test_one_test_is_begun_and_nobody_else_started_meanwhile(self):
-        for _ in range(3):
-            self.look()
-            jobqueue.settle_doubt(self.another_queue(), "cgi")
-        self.assertEqual(self.begun(), 1)
-        before = len(self.started)
-        self.add()
-        self.assertEqual(len(self.started), before)
-        self.assertIn("it is being tested whether this host does that", self.said()["text"])
-
-    def test_one_more_that_is_lost_meanwhile_changes_nothing(self):
-        self.workers.modes.begin_test()
-        before = len(self.started)
-        self.clock.advance(1)
-        with self.database.transaction() as transaction:
-            [(worker_id, lock)] = self.workers.reserve(transaction, "detached")
-        self.clock.advance(1)
-        os.close(self.arrive({"id": worker_id, "lock": lock}))
-        self.queue.tick.run()
-        self.assertFalse(self.workers.modes.begin_test())
-        self.assertEqual(len(self.started), before)
-
-    def test_where_only_code_adds_no_moment_is_lost(self):
-        before = len(self.started)
-        self.add()
-        self.assertGreater(len(self.started), before)
-
-    def test_where_nobody_begins_one_workers_are_started_after_a_moment(self):
-        self.queue.tick.force("request", start=False)
-        self.assertEqual(self.workers.start_needed(), 0)
-        self.clock.advance(jobqueue.TEST_SLACK_SECONDS + 1)
-        self.assertEqual(self.workers.start_needed(), 1)
-
-    def test_if_it_lives_workers_are_started_again(self):
-        self.look()
-        jobqueue.note_worker_test(self.queue, self.token(), arrived={
-            "at": self.clock.now(), "python": "3", "sqlite": "3", "nice": 10})
-        self.clock.advance(10)
-        jobqueue.note_worker_test(self.queue, self.token(), alone=True)
-        self.look()
-        self.assertFalse(self.workers.modes.in_doubt())
-        before = len(self.started)
-        self.add()
-        self.assertGreater(len(self.started), before)
-
-    def test_if_it_is_ended_too_the_mode_changes_and_says_why(self):
-        self.look()
-        jobqueue.note_worker_test(self.queue, self.token(), arrived={"at": self.clock.now()})
-        self.clock.advance(17)
-        self.look()
-        mode, why = self.decide()
-        self.assertEqual(mode, "slice")
-        self.assertIn("because a worker was ended without a word within 11 s", why)
-
-    def test_a_test_that_fails_by_itself_shows_nothing_and_holds_up_nobody_for_long(self):
-        self.start_error = OSError(errno.ENOMEM, "no memory")
-        self.look()
-        self.start_error = None
-        self.clock.advance(31)
-        self.look()
-        self.assertEqual((self.mode(), self.begun()), ("detached", 0))
-        self.start()
-
-    def test_what_goes_wrong_there_is_said_and_ends_no_request(self):
-        for error, said in ((KeyError("seconds"), 1), (jobqueue.Busy("busy"), 0)):
-            with mock.patch.object(jobqueue, "start_worker_test", side_effect=error), \
-                    mock.patch.object(self.workers.modes, "begin_test", return_value=True), \
-                    mock.patch.object(jobqueue, "complain") as complain:
-                self.look()
-            self.assertEqual(complain.call_count, said)
-
-    def test_where_an_admin_chose_the_mode_nothing_is_tested(self):
-        self.queue.settings.change({"worker_mode": "detached"})
-        self.look()
-        self.assertEqual(self.begun(), 0)
-
-
 class TestShortLives(ModeCase):
-    """A host that ends each worker 25 s after its start."""
-
-    def lose(self, times, after=25):
-        for _ in range(times):
-            self.die(after)
-
-    def pass_test(self):
-        jobqueue.settle_doubt(self.queue, "cgi")
-        test = jobqueue.last_worker_test(self.database)
-        jobqueue.note_worker_test(self.queue, test["token"], arrived={
-            "at": self.clock.now(), "python": "3", "sqlite": "3", "nice": 10})
-        self.clock.advance(test["seconds"])
-        jobqueue.note_worker_test(self.queue, test["token"], alone=True)
-        jobqueue.settle_doubt(self.queue, "cgi")
-
-    def test_a_test_worker_has_to_live_longer_than_the_lost_ones_did(self):
-        self.assertEqual(self.workers.modes.test_seconds(), jobqueue.TEST_SECONDS)
-        self.lose(2)
-        jobqueue.settle_doubt(self.queue, "cgi")
-        test = jobqueue.last_worker_test(self.database)
-        self.assertGreaterEqual(test["seconds"], 35)
-        jobqueue.note_worker_test(self.queue, test["token"], arrived={"at": self.clock.now()})
-        self.clock.advance(35)
-        self.assertTrue(self.workers.modes.holds_back(), "it may still live")
-        self.clock.advance(6)
-        jobqueue.settle_doubt(self.queue, "cgi")
-        self.assertEqual(self.mode(), "slice")
-        self.workers.modes.learn(True)
-        self.assertEqual(self.mode(), "slice", "10 s show nothing about 35")
-        self.workers.modes.learn(True, "", 40)
-        self.assertEqual(self.mode(), "detached")
-
-    def test_those_that_are_lost_again_after_a_passed_test_count_by_themselves(self):
-        self.lose(2)
-        self.pass_test()
-        self.assertFalse(self.workers.modes.in_doubt())
-        self.lose(1)
-        self.assertEqual(self.mode(), "detached")
-        self.lose(1)
-        mode, why = self.decide()
-        self.assertEqual(mode, "slice")
-        self.assertRegex(why, r"because this host ends workers about \d\d s after their start")
-        self.workers.modes.learn(True, "", 600)
-        self.assertEqual(self.mode(), "slice", "a test that does nothing lives where workers do not")
-        self.clock.advance(DETACHED_AGAIN_SECONDS)
-        self.assertEqual(self.mode(), "detached")
-        self.lose(1)
-        self.assertEqual(self.mode(), "slice")
-
-    def test_what_kills_its_worker_at_once_is_not_the_host(self):
-        self.lose(2, after=2)
-        self.pass_test()
-        self.lose(2, after=2)
-        self.assertEqual(self.mode(), "detached")
-        self.assertTrue(self.workers.modes.in_doubt())
-        self.assertEqual(self.said()["code"], "starting")
-
-    def test_one_that_lives_for_a_minute_shows_that_the_host_does_not(self):
-        self.lose(2)
-        self.pass_test()
-        self.lose(1)
-        self.die(after=70)
-        self.lose(1)
-        self.assertEqual(self.mode(), "detached")
+    """A host that ends each worker so long after its start."""
 
     def test_everybody_is_told_after_how_long(self):
         self.queue.settings.change({"worker_mode": "detached"})
-        self.lose(2, after=200)
+        for _ in range(2):
+            self.die(after=200)
         self.assertIsNone(self.workers.modes.habit())
         row = self.start()
         task_id = self.claim(row["id"])["id"]
@@ -550,7 +379,8 @@ class TestSlice(ModeCase):
 
     def test_where_auto_leaves_it_to_a_cron_that_comes_seldom_whoever_waits_works_too(self):
         self.queue.settings.change({"worker_mode": "auto"})
-        self.workers.modes.learn(False, "it was gone")
+        for _ in range(2):
+            self.never_report()
         self.add()
         for ago, works in (((1800, 900, 0), True), ((10,), True), ((120, 60, 0), False)):
             self.cron_came(*ago)
