@@ -157,12 +157,6 @@ class Bases(ProxyTestCase):
         reply = self.app._answer(self.request("/jq"))
         self.assertEqual((reply.status, dict(reply.headers)["Location"]), (308, "/jq/"))
 
-    def test_large_uploads_are_accepted_below_it(self):
-        head = b"POST /jq/api/tasks HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nContent-Length: 5000000"
-        self.assertTrue(jobqueue.Head(head % b"application/x-ndjson").is_upload)
-        with self.assertRaises(jobqueue.BadRequest):
-            jobqueue.Head(head % b"application/json")
-
     def test_the_cookie_is_for_that_path(self):
         reply = Visitor(self.app).post("/api/session", {"name": "bob", "password": PASSWORD})
         self.assertIn("; Path=/jq/;", reply.headers["set-cookie"])

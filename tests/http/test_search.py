@@ -169,14 +169,6 @@ class Meanwhile(Searching):
             self.found(self.bob, HARD)
         self.assertEqual(replies, [200, 201])
 
-    def test_the_server_keeps_threads_for_others(self):
-        for target, work in (("/api/tasks?q=x", "search"), ("/jq/api/tasks?limit=1&%71=x", "search"),
-                             ("/api/tasks?function=x", "search"), ("/api/tasks/actions", "search"),
-                             ("/api/tasks?status=failed", "short"), ("/api/tasks", "short")):
-            head = mock.Mock(is_upload=False, method="GET", target=target, length=0)
-            self.assertEqual(jobqueue.Server._work_for(head, None), work, target)
-        self.assertGreater(jobqueue.WORK["short"], 1)
-
 
 if __name__ == "__main__":
     unittest.main()
