@@ -10,16 +10,15 @@ the owner's code: its child, the runner, does, and the runner never touches the 
 the worker dies the kernel ends the runner, and whoever ticks next sees both dead by their lock.
 
 Contents (each section uses only the sections above it)
-    Constants   limits and times
-    Samples     functions to try while there is no tasks.py
-    Catalogue   from a signature to a JSON Schema and back to Python values
-    Commands    programs as functions
-    Requests    HTTP requests as functions
-    Runner      the child's side: runs one attempt after another
-    Log         what an attempt prints, on its way to the database
-    Child       the worker's side of its runner: pipes, life line, signals
-    Worker      the loop: claim, hand over, wait, record
-    Entry       python3 worker.py
+    Catalogue           from a signature to a JSON Schema and back to Python values
+    Commands            programs as functions
+    Requests            HTTP requests as functions
+    Runner              the child's side: runs one attempt after another
+    Log                 what an attempt prints, on its way to the database
+    Child               the worker's side of its runner: pipes, life line, signals
+    Attempt and Batch   what the runner has in hand: watched, kept alive, ended
+    Worker              the loop: claim, hand over, wait, record
+    Entry               python3 worker.py
 """
 import _signal
 import _thread
@@ -51,77 +50,7 @@ from jobqueue import (Fail, JobQueue, JobQueueError, Logs, Outcome, RetryAfter, 
 jobqueue.refuse_half(__file__)
 
 
-# Constants -------------------------------------------------------------------
-
 VERSION = "1.0.0"                       # of the jobqueue.py that this belongs to
-LINE_MAX_BYTES = 1 << 20                # one message between worker and runner
-RUNNER_START_SECONDS = 120.0            # big imports
-GRACE_SECONDS = 5.0                     # from TERM to KILL
-DYING_SECONDS = 0.5                     # from the end of the channel to that of the process
-CRON_SECONDS = 50.0
-BATCH_AFTER = 8                         # so many quick ends of a function make batches of it
-BATCH_MAX = 64                          # tasks in a batch
-BATCH_SECONDS = 0.05                    # how late an outcome of a batch may be recorded
-BATCH_WAKE_SECONDS = 0.01               # how long its outcomes may lie in the channel
-LAST_BATCHES = 32                       # of a runner: meanwhile the next one starts
-STORE_SECONDS = 1.0                     # how often log and progress reach the database
-LOOK_SECONDS = 1.0                      # how often a running task's cancel flag is looked at
-CHECK_SECONDS = 1.0                     # how often a worker asks itself whether to leave
-IDLE_POLL_SECONDS = (0.003, 0.1)        # from just now to a while ago
-IDLE_POLL_ROLLBACK_SECONDS = 1.0
-ASLEEP_AFTER_SECONDS = 30.0             # without work; it wakes up more seldom then
-ASLEEP_POLL_SECONDS = 0.5
-HAND_OVER_SECONDS = (0, 2, 5, 15)       # from try to try to start the next worker
-BROKEN_RETRY_SECONDS = 60.0
-PLACE_SECONDS = 2.0                     # how often a service asks for a place
-FULL_DISK_SECONDS = 0.2
-PROGRESS_SECONDS = 0.2
-MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024      # the unit of ru_maxrss
-PIECE_BYTES = 64 << 10
-WORKER_PATIENCE_SECONDS = 45.0          # less than the self-fence
-RESULT_MAX_DEPTH = 64
-ANSWER_MAX_BYTES = 1 << 20              # of an HTTP request
-REQUEST_SECONDS = 30.0                  # for each read of an HTTP answer
-WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "stay_asleep", "worker_seconds",
-                   "runner_tasks", "runner_memory", "runner_per_owner")     # read once in CHECK_SECONDS
-
-
-# Samples ---------------------------------------------------------------------
-
-def declare_samples():
-    """Functions to try the page with; gone once there is a tasks.py."""
-    from typing import Literal
-
-    @jobqueue.task
-    def add(a: int, b: int, seconds: float = 0) -> int:
-        """Add two numbers, slowly if you like.
-
-        Args:
-            a: the first number
-            b: the second number
-            seconds: how long to think about it
-        """
-        print("adding %d and %d" % (a, b))
-        time.sleep(seconds)
-        return a + b
-
-    @jobqueue.task
-    def count_down(start: int = 10, style: Literal["numbers", "words"] = "numbers") -> str:
-        """Count down once a second, and say how far it is."""
-        words = "zero one two three four five six seven eight nine ten".split()
-        for left in range(start, 0, -1):
-            print(words[left] if style == "words" and left < len(words) else left, flush=True)
-            jobqueue.current_task().progress(start - left, start, "%d to go" % left)
-            time.sleep(1)
-        return "lift-off"
-
-    @jobqueue.task(max_retries=2, retry_delay=5)
-    def stumble(times: int = 1) -> str:
-        """Fail a few times before it works, to see errors and retries."""
-        attempt = jobqueue.current_task().attempt
-        if attempt <= times:
-            raise ValueError("attempt %d of %d stumbles" % (attempt, times + 1))
-        return "up again"
 
 
 # Catalogue -------------------------------------------------------------------
@@ -405,6 +334,42 @@ def working_folder():
     return str(folder if folder.is_dir() else jobqueue.HOME)
 
 
+def declare_samples():
+    """Functions to try the page with; gone once there is a tasks.py."""
+    from typing import Literal
+
+    @jobqueue.task
+    def add(a: int, b: int, seconds: float = 0) -> int:
+        """Add two numbers, slowly if you like.
+
+        Args:
+            a: the first number
+            b: the second number
+            seconds: how long to think about it
+        """
+        print("adding %d and %d" % (a, b))
+        time.sleep(seconds)
+        return a + b
+
+    @jobqueue.task
+    def count_down(start: int = 10, style: Literal["numbers", "words"] = "numbers") -> str:
+        """Count down once a second, and say how far it is."""
+        words = "zero one two three four five six seven eight nine ten".split()
+        for left in range(start, 0, -1):
+            print(words[left] if style == "words" and left < len(words) else left, flush=True)
+            jobqueue.current_task().progress(start - left, start, "%d to go" % left)
+            time.sleep(1)
+        return "lift-off"
+
+    @jobqueue.task(max_retries=2, retry_delay=5)
+    def stumble(times: int = 1) -> str:
+        """Fail a few times before it works, to see errors and retries."""
+        attempt = jobqueue.current_task().attempt
+        if attempt <= times:
+            raise ValueError("attempt %d of %d stumbles" % (attempt, times + 1))
+        return "up again"
+
+
 def read_functions():
     """Import tasks.py and announce what it declares, or what is wrong with it."""
     os.chdir(working_folder())
@@ -532,6 +497,8 @@ BUILT_IN = {jobqueue.SCRIPT_FUNCTION: jobqueue.Function(
 
 # Requests --------------------------------------------------------------------
 
+ANSWER_MAX_BYTES = 1 << 20              # of an HTTP request
+REQUEST_SECONDS = 30.0                  # for each read of an HTTP answer
 DECODINGS_MAX = 10                      # of a value in a path: servers decode once or twice
 
 
@@ -634,6 +601,11 @@ def run_request(function, arguments, context):
 
 # Runner ----------------------------------------------------------------------
 
+LINE_MAX_BYTES = 1 << 20                # one message between worker and runner
+RESULT_MAX_DEPTH = 64
+PROGRESS_SECONDS = 0.2
+MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024      # the unit of ru_maxrss
+BATCH_MAX = 64                          # tasks in a batch
 RUN_KINDS = {"command": run_command, "http_request": run_request, "script": run_script}
 
 
@@ -1000,6 +972,9 @@ class Runner:
 
 # Log -------------------------------------------------------------------------
 
+PIECE_BYTES = 64 << 10
+
+
 class LogPipe:
     """Our end of the pipe an attempt prints into, and what came out but is not stored yet."""
 
@@ -1071,6 +1046,9 @@ class LogPipe:
 
 
 # Child -----------------------------------------------------------------------
+
+BATCH_WAKE_SECONDS = 0.01               # how long its outcomes may lie in the channel
+
 
 class Child:
     """The worker's side of its runner: pipes, life line, signals, death certificate."""
@@ -1264,8 +1242,14 @@ class Child:
             self._log_end = log_end
 
 
-# Worker ----------------------------------------------------------------------
+# Attempt and Batch -----------------------------------------------------------
 
+GRACE_SECONDS = 5.0                     # from TERM to KILL
+DYING_SECONDS = 0.5                     # from the end of the channel to that of the process
+STORE_SECONDS = 1.0                     # how often log and progress reach the database
+LOOK_SECONDS = 1.0                      # how often a running task's cancel flag is looked at
+BATCH_AFTER = 8                         # so many quick ends of a function make batches of it
+BATCH_SECONDS = 0.05                    # how late an outcome of a batch may be recorded
 SAID_KINDS = ("succeeded", "error", "fail", "unknown_function")
 
 
@@ -1649,6 +1633,23 @@ class Pace:
 
     def _begin_again(self, function):
         self.function, self._count, self._seconds, self.size = function, 0, 0.0, 1
+
+
+# Worker ----------------------------------------------------------------------
+
+RUNNER_START_SECONDS = 120.0            # big imports
+LAST_BATCHES = 32                       # of a runner: meanwhile the next one starts
+BROKEN_RETRY_SECONDS = 60.0
+CHECK_SECONDS = 1.0                     # how often a worker asks itself whether to leave
+WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "stay_asleep", "worker_seconds",
+                   "runner_tasks", "runner_memory", "runner_per_owner")     # read once in CHECK_SECONDS
+PLACE_SECONDS = 2.0                     # how often a service asks for a place
+HAND_OVER_SECONDS = (0, 2, 5, 15)       # from try to try to start the next worker
+IDLE_POLL_SECONDS = (0.003, 0.1)        # from just now to a while ago
+IDLE_POLL_ROLLBACK_SECONDS = 1.0
+ASLEEP_AFTER_SECONDS = 30.0             # without work; it wakes up more seldom then
+ASLEEP_POLL_SECONDS = 0.5
+FULL_DISK_SECONDS = 0.2
 
 
 class Worker:
@@ -2169,6 +2170,10 @@ class Worker:
 
 
 # Entry -----------------------------------------------------------------------
+
+CRON_SECONDS = 50.0
+WORKER_PATIENCE_SECONDS = 45.0          # less than the self-fence
+
 
 def run_runner(channel, bell, lifeline, lock, data):
     """The child's process: armed, then obedient."""
