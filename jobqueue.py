@@ -1615,6 +1615,7 @@ CREATE TABLE IF NOT EXISTS schedule (
     next_from REAL,                     -- the time from which next_at was counted
     last_at REAL,                       -- the slot that was looked at last
     last_task_id INTEGER,
+    late_at REAL,                       -- when a run was last late, or several fell together
     set_by INTEGER,                     -- who made or changed it last; NULL: the site's own code
     created_at REAL NOT NULL
 );
@@ -1634,6 +1635,7 @@ INSERT OR IGNORE INTO queue (name, created_at) VALUES ('default', strftime('%s',
 ADDED_COLUMNS = (
     ("worker", "runner_pid INTEGER", None),
     ("worker", "runner_birth TEXT", None),
+    ("schedule", "late_at REAL", None),
     ("task", "admin_id INTEGER", """
         UPDATE task SET admin_id=owner_id
         WHERE status IN (0, 1, 5, 6) AND function IN (SELECT name FROM function WHERE who='admin')
@@ -4514,7 +4516,7 @@ SLOTS_AT_ONCE = 100             # filled in one transaction
 CATCH_UP_MAX = 1000             # of what was missed, catch_up="all" runs the newest
 UNFINISHED_MAX = 1000           # tasks of a schedule; a slot that would add one more is skipped
 LATE_TOLD_SECONDS = 86400.0     # how long it is said that schedules ran late
-LATE_SECONDS = 900.0            # catch_up="none" runs a slot that is not older
+LATE_SECONDS = 900.0            # a run that comes after more is late; catch_up="none" leaves it out
 RULE_RETRY_SECONDS = 3600.0     # when a rule that cannot be read is looked at again
 GONE_SECONDS = 60.0             # how long a schedule stays whose source is gone: it may be on its way
 GONE = "It is not in tasks.py or the folder schedules any more; in a minute it is removed."
@@ -4527,10 +4529,6 @@ SCRIPT_FOLDERS = {"15min": "*/15 * * * *", "hourly": "@hourly", "daily": "@daily
                   "monthly": "@monthly"}
 SCRIPT_LEFT_OUT = r"\..*|.*(~|\.(bak|old|orig|rej|sw[a-p]|tmp|pyc|dpkg-\w+|rpm\w+))"
 SCRIPT_FUNCTION = "folder-script"       # what runs them; nobody can add it
-
-FINEST_OF = 5                   # moments to come by whose distance a rule is judged
-FINER_THAN = 0.8                # of the period of ticks: a rule that is finer than that is warned about
-IN_BETWEEN = {"none": "are left out", "once": "become one", "all": "are made up for together"}
 
 SCHEDULE_DEFAULTS = {"arguments": {}, "zone": "UTC", "catch_up": "once", "overlap": "skip",
                      "options": {}}
@@ -4558,7 +4556,7 @@ SCHEDULE_SHOWN = ("SELECT schedule.*, user.name AS owner, task.status AS last_st
                   "ON task.id=schedule.last_task_id AND task.cancel_requested<2 WHERE ")
 SCHEDULE_COLUMNS = ["schedule." + name for name in (
     "id owner_id name source function options rule zone start catch_up overlap paused paused_by paused_at "
-    "paused_why problem next_at last_at last_task_id created_at").split()]
+    "paused_why problem next_at last_at last_task_id late_at created_at").split()]
 SCHEDULE_LISTED = SCHEDULE_SHOWN.replace("schedule.*", ", ".join(
     [*SCHEDULE_COLUMNS, SHORT_ARGUMENTS.replace("task", "schedule")]))
 
@@ -4635,15 +4633,16 @@ def of_rule(row, look, otherwise):
 
 
 def lateness(row, now, period):
-    """What is to be said of a schedule that is finer than ticks come (`period`, or None); else None."""
-    if row["paused"] or not period or period <= TICK_PASSING_SECONDS:
+    """What is to be said of a schedule that was late within a day; None where ticks come all the time.
+
+    `period` is Rhythm.period().
+    """
+    if row["paused"] or period and period <= TICK_PASSING_SECONDS:
         return None
-    moments = of_rule(row, lambda rule: rule.upcoming(now, FINEST_OF), [])
-    gap = min((later - at for at, later in zip(moments, moments[1:])), default=math.inf)
-    if gap >= FINER_THAN * period:
+    if row["late_at"] is None or not 0 <= now - row["late_at"] < LATE_TOLD_SECONDS:
         return None
-    return ("It is due %s, but housekeeping comes about %s here: runs in between %s."
-            % (how_often(gap), how_often(period), IN_BETWEEN[row["catch_up"]]))
+    return "Runs were late or fell together at %s: %s." % (time_of_day(row["late_at"]), (
+        "housekeeping comes about %s here" % how_often(period) if period else "nobody looked in time"))
 
 
 def schedule_json(row, warning, listed=False):
@@ -4682,7 +4681,7 @@ class Due:
     """What a schedule that is due wants done: `slots` now, `missed` not at all, then `next_at`."""
 
     def __init__(self, row, now):
-        self.slots, self.missed, self.problem = [], None, None
+        self.slots, self.missed, self.problem, self.is_late = [], None, None, False
         try:
             rule = rule_of(row)
             first = self.next_at = rule.next_after(row["next_at"] - 0.001)
@@ -4697,6 +4696,7 @@ class Due:
         moments = rule.upcoming(before_newest(rule, first, now, most), min(most, SLOTS_AT_ONCE))
         self.slots = [moment for moment in moments if moment <= now]
         self.next_at = rule.next_after(self.slots[-1])
+        self.is_late = self.slots[-1] != first or now - first > LATE_SECONDS
         if catch_up == "none" and now - self.slots[0] > LATE_SECONDS:
             self.slots = []
         if self.slots[:1] != [first]:
@@ -4863,7 +4863,7 @@ class Schedules:
         """Give a schedule other columns; what it missed under an old rule is not caught up."""
         now = self._clock.now()
         if (columns["rule"], columns["zone"]) != (row["rule"], row["zone"]):
-            columns = {**columns, "start": now, "next_from": now,
+            columns = {**columns, "start": now, "next_from": now, "late_at": None,
                        "next_at": None if row["paused"] else self._first(columns, now)}
         transaction.run("UPDATE schedule SET problem=NULL, %s WHERE id=?" % ", ".join(
             name + "=?" for name in columns), (*columns.values(), row["id"]))
@@ -4979,13 +4979,12 @@ class Schedules:
             due.problem = due.problem or error.detail
         except Busy:
             return None                 # tasks.py cannot be read, and never could: later
-        is_late = due.missed is not None and lateness(row, now, self._site.rhythm.period())
         with self._database.transaction(durable=False) as transaction:
             known = transaction.one(SCHEDULE_ROW + "schedule.id=?", (row["id"],))
             if known is None or tuple(known) != tuple(row):
                 return None             # somebody else was quicker, or changed it
             self._fill(transaction, row, due, order, now)
-            if is_late:
+            if due.is_late:
                 remember(transaction, ".late", now)
             row = self._row(row["id"])
         return row if due.slots and row["next_at"] is not None and row["next_at"] <= now else None
@@ -5028,8 +5027,10 @@ class Schedules:
                 problem = error.detail
                 self._tell(transaction, row, at, None, problem)
         transaction.run(
-            "UPDATE schedule SET next_at=?, next_from=?, last_at=?, last_task_id=?, problem=? WHERE id=?",
-            (due.next_at, now, last_at, last_task, problem, row["id"]))
+            """UPDATE schedule SET next_at=?, next_from=?, last_at=?, last_task_id=?, problem=?,
+                late_at=? WHERE id=?""",
+            (due.next_at, now, last_at, last_task, problem, now if due.is_late else row["late_at"],
+             row["id"]))
 
     @staticmethod
     def _take_slot(transaction, row, at, message):
@@ -6378,8 +6379,8 @@ class Service:
         period = self._rhythm.period() if at and 0 <= now - at < LATE_TOLD_SECONDS else None
         if not period or period <= TICK_PASSING_SECONDS:
             return None
-        return ("cron_wait", "Schedules run late: housekeeping comes about %s here, and some are finer "
-                "than that." % how_often(period), at)
+        return ("cron_wait", "Schedules run late: housekeeping comes about %s here."
+                % how_often(period), at)
 
     def _paused(self):
         names = {lane[0] for lane in lanes(self._database, PENDING)}
@@ -8204,7 +8205,7 @@ def _check_schedules(queue):
                         "end in .py" % idle[0])
     warned = [one for one in found if one["warning"]]
     if warned:
-        return "note", "%d of %d schedules are finer than ticks come, such as %d (%s): %s" % (
+        return "note", "%d of %d schedules were late, such as %d (%s): %s" % (
             len(warned), len(found), warned[0]["id"], warned[0]["name"] or warned[0]["function"],
             warned[0]["warning"])
     return "ok", "%d schedules%s" % (len(found), ", the next run is at " + _readable(due) if due else "")

@@ -285,10 +285,10 @@ class TestState(TestCase):
 
 
 class TestWarnings(TestCase):
-    """A rule that is finer than ticks come is said to be, in words."""
+    """A schedule whose runs were late, or fell together, is said to be, in words."""
 
     def schedule(self, rule, **options):
-        given = {"function": "add", "arguments": {"a": 1}, "rule": rule, **options}
+        given = {"function": "add", "arguments": {"a": 1}, "rule": rule, "overlap": "allow", **options}
         return self.queue.schedules.add(given, self.owner_id("bob"))
 
     def comes_every(self, seconds, times=2):
@@ -299,23 +299,34 @@ class TestWarnings(TestCase):
     def warning(self, schedule_id):
         return self.queue.schedules.get(schedule_id)["warning"]
 
-    def test_it_says_what_becomes_of_the_runs_in_between(self):
-        ids = [self.schedule("*/5 * * * *", catch_up=word, overlap="allow")
-               for word in ("once", "all", "none")]
-        self.comes_every(QUARTER)
-        self.assertEqual(
-            [self.warning(schedule_id) for schedule_id in ids],
-            ["It is due every 5 minutes, but housekeeping comes about every 15 minutes here: runs in "
-             "between %s." % words for words in ("become one", "are made up for together", "are left out")])
-
-    def test_a_rule_is_as_fine_as_its_next_runs(self):
-        for rule, told in (("every 10m", True), ("every 15m", False), ("0 9,10 * * *", False),
-                           ("0,5 9 * * *", True), ("daily 01:00", False), ("every 30s", True)):
-            schedule_id = self.schedule(rule)
+    def test_it_says_when_and_how_often_housekeeping_comes(self):
+        for word in ("once", "all", "none"):
+            schedule_id = self.schedule("*/5 * * * *", catch_up=word)
             self.comes_every(QUARTER)
+            self.assertEqual(self.warning(schedule_id),
+                             "Runs were late or fell together at %s: housekeeping comes about every 15 "
+                             "minutes here." % jobqueue.time_of_day(self.clock.now()))
+
+    def test_only_what_was_late_is(self):
+        self.comes_every(QUARTER)
+        for rule, told in (("every 10m", True), ("every 15m", False), ("0 9,10 * * *", False),
+                           ("daily 01:00", False), ("every 30s", True)):
+            schedule_id = self.schedule(rule)
+            self.comes_every(QUARTER, 4)
             self.assertEqual(bool(self.warning(schedule_id)), told, rule)
 
-    def test_nothing_is_said_while_nothing_is_known_or_somebody_is_there(self):
+    def test_where_only_people_look_a_run_that_came_much_too_late_is_told(self):
+        schedule_id = self.schedule("every 1h")
+        self.clock.advance(HOUR + 60)
+        self.queue.tick.force("request")
+        self.assertIsNone(self.warning(schedule_id))
+        self.clock.advance(HOUR + QUARTER)
+        self.queue.tick.force("request")
+        self.assertIn("nobody looked in time", self.warning(schedule_id))
+        self.clock.advance(DAY)
+        self.assertIsNone(self.warning(schedule_id))
+
+    def test_nothing_is_said_while_somebody_is_there_or_after_another_rule(self):
         schedule_id = self.schedule("every 1s")
         self.assertIsNone(self.warning(schedule_id))
         self.comes_every(QUARTER)
@@ -324,10 +335,16 @@ class TestWarnings(TestCase):
         self.clock.advance(3)
         self.queue.tick.maybe("server")
         self.assertIsNone(self.warning(schedule_id))
+        self.clock.advance(3 * NOTE_SECONDS)
+        self.assertTrue(self.warning(schedule_id))
+        self.queue.schedules.change(schedule_id, {"rule": "every 2h"})
+        self.assertIsNone(self.warning(schedule_id))
 
     def test_a_paused_one_is_not_warned_about(self):
-        schedule_id = self.schedule("every 1m", paused=True)
+        schedule_id = self.schedule("every 1m")
         self.comes_every(QUARTER)
+        self.assertTrue(self.warning(schedule_id))
+        self.queue.schedules.change(schedule_id, {"paused": True})
         self.assertIsNone(self.warning(schedule_id))
 
     def test_check_says_how_many(self):
@@ -336,7 +353,7 @@ class TestWarnings(TestCase):
         self.comes_every(QUARTER)
         check = next(one for one in jobqueue.check_host(self.queue) if one.name == "Schedules")
         self.assertEqual(check.verdict, "note")
-        self.assertIn("1 of 2 schedules are finer than ticks come", check.text)
+        self.assertIn("1 of 2 schedules were late", check.text)
 
     def test_everybody_hears_of_it_once_runs_were_late(self):
         self.comes_every(QUARTER, 3)
@@ -351,8 +368,7 @@ class TestWarnings(TestCase):
         self.clock.advance(2)
         said = self.queue.service.describe()
         self.assertEqual((said["code"], said["text"]), (
-            "cron_wait", "Schedules run late: housekeeping comes about every 15 minutes here, and some are "
-            "finer than that."))
+            "cron_wait", "Schedules run late: housekeeping comes about every 15 minutes here."))
         self.clock.advance(2 * DAY)
         self.assertEqual(self.queue.service.describe()["code"], "ok")
 
