@@ -1158,6 +1158,28 @@ def _number(low, high, kind="number"):
     return {"type": kind, "minimum": low, "maximum": high}
 
 
+def _integer(low, high):
+    return _number(low, high, "integer")
+
+
+def _words(longest):
+    return {"type": "string", "maxLength": longest}
+
+
+def _object(required=(), **properties):
+    """The schema of an object that has no other keys than these."""
+    return {"type": "object", "additionalProperties": False, "required": list(required),
+            "properties": properties}
+
+
+TEXT, TEXT_OR_NULL = {"type": "string"}, {"type": ["string", "null"]}
+
+
+def about(schema, text):
+    """The same schema with a sentence for people; --help and /openapi.json tell it."""
+    return {**schema, "description": text}
+
+
 def or_null(schema):
     """The same schema for what may be left empty, too."""
     if "enum" in schema:
@@ -1174,15 +1196,19 @@ def is_number(value):
 
 # What can be said about each task of a function: schema and default.
 TASK_OPTIONS = {
-    "queue": (_text("[A-Za-z0-9_.-]{1,50}", "must be 1 to 50 letters, digits, _ . or -"), "default"),
-    "priority": (_number(-100, 100, "integer"), 0),
-    "max_retries": (_number(0, 1000, "integer"), 0),
-    "retry_delay": (_number(0, 30 * 86400), 60),
-    "retry_backoff": (_number(1, 10), 2),
-    "timeout": (_number(1, 30 * 86400), 3600),
-    "on_crash": ({"enum": ["retry", "fail"]}, "retry"),
-    "remove_on_success": ({"type": "boolean"}, False),
+    "queue": (about(_text("[A-Za-z0-9_.-]{1,50}", "must be 1 to 50 letters, digits, _ . or -"),
+                    "in which queue it stands"), "default"),
+    "priority": (about(_integer(-100, 100), "-100..100, larger first; above 0 for admins only"), 0),
+    "max_retries": (about(_integer(0, 1000), "how often it is tried again after an error"), 0),
+    "retry_delay": (about(_number(0, 30 * 86400), "seconds until it is tried again"), 60),
+    "retry_backoff": (about(_number(1, 10), "how much longer each next delay is"), 2),
+    "timeout": (about(_number(1, 30 * 86400), "seconds after which it is stopped"), 3600),
+    "on_crash": (about({"enum": ["retry", "fail"]}, "what becomes of it if its worker dies"),
+                 "retry"),
+    "remove_on_success": (about({"type": "boolean"}, "do not keep it once it has succeeded"),
+                          False),
 }
+OPTION_SCHEMAS = {name: schema for name, (schema, _) in TASK_OPTIONS.items()}
 TASK_DEFAULTS = {name: default for name, (_, default) in TASK_OPTIONS.items()}
 WHO_MAY_ADD = ("user", "admin", "nobody")
 
@@ -1301,12 +1327,22 @@ def check_value(schema, value, field):
     if isinstance(value, str):
         return _check_text(schema, value, field)
     if isinstance(value, list):
-        items = schema.get("items")
+        items, least = schema.get("items"), schema.get("minItems", 0)
+        if not least <= len(value) <= schema.get("maxItems", math.inf):
+            return wrong(field, "must have %d to %d items" % (least, schema["maxItems"]))
         return [error for place, item in enumerate(value)
                 for error in check_value(items, item, "%s[%d]" % (field, place))] if items else []
     if isinstance(value, dict):
         return _check_object(schema, value, field)
     return _check_bounds(schema, value, field)
+
+
+def checked(schema, value):
+    """`value`; Invalid names every field that is not as `schema` wants it."""
+    errors = check_value(schema, value, "")
+    if errors:
+        raise Invalid(join_errors(errors[:5]), errors[:ERRORS_MAX])
+    return value
 
 
 def _parse_boolean(text):
@@ -1315,13 +1351,19 @@ def _parse_boolean(text):
     raise ValueError(text)
 
 
+def _parse_integer(text):
+    if not re.fullmatch("[+-]?[0-9]{1,18}", text, re.ASCII):
+        raise ValueError(text)
+    return int(text)
+
+
 def _parse_number(text):
     if not math.isfinite(float(text)):
         raise ValueError(text)
     return float(text)
 
 
-_PARSERS = {"integer": int, "number": _parse_number, "boolean": _parse_boolean,
+_PARSERS = {"integer": _parse_integer, "number": _parse_number, "boolean": _parse_boolean,
             "array": json.loads, "object": json.loads}
 
 
@@ -2610,14 +2652,6 @@ def tidy_networks(text):
                      for network in read_networks(text))
 
 
-def _integer(low, high):
-    return _number(low, high, "integer")
-
-
-def _words(longest):
-    return {"type": "string", "maxLength": longest}
-
-
 NO_OR_YES = {"enum": ["no", "yes"]}
 TIDY = {"base_path": tidy_path, "trusted_proxies": tidy_networks}   # brings a text into one form
 Setting = collections.namedtuple("Setting", "schema default help")
@@ -2694,10 +2728,8 @@ SETTINGS = {name: Setting(*row) for name, row in {
         "Addresses and networks of the proxies in front, whose X-Forwarded-For, -Proto and -Host "
         "are believed; everybody who can send from there is. Empty: none."),
 }.items()}
-SETTINGS_SCHEMA = {             # of changes; null: back to the default
-    "type": "object", "additionalProperties": False,
-    "properties": {name: {**or_null(one.schema), "description": one.help}
-                   for name, one in SETTINGS.items()}}
+CHANGED_SETTINGS = _object(**{  # null: back to the default
+    name: about(or_null(one.schema), one.help) for name, one in SETTINGS.items()})
 
 
 def tidy_setting(name, value):
@@ -2915,27 +2947,24 @@ class Logs:
 
 # Queues ----------------------------------------------------------------------
 
-QUEUE_SCHEMA = {
-    "type": "object",
-    "properties": {
-        "name": TASK_OPTIONS["queue"][0],
-        "paused": {"type": "boolean"},
-        "paused_why": {
-            "type": ["string", "null"], "pattern": "[^\\x00-\\x1f]{0,200}",
-            "patternMessage": "must be one line of at most 200 characters"},
-        "max_running": _number(1, 10_000, ["integer", "null"]),
-        "rate": {
-            "type": ["object", "null"],
-            "properties": {"count": _number(1, 1_000_000, "integer"),
-                           "seconds": _number(1, 31 * 86400)},
-            "required": ["count", "seconds"], "additionalProperties": False},
-        "machines": {"type": ["array", "null"],
-                     "items": _text(r"[!-~]{1,64}", "must be the name of a machine")},
-    },
-    "additionalProperties": False,
+QUEUE_LIMITS = {
+    "paused": {"type": "boolean"},
+    "paused_why": about(
+        {"type": ["string", "null"], "pattern": "[^\\x00-\\x1f]{0,200}",
+         "patternMessage": "must be one line of at most 200 characters"},
+        "shown to everybody while it is paused"),
+    "max_running": about(_number(1, 10_000, ["integer", "null"]), "most of its tasks at once"),
+    "rate": about(
+        or_null(_object(("count", "seconds"), count=_integer(1, 1_000_000),
+                        seconds=_number(1, 31 * 86400))),
+        "most starts in so many seconds, spread evenly"),
+    "machines": about(
+        {"type": ["array", "null"], "minItems": 1, "maxItems": 50,
+         "items": _text(r"[!-~]{1,64}", "must be the name of a machine")},
+        "where its tasks run; null: anywhere"),
 }
-QUEUE_CHANGES = tuple(QUEUE_SCHEMA["properties"])[1:]
-MACHINES_MAX = 50
+CHANGED_QUEUE = _object(**QUEUE_LIMITS)
+NEW_QUEUE = _object(("name",), name=OPTION_SCHEMAS["queue"], **QUEUE_LIMITS)
 QUEUE_COUNTS = ("pending", "running", "scheduled", "waiting")
 
 
@@ -3073,9 +3102,6 @@ class Queues:
 
     def make(self, given, who, new=True):
         """Make a queue of `given` (as in POST /api/queues); Conflict if it must be `new` and is not."""
-        self._check(given)
-        if "name" not in given:
-            raise field_error("name", "is missing")
         with self._database.transaction() as transaction:
             if not self.ensure(transaction, given["name"], self._clock.now()) and new:
                 raise Conflict("There is a queue %s already." % given["name"])
@@ -3083,7 +3109,6 @@ class Queues:
 
     def change(self, name, given, who):
         """Change what is in `given` (as in PATCH /api/queues/NAME); `who` is kept of a pause."""
-        self._check(given)
         with self._database.transaction() as transaction:
             self._change(transaction, name, given, who)
 
@@ -3106,15 +3131,6 @@ class Queues:
         if row is None:
             raise NotFound("There is no queue %s." % shorten(name, 60))
         return row
-
-    @staticmethod
-    def _check(given):
-        errors = check_value(QUEUE_SCHEMA, given, "")
-        machines = given.get("machines")
-        if not errors and machines is not None and not 0 < len(machines) <= MACHINES_MAX:
-            errors = wrong("machines", "must be 1 to %d names, or null for any" % MACHINES_MAX)
-        if errors:
-            raise refusal("Nothing was changed", errors)
 
     def _change(self, transaction, name, given, who):
         row = self._row(name)
@@ -3355,8 +3371,6 @@ class Filter:
         self.function = function
         self.queue = queue
         self.text = text                # the number, or part of the owner's name or of SEARCHED
-        if text and len(text) > SEARCH_MAX_CHARACTERS:
-            raise field_error("q", "may have at most %d characters" % SEARCH_MAX_CHARACTERS)
 
     def within(self, statuses):
         """The same, but only tasks with one of these statuses."""
@@ -4532,21 +4546,19 @@ SCRIPT_FUNCTION = "folder-script"       # what runs them; nobody can add it
 
 SCHEDULE_DEFAULTS = {"arguments": {}, "zone": "UTC", "catch_up": "once", "overlap": "skip",
                      "options": {}}
-SCHEDULE_SCHEMA = {
-    "type": "object", "additionalProperties": False, "required": ["function", "rule"],
-    "properties": {
-        "function": {"type": "string"},
-        "arguments": {"type": "object"},
-        "rule": {"type": "string"},
-        "zone": {"type": "string"},
-        "catch_up": {"enum": list(CATCH_UPS)},
-        "overlap": {"enum": list(OVERLAPS)},
-        "options": {"type": "object", "additionalProperties": False, "properties": {
-            name: schema for name, (schema, _) in TASK_OPTIONS.items()}},
-        "owner": {"type": ["string", "null"]},
-        "paused": {"type": "boolean"},
-        "paused_why": {**_text("(?s).{0,500}", "must have at most 500 characters"),
-                       "type": ["string", "null"]}}}
+_SCHEDULE = {
+    "function": TEXT,
+    "arguments": {"type": "object"},
+    "rule": about(TEXT, RULE_HINT),
+    "zone": about(TEXT, "such as Europe/Oslo (UTC)"),
+    "catch_up": about({"enum": list(CATCH_UPS)}, "what to run of what was missed (once)"),
+    "overlap": about({"enum": list(OVERLAPS)}, "while the last one has not ended (skip)"),
+    "options": about(_object(**OPTION_SCHEMAS), "instead of the function's own"),
+    "owner": about(TEXT_OR_NULL, "for admins: whose tasks these become"),
+    "paused": {"type": "boolean"},
+    "paused_why": about({"type": ["string", "null"], "maxLength": 500}, "shown to everybody")}
+SCHEDULE_SCHEMA = _object(("function", "rule"), **_SCHEDULE)
+CHANGED_SCHEDULE = _object(**_SCHEDULE)
 SOURCES = {"code": "tasks.py", "folder": "a file in the folder schedules"}
 
 SCHEDULE_ROW = ("SELECT schedule.*, user.name AS owner, user.disabled FROM schedule "
@@ -4749,15 +4761,12 @@ class Schedules:
             schedule_id = self._insert(transaction, {
                 **wanted, "owner_id": owner_id, "source": "person", "set_by": person and person.id})
             self._set_paused(transaction, schedule_id, given, person)
-        self._site.start_workers()
         return schedule_id
 
     def change(self, schedule_id, given, scope=None, person=None, owner_id=None):
         """Change the given fields; Conflict for what tasks.py or a folder says."""
         row = self._row(schedule_id, scope)
-        errors, wanted = check_value({**SCHEDULE_SCHEMA, "required": []}, given, ""), {}
-        if errors:
-            raise refusal("Nothing was changed", errors)
+        wanted = {}
         if set(given) - {"paused", "paused_why"}:
             self._refuse_foreign(row, "is changed there")
             wanted = self._checked({**self._as_given(row), **given}, person)
@@ -4773,7 +4782,6 @@ class Schedules:
                 self._define(transaction, known, {**wanted, "owner_id": owner_id,
                                                   "set_by": person and person.id})
             self._set_paused(transaction, schedule_id, given, person)
-        self._site.start_workers()
 
     def delete(self, schedule_id, scope=None):
         """Remove a schedule and its history; its tasks stay."""
@@ -4799,9 +4807,7 @@ class Schedules:
                 (schedule_id, at, task_id, "run by %s" % _who(person)))
             transaction.run("UPDATE schedule SET problem=NULL, last_task_id=? WHERE id=?",
                             (task_id, schedule_id))
-            task = self._site.tasks.get(task_id)
-        self._site.start_workers()
-        return task
+            return self._site.tasks.get(task_id)
 
     @staticmethod
     def _check_room(transaction, owner_id, wanted, besides=0):
@@ -4817,13 +4823,11 @@ class Schedules:
 
     def _checked(self, given, person):
         """The columns for these fields; Invalid names every wrong one."""
-        errors = check_value(SCHEDULE_SCHEMA, given, "")
-        if not errors:
-            errors = plan_errors(given, self._clock.now())
-            try:
-                order = self._check_task(given["function"], given["arguments"], given["options"], person)
-            except Invalid as error:
-                errors += error.errors
+        errors = plan_errors(given, self._clock.now())
+        try:
+            order = self._check_task(given["function"], given["arguments"], given["options"], person)
+        except Invalid as error:
+            errors += error.errors
         if errors:
             raise refusal("The schedule is not right", errors)
         return {"function": given["function"], "arguments": order.arguments,
@@ -5854,7 +5858,6 @@ class Catalogue:
 
     def describe(self, is_admin=True):
         """What can be run as the API tells it; admins see all, and why tasks.py cannot be read."""
-        self.refresh()
         state = self.state()
         functions = [one for one in self.functions() if is_admin or one["who"] == "user"]
         error = state["error"] if is_admin else state["error"] and {
@@ -6401,6 +6404,21 @@ class Service:
 NAME_PATTERN = r"\w[\w.@+-]{0,49}"
 ROLES = ("user", "admin")
 TOKEN_SCOPES = ("user", "tick")       # may do what its user may; may tick and nothing else
+LOG_IN = _object(("name", "password"), name=TEXT, password=TEXT)
+SET_UP = _object(
+    ("code", "name", "password"), name=TEXT, password=TEXT,
+    code=about(TEXT, "from the printed link, or a file setup-code*.txt in data or beside jobqueue.py"))
+NEW_USER = _object(("name", "password"), name=TEXT, password=TEXT, role={"enum": list(ROLES)})
+CHANGED_USER = _object(
+    role=or_null({"enum": list(ROLES)}), password=or_null(TEXT), disabled={"type": "boolean"},
+    max_pending=about(or_null(SETTINGS["max_pending"].schema),
+                      "most tasks that wait to be run; 0: no limit, null: as the setting says"),
+    current_password=about(or_null(TEXT), "needed by users who change their own password"))
+NEW_TOKEN = _object(
+    ("name",), scope={"enum": list(TOKEN_SCOPES)},
+    name={"type": "string", "maxLength": 100, "pattern": r"[^\0]*[^\s\0][^\0]*",
+          "patternMessage": "must have 1 to 100 characters"},
+    password=about(TEXT, "one's own; not needed where an API token is sent"))
 TOKEN_ROW = ("SELECT token.*, user.name AS owner, user.password FROM token "
              "JOIN user ON user.id=user_id WHERE ")
 
@@ -6475,7 +6493,7 @@ def wrong_log_in():
 
 def check_password(password, name):
     """Invalid unless `password` is long enough and not one that guessers try first."""
-    if not isinstance(password, str) or not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
+    if not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
         raise field_error("password", "must have %d to %d characters" % (PASSWORD_MIN, PASSWORD_MAX))
     try:
         password.encode("utf-8")
@@ -6601,7 +6619,7 @@ class Accounts:
                            "with a word that nobody can guess, and enter them here within an hour."
                            % SETUP_CODE_MIN_CHARACTERS)
         self._slow_down(address_subject(address))
-        code = plain_code(code) if isinstance(code, str) else ""
+        code = plain_code(code)
         problems = []
         for path in files:
             known, problem = read_code(path, self._clock.now())
@@ -6624,8 +6642,8 @@ class Accounts:
         remember(transaction, ".used_code", used)
 
     def _new_password(self, name, password):
-        check_password(password, str(name))
-        return str(name), self._hash(password)
+        check_password(password, name)
+        return name, self._hash(password)
 
     def _reset(self, transaction, row, doubtful):
         name, password = row
@@ -6702,10 +6720,7 @@ class Accounts:
         changes = {}
         if max_pending is not UNCHANGED:
             changes["max_pending"] = max_pending
-            if max_pending is not None:
-                changes["max_pending"] = tidy_setting("max_pending", max_pending)
         if role is not None:
-            self._check_role(role)
             changes["role"] = role
         if password is not None:
             check_password(password, self.find(name)["name"])
@@ -6766,16 +6781,10 @@ class Accounts:
         if not transaction.value("SELECT 1 FROM user WHERE role='admin' AND disabled=0 LIMIT 1"):
             raise Conflict("This is the last admin; make another one first.")
 
-    @staticmethod
-    def _check_role(role):
-        if role not in ROLES:
-            raise field_error("role", "must be one of %s" % ", ".join(ROLES))
-
     def _new_user(self, name, password, role):
-        if not isinstance(name, str) or not re.fullmatch(NAME_PATTERN, name):
+        if not re.fullmatch(NAME_PATTERN, name):
             raise field_error("name", "must be 1 to 50 letters, digits, _ . @ + or -, and begin "
                               "with a letter or digit")
-        self._check_role(role)
         check_password(password, name)
         return name, self._hash(password), role
 
@@ -6793,10 +6802,6 @@ class Accounts:
 
     def log_in(self, name, password, address):
         """A new session's token; Unauthorized for a wrong name or password alike."""
-        if not isinstance(name, str) or not isinstance(password, str):
-            raise Invalid("name and password must be texts.", [
-                {"field": field, "message": "must be a text"} for field, value in
-                (("name", name), ("password", password)) if not isinstance(value, str)])
         subject, place = "user:" + storable(name.lower()[:100]), address_subject(address)
         row = self._database.one(
             "SELECT *, (SELECT until FROM known_address WHERE user_id=user.id AND address=?) AS known "
@@ -6866,10 +6871,6 @@ class Accounts:
 
         Denied if the user's stored password is not the `known` one (if given) any more.
         """
-        if not isinstance(name, str) or not 1 <= len(name.strip()) <= 100:
-            raise field_error("name", "must have 1 to 100 characters")
-        if scope not in TOKEN_SCOPES:
-            raise field_error("scope", "must be one of %s" % ", ".join(TOKEN_SCOPES))
         token = "jq_" + random_token(32)
         with self._database.transaction() as transaction:
             token_id = transaction.insert(
@@ -6944,7 +6945,7 @@ class Accounts:
             return hash_password(password)
 
     def _verify(self, password, stored):
-        if not isinstance(password, str) or len(password) > PASSWORD_MAX:
+        if password is None or len(password) > PASSWORD_MAX:
             return False
         with self._one_of_few():
             return verify_password(password, stored)
@@ -7000,20 +7001,21 @@ def current_task():
     return TaskContext.running
 
 
-REQUEST_SCHEMA = {
-    "type": "object", "additionalProperties": False, "required": ["function"],
-    "properties": {
-        "function": {"type": "string"},
-        "arguments": {"type": "object"},
-        "run_at": {"type": ["string", "null"], "format": "date-time"},
-        "delay": {"type": ["number", "null"], "minimum": 0, "maximum": 10 * 365 * 86400},
-        "owner": {"type": ["string", "null"]},
-        "after": {"type": ["array", "null"], "items": {"type": "integer", "minimum": 1}},
-        "after_failure": {"enum": ["fail", "run", None]},
-        "unique_key": {**_text(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,200}",
-                               "must be 1 to 200 characters on one line"),
-                       "type": ["string", "null"]},
-        **{name: schema for name, (schema, _) in TASK_OPTIONS.items()}}}
+REQUEST_SCHEMA = _object(
+    ("function",),
+    function=TEXT,
+    arguments=about({"type": "object"}, "as the function's schema says, see /api/functions"),
+    run_at=about({"type": ["string", "null"], "format": "date-time"}, "such as 2026-01-31T12:00:00Z"),
+    delay=about(_number(0, 10 * 365 * 86400, ["number", "null"]),
+                "seconds until it may start; not together with run_at"),
+    owner=about(TEXT_OR_NULL, "for admins: whose task it becomes"),
+    after=about({"type": ["array", "null"], "items": _integer(1, INTEGER_MAX), "maxItems": AFTER_MAX},
+                "wait until these tasks of the same owner have succeeded"),
+    after_failure=about({"enum": ["fail", "run", None]}, "if one of them does not succeed (fail)"),
+    unique_key=about({**_text(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,200}",
+                              "must be 1 to 200 characters on one line"),
+                      "type": ["string", "null"]}, "add nothing while an unfinished task has it"),
+    **OPTION_SCHEMAS)
 
 
 def _as_json(options):
@@ -7209,10 +7211,12 @@ class JobQueue:
     def add(self, requests, owner_id, person=None):
         """Add tasks for `requests` (as in POST /api/tasks), all or none; returns their ids."""
         self.catalogue.refresh()
-        return self.add_orders(self.check_requests(requests, person), owner_id)["ids"]
+        added = self.add_orders(self.check_requests(requests, person), owner_id)
+        self.start_workers()
+        return added["ids"]
 
     def add_orders(self, orders, owner_id, once=None, show=False):
-        """Add what check_requests() gave, all or none, and start workers.
+        """Add what check_requests() gave, all or none.
 
         Returns {"ids", "created": how many are new, see Tasks.add()}; with `show` also "task", the
         first one's JSON before anybody could run it. A request that is answered but `once` gets the
@@ -7230,7 +7234,6 @@ class JobQueue:
                 once.keep(transaction, added, now)
             if show:
                 added["task"] = self.get_json(ids[0])
-        self.start_workers()
         return added
 
     def check_requests(self, requests, person=None):
@@ -7326,8 +7329,6 @@ class JobQueue:
         errors = []
         if request.get("run_at") is not None and request.get("delay") is not None:
             errors += wrong("delay", "cannot be given together with run_at")
-        if isinstance(request.get("after"), list) and len(request["after"]) > AFTER_MAX:
-            errors += wrong("after", "must name at most %d tasks" % AFTER_MAX)
         if person and not person.is_admin:
             errors += self._check_bounds_of_users(request, function["options"])
         queue = request.get("queue", function["options"]["queue"])
@@ -8745,10 +8746,17 @@ def path_below(environ, base_path):
     return path[len(base_path):] if (path + "/").startswith(base_path + "/") else path
 
 
-def unknown_names(names, known):
-    """What is wrong with those of the names that are not known."""
-    return [error for name in [name for name in names if name not in known][:ERRORS_MAX]
-            for error in wrong(shorten(name, 60), "is not known here; known are %s" % ", ".join(known))]
+def kept_within(low, high):
+    """The schema of a whole number in a query: one that is too small or too large is taken for a bound."""
+    return {"type": ["integer", "null"], "keptWithin": [low, high]}
+
+
+def _parse_field(schema, text):
+    value = parse_text(schema, text)
+    if isinstance(value, int) and "keptWithin" in schema:
+        low, high = schema["keptWithin"]
+        return max(low, min(high, value))
+    return value
 
 
 class Request:
@@ -8773,6 +8781,7 @@ class Request:
                        or self._proxies.added("HTTP_X_FORWARDED_PROTO").lower() == "https")
         self.asks_first = environ.get("jobqueue.asks_first", False)     # whether it may be sent
         self.person = None
+        self.given = None               # query or body, as the route's schema wants it
         self._digest = None
         length = environ.get("CONTENT_LENGTH") or "0"
         self._length = int(length) if re.fullmatch("[0-9]{1,12}", length, re.ASCII) else None
@@ -8801,20 +8810,17 @@ class Request:
             raise Malformed("The query has too many fields.") from None
         return {name: values[-1] for name, values in pairs.items()}
 
-    def check_query(self, *known):
-        """Malformed if the query names anything else: with a typo in a filter everything would match."""
-        errors = unknown_names(self.query, known)
+    def fields(self, schema):
+        """The query as `schema` wants it; Malformed names every wrong field.
+
+        An unknown one is wrong: with a typo in a filter everything would match.
+        """
+        known = schema["properties"]
+        given = {name: _parse_field(known.get(name, {}), text) for name, text in self.query.items()}
+        errors = check_value(schema, given, "")
         if errors:
             raise Malformed(join_errors(errors[:5]), errors)
-
-    def number(self, name, default, low, high):
-        """A whole number of the query, kept within its bounds; Malformed if it is none."""
-        text = self.query.get(name)
-        if text in (None, ""):
-            return default
-        if not re.fullmatch(r"[+-]?[0-9]{1,18}", text, re.ASCII):
-            raise Malformed("%s must be a whole number." % name, wrong(name, "must be a whole number"))
-        return max(low, min(high, int(text)))
+        return given
 
     def json(self):
         """The body as JSON."""
@@ -8825,15 +8831,12 @@ class Request:
         except UnicodeDecodeError:
             raise Malformed("The body is not UTF-8.") from None
 
-    def object(self, known):
-        """The body as a JSON object that has no other keys than `known`; Invalid otherwise."""
-        value = self.json()
-        if not isinstance(value, dict):
+    def object(self, schema):
+        """The body, a JSON object as `schema` wants it; Invalid names every wrong field."""
+        given = self.json()
+        if not isinstance(given, dict):
             raise Malformed("The body must be a JSON object.")
-        errors = unknown_names(value, known)
-        if errors:
-            raise Invalid(join_errors(errors[:5]), errors)
-        return value
+        return checked(schema, given)
 
     def cookies(self, name):
         """The values of a cookie: one left from another base path does not hide the right one."""
@@ -9028,19 +9031,18 @@ def _session_answer(app, request, token, status):
 
 
 def post_setup(app, request):
-    """Make the first admin, or give one a new password, and log in."""
-    request.check_origin(strict=False)
-    given = request.object(("code", "name", "password"))
-    row = app.queue.accounts.set_up(
-        given.get("code"), given.get("name"), given.get("password"), request.address, request.doubtful())
+    """Make the first admin, or give an admin a new password, and log in.
+
+    Needs the code of a setup-code file. 404 if there is an admin and no such file.
+    """
+    row = app.queue.accounts.set_up(**request.given, address=request.address,
+                                    doubtful=request.doubtful())
     return _session_answer(app, request, app.queue.accounts.open_session(row, request.address), 201)
 
 
 def post_session(app, request):
     """Log in."""
-    request.check_origin(strict=False)
-    given = request.object(("name", "password"))
-    token = app.queue.accounts.log_in(given.get("name"), given.get("password"), request.address)
+    token = app.queue.accounts.log_in(**request.given, address=request.address)
     return _session_answer(app, request, token, 200)
 
 
@@ -9075,6 +9077,11 @@ def _owner_for(app, request, names):
         raise field_error("owner", "is no user") from None
 
 
+# One task, an array of them, or one for each line: checked as they are read, together with what
+# their functions say of their arguments.
+NEW_TASKS = {"anyOf": [REQUEST_SCHEMA, {"type": "array", "minItems": 1, "items": REQUEST_SCHEMA}]}
+
+
 def _asked_for(request):
     """(the tasks that the body describes, one by one; True if they can be many)"""
     if request.content_type == LINES_TYPE:
@@ -9096,7 +9103,6 @@ def _add_once(app, request, asked, show):
                 owners.add(one.get("owner") or request.person.name)
             yield one
 
-    app.queue.catalogue.refresh()
     try:
         orders = app.queue.check_requests(noticed(), request.person)
         if not orders:
@@ -9134,14 +9140,30 @@ def _wanted_owner(app, request, name):
 
 
 def _wanted_statuses(text):
-    if not text:
-        return None
-    words = text.split(",")
-    unknown = [word for word in words if word not in STATUS_WORDS]
-    if unknown:
-        words = "must be one of %s" % ", ".join(STATUS_WORDS)
-        raise Malformed("status %s." % words, wrong("status", words))
-    return sorted({STATUS_WORDS.index(word) for word in words})
+    return sorted({STATUS_WORDS.index(word) for word in text.split(",")}) if text else None
+
+
+_PAGE = {
+    "limit": about(kept_within(1, PAGE_ROWS_MAX), "kept within 1 and %d" % PAGE_ROWS_MAX),
+    "cursor": about(kept_within(0, INTEGER_MAX), "what the page before gave as next")}
+_OWNER = about(TEXT_OR_NULL, "a name; for users only their own")
+WHICH_TASKS = {
+    "status": about(
+        {"type": ["string", "null"], "pattern": "({0})(,({0}))*".format("|".join(STATUS_WORDS)),
+         "patternMessage": "must be one of %s" % ", ".join(STATUS_WORDS)},
+        "any of these, such as failed,cancelled"),
+    "function": TEXT_OR_NULL,
+    "queue": TEXT_OR_NULL,
+    "q": about({"type": ["string", "null"], "maxLength": SEARCH_MAX_CHARACTERS},
+               "number, or part of function, message, error, owner, arguments"),
+    "owner": _OWNER}
+LISTED_TASKS = _object(
+    **WHICH_TASKS, **_PAGE, counts=about(TEXT, "1: count by status as well"))
+
+
+def _page_rows(given):
+    """How many rows a page has."""
+    return given.get("limit") or PAGE_ROWS
 
 
 def _wanted(app, request, given):
@@ -9151,14 +9173,12 @@ def _wanted(app, request, given):
 
 
 def _list_tasks(app, request):
-    request.check_query("status", "function", "queue", "q", "owner", "limit", "cursor", "counts")
-    query = request.query
-    wanted = _wanted(app, request, query)
-    limit = request.number("limit", PAGE_ROWS, 1, PAGE_ROWS_MAX)
-    rows, before = app.queue.tasks.find(wanted, limit, request.number("cursor", None, 0, INTEGER_MAX))
+    given = request.given
+    wanted = _wanted(app, request, given)
+    rows, before = app.queue.tasks.find(wanted, _page_rows(given), given.get("cursor"))
     value = {"tasks": app.queue.tasks.list_json(rows),
              "next": None if before is None else str(before)}
-    if query.get("counts") == "1":
+    if given.get("counts") == "1":
         value["counts"] = app.queue.tasks.count(wanted)
     value["service"] = app.queue.service.describe()
     return value
@@ -9178,40 +9198,27 @@ def get_task(app, request, task_id):
 
 def delete_task(app, request, task_id):
     """Remove a task."""
-    app.queue.act("delete", int(task_id), request.person.scope)
+    app.queue.tasks.delete(int(task_id), request.person.scope)
     return Answer(204)
 
 
 def act_on_task(app, request, task_id):
     """Cancel a task, or make a failed or cancelled one pending again, as the address says."""
-    action, person = request.path.rpartition("/")[2], request.person
-    row = app.queue.act(action, int(task_id), person.scope, person.name)
+    act = getattr(app.queue.tasks, request.path.rpartition("/")[2])
+    row = act(int(task_id), request.person.scope, request.person.name)
     return json_answer(app.queue.row_json(row))
 
 
-_TEXT_OR_NULL = {"type": ["string", "null"]}
-ACTION_SCHEMA = {
-    "type": "object", "additionalProperties": False, "required": ["action"],
-    "properties": {
-        "action": {"enum": list(ACTIONS)},
-        "ids": {"type": "array", "items": _number(1, INTEGER_MAX, "integer")},
-        "filter": {"type": "object", "additionalProperties": False, "properties": dict.fromkeys(
-            ("status", "function", "queue", "q", "owner"), _TEXT_OR_NULL)},
-        "expected_count": _number(0, INTEGER_MAX, ["integer", "null"]),
-        "continue": {"type": ["string", "null"],
-                     "pattern": "[0-9]{1,15}-[0-9]{1,15}-[0-9]{1,15}(-[0-9]{0,16})?",
-                     "patternMessage": "must be what the answer before said"}}}
-
-
-def _check_action(given):
-    errors = []
-    if isinstance(given.get("ids"), list) and len(given["ids"]) > ACTION_IDS:
-        errors = wrong("ids", "are more than %d" % ACTION_IDS)
-    errors = errors or check_value(ACTION_SCHEMA, given, "")
-    if not errors and ("ids" in given) == ("filter" in given):
-        errors = wrong("filter", "or ids must be given, and not both")
-    if errors:
-        raise refusal("Nothing was changed", errors)
+ACTION = _object(
+    ("action",),
+    action={"enum": list(ACTIONS)},
+    ids={"type": "array", "items": _integer(1, INTEGER_MAX), "maxItems": ACTION_IDS},
+    filter=about(_object(**WHICH_TASKS), "as in the query of a list; instead of ids"),
+    expected_count=about(_number(0, INTEGER_MAX, ["integer", "null"]),
+                         "with a filter, at first: how many match; if it is null, 409 says it"),
+    **{"continue": {"type": ["string", "null"],
+                    "pattern": "[0-9]{1,15}-[0-9]{1,15}-[0-9]{1,15}(-[0-9]{0,16})?",
+                    "patternMessage": "must be what the answer before said"}})
 
 
 def _confirm(expected, count):
@@ -9252,34 +9259,39 @@ def _act_on_filter(app, request, given):
 
 
 def post_actions(app, request):
-    """Cancel, retry or delete many tasks: the named ones, or all that match a filter."""
-    given = request.object(tuple(ACTION_SCHEMA["properties"]))
-    _check_action(given)
-    action, tasks = given["action"], app.queue.tasks
+    """Cancel, retry or delete many tasks: the named ones, or all that match a filter.
+
+    With a filter: repeat with what the answer said as continue, until that is null.
+    """
+    given, tasks = request.given, app.queue.tasks
     remaining, going_on = 0, None
-    if action == "retry":
-        app.queue.catalogue.refresh()
-    try:
-        if "ids" in given:
-            done, _ = tasks.act_on(action, given["ids"], request.person.scope, request.person.name)
-        else:
-            done, remaining, going_on = _act_on_filter(app, request, given)
-    finally:                            # of those before a refused one, too
-        app.queue.start_workers()
-    return json_answer({"action": action, "done": done, "remaining": remaining, "continue": going_on})
+    if ("ids" in given) == ("filter" in given):
+        raise field_error("filter", "or ids must be given, and not both")
+    if "ids" in given:
+        done, _ = tasks.act_on(given["action"], given["ids"], request.person.scope, request.person.name)
+    else:
+        done, remaining, going_on = _act_on_filter(app, request, given)
+    return json_answer({"action": given["action"], "done": done, "remaining": remaining,
+                        "continue": going_on})
+
+
+LOG_PART = _object(
+    attempt=about(kept_within(0, INTEGER_MAX), "the last one if left out"),
+    offset=about(kept_within(0, INTEGER_MAX), "in bytes"),
+    download=about(TEXT, "1: all of it, as a file"))
 
 
 def get_log(app, request, task_id):
     """What an attempt printed, from a byte offset on."""
     row = app.queue.tasks.get(int(task_id), request.person.scope)
-    request.check_query("attempt", "offset", "download")
-    attempt = request.number("attempt", row["attempts"], 0, INTEGER_MAX)
-    if request.query.get("download") == "1":
+    given = {name: value for name, value in request.given.items() if value is not None}
+    attempt = given.get("attempt", row["attempts"])
+    if given.get("download") == "1":
         text, _, _ = app.queue.logs.read(row["id"], attempt, 0, 2 * LOG_MAX_BYTES)
         name = "task-%d-attempt-%d.txt" % (row["id"], attempt)
         return Answer(200, text.encode("utf-8"), "text/plain; charset=utf-8",
                       [("Content-Disposition", 'attachment; filename="%s"' % name)])
-    offset = request.number("offset", 0, 0, INTEGER_MAX)
+    offset = given.get("offset", 0)
     text, following, cut = app.queue.logs.read(row["id"], attempt, offset)
     complete = row["status"] != RUNNING or attempt < row["attempts"]
     return json_answer({"attempt": attempt, "attempts": app.queue.logs.attempts(row["id"]),
@@ -9289,22 +9301,18 @@ def get_log(app, request, task_id):
 
 def get_schedules(app, request):
     """A page of the schedules that one may see, oldest first."""
-    request.check_query("limit", "cursor")
-    app.queue.catalogue.refresh()
     app.queue.schedules.synchronise()
-    limit = request.number("limit", PAGE_ROWS, 1, PAGE_ROWS_MAX)
-    found = app.queue.schedules.find(
-        request.person.scope, limit + 1, request.number("cursor", 0, 0, INTEGER_MAX))
+    limit = _page_rows(request.given)
+    found = app.queue.schedules.find(request.person.scope, limit + 1, request.given.get("cursor") or 0)
     return json_answer({"schedules": found[:limit],
                         "next": str(found[limit - 1]["id"]) if len(found) > limit else None,
                         "ticks": app.queue.tick.state(), "service": app.queue.service.describe()})
 
 
-def _given_schedule(app, request):
-    """(the fields of a schedule that were sent, the id of the owner if one was named)"""
-    given = request.object(tuple(SCHEDULE_SCHEMA["properties"]))
-    named = given.get("owner")
-    return given, _owner_for(app, request, {named}) if named and isinstance(named, str) else None
+def _named_owner(app, request):
+    """The id of the owner whom the body names, or None."""
+    name = request.given.get("owner")
+    return _owner_for(app, request, {name}) if name else None
 
 
 def _schedule_answer(app, request, schedule_id, status=200, headers=()):
@@ -9313,28 +9321,19 @@ def _schedule_answer(app, request, schedule_id, status=200, headers=()):
 
 def post_schedules(app, request):
     """Make a schedule."""
-    given, owner_id = _given_schedule(app, request)
-    app.queue.catalogue.refresh()
-    schedule_id = app.queue.schedules.add(given, owner_id or request.person.id, request.person)
+    owner_id = _named_owner(app, request) or request.person.id
+    schedule_id = app.queue.schedules.add(request.given, owner_id, request.person)
     return _schedule_answer(
         app, request, schedule_id, 201, _address_of(request, "schedules", schedule_id))
 
 
-PREVIEW_SCHEMA = {
-    "type": "object", "additionalProperties": False, "required": ["rule"],
-    "properties": {
-        "rule": {"type": "string"},
-        "zone": {"type": "string"},
-        "from": {"type": ["string", "null"]},
-        "count": _number(1, 50, "integer")}}
+PREVIEW = _object(("rule",), rule=_SCHEDULE["rule"], zone=_SCHEDULE["zone"], count=_integer(1, 50), **{
+    "from": about({"type": ["string", "null"], "format": "date-time"}, "instead of now")})
 
 
 def preview_schedule(app, request):
     """What a rule says in English, and the next times that it gives."""
-    given = request.object(tuple(PREVIEW_SCHEMA["properties"]))
-    errors = check_value(PREVIEW_SCHEMA, given, "")
-    if errors:
-        raise refusal("There is nothing to show", errors)
+    given = request.given
     at = parse_time(given["from"], "from") if given.get("from") else app.queue.database.clock.now()
     rule = parse_rule(given["rule"], given.get("zone", "UTC"), at)
     return json_answer({"rule": rule.text, "zone": rule.zone, "words": rule.words(),
@@ -9348,8 +9347,8 @@ def get_schedule(app, request, schedule_id):
 
 def patch_schedule(app, request, schedule_id):
     """Change, pause or resume a schedule."""
-    given, owner_id = _given_schedule(app, request)
-    app.queue.schedules.change(int(schedule_id), given, request.person.scope, request.person, owner_id)
+    app.queue.schedules.change(int(schedule_id), request.given, request.person.scope, request.person,
+                               _named_owner(app, request))
     return _schedule_answer(app, request, int(schedule_id))
 
 
@@ -9373,16 +9372,19 @@ def _activity_json(row, names):
             "peak_memory": row["peak_memory"], "message": row["message"]}
 
 
+LISTED_ACTIVITY = _object(
+    task=about(kept_within(0, INTEGER_MAX), "only what happened to this task"),
+    owner=_OWNER, **_PAGE)
+
+
 def get_activity(app, request):
     """What happened, newest first."""
-    request.check_query("task", "owner", "limit", "cursor")
-    task_id = request.number("task", None, 0, INTEGER_MAX)
+    given = request.given
+    task_id = given.get("task")
     if task_id is not None:
         app.queue.tasks.get(task_id, request.person.scope)
     rows, before = app.queue.activity.find(
-        _wanted_owner(app, request, request.query.get("owner")), task_id,
-        request.number("limit", PAGE_ROWS, 1, PAGE_ROWS_MAX),
-        request.number("cursor", None, 0, INTEGER_MAX))
+        _wanted_owner(app, request, given.get("owner")), task_id, _page_rows(given), given.get("cursor"))
     names = {row["id"]: row["name"] for row in app.queue.database.all("SELECT id, name FROM user")}
     return json_answer({"activity": [_activity_json(row, names) for row in rows],
                         "next": None if before is None else str(before)})
@@ -9415,9 +9417,9 @@ def get_queues(app, request):
 
 def post_queues(app, request):
     """Make a queue."""
-    given = request.object(tuple(QUEUE_SCHEMA["properties"]))
-    app.queue.queues.make(given, request.person.name)
-    return _queue_answer(app, given["name"], 201, _address_of(request, "queues", given["name"]))
+    name = request.given["name"]
+    app.queue.queues.make(request.given, request.person.name)
+    return _queue_answer(app, name, 201, _address_of(request, "queues", name))
 
 
 def get_queue(app, request, name):
@@ -9427,8 +9429,7 @@ def get_queue(app, request, name):
 
 def patch_queue(app, request, name):
     """Change a queue's limits, pause or resume it."""
-    app.queue.queues.change(name, request.object(QUEUE_CHANGES), request.person.name)
-    app.queue.start_workers()
+    app.queue.queues.change(name, request.given, request.person.name)
     return _queue_answer(app, name)
 
 
@@ -9461,15 +9462,16 @@ def post_worker_test(app, request):
     return json_answer(start_worker_test(app.queue, request.door), 202)
 
 
+EXPOSURE = _object(("exposed",), exposed={"type": "array", "items": TEXT})
+
+
 def post_exposure(app, request):
     """Keep what an admin's browser could fetch of the addresses that GET /api/host named."""
     known = private_addresses(app.queue.database.folder, *request.places)
-    given = request.object(("exposed",))
-    errors = check_value({"type": "object", "required": ["exposed"], "properties": {
-        "exposed": {"type": "array", "items": {"enum": known}}}}, given, "")
-    if errors:
-        raise refusal("Nothing was kept", errors)
-    note_exposure(app.queue, list(dict.fromkeys(given["exposed"])))
+    exposed = request.given["exposed"]
+    if not set(exposed) <= set(known):
+        raise field_error("exposed", "must be some of %s" % ", ".join(known))
+    note_exposure(app.queue, list(dict.fromkeys(exposed)))
     return Answer(204)
 
 
@@ -9480,11 +9482,9 @@ def get_settings(app, request):
 
 def patch_settings(app, request):
     """Change settings; null means back to the default."""
-    given = request.object(tuple(SETTINGS))
-    if given.get("https") == "always" and "https" in request.doubtful():
+    if request.given.get("https") == "always" and "https" in request.doubtful():
         raise field_error("https", "would lock you out: open this page by https:// first")
-    app.queue.settings.change(given)
-    app.queue.start_workers()
+    app.queue.settings.change(request.given)
     return get_settings(app, request)
 
 
@@ -9495,9 +9495,7 @@ def get_users(app, request):
 
 def post_users(app, request):
     """Make a user."""
-    given = request.object(("name", "password", "role"))
-    user = app.queue.accounts.add_user(
-        given.get("name"), given.get("password"), given.get("role", "user"))
+    user = app.queue.accounts.add_user(**request.given)
     return json_answer(user, 201, _address_of(request, "users", user["name"]))
 
 
@@ -9512,21 +9510,18 @@ def _new_session_header(app, request):
 
 def patch_user(app, request, name):
     """Change a user: admins anybody, others their own password."""
-    accounts, person = app.queue.accounts, request.person
+    accounts, person, given = app.queue.accounts, request.person, dict(request.given)
     own = name.lower() == person.name.lower()
     if not own and not person.is_admin:
         raise NotFound("There is no user %s." % shorten(name, 60))
-    given = request.object(("role", "password", "disabled", "max_pending", "current_password"))
+    current = given.pop("current_password", None)
     if own and ("password" in given or not person.is_admin):
-        if not set(given) <= {"password", "current_password"}:
+        if set(given) - {"password"}:
             raise Denied("Only admins may change roles and limits and disable users.")
-        check_password(given.get("password"), person.name)
-        user = accounts.change_own_password(person, given.get("current_password"), given["password"])
+        check_password(given.get("password") or "", person.name)
+        user = accounts.change_own_password(person, current, given["password"])
         return json_answer(user, headers=_new_session_header(app, request))
-    if not isinstance(given.get("disabled", False), bool):
-        raise field_error("disabled", "must be true or false")
-    return json_answer(accounts.change_user(name, given.get("role"), given.get("password"),
-                                            given.get("disabled"), given.get("max_pending", UNCHANGED)))
+    return json_answer(accounts.change_user(name, **given))
 
 
 def delete_user(app, request, name):
@@ -9537,20 +9532,16 @@ def delete_user(app, request, name):
 
 def get_tokens(app, request):
     """API tokens: one's own, an admin everybody's or those of one `owner`."""
-    request.check_query("owner")
-    owner_id = _wanted_owner(app, request, request.query.get("owner"))
+    owner_id = _wanted_owner(app, request, request.given.get("owner"))
     return json_answer({"tokens": app.queue.accounts.tokens(owner_id)})
 
 
 def post_tokens(app, request):
     """A new API token, shown once; it outlives the session, in which the password is asked for."""
-    given, accounts = request.object(("name", "scope", "password")), app.queue.accounts
-    errors = check_value({"type": "string"}, given.get("password", ""), "password")
-    if errors:
-        raise Invalid(join_errors(errors), errors)
+    given, accounts = request.given, app.queue.accounts
     known = None if request.bearer() else accounts.confirm(request.person, given.get("password"))
     return json_answer(accounts.add_token(
-        request.person.id, given.get("name"), given.get("scope", "user"), known), 201)
+        request.person.id, given["name"], given.get("scope", "user"), known), 201)
 
 
 def delete_token(app, request, token_id):
@@ -9565,52 +9556,62 @@ ANYONE, USER, ADMIN = "anyone", "user", "admin"
 TICKER = "tick token"                   # or, to POST, any user
 ID, NAME = "([0-9]{1,15})", "([^/]{1,300})"
 
-ROUTES = [
-    ("GET", "/", get_page, ANYONE),
-    ("GET", "/static/" + NAME, get_static, ANYONE),
-    ("GET", "/healthz", get_health, ANYONE),
-    ("GET", "/tick", tick, TICKER),
-    ("POST", "/tick", tick, TICKER),
-    ("POST", "/api/setup", post_setup, ANYONE),
-    ("POST", "/api/session", post_session, ANYONE),
-    ("GET", "/api/session", get_session, USER),
-    ("DELETE", "/api/session", delete_session, USER),
-    ("GET", "/api/functions", get_functions, USER),
-    ("GET", "/api/tasks", get_tasks, USER),
-    ("POST", "/api/tasks", post_tasks, USER),
-    ("POST", "/api/tasks/actions", post_actions, USER),
-    ("GET", "/api/tasks/" + ID, get_task, USER),
-    ("DELETE", "/api/tasks/" + ID, delete_task, USER),
-    ("POST", "/api/tasks/" + ID + "/cancel", act_on_task, USER),
-    ("POST", "/api/tasks/" + ID + "/retry", act_on_task, USER),
-    ("GET", "/api/tasks/" + ID + "/log", get_log, USER),
-    ("GET", "/api/schedules", get_schedules, USER),
-    ("POST", "/api/schedules", post_schedules, USER),
-    ("POST", "/api/schedules/preview", preview_schedule, USER),
-    ("GET", "/api/schedules/" + ID, get_schedule, USER),
-    ("PATCH", "/api/schedules/" + ID, patch_schedule, USER),
-    ("DELETE", "/api/schedules/" + ID, delete_schedule, USER),
-    ("POST", "/api/schedules/" + ID + "/run", run_schedule, USER),
-    ("GET", "/api/activity", get_activity, USER),
-    ("GET", "/api/workers", get_workers, USER),
-    ("GET", "/api/queues", get_queues, USER),
-    ("POST", "/api/queues", post_queues, ADMIN),
-    ("GET", "/api/queues/" + NAME, get_queue, USER),
-    ("PATCH", "/api/queues/" + NAME, patch_queue, ADMIN),
-    ("DELETE", "/api/queues/" + NAME, delete_queue, ADMIN),
-    ("GET", "/api/host", get_host, ADMIN),
-    ("POST", "/api/host/exposure", post_exposure, ADMIN),
-    ("POST", "/api/host/test", post_worker_test, ADMIN),
-    ("GET", "/api/settings", get_settings, ADMIN),
-    ("PATCH", "/api/settings", patch_settings, ADMIN),
-    ("GET", "/api/users", get_users, ADMIN),
-    ("POST", "/api/users", post_users, ADMIN),
-    ("PATCH", "/api/users/" + NAME, patch_user, USER),
-    ("DELETE", "/api/users/" + NAME, delete_user, ADMIN),
-    ("GET", "/api/tokens", get_tokens, USER),
-    ("POST", "/api/tokens", post_tokens, USER),
-    ("DELETE", "/api/tokens/" + ID, delete_token, USER),
-]
+# What the dispatcher does besides: read tasks.py anew before, start workers after.
+NOTHING, FRESH, CHANGE = 0, 1, 2
+FILES = tuple(kind.partition(";")[0] for kind in STATIC_TYPES.values())
+_TASK, _SCHEDULE_ID = "/api/tasks/" + ID, "/api/schedules/" + ID
+_QUEUE, _USER = "/api/queues/" + NAME, "/api/users/" + NAME
+
+# What a GET takes is its query, else it is the body. An answer is a status and what the body is: a
+# schema of static/answers.json, or media types.
+Route = collections.namedtuple("Route", "method path handler who takes answer needs")
+ROUTES = [Route(*row) for row in (
+    ("GET", "/", get_page, ANYONE, None, (200, FILES), NOTHING),
+    ("GET", "/static/" + NAME, get_static, ANYONE, None, (200, FILES), NOTHING),
+    ("GET", "/healthz", get_health, ANYONE, None, (200, "Health"), NOTHING),
+    ("GET", "/tick", tick, TICKER, None, (200, "Ticked"), NOTHING),
+    ("POST", "/tick", tick, TICKER, None, (200, "Ticked"), NOTHING),
+    ("POST", "/api/setup", post_setup, ANYONE, SET_UP, (201, "Session"), NOTHING),
+    ("POST", "/api/session", post_session, ANYONE, LOG_IN, (200, "Session"), NOTHING),
+    ("GET", "/api/session", get_session, USER, None, (200, "Session"), NOTHING),
+    ("DELETE", "/api/session", delete_session, USER, None, (204, None), NOTHING),
+    ("GET", "/api/functions", get_functions, USER, None, (200, "FunctionList"), FRESH),
+    ("GET", "/api/tasks", get_tasks, USER, LISTED_TASKS, (200, "TaskList"), NOTHING),
+    ("POST", "/api/tasks", post_tasks, USER, NEW_TASKS, (201, "Added"), FRESH | CHANGE),
+    ("POST", "/api/tasks/actions", post_actions, USER, ACTION, (200, "ActionDone"), FRESH | CHANGE),
+    ("GET", _TASK, get_task, USER, None, (200, "Task"), NOTHING),
+    ("DELETE", _TASK, delete_task, USER, None, (204, None), CHANGE),
+    ("POST", _TASK + "/cancel", act_on_task, USER, None, (200, "Task"), CHANGE),
+    ("POST", _TASK + "/retry", act_on_task, USER, None, (200, "Task"), FRESH | CHANGE),
+    ("GET", _TASK + "/log", get_log, USER, LOG_PART, (200, "Log"), NOTHING),
+    ("GET", "/api/schedules", get_schedules, USER, _object(**_PAGE), (200, "ScheduleList"), FRESH),
+    ("POST", "/api/schedules", post_schedules, USER, SCHEDULE_SCHEMA, (201, "ScheduleDetail"),
+     FRESH | CHANGE),
+    ("POST", "/api/schedules/preview", preview_schedule, USER, PREVIEW, (200, "Preview"), NOTHING),
+    ("GET", _SCHEDULE_ID, get_schedule, USER, None, (200, "ScheduleDetail"), NOTHING),
+    ("PATCH", _SCHEDULE_ID, patch_schedule, USER, CHANGED_SCHEDULE, (200, "ScheduleDetail"), CHANGE),
+    ("DELETE", _SCHEDULE_ID, delete_schedule, USER, None, (204, None), NOTHING),
+    ("POST", _SCHEDULE_ID + "/run", run_schedule, USER, None, (201, "Task"), CHANGE),
+    ("GET", "/api/activity", get_activity, USER, LISTED_ACTIVITY, (200, "ActivityList"), NOTHING),
+    ("GET", "/api/workers", get_workers, USER, None, (200, "WorkerList"), NOTHING),
+    ("GET", "/api/queues", get_queues, USER, None, (200, "QueueList"), NOTHING),
+    ("POST", "/api/queues", post_queues, ADMIN, NEW_QUEUE, (201, "Queue"), CHANGE),
+    ("GET", _QUEUE, get_queue, USER, None, (200, "Queue"), NOTHING),
+    ("PATCH", _QUEUE, patch_queue, ADMIN, CHANGED_QUEUE, (200, "Queue"), CHANGE),
+    ("DELETE", _QUEUE, delete_queue, ADMIN, None, (204, None), NOTHING),
+    ("GET", "/api/host", get_host, ADMIN, None, (200, "HostReport"), NOTHING),
+    ("POST", "/api/host/exposure", post_exposure, ADMIN, EXPOSURE, (204, None), NOTHING),
+    ("POST", "/api/host/test", post_worker_test, ADMIN, None, (202, "WorkerTest"), NOTHING),
+    ("GET", "/api/settings", get_settings, ADMIN, None, (200, "SettingList"), NOTHING),
+    ("PATCH", "/api/settings", patch_settings, ADMIN, CHANGED_SETTINGS, (200, "SettingList"), CHANGE),
+    ("GET", "/api/users", get_users, ADMIN, None, (200, "UserList"), NOTHING),
+    ("POST", "/api/users", post_users, ADMIN, NEW_USER, (201, "User"), NOTHING),
+    ("PATCH", _USER, patch_user, USER, CHANGED_USER, (200, "User"), NOTHING),
+    ("DELETE", _USER, delete_user, ADMIN, None, (204, None), NOTHING),
+    ("GET", "/api/tokens", get_tokens, USER, _object(owner=_OWNER), (200, "TokenList"), NOTHING),
+    ("POST", "/api/tokens", post_tokens, USER, NEW_TOKEN, (201, "CreatedToken"), NOTHING),
+    ("DELETE", "/api/tokens/" + ID, delete_token, USER, None, (204, None), NOTHING),
+)]
 
 
 def match_path(pattern, path):
@@ -9686,26 +9687,39 @@ class Application:
     def _route(self, request):
         method = "GET" if request.method == "HEAD" else request.method
         allowed = []
-        for known, pattern, handler, who in ROUTES:
-            parts = match_path(pattern, request.path)
-            if parts is not None and known == method:
-                self._admit(request, who)
-                return self._handle(request, handler, parts)
+        for route in ROUTES:
+            parts = match_path(route.path, request.path)
+            if parts is not None and route.method == method:
+                self._admit(request, route.who)
+                return self._handle(request, route, parts)
             if parts is not None:
-                allowed.append(known)
+                allowed.append(route.method)
         if allowed:
             allowed += ["HEAD"] if "GET" in allowed else []
             raise NotAllowed("%s is not possible here; possible: %s."
                              % (shorten(request.method, 20), ", ".join(allowed)), allowed)
         raise NotFound("There is nothing at this address.")
 
-    def _handle(self, request, handler, parts):
-        if request.person and handler is not tick:
+    def _handle(self, request, route, parts):
+        if request.person and route.handler is not tick:
             with self.queue.database.sharing_patience(PASSING_PATIENCE_SECONDS):
                 self.tick(request)
-        return Answer(100) if request.asks_first else handler(self, request, *parts)
+        if request.asks_first:
+            return Answer(100)
+        if route.takes and route.takes is not NEW_TASKS:
+            read = request.fields if route.method == "GET" else request.object
+            request.given = read(route.takes)
+        if route.needs & FRESH:
+            self.queue.catalogue.refresh()
+        try:
+            return route.handler(self, request, *parts)
+        finally:                        # an action that is refused may have changed some
+            if route.needs & CHANGE:
+                self.queue.start_workers()
 
     def _admit(self, request, who):
+        if who == ANYONE and request.method == "POST":
+            request.check_origin(strict=False)
         if who == ANYONE or (who == TICKER and self._admit_ticker(request)):
             return
         request.person = self._identify(request)
@@ -10673,6 +10687,7 @@ def _parameters_text(schema):
 
 def cmd_functions(queue, options):
     """Print the functions that can be added, and their parameters."""
+    queue.catalogue.refresh()
     found = queue.catalogue.describe()
     show(options, found, table(("FUNCTION", "PARAMETERS", "WHAT"), [
         (one["name"], _parameters_text(one["schema"]), one["title"]) for one in found["functions"]]))
@@ -10700,6 +10715,7 @@ def _owner_id(queue, options):
 def cmd_list(queue, options):
     """Print tasks, newest first."""
     queue.tick.maybe("code")            # else the task of a killed worker is shown as running
+    checked(_object(status=WHICH_TASKS["status"]), {"status": options.status})
     wanted = Filter(_owner_id(queue, options), _wanted_statuses(options.status), options.function,
                     options.queue)
     rows, _ = queue.tasks.find(wanted, options.limit)
@@ -10866,6 +10882,7 @@ def cmd_token(queue, options):
         accounts.delete_token(owner_id, int(options.name))
     else:
         owner_id = owner_id or accounts.default_owner()["id"]
+        checked(NEW_TOKEN, {"name": options.name or "", "scope": options.scope})
         token = accounts.add_token(owner_id, options.name, options.scope)
         if not options.file:
             show(options, token, token["token"])
@@ -10897,6 +10914,7 @@ def _add_schedule(queue, options):
             given[name] = value
     owner = queue.accounts.owner(options.owner)
     schedule_id = queue.schedules.add(given, owner["id"])
+    queue.start_workers()
     show(options, {"id": schedule_id}, str(schedule_id))
 
 
@@ -10933,6 +10951,7 @@ def _use_schedule(queue, options, schedule_id):
         schedules.delete(schedule_id)
     else:
         schedules.change(schedule_id, {"paused": options.action == "pause", "paused_why": options.why})
+    queue.start_workers()
 
 
 def cmd_schedule(queue, options):
@@ -10970,7 +10989,7 @@ def _parse_limits(options):
     if options.max_running is not None:
         none = options.max_running == "none"
         given["max_running"] = None if none else parse_text(
-            QUEUE_SCHEMA["properties"]["max_running"], options.max_running)
+            QUEUE_LIMITS["max_running"], options.max_running)
     if options.rate is not None:
         given["rate"] = None if options.rate == "none" else _parse_rate(options.rate)
     if options.machines is not None:
@@ -11000,7 +11019,7 @@ def cmd_queue(queue, options):
     if name is None:
         raise field_error("NAME", "is missing")
     if options.action == "set":
-        queues.make({"name": name, **_parse_limits(options)}, who, new=False)
+        queues.make(checked(NEW_QUEUE, {"name": name, **_parse_limits(options)}), who, new=False)
     elif options.action == "delete":
         queue.delete_queue(name, who)
     else:

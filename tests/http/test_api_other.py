@@ -181,7 +181,7 @@ class Users(WebTestCase):
                     body = {"name": "zoe", "password": NEW, field: value}
                     self.check(self.ana.post("/api/users", body), 422)
                     self.assertIn(field, self.ana.post("/api/users", body).fields)
-        self.check_wrong(self.ana.post("/api/users", {}), "name")
+        self.check_wrong(self.ana.post("/api/users", {}), "name", "password")
 
     def test_a_taken_name_is_a_conflict(self):
         for name in ("bob", "BOB"):
@@ -273,7 +273,7 @@ class Tokens(WebTestCase):
         self.assertNotIn(given["token"].encode(), listed.body)
 
     def test_each_wrong_field_is_named(self):
-        for field, values in (("name", (None, "", " ", "x" * 101, 7)), ("scope", ("root", None, 7, [])),
+        for field, values in (("name", (None, "", " ", "x" * 101, 7)), ("scope", ("root", None, 7, [], "")),
                               ("id", (1,))):
             for value in values:
                 with self.subTest(field=field, value=value):
@@ -363,7 +363,7 @@ class Setup(WebTestCase):
         self.check_wrong(self.set_up(name="a b"), "name")
         self.check_wrong(self.set_up(password="short"), "password")
         self.check_wrong(self.set_up(role="admin"), "role")
-        self.check(self.set_up(code=None), 403)
+        self.check_wrong(self.set_up(code=None), "code")
 
     def test_another_sites_page_cannot_set_up(self):
         body = {"code": self.code, "name": "root", "password": NEW}

@@ -66,9 +66,10 @@ class What(Searching):
 
     def test_a_text_is_refused_where_it_is_too_long_whatever_it_is_for(self):
         for visitor in (self.bob, self.ana):
-            self.check_wrong(visitor.get("/api/tasks?q=" + "a" * 201), "q")
+            self.assertEqual(self.check(visitor.get("/api/tasks?q=" + "a" * 201), 400)["errors"], [
+                {"field": "q", "message": "must have at most 200 characters"}])
             self.check_wrong(visitor.post("/api/tasks/actions", {
-                "action": "cancel", "filter": {"q": "%" * 201}, "continue": "0-9-1"}), "q")
+                "action": "cancel", "filter": {"q": "%" * 201}, "continue": "0-9-1"}), "filter.q")
 
 
 class CutOff(Searching):

@@ -51,7 +51,7 @@ class TickAddress(WebTestCase):
 
     def test_the_token_may_do_nothing_else(self):
         program = Visitor(self.app, token=self.token)
-        for method, path, _, who in jobqueue.ROUTES:
+        for method, path, _, who, *_ in jobqueue.ROUTES:
             if who in (jobqueue.USER, jobqueue.ADMIN):
                 path = path.replace(jobqueue.ID, "1").replace(jobqueue.NAME, "x")
                 self.check(program.ask(method, path, {}), 401)
