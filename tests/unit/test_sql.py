@@ -7,6 +7,7 @@ import ast
 import re
 import unittest
 
+import jobqueue
 from tests.helpers.support import ROOT
 
 FILES = ("jobqueue.py", "worker.py")
@@ -85,7 +86,8 @@ def statements(file, source):
         if text is not None and not is_docstring(node):
             if LOOKS_LIKE_SQL.match(text):
                 found.extend(
-                    Statement(file, node.lineno, scope, part) for part in text.split(";\n") if part.strip()
+                    Statement(file, node.lineno, scope, without_comments(part).strip().rstrip(";"))
+                    for part in jobqueue.statements(text.rstrip() + ";")
                 )
             return
         for child in ast.iter_child_nodes(node):
@@ -121,11 +123,12 @@ def too_new(found):
 
 
 def state_written_outside(found):
-    """Statements that change a task's state, outside the classes Tasks and Claims."""
+    """Statements that change a task's state, outside Tasks, Claims and the triggers."""
     return [
         statement
         for statement in found
         if statement.scope[:1] not in (("Tasks",), ("Claims",))
+        and not statement.text.startswith("CREATE TRIGGER")
         and any(re.search(pattern, statement.text, re.IGNORECASE | re.DOTALL) for pattern in WRITES_STATE)
     ]
 
@@ -153,7 +156,7 @@ class TestSql(unittest.TestCase):
         self.assertGreater(len(self.found), 120)
         texts = " ".join(statement.text for statement in self.found)
         for words in (
-            "CREATE TABLE activity",
+            "CREATE TABLE IF NOT EXISTS activity",
             "UPDATE task SET status=1",
             "BEGIN IMMEDIATE",
             "wal_checkpoint",
@@ -164,7 +167,7 @@ class TestSql(unittest.TestCase):
     def test_nothing_is_newer_than_sqlite_3_15(self):
         self.assertEqual(too_new(self.found), [])
 
-    def test_a_tasks_state_is_written_by_tasks_and_claims_only(self):
+    def test_a_tasks_state_is_written_by_tasks_claims_and_triggers_only(self):
         self.assertEqual(state_written_outside(self.found), [])
 
     def test_every_change_of_a_task_names_the_state_it_expects(self):
@@ -189,7 +192,7 @@ class TestSql(unittest.TestCase):
             )
 
     def test_every_index_that_is_asked_for_exists(self):
-        made = set(re.findall(r"CREATE INDEX (\w+)", " ".join(one.text for one in self.found)))
+        made = set(re.findall(r"CREATE INDEX IF NOT EXISTS (\w+)", " ".join(one.text for one in self.found)))
         used = set(re.findall(r"INDEXED BY (\w+)", " ".join(one.text for one in self.found)))
         self.assertLessEqual(used, made)
 
