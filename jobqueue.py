@@ -48,6 +48,7 @@ import functools
 import itertools
 import json
 import math
+import operator
 import os
 import re
 import signal
@@ -1842,6 +1843,10 @@ class Reader:
         return row[0] if row else None
 
 
+def _marks(columns):
+    return "(%s)" % ", ".join("?" * len(columns))
+
+
 class Connection(Reader):
     """One SQLite connection in a few verbs; what to do about errors is its user's business."""
 
@@ -1856,28 +1861,50 @@ class Connection(Reader):
         """Execute; return the number of rows changed."""
         return self._link.execute(statement, values).rowcount
 
-    def insert(self, statement, values=()):
-        """Execute an INSERT; return the new row's id."""
-        return self._link.execute(statement, values).lastrowid
-
     def many(self, statement, rows):
         """Execute once for each of `rows`; return the number of rows changed."""
         return self._link.executemany(statement, rows).rowcount
 
-    def insert_all(self, statement, rows, most=VARIABLES_MAX):
-        """Append all `rows` by "INSERT ... VALUES", several at once.
+    def insert(self, table, row):
+        """Add a row, a dictionary; return its id."""
+        return self._insert("INSERT", table, row).lastrowid
+
+    def insert_or_ignore(self, table, row):
+        """Add a row unless there is one with its key; True if it is new."""
+        return self._insert("INSERT OR IGNORE", table, row).rowcount == 1
+
+    def upsert(self, table, key, row):
+        """Give the row with this key (a dictionary, too) these values, adding it if there is none."""
+        if not self.update(table, row, " AND ".join(name + "=?" for name in key), key.values()):
+            self.insert(table, {**key, **row})
+
+    def update(self, table, changes, where, values=()):
+        """Change columns of the rows for which `where` holds; return their number."""
+        return self.run("UPDATE %s SET %s WHERE %s" % (
+            table, ", ".join(name + "=?" for name in changes), where), (*changes.values(), *values))
+
+    def insert_all(self, table, rows, most=VARIABLES_MAX):
+        """Add rows with the same columns, several by one statement, of at most `most` values.
 
         Half the time of one by one, and the interpreter is given up less often: other threads
         would each time keep it for a while, and the write lock is held.
         """
         rows = iter(rows)
-        some = list(itertools.islice(rows, 1))
-        size = max(1, most // len(some[0])) if some else 0
-        while some:
-            marks = "(%s)" % ", ".join("?" * len(some[0]))
-            self._link.execute("%s %s" % (statement, ", ".join([marks] * len(some))),
-                               list(itertools.chain.from_iterable(some)))
-            some = list(itertools.islice(rows, size))
+        first = next(rows, None)
+        if first is None:
+            return
+        size = max(1, most // len(first))
+        values = map(operator.itemgetter(*first), itertools.chain([first], rows))
+        start, marks = "INSERT INTO %s (%s) VALUES " % (table, ", ".join(first)), _marks(first)
+        for some in iter(lambda: list(itertools.islice(values, size)), []):
+            if len(some) == size:
+                self.run(start + ", ".join([marks] * size), list(itertools.chain(*some)))
+            else:
+                self.many(start + marks, some)
+
+    def _insert(self, words, table, row):
+        return self._link.execute("%s INTO %s (%s) VALUES %s" % (
+            words, table, ", ".join(row), _marks(row)), tuple(row.values()))
 
     def all(self, statement, values=()):
         """All rows."""
@@ -2320,8 +2347,8 @@ class Database(Reader):
             return
         since = row["first_seen"] if away < 86400 else now
         with self.transaction(durable=False, patience=0.2) as transaction:
-            transaction.run("INSERT OR REPLACE INTO machine (name, boot, first_seen, seen_at) "
-                            "VALUES (?, ?, ?, ?)", (name, boot, since, now))
+            transaction.upsert("machine", {"name": name},
+                               {"boot": boot, "first_seen": since, "seen_at": now})
             transaction.run("DELETE FROM machine WHERE seen_at<?", (now - MACHINE_DAYS * 86400,))
 
     def _refuse_missing_log(self):
@@ -2748,8 +2775,8 @@ def remember(transaction, name, value):
     """Keep a value under a name; None forgets it. Names of our own begin with a dot."""
     if value is None:
         transaction.run("DELETE FROM setting WHERE name=?", (name,))
-    elif not transaction.run("UPDATE setting SET value=? WHERE name=?", (dump_json(value), name)):
-        transaction.run("INSERT INTO setting (name, value) VALUES (?, ?)", (name, dump_json(value)))
+    else:
+        transaction.upsert("setting", {"name": name}, {"value": dump_json(value)})
 
 
 def recall(db, name):
@@ -2857,19 +2884,18 @@ class Settings:
 def activity_row(at, event, task=None, worker_id=None, waited=None, seconds=None,
                  cpu_seconds=None, peak_memory=None, message=None):
     """What happened to a task (a row of it) or a worker, as note_all() takes it."""
-    about = (None,) * 5
+    row = {"at": at, "event": event, "worker_id": worker_id, "waited": waited, "seconds": seconds,
+           "cpu_seconds": cpu_seconds, "peak_memory": peak_memory, "message": message,
+           "task_id": None, "attempt": None, "owner_id": None, "function": None, "queue": None}
     if task is not None:
-        about = (task["id"], task["attempts"] or None, task["owner_id"], task["function"],
-                 task["queue"])
-    return (at, event, *about, worker_id, waited, seconds, cpu_seconds, peak_memory, message)
+        row.update(task_id=task["id"], attempt=task["attempts"] or None, owner_id=task["owner_id"],
+                   function=task["function"], queue=task["queue"])
+    return row
 
 
 def note_all(transaction, rows):
     """Append rows to the activity."""
-    transaction.many(
-        "INSERT INTO activity (at, event, task_id, attempt, owner_id, function, queue, worker_id, "
-        "waited, seconds, cpu_seconds, peak_memory, message) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+    transaction.insert_all("activity", rows)
 
 
 def note(transaction, at, event, *about, **details):
@@ -2906,9 +2932,8 @@ class Logs:
     def append(transaction, task_id, attempt, start, text):
         """Keep a piece that begins at byte `start`; room is made by dropping middle pieces."""
         length = len(text.encode("utf-8"))
-        transaction.run(
-            "INSERT INTO log (task_id, attempt, start, length, text) VALUES (?, ?, ?, ?, ?)",
-            (task_id, attempt, start, length, text))
+        transaction.insert("log", {"task_id": task_id, "attempt": attempt, "start": start,
+                                   "length": length, "text": text})
         if start + length > LOG_MAX_BYTES:
             transaction.run(
                 "DELETE FROM log WHERE task_id=? AND attempt=? AND start>=? AND start<?",
@@ -3060,8 +3085,8 @@ class Queues:
         """Keep in mind that tasks of a queue have started."""
         if queue["rate_count"] is not None:
             due, interval = next_start(queue, now)
-            transaction.run("UPDATE queue SET rate_next_at=? WHERE name=?",
-                            (due + count * interval, queue["name"]))
+            transaction.update("queue", {"rate_next_at": due + count * interval},
+                               "name=?", (queue["name"],))
 
     def count(self, status, name, limit):
         """How many tasks of a queue have a status, counted up to `limit`."""
@@ -3097,8 +3122,7 @@ class Queues:
     @staticmethod
     def ensure(transaction, name, now):
         """Make a queue unless there is one of this name; True if it is new."""
-        return transaction.run(
-            "INSERT OR IGNORE INTO queue (name, created_at) VALUES (?, ?)", (name, now)) == 1
+        return transaction.insert_or_ignore("queue", {"name": name, "created_at": now})
 
     def make(self, given, who, new=True):
         """Make a queue of `given` (as in POST /api/queues); Conflict if it must be `new` and is not."""
@@ -3140,9 +3164,7 @@ class Queues:
             raise field_error(limits[0], "is up to those who run the tasks of %s" % name)
         values = {**self._limits(given), **self._pause(row, given, who)}
         if values:
-            transaction.run(
-                "UPDATE queue SET %s WHERE name=?" % ", ".join(key + "=?" for key in values),
-                (*values.values(), name))
+            transaction.update("queue", values, "name=?", (name,))
         self._note(transaction, "queue_changed", name, "%s: %s" % (who, dump_json(given)))
 
     @staticmethod
@@ -3447,9 +3469,10 @@ class Tasks:
         turns, placed, edges = {}, [], []
         for task_id, order in new:
             lane = order.options["queue"], order.options["priority"]
-            waits = [(task_id, before, _waits(known[before], order)) for before in order.after]
+            waits = [{"task_id": task_id, "after_id": before, "settled": _waits(known[before], order)}
+                     for before in order.after]
             edges += waits
-            if any(settled == WAITED_FOR for _, _, settled in waits):
+            if any(edge["settled"] == WAITED_FOR for edge in waits):
                 status, turn = WAITING, 0
             elif order.run_at is not None and order.run_at > now:
                 status, turn = SCHEDULED, scheduled_turn(order.run_at)
@@ -3546,30 +3569,30 @@ class Tasks:
         for queue in {order.options["queue"] for _, order, _, _ in placed}:
             Queues.ensure(transaction, queue, now)
         transaction.insert_all(
-            "INSERT INTO task (id, owner_id, queue, function, arguments, status, priority, turn, "
-            "run_at, unique_key, max_retries, retries_left, retry_delay, retry_backoff, timeout, "
-            "on_crash, remove_on_success, after_failure, schedule_id, created_at, admin_id) VALUES", (
-                (task_id, owner_id, options["queue"], order.function, order.arguments, status,
-                 options["priority"], turn, order.run_at, order.unique_key, options["max_retries"],
-                 options["max_retries"], options["retry_delay"], options["retry_backoff"],
-                 options["timeout"], options["on_crash"], options["remove_on_success"],
-                 order.after_failure if order.after else None, order.schedule_id, now, order.admin_id)
-                for task_id, order, status, turn in placed for options in (order.options,)),
+            "task", (Tasks._new_row(owner_id, *one, now) for one in placed),
             VARIABLES_MAX // (1 + longest // 20_000))
-        transaction.insert_all(
-            "INSERT INTO activity (at, event, task_id, owner_id, function, queue) VALUES",
-            ((now, "added", task_id, owner_id, order.function, order.options["queue"])
-             for task_id, order, _, _ in placed))
+        note_all(transaction, (
+            {"at": now, "event": "added", "task_id": task_id, "owner_id": owner_id,
+             "function": order.function, "queue": order.options["queue"]}
+            for task_id, order, _, _ in placed))
+
+    @staticmethod
+    def _new_row(owner_id, task_id, order, status, turn, now):
+        return {"id": task_id, "owner_id": owner_id, "function": order.function,
+                "arguments": order.arguments, "status": status, "turn": turn, "run_at": order.run_at,
+                "unique_key": order.unique_key, **order.options,
+                "retries_left": order.options["max_retries"],
+                "after_failure": order.after_failure if order.after else None,
+                "schedule_id": order.schedule_id, "admin_id": order.admin_id, "created_at": now}
 
     @staticmethod
     def _tie(transaction, edges, known, now):
         """Store what new tasks come after; a task that had failed before fails them at once."""
-        transaction.many(
-            "INSERT INTO task_after (task_id, after_id, settled) VALUES (?, ?, ?)", edges)
-        failed = {before: known[before] for _, before, settled in edges
-                  if settled == WAITED_FOR and known[before] in ENDED}
-        transaction.many("INSERT OR IGNORE INTO unsettled (task_id, status) VALUES (?, ?)",
-                         list(failed.items()))
+        transaction.insert_all("task_after", edges)
+        failed = {edge["after_id"] for edge in edges
+                  if edge["settled"] == WAITED_FOR and known[edge["after_id"]] in ENDED}
+        for before in failed:
+            transaction.insert_or_ignore("unsettled", {"task_id": before, "status": known[before]})
         if failed:
             Tasks.settle(transaction, now)
 
@@ -4068,9 +4091,9 @@ class Once:
 
     def keep(self, transaction, answer, now):
         """Store {"ids", "created"}, in the transaction that does what was asked."""
-        transaction.run(
-            "INSERT OR REPLACE INTO request (owner_id, key, digest, created_at, answer) "
-            "VALUES (?, ?, ?, ?, ?)", (self.person_id, self.key, self.digest, now, dump_json(answer)))
+        transaction.upsert(
+            "request", {"owner_id": self.person_id, "key": self.key},
+            {"digest": self.digest, "created_at": now, "answer": dump_json(answer)})
 
 
 # Claims ----------------------------------------------------------------------
@@ -4802,11 +4825,10 @@ class Schedules:
             if unfinished and row["overlap"] == "skip":
                 raise Conflict("Its task %d has not ended yet, and its tasks must not overlap." % unfinished)
             task_id = self._add_task(transaction, row, order, unfinished, at)
-            transaction.run(
-                "INSERT INTO slot (schedule_id, at, task_id, message) VALUES (?, ?, ?, ?)",
-                (schedule_id, at, task_id, "run by %s" % _who(person)))
-            transaction.run("UPDATE schedule SET problem=NULL, last_task_id=? WHERE id=?",
-                            (task_id, schedule_id))
+            transaction.insert("slot", {"schedule_id": schedule_id, "at": at, "task_id": task_id,
+                                        "message": "run by %s" % _who(person)})
+            transaction.update("schedule", {"problem": None, "last_task_id": task_id},
+                               "id=?", (schedule_id,))
             return self._site.tasks.get(task_id)
 
     @staticmethod
@@ -4853,10 +4875,9 @@ class Schedules:
 
     def _insert(self, transaction, columns):
         now = self._clock.now()
-        columns = {**columns, "start": now, "next_at": self._first(columns, now), "next_from": now,
-                   "created_at": now}
-        return transaction.insert("INSERT INTO schedule (%s) VALUES (%s)" % (
-            ", ".join(columns), ", ".join("?" * len(columns))), tuple(columns.values()))
+        return transaction.insert("schedule", {
+            **columns, "start": now, "next_at": self._first(columns, now), "next_from": now,
+            "created_at": now})
 
     @staticmethod
     def _first(columns, now):
@@ -4869,8 +4890,7 @@ class Schedules:
         if (columns["rule"], columns["zone"]) != (row["rule"], row["zone"]):
             columns = {**columns, "start": now, "next_from": now, "late_at": None,
                        "next_at": None if row["paused"] else self._first(columns, now)}
-        transaction.run("UPDATE schedule SET problem=NULL, %s WHERE id=?" % ", ".join(
-            name + "=?" for name in columns), (*columns.values(), row["id"]))
+        transaction.update("schedule", {"problem": None, **columns}, "id=?", (row["id"],))
 
     def _set_paused(self, transaction, schedule_id, given, person):
         """Pause or resume if that is asked for; what was missed while paused is not caught up."""
@@ -4880,12 +4900,13 @@ class Schedules:
         if row["paused"] and person and not person.is_admin and row["paused_by"] != person.name:
             raise Denied("%s paused it; only an admin can resume it." % row["paused_by"])
         if given["paused"]:
-            changed = now, _who(person), given.get("paused_why"), None
+            changes = {"paused_at": now, "paused_by": _who(person), "next_at": None,
+                       "paused_why": given.get("paused_why")}
         else:
-            changed = None, None, None, rule_of(row).next_after(now) if row["paused"] else row["next_at"]
-        transaction.run(
-            "UPDATE schedule SET paused=?, paused_at=?, paused_by=?, paused_why=?, next_at=?, "
-            "next_from=? WHERE id=?", (given["paused"], *changed, now, schedule_id))
+            changes = {"paused_at": None, "paused_by": None, "paused_why": None,
+                       "next_at": rule_of(row).next_after(now) if row["paused"] else row["next_at"]}
+        transaction.update("schedule", {"paused": given["paused"], "next_from": now, **changes},
+                           "id=?", (schedule_id,))
 
     @staticmethod
     def _remove(transaction, schedule_id):
@@ -4954,7 +4975,7 @@ class Schedules:
         if columns is None and row["problem"] == GONE:
             self._remove(transaction, row["id"])
         elif columns is None:
-            transaction.run("UPDATE schedule SET problem=?, next_from=? WHERE id=?", (GONE, now, row["id"]))
+            transaction.update("schedule", {"problem": GONE, "next_from": now}, "id=?", (row["id"],))
         elif row is None:
             self._insert(transaction, {**columns, "source": key[0], "name": key[1]})
         else:
@@ -5030,24 +5051,21 @@ class Schedules:
             except TooMany as error:
                 problem = error.detail
                 self._tell(transaction, row, at, None, problem)
-        transaction.run(
-            """UPDATE schedule SET next_at=?, next_from=?, last_at=?, last_task_id=?, problem=?,
-                late_at=? WHERE id=?""",
-            (due.next_at, now, last_at, last_task, problem, now if due.is_late else row["late_at"],
-             row["id"]))
+        transaction.update("schedule", {
+            "next_at": due.next_at, "next_from": now, "last_at": last_at, "last_task_id": last_task,
+            "problem": problem, "late_at": now if due.is_late else row["late_at"]}, "id=?", (row["id"],))
 
     @staticmethod
     def _take_slot(transaction, row, at, message):
         """True if this slot is ours to fill; one that was missed or skipped may come again."""
-        transaction.run("INSERT OR IGNORE INTO slot (schedule_id, at, message) VALUES (?, ?, ?)",
-                        (row["id"], at, message))
+        transaction.insert_or_ignore("slot", {"schedule_id": row["id"], "at": at, "message": message})
         return transaction.value("SELECT task_id FROM slot WHERE schedule_id=? AND at=?",
                                  (row["id"], at)) is None
 
     @staticmethod
     def _tell(transaction, row, at, task_id, message):
-        transaction.run("UPDATE slot SET task_id=?, message=? WHERE schedule_id=? AND at=?",
-                        (task_id, message, row["id"], at))
+        transaction.update("slot", {"task_id": task_id, "message": message},
+                           "schedule_id=? AND at=?", (row["id"], at))
 
     def _why_skipped(self, row, unfinished):
         """Why a slot adds nothing while tasks of its schedule have not ended; None if it does."""
@@ -5537,21 +5555,19 @@ class Workers:
         made = []
         for _ in range(max(0, min(wanted, room))):
             lock = random_token(12)
-            worker_id = transaction.insert(
-                "INSERT INTO worker (machine, boot, lock, mode, state, version, started_at, "
-                "seen_at, lease_monotonic, lease_wall) "
-                "VALUES (?, ?, ?, ?, 'starting', ?, ?, ?, ?, ?)",
-                (self._claims.machine, self._claims.boot, lock, mode, VERSION, now, now,
-                 monotonic + LEASE_SECONDS, now + LEASE_SECONDS))
+            worker_id = transaction.insert("worker", {
+                "machine": self._claims.machine, "boot": self._claims.boot, "lock": lock, "mode": mode,
+                "state": "starting", "version": VERSION, "started_at": now, "seen_at": now,
+                "lease_monotonic": monotonic + LEASE_SECONDS, "lease_wall": now + LEASE_SECONDS})
             made.append((worker_id, lock))
         return made
 
     def arrive(self, worker_id, lock, proven, pid):
         """Turn a reserved row live; False if it was given up meanwhile."""
         with self._database.transaction(durable=False) as transaction:
-            changed = transaction.run(
-                "UPDATE worker SET state='idle', pid=?, lock_proven=? WHERE id=? AND lock=? "
-                "AND state='starting'", (pid, proven, worker_id, lock))
+            changed = transaction.update(
+                "worker", {"state": "idle", "pid": pid, "lock_proven": proven},
+                "id=? AND lock=? AND state='starting'", (worker_id, lock))
             if changed:
                 remember(transaction, ".start_failure", None)
                 note(transaction, self._clock.now(), "worker_started", worker_id=worker_id)
@@ -5560,11 +5576,10 @@ class Workers:
     def say(self, transaction, worker_id, state, tasks, runner=(None, None)):
         """A worker's sign of life, with its runner's pid and birth; False if its row is gone."""
         now = self._clock.now()
-        return transaction.run(
-            "UPDATE worker SET state=?, tasks=?, seen_at=?, lease_monotonic=?, lease_wall=?, "
-            "runner_pid=?, runner_birth=? WHERE id=?",
-            (state, tasks, now, self._clock.monotonic() + LEASE_SECONDS, now + LEASE_SECONDS,
-             *runner, worker_id)) == 1
+        return transaction.update("worker", {
+            "state": state, "tasks": tasks, "seen_at": now, "runner_pid": runner[0],
+            "runner_birth": runner[1], "lease_monotonic": self._clock.monotonic() + LEASE_SECONDS,
+            "lease_wall": now + LEASE_SECONDS}, "id=?", (worker_id,)) == 1
 
     def leave(self, transaction, worker_id, why, tasks=None):
         """Remove a worker's row; its lock file follows by whoever holds the lock."""
@@ -5924,10 +5939,10 @@ class Catalogue:
     def _replace(self, transaction, functions):
         self._make_queues(transaction, functions)
         transaction.run("DELETE FROM function")
-        transaction.insert_all(
-            "INSERT INTO function (name, title, description, schema, options, who) VALUES",
-            [(one["name"], one["title"], one["description"], dump_json(one["schema"]),
-              dump_json(one["options"]), one["who"]) for one in functions])
+        transaction.insert_all("function", (
+            {**{name: one[name] for name in ("name", "title", "description", "who")},
+             "schema": dump_json(one["schema"]), "options": dump_json(one["options"])}
+            for one in functions))
 
     def _make_queues(self, transaction, functions):
         """See to the queues that functions name; those of external ones are other people's."""
@@ -6653,7 +6668,7 @@ class Accounts:
             names = ", ".join(user["name"] for user in admins.values())
             raise field_error("name", "must be that of an admin: " + names)
         user = admins[name.lower()]
-        transaction.run("UPDATE user SET password=? WHERE id=?", (password, user["id"]))
+        transaction.update("user", {"password": password}, "id=?", (user["id"],))
         self._shut_out(transaction, user["id"], True)
         for setting in doubtful:
             remember(transaction, setting, None)
@@ -6738,8 +6753,8 @@ class Accounts:
             row = self.find(name)
             if known not in (None, row["password"]):
                 raise wrong_password("current_password")
-            for column, value in changes.items():
-                transaction.run("UPDATE user SET %s=? WHERE id=?" % column, (value, row["id"]))
+            if changes:
+                transaction.update("user", changes, "id=?", (row["id"],))
             if "password" in changes or changes.get("disabled"):
                 self._shut_out(transaction, row["id"], known is None)
             self._keep_an_admin(transaction)
@@ -6789,8 +6804,9 @@ class Accounts:
         return name, self._hash(password), role
 
     def _insert_user(self, transaction, row):
-        transaction.run("INSERT INTO user (name, password, role, created_at) VALUES (?, ?, ?, ?)",
-                        (*row, self._clock.now()))
+        name, password, role = row
+        transaction.insert("user", {"name": name, "password": password, "role": role,
+                                    "created_at": self._clock.now()})
 
     @staticmethod
     def _user_json(row):
@@ -6822,16 +6838,17 @@ class Accounts:
         """
         token, now = random_token(32), self._clock.now()
         with self._database.transaction() as transaction:
-            if not transaction.run(
-                    "INSERT INTO session (digest, user_id, created_at, seen_at, expires_at) "
-                    "SELECT ?, id, ?, ?, ? FROM user WHERE id=? AND password=? AND disabled=0",
-                    (digest(token), now, now, now + SESSION_SECONDS, row["id"], row["password"])):
+            if not transaction.one("SELECT 1 FROM user WHERE id=? AND password=? AND disabled=0",
+                                   (row["id"], row["password"])):
                 raise wrong_log_in()
+            transaction.insert("session", {
+                "digest": digest(token), "user_id": row["id"], "created_at": now, "seen_at": now,
+                "expires_at": now + SESSION_SECONDS})
             self._forgive(transaction, *subjects)
-            transaction.run("UPDATE user SET last_seen_at=? WHERE id=?", (now, row["id"]))
-            transaction.run(
-                "INSERT OR REPLACE INTO known_address (user_id, address, until) VALUES (?, ?, ?)",
-                (row["id"], address_subject(address), now + KNOWN_ADDRESS_SECONDS))
+            transaction.update("user", {"last_seen_at": now}, "id=?", (row["id"],))
+            transaction.upsert(
+                "known_address", {"user_id": row["id"], "address": address_subject(address)},
+                {"until": now + KNOWN_ADDRESS_SECONDS})
         return token
 
     def person_of_session(self, token):
@@ -6844,8 +6861,8 @@ class Accounts:
         if row is None or row["expires_at"] < now or row["seen_at"] + SESSION_IDLE_SECONDS < now:
             return None
         if now - row["seen_at"] > 60:
-            self._touch("UPDATE session SET seen_at=? WHERE id=?", now, row["session_id"])
-            self._touch("UPDATE user SET last_seen_at=? WHERE id=?", now, row["id"])
+            self._touch("session", {"seen_at": now}, row["session_id"])
+            self._touch("user", {"last_seen_at": now}, row["id"])
         return Person(row, row["expires_at"])
 
     def close_session(self, token):
@@ -6864,7 +6881,7 @@ class Accounts:
     def tokens(self, user_id=None):
         """A user's tokens, or everybody's, without what is secret of them."""
         return [self._token_json(row) for row in self._database.all(
-            TOKEN_ROW + "?1 IS NULL OR user_id=?1 ORDER BY token.id", (user_id,))]
+            TOKEN_ROW + "coalesce(?, user_id)=user_id ORDER BY token.id", (user_id,))]
 
     def add_token(self, user_id, name, scope="user", known=None):
         """A new token; its text is in the answer and nowhere else.
@@ -6873,9 +6890,9 @@ class Accounts:
         """
         token = "jq_" + random_token(32)
         with self._database.transaction() as transaction:
-            token_id = transaction.insert(
-                "INSERT INTO token (digest, user_id, name, scope, created_at) VALUES (?, ?, ?, ?, ?)",
-                (digest(token), user_id, name.strip(), scope, self._clock.now()))
+            token_id = transaction.insert("token", {
+                "digest": digest(token), "user_id": user_id, "name": name.strip(), "scope": scope,
+                "created_at": self._clock.now()})
             row = transaction.one(TOKEN_ROW + "token.id=?", (token_id,))
             if known not in (None, row["password"]):
                 raise wrong_password("password")
@@ -6898,9 +6915,9 @@ class Accounts:
         if row is None:
             return None
         if now - (row["last_used_at"] or 0) > 60:
-            self._touch("UPDATE token SET last_used_at=? WHERE id=?", now, row["token_id"])
+            self._touch("token", {"last_used_at": now}, row["token_id"])
             if scope == "user":
-                self._touch("UPDATE user SET last_seen_at=? WHERE id=?", now, row["id"])
+                self._touch("user", {"last_seen_at": now}, row["id"])
         return Person(row)
 
     def check_tick_token(self, token, address):
@@ -6932,8 +6949,8 @@ class Accounts:
         free, memory, least, most = GUESSES_BY_ADDRESS if subject.startswith("address:") else GUESSES
         failures = row["failures"] + 1 if row and now - row["failed_at"] < memory else 1
         until = now + min(most, least * 2 ** min(failures - free, 20)) if failures >= free else now
-        transaction.run("INSERT OR REPLACE INTO throttle (subject, failures, failed_at, until) "
-                        "VALUES (?, ?, ?, ?)", (subject, failures, now, until))
+        transaction.upsert("throttle", {"subject": subject},
+                           {"failures": failures, "failed_at": now, "until": until})
 
     @staticmethod
     def _forgive(transaction, *subjects):
@@ -6959,11 +6976,11 @@ class Accounts:
         finally:
             self._hashing.release()
 
-    def _touch(self, statement, now, row_id):
+    def _touch(self, table, changes, row_id):
         """Note that something was used; not worth an error if the database is busy."""
         with contextlib.suppress(JobQueueError):
             with self._database.transaction(durable=False, patience=0.2) as transaction:
-                transaction.run(statement, (now, row_id))
+                transaction.update(table, changes, "id=?", (row_id,))
 
 
 # Python interface ------------------------------------------------------------

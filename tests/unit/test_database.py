@@ -111,9 +111,9 @@ class TestTransactions(DatabaseCase):
         for count in (0, 1, 2, 500, 1000):
             with self.database.transaction() as transaction:
                 transaction.run("DELETE FROM throttle")
-                transaction.insert_all(
-                    "INSERT INTO throttle (subject, failures, failed_at, until) VALUES",
-                    (("name %d" % number, number, 0, 0) for number in range(count)))
+                transaction.insert_all("throttle", (
+                    {"subject": "name %d" % number, "failures": number, "failed_at": 0, "until": 0}
+                    for number in range(count)))
             found = self.database.all("SELECT subject FROM throttle ORDER BY id")
             self.assertEqual([row[0] for row in found], ["name %d" % number for number in range(count)])
 

@@ -15,6 +15,7 @@ STARTS = (
     "SELECT INSERT UPDATE DELETE CREATE ALTER DROP PRAGMA BEGIN COMMIT ROLLBACK SAVEPOINT RELEASE VACUUM "
     "REINDEX ANALYZE ATTACH REPLACE WITH EXPLAIN"
 ).split()
+VERBS = ("insert", "insert_or_ignore", "insert_all", "upsert", "update")
 LOOKS_LIKE_SQL = re.compile(r"\s*(--.*\n\s*)*(%s)\b" % "|".join(STARTS))
 
 # What SQLite 3.15 does not understand, and since when it is known.
@@ -75,13 +76,29 @@ def as_text(node):
     return None
 
 
+def by_verb(node):
+    """The statement that a call such as update("task", {"status": 4}, "id=?") makes; None for other calls."""
+    verb = getattr(node.func, "attr", None)
+    if verb not in VERBS or not node.args or as_text(node.args[0]) is None:
+        return None
+    table, row = node.args[0].value, node.args[1] if len(node.args) > 1 else None
+    names = [as_text(key) or "?" for key in row.keys] if isinstance(row, ast.Dict) else ["?"]
+    if verb == "update":
+        return "UPDATE %s SET %s WHERE %s" % (
+            table, ", ".join(name + "=?" for name in names), as_text(node.args[2]) or "?")
+    return "INSERT INTO %s (%s)" % (table, ", ".join(names))
+
+
 def statements(file, source):
-    """Every SQL statement of a source text, scripts taken apart."""
+    """Every SQL statement of a source text, scripts taken apart; also what Connection's verbs make."""
     found = []
 
     def visit(node, scope):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             scope = scope + (node.name,)
+        text = by_verb(node) if isinstance(node, ast.Call) else None
+        if text is not None:
+            found.append(Statement(file, node.lineno, scope, text))
         text = as_text(node)
         if text is not None and not is_docstring(node):
             if LOOKS_LIKE_SQL.match(text):
@@ -161,6 +178,7 @@ class TestSql(unittest.TestCase):
             "BEGIN IMMEDIATE",
             "wal_checkpoint",
             "INSERT INTO log",
+            "UPDATE worker SET state",
         ):
             self.assertIn(words, texts)
 
@@ -270,6 +288,13 @@ class TestTheCheckItself(unittest.TestCase):
             self.assertEqual(
                 state_written_outside(statements("seed.py", source.replace("Workers", "Claims"))), []
             )
+
+    def test_it_sees_what_the_verbs_write(self):
+        source = "class Workers:\n    def f(self, db):\n        db.update('task', {'status': 2}, 'id=?', (1,))\n"
+        found = statements("seed.py", source)
+        self.assertEqual((len(state_written_outside(found)), len(unfenced(found))), (1, 1))
+        found = statements("seed.py", source.replace("update('task', {'status': 2}, ", "insert('task', "))
+        self.assertEqual(len(state_written_outside(found)), 1)
 
     def test_it_sees_a_change_that_expects_nothing(self):
         source = "x = 'UPDATE task SET status=2 WHERE id=?'"
