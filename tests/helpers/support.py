@@ -24,6 +24,13 @@ In a TestCase
     self.claim()                        -> the claimed row, or None; self.claim_many(5) -> rows
     self.end(row, "error", ...)         -> the Verdict; further arguments are those of Outcome
     self.run_one("succeeded", ...)      -> claims, ends and returns the row as it is afterwards
+    self.renew(row)                     the attempt's worker tells that it goes on
+    self.cancel(id), self.retry(id), self.delete(id)        as people do; a second name: whose task it is
+    self.tick(60), self.clean(60)       time passes, then somebody ticks; the latter starts no workers
+    self.look_in("request")             somebody asks whether it is time to tick, in passing
+    self.schedule("every 10m")          -> id; also owner=, person=, and what else a schedule has
+    self.change_settings(linger=60)
+    self.live(), self.die(lock)         a worker that reports: (id, lock that it holds); it is killed
     self.row(id), self.status(id)       the raw row, the status word; None if there is none
     self.pass_in_silence(61)            lets time pass in which nobody renews, while somebody looks
     self.events(id)                     event words of a task, oldest first
@@ -185,6 +192,8 @@ class TestCase(unittest.TestCase):
         self.clock = FakeClock()
         self.started = []
         self.start_error = None
+        self.locks = set()              # descriptors of the locks that living workers hold
+        self.addCleanup(lambda: [os.close(handle) for handle in self.locks])
         self.queue = self.another_queue()
         self.database = self.queue.database
         with self.database.transaction(durable=False) as transaction:
@@ -261,6 +270,76 @@ class TestCase(unittest.TestCase):
         row = self.claim()
         self.end(row, kind, *values, **named)
         return self.row(row["id"])
+
+    def renew(self, row, worker_id=None):
+        """The worker of an attempt tells that it goes on; without an id only the lease is renewed."""
+        with self.database.transaction() as transaction:
+            if worker_id is not None:
+                self.queue.workers.say(transaction, worker_id, "busy", 0)
+            self.queue.claims.renew(transaction, row["id"], row["claim"], self.clock.now())
+
+    def cancel(self, task_id, name=None):
+        """Cancel a task; only one of the user of that name, if given."""
+        return self.queue.tasks.cancel(task_id, name and self.owner_id(name))
+
+    def retry(self, task_id, name=None):
+        """Let a task run again; its row."""
+        return self.queue.tasks.retry(task_id, name and self.owner_id(name))
+
+    def delete(self, task_id, name=None):
+        """Delete a task."""
+        return self.queue.tasks.delete(task_id, name and self.owner_id(name))
+
+    def tick(self, seconds=0, queue=None):
+        """Time passes, then somebody does all the housekeeping."""
+        self.clock.advance(seconds)
+        (queue or self.queue).tick.run()
+
+    def clean(self, seconds=0, queue=None):
+        """The same, but that no workers are started."""
+        self.clock.advance(seconds)
+        (queue or self.queue).tick.clean()
+
+    def look_in(self, caller, queue=None):
+        """Somebody who came for something else asks for the housekeeping; True if it was done."""
+        return (queue or self.queue).tick.maybe(caller)
+
+    def schedule(self, rule="every 10m", owner="bob", person=None, **more):
+        """Make a schedule; its id."""
+        given = {"function": "add", "arguments": {"a": 1}, "rule": rule, **more}
+        return self.queue.schedules.add(given, self.owner_id(owner), person)
+
+    def change_settings(self, **values):
+        """Change settings as an admin does."""
+        self.queue.settings.change(values)
+
+    def write_log(self, task_id, text, attempt=1, start=0):
+        """Keep a piece of a log, as a worker does."""
+        with self.database.transaction() as transaction:
+            self.queue.logs.append(transaction, task_id, attempt, start, text)
+
+    def reserve(self, mode="detached", wanted=1):
+        """Reserve places for workers that are about to be started: [(id, name of the lock file)]."""
+        with self.database.transaction() as transaction:
+            return self.queue.workers.reserve(transaction, mode, wanted)
+
+    def arrive(self, worker_id, lock, proven=True, pid=None):
+        """A worker that was started reports; the descriptor of the lock that it holds."""
+        handle, _ = jobqueue.take_lock(self.queue.workers.locks / lock)
+        self.locks.add(handle)
+        pid = os.getpid() if pid is None else pid
+        self.assertTrue(self.queue.workers.arrive(worker_id, lock, proven, pid))
+        return handle
+
+    def live(self, mode="detached", **known):
+        """A worker is started and reports: (id, descriptor of the lock that it holds)."""
+        [(worker_id, lock)] = self.reserve(mode)
+        return worker_id, self.arrive(worker_id, lock, **known)
+
+    def die(self, handle):
+        """The worker that holds this lock is killed."""
+        self.locks.remove(handle)
+        os.close(handle)
 
     def pass_in_silence(self, seconds):
         """Time passes, and nobody renews a lease; somebody looks all the time who is late."""

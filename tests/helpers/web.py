@@ -191,11 +191,6 @@ class WebTestCase(TestCase):
         self.check(reply, 422, "invalid")
         self.assertEqual(sorted(set(reply.fields)), sorted(fields), reply.json)
 
-    def write_log(self, task_id, text, attempt=1, start=0):
-        """Keep a piece of a log, as a worker does."""
-        with self.database.transaction() as transaction:
-            self.queue.logs.append(transaction, task_id, attempt, start, text)
-
 
 class OpenApi:
     """static/openapi.json, and what it says about an answer."""

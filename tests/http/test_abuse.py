@@ -476,7 +476,7 @@ class Numbers(WebTestCase):
                     if reply.status == 422:
                         self.assertEqual(reply.fields, [field])
         self.check(self.ana.get("/api/tasks?limit=200&counts=1"), 200)
-        self.queue.tick.run()
+        self.tick()
 
     def test_in_settings(self):
         for name, setting in jobqueue.SETTINGS.items():
@@ -838,7 +838,7 @@ class ForgeryMatrix(WebTestCase):
             return path.replace("ID", str(schedule_id))
         task_id = self.add("ana")
         if path.endswith("/retry"):
-            self.queue.tasks.cancel(task_id)
+            self.cancel(task_id)
         return path.replace("NAME", "eve").replace("ID", str(task_id))
 
     def test_nothing_is_changed(self):

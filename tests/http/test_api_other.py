@@ -100,7 +100,7 @@ class Workers(WebTestCase):
     def test_a_task_that_is_being_deleted_is_not_told(self):
         task_id = self.add("bob")
         self.claim(worker_id=1)
-        self.queue.tasks.delete(task_id)
+        self.delete(task_id)
         self.assertIsNone(self.ana.get("/api/workers").json["workers"][0]["function"])
 
 
@@ -234,7 +234,7 @@ class Users(WebTestCase):
 
     def test_a_deleted_users_activity_is_still_told(self):
         task_id = self.add("eve")
-        self.queue.tasks.delete(task_id)
+        self.delete(task_id)
         self.assertEqual(self.ana.delete("/api/users/eve").status, 204)
         self.assertEqual({row["owner"] for row in self.ana.get("/api/activity").json["activity"]}, {None})
 

@@ -335,7 +335,7 @@ class Finding(WebTestCase):
     def test_filters_by_status_function_queue_and_text(self):
         one, two = self.add("bob"), self.add("bob", function="greet", name="Søren")
         three = self.add("bob", options={"queue": "mail"})
-        self.queue.tasks.cancel(one)
+        self.cancel(one)
         self.assertEqual(self.ids("?status=cancelled"), [one])
         self.assertEqual(self.ids("?status=pending,cancelled"), [three, two, one])
         self.assertEqual(self.ids("?function=greet"), [two])
@@ -366,7 +366,7 @@ class Finding(WebTestCase):
 
     def test_counts_follow_every_filter_but_status(self):
         self.add_many("bob", 3)
-        self.queue.tasks.cancel(self.add("bob", function="greet", name="x"))
+        self.cancel(self.add("bob", function="greet", name="x"))
         counts = self.bob.get("/api/tasks?counts=1&status=failed").json["counts"]
         self.assertEqual((counts["all"], counts["pending"], counts["cancelled"]), (4, 3, 1))
         counts = self.bob.get("/api/tasks?counts=1&function=greet").json["counts"]

@@ -144,7 +144,7 @@ class Matrix(WebTestCase):
             return path.replace("ID", str(self.queue.schedules.add(given, self.owner_id(owner))))
         task_id = self.add(owner)
         if path.endswith("/retry"):
-            self.queue.tasks.cancel(task_id)
+            self.cancel(task_id)
         return path.replace("ID", str(task_id))
 
     def status(self, visitor, method, path, which):
@@ -328,7 +328,7 @@ class Foreign(WebTestCase):
     def test_a_task_being_deleted_looks_missing_to_all(self):
         task_id = self.add("bob")
         self.claim()
-        self.queue.tasks.delete(task_id)
+        self.delete(task_id)
         for visitor in (self.ana, self.bob, self.eve):
             self.same(visitor, "GET", "/api/tasks/%s", task_id, 98765)
             self.assertNotIn(task_id, [row["id"] for row in visitor.get("/api/tasks").json["tasks"]])
@@ -367,7 +367,7 @@ class Lists(WebTestCase):
 
     def test_activity_of_a_deleted_task_stays_its_owners(self):
         for task_id in self.foreign:
-            self.queue.tasks.delete(task_id)
+            self.delete(task_id)
         rows = self.eve.get("/api/activity?limit=200").json["activity"]
         self.assertEqual({row["task"] for row in rows}, {self.mine})
 

@@ -258,7 +258,7 @@ class Caching(WebTestCase):
 
     def test_any_write_shows_at_once(self):
         task_id = self.add("bob")
-        changes = (lambda: self.queue.tasks.cancel(task_id), lambda: self.queue.tasks.retry(task_id),
+        changes = (lambda: self.cancel(task_id), lambda: self.retry(task_id),
                    lambda: self.claim(), lambda: self.write("UPDATE task SET progress=0.5"),
                    lambda: self.another_queue().tasks.cancel(task_id))
         tag = self.bob.get("/api/tasks").headers["etag"]

@@ -262,7 +262,7 @@ class TestUploads(Uploads):
         self.healthy()
 
     def test_below_a_base_path_they_may_be_as_large(self):
-        self.queue.settings.change({"base_path": "/jq"})
+        self.change_settings(base_path="/jq")
         link = self.link().send(self.head(5000, "/jq/api/tasks", extra="Expect: 100-continue\r\n"))
         self.assertEqual(link.status(), 100)
         head = self.head(5000, "/jq/api/tasks", "application/json", extra="Expect: 100-continue\r\n")

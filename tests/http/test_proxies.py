@@ -18,7 +18,7 @@ class ProxyTestCase(WebTestCase):
 
     def use(self, **values):
         """Change settings."""
-        self.queue.settings.change(values)
+        self.change_settings(**values)
 
     def request(self, path="/", address=PROXY, **headers):
         """The Request of a GET."""

@@ -144,7 +144,7 @@ class TestDeletedUsers(RaceCase):
 
     def test_one_whom_default_owner_has_just_begun_to_name_stays(self):
         self.assertEqual(self.other.settings.get("default_owner"), "")
-        self.queue.settings.change({"default_owner": "eve"})
+        self.change_settings(default_owner="eve")
         with self.refused(jobqueue.Conflict, "default_owner names eve"):
             self.other.accounts.delete_user("eve")
 

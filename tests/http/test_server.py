@@ -351,9 +351,9 @@ class Hosts(ServerTestCase):
         self.assertEqual(words, "jobqueue: %s\n" % detail)
 
     def test_a_trusted_proxy_answers_for_the_name_until_one_is_set(self):
-        self.queue.settings.change({"trusted_proxies": "127.0.0.1"})
+        self.change_settings(trusted_proxies="127.0.0.1")
         self.assertEqual(self.ask_as(b"jobs.example.org"), 200)
-        self.queue.settings.change({"host_names": "a.example"})
+        self.change_settings(host_names="a.example")
         self.assertEqual(self.ask_as(b"jobs.example.org"), 421)
 
     def test_names_with_an_underscore_never_pass_for_a_proxys_header(self):
@@ -373,7 +373,7 @@ class AnyHost(ServerTestCase):
     def test_a_server_for_all_interfaces_answers_to_any_name_until_one_is_set(self):
         address = ("127.0.0.1", self.server.address[1])
         for names, status in (("", 200), ("jobs.example.org", 421)):
-            self.queue.settings.change({"host_names": names})
+            self.change_settings(host_names=names)
             with Link(address) as link:
                 self.assertEqual(link.send(b"GET /healthz HTTP/1.1\r\nHost: any.example\r\n\r\n").status(),
                                  status)

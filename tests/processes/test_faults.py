@@ -467,11 +467,7 @@ class TestJumps(TestCase):
     """F9, in this process: what stands in the database when the clock jumps."""
 
     def test_a_living_worker_keeps_its_task(self):
-        with self.database.transaction() as transaction:
-            [(worker_id, lock)] = self.queue.workers.reserve(transaction, "detached")
-        handle, proven = jobqueue.take_lock(self.queue.workers.locks / lock)
-        self.addCleanup(os.close, handle)
-        self.queue.workers.arrive(worker_id, lock, proven, os.getpid())
+        worker_id, _ = self.live()
         self.add("bob")
         row = self.claim(worker_id)
         killing = mock.patch("os.kill", side_effect=AssertionError("a process was signalled"))
@@ -479,7 +475,7 @@ class TestJumps(TestCase):
         self.addCleanup(killing.stop)
         for jump in JUMPS:
             self.clock.wall += jump
-            self.another_queue().tick.run()
+            self.tick(queue=self.another_queue())
             self.assertEqual((self.status(row["id"]), self.claim()), ("running", None), jump)
         self.assertIsNotNone(self.end(row))
         self.assertEqual(self.events(row["id"]), ["added", "started", "succeeded"])
@@ -491,7 +487,7 @@ class TestJumps(TestCase):
             self.clock.ticks += 30
             self.clock.wall += max(0, 30 - jump)
             for _ in range(3):
-                self.queue.tick.run()
+                self.tick()
             self.assertEqual(self.events(task_id).count("promoted"), 1, jump)
             self.run_one()
 
@@ -501,7 +497,7 @@ class TestJumps(TestCase):
             self.run_one("error")
             self.clock.wall += jump
             self.clock.wall += max(0, 61 - jump)
-            self.queue.tick.run()
+            self.tick()
             self.assertEqual(self.run_one()["attempts"], 2)
             self.assertEqual(self.status(task_id), "succeeded")
 
@@ -564,10 +560,7 @@ class TestReusedProcessIds(TestCase):
 
     def stale(self, **columns):
         """A worker with a task, whose row names the victim; its id."""
-        with self.database.transaction() as transaction:
-            [(worker_id, lock)] = self.queue.workers.reserve(transaction, "detached")
-        handle, _ = jobqueue.take_lock(self.queue.workers.locks / lock)
-        self.queue.workers.arrive(worker_id, lock, True, self.victim.pid)
+        worker_id, handle = self.live(pid=self.victim.pid)
         self.add("bob")
         self.claim(worker_id)
         values = {"boot": "boot-1", "machine": "machine-1", **columns}
@@ -579,29 +572,29 @@ class TestReusedProcessIds(TestCase):
     def check_reaped(self, seconds):
         self.pass_in_silence(seconds)
         for _ in range(3):
-            self.queue.tick.clean()
+            self.clean()
         self.assertEqual(self.database.value("SELECT count(*) FROM task WHERE status=1"), 0)
         self.assertEqual(self.database.value("SELECT max(crashes) FROM task"), 1)
         time.sleep(0.05)
         self.assertIsNone(self.victim.poll(), "a process that is not ours was signalled")
 
     def test_the_lock_is_free(self):
-        os.close(self.stale()[1])
+        self.die(self.stale()[1])
         self.check_reaped(0)
 
     def test_the_lock_file_is_gone(self):
-        os.close(self.stale()[1])
+        self.die(self.stale()[1])
         next(self.queue.workers.locks.iterdir()).unlink()
         self.check_reaped(jobqueue.LEASE_SECONDS + 1)
 
     def test_somebody_else_holds_the_lock(self):
-        self.addCleanup(os.close, self.stale()[1])
+        self.stale()
         self.check_reaped(jobqueue.LEASE_SECONDS + 1)
 
     def test_the_row_is_of_another_boot_or_another_machine(self):
         for columns in ({"boot": "boot-0"}, {"machine": "machine-2", "boot": "boot-2"}):
             self.write("DELETE FROM task")
-            self.addCleanup(os.close, self.stale(**columns)[1])
+            self.stale(**columns)
             self.check_reaped(jobqueue.LEASE_SECONDS + jobqueue.OTHER_MACHINE_SLACK_SECONDS + 1)
 
 

@@ -35,18 +35,10 @@ class Rules:
         patch.start()
         self.addCleanup(patch.stop)
         self.task_id = self.add(options={"on_crash": "fail"})
-        self.worker_id, self.lock = self.live()
+        self.worker_id, _ = self.live(pid=0)         # which is nobody's
         self.claimed = self.claim(self.worker_id)
         self.killed = []
         self.child = SimpleNamespace(ended=False, death=None, signal=self.killed.append)
-
-    def live(self):
-        with self.database.transaction() as transaction:
-            [(worker_id, lock)] = self.queue.workers.reserve(transaction, "detached")
-        handle, _ = jobqueue.take_lock(self.queue.workers.locks / lock)
-        self.addCleanup(os.close, handle)
-        self.queue.workers.arrive(worker_id, lock, True, 0)     # which is nobody's pid
-        return worker_id, lock
 
     def attempt(self):
         """The attempt as its worker watches it."""
@@ -60,22 +52,17 @@ class Rules:
         for _ in range(round(seconds)):
             self.clock.advance(1)
             with contextlib.suppress(jobqueue.StorageFull):
-                self.queue.tick.clean()
+                self.clean()
             if attempt:
                 attempt.look()
             if attempt and not self.is_full:
                 self.say()
             if renews:
-                self.renew()
+                self.renew(self.claimed, self.worker_id)
 
     def say(self):
         with self.database.transaction() as transaction:
             self.queue.workers.say(transaction, self.worker_id, "busy", 0)
-
-    def renew(self):
-        self.say()
-        with self.database.transaction() as transaction:
-            self.queue.claims.renew(transaction, self.task_id, self.claimed["claim"], self.clock.now())
 
     def fill(self, seconds, attempt=None):
         self.is_full = True
@@ -98,15 +85,15 @@ class Rules:
 
     def test_it_may_be_nobody_who_looks_for_long(self):
         self.clock.advance(10 * LEASE_SECONDS)
-        self.queue.tick.clean()
+        self.clean()
         self.assertEqual(self.status(self.task_id), "running")
         self.clock.advance(10 * LEASE_SECONDS)
-        self.queue.tick.clean()
+        self.clean()
         self.assertEqual(self.status(self.task_id), "failed")
 
     def test_one_that_was_doubted_before_and_renewed_is_doubted_anew(self):
         self.look_after(3 * RENEW_SECONDS)
-        self.renew()
+        self.renew(self.claimed, self.worker_id)
         self.fill(3 * LEASE_SECONDS)
         self.look_after(1)
         self.assertEqual(self.status(self.task_id), "running")

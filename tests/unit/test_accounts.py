@@ -543,7 +543,7 @@ class Guessing(Case):
             self.log_in("eve")
         self.assertEqual(self.database.value(known), 1)
         self.clock.advance(31 * 86400)
-        self.queue.tick.run()
+        self.tick()
         self.assertEqual(self.database.value(known), 0)
         self.log_in("eve")
         self.accounts.delete_user("eve")
@@ -643,7 +643,7 @@ class Sessions(Case):
     def test_expired_sessions_are_swept_away(self):
         self.log_in()
         self.clock.advance(14 * 3600)
-        self.queue.tick.run()
+        self.tick()
         self.assertEqual(self.database.value("SELECT count(*) FROM session"), 0)
 
 

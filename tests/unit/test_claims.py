@@ -474,7 +474,7 @@ class TestCounting(TestCase):
         task_id = self.add()
         for _ in range(3):
             self.run_one("crashed")
-        self.queue.tasks.retry(task_id)
+        self.retry(task_id)
         self.assertEqual(
             [jobqueue.STATUS_WORDS[self.run_one("crashed")["status"]] for _ in range(3)],
             ["pending", "pending", "failed"],
@@ -492,7 +492,7 @@ class TestEnds(TestCase):
     def test_a_retry_by_hand_forgets_the_last_error(self):
         task_id = self.add()
         self.run_one("error", error_type="ValueError", error_message="no")
-        self.queue.tasks.retry(task_id)
+        self.retry(task_id)
         self.run_one(result="1")
         self.assertIsNone(self.queue.get_json(task_id)["error"])
 
@@ -508,7 +508,7 @@ class TestEnds(TestCase):
     def test_a_success_that_came_before_the_cancel_was_heard_is_recorded(self):
         task_id = self.add()
         row = self.claim()
-        self.queue.tasks.cancel(task_id)
+        self.cancel(task_id)
         self.end(row, result="1")
         row = self.row(task_id)
         self.assertEqual((self.status(task_id), row["cancel_requested"]), ("succeeded", 0))
@@ -517,16 +517,16 @@ class TestEnds(TestCase):
         for kind in KINDS[1:]:
             task_id = self.add(function="greet", name="x")
             row = self.claim()
-            self.queue.tasks.cancel(task_id)
+            self.cancel(task_id)
             self.end(row, kind)
             self.assertEqual(self.status(task_id), "cancelled", kind)
 
     def test_a_cancelled_task_that_is_retried_later_is_not_cancelled_again(self):
         task_id = self.add()
         row = self.claim()
-        self.queue.tasks.cancel(task_id)
+        self.cancel(task_id)
         self.end(row, "cancelled")
-        self.queue.tasks.retry(task_id)
+        self.retry(task_id)
         self.run_one(result="1")
         self.assertEqual(self.status(task_id), "succeeded")
 
@@ -566,7 +566,7 @@ class TestEnds(TestCase):
         )
 
     def test_a_missing_function_does_not_undo_a_cancel_or_a_deletion(self):
-        for action, status in ((self.queue.tasks.cancel, "cancelled"), (self.queue.tasks.delete, None)):
+        for action, status in ((self.cancel, "cancelled"), (self.delete, None)):
             task_id = self.add(function="greet", name="x")
             row = self.claim()
             action(task_id)

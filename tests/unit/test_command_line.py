@@ -108,7 +108,7 @@ class Adding(CommandTestCase):
     def test_it_belongs_to_the_first_admin_or_the_owner_given(self):
         self.ok("add", "add", "a=1")
         self.ok("add", "add", "a=1", "--owner", "bob")
-        self.queue.settings.change({"default_owner": "eve"})
+        self.change_settings(default_owner="eve")
         self.ok("add", "add", "a=1")
         self.assertEqual([self.queue.get_json(number)["owner"] for number in (1, 2, 3)],
                          ["ana", "bob", "eve"])
@@ -229,7 +229,7 @@ class Tasks(CommandTestCase):
 
     def test_list_shows_the_newest_first_and_filters(self):
         self.add("bob", a=11)
-        self.queue.tasks.cancel(self.add("eve", function="greet", name="Zoë"))
+        self.cancel(self.add("eve", function="greet", name="Zoë"))
         lines = self.ok("list").splitlines()
         self.assertRegex(lines[0], "^ID +STATUS +OWNER +FUNCTION +WHAT$")
         self.assertRegex(lines[1], "^2 +cancelled +eve +greet +Zoë$")
@@ -254,7 +254,7 @@ class Tasks(CommandTestCase):
         self.ok("cancel", "--search", "smith", "--yes")
         for _ in range(3):
             self.clock.advance(60)
-            self.queue.tick.run()
+            self.tick()
         self.assertEqual([self.status(number) for number in (1, 2, 3)], ["cancelled", "cancelled", "pending"])
 
     def test_list_refuses_an_odd_limit(self):
@@ -264,8 +264,7 @@ class Tasks(CommandTestCase):
     def test_show_prints_a_traceback_as_text(self):
         self.add("bob")
         trace = 'Traceback (most recent call last):\n  File "tasks.py", line 3\nValueError: it\'s "odd"\n'
-        with self.database.transaction() as transaction:
-            self.queue.logs.append(transaction, 1, 1, 0, trace)
+        self.write_log(1, trace)
         self.end(self.claim(), "error", None, "ValueError", 'it\'s "odd"')
         self.assertIn("\nerror           %sworker  " % trace, self.ok("show", 1))
         self.assertEqual(self.json("show", 1)["error"]["traceback"], trace)
@@ -350,8 +349,7 @@ class Tasks(CommandTestCase):
     def test_log_prints_an_attempt(self):
         self.add("bob")
         self.claim()
-        with self.database.transaction() as transaction:
-            self.queue.logs.append(transaction, 1, 1, 0, "häl\u2028lo\n")
+        self.write_log(1, "häl\u2028lo\n")
         self.assertEqual(self.ok("log", 1), "häl\u2028lo")
         self.assertEqual(self.json("log", 1), {"attempt": 1, "text": "häl\u2028lo\n"})
         self.assertEqual(self.ok("log", 1, "--attempt", "7"), "")

@@ -176,7 +176,7 @@ class TestTransactions(DatabaseCase):
         ):
             task_id = self.add()
             if action == "retry":
-                self.queue.tasks.cancel(task_id)
+                self.cancel(task_id)
             self.remember(".a", durable=False)
             spy = Spy(self.database)
             getattr(self.queue.tasks, action)(task_id)
@@ -649,7 +649,7 @@ class TestBrokenFiles(DatabaseCase):
             side_effect=sqlite3.DatabaseError("database disk image is malformed"),
         ):
             with self.refused(jobqueue.StorageBroken, "ackup in its place"):
-                queue.tick.run()
+                self.tick(queue=queue)
 
     def test_a_full_disk_is_told_as_such(self):
         error = jobqueue.storage_error(sqlite3.OperationalError("database or disk is full"), "x.db")

@@ -447,11 +447,9 @@ class TestFacts(HostTestCase):
         self.assertEqual(self.verdict("Cron", "cron came last at"), "note")
 
     def test_a_service_that_is_not_there_is_bad(self):
-        self.queue.settings.change({"worker_mode": "service"})
+        self.change_settings(worker_mode="service")
         self.assertEqual(self.verdict("Worker mode", "None is there"), "bad")
-        with self.database.transaction() as transaction:
-            made = self.queue.workers.reserve(transaction, "service")
-        self.queue.workers.arrive(*made[0], False, 1)
+        self.live("service", proven=False, pid=1)
         self.assertEqual(self.verdict("Worker mode", "service"), "ok")
         self.assertLessEqual({"service", "serving", "resident", "chosen"}, self.facts()[1])
 
@@ -472,12 +470,10 @@ class TestKindsOfHosts(HostTestCase):
         TestHostFiles.visit(self, door=door)
         jobqueue.note_exposure(self.queue, [])
         self.write("INSERT INTO setting (name, value) VALUES ('.backup', '{\"at\": 0, \"path\": \"x\"}')")
-        self.queue.settings.change({"worker_mode": mode})
+        self.change_settings(worker_mode=mode)
         self.database.journal = "truncate" if more.get("network") else "wal"
         if more.get("service"):
-            with self.database.transaction() as transaction:
-                made = self.queue.workers.reserve(transaction, "service")
-            self.queue.workers.arrive(*made[0], False, 1)
+            self.live("service", proven=False, pid=1)
         if more.get("resident"):
             self.queue.tick.force("server")
         for source, period in (("cron", cron), ("address", address)):
@@ -496,7 +492,7 @@ class TestKindsOfHosts(HostTestCase):
             with self.database.transaction() as transaction:
                 self.queue.workers.reserve(transaction, "detached")
             self.clock.advance(jobqueue.STARTING_SECONDS + 1)
-            self.queue.tick.clean()
+            self.clean()
             self.clock.advance(1)
         limits = {"processes": processes, "memory": None, "open files": 1024, "CPU seconds": None}
         with mock.patch.object(jobqueue, "resource_limits", return_value=limits), \
@@ -569,7 +565,7 @@ class TestWorkerTest(HostTestCase):
     def note(self, **seen):
         jobqueue.note_worker_test(self.queue, self.token, **seen)
 
-    def arrive(self, **more):
+    def note_arrival(self, **more):
         self.note(arrived={"at": self.clock.now(), **self.ARRIVED, **more})
 
     def is_now(self, state, words=""):
@@ -587,7 +583,7 @@ class TestWorkerTest(HostTestCase):
 
     def test_one_that_lives_is_ok(self):
         self.start()
-        self.arrive()
+        self.note_arrival()
         self.is_now("running", "watched")
         self.clock.advance(10)
         self.note(alone=True)
@@ -596,16 +592,16 @@ class TestWorkerTest(HostTestCase):
 
     def test_one_that_was_killed_is_noticed(self):
         self.start()
-        self.arrive()
+        self.note_arrival()
         self.clock.advance(16)
         self.is_now("failed", "ended without a word")
         for mode, verdict in (("auto", "note"), ("slice", "note"), ("detached", "bad")):
-            self.queue.settings.change({"worker_mode": mode})
+            self.change_settings(worker_mode=mode)
             self.assertEqual(self.verdict("Worker test"), verdict, mode)
 
     def test_one_that_was_told_to_end_says_when(self):
         self.start()
-        self.arrive()
+        self.note_arrival()
         self.note(signal="SIGTERM", after=3.2)
         self.is_now("failed", "by SIGTERM after 3 s")
 
@@ -619,7 +615,7 @@ class TestWorkerTest(HostTestCase):
         self.start()
         self.clock.advance(16)
         self.is_now("failed")
-        self.arrive()
+        self.note_arrival()
         self.clock.advance(10)
         self.note(alone=True)
         self.is_now("ok")
@@ -649,7 +645,7 @@ class TestWorkerTest(HostTestCase):
     def another_begins_after_the_judgement(self):
         """The command line's test was ok; that of the web server begins when it has just been judged."""
         self.start(None)
-        self.arrive()
+        self.note_arrival()
         self.note(alone=True)
         judge, other = jobqueue.judge_worker_test, self.another_queue()
 
@@ -674,7 +670,7 @@ class TestWorkerTest(HostTestCase):
     def test_the_command_lines_test_leaves_that_of_the_web_server_known(self):
         TestHostFiles.visit(self, sqlite="3.40.1")
         self.start()
-        self.arrive()
+        self.note_arrival()
         self.note(alone=True)
         self.clock.advance(60)
         self.assertEqual(jobqueue.start_worker_test(self.queue, None)["state"], "running")
@@ -688,12 +684,12 @@ class TestWorkerTest(HostTestCase):
     def test_another_sqlite_and_less_nice_than_asked_for_are_notes(self):
         TestHostFiles.visit(self, sqlite="3.34.1")
         self.start()
-        self.arrive()
+        self.note_arrival()
         self.note(alone=False)
         self.assertEqual(self.verdict("Worker test", "the web server has SQLite 3.34.1"), "note")
         TestHostFiles.visit(self, sqlite="3.40.1")
         self.assertEqual(self.verdict("Worker test"), "ok")
-        self.arrive(nice=0)
+        self.note_arrival(nice=0)
         self.assertEqual(self.verdict("Worker test", "less than the setting nice"), "note")
 
     def test_the_worker_itself_says_that_it_is_here_and_lives(self):
@@ -807,7 +803,7 @@ class TestBackup(HostTestCase):
         self.assertEqual([task["status"] for task in map(queue.get_json, ids)],
                          ["running", "pending", "pending"])
         self.clock.advance(61)
-        queue.tick.run()
+        self.tick(queue=queue)
         self.assertEqual(queue.get_json(ids[0])["status"], "pending")
 
 

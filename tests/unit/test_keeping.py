@@ -56,8 +56,7 @@ class TestTasks(Keep):
 
     def test_their_logs_and_folders_go_too(self):
         task_id = self.finish()[0]
-        with self.database.transaction() as transaction:
-            self.queue.logs.append(transaction, task_id, 1, 0, "words")
+        self.write_log(task_id, "words")
         folder = jobqueue.task_folder(self.folder / "data", task_id)
         folder.mkdir(parents=True)
         self.days(31)
@@ -92,7 +91,7 @@ class TestTasks(Keep):
         self.assertEqual(self.status(first), None)
 
     def test_none_of_it_is_removed_if_the_setting_is_0(self):
-        self.queue.settings.change({"keep_days": 0, "keep_activity_days": 0})
+        self.change_settings(keep_days=0, keep_activity_days=0)
         self.finish(2)
         before = self.count("activity")
         self.days(400)
@@ -107,7 +106,7 @@ class TestTasks(Keep):
         self.round_begins()
         left = [self.count()]
         while left[-1]:
-            self.queue.tick.maybe("worker")
+            self.look_in("worker")
             self.clock.advance(jobqueue.KEEP_AGAIN_SECONDS)
             left.append(self.count())
         self.assertEqual(left, [450, 250, 50, 0])
@@ -130,8 +129,7 @@ class TestRemoveOnSuccess(Keep):
     def test_a_success_removes_the_task_and_its_logs_at_once(self):
         task_id = self.add_one()
         row = self.claim()
-        with self.database.transaction() as transaction:
-            self.queue.logs.append(transaction, task_id, 1, 0, "words")
+        self.write_log(task_id, "words")
         self.end(row)
         self.assertEqual((self.status(task_id), self.count("log")), (None, 0))
         self.assertEqual(self.events(task_id), ["added", "started", "succeeded"])
@@ -161,7 +159,7 @@ class TestRemoveOnSuccess(Keep):
 class TestTheRest(Keep):
 
     def test_old_activity_goes_and_young_stays(self):
-        self.queue.settings.change({"keep_activity_days": 10})
+        self.change_settings(keep_activity_days=10)
         self.finish(150)
         self.days(8)
         self.add("bob")
@@ -234,7 +232,7 @@ class TestClocks(Keep):
     def test_if_it_was_right_it_goes_on_after_that(self):
         for keep, doubt in ((30, 30), (1, 1), (365, 30)):
             with self.subTest(keep):
-                self.queue.settings.change({"keep_days": keep})
+                self.change_settings(keep_days=keep)
                 self.finish(3)
                 self.clock.advance(400 * DAY)
                 self.days(doubt)

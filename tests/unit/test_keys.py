@@ -34,7 +34,7 @@ class TestUniqueKeys(TestCase):
                 self.run_one("fail") if end == "fail" else getattr(self.queue.tasks, end)(first)
                 second = self.keyed()
                 self.assertNotEqual(first, second)
-                self.queue.tasks.delete(second)
+                self.delete(second)
 
     def test_a_retry_to_come_keeps_the_key(self):
         first = self.add("bob", "greet", {"unique_key": "nightly"}, name="x")
@@ -63,9 +63,9 @@ class TestUniqueKeys(TestCase):
     def test_a_running_task_that_is_to_be_cancelled_keeps_its_key_until_it_is_dead(self):
         first = self.keyed()
         row = self.claim()
-        self.queue.tasks.cancel(first)
+        self.cancel(first)
         self.assertEqual(self.keyed(), first)
-        self.queue.tasks.delete(first)
+        self.delete(first)
         with self.refused(jobqueue.Conflict, "is being deleted; try again"):
             self.keyed()
         self.end(row, "cancelled")
@@ -189,7 +189,7 @@ class TestQuota(TestCase):
     def limit(self, number, user=None):
         """Set the limit of all, or of one user."""
         if user is None:
-            self.queue.settings.change({"max_pending": number})
+            self.change_settings(max_pending=number)
         else:
             self.queue.accounts.change_user(user, max_pending=number)
 

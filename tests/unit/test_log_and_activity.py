@@ -91,7 +91,7 @@ class TestLogs(TestCase):
 
     def test_a_deleted_task_takes_its_logs_along(self):
         self.append(0, "one")
-        self.queue.tasks.delete(self.task)
+        self.delete(self.task)
         self.assertEqual(self.database.value("SELECT count(*) FROM log"), 0)
 
 

@@ -96,7 +96,7 @@ class TestWaiting(OrderCase):
 
     def test_what_had_ended_badly_before_fails_it_at_once(self):
         first = self.add()
-        self.queue.tasks.cancel(first)
+        self.cancel(first)
         second, third = self.after(first), self.after(first, after_failure="run")
         self.assertEqual(self.states(second, third), ["failed", "pending"])
         self.assertEqual(
@@ -106,7 +106,7 @@ class TestWaiting(OrderCase):
     def test_a_key_is_free_when_its_task_fails_so(self):
         first = self.add()
         second = self.after(first, unique_key="k")
-        self.queue.tasks.delete(first)
+        self.delete(first)
         self.assertEqual(self.status(second), "failed")
         self.assertNotEqual(self.add("bob", options={"unique_key": "k"}), second)
 
@@ -119,16 +119,16 @@ class TestWhoEndsIt(OrderCase):
         follower, cleaner = self.after(first), self.after(first, after_failure="run")
         end(first)
         self.assertEqual(self.states(follower, cleaner), [status, "pending"])
-        self.queue.tasks.cancel(cleaner)
+        self.cancel(cleaner)
 
     def test_a_person(self):
-        self.check(self.queue.tasks.cancel)
-        self.check(self.queue.tasks.delete)
+        self.check(self.cancel)
+        self.check(self.delete)
         for action in ("cancel", "delete"):
             self.check(lambda first, action=action: self.queue.tasks.act_on(action, [first]))
 
     def test_a_person_while_it_runs(self):
-        for action in (self.queue.tasks.cancel, self.queue.tasks.delete):
+        for action in (self.cancel, self.delete):
             def end(first, action=action):
                 row = self.claim()
                 action(first)
@@ -139,7 +139,7 @@ class TestWhoEndsIt(OrderCase):
     def test_a_worker_that_finds_it_cancelled_when_it_puts_it_back(self):
         def end(first):
             row = self.claim()
-            self.queue.tasks.cancel(first)
+            self.cancel(first)
             with self.database.transaction() as transaction:
                 self.queue.claims.put_back_until(transaction, first, row["claim"], 0, "x", self.clock.now())
         self.check(end)
@@ -149,7 +149,7 @@ class TestWhoEndsIt(OrderCase):
             self.write("UPDATE task SET crashes=2 WHERE id=?", (first,))
             self.claim()
             self.clock.advance(3600)
-            self.queue.tick.clean()
+            self.clean()
         self.check(end)
 
     def test_a_worker_of_others_or_a_deletion_by_hand_is_seen_by_the_tick(self):
@@ -160,8 +160,8 @@ class TestWhoEndsIt(OrderCase):
         ):
             def end(first, statement=statement):
                 self.write(statement, (first,))
-                self.queue.tick.clean()
-                self.queue.tick.clean()     # the first may have begun behind it
+                self.clean()
+                self.clean()     # the first may have begun behind it
             self.check(end, status)
 
 
@@ -174,7 +174,7 @@ class TestMany(OrderCase):
             self.queue.claims.end(transaction, first, row["claim"], jobqueue.Outcome("succeeded"), 1)
         released = self.states(*followers).count("pending")
         self.assertTrue(0 < released <= jobqueue.SETTLE_AT_ONCE, released)
-        self.queue.tick.clean()
+        self.clean()
         self.assertEqual(set(self.states(*followers)), {"pending"})
         self.assertIsNone(self.database.value("SELECT 1 FROM unsettled"))
 
@@ -186,7 +186,7 @@ class TestMany(OrderCase):
                 chain += self.queue.tasks.add(transaction, self.owner_id("bob"), [order], 1)
         self.run_one("fail")
         for _ in range(2):
-            self.queue.tick.clean()
+            self.clean()
         self.assertEqual(set(self.states(*chain)), {"failed"})
 
     def test_a_tick_looks_at_a_portion_of_what_is_waited_for(self):
@@ -195,7 +195,7 @@ class TestMany(OrderCase):
         self.write("UPDATE task SET status=2 WHERE id IN (?, ?)", (firsts[0], firsts[5]))
         with mock.patch.object(jobqueue, "SETTLE_LOOK_ROWS", 2):
             for found in (1, 1, 2):
-                self.queue.tick.clean()
+                self.clean()
                 self.assertEqual(self.states(*last).count("pending"), found)
 
     def test_the_tasks_of_one_request_name_a_bounded_number_of_others(self):
@@ -227,9 +227,9 @@ class TestRetry(OrderCase):
         second = self.after(first)
         self.run_one("fail")
         with self.refused(jobqueue.Conflict, "comes after task %d, which failed; retry that" % first):
-            self.queue.tasks.retry(second)
-        self.queue.tasks.retry(first)
-        self.queue.tasks.retry(second)
+            self.retry(second)
+        self.retry(first)
+        self.retry(second)
         self.assertEqual(self.states(first, second), ["pending", "waiting"])
         self.run_one()
         self.assertEqual(self.status(second), "pending")
@@ -239,33 +239,33 @@ class TestRetry(OrderCase):
         last = self.after(first, second)
         self.run_one("fail")
         self.run_one()
-        self.queue.tasks.retry(first)
+        self.retry(first)
         self.run_one()
-        self.queue.tasks.retry(last)
+        self.retry(last)
         self.assertEqual(self.status(last), "pending")
 
     def test_what_was_deleted_cannot_be_waited_for(self):
         first = self.add()
         second = self.after(first)
-        self.queue.tasks.delete(first)
+        self.delete(first)
         with self.refused(jobqueue.Conflict, "which was deleted; add it anew"):
-            self.queue.tasks.retry(second)
+            self.retry(second)
 
     def test_a_task_that_failed_by_itself_does_not_care_any_more(self):
         first = self.add()
         second = self.after(first)
         self.run_one()
         self.run_one("fail")
-        self.queue.tasks.delete(first)
-        self.queue.tasks.retry(second)
+        self.delete(first)
+        self.retry(second)
         self.assertEqual(self.status(second), "pending")
 
     def test_a_cancelled_one_waits_again(self):
         first = self.add()
         second = self.after(first)
-        self.queue.tasks.cancel(second)
+        self.cancel(second)
         self.run_one("put_back")
-        self.queue.tasks.retry(second)
+        self.retry(second)
         self.assertEqual(self.status(second), "waiting")
         self.run_one()
         self.assertEqual(self.status(second), "pending")
@@ -274,7 +274,7 @@ class TestRetry(OrderCase):
         first, other = self.add_many("bob", 2)
         second, third = self.after(first), self.after(other)
         self.run_one("fail")
-        self.queue.tasks.cancel(other)
+        self.cancel(other)
         self.assertEqual(self.queue.tasks.act_on("retry", [third, second, first]), (2, []))
         self.assertEqual(self.states(first, second, third), ["pending", "waiting", "failed"])
 
@@ -293,7 +293,7 @@ class TestShown(OrderCase):
     def test_a_deleted_one_is_named_by_its_id_only(self):
         first = self.add()
         second = self.after(first)
-        self.queue.tasks.delete(first)
+        self.delete(first)
         shown = self.queue.get_json(second)
         self.assertEqual((shown["after"], shown["predecessors"]), ([first], []))
         self.assertEqual(shown["error"]["type"], "Dependency")
@@ -312,9 +312,9 @@ class TestShown(OrderCase):
     def test_nothing_is_left_of_a_deleted_task(self):
         first = self.add()
         second = self.after(first)
-        self.queue.tasks.delete(second)
+        self.delete(second)
         self.assertEqual(self.database.value("SELECT count(*) FROM task_after"), 0)
-        self.queue.tasks.delete(first)
+        self.delete(first)
 
 
 class TestRetriedPredecessors(OrderCase):
@@ -333,8 +333,8 @@ class TestRetriedPredecessors(OrderCase):
     def test_a_task_that_still_waits_is_not_released_while_one_was_retried(self):
         first, other = self.add_many("bob", 2)
         last = self.after(first, other, after_failure="run")
-        self.queue.tasks.cancel(first)
-        self.queue.tasks.retry(first)
+        self.cancel(first)
+        self.retry(first)
         rows = self.claim_many(2, function="add")
         self.assertEqual({row["id"] for row in rows}, {first, other})
         self.end(next(row for row in rows if row["id"] == other))
@@ -345,17 +345,17 @@ class TestRetriedPredecessors(OrderCase):
     def test_one_that_was_released_already_goes_on(self):
         first = self.add()
         second = self.after(first, after_failure="run")
-        self.queue.tasks.cancel(first)
-        self.queue.tasks.retry(first)
+        self.cancel(first)
+        self.retry(first)
         self.assertEqual(self.states(first, second), ["pending", "pending"])
 
     def test_what_succeeded_and_was_deleted_is_not_asked_for_again(self):
         first, other = self.add_many("bob", 2)
         last = self.after(first, other)
         self.run_one()
-        self.queue.tasks.delete(first)
-        self.queue.tasks.cancel(last)
-        self.assertEqual(self.queue.tasks.retry(last)["status"], jobqueue.WAITING)
+        self.delete(first)
+        self.cancel(last)
+        self.assertEqual(self.retry(last)["status"], jobqueue.WAITING)
 
 
 class TestWhatever(OrderCase):
@@ -414,5 +414,5 @@ class TestWhatever(OrderCase):
                     self.step(chance, ids)
                     if chance.random() < 0.1:
                         for _ in range(2):
-                            self.queue.tick.clean()
+                            self.clean()
                         self.check()

@@ -246,7 +246,7 @@ class TestEnqueue(InterfaceCase):
         self.assertEqual(self.queue.enqueue("cleanup").function, "cleanup")
 
     def test_the_setting_names_the_owner_of_what_code_adds(self):
-        self.queue.settings.change({"default_owner": "eve"})
+        self.change_settings(default_owner="eve")
         self.assertEqual(self.report.enqueue("Oslo").owner, "eve")
 
     def test_without_an_admin_there_is_no_owner_and_it_says_so(self):

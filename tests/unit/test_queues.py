@@ -151,8 +151,8 @@ class MaxRunning(QueueCase):
         self.make(max_running=2)
         ids = self.fill(3)
         rows = [self.claim(), self.claim()]
-        self.queue.tasks.cancel(ids[0])
-        self.queue.tasks.delete(ids[1])
+        self.cancel(ids[0])
+        self.delete(ids[1])
         self.assertIsNone(self.claim())
         for row in rows:
             self.end(row, "cancelled")
@@ -268,18 +268,18 @@ class Machines(QueueCase):
             (worker_id, _), = other.workers.reserve(transaction, "service")
         self.assertEqual(self.claim(worker_id, other)["id"], task_id)
         self.pass_in_silence(jobqueue.LEASE_SECONDS + jobqueue.OTHER_MACHINE_SLACK_SECONDS + 1)
-        self.queue.tick.clean()
+        self.clean()
         self.assertEqual(self.claim()["id"], task_id)
 
     def test_workers_are_started_on_a_named_machine_though_others_idle_elsewhere(self):
-        self.queue.settings.change({"NbMaxWorker": 4})
+        self.change_settings(NbMaxWorker=4)
         self.make(machines=["machine-1"])
         self.idle_workers("machine-2", 2)
         self.fill(5)
         self.assertEqual(len(self.started), 2, "as many as there is room for")
 
     def test_idle_workers_elsewhere_count_for_what_they_may_run(self):
-        self.queue.settings.change({"NbMaxWorker": 4})
+        self.change_settings(NbMaxWorker=4)
         self.make(machines=["machine-1"])
         self.idle_workers("machine-2", 1)
         self.fill(1, "default")
@@ -301,7 +301,7 @@ class Starting(QueueCase):
 
     def setUp(self):
         super().setUp()
-        self.queue.settings.change({"NbMaxWorker": 10})
+        self.change_settings(NbMaxWorker=10)
 
     def test_as_many_as_may_run(self):
         self.make(max_running=2)
@@ -315,10 +315,10 @@ class Starting(QueueCase):
         self.end(self.claim())
         self.write("DELETE FROM worker")
         self.clock.advance(3)
-        self.queue.tick.run()
+        self.tick()
         self.assertEqual(len(self.started), 1, "its rate is closed")
         self.clock.advance(60)
-        self.queue.tick.run()
+        self.tick()
         self.assertEqual(len(self.started), 2)
 
     def test_one_more_when_a_place_gets_free(self):
@@ -326,11 +326,11 @@ class Starting(QueueCase):
         self.fill(2)
         row = self.claim()
         self.write("DELETE FROM worker")
-        self.queue.tick.run()
+        self.tick()
         self.assertEqual(len(self.started), 1)
         self.end(row)
         self.clock.advance(3)
-        self.queue.tick.run()
+        self.tick()
         self.assertEqual(len(self.started), 2)
 
     def test_what_is_scheduled_in_a_queue_that_is_not_served_keeps_nobody_waiting(self):
@@ -367,7 +367,7 @@ class Interleavings(QueueCase):
             elif running:
                 row = running[chance.randrange(len(running))]
                 if what == "cancel":
-                    self.queue.tasks.cancel(row["id"])
+                    self.cancel(row["id"])
                 else:
                     running.remove(row)
                     self.end(row, chance.choice(("succeeded", "error", "crashed", "put_back")))
@@ -396,7 +396,7 @@ class Changing(QueueCase):
         for name, words in (("parcel", "still holds"), ("default", "always there"), ("mail", "tasks.py")):
             with self.refused(jobqueue.Conflict, words):
                 self.queue.delete_queue(name, "ana")
-        self.queue.tasks.delete(task_id)
+        self.delete(task_id)
         self.queue.delete_queue("parcel", "ana")
         with self.refused(jobqueue.NotFound):
             self.queue.queues.get("parcel", "machine-1")

@@ -79,7 +79,7 @@ class TestWhoTicks(TestCase):
 
     def new_process(self, source="request"):
         queue = self.another_queue()
-        ticked = queue.tick.maybe(source)
+        ticked = self.look_in(source, queue)
         queue.close()
         return ticked
 
@@ -105,7 +105,7 @@ class TestWhoTicks(TestCase):
         count = 0
         for _ in range(60):
             self.clock.advance(1)
-            count += self.new_process() + self.queue.tick.maybe("server")
+            count += self.new_process() + self.look_in("server")
         self.assertGreaterEqual(count, 60 / TICK_SECONDS - 1)
 
     def test_workers_share_their_ticks(self):
@@ -113,7 +113,7 @@ class TestWhoTicks(TestCase):
         count = 0
         for _ in range(30):
             self.clock.advance(1)
-            count += sum(queue.tick.maybe("worker") for queue in queues)
+            count += sum(self.look_in("worker", queue) for queue in queues)
         self.assertIn(count, (15, 16))
 
     def test_a_schedule_that_is_due_does_not_wait_for_the_next_tick(self):
@@ -135,7 +135,7 @@ class TestWhoTicks(TestCase):
         self.assertEqual(self.ticks(10, 1), 2)
 
     def test_an_add_frees_the_place_of_a_dead_worker_though_somebody_has_just_ticked(self):
-        self.queue.settings.change({"NbMaxWorker": 1})
+        self.change_settings(NbMaxWorker=1)
         self.add()
         self.assertEqual(len(self.started), 1)
         self.write("UPDATE worker SET state='idle', lock_proven=1")
@@ -143,16 +143,16 @@ class TestWhoTicks(TestCase):
         self.queue.workers.locks.mkdir(exist_ok=True)
         (self.queue.workers.locks / self.database.value("SELECT lock FROM worker")).touch()
         queue = self.another_queue()
-        self.assertFalse(queue.tick.maybe("request"))
+        self.assertFalse(self.look_in("request", queue))
         queue.add([{"function": "add", "arguments": {"a": 1}}], self.owner_id("bob"))
         self.assertEqual(len(self.started), 2)
 
     def test_a_request_leaves_long_work_to_others(self):
         with mock.patch.object(self.queue.keeping, "prune") as prune:
-            self.queue.tick.maybe("request")
+            self.look_in("request")
             self.clock.advance(10)
             self.assertFalse(prune.called)
-            self.queue.tick.maybe("worker")
+            self.look_in("worker")
             self.assertTrue(prune.called)
 
 
@@ -171,7 +171,7 @@ class TestState(TestCase):
             if source == "cron":
                 self.queue.tick.force(source)
             else:
-                self.queue.tick.maybe(source)
+                self.look_in(source)
 
     def every(self, seconds, count, source="cron"):
         self.come(source, *(seconds * (number + 1) for number in range(count)))
@@ -250,9 +250,8 @@ class TestState(TestCase):
         self.assertLessEqual(writes, 6)
 
     def test_a_worker_that_never_ends_is_as_good_as_a_server(self):
-        with self.database.transaction() as transaction:
-            self.queue.workers.reserve(transaction, "service")
-            transaction.run("UPDATE worker SET state='idle'")
+        self.reserve("service")
+        self.write("UPDATE worker SET state='idle'")
         self.assertTrue(self.queue.tick.state()["resident"])
 
     def test_a_clock_that_jumped_begins_anew(self):
@@ -279,17 +278,16 @@ class TestState(TestCase):
 
     def test_a_full_disk_hurts_nothing(self):
         with mock.patch.object(self.queue.rhythm, "note", side_effect=jobqueue.StorageFull("full")):
-            self.assertTrue(self.queue.tick.maybe("request"))
+            self.assertTrue(self.look_in("request"))
         self.clock.advance(60)
-        self.assertTrue(self.queue.tick.maybe("request"))
+        self.assertTrue(self.look_in("request"))
 
 
 class TestWarnings(TestCase):
     """A schedule whose runs were late, or fell together, is said to be, in words."""
 
     def schedule(self, rule, **options):
-        given = {"function": "add", "arguments": {"a": 1}, "rule": rule, "overlap": "allow", **options}
-        return self.queue.schedules.add(given, self.owner_id("bob"))
+        return super().schedule(rule, **{"overlap": "allow", **options})
 
     def comes_every(self, seconds, times=2):
         for _ in range(times):
@@ -331,9 +329,9 @@ class TestWarnings(TestCase):
         self.assertIsNone(self.warning(schedule_id))
         self.comes_every(QUARTER)
         self.assertTrue(self.warning(schedule_id))
-        self.queue.tick.maybe("server")
+        self.look_in("server")
         self.clock.advance(3)
-        self.queue.tick.maybe("server")
+        self.look_in("server")
         self.assertIsNone(self.warning(schedule_id))
         self.clock.advance(3 * NOTE_SECONDS)
         self.assertTrue(self.warning(schedule_id))

@@ -22,14 +22,8 @@ class ScheduleCase(TestCase):
     """The clock begins at 2027-01-15 08:00 UTC, a Friday."""
 
     def schedule(self, rule="every 10m", owner="bob", person=None, **more):
-        """Make a schedule; its id."""
-        given = {"function": "add", "arguments": {"a": 1}, "rule": rule, **more}
-        return self.queue.schedules.add(given, self.owner_id(owner), person or self.people[owner])
-
-    def tick(self, seconds=0, queue=None):
-        """Time passes, then somebody ticks."""
-        self.clock.advance(seconds)
-        (queue or self.queue).tick.run()
+        """Make a schedule as its owner, or as `person`; its id."""
+        return super().schedule(rule, owner, person or self.people[owner], **more)
 
     def tasks(self):
         """The ids of all tasks."""
@@ -75,7 +69,7 @@ class TestFiring(ScheduleCase):
         self.schedule("every 1s", overlap="allow")
         for _ in range(10):
             self.clock.advance(1)
-            self.queue.tick.maybe("worker")
+            self.look_in("worker")
         self.assertEqual(len(self.tasks()), 10)
 
     def test_ticking_again_adds_nothing(self):
@@ -254,7 +248,7 @@ class TestOverlap(ScheduleCase):
         self.schedule(overlap="queue")
         self.tick(600)
         self.claim()
-        self.queue.tasks.delete(self.tasks()[0])
+        self.delete(self.tasks()[0])
         self.tick(600)
         self.assertEqual(self.status(self.tasks()[-1]), "pending")
 
@@ -802,7 +796,7 @@ class TestRoutes(WebTestCase):
         given = {"function": "restart", "arguments": {}, "rule": "every 10m", "owner": "bob"}
         path = "/api/schedules/%d" % self.post(self.ana, **given)["id"]
         self.clock.advance(600)
-        self.queue.tick.run()
+        self.tick()
         self.assertEqual(self.queue.get_json(1)["owner"], "bob")
         self.check_wrong(self.bob.patch(path, {"rule": "every 1m"}), "function")
         self.assertTrue(self.check(self.bob.patch(path, {"paused": True}), 200)["paused"])
@@ -869,8 +863,8 @@ class TestRoutes(WebTestCase):
     def test_a_task_that_is_not_kept_leaves_its_place_in_the_history(self):
         schedule_id = self.post(self.bob)["id"]
         self.clock.advance(4 * DAY)
-        self.queue.tick.run()
-        self.queue.tasks.delete(1)
+        self.tick()
+        self.delete(1)
         shown = self.queue.schedules.get(schedule_id)
         self.assertEqual((shown["last_task"], shown["history"][0]["task"], shown["history"][0]["message"]),
                          (None, None, "task 1 is not kept any more"))
@@ -940,7 +934,7 @@ queue.workers.start_needed = lambda *_: 0
 while time.time() < float(sys.argv[1]):
     time.sleep(0.001)
 while queue.schedules.next_due() <= time.time():
-    queue.tick.run()
+    self.tick(queue=queue)
 """
 
 

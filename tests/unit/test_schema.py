@@ -134,7 +134,7 @@ class TestSchema(TestCase):
 
     def test_an_id_is_never_used_again(self):
         first = self.add()
-        self.queue.tasks.delete(first)
+        self.delete(first)
         self.assertGreater(self.add(), first)
 
 

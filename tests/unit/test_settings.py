@@ -21,18 +21,18 @@ class TestSettings(TestCase):
 
     def test_a_change_counts_at_once_and_for_others_too(self):
         other = self.another_queue()
-        self.settings.change({"NbMaxWorker": 6})
+        self.change_settings(NbMaxWorker=6)
         self.assertEqual((self.settings.get("NbMaxWorker"), other.settings.get("NbMaxWorker")), (6, 6))
         self.assertEqual(self.described("NbMaxWorker")["from"], "table")
 
     def test_null_means_back_to_the_default(self):
-        self.settings.change({"linger": 60})
-        self.settings.change({"linger": None})
+        self.change_settings(linger=60)
+        self.change_settings(linger=None)
         self.assertEqual(self.settings.get("linger"), SETTINGS["linger"].default)
 
     def test_all_or_none_are_changed_and_every_wrong_one_is_named(self):
         with self.refused(jobqueue.Invalid, "Nothing was changed") as caught:
-            self.settings.change({"linger": 60, "NbMaxWorker": 257, "nonsense": 1})
+            self.change_settings(linger=60, NbMaxWorker=257, nonsense=1)
         self.assertEqual({error["field"] for error in caught.exception.errors}, {"NbMaxWorker", "nonsense"})
         self.assertEqual(self.settings.get("linger"), 15)
 
@@ -59,7 +59,7 @@ class TestSettings(TestCase):
             Settings(self.database, environment={"JOBQUEUE_WORKER_MODE": "fork"})
 
     def test_the_environment_wins_over_the_table(self):
-        self.settings.change({"NbMaxWorker": 6})
+        self.change_settings(NbMaxWorker=6)
         settings = Settings(self.database, environment={"JOBQUEUE_NBMAXWORKER": "3"})
         self.assertEqual(settings.get("NbMaxWorker"), 3)
         self.assertEqual(self.described("NbMaxWorker", settings)["from"], "environment")

@@ -9,7 +9,7 @@ import unittest
 from unittest import mock
 
 import jobqueue
-from jobqueue import DETACHED_AGAIN_SECONDS, STARTING_SECONDS, recall, take_lock
+from jobqueue import DETACHED_AGAIN_SECONDS, STARTING_SECONDS, recall
 from tests.helpers.support import FakeProcess, TestCase
 
 
@@ -33,27 +33,21 @@ class ModeCase(TestCase):
         self.assertEqual(self.workers.start_needed(), 1)
         return self.database.one("SELECT * FROM worker ORDER BY id DESC")
 
-    def arrive(self, row):
-        """It reports; the descriptor of its lock."""
-        handle, _ = take_lock(self.workers.locks / row["lock"])
-        self.workers.arrive(row["id"], row["lock"], True, os.getpid())
-        return handle
-
     def never_report(self):
         self.start()
         self.clock.advance(STARTING_SECONDS + 1)
-        self.queue.tick.clean()
+        self.clean()
 
-    def die(self, after=1.0, row=None):
+    def is_killed(self, after=1.0, row=None):
         """A worker reports, is killed a little later, and somebody sees that."""
         row = row or self.start()
-        handle = self.arrive(row)
+        handle = self.arrive(row["id"], row["lock"])
         for _ in range(int(after // 10)):
             self.clock.advance(10)
             self.say(row)
         self.clock.advance(after % 10)
-        os.close(handle)
-        self.queue.tick.clean()
+        self.die(handle)
+        self.clean()
 
     def say(self, row):
         with self.database.transaction() as transaction:
@@ -61,10 +55,11 @@ class ModeCase(TestCase):
 
     def leave(self, why="idle", tasks=0, after=15):
         row = self.start()
-        handle = self.arrive(row)
+        handle = self.arrive(row["id"], row["lock"])
         self.clock.advance(after)
         with self.database.transaction() as transaction:
             self.workers.leave(transaction, row["id"], why, tasks)
+        self.locks.remove(handle)
         self.workers.remove_lock(row["lock"], handle)
 
     def cron_came(self, *ago):
@@ -108,9 +103,9 @@ class TestAuto(ModeCase):
         self.assertIsNone(self.workers.modes.visitor("cron"))
 
     def test_workers_that_were_killed_soon_change_it(self):
-        self.die(after=5)
+        self.is_killed(after=5)
         self.assertEqual(self.mode(), "detached")
-        self.die(after=5)
+        self.is_killed(after=5)
         mode, why = self.decide()
         self.assertEqual(mode, "slice")
         self.assertIn("because workers were ended soon after their start", why)
@@ -124,49 +119,43 @@ class TestAuto(ModeCase):
         for _ in range(2):
             row = self.start()
             self.assertEqual(self.claim(row["id"])["id"], 1)
-            self.die(row=row)
+            self.is_killed(row=row)
             self.write("UPDATE task SET status=0")
         self.assertEqual(self.mode(), "detached")
         self.write("DELETE FROM task")
         row = self.start()
         self.claim(row["id"])
-        self.die(row=row)
+        self.is_killed(row=row)
         self.assertEqual(self.mode(), "slice", "another task")
 
     def test_one_that_lived_for_a_while_breaks_the_row(self):
-        self.die()
-        self.die(after=70)
-        self.die()
+        self.is_killed()
+        self.is_killed(after=70)
+        self.is_killed()
         self.assertEqual(self.mode(), "detached")
 
     def test_one_that_left_in_order_breaks_the_row(self):
-        self.die()
+        self.is_killed()
         self.leave()
-        self.die()
+        self.is_killed()
         self.assertEqual(self.mode(), "detached")
-
-    def reserve(self, mode):
-        with self.database.transaction() as transaction:
-            return self.workers.reserve(transaction, mode)
 
     def test_workers_of_other_modes_teach_nothing(self):
         for mode in ("cron", "service", "slice") * 2:
-            [(worker_id, lock)] = self.reserve(mode)
-            os.close(self.arrive({"id": worker_id, "lock": lock}))
-            self.queue.tick.clean()
+            self.die(self.live(mode)[1])
+            self.clean()
         self.assertEqual(self.mode(), "detached")
         for _ in range(2):
             self.never_report()
-        [(worker_id, lock)] = self.reserve("cron")
-        os.close(self.arrive({"id": worker_id, "lock": lock}))
+        self.die(self.live("cron")[1])
         self.assertEqual(self.mode(), "slice", "a cron that works does not show that detached ones do")
 
     def test_those_that_were_started_together_are_one_occasion(self):
-        self.queue.settings.change({"NbMaxWorker": 4})
+        self.change_settings(NbMaxWorker=4)
         self.add_many("bob", 9)
         self.assertEqual(len(self.started), 4)
         self.clock.advance(STARTING_SECONDS + 1)
-        self.queue.tick.clean()
+        self.clean()
         self.assertEqual(self.database.value("SELECT count(*) FROM worker"), 0)
         self.assertEqual(self.mode(), "detached")
 
@@ -176,7 +165,7 @@ class TestAuto(ModeCase):
             self.write("UPDATE worker SET boot='boot-0'")
             for _ in range(2):
                 self.clock.advance(1000)
-                self.queue.tick.clean()
+                self.clean()
         self.assertEqual(self.mode(), "detached")
 
     def test_what_failed_by_itself_is_told_and_tried_again_soon(self):
@@ -185,7 +174,7 @@ class TestAuto(ModeCase):
             self.workers.log.write_text("Traceback\nSyntaxError: half an upload\n")
             self.clock.advance(STARTING_SECONDS + 1)
             os.utime(self.workers.log, (self.clock.now(), self.clock.now()))
-            self.queue.tick.clean()
+            self.clean()
         self.assertEqual(self.mode(), "detached")
         self.assertIn("did not report: SyntaxError: half an upload", self.said()["text"])
 
@@ -233,7 +222,7 @@ class TestAuto(ModeCase):
         for _ in range(2):
             self.never_report()
         for mode in ("detached", "cron", "slice", "service"):
-            self.queue.settings.change({"worker_mode": mode})
+            self.change_settings(worker_mode=mode)
             although = ", although started workers did not report" if mode == "detached" else "."
             self.assertEqual(self.mode(), mode)
             self.assertIn("This is the setting worker_mode" + although, self.decide()[1])
@@ -243,13 +232,13 @@ class TestShortLives(ModeCase):
     """A host that ends each worker so long after its start."""
 
     def test_everybody_is_told_after_how_long(self):
-        self.queue.settings.change({"worker_mode": "detached"})
+        self.change_settings(worker_mode="detached")
         for _ in range(2):
-            self.die(after=200)
+            self.is_killed(after=200)
         self.assertIsNone(self.workers.modes.habit())
         row = self.start()
         task_id = self.claim(row["id"])["id"]
-        self.die(after=200, row=row)
+        self.is_killed(after=200, row=row)
         words = ("This host seems to end processes after about 200 s: longer tasks fail. Split them, ask the "
                  "host, or set worker_mode to cron if cron's processes live longer.")
         self.assertEqual(self.database.value("SELECT error_message FROM task WHERE id=?", (task_id,)),
@@ -262,27 +251,27 @@ class TestShortLives(ModeCase):
         self.assertIn("after about 200 s", verdict.text)
         self.assertIn("after about 200 s", jobqueue.advise(*jobqueue.find_facts(self.queue, checks)))
         for mode, life in (("cron", None), ("auto", 200)):
-            self.queue.settings.change({"worker_mode": mode})
+            self.change_settings(worker_mode=mode)
             self.assertEqual(self.workers.modes.habit(), life)
         self.clock.advance(jobqueue.ENDED_SECONDS)
         self.assertIsNone(self.workers.modes.habit())
 
     def test_lives_that_have_nothing_in_common_are_no_habit(self):
         for after in (12, 200, 30, 1):
-            self.die(after)
+            self.is_killed(after)
         self.assertIsNone(self.workers.modes.habit())
 
 
 class TestOtherModes(ModeCase):
     def choose(self, mode):
-        self.queue.settings.change({"worker_mode": mode})
+        self.change_settings(worker_mode=mode)
 
     def test_nobody_is_started_by_adding_ticking_or_looking(self):
         for mode in ("cron", "slice", "service"):
             self.choose(mode)
             self.add()
             self.clock.advance(10)
-            self.queue.tick.run()
+            self.tick()
             self.queue.start_workers()
         self.assertEqual(self.started, [])
 
@@ -302,8 +291,7 @@ class TestOtherModes(ModeCase):
         self.choose("cron")
         self.assertEqual(self.said()["code"], "ok")
         self.add()
-        with self.database.transaction() as transaction:
-            self.workers.reserve(transaction, "cron")
+        self.reserve("cron")
         self.assertEqual(self.said()["code"], "starting")
 
 
@@ -311,9 +299,7 @@ class TestOtherModes(ModeCase):
         self.choose("slice")
         self.add_many("bob", 5)
         for code in ("cron_wait", "busy"):
-            with self.database.transaction() as transaction:
-                [(worker_id, lock)] = self.workers.reserve(transaction, "slice")
-            os.close(self.arrive({"id": worker_id, "lock": lock}))
+            self.die(self.live("slice")[1])
             self.write("UPDATE worker SET state='busy'")
             self.assertEqual(self.said()["code"], code)
 
@@ -321,7 +307,7 @@ class TestOtherModes(ModeCase):
 class TestSlice(ModeCase):
     def setUp(self):
         super().setUp()
-        self.queue.settings.change({"worker_mode": "slice"})
+        self.change_settings(worker_mode="slice")
         self.children = []
 
     def _start(self, arguments, **named):
@@ -378,7 +364,7 @@ class TestSlice(ModeCase):
         self.assertEqual((self.started, self.clock.monotonic()), ([], before))
 
     def test_where_auto_leaves_it_to_a_cron_that_comes_seldom_whoever_waits_works_too(self):
-        self.queue.settings.change({"worker_mode": "auto"})
+        self.change_settings(worker_mode="auto")
         for _ in range(2):
             self.never_report()
         self.add()
@@ -392,7 +378,7 @@ class TestSlice(ModeCase):
 
     def test_in_other_modes_it_does_nothing(self):
         for mode in ("detached", "cron", "service"):
-            self.queue.settings.change({"worker_mode": mode})
+            self.change_settings(worker_mode=mode)
             self.add()
             before = self.clock.monotonic()
             self.assertEqual(self.workers.work_slice(20), 0)
@@ -414,8 +400,8 @@ class TestSlice(ModeCase):
         self.add()
         self.workers.work_slice(1)
         row = self.workers.rows()[0]
-        os.close(self.arrive(row))      # its request is over, and the host has killed it
-        self.queue.tick.clean()
+        self.die(self.arrive(row["id"], row["lock"]))      # its request is over, and the host has killed it
+        self.clean()
         self.assertEqual(self.workers.rows(), [])
         self.assertEqual(self.mode(), "slice")
 
@@ -500,15 +486,15 @@ class TestInterpreter(TestCase):
                 ("3.8.20 3.31.1", "it is Python 3.8.20; 3.9 or newer is needed"),
                 (FileNotFoundError(errno.ENOENT, "No such file or directory"), "No such file")):
             with self.refused(jobqueue.Invalid, words) as caught:
-                self.queue.settings.change({"python": self.file("bad", says)})
+                self.change_settings(python=self.file("bad", says))
             self.assertEqual([error["field"] for error in caught.exception.errors], ["python"])
         self.assertEqual(self.queue.settings.get("python"), "")
 
     def test_one_that_cannot_be_tried_now_or_does_can_be_chosen(self):
         for says in ("3.12.1 3.45.1", BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")):
-            self.queue.settings.change({"python": self.file("maybe", says)})
+            self.change_settings(python=self.file("maybe", says))
             self.assertEqual(self.queue.settings.get("python"), str(self.folder / "maybe"))
-            self.queue.settings.change({"python": ""})
+            self.change_settings(python="")
 
     def test_the_chosen_one_wins(self):
         chosen = self.file("mypython", "3.9.0 3.26.0")

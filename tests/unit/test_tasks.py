@@ -22,7 +22,7 @@ class TaskCase(TestCase):
             if status != "running":
                 self.end(row, status if status == "succeeded" else "fail")
         elif status == "cancelled":
-            self.queue.tasks.cancel(task_id)
+            self.cancel(task_id)
         self.assertEqual(self.status(task_id), status)
         return task_id
 
@@ -207,9 +207,9 @@ class TestFairTurns(TaskCase):
 
     def retry_all(self, ids):
         for task_id in ids:
-            self.queue.tasks.cancel(task_id)
+            self.cancel(task_id)
         for task_id in ids:
-            self.queue.tasks.retry(task_id)
+            self.retry(task_id)
 
     def test_many_that_are_retried_newest_first_do_not_starve_another(self):
         ids = self.add_many("bob", 60)
@@ -246,7 +246,7 @@ class TestFinding(TaskCase):
         self.bob = self.add_many("bob", 12)
         self.eve = self.add_many("eve", 8)
         for task_id in self.bob[:3]:
-            self.queue.tasks.cancel(task_id)
+            self.cancel(task_id)
         self.other = self.add("bob", "greet", {"queue": "slow", "priority": -3}, name="100%_done")
         self.late = self.add("eve", "greet", {"delay": 99}, name="Bergen")
         self.all = self.bob + self.eve + [self.other, self.late]
@@ -370,7 +370,7 @@ class TestFinding(TaskCase):
 
     def test_a_deleted_running_task_is_neither_listed_nor_found(self):
         row = self.claim()
-        self.queue.tasks.delete(row["id"])
+        self.delete(row["id"])
         for wanted in ({}, {"owner_id": row["owner_id"]}, {"statuses": [1]}, {"function": "add"}):
             self.assertNotIn(row["id"], self.find(**wanted)[0])
         with self.assertRaises(jobqueue.NotFound):
@@ -378,7 +378,7 @@ class TestFinding(TaskCase):
 
     def test_a_deleted_running_task_is_not_counted(self):
         row = self.claim()
-        self.queue.tasks.delete(row["id"])
+        self.delete(row["id"])
         self.assertEqual(self.queue.tasks.count(Filter())["running"], 0)
         self.assertEqual(self.queue.tasks.count(Filter(function="add"))["running"], 0)
 
@@ -420,8 +420,8 @@ class TestWhose(TaskCase):
 
     def test_the_owner_and_without_limit_an_admin_may(self):
         task_id = self.add("bob")
-        self.queue.tasks.cancel(task_id, self.owner_id("bob"))
-        self.queue.tasks.retry(task_id, None)
+        self.cancel(task_id, "bob")
+        self.retry(task_id)
         self.assertEqual(self.status(task_id), "pending")
 
 
@@ -429,29 +429,29 @@ class TestCancel(TaskCase):
     def test_a_task_that_does_not_run_is_cancelled_at_once(self):
         for status in ("pending", "scheduled"):
             task_id = self.make(status)
-            self.queue.tasks.cancel(task_id)
+            self.cancel(task_id)
             self.assertEqual(self.status(task_id), "cancelled")
             self.assertEqual(self.row(task_id)["finished_at"], self.clock.now())
 
     def test_a_running_task_is_only_asked_to_end(self):
         task_id = self.make("running")
-        self.queue.tasks.cancel(task_id)
+        self.cancel(task_id)
         self.assertEqual((self.status(task_id), self.row(task_id)["cancel_requested"]), ("running", 1))
 
     def test_asking_again_changes_nothing_and_is_noted_once(self):
         task_id = self.make("running")
-        self.queue.tasks.cancel(task_id)
-        self.queue.tasks.cancel(task_id)
+        self.cancel(task_id)
+        self.cancel(task_id)
         self.assertEqual(self.events(task_id).count("cancel_requested"), 1)
 
     def test_a_finished_task_cannot_be_cancelled(self):
         for status in ("succeeded", "failed"):
             with self.refused(jobqueue.Conflict, "has ended already"):
-                self.queue.tasks.cancel(self.make(status))
+                self.cancel(self.make(status))
 
     def test_cancelling_twice_changes_nothing_more(self):
         task_id = self.make("cancelled")
-        self.queue.tasks.cancel(task_id)
+        self.cancel(task_id)
         self.assertEqual(self.queue.get(task_id).status, "cancelled")
 
     def test_a_cancelled_task_is_not_claimed(self):
@@ -464,7 +464,7 @@ class TestRetry(TaskCase):
         for status in ("failed", "cancelled"):
             task_id = self.make(status)
             self.write("UPDATE task SET retries_left=0, crashes=2, interruptions=3 WHERE id=?", (task_id,))
-            self.queue.tasks.retry(task_id)
+            self.retry(task_id)
             row = self.row(task_id)
             self.assertEqual(
                 (
@@ -477,25 +477,25 @@ class TestRetry(TaskCase):
                 ),
                 (0, 2, 0, 0, None, None),
             )
-            self.queue.tasks.delete(task_id)
+            self.delete(task_id)
 
     def test_attempts_go_on_counting(self):
         task_id = self.make("failed")
-        self.queue.tasks.retry(task_id)
+        self.retry(task_id)
         self.assertEqual(self.claim()["attempts"], 2)
 
     def test_any_other_task_cannot_be_retried(self):
         for status in ("pending", "scheduled", "succeeded", "running"):
             task_id = self.make(status)
             with self.refused(jobqueue.Conflict, "only failed and cancelled"):
-                self.queue.tasks.retry(task_id)
+                self.retry(task_id)
             self.assertEqual(self.status(task_id), status)
-            self.queue.tasks.delete(task_id)
+            self.delete(task_id)
 
     def test_a_retried_task_waits_from_now(self):
         task_id = self.make("failed")
         self.clock.advance(5000)
-        self.queue.tasks.retry(task_id)
+        self.retry(task_id)
         self.clock.advance(3)
         self.claim()
         waited = self.database.value(
@@ -512,7 +512,7 @@ class TestDelete(TaskCase):
             folder = jobqueue.task_folder(self.database.folder, task_id)
             folder.mkdir(parents=True)
             (folder / "file").write_text("x")
-            self.queue.tasks.delete(task_id)
+            self.delete(task_id)
             self.assertIsNone(self.row(task_id))
             self.assertFalse(folder.exists())
             self.assertEqual(self.events(task_id)[-1], "deleted")
@@ -530,7 +530,7 @@ class TestDelete(TaskCase):
         ):
             task_id = self.make("running")
             row = self.row(task_id)
-            self.queue.tasks.delete(task_id)
+            self.delete(task_id)
             with self.assertRaises(jobqueue.NotFound):
                 self.queue.tasks.get(task_id)
             self.end(row, kind)
@@ -540,32 +540,32 @@ class TestDelete(TaskCase):
         row = self.row(self.make("running"))
         folder = jobqueue.task_folder(self.database.folder, row["id"])
         folder.mkdir(parents=True)
-        self.queue.tasks.delete(row["id"])
+        self.delete(row["id"])
         self.end(row, "cancelled")
         self.clock.advance(3600)        # the sweep is hourly
-        self.queue.tick.run()
+        self.tick()
         self.assertFalse(folder.exists())
 
     def test_deleting_twice_is_not_found(self):
         for status in ("pending", "running"):
             task_id = self.make(status)
-            self.queue.tasks.delete(task_id)
+            self.delete(task_id)
             with self.assertRaises(jobqueue.NotFound):
-                self.queue.tasks.delete(task_id)
+                self.delete(task_id)
             self.write("DELETE FROM task")
 
     def test_a_hidden_task_can_neither_be_cancelled_nor_retried(self):
         task_id = self.make("running")
-        self.queue.tasks.delete(task_id)
-        for action in (self.queue.tasks.cancel, self.queue.tasks.retry):
+        self.delete(task_id)
+        for action in (self.cancel, self.retry):
             with self.assertRaises(jobqueue.NotFound):
                 action(task_id)
         self.assertEqual(self.row(task_id)["cancel_requested"], 2)
 
     def test_deleting_after_cancelling_deletes(self):
         task_id = self.make("running")
-        self.queue.tasks.cancel(task_id)
-        self.queue.tasks.delete(task_id)
+        self.cancel(task_id)
+        self.delete(task_id)
         self.assertEqual(self.row(task_id)["cancel_requested"], 2)
 
     def test_a_link_in_a_tasks_folder_is_removed_and_not_followed(self):
@@ -575,5 +575,5 @@ class TestDelete(TaskCase):
         (self.folder / "precious").mkdir()
         (self.folder / "precious" / "file").write_text("x")
         os.symlink(self.folder / "precious", folder / "link")
-        self.queue.tasks.delete(task_id)
+        self.delete(task_id)
         self.assertTrue((self.folder / "precious" / "file").exists())

@@ -9,9 +9,6 @@ from tests.helpers.support import TestCase
 
 
 class TestTick(TestCase):
-    def tick(self):
-        self.queue.tick.run()
-
     def test_what_is_due_becomes_pending_and_a_worker_is_started(self):
         task_id = self.add(options={"delay": 10})
         self.clock.advance(11)
@@ -41,7 +38,7 @@ class TestTick(TestCase):
     def test_a_running_task_of_a_dead_worker_that_is_to_be_deleted_is_deleted(self):
         task_id = self.add()
         self.claim(99)
-        self.queue.tasks.delete(task_id)
+        self.delete(task_id)
         self.pass_in_silence(LEASE_SECONDS + 1)
         self.tick()
         self.assertIsNone(self.row(task_id))
@@ -52,7 +49,7 @@ class TestTick(TestCase):
             self.claim(99)
         self.pass_in_silence(LEASE_SECONDS + 1)
         for queue in [self.queue] + [self.another_queue() for _ in range(4)]:
-            queue.tick.run()
+            self.tick(queue=queue)
         self.assertEqual({self.row(task_id)["crashes"] for task_id in ids}, {1})
         self.assertEqual(self.database.value("SELECT count(*) FROM activity WHERE event='crashed'"), 5)
         self.assertEqual(len(self.started), 2)
@@ -69,7 +66,7 @@ class TestTick(TestCase):
     def test_it_is_done_now_and_then_only(self):
         with mock.patch.object(self.queue.tick, "clean") as clean:
             for _ in range(10):
-                self.queue.tick.maybe("worker")
+                self.look_in("worker")
                 self.clock.advance(TICK_SECONDS / 5)
         self.assertIn(clean.call_count, (2, 3))
 
@@ -107,9 +104,8 @@ class TestService(TestCase):
         return self.queue.service.describe()
 
     def worker(self, state):
-        with self.database.transaction() as transaction:
-            [(worker_id, _)] = self.queue.workers.reserve(transaction, "detached")
-            transaction.run("UPDATE worker SET state=? WHERE id=?", (state, worker_id))
+        [(worker_id, _)] = self.reserve()
+        self.write("UPDATE worker SET state=? WHERE id=?", (state, worker_id))
 
     def test_nothing_to_say(self):
         self.assertEqual(self.said(), {"code": "ok", "text": "", "since": None})
@@ -131,7 +127,7 @@ class TestService(TestCase):
         self.assertEqual(self.said()["code"], "starting")
 
     def test_all_workers_are_busy(self):
-        self.queue.settings.change({"NbMaxWorker": 1})
+        self.change_settings(NbMaxWorker=1)
         self.worker("busy")
         self.add_many("bob", 3)
         said = self.said()
@@ -157,7 +153,7 @@ class TestService(TestCase):
         self.assertNotEqual(self.said()["code"], "paused")
 
     def test_no_workers_are_wanted(self):
-        self.queue.settings.change({"NbMaxWorker": 0})
+        self.change_settings(NbMaxWorker=0)
         self.assertEqual(self.said()["code"], "off")
 
     def test_tasks_py_cannot_be_read(self):
@@ -176,7 +172,7 @@ class TestService(TestCase):
         self.assertIsNotNone(said["since"])
 
     def test_some_workers_run_but_the_host_allows_no_more(self):
-        self.queue.settings.change({"NbMaxWorker": 2})
+        self.change_settings(NbMaxWorker=2)
         with self.database.transaction() as transaction:
             (worker_id, _), = self.queue.workers.reserve(transaction, "detached")
             transaction.run("UPDATE worker SET state='busy'")

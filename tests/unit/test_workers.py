@@ -29,22 +29,6 @@ class WorkerCase(TestCase):
             patch.start()
             self.addCleanup(patch.stop)
 
-    def reserve(self, wanted=1, mode="detached"):
-        with self.database.transaction() as transaction:
-            return self.workers.reserve(transaction, mode, wanted)
-
-    def live(self, pid=None, proven=True):
-        """A worker that has arrived and holds its lock: (id, descriptor of the lock)."""
-        [(worker_id, lock)] = self.reserve()
-        handle, works = take_lock(self.workers.locks / lock)
-        self.assertTrue(works)
-        self.assertTrue(self.workers.arrive(worker_id, lock, proven, pid or os.getpid()))
-        self.handles = getattr(self, "handles", [])
-        return worker_id, handle
-
-    def die(self, handle):
-        os.close(handle)
-
     def dead(self):
         """{id: why} of what counts as dead; locks that were grabbed are let go."""
         found = {}
@@ -60,26 +44,26 @@ class WorkerCase(TestCase):
 
 class TestReserving(WorkerCase):
     def test_never_more_than_nbmaxworker(self):
-        self.queue.settings.change({"NbMaxWorker": 3})
-        self.assertEqual(len(self.reserve(10)), 3)
-        self.assertEqual(self.reserve(10), [])
+        self.change_settings(NbMaxWorker=3)
+        self.assertEqual(len(self.reserve(wanted=10)), 3)
+        self.assertEqual(self.reserve(wanted=10), [])
         self.assertEqual(self.count(), 3)
 
     def test_none_at_all_if_it_is_0(self):
-        self.queue.settings.change({"NbMaxWorker": 0})
+        self.change_settings(NbMaxWorker=0)
         self.assertEqual(self.reserve(), [])
 
     def test_a_lowered_limit_counts_for_new_ones(self):
-        self.reserve(2)
-        self.queue.settings.change({"NbMaxWorker": 1})
+        self.reserve(wanted=2)
+        self.change_settings(NbMaxWorker=1)
         self.assertEqual(self.reserve(), [])
 
     def test_each_gets_a_lock_file_name_of_its_own(self):
-        made = self.reserve(2)
+        made = self.reserve(wanted=2)
         self.assertEqual(len({lock for _, lock in made}), 2)
 
     def test_rooms_are_reserved_in_one_transaction_so_that_two_starters_share_them(self):
-        self.queue.settings.change({"NbMaxWorker": 4})
+        self.change_settings(NbMaxWorker=4)
         other = self.another_queue()
         self.add_many("bob", 10)
         other.workers.start_needed()
@@ -128,7 +112,7 @@ class TestArriving(WorkerCase):
             self.assertFalse(self.workers.say(transaction, 99, "busy", 3))
 
     def test_the_oldest_has_the_first_place_and_who_is_leaving_has_none(self):
-        self.queue.settings.change({"NbMaxWorker": 3})
+        self.change_settings(NbMaxWorker=3)
         first, second, third = [self.live()[0] for _ in range(3)]
         self.assertEqual(
             [self.workers.place(one) for one in (first, second, third)], [1, 2, 3]
@@ -295,7 +279,7 @@ class TestTheDead(WorkerCase):
         self.claim(worker_id)
         self.die(handle)
         self.started.clear()
-        self.queue.tick.run()
+        self.tick()
         self.assertEqual(self.status(task_id), "pending")
         self.assertEqual(self.events(task_id)[-1], "crashed")
         self.assertEqual(list(self.workers.locks.iterdir()), [])
@@ -311,7 +295,7 @@ class TestTheDead(WorkerCase):
         second = other.workers.find_dead()
         for queue, found in ((self.queue, first), (other, second)):
             with mock.patch.object(queue.workers, "find_dead", return_value=found):
-                queue.tick.run()
+                self.tick(queue=queue)
         self.assertEqual(self.events(task_id).count("crashed"), 1)
         self.assertEqual(self.database.value("SELECT count(*) FROM activity WHERE event='worker_lost'"), 1)
 
@@ -327,7 +311,7 @@ class TestTheDead(WorkerCase):
             self.workers.say(transaction, worker_id, "busy", 0)
             self.queue.claims.renew(transaction, row["id"], row["claim"], self.clock.now())
         with mock.patch.object(self.workers, "find_dead", return_value=found):
-            self.queue.tick.run()
+            self.tick()
         self.assertIn(worker_id, [one["id"] for one in self.workers.rows()])
         self.assertEqual(self.status(task_id), "running")
 
@@ -391,7 +375,7 @@ class TestStarting(WorkerCase):
 
     def test_after_a_failure_one_is_started_and_the_others_once_it_has_arrived(self):
         """Where all places for processes go to workers none gets a runner, again and again."""
-        self.queue.settings.change({"NbMaxWorker": 3})
+        self.change_settings(NbMaxWorker=3)
         self.start_error = BlockingIOError(errno.EAGAIN, "no more processes")
         self.add_many("bob", 9)
         self.start_error = None
@@ -469,13 +453,13 @@ class TestStarting(WorkerCase):
         self.add()
         self.write("DELETE FROM worker")
         with mock.patch.object(FakeProcess, "returncode", 0):
-            self.queue.tick.run()
+            self.tick()
         self.assertIsNone(recall(self.database, ".start_failure"))
 
     def test_a_child_whose_end_the_server_did_not_see_is_missed_as_well(self):
         with mock.patch.object(FakeProcess, "returncode", 0):   # as with SIGCHLD ignored
             self.add()
-            self.queue.tick.run()
+            self.tick()
         self.assertIn("exit code 0", recall(self.database, ".start_failure")["message"])
 
     def test_the_log_of_workers_does_not_grow_for_ever(self):

@@ -77,10 +77,6 @@ class Host(TestCase):
         kinds = self.outcomes.get(row["id"])
         return Outcome(kinds.pop(0) if kinds else "succeeded")
 
-    def schedule(self, rule, **options):
-        given = {"function": "add", "arguments": {"a": 1}, "rule": rule, **options}
-        return self.queue.schedules.add(given, self.owner_id("bob"))
-
     def tasks_of(self, schedule_id):
         """(seconds since the start when it was due, when it began) of each task, oldest first."""
         begun = {task_id: at for at, task_id in self.begun}
@@ -104,7 +100,7 @@ class Cron(Host):
 
     def setUp(self):
         super().setUp()
-        self.queue.settings.change({"worker_mode": "cron"})
+        self.change_settings(worker_mode="cron")
 
     def test_schedules_catch_up_as_they_are_set_and_nothing_runs_twice(self):
         fine = {word: self.schedule("every 5m", catch_up=word, overlap="allow")
@@ -179,7 +175,7 @@ class Asleep(Host):
 
     def setUp(self):
         super().setUp()
-        self.queue.settings.change({"stay_asleep": "yes", "linger_due": 10, "worker_seconds": 150})
+        self.change_settings(stay_asleep="yes", linger_due=10, worker_seconds=150)
 
     def live(self, until):
         """Run the workers that are started until nobody is there, or so many seconds have passed."""
@@ -208,7 +204,7 @@ class Asleep(Host):
         self.assertEqual((len(self.started), self.asleep()), (0, 0), "then nothing is scheduled any more")
 
     def test_without_the_setting_nobody_stays(self):
-        self.queue.settings.change({"stay_asleep": "no"})
+        self.change_settings(stay_asleep="no")
         self.schedule("@hourly")
         self.add()
         self.live(5 * HOUR)
@@ -264,5 +260,5 @@ class Asleep(Host):
         self.started.clear()
         self.write("DELETE FROM worker")
         self.clock.advance(60)
-        self.queue.tick.maybe("request")
+        self.look_in("request")
         self.assertEqual(self.started, [])

@@ -57,7 +57,7 @@ class TestPace(unittest.TestCase):
 
 class TestRefusals(TestCase):
     def test_what_is_refused_inside_a_function_is_the_error_that_it_is_elsewhere(self):
-        self.queue.settings.change({"max_pending": 1})
+        self.change_settings(max_pending=1)
         self.add()
         runner, child = Runner(None, None, None), Mock()
         attempt = Attempt(self.queue, child, self.claim())
