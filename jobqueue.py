@@ -7585,7 +7585,7 @@ def http_request(name, method, address, *, who="user", headers=None, **rest):
 
 
 def external(name, *, queue, who="user", **rest):
-    """Declare a function that other people's workers run, in any language: README tells how.
+    """Declare a function that workers in any language run: see static/docs/workers.md.
 
     Our own workers leave its queue alone, so it must be one that no other function uses.
     """
@@ -8085,7 +8085,7 @@ def _check_exposure(queue):
     if seen["exposed"]:
         return "bad", ("the web server gives away what is private: %s. Put .htaccess into the folder; if "
                        "that does not help, move everything but the start file out of the web site, as "
-                       "README says of the red banner" % ", ".join(seen["exposed"]))
+                       "static/docs/hosts.md says of the red banner" % ", ".join(seen["exposed"]))
     inside = WEB_FOLDERS.intersection(part.lower() for part in folder.parts)
     if inside and not (folder / ".htaccess").exists():
         return "bad", ("the data is inside a web folder and its .htaccess is missing: whoever "

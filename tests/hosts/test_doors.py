@@ -55,7 +55,7 @@ LEFT_THERE = (                          # by editors, upload programs, version c
     "settings.yml", "settings.json", ".env", "backup.db", "backup.sql.gz", "site.zip", "notes",
     "jobqueue.cgi.bak", "jobqueue.cgi~", "wsgi.py.bak", "index.html~", "secret.css", "error_log",
     ".git/config", ".htaccess.bak", "schedules/daily", "tests/x.html", "tmp/restart.txt",
-    "static/tasks.py", "README.html",
+    "static/tasks.py", "README.html", "static/docs/notes.md",
     "static/hosts/wsgi.py.bak", "static/app.js~", "static/.hidden", "lib/keys.js")
 OF_A_REQUEST = re.compile("HTTP|QUERY|COOKIE|AUTHORI|GATEWAY|REMOTE_|REQUEST_|SCRIPT_|SERVER_|wsgi",
                           re.IGNORECASE)

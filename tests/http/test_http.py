@@ -646,7 +646,8 @@ class Paths(WebTestCase):
 
     def test_odd_paths_are_nothing(self):
         for path in ("//evil.example", "//", "/./", "/%00", "/index.html", "/static", "/static/",
-                     "/static//app.js",
+                     "/static//app.js", "/static/docs", "/static/docs/", "/static/docs/hosts.md",
+                     "/static/hosts/README.md",
                      "/static/app.js/", "/static/app.js.", "/static/APP.JS", "/static/app.js%00.css",
                      "/static/app.js%0d%0aX: y", "/static/app", "/static/.app.js", "/api", "/api/",
                      "/api/tasks/",

@@ -1,4 +1,4 @@
-"""Functions that other people's workers run: external(), and README's statements for them."""
+"""Functions that other people's workers run: external(), and the handbook's statements for them."""
 
 import re
 import shutil
@@ -143,9 +143,9 @@ class TestForeignWorker(unittest.TestCase):
 
 class TestReadme(unittest.TestCase):
     def test_the_statements_are_those_of_the_foreign_worker(self):
-        readme = (ROOT / "README.md").read_text("utf-8")
+        page = (ROOT / "static" / "docs" / "workers.md").read_text("utf-8")
         script = (ROOT / "tests" / "tools" / "foreign_worker.sh").read_text("utf-8")
-        told = statements("".join(re.findall(r"```sql\n(.*?)```", readme, re.S)))
+        told = statements("".join(re.findall(r"```sql\n(.*?)```", page, re.S)))
         used = statements("".join(re.findall(r"<<'SQL'\n(.*?)^SQL$", script, re.S | re.M)))
         self.assertEqual(told, used)
         self.assertGreater(len(told), 15)

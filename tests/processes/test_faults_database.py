@@ -298,7 +298,7 @@ class TestBackup(WriterCase):
         return done
 
     def restore(self, data, file):
-        """The data folder as it is with the backup in its place; as the README says."""
+        """The data folder as it is with the backup in its place; as the handbook says."""
         room = self.folder / ("restored " + file.name)
         shutil.copytree(data, room, ignore=shutil.ignore_patterns("*.db*", "*.lock*"))
         shutil.copy(file, room / next(data.glob("*.db")).name)

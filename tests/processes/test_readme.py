@@ -1,10 +1,12 @@
-"""README.md's own code and commands, done by a newcomer in an empty folder."""
+"""The code and commands of README.md and the handbook, done by a newcomer in an empty folder."""
 import ast
+import contextlib
 import json
 import os
 import re
 import shlex
 import shutil
+import sqlite3
 import subprocess
 import sys
 import unittest
@@ -14,8 +16,42 @@ from concurrent.futures import ThreadPoolExecutor
 import jobqueue
 from tests.helpers.support import ROOT, Site, need, wait_until
 
-README = (ROOT / "README.md").read_text("utf-8")
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "static" / "docs").glob("*.md")), ROOT / "static" / "hosts" / "README.md"]
 ELSEWHERE = "/home/me/jobqueue"
+# Every block of code of these pages, by words of it: the test that runs it, or why none does.
+BLOCKS = {
+    "&& cd jobqueue": "test_cloning_gives_all_that_is_needed",
+    "^python3 jobqueue.py$": "start",
+    "@task(max_retries=3": "test_five_minutes_to_ones_own_function",
+    "id=$(": "test_five_minutes_to_ones_own_function",
+    "from tasks import report": "test_five_minutes_to_ones_own_function",
+    "def order_report": "test_five_minutes_to_ones_own_function",
+    "curl -H \"Authorization: Bearer $(cat token.txt)\" -H": "test_five_minutes_to_ones_own_function",
+    "function order_report($city)": "test_adding_from_php",
+    "node:fs": "test_adding_from_javascript",
+    "python3 -m unittest": "it runs this test, too",
+    "kind: Literal": "test_functions_of_all_kinds_are_announced",
+    "command(\"detect\", [sys.executable, \"detect.py\"": "test_functions_of_all_kinds_are_announced",
+    "external(\"render\"": "test_functions_of_all_kinds_are_announced",
+    "--each recipients.csv": "test_many_at_once_and_in_order",
+    "retry --status failed": "test_many_at_once_and_in_order",
+    "extract.enqueue(": "test_many_at_once_and_in_order",
+    "@schedule(\"every 15m\")": "test_at_times",
+    "schedule preview": "test_at_times",
+    "queue set mail": "test_settings_and_queues",
+    "settings trusted_proxies": "test_settings_and_queues",
+    "git clone -q": "test_cloning_gives_all_that_is_needed",
+    "jobqueue.py backup FILE": "test_a_backup_by_hand_and_by_a_task",
+    "command(\"backup\"": "test_a_backup_by_hand_and_by_a_task",
+    "JobQueueError": "test_names_and_calls_of_python",
+    "queue.enqueue_many(": "test_names_and_calls_of_python",
+    "token add laptop --file token.txt\ncurl -H \"Authorization: Bearer $(cat token.txt)\" http":
+        "test_a_token_for_a_program",
+    "drill.py --minutes 5": "it takes minutes; the tests of the drill run shorter ones",
+    "load_test.py --rate 5": "it takes minutes; the tests of the load test run shorter ones",
+}
+RUNNABLE = ("sh", "python", "php", "js")        # sql is compared with the worker that uses it; text is none
 MAILS = """
 from jobqueue import task
 
@@ -36,13 +72,32 @@ def load(month: str):
 def cleanup():
     pass
 """
+REPORT = """
+from jobqueue import task
+
+@task
+def report(city: str, month: str):
+    return {"city": city, "month": month}
+"""
 
 
-def block(words, language=""):
-    """The one piece of code of the README that holds these words."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```", README, re.S | re.M)
-    [text] = [text for kind, text in found if kind == language and words in text]
+def blocks():
+    """Every piece of code of the pages that could be run."""
+    found = (re.findall(r"^```(\w*)\n(.*?)^```", page.read_text("utf-8"), re.S | re.M) for page in PAGES)
+    return [text for page in found for language, text in page if language in RUNNABLE]
+
+
+def block(words):
+    """The one piece of code that holds these words, which BLOCKS must know."""
+    [text] = [text for text in blocks() if holds(text, words)]
+    if words not in BLOCKS:
+        raise KeyError(words)
     return text
+
+
+def holds(text, words):
+    """Whether these words are there; between ^ and $ they are all of it."""
+    return text.strip() == words[1:-1] if words.startswith("^") else words in text
 
 
 class Newcomer(unittest.TestCase):
@@ -62,21 +117,21 @@ class Newcomer(unittest.TestCase):
         """Somebody to whom tasks belong."""
         self.site.run("user", "add", "ann", "--admin", given="correct horse\n")
 
-    def shell(self, text, code=0):
-        """What commands print, as they stand in the README."""
-        done = subprocess.run(["sh", "-ec", self.here(text)], cwd=self.site.home, capture_output=True,
+    def shell(self, text, code=0, program=("sh", "-ec")):
+        """What commands print, as they stand on the page."""
+        done = subprocess.run([*program, self.here(text)], cwd=self.site.home, capture_output=True,
                               env=self.environment, encoding="utf-8", timeout=120)
         self.assertEqual(done.returncode, code, (text, done.stdout, done.stderr))
         return done.stdout
 
     def here(self, text):
-        """The README's text for our port and folder."""
-        text = text.replace(ELSEWHERE, str(self.site.home))
+        """A page's text for our port, folder and repository."""
+        text = text.replace(ELSEWHERE, str(self.site.home)).replace("ADDRESS_OF_THIS_REPOSITORY", str(ROOT))
         return text.replace("127.0.0.1:8000", re.sub(r"^\w+://|/$", "", self.site.address or ""))
 
     def start(self):
-        """Start as "Try it" says, but on a free port; the code of the link."""
-        command = re.search(r"```\n(python3 jobqueue\.py)\n```", README)[1]
+        """Start as README says, but on a free port; the code of the link."""
+        command = block("^python3 jobqueue.py$").strip()
         self.site.server = subprocess.Popen(
             ["sh", "-c", "exec %s --port 0" % command], cwd=self.site.home, env=self.environment,
             encoding="utf-8", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
@@ -95,17 +150,18 @@ class Newcomer(unittest.TestCase):
 
     def test_five_minutes_to_ones_own_function(self):
         self.become_admin(self.start())
-        self.site.write_tasks(self.here(block("@task(max_retries=3", "python")))
+        self.site.write_tasks(self.here(block("@task(max_retries=3")))
         ids = [self.site.add("detect", latitude=59.9, longitude=-10.7),
                self.site.add("refresh_cache", section="a")]
-        elsewhere = self.here(block("sys.path.append", "python")) + "\nprint(order_report('Bergen'))"
+        elsewhere = self.here(block("def order_report")) + "\nprint(order_report('Bergen'))"
         need(shutil.which("curl"), "curl")
         with ThreadPoolExecutor() as pool:
             said = pool.submit(self.shell, block("id=$("))
-            result = pool.submit(self.site.python, block("report.enqueue(", "python"))
+            result = pool.submit(self.site.python, block("from tasks import report"))
             ids.append(int(subprocess.check_output([sys.executable, "-c", elsewhere], cwd="/",
                                                    env=self.site.environment)))
-            ids.append(json.loads(self.shell(block("curl -H")))["id"])
+            added = self.shell(block("curl -H \"Authorization: Bearer $(cat token.txt)\" -H"))
+            ids.append(json.loads(added)["id"])
         self.assertEqual((self.site.home / "token.txt").stat().st_mode & 0o077, 0)
         self.assertIn("Write the monthly report of a city.", said.result())
         self.assertRegex(said.result(), r'result +\{"city":"Oslo","pages":5\}')
@@ -113,11 +169,57 @@ class Newcomer(unittest.TestCase):
         tasks = [self.site.wait(task_id) for task_id in ids]
         self.assertEqual([task["status"] for task in tasks], ["succeeded"] * 4, tasks)
         self.assertIn("['-c', '59.9', '-10.7']", self.site.run("log", ids[0]).stdout)
+        [weekly] = self.site.json("schedule", "list")["schedules"]
+        self.assertEqual(weekly["function"], "report")
+
+    def test_cloning_gives_all_that_is_needed(self):
+        need(shutil.which("git") and (ROOT / ".git").exists(), "git and the repository")
+        self.environment["HOME"] = str(self.site.home)
+        (self.site.home / "public_html").mkdir()
+        self.shell(block("&& cd jobqueue") + block("git clone -q"))
+        for folder in ("jobqueue", "public_html/jq"):
+            for name in ("jobqueue.py", "worker.py", "static/index.html", ".htaccess"):
+                self.assertTrue((self.site.home / folder / name).is_file(), name)
+        self.assertTrue(os.access(self.site.home / "public_html/jq/jobqueue.cgi", os.X_OK))
+
+    def test_adding_from_php(self):
+        need(shutil.which("php"), "php")
+        self.first_admin()
+        self.site.write_tasks(REPORT)
+        code = block("function order_report($city)").replace("<?php", "")
+        code = code.replace(ELSEWHERE, shlex.quote(str(self.site.home)))
+        task = self.site.wait(int(self.shell(code + "echo order_report(\"L'Aquila\");", program=("php", "-r"))))
+        self.assertEqual(task["arguments"], {"city": "L'Aquila", "month": "2026-01-31"})
+
+    def test_adding_from_javascript(self):
+        need(shutil.which("node"), "node")
+        self.first_admin()
+        self.site.write_tasks(REPORT)
+        self.site.start_server("--port", 0)
+        self.site.run("token", "add", "laptop", "--file", "token.txt")
+        said = self.shell(block("node:fs"), program=("node", "--input-type=module", "--eval"))
+        self.assertEqual(self.site.wait(int(said))["status"], "succeeded")
+
+    def test_a_token_for_a_program(self):
+        need(shutil.which("curl"), "curl")
+        self.first_admin()
+        self.site.start_server("--port", 0)
+        said = self.shell(block(
+            "token add laptop --file token.txt\ncurl -H \"Authorization: Bearer $(cat token.txt)\" http"))
+        self.assertEqual(json.loads(said[said.index("{"):])["tasks"], [])
+
+    def test_functions_of_all_kinds_are_announced(self):
+        self.first_admin()
+        self.site.write_tasks(block("kind: Literal") + block("external(\"render\"")
+                              + block("command(\"detect\", [sys.executable, \"detect.py\""))
+        said = self.site.run("functions").stdout
+        for name in ("convert", "Convert a picture.", "detect", "refresh_cache", "render"):
+            self.assertIn(name, said)
 
     def test_the_pages_own_sample_runs_and_is_the_readmes(self):
         script = (ROOT / "static" / "forms.js").read_text("utf-8")
         sample = re.search(r"const EXAMPLE = `(.*?)`;", script, re.S)[1]
-        self.assertIn(sample.partition("\n\n")[2], block("@task(max_retries=3", "python"))
+        self.assertIn(sample.partition("\n\n")[2], block("@task(max_retries=3"))
         self.first_admin()
         self.site.write_tasks(sample)
         task = self.site.wait(self.site.add("detect", latitude=1, longitude=2))
@@ -128,7 +230,7 @@ class Newcomer(unittest.TestCase):
         self.site.write_tasks(MAILS)
         (self.site.home / "recipients.csv").write_text("to\nbob\nnobody\nkim\n")
         self.assertEqual(self.shell(block("--each recipients.csv")), "3 tasks\n")
-        self.site.python("from tasks import *\n" + block("extract.enqueue(", "python"))
+        self.site.python("from tasks import *\n" + block("extract.enqueue("))
         wait_until(lambda: not self.site.value("SELECT count(*) FROM task WHERE status NOT IN (2, 3)"))
         rows = self.site.rows("SELECT function, status FROM task "
                               "WHERE status<>2 OR function='cleanup' ORDER BY id")
@@ -141,37 +243,110 @@ class Newcomer(unittest.TestCase):
 
     def test_at_times(self):
         self.first_admin()
-        self.site.write_tasks(block("@schedule(", "python"))
+        self.site.write_tasks(block("@schedule(\"every 15m\")"))
         self.site.run("tick")
         self.assertEqual(len(self.site.json("schedule", "list")["schedules"]), 2)
-        [line] = re.findall(r"`python3 jobqueue\.py (schedule add [^`]+)`", README)
+        text = (ROOT / "static" / "docs" / "schedules.md").read_text("utf-8")
+        [line] = re.findall(r"`python3 jobqueue\.py (schedule add [^`]+)`", text)
         self.site.run(*shlex.split(line))
-        command, *answer = block("schedule preview \"30").splitlines()
-        self.assertEqual(self.shell(command).splitlines(), answer)
+        [answer] = re.findall(r"^```text\n(.*?)^```", text, re.S | re.M)
+        self.assertEqual(self.shell(block("schedule preview")), answer)
 
-    def test_settings_queues_and_the_backup(self):
+    def test_settings_and_queues(self):
         self.first_admin()
         self.shell(block("settings trusted_proxies"))
         self.shell(block("queue set mail"))
         [mail] = [one for one in self.site.json("queue", "list")["queues"] if one["name"] == "mail"]
         self.assertEqual((mail["max_running"], mail["rate"], mail["machines"], mail["paused"]),
                          (2, {"count": 500, "seconds": 3600}, ["web1", "web2"], True))
-        self.shell(block("jobqueue.py backup FILE\n"))
-        self.assertTrue((self.site.home / "FILE").is_file())
+
+    def test_a_backup_by_hand_and_by_a_task(self):
+        self.first_admin()
+        self.shell(block("jobqueue.py backup FILE"))
+        self.site.write_tasks(block("command(\"backup\""))
+        task = self.site.wait(self.site.add("backup"))
+        self.assertEqual(task["status"], "succeeded", task)
+        for copy in ("FILE", "data/backup-WORD.db"):
+            with contextlib.closing(sqlite3.connect(str(self.site.home / copy))) as database:
+                self.assertEqual(database.execute("SELECT name FROM user").fetchall(), [("ann",)])
+        self.site.run("list")           # the folder is still one that can be opened
+
+    def test_names_and_calls_of_python(self):
+        self.first_admin()
+        self.site.write_tasks(REPORT)
+        said = self.site.python(self.here(block("JobQueueError") + block("queue.enqueue_many(")))
+        self.assertEqual(ast.literal_eval(said), {"city": "Oslo", "month": "2026-01-31"})
+
+
+class Pages(unittest.TestCase):
+
+    def test_every_block_of_code_is_run_or_has_a_reason_why_not(self):
+        known = {text: [words for words in BLOCKS if holds(text, words)] for text in blocks()}
+        self.assertEqual({text: words for text, words in known.items() if len(words) != 1}, {})
+        self.assertEqual(set(BLOCKS) - {words for [words] in known.values()}, set())
+        for name in filter(str.isidentifier, BLOCKS.values()):
+            self.assertTrue(hasattr(Newcomer, name), name)
+
+    def test_readme_is_an_entrance_of_at_most_12_kilobytes(self):
+        self.assertLessEqual(README.stat().st_size, 12000)
+
+    def test_files_that_are_named_or_linked_exist_and_so_do_sections(self):
+        for page in PAGES:
+            text = page.read_text("utf-8")
+            named = [ROOT / path for path in re.findall(r"`((?:static|tests)/[\w./]+\.\w+)`", text)]
+            for path, _, section in re.findall(r"\]\(([^)#\s]*)(#([\w-]+))?\)", text):
+                target = (page.parent / path).resolve() if path else page
+                named.append(target)
+                if section:
+                    self.assertIn(section, sections(target), page)
+            for target in named:
+                self.assertTrue(target.is_file(), (page, target))
+
+    def test_pictures_are_small_and_are_shown(self):
+        shown = {(page.parent / path).resolve() for page in PAGES
+                 for path in re.findall(r"!\[[^]]+\]\(([^)]+)\)", page.read_text("utf-8"))}
+        there = set((ROOT / "tests" / "images").iterdir())
+        self.assertEqual(shown, there)
+        for picture in there:
+            self.assertLess(picture.stat().st_size, 100000, picture)
+
+    def test_the_tests_behind_the_promises_exist(self):
+        named = set(re.findall(r"`(test_\w+)`", (ROOT / "static/docs/promises.md").read_text("utf-8")))
+        self.assertGreater(len(named), 8)
+        there = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
+        self.assertEqual(named - there, set())
+
+    def test_the_table_of_files_to_copy_is_complete(self):
+        named = re.findall(r"^\| `([\w.]+)`", PAGES[-1].read_text("utf-8"), re.M)
+        self.assertEqual(sorted(named), sorted(jobqueue.HOST_FILES))
+
+
+def sections(page):
+    """What links can name: the page's headings as addresses."""
+    titles = re.findall("(?m)^#+ (.+)$", page.read_text("utf-8"))
+    return {re.sub("[^a-z0-9 -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 class Commands(unittest.TestCase):
 
+    def setUp(self):
+        text = (ROOT / "static" / "docs" / "commands.md").read_text("utf-8")
+        [self.list] = re.findall(r"^```text\n(.*?)^```", text, re.S | re.M)
+
     def test_the_list_of_commands_is_complete(self):
-        listed = set(re.findall(r"^python3 jobqueue\.py +(.*)", block("serve --host H --port P"), re.M))
+        listed = set(re.findall(r"^python3 jobqueue\.py +(.*)", self.list, re.M))
         named = {word for line in listed for part in line.split(" | ")
                  for word in part.split()[0].split("|")}
         self.assertLessEqual(set(jobqueue.COMMANDS), named)
 
-    def test_options_that_it_names_are_options(self):
+    def test_commands_and_options_that_pages_name_are_there(self):
         known = {option for _, arguments in jobqueue.COMMANDS.values() for option, _ in arguments}
-        named = set(re.findall(r"--[a-z-]+", block("serve --host H --port P")))
-        self.assertLessEqual(named, known)
+        self.assertLessEqual(set(re.findall(r"--[a-z-]+", self.list)), known)
+        for page in PAGES:
+            text = page.read_text("utf-8")
+            for line in re.findall(r"python3 jobqueue\.py +([a-z][^`\n]*)", text.replace(self.list, "")):
+                self.assertIn(line.split()[0], jobqueue.COMMANDS, page)
+                self.assertLessEqual(set(re.findall(r"(?<= )--[a-z-]+", line)), known | {"--json", "--data"})
 
 
 if __name__ == "__main__":

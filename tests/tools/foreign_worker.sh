@@ -1,6 +1,6 @@
 #!/bin/sh
 # A worker for external(...) functions that is not ours: sh and the sqlite3 command line, with
-# nothing but the statements of README, "Workers in any language".
+# nothing but the statements of static/docs/workers.md.
 #
 #     foreign_worker.sh DATABASE QUEUE LEDGER
 #

@@ -211,19 +211,3 @@ sys.addaudithook(watch)
                 self.assertEqual((done.returncode, done.stdout),
                                  (1, "%s is not complete: copy it again\n" % name))
             (self.folder / name).write_text(text, "utf-8")
-
-
-class TestReadme(unittest.TestCase):
-    def test_the_tests_behind_the_promises_exist(self):
-        named = set(re.findall(r"`(test_\w+)`", (ROOT / "README.md").read_text("utf-8")))
-        self.assertGreater(len(named), 8)
-        there = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
-        self.assertEqual(sorted(named - there), [])
-
-    def test_the_files_to_copy_exist_and_links_lead_to_its_sections(self):
-        text = (ROOT / "README.md").read_text("utf-8")
-        for path in re.findall(r"`(static/[\w./]+)`", text):
-            self.assertTrue((ROOT / path).is_file(), path)
-        titles = {re.sub("[^a-z -]", "", title.lower()).replace(" ", "-")
-                  for title in re.findall("(?m)^#+ (.+)$", text)}
-        self.assertLessEqual(set(re.findall(r"\(#([\w-]+)\)", text)), titles)
