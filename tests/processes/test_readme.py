@@ -17,7 +17,8 @@ import jobqueue
 from tests.helpers.support import ROOT, Site, need, wait_until
 
 README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "static" / "docs").glob("*.md")), ROOT / "static" / "hosts" / "README.md"]
+DOCS = ROOT / "static" / "docs"
+PAGES = [README, *sorted(DOCS.glob("*.md")), ROOT / "static" / "hosts" / "README.md"]
 ELSEWHERE = "/home/me/jobqueue"
 # Every block of code of these pages, by words of it: the test that runs it, or why none does.
 BLOCKS = {
@@ -27,12 +28,12 @@ BLOCKS = {
     "id=$(": "test_five_minutes_to_ones_own_function",
     "from tasks import report": "test_five_minutes_to_ones_own_function",
     "def order_report": "test_five_minutes_to_ones_own_function",
-    "curl -H \"Authorization: Bearer $(cat token.txt)\" -H": "test_five_minutes_to_ones_own_function",
+    "-H \"Content-Type: application/json\"": "test_five_minutes_to_ones_own_function",
     "function order_report($city)": "test_adding_from_php",
     "node:fs": "test_adding_from_javascript",
     "python3 -m unittest": "it runs this test, too",
     "kind: Literal": "test_functions_of_all_kinds_are_announced",
-    "command(\"detect\", [sys.executable, \"detect.py\"": "test_functions_of_all_kinds_are_announced",
+    "\"detect.py\"": "test_functions_of_all_kinds_are_announced",
     "external(\"render\"": "test_functions_of_all_kinds_are_announced",
     "--each recipients.csv": "test_many_at_once_and_in_order",
     "retry --status failed": "test_many_at_once_and_in_order",
@@ -46,12 +47,12 @@ BLOCKS = {
     "command(\"backup\"": "test_a_backup_by_hand_and_by_a_task",
     "JobQueueError": "test_names_and_calls_of_python",
     "queue.enqueue_many(": "test_names_and_calls_of_python",
-    "token add laptop --file token.txt\ncurl -H \"Authorization: Bearer $(cat token.txt)\" http":
-        "test_a_token_for_a_program",
+    "(cat token.txt)\" http": "test_a_token_for_a_program",
     "drill.py --minutes 5": "it takes minutes; the tests of the drill run shorter ones",
     "load_test.py --rate 5": "it takes minutes; the tests of the load test run shorter ones",
 }
-RUNNABLE = ("sh", "python", "php", "js")        # sql is compared with the worker that uses it; text is none
+# sql is compared with the worker that uses it; text is none
+RUNNABLE = ("sh", "python", "php", "js")
 MAILS = """
 from jobqueue import task
 
@@ -81,10 +82,15 @@ def report(city: str, month: str):
 """
 
 
+def read(page):
+    """The text of a page."""
+    return page.read_text("utf-8")
+
+
 def blocks():
     """Every piece of code of the pages that could be run."""
-    found = (re.findall(r"^```(\w*)\n(.*?)^```", page.read_text("utf-8"), re.S | re.M) for page in PAGES)
-    return [text for page in found for language, text in page if language in RUNNABLE]
+    found = re.findall(r"^```(\w*)\n(.*?)^```", "".join(map(read, PAGES)), re.S | re.M)
+    return [text for language, text in found if language in RUNNABLE]
 
 
 def block(words):
@@ -111,7 +117,8 @@ class Newcomer(unittest.TestCase):
         programs = self.site.home.parent / "programs"
         programs.mkdir()
         (programs / "python3").symlink_to(sys.executable)
-        self.environment = {**self.site.environment, "PATH": "%s:%s" % (programs, os.environ["PATH"])}
+        path = "%s:%s" % (programs, os.environ["PATH"])
+        self.environment = {**self.site.environment, "PATH": path}
 
     def first_admin(self):
         """Somebody to whom tasks belong."""
@@ -126,7 +133,8 @@ class Newcomer(unittest.TestCase):
 
     def here(self, text):
         """A page's text for our port, folder and repository."""
-        text = text.replace(ELSEWHERE, str(self.site.home)).replace("ADDRESS_OF_THIS_REPOSITORY", str(ROOT))
+        text = text.replace("ADDRESS_OF_THIS_REPOSITORY", str(ROOT))
+        text = text.replace(ELSEWHERE, str(self.site.home))
         return text.replace("127.0.0.1:8000", re.sub(r"^\w+://|/$", "", self.site.address or ""))
 
     def start(self):
@@ -160,7 +168,7 @@ class Newcomer(unittest.TestCase):
             result = pool.submit(self.site.python, block("from tasks import report"))
             ids.append(int(subprocess.check_output([sys.executable, "-c", elsewhere], cwd="/",
                                                    env=self.site.environment)))
-            added = self.shell(block("curl -H \"Authorization: Bearer $(cat token.txt)\" -H"))
+            added = self.shell(block("-H \"Content-Type: application/json\""))
             ids.append(json.loads(added)["id"])
         self.assertEqual((self.site.home / "token.txt").stat().st_mode & 0o077, 0)
         self.assertIn("Write the monthly report of a city.", said.result())
@@ -188,7 +196,8 @@ class Newcomer(unittest.TestCase):
         self.site.write_tasks(REPORT)
         code = block("function order_report($city)").replace("<?php", "")
         code = code.replace(ELSEWHERE, shlex.quote(str(self.site.home)))
-        task = self.site.wait(int(self.shell(code + "echo order_report(\"L'Aquila\");", program=("php", "-r"))))
+        said = self.shell(code + "echo order_report(\"L'Aquila\");", program=("php", "-r"))
+        task = self.site.wait(int(said))
         self.assertEqual(task["arguments"], {"city": "L'Aquila", "month": "2026-01-31"})
 
     def test_adding_from_javascript(self):
@@ -204,14 +213,13 @@ class Newcomer(unittest.TestCase):
         need(shutil.which("curl"), "curl")
         self.first_admin()
         self.site.start_server("--port", 0)
-        said = self.shell(block(
-            "token add laptop --file token.txt\ncurl -H \"Authorization: Bearer $(cat token.txt)\" http"))
+        said = self.shell(block("(cat token.txt)\" http"))
         self.assertEqual(json.loads(said[said.index("{"):])["tasks"], [])
 
     def test_functions_of_all_kinds_are_announced(self):
         self.first_admin()
         self.site.write_tasks(block("kind: Literal") + block("external(\"render\"")
-                              + block("command(\"detect\", [sys.executable, \"detect.py\""))
+                              + block("\"detect.py\""))
         said = self.site.run("functions").stdout
         for name in ("convert", "Convert a picture.", "detect", "refresh_cache", "render"):
             self.assertIn(name, said)
@@ -231,7 +239,8 @@ class Newcomer(unittest.TestCase):
         (self.site.home / "recipients.csv").write_text("to\nbob\nnobody\nkim\n")
         self.assertEqual(self.shell(block("--each recipients.csv")), "3 tasks\n")
         self.site.python("from tasks import *\n" + block("extract.enqueue("))
-        wait_until(lambda: not self.site.value("SELECT count(*) FROM task WHERE status NOT IN (2, 3)"))
+        wait_until(lambda: not self.site.value(
+            "SELECT count(*) FROM task WHERE status NOT IN (2, 3)"))
         rows = self.site.rows("SELECT function, status FROM task "
                               "WHERE status<>2 OR function='cleanup' ORDER BY id")
         self.assertEqual([tuple(row) for row in rows], [("send", 3), ("load", 3), ("cleanup", 2)])
@@ -246,7 +255,7 @@ class Newcomer(unittest.TestCase):
         self.site.write_tasks(block("@schedule(\"every 15m\")"))
         self.site.run("tick")
         self.assertEqual(len(self.site.json("schedule", "list")["schedules"]), 2)
-        text = (ROOT / "static" / "docs" / "schedules.md").read_text("utf-8")
+        text = read(DOCS / "schedules.md")
         [line] = re.findall(r"`python3 jobqueue\.py (schedule add [^`]+)`", text)
         self.site.run(*shlex.split(line))
         [answer] = re.findall(r"^```text\n(.*?)^```", text, re.S | re.M)
@@ -292,7 +301,7 @@ class Pages(unittest.TestCase):
 
     def test_files_that_are_named_or_linked_exist_and_so_do_sections(self):
         for page in PAGES:
-            text = page.read_text("utf-8")
+            text = read(page)
             named = [ROOT / path for path in re.findall(r"`((?:static|tests)/[\w./]+\.\w+)`", text)]
             for path, _, section in re.findall(r"\]\(([^)#\s]*)(#([\w-]+))?\)", text):
                 target = (page.parent / path).resolve() if path else page
@@ -311,7 +320,7 @@ class Pages(unittest.TestCase):
             self.assertLess(picture.stat().st_size, 100000, picture)
 
     def test_the_tests_behind_the_promises_exist(self):
-        named = set(re.findall(r"`(test_\w+)`", (ROOT / "static/docs/promises.md").read_text("utf-8")))
+        named = set(re.findall(r"`(test_\w+)`", read(DOCS / "promises.md")))
         self.assertGreater(len(named), 8)
         there = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
         self.assertEqual(named - there, set())
@@ -330,7 +339,7 @@ def sections(page):
 class Commands(unittest.TestCase):
 
     def setUp(self):
-        text = (ROOT / "static" / "docs" / "commands.md").read_text("utf-8")
+        text = read(DOCS / "commands.md")
         [self.list] = re.findall(r"^```text\n(.*?)^```", text, re.S | re.M)
 
     def test_the_list_of_commands_is_complete(self):
@@ -344,9 +353,10 @@ class Commands(unittest.TestCase):
         self.assertLessEqual(set(re.findall(r"--[a-z-]+", self.list)), known)
         for page in PAGES:
             text = page.read_text("utf-8")
-            for line in re.findall(r"python3 jobqueue\.py +([a-z][^`\n]*)", text.replace(self.list, "")):
+            text = text.replace(self.list, "")
+            for line in re.findall(r"python3 jobqueue\.py +([a-z][^`\n]*)", text):
                 self.assertIn(line.split()[0], jobqueue.COMMANDS, page)
-                self.assertLessEqual(set(re.findall(r"(?<= )--[a-z-]+", line)), known | {"--json", "--data"})
+                self.assertLessEqual(set(re.findall(r"(?<= )--[a-z-]+", line)), known)
 
 
 if __name__ == "__main__":

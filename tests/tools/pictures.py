@@ -25,7 +25,7 @@ from typing import Literal
 from jobqueue import Fail, current_task, task
 
 @task(max_retries=3)
-def report(city: str, month: date, format: Literal["PDF", "spreadsheet"] = "PDF", detailed: bool = False):
+def report(city: str, month: date, format: Literal["PDF", "text"] = "PDF", detailed: bool = False):
     """Write the monthly energy report of a city.
 
     Args:
@@ -46,7 +46,7 @@ def resize_photos(album: str, width: int = 1600):
     """Make the photos of an album small enough for the web."""
     steps = 48
     for number in range(1, steps + 1):
-        print("photo-%03d.jpg  4032 x 3024 -> %d x %d" % (number, width, width * 3 // 4), flush=True)
+        print("photo-%03d.jpg  4032 x 3024 -> %d x %d" % (number, width, width * 3 // 4))
         current_task().progress(number, steps, "photo %d of %d" % (number, steps))
         time.sleep(0.02 if number < 31 else 5)
     return {"photos": steps}
@@ -70,7 +70,7 @@ DAY = (
 
 
 def fill(site):
-    """Add the day's tasks, wait for their ends, and put these where the day had them; the running one's id."""
+    """The day's tasks, put at the times when the day had them; the id of the running one."""
     for who, function, arguments, _, _ in DAY:
         site.add(function, "--owner", who, **arguments)
     wait_until(lambda: not site.value("SELECT count(*) FROM task WHERE status IN (0, 1)"), 120)
@@ -80,8 +80,8 @@ def fill(site):
                   (began - 1, began, began + seconds, number))
     running = site.add("resize_photos", "--owner", "ana", album="Lofoten in June")
     site.add("backup_site", "--run-at", "2099-01-01T02:00:00Z", "--owner", "ana")
-    site.rows("UPDATE task SET run_at=? WHERE run_at IS NOT NULL AND status=5", (time.time() + 2400,))
-    wait_until(lambda: (site.value("SELECT progress FROM task WHERE id=?", (running,)) or 0) > 0.6, 60)
+    site.rows("UPDATE task SET run_at=? WHERE status=5", (time.time() + 2400,))
+    wait_until(lambda: site.value("SELECT progress FROM task WHERE id=? AND progress>0.6", (running,)))
     site.add("report", "--owner", "bob", city="Tromsø", month="2026-10-01")
     return running
 
@@ -120,19 +120,25 @@ def unfiltered(kind, row, above):
     return row
 
 
+def number_of(colour, palette):
+    """Which colour of the palette is most like this one."""
+    return min(range(len(palette)), key=lambda number: sum(
+        (one - other) ** 2 for one, other in zip(colour, palette[number])))
+
+
 def packed(picture):
     """A PNG with the 256 commonest colours of another: half the size, and nobody sees it."""
     width, colours = pixels(picture)
     palette = [colour for colour, _ in collections.Counter(colours).most_common(256)]
-    nearest = {colour: min(range(len(palette)), key=lambda number: sum(
-        (one - other) ** 2 for one, other in zip(colour, palette[number]))) for colour in set(colours)}
+    nearest = {colour: number_of(colour, palette) for colour in set(colours)}
     numbers = bytes(nearest[colour] for colour in colours)
     rows = b"".join(b"\0" + numbers[start:start + width] for start in range(0, len(numbers), width))
     head = struct.pack(">IIBBBBB", width, len(numbers) // width, 8, 3, 0, 0, 0)
     made = picture[:8]
     for kind, body in ((b"IHDR", head), (b"PLTE", b"".join(palette)),
                        (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b"")):
-        made += struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        check = struct.pack(">I", zlib.crc32(kind + body))
+        made += struct.pack(">I", len(body)) + kind + body + check
     return made
 
 
