@@ -135,8 +135,8 @@ STARTING_LOCKED_SECONDS = 60.0  # one that holds its lock but is not ready
 START_RETRY_SECONDS = (1.0, 60.0)
 MACHINE_SIGN_SECONDS = 60.0     # who uses the log shows so often that this machine lives
 MACHINE_SILENT_SECONDS = 150.0  # another one may use it after so long without a sign
-MACHINE_ROW_SECONDS = 3600.0    # the table says when a machine was seen, so exactly
-MACHINE_DAYS = 30
+MACHINE_NOTE_SECONDS = 3600.0   # how often it is noted that a machine uses the database
+MACHINE_KNOWN_SECONDS = 86400.0 # ... and how long that is known
 PROBE_SECONDS = 5.0             # for an interpreter to tell its version
 LOST_MAX = 2                    # workers lost young in a row are taken for the host's doing
 YOUNG_SECONDS = 60.0            # one that was killed later had its chance
@@ -1521,12 +1521,6 @@ CREATE TABLE IF NOT EXISTS queue (
     external INTEGER NOT NULL DEFAULT 0,    -- 1: only other people's workers serve it
     created_at REAL NOT NULL
 );
-CREATE TABLE IF NOT EXISTS machine (        -- who opened this database: several must not share a log
-    name TEXT PRIMARY KEY,
-    boot TEXT NOT NULL,
-    first_seen REAL NOT NULL,           -- since when it has not been away for a day
-    seen_at REAL NOT NULL
-);
 CREATE TABLE IF NOT EXISTS worker (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     machine TEXT NOT NULL,
@@ -1684,7 +1678,7 @@ ADDED_COLUMNS = (
         WHERE status IN (0, 1, 5, 6) AND function IN (SELECT name FROM function WHERE who='admin')
             AND owner_id IN (SELECT id FROM user WHERE role='admin')"""),
 )
-DROPPED_TABLES = ("task_key",)
+DROPPED_TABLES = ("task_key", "machine")
 
 
 def statements(script):
@@ -2073,22 +2067,14 @@ def file_identity(path):
         return None
 
 
-def several_machines(rows, now):
-    """Names of the machines that used the database by turns within a day; none if they followed
-    each other, as when it has moved or a container gets a new name at every start."""
-    rows = [row for row in rows if now - row["seen_at"] < 86400]
-    pairs = [(one, two) for one, two in itertools.combinations(rows, 2)
-             if one["boot"] != two["boot"]
-             and one["first_seen"] <= two["seen_at"] and two["first_seen"] <= one["seen_at"]]
-    return sorted({row["name"] for pair in pairs for row in pair})
-
-
 class Journal:
-    """How the database is written, "wal" or "truncate", and on which machine.
+    """How the database is written, "wal" or "truncate", and which machines use it.
 
     It stands in a small file that is read before SQLite opens the database, since a log that two
     machines share corrupts. A machine is a kernel: containers have names of their own, but share
     what a log needs. The file's time is the last sign of life of the machine that uses the log.
+    Its JSON has the keys mode, why, machine (the one that uses the log) and machines: {name: {"boot",
+    "first", "last"}}, with "refused" for one that may not use the log.
     """
 
     def __init__(self, database):
@@ -2097,22 +2083,27 @@ class Journal:
         self._read()
 
     def _read(self):
-        self._file = file_identity(self.path)
+        self._stamp = self._stamp_of_file()
         try:
             self.said = json.loads(self.path.read_text("utf-8"))
-            self.mode = self.said["mode"]
+            self.mode, owner = self.said["mode"], self.said["machine"]
             if self.mode not in ("wal", "truncate"):
                 raise ValueError(self.mode)
+            at = self.path.stat().st_mtime
         except (OSError, ValueError, KeyError, TypeError):
             raise SetupError("%s is missing or unreadable; it says how the database is written. With "
                              "everything stopped, make it anew: python3 jobqueue.py check --repair"
                              % self.path) from None
+        self.machines = self.said.get("machines") or {      # a former version kept others elsewhere
+            owner: {"boot": self.said.get("boot"), "first": at, "last": at}}
 
     @staticmethod
-    def decide(database, mode, why):
-        """From now on this machine uses the database, and in this way."""
+    def decide(database, mode, why, now, machines=None):
+        """From now on this machine uses the database, and in this way; none is refused any more."""
+        known = {name: machine for name, machine in (machines or {}).items() if "refused" not in machine}
+        known[machine_name()] = {"boot": boot_id(), "first": now, "last": now}
         write_private(private_path(database, "journal.json"), dump_json(
-            {"mode": mode, "why": why, "machine": machine_name(), "boot": boot_id(), "refused": {}}))
+            {"mode": mode, "why": why, "machine": machine_name(), "machines": known}))
 
     def admit(self, now):
         """Let this machine use the log; SetupError if it cannot, or if another one does."""
@@ -2125,7 +2116,8 @@ class Journal:
                          "jobqueue.py check --repair" % (self.path.parent, kind, self.said["machine"]))
         self.refuse_another(now)
         if not self._is_ours():
-            self.decide(self._database, "wal", self.said.get("why", ""))
+            self.said["machine"] = machine_name()
+            self._note(machine_name(), now, at=now)
             self._read()
 
     def refuse_another(self, now):
@@ -2139,14 +2131,18 @@ class Journal:
                                       iso(last + MACHINE_SILENT_SECONDS)[11:19]))
 
     def sign(self, now):
-        """Show other machines that this one lives."""
-        with contextlib.suppress(OSError):
-            if self.mode == "wal" and abs(now - self.path.stat().st_mtime) >= MACHINE_SIGN_SECONDS:
+        """Show other machines that this one lives; note once an hour that it uses the database."""
+        with contextlib.suppress(OSError, SetupError):
+            at = self.path.stat().st_mtime
+            if self.mode == "wal" and abs(now - at) >= MACHINE_SIGN_SECONDS:
                 os.utime(self.path, (now, now))
+            if not self._is_noted(machine_name(), now):
+                self._read()            # others note themselves, too
+                self._note(machine_name(), now, self.path.stat().st_mtime)
 
     def check(self):
         """StorageBroken if it was decided anew, or if another machine took over while we slept."""
-        if file_identity(self.path) == self._file:
+        if self._stamp_of_file() == self._stamp:
             return
         found = Journal(self._database)
         if found.mode != self.mode:
@@ -2156,35 +2152,78 @@ class Journal:
             raise StorageBroken("The database is used on the machine %s now. If both are to use it, stop "
                                 "everything on both and run there: python3 jobqueue.py check --repair"
                                 % found.said["machine"])
-        self.said, self._file = found.said, found._file
+        self.said, self.machines, self._stamp = found.said, found.machines, found._stamp
+
+    def sharing(self, now):
+        """Names of the machines that used the database by turns within a day, or were refused.
+
+        None if they followed each other, as when it has moved, or when a container gets a new name at
+        every start.
+        """
+        known = {name: machine for name, machine in self.machines.items()
+                 if abs(now - machine["last"]) < MACHINE_KNOWN_SECONDS}
+        names = {name for name, machine in known.items() if "refused" in machine}
+        users = [item for item in known.items() if item[0] not in names]
+        if names:
+            names.add(self.said["machine"])
+        for (one, first), (two, second) in itertools.combinations(users, 2):
+            if (first["boot"] != second["boot"]
+                    and first["first"] <= second["last"] and second["first"] <= first["last"]):
+                names |= {one, two}
+        return sorted(names)
+
+    def others(self, now):
+        """Machines besides this one that share the database; SetupError if one uses its log now."""
+        self.refuse_another(now)
+        return [name for name in self.sharing(now) if name not in (machine_name(), self._our_name())]
+
+    def _stamp_of_file(self):
+        """What is another one after each write; None if the file is gone."""
+        try:
+            status = os.stat(self.path)
+            return status.st_ino, status.st_ctime_ns
+        except OSError:
+            return None
 
     def _is_ours(self):
-        boot = boot_id()
-        if boot and self.said.get("boot"):
-            return self.said["boot"] == boot
-        return self.said["machine"] == machine_name()
+        owner, boot = self.said["machine"], boot_id()
+        known = self.machines.get(owner, {}).get("boot")
+        return known == boot if boot and known else owner == machine_name()
 
     def _is_gone(self, silent):
         """True if its machine is silent for long, or is this one before it was started again."""
         return (not -MACHINE_SILENT_SECONDS < silent < MACHINE_SILENT_SECONDS
                 or (self.said["machine"] == machine_name() and silent > up_seconds() > 0))
 
+    def _is_noted(self, name, now):
+        known = self.machines.get(name, {})
+        return (abs(now - known.get("last", 0)) < MACHINE_NOTE_SECONDS
+                and known.get("boot") == boot_id())
+
+    def _note(self, name, now, at, **more):
+        """Keep that a machine was here; the file then bears the time `at`.
+
+        Machines of yesterday go, and other names of this one, which containers had.
+        """
+        boot, owner = boot_id(), self.said["machine"]
+        known = {one: machine for one, machine in self.machines.items() if one == owner or (
+            abs(now - machine["last"]) < MACHINE_KNOWN_SECONDS
+            and (one == name or "refused" in machine or not boot or machine["boot"] != boot))}
+        is_known = abs(now - known.get(name, {"last": -math.inf})["last"]) < MACHINE_KNOWN_SECONDS
+        known[name] = {"boot": boot, "first": known[name]["first"] if is_known else now, "last": now,
+                       **more}
+        self.machines = known
+        write_private(self.path, dump_json({**self.said, "machines": known}), at)
+
     def _refuse(self, now, words):
         """Remember who was refused: `check --repair` must know of all that are to use the database."""
-        known = self.said.get("refused") or {}
-        if abs(now - known.get(self.our_name(), 0)) > MACHINE_ROW_SECONDS:
+        if not self._is_noted(self._our_name(), now):
             with contextlib.suppress(OSError):
-                refused = {**known, self.our_name(): now}
-                write_private(self.path, dump_json({**self.said, "refused": refused}),
-                              self.path.stat().st_mtime)
+                self._note(self._our_name(), now, self.path.stat().st_mtime, refused=True)
         raise SetupError(words)
 
-    def refused(self, now):
-        """Names of those that were refused within a day."""
-        return [name for name, at in (self.said.get("refused") or {}).items() if abs(now - at) < 86400]
-
-    def our_name(self):
-        """This machine as those that were refused are called: by how it sees the folder, too."""
+    def _our_name(self):
+        """This machine as one that was refused is called: by how it sees the folder, too."""
         return "%s (%s)" % (machine_name(), file_system(self.path.parent))
 
 
@@ -2323,33 +2362,15 @@ class Database(Reader):
         self._journal.check()
 
     def sign(self):
-        """Now and then, note that this machine uses the database; it does not matter if that fails."""
+        """Now and then, show that this machine uses the database; it does not matter if that fails."""
         if self.clock.monotonic() < self._next_sign:
             return
         self._next_sign = self.clock.monotonic() + MACHINE_SIGN_SECONDS
         self._journal.sign(self.clock.now())
-        with contextlib.suppress(JobQueueError):
-            self._note_machine(machine_name(), boot_id(), self.clock.now())
 
-    def machines(self):
-        """Rows of the machines that used the database, the last one first."""
-        return self.all("SELECT * FROM machine ORDER BY seen_at DESC, name")
-
-    def journal_words(self):
-        """(why the database is written in this way, who was refused because of it)"""
-        return (self._journal.said.get("why", "a former version chose so"),
-                self._journal.refused(self.clock.now()))
-
-    def _note_machine(self, name, boot, now):
-        row = self.one("SELECT * FROM machine WHERE name=?", (name,))
-        away = math.inf if row is None else abs(now - row["seen_at"])
-        if away < MACHINE_ROW_SECONDS and row["boot"] == boot:
-            return
-        since = row["first_seen"] if away < 86400 else now
-        with self.transaction(durable=False, patience=0.2) as transaction:
-            transaction.upsert("machine", {"name": name},
-                               {"boot": boot, "first_seen": since, "seen_at": now})
-            transaction.run("DELETE FROM machine WHERE seen_at<?", (now - MACHINE_DAYS * 86400,))
+    def read_journal(self):
+        """The Journal as it is now."""
+        return Journal(self.path)
 
     def _refuse_missing_log(self):
         """StorageBroken if the log was deleted: without it the database is an older one.
@@ -2544,24 +2565,6 @@ def choose_journal(folder, others=()):
     return "truncate", "%s is a network or unknown file system" % kind
 
 
-def other_users(path):
-    """Machines besides this one that used the database or were refused; SetupError if one uses it now."""
-    try:
-        journal = Journal(path)
-    except SetupError:
-        journal = None                  # lost; it is made anew
-    if journal:
-        journal.refuse_another(Clock.now())
-        refused = journal.refused(Clock.now())
-        if refused:
-            others = [name for name in refused if name != journal.our_name()]
-            return others or [journal.said["machine"]]
-    with contextlib.closing(Connection(path)) as link, contextlib.suppress(sqlite3.Error):
-        names = several_machines(link.all("SELECT * FROM machine"), Clock.now())
-        return [name for name in names if name != machine_name()]
-    return []
-
-
 def _fill_data_folder(room):
     (room / "locks").mkdir(mode=0o700)
     deny = ("<IfModule mod_authz_core.c>\nRequire all denied\n</IfModule>\n"
@@ -2580,7 +2583,7 @@ def _fill_data_folder(room):
             left.unlink()
         mode, why = "truncate", "a log cannot be used here: %s" % error.detail
         _make_database(path, mode)
-    Journal.decide(path, mode, why)
+    Journal.decide(path, mode, why, Clock.now())
 
 
 def create_data_folder(folder):
@@ -8124,27 +8127,24 @@ def readers_of(database):
 
 
 def _check_journal(queue):
-    size, (why, refused) = queue.database.wal_bytes(), queue.database.journal_words()
-    text = "%s, because %s" % (queue.database.journal.upper(), why)
-    if queue.database.journal == "wal" and refused:
-        return "bad", ("%s; it was refused on %s. If all are to use it, %s"
-                       % (text, " and ".join(refused), how_to_repair(queue)))
+    database, now = queue.database, queue.database.clock.now()
+    journal, size = database.read_journal(), database.wal_bytes()
+    machines = sorted(journal.machines.items(), key=lambda item: -item[1]["last"])
+    text = "%s, because %s; used on %s" % (
+        database.journal.upper(), journal.said.get("why", "a former version chose so"), "; ".join(
+            "%s, %s %s" % (name, "refused" if "refused" in machine else "last seen",
+                           _readable(iso(machine["last"]))) if len(machines) > 1 else name
+            for name, machine in machines))
+    if database.journal != "wal":
+        return "ok", text
+    if journal.sharing(now):
+        return "bad", ("%s. Several machines are to use the database, but WAL mode is for one: %s"
+                       % (text, how_to_repair(queue)))
     if size > WAL_ALARM_BYTES:
         return "bad", ("%s; its log has grown to %d MB: a program keeps reading the database and "
-                       "must be ended: %s" % (text, size >> 20, readers_of(queue.database.path)
+                       "must be ended: %s" % (text, size >> 20, readers_of(database.path)
                                               or "which one cannot be told here"))
-    return "ok", text + ("; log %.1f MB" % (size / 1e6) if queue.database.journal == "wal" else "")
-
-
-def _check_machines(queue):
-    rows = queue.database.machines()
-    text = "; ".join("%s, last seen %s" % (row["name"], _readable(iso(row["seen_at"])))
-                     if len(rows) > 1 else row["name"] for row in rows)
-    several = several_machines(rows, queue.database.clock.now())
-    if several and queue.database.journal == "wal":
-        return "bad", ("%s. Several use the database, but WAL mode is for one: %s"
-                       % (text, how_to_repair(queue)))
-    return "ok", text
+    return "ok", text + "; log %.1f MB" % (size / 1e6)
 
 
 def _check_integrity(queue, read_all=True):
@@ -8268,7 +8268,7 @@ QUEUE_CHECKS = (
     ("Web server", _check_door), ("HTTPS", _check_https), ("Proxy", _check_proxy),
     ("API tokens", _check_authorization), ("Exposure", _check_exposure), ("Worker mode", _check_mode),
     ("Worker", _check_interpreter), ("Worker test", _check_worker_test),
-    ("Cron", _check_ticks), ("Machines", _check_machines), ("Journal", _check_journal),
+    ("Cron", _check_ticks), ("Journal", _check_journal),
     ("Database", _check_integrity), ("Backup", _check_backup), ("Admin", _check_admin),
     ("Functions", _check_functions), ("Workers", _check_workers), ("Schedules", _check_schedules),
     ("Running", _check_running), ("Waiting", _check_oldest), ("Clock", _check_clock))
@@ -8522,7 +8522,10 @@ def repair_journal(folder):
     """
     refuse_other_user(folder)
     path = find_database(Path(folder))
-    mode, why = choose_journal(folder, other_users(path))
+    now, journal = Clock.now(), None
+    with contextlib.suppress(SetupError):       # one that is lost is made anew
+        journal = Journal(path)
+    mode, why = choose_journal(folder, journal.others(now) if journal else ())
     link = Connection(path)
     try:
         found = link.value("PRAGMA journal_mode=%s" % mode.upper())
@@ -8532,7 +8535,7 @@ def repair_journal(folder):
         link.close()
     if found != mode:
         raise SetupError("SQLite could not change to %s; it stays at %s." % (mode, found))
-    Journal.decide(path, mode, why)
+    Journal.decide(path, mode, why, now, journal and journal.machines)
     return "%s, because %s" % (mode, why)
 
 

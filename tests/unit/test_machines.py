@@ -120,7 +120,7 @@ class TestTwoMachines(FolderCase):
 
     def test_a_server_that_hears_of_a_repair_stops(self):
         database = self.use(self.a)
-        Journal.decide(database.path, "truncate", "a test")
+        Journal.decide(database.path, "truncate", "a test", self.clock.now())
         with self.assertRaises(jobqueue.StorageBroken) as caught:
             self.write(self.a, database)
         self.assertIn("changed to TRUNCATE", caught.exception.detail)
@@ -144,7 +144,7 @@ class TestOneMachineUnderOtherNames(FolderCase):
         self.visit(self.a)
         self.clock.advance(20)
         self.assertEqual(self.visit(Machine("a", "boot-2", up=12)), "wal")
-        self.assertEqual(self.journal().said["boot"], "boot-2")
+        self.assertEqual(self.journal().machines["a"]["boot"], "boot-2")
 
     def test_two_machines_of_one_name_are_two(self):
         self.visit(self.a)
@@ -176,9 +176,30 @@ class TestOneMachineUnderOtherNames(FolderCase):
         self.assertEqual(self.repair(self.a), "wal, because ext4 is a local disk")
 
     def test_names_of_long_ago_are_forgotten(self):
+        there = Machine(kind="nfs")
+        self.visit(there)
+        self.clock.advance(86400)
+        self.visit(self.b)
+        self.assertEqual(set(self.journal().machines), {"a", "b"}, "a is the one that made it")
+        for _ in range(2):
+            self.clock.advance(86401)
+            self.visit(Machine("c", "boot-c", "nfs"))
+        self.assertEqual(set(self.journal().machines), {"a", "c"})
+
+    def test_names_that_containers_of_one_machine_had_are_forgotten_at_once(self):
+        for number in range(5):
+            self.visit(Machine("name-%d" % number, "boot-a"))
+        self.assertEqual(len(self.journal().machines), 2)
+
+    def test_a_journal_of_a_former_version_is_read(self):
         self.visit(self.a)
-        self.clock.advance((jobqueue.MACHINE_DAYS + 1) * 86400)
-        self.assertEqual([row["name"] for row in self.use(self.b).machines()], ["b"])
+        path = self.journal().path
+        path.write_text(json.dumps({"mode": "wal", "why": "x", "machine": "a", "boot": "boot-a",
+                                    "refused": {"b": 1}}))
+        os.utime(path, (self.clock.now(),) * 2)
+        self.refused(self.b, "in use on the machine a")
+        self.assertEqual(self.visit(Machine("new-name", "boot-a")), "wal")
+        self.assertIn("b (ext4)", self.journal().machines)
 
 
 class TestBoxes(unittest.TestCase):
@@ -227,7 +248,7 @@ class TestBoxes(unittest.TestCase):
         self.assertEqual(self.run_there("elsewhere", "another-boot", "worker.py"), (0, ""))
         self.assertEqual([self.site.wait(task_id)["status"] for task_id in ids], ["succeeded"] * 3)
         self.assertEqual(self.site.value("SELECT count(*) FROM activity WHERE event='worker_started'"), 1)
-        self.assertEqual({row["name"] for row in self.site.rows("SELECT name FROM machine")},
+        self.assertEqual(set(Journal(find_database(self.site.data)).machines),
                          {"elsewhere", jobqueue.machine_name()})
         self.assertEqual(list(self.site.data.glob("*-wal")), [])
 
@@ -264,7 +285,7 @@ class TestRepair(FolderCase):
         there = Machine(kind="nfs")
         self.visit(there)
         for _ in range(2):
-            self.clock.advance(jobqueue.MACHINE_ROW_SECONDS)
+            self.clock.advance(jobqueue.MACHINE_NOTE_SECONDS)
             self.visit(self.b)
             self.visit(self.a)
         self.assertEqual(self.repair(self.a), "truncate, because it is also used on b")
@@ -492,27 +513,34 @@ class TestWhatCheckSays(TestCase):
     def look(self, name):
         return next(check for check in jobqueue.check_host(self.queue) if check.name == name)
 
+    def use_on(self, *machines):
+        """Open and close it on each of them, by turns; some may be refused."""
+        for machine in machines:
+            with machine, contextlib.suppress(jobqueue.SetupError):
+                jobqueue.open_database(self.folder / "data", self.clock).close()
+
     def test_which_machines_were_seen_and_of_several_when(self):
-        self.assertEqual(self.look("Machines").text, jobqueue.machine_name())
-        self.write("INSERT INTO machine VALUES ('other', 'boot', ?, ?)", (self.clock.now() - 1e6,) * 2)
-        self.assertIn("%s, last seen 2027-" % jobqueue.machine_name(), self.look("Machines").text)
+        self.assertIn("used on %s; log" % jobqueue.machine_name(), self.look("Journal").text)
+        self.clock.advance(7200)
+        self.use_on(Machine("other", "boot", "ext4"))
+        self.assertIn("used on other, last seen 2027-01-15 10:00:00 UTC; %s, last seen 2027-01-15 "
+                      "08:00:00 UTC" % jobqueue.machine_name(), self.look("Journal").text)
 
     def test_several_that_share_a_log_are_bad(self):
-        for number in range(2):
-            self.write("INSERT INTO machine VALUES (?, ?, ?, ?)",
-                       ("other-%d" % number, "boot-%d" % number, self.clock.now() - 60, self.clock.now()))
-        self.assertEqual(self.look("Machines").verdict, "bad")
+        one, two = Machine("one", "boot-1"), Machine("two", "boot-2")
+        for _ in range(2):
+            self.clock.advance(jobqueue.MACHINE_NOTE_SECONDS)
+            self.use_on(one)
+            self.clock.advance(jobqueue.MACHINE_NOTE_SECONDS)
+            self.use_on(two)
+        self.assertEqual(self.look("Journal").verdict, "bad")
         self.assertIn("jobqueue.py check --repair. Without a shell give it to your host's cron",
-                      self.look("Machines").text)
+                      self.look("Journal").text)
 
     def test_who_was_refused(self):
-        with Machine("b", "boot-b", "nfs"), self.assertRaises(jobqueue.SetupError):
-            jobqueue.open_database(self.folder / "data", self.clock)
-        queue = self.another_queue()
-        with contextlib.closing(queue):
-            look = jobqueue._check_journal(queue)
-        self.assertEqual(look[0], "bad")
-        self.assertIn("it was refused on b (nfs)", look[1])
+        self.use_on(Machine("b", "boot-b", "nfs"))
+        self.assertEqual(self.look("Journal").verdict, "bad")
+        self.assertIn("b (nfs), refused 2027-01-15", self.look("Journal").text)
 
 
 if __name__ == "__main__":
