@@ -1837,8 +1837,10 @@ class Reader:
         return row[0] if row else None
 
 
-def _marks(columns):
-    return "(%s)" % ", ".join("?" * len(columns))
+@functools.lru_cache(maxsize=100)
+def _insertion(words, table, columns, rows=1):
+    marks = "(%s)" % ", ".join("?" * len(columns))
+    return "%s INTO %s (%s) VALUES %s" % (words, table, ", ".join(columns), ", ".join([marks] * rows))
 
 
 class Connection(Reader):
@@ -1889,16 +1891,15 @@ class Connection(Reader):
             return
         size = max(1, most // len(first))
         values = map(operator.itemgetter(*first), itertools.chain([first], rows))
-        start, marks = "INSERT INTO %s (%s) VALUES " % (table, ", ".join(first)), _marks(first)
+        columns = tuple(first)
         for some in iter(lambda: list(itertools.islice(values, size)), []):
             if len(some) == size:
-                self.run(start + ", ".join([marks] * size), list(itertools.chain(*some)))
+                self.run(_insertion("INSERT", table, columns, size), list(itertools.chain(*some)))
             else:
-                self.many(start + marks, some)
+                self.many(_insertion("INSERT", table, columns), some)
 
     def _insert(self, words, table, row):
-        return self._link.execute("%s INTO %s (%s) VALUES %s" % (
-            words, table, ", ".join(row), _marks(row)), tuple(row.values()))
+        return self._link.execute(_insertion(words, table, tuple(row)), tuple(row.values()))
 
     def all(self, statement, values=()):
         """All rows."""
@@ -3472,10 +3473,12 @@ class Tasks:
         turns, placed, edges = {}, [], []
         for task_id, order in new:
             lane = order.options["queue"], order.options["priority"]
-            waits = [{"task_id": task_id, "after_id": before, "settled": _waits(known[before], order)}
-                     for before in order.after]
-            edges += waits
-            if any(edge["settled"] == WAITED_FOR for edge in waits):
+            waits = False
+            for before in order.after:
+                settled = _waits(known[before], order)
+                edges.append({"task_id": task_id, "after_id": before, "settled": settled})
+                waits = waits or settled == WAITED_FOR
+            if waits:
                 status, turn = WAITING, 0
             elif order.run_at is not None and order.run_at > now:
                 status, turn = SCHEDULED, scheduled_turn(order.run_at)

@@ -290,7 +290,7 @@ class TestTheCheckItself(unittest.TestCase):
             )
 
     def test_it_sees_what_the_verbs_write(self):
-        source = "class Workers:\n    def f(self, db):\n        db.update('task', {'status': 2}, 'id=?', (1,))\n"
+        source = "class Workers:\n    def f(self, db):\n        db.update('task', {'status': 2}, 'id=?')\n"
         found = statements("seed.py", source)
         self.assertEqual((len(state_written_outside(found)), len(unfenced(found))), (1, 1))
         found = statements("seed.py", source.replace("update('task', {'status': 2}, ", "insert('task', "))
