@@ -4,43 +4,9 @@ import re
 import unittest
 
 import jobqueue
-from tests.helpers.browser import BrowserTestCase
+from tests.helpers.browser import TASKS, BrowserTestCase
 from tests.helpers.support import PASSWORD, ROOT, wait_until
 
-TASKS = '''
-import time
-from pathlib import Path
-from jobqueue import task, current_task
-
-@task
-def report(city: str, pages: int = 3, detailed: bool = False) -> dict:
-    """Write the monthly report of a city.
-
-    Args:
-        city: where
-    """
-    print("writing about", city, flush=True)
-    current_task().progress(1, 2, "halfway there")
-    while not Path("go on").exists():
-        time.sleep(0.1)
-    print("done with", city)
-    return {"city": city, "pages": pages}
-
-@task
-def send(city: str, password: str = ""):
-    pass
-
-@task
-def fail(text: str):
-    raise ValueError(text)
-
-@task
-def echo(text: str) -> dict:
-    """<img src=x onerror=alert(1)> is a title."""
-    print(text)
-    current_task().progress(1, 2, text)
-    return {"text": text, text: [text], "rows": [{text: text}]}
-'''
 VERDICTS = ["bad", "note", "ok"]
 # From now on no request is sent until letGo().
 HOLD = """

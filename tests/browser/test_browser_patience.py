@@ -6,9 +6,8 @@ import threading
 import unittest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from tests.helpers.browser import BrowserTestCase
+from tests.helpers.browser import TASKS, BrowserTestCase
 from tests.helpers.support import wait_until
-from tests.browser.test_browser import TASKS
 
 # The first requests for a path are not answered by the server, or late: {path: [[status, body], ...]},
 # where status 0 is for the server's own answer, `body` milliseconds later.

@@ -28,6 +28,42 @@ FLAGS = ("--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-ru
          "--disable-dev-shm-usage --window-size=1100,800 --lang=en-US").split()
 PATIENCE = 60                           # where answers are slow the page waits up to 15 s between two looks
 KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "Shift": "\ue008", "Down": "\ue015"}
+# A tasks.py for what people see: work that waits for a file, fails, or echoes what it was given.
+TASKS = '''
+import time
+from pathlib import Path
+from jobqueue import task, current_task
+
+@task
+def report(city: str, pages: int = 3, detailed: bool = False) -> dict:
+    """Write the monthly report of a city.
+
+    Args:
+        city: where
+    """
+    print("writing about", city, flush=True)
+    current_task().progress(1, 2, "halfway there")
+    while not Path("go on").exists():
+        time.sleep(0.1)
+    print("done with", city)
+    return {"city": city, "pages": pages}
+
+@task
+def send(city: str, password: str = ""):
+    pass
+
+@task
+def fail(text: str):
+    raise ValueError(text)
+
+@task
+def echo(text: str) -> dict:
+    """<img src=x onerror=alert(1)> is a title."""
+    print(text)
+    current_task().progress(1, 2, text)
+    return {"text": text, text: [text], "rows": [{text: text}]}
+'''
+
 _open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 

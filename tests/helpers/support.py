@@ -175,6 +175,12 @@ class FakeProcess:
         return self.returncode
 
 
+class FakeContext:
+    """What a function is told of its attempt."""
+
+    id, attempt, claim = 7, 2, "token"
+
+
 def close_quietly(queue):
     """Close a queue that the test may have closed already."""
     with contextlib.suppress(OSError, sqlite3.ProgrammingError):

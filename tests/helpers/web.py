@@ -6,6 +6,7 @@
                    -> Reply with status, headers, body, json; every call goes through wsgiref.validate,
                    and every answer is held against static/openapi.json
     OpenApi        that document, and the part of JSON Schema that it uses
+    ROUTES, BODIES every route as (method, path, who), and a right body for each that takes one
 """
 import functools
 import gzip
@@ -19,10 +20,37 @@ from urllib.parse import unquote
 from wsgiref.validate import validator
 
 import jobqueue
-from tests.helpers.support import ROOT, TestCase, quick_hash
+from tests.helpers.support import PASSWORD, ROOT, TestCase, quick_hash
 
 SITE = "jobs.example.org"
 UNSAFE = ("POST", "PUT", "PATCH", "DELETE")
+NEW_PASSWORD = {"password": "another horse", "current_password": PASSWORD}
+# A right body for each route that takes one.
+BODIES = {
+    "/api/setup": {"code": "x", "name": "mallory", "password": "another horse"},
+    "/api/session": {"name": "bob", "password": PASSWORD},
+    "/api/tasks": {"function": "add", "arguments": {"a": 1}},
+    "/api/tasks/actions": {"action": "cancel", "ids": [1, 2]},
+    "/api/schedules": {"function": "add", "arguments": {"a": 1}, "rule": "daily 01:00"},
+    "/api/schedules/preview": {"rule": "daily 01:00"},
+    "/api/schedules/ID": {"rule": "daily 02:00"},
+    "/api/settings": {"linger": 20},
+    "/api/host/exposure": {"exposed": []},
+    "/api/queues": {"name": "new"},
+    "/api/queues/NAME": {"max_running": 2},
+    "/api/users": {"name": "newcomer", "password": "another horse"},
+    "/api/users/NAME": NEW_PASSWORD,
+    "/api/tokens": {"name": "new", "password": PASSWORD},
+}
+
+
+def readable(pattern):
+    """A path of ROUTES with ID and NAME in place of their patterns."""
+    return pattern.replace(jobqueue.ID, "ID").replace(jobqueue.NAME, "NAME")
+
+
+# (method, path, who)
+ROUTES = [(method, readable(pattern), who) for method, pattern, _, who, *_ in jobqueue.ROUTES]
 
 
 class Reply:

@@ -8,8 +8,8 @@ from unittest import mock
 import jobqueue
 import worker
 from tests.helpers import doors
-from tests.helpers.support import free_port, need_part
-from tests.http.test_abuse import Listener
+from tests.helpers.server import Listener
+from tests.helpers.support import FakeContext, free_port, need_part
 
 SLASHES = ("/", "\\", "%2f", "%2F", "%5c", "%252f", "%255C", "%25252f", "%25%32%66", "%%32%66")
 DOTS = ("..", "%2e%2e", ".%2e", "%2E.", "%252e%252e", "%25252e.", "%%32e%2%65")
@@ -20,11 +20,6 @@ CLIMBING = STEPS + tuple(step + "admin/1" for step in STEPS) + (
 ORDINARY = ("2026-01-31", "a..b", "..a", "a..", "...", "x.y", "Åse Ørsted", "日本", "50%", "100%25", "a;b",
             "1+1=2", "?", "what? no", "C:", "a b", ".htaccess", "%zz", "~x", "é%c3%a9")
 SEPARATED = ("1/2", "a\\b", "2026/01/31", "a%2fb")       # which a web server may refuse itself
-
-
-class FakeContext:
-    """A task that runs."""
-    id = 7
 
 
 def send(address, names=("x",), **values):

@@ -1,6 +1,6 @@
 """The page in a real Chromium behind real web servers (see doors.py)."""
 from tests.browser import test_browser
-from tests.helpers import doors
+from tests.helpers import browser, doors
 from tests.helpers.browser import BrowserTestCase
 from tests.helpers.support import PASSWORD, need_part, wait_until
 from tests.helpers.web import Visitor
@@ -11,7 +11,7 @@ setUpModule = doors.open_folders
 class BehindDoor:
     """A site behind a web server instead of one with its own."""
 
-    TASKS = test_browser.TASKS
+    TASKS = browser.TASKS
     USERS = False
 
     @classmethod

@@ -18,18 +18,15 @@ import threading
 import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from unittest import mock
 from urllib.parse import quote
 
 import jobqueue
 import worker
-from tests.helpers.support import PASSWORD, Site, TestCase, has_part, need, wait_until
-from tests.http.test_authorisation import BODIES, ROUTES
-from tests.unit.test_catalogue_of_worker import FakeContext
-from tests.http.test_server import HEALTH, HOST, Link
-from tests.helpers.web import SITE, WebTestCase, call, openapi, random_word
+from tests.helpers.server import HEALTH, HOST, Link, Listener
+from tests.helpers.support import PASSWORD, FakeContext, Site, TestCase, has_part, need, wait_until
+from tests.helpers.web import BODIES, ROUTES, SITE, WebTestCase, call, openapi, random_word
 
 LONG = bool(os.environ.get("JOBQUEUE_TEST_LOAD"))
 THOROUGH = LONG or bool(os.environ.get("JOBQUEUE_TEST_ALL")) and has_part("abuse")
@@ -600,43 +597,6 @@ class Injection(WebTestCase):
     def undo(self):
         """Users whose names were accepted go again."""
         self.write("DELETE FROM user WHERE name NOT IN ('ana', 'bob', 'eve')")
-
-
-class Listener(ThreadingHTTPServer):
-    """Remembers what it was asked; `redirect` is where it sends people, if anywhere."""
-
-    daemon_threads = True
-
-    def __init__(self):
-        self.asked, self.redirect = [], None
-        super().__init__(("127.0.0.1", 0), Visit)
-        self.port = self.server_address[1]
-        self.thread = threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True)
-        self.thread.start()
-
-    def close(self):
-        """End it."""
-        self.shutdown()
-        self.server_close()
-        self.thread.join(10)
-
-
-class Visit(BaseHTTPRequestHandler):
-    """One request to a Listener."""
-
-    def answer(self):
-        length = int(self.headers.get("Content-Length") or 0)
-        self.server.asked.append((self.path, dict(self.headers), self.rfile.read(length)))
-        self.send_response(302 if self.server.redirect else 200)
-        if self.server.redirect:
-            self.send_header("Location", self.server.redirect)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    do_GET = do_POST = do_PUT = do_DELETE = answer
-
-    def log_message(self, *_):
-        pass
 
 
 # Ways to write a host that is not the one that was declared; most of them mean this machine.

@@ -4,7 +4,7 @@ import unittest
 
 import jobqueue
 from tests.helpers.support import PASSWORD
-from tests.helpers.web import Visitor, WebTestCase, call
+from tests.helpers.web import BODIES, NEW_PASSWORD, ROUTES, Visitor, WebTestCase, call
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "X-FOO")
 NOBODY = ("anonymous", "expired", "idle", "left", "disabled", "disabled token", "revoked")
@@ -61,31 +61,8 @@ TABLE = {
     ("DELETE", "/api/tokens/ID"):               (401,   204,   404,     204,   404),
 }
 MISSING_FOR_USERS = {("DELETE", "/api/users/NAME"): 403}      # who may not, learns nothing
-NEW_PASSWORD = {"password": "another horse", "current_password": PASSWORD}
-BODIES = {
-    "/api/setup": {"code": "x", "name": "mallory", "password": "another horse"},
-    "/api/session": {"name": "bob", "password": PASSWORD},
-    "/api/tasks": {"function": "add", "arguments": {"a": 1}},
-    "/api/tasks/actions": {"action": "cancel", "ids": [1, 2]},
-    "/api/schedules": {"function": "add", "arguments": {"a": 1}, "rule": "daily 01:00"},
-    "/api/schedules/preview": {"rule": "daily 01:00"},
-    "/api/schedules/ID": {"rule": "daily 02:00"},
-    "/api/settings": {"linger": 20},
-    "/api/host/exposure": {"exposed": []},
-    "/api/queues": {"name": "new"},
-    "/api/queues/NAME": {"max_running": 2},
-    "/api/users": {"name": "newcomer", "password": "another horse"},
-    "/api/users/NAME": NEW_PASSWORD,
-    "/api/tokens": {"name": "new", "password": PASSWORD},
-}
 
 
-def readable(pattern):
-    """A path of ROUTES with ID and NAME in place of their patterns."""
-    return pattern.replace(jobqueue.ID, "ID").replace(jobqueue.NAME, "NAME")
-
-
-ROUTES = [(method, readable(pattern), who) for method, pattern, _, who, *_ in jobqueue.ROUTES]
 PATHS = sorted({path for _, path, _ in ROUTES})
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from unittest import mock
 
 import jobqueue
+from tests.helpers.server import HEALTH, Link, ServerTestCase
 from tests.helpers.support import FakeClock, TestCase, function_json, wait_until
-from tests.http.test_server import HEALTH, Link, ServerTestCase
 from tests.helpers.web import WebTestCase, call
 
 LINES = {"Content_Type": "application/x-ndjson"}

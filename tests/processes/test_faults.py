@@ -4,14 +4,11 @@ The faults are those that people's hosts have: kill -9 at the worst moment, a ma
 for longer than a lease, a clock that jumps, process ids that are used again.
 """
 
-import ast
 import contextlib
 import http.client
 import os
 import random
-import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -21,14 +18,11 @@ from collections import Counter
 from unittest import mock
 
 import jobqueue
-from tests.tools.load_test import Browser
-from tests.helpers.support import PASSWORD, Site, TestCase, wait_until
-from tests.unit.test_database import outsider
-from tests.processes.test_processes import TASKS, ProcessCase
+from tests.helpers.faults import MANY, PlantedCase, has_begun, outsider
+from tests.helpers.support import TestCase, wait_until
 from tests.helpers.web import WebTestCase
+from tests.helpers.working import TASKS, ProcessCase
 
-MANY = bool(os.environ.get("JOBQUEUE_TEST_LOAD"))
-MAIN = '\n\nif __name__ == "__main__":'
 
 # Added to a copy of jobqueue.py: a process that comes past a point for which there is a file in
 # "kill at" removes the file and kills itself (or the process `pid`) there and then.
@@ -125,85 +119,6 @@ def wrong_now():
 
 Clock.now = staticmethod(wrong_now)
 '''
-
-
-def plant(site, text):
-    """Put program text at the end of the site's jobqueue.py, before it runs as a program."""
-    for line in ast.parse(text).body:
-        for place in ast.walk(line) if isinstance(line, ast.Assign) else ():
-            if isinstance(place, ast.Name) and place.id.isupper() and not hasattr(jobqueue, place.id):
-                raise AssertionError("jobqueue.py knows no %s, which is planted" % place.id)
-    path = site.home / "jobqueue.py"
-    head, found, tail = path.read_text("utf-8").rpartition(MAIN)
-    if not found:
-        raise AssertionError("jobqueue.py does not end as it used to")
-    path.write_text(head + "\n\n" + text + found + tail, "utf-8")
-
-
-def has_begun(link, statement="BEGIN IMMEDIATE"):
-    """True once the outsider's statement meets no lock."""
-    with contextlib.suppress(sqlite3.OperationalError):
-        link.execute(statement)
-        return True
-    return False
-
-
-class PlantedCase(ProcessCase):
-    """Shares a site whose jobqueue.py has a fault planted in it."""
-
-    PLANTED = ""
-
-    @classmethod
-    def setUpClass(cls):
-        cls.site = Site(TASKS, **cls.settings)
-        cls.addClassCleanup(cls.site.close)
-        plant(cls.site, cls.PLANTED)
-        if cls.server:
-            cls.site.start_server()
-
-    def setUp(self):
-        super().setUp()
-        shutil.rmtree(self.site.home / "kill at", ignore_errors=True)
-
-    def arm(self, point):
-        """The next process that comes past this point is killed there."""
-        (self.site.home / "kill at").mkdir(exist_ok=True)
-        (self.site.home / "kill at" / point).touch()
-
-    def killed(self, point):
-        """Wait until somebody was."""
-        path = self.site.home / "kill at" / point
-        wait_until(lambda: not path.exists(), what="a process that comes past %r" % point)
-
-    def worker_of(self, task_id):
-        worker_id = self.row(task_id)["worker_id"]
-        return self.site.value("SELECT pid FROM worker WHERE id=?", (worker_id,))
-
-    def hold(self):
-        """The name of a file `until` which tasks run on."""
-        (self.site.home / "released").unlink(missing_ok=True)
-        return "released"
-
-    def release(self):
-        """Let them end."""
-        (self.site.home / "released").touch()
-
-    def browser(self):
-        """A browser in which bob is logged in."""
-        visitor = Browser(self.site.address)
-        self.addCleanup(visitor.close)
-        return visitor.log_in("bob", PASSWORD)
-
-    def check_records(self, ids):
-        with mock.patch.object(self, "ledger", return_value=self.ledger()):
-            super().check_records(ids)
-
-    def count(self, task_id, word="START"):
-        return len([entry for entry in self.ledger() if entry[:2] == (word, task_id)])
-
-    def check_sound(self):
-        self.assertEqual(self.site.value("PRAGMA integrity_check"), "ok")
-        self.assertEqual(self.site.rows("PRAGMA foreign_key_check"), [])
 
 
 class TestKilledAtAMarkedPoint(PlantedCase):

@@ -19,10 +19,8 @@ import unittest
 from pathlib import Path
 
 import jobqueue
+from tests.helpers.faults import MANY, SiteCase, WriterCase, has_begun, outsider, plant
 from tests.helpers.support import ROOT, TestCase, need, wait_until
-from tests.unit.test_database import outsider
-from tests.processes.test_faults import MANY, has_begun, plant
-from tests.processes.test_faults_storage import SiteCase, WriterCase
 
 # For the site's processes no file system is local, so that they write without a log.
 TRUNCATE = "\nLOCAL_FILE_SYSTEMS = frozenset()\n"

@@ -16,9 +16,8 @@ import time
 import unittest
 from pathlib import Path
 
+from tests.helpers.faults import MANY, QUICK, SiteCase, plant, somebody_elses_site
 from tests.helpers.support import need, wait_until
-from tests.processes.test_faults import MANY, plant
-from tests.processes.test_faults_storage import QUICK, SiteCase, somebody_elses_site
 
 HOSTILE = '''
 import itertools, os, resource, signal, sys, time

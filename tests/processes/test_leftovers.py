@@ -9,8 +9,8 @@ import signal
 import unittest
 
 import jobqueue
+from tests.helpers.faults import mock_truncate
 from tests.helpers.support import Site, wait_until
-from tests.processes.test_faults_storage import mock_truncate
 
 TASKS = '''
 import builtins, ctypes, json, os, resource, signal, socket, subprocess, sys, threading, time

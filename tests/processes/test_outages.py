@@ -13,10 +13,9 @@ from unittest import mock
 import jobqueue
 import worker
 from jobqueue import LEASE_SECONDS, RENEW_SECONDS, SELF_FENCE_SECONDS
+from tests.helpers.faults import SiteCase, WatchedSite, mock_truncate, mount, plant
 from tests.helpers.support import TestCase, wait_until
-from tests.processes.test_faults import plant
-from tests.processes.test_faults_storage import SiteCase, WatchedSite, mock_truncate, mount
-from tests.processes.test_processes import TASKS
+from tests.helpers.working import TASKS
 
 
 class Rules:

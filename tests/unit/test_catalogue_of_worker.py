@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from unittest import mock
 
-from tests.helpers.support import TestCase
+from tests.helpers.support import FakeContext, TestCase
 
 import jobqueue
 import worker
@@ -405,10 +405,6 @@ class TestTasksFile(TestCase):
     def test_the_files_that_tasks_py_imports_are_told(self):
         said = self.announce("import helper\n", **{"helper.py": "x = 1\n"})
         self.assertEqual([os.path.basename(name) for name in said["files"]], ["helper.py", "tasks.py"])
-
-
-class FakeContext:
-    id, attempt, claim = 7, 2, "token"
 
 
 class TestCommands(TestCase):

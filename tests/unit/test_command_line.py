@@ -18,7 +18,8 @@ from pathlib import Path
 from unittest import mock
 
 import jobqueue
-from tests.helpers.support import FUNCTIONS, ROOT, Site, TestCase, function_json, need, quick_hash, wait_until
+from tests.helpers.command import CommandTestCase
+from tests.helpers.support import FUNCTIONS, ROOT, Site, function_json, need, wait_until
 from tests.helpers.web import call
 
 NEW = "another horse"
@@ -35,53 +36,6 @@ class Done:
     @property
     def json(self):
         return json.loads(self.out)
-
-
-class CommandTestCase(TestCase):
-    """Runs commands in this process, on the test's queue."""
-
-    def setUp(self):
-        super().setUp()
-        cheap = mock.patch.object(jobqueue, "hash_password", quick_hash)
-        cheap.start()
-        self.addCleanup(cheap.stop)
-
-    def run_command(self, *arguments, given=""):
-        """Run one command on this test's queue and clock."""
-        out, err = io.StringIO(), io.StringIO()
-        mask = os.umask(0o077)
-        try:
-            with mock.patch.object(jobqueue, "JobQueue", lambda *_, **__: self.queue), \
-                    mock.patch.object(jobqueue, "data_folder", lambda *_: self.database.folder), \
-                    mock.patch("sys.stdin", io.StringIO(given)), \
-                    contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                code = jobqueue.main([str(argument) for argument in arguments])
-        except SystemExit as end:
-            code = end.code
-        finally:
-            os.umask(mask)
-        return Done(code, out.getvalue(), err.getvalue())
-
-    def ok(self, *arguments, **more):
-        """Run a command that works; what it printed."""
-        done = self.run_command(*arguments, **more)
-        self.assertEqual((done.code, done.err), (0, ""), arguments)
-        return done.out.strip()
-
-    def json(self, *arguments, **more):
-        """Run a command that works with --json; the value."""
-        return json.loads(self.ok(*arguments, "--json", **more))
-
-    def fails(self, code, *arguments, words="", **more):
-        """Run a command that ends with `code`: one line on standard error, nothing on standard output."""
-        done = self.run_command(*arguments, **more)
-        self.assertEqual(done.code, code, (arguments, done.out, done.err))
-        self.assertEqual(done.out, "")
-        self.assertNotIn("Traceback", done.err)
-        if code != 2 or not done.err.startswith("usage:"):
-            self.assertEqual(done.err.count("\n"), 1, done.err)
-            self.assertTrue(done.err.startswith("jobqueue: "))
-        self.assertIn(words, done.err)
 
 
 class NoData(unittest.TestCase):

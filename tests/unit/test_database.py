@@ -13,19 +13,13 @@ import unittest
 from unittest import mock
 
 import jobqueue
+from tests.helpers.faults import outsider
 from tests.helpers.support import ROOT, TestCase, close_quietly, need
 
 SECOND = """
 import sys; sys.path.insert(0, %r); import jobqueue
 database = jobqueue.Database(sys.argv[1], patience=60)
 """ % str(ROOT)
-
-
-def outsider(path):
-    """A connection of somebody else's program, such as DB Browser, with autocheckpoint off."""
-    link = sqlite3.connect(str(path), isolation_level=None, timeout=0, check_same_thread=False)
-    link.execute("PRAGMA wal_autocheckpoint=0")
-    return link
 
 
 class Spy:

@@ -11,8 +11,8 @@ from unittest import mock
 import jobqueue
 import worker
 from jobqueue import CATCH_UP_MAX, Conflict, Fail, Invalid, NotFound
+from tests.helpers.command import CommandTestCase
 from tests.helpers.support import Site, TestCase, function_json, wait_until
-from tests.unit.test_command_line import CommandTestCase
 from tests.helpers.web import WebTestCase
 
 HOUR, DAY = 3600, 86400
