@@ -3355,15 +3355,12 @@ class Order:
         """The arguments as JSON text."""
         utf8 = self._utf8
         if self._file:
-            utf8 = os.pread(self._file.fileno(), self.length, self._start)
+            utf8 = self._file.read(self._start, self.length)
         return utf8.decode("utf-8")
 
     def move_arguments(self, file):
-        """Keep the arguments in this unbuffered file until they are needed."""
-        start = file.tell()
-        if file.write(self._utf8) < self.length:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._utf8, self._file, self._start = None, file, start
+        """Keep the arguments in this ArgumentsFile until they are needed."""
+        self._file, self._start, self._utf8 = file, file.append(self._utf8), None
 
 
 class ArgumentsFile:
@@ -3371,21 +3368,35 @@ class ArgumentsFile:
 
     def __init__(self, folder):
         self._folder = folder
-        self._file = None               # without a name: it goes with its last order
+        self._file = None               # without a name: it goes with the last order in it
         self._held = 0
+
+    def __del__(self):
+        if self._file is not None:
+            self._file.close()
 
     def take(self, order):
         """Move the arguments of this order there if those before it are large enough."""
         self._held += order.length
-        if self._held <= ARGUMENTS_HELD_BYTES:
-            return
+        if self._held > ARGUMENTS_HELD_BYTES:
+            order.move_arguments(self)
+
+    def append(self, utf8):
+        """Write it at the end; returns where it begins."""
         try:
             if self._file is None:
                 import tempfile
                 self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)
-            order.move_arguments(self._file)
+            start = self._file.tell()
+            if self._file.write(utf8) < len(utf8):
+                raise OSError(errno.ENOSPC, "")
         except OSError as error:
             raise cannot_write(self._folder, error) from None
+        return start
+
+    def read(self, start, length):
+        """The bytes that begin there."""
+        return os.pread(self._file.fileno(), length, start)
 
 
 class Filter:

@@ -477,11 +477,12 @@ class Numbers(WebTestCase):
 
     def test_in_settings(self):
         for name, setting in jobqueue.SETTINGS.items():
-            for value in self.VALUES if setting.type in ("integer", "number") else ():
+            schema = setting.schema
+            for value in self.VALUES if "maximum" in schema else ():
                 with self.subTest(name=name, value=value):
                     reply = self.timed(self.ana, "PATCH", "/api/settings", {name: value})
-                    right = setting.minimum <= value <= setting.maximum and (
-                        setting.type == "number" or value == int(value))
+                    right = schema["minimum"] <= value <= schema["maximum"] and (
+                        schema["type"] == "number" or value == int(value))
                     self.assertEqual(reply.status, 200 if right else 422)
                     self.check(self.ana.get("/api/workers"), 200)
 

@@ -934,7 +934,7 @@ queue.workers.start_needed = lambda *_: 0
 while time.time() < float(sys.argv[1]):
     time.sleep(0.001)
 while queue.schedules.next_due() <= time.time():
-    self.tick(queue=queue)
+    queue.tick.run("test")
 """
 
 

@@ -177,6 +177,12 @@ class Asleep(Host):
         super().setUp()
         self.change_settings(stay_asleep="yes", linger_due=10, worker_seconds=150)
 
+    def schedule(self, *rule, **more):
+        """Make a schedule, as every door does: it starts workers afterwards."""
+        schedule_id = super().schedule(*rule, **more)
+        self.queue.start_workers()
+        return schedule_id
+
     def live(self, until):
         """Run the workers that are started until nobody is there, or so many seconds have passed."""
         while self.started and self.clock.now() - self.birth < until:
