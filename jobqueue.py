@@ -1727,6 +1727,17 @@ def migrate(transaction):
 # SQLite 3.7.0 to 3.51.2 can corrupt a WAL database when a checkpoint meets a write
 # (sqlite.org/wal.html#walresetbug). Nearly every host has such a version, so automatic
 # checkpoints are off on every connection and ours run only while we hold the write lock.
+#
+# Only this section and the schema know SQLite's dialect. Statements elsewhere are what other
+# databases understand, too; rows are added and changed by Connection's verbs, and what SQLite's
+# planner cannot know is told to it by these hints, which another database may leave out.
+
+BY_CLAIM, BY_TURN, BY_OWNER, BY_UNIQUE, BY_FOLLOWER = (
+    "INDEXED BY " + index
+    for index in ("task_claim", "task_turn", "task_owner", "task_unique", "task_after_follower"))
+BY_ID = "NOT INDEXED"
+THEN_JOIN = "CROSS JOIN"        # the table on its left is read first
+
 
 def is_busy(error):
     """True if trying again later may help."""
@@ -1758,6 +1769,13 @@ def is_storage_error(error):
     """True for what SQLite raises that is no fault of ours."""
     return isinstance(error, sqlite3.Error) and any(
         words in str(error).lower() for words in STORAGE_WORDS)
+
+
+def sqlite_build():
+    """(SQLite's version of its source, the options it was built with)"""
+    with contextlib.closing(sqlite3.connect(":memory:")) as link:
+        return (link.execute("SELECT sqlite_source_id()").fetchone()[0],
+                [row[0] for row in link.execute("PRAGMA compile_options")])
 
 
 def free_bytes(path):
@@ -2294,6 +2312,14 @@ class Database(Reader):
                 lambda: self.clock.monotonic() > started + seconds, statement, values), deadline)
             return rows, self.clock.monotonic() - started
 
+    def last_id(self, table):
+        """The highest id that any row of a table ever had."""
+        return self.value("SELECT seq FROM sqlite_sequence WHERE name=?", (table,)) or 0
+
+    def schema_version(self):
+        """The number of the schema of this database."""
+        return self.value("PRAGMA user_version")
+
     def version_seen(self):
         """A number that changes when anybody commits, ourselves included."""
         return self.value("PRAGMA data_version")
@@ -2444,7 +2470,7 @@ class Database(Reader):
             link.run("PRAGMA synchronous=FULL")
 
     def _check_schema(self):
-        version = self.value("PRAGMA user_version")
+        version = self.schema_version()
         if version == 0:
             raise emptied(self.path)
         if version != SCHEMA_VERSION:
@@ -2647,6 +2673,30 @@ def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
     database = Database(folder, clock, patience)
     database.sign()
     return database
+
+
+def repair_journal(folder):
+    """Choose the journal mode that is safe for all that use the database now.
+
+    Everything must be stopped: the exclusive lock that changing it needs proves that.
+    """
+    refuse_other_user(folder)
+    path = find_database(Path(folder))
+    now, journal = Clock.now(), None
+    with contextlib.suppress(SetupError):       # one that is lost is made anew
+        journal = Journal(path)
+    mode, why = choose_journal(folder, journal.others(now) if journal else ())
+    link = Connection(path)
+    try:
+        found = link.value("PRAGMA journal_mode=" + mode.upper())
+    except sqlite3.Error as error:
+        raise storage_error(error, path) from error
+    finally:
+        link.close()
+    if found != mode:
+        raise SetupError("SQLite could not change to %s; it stays at %s." % (mode, found))
+    Journal.decide(path, mode, why, now, journal and journal.machines)
+    return "%s, because %s" % (mode, why)
 
 
 # Settings --------------------------------------------------------------------
@@ -3059,9 +3109,9 @@ class Queues:
         """
         rows = self._database.all("""
             SELECT name, max_running, rate_count, rate_seconds, rate_next_at, machines,
-                (SELECT priority FROM task INDEXED BY task_claim
+                (SELECT priority FROM task %s
                  WHERE status=0 AND task.queue=queue.name ORDER BY priority DESC LIMIT 1) AS head
-            FROM queue WHERE paused=0 AND external=0""")
+            FROM queue WHERE paused=0 AND external=0""" % BY_CLAIM)
         return [row for row in rows
                 if row["machines"] is None or machine in json.loads(row["machines"])]
 
@@ -3095,8 +3145,8 @@ class Queues:
     def count(self, status, name, limit):
         """How many tasks of a queue have a status, counted up to `limit`."""
         return self._database.value(
-            "SELECT count(*) FROM (SELECT 1 FROM task INDEXED BY task_claim "
-            "WHERE status=? AND queue=? LIMIT ?)", (status, name, limit))
+            "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE status=? AND queue=? LIMIT ?)"
+            % BY_CLAIM, (status, name, limit))
 
     # Showing
 
@@ -3230,7 +3280,7 @@ class Queues:
 # Tasks -----------------------------------------------------------------------
 
 TASK_ROW = ("SELECT task.*, user.name AS owner FROM task "
-            "CROSS JOIN user ON user.id=task.owner_id WHERE cancel_requested<2 AND ")
+            "%s user ON user.id=task.owner_id WHERE cancel_requested<2 AND " % THEN_JOIN)
 # Rows of a list leave out what may be large; the arguments are there for the summary only.
 LIST_COLUMNS = ", ".join("task." + name for name in (
     "id queue function status reason priority run_at unique_key max_retries retries_left "
@@ -3241,8 +3291,8 @@ OPEN_TO_USERS = "NOT EXISTS (SELECT 1 FROM function WHERE name=task.function AND
 CHANGING_COLUMNS = ("id, owner_id, queue, function, priority, attempts, status, cancel_requested, "
                     "after_failure")
 SHORT_ARGUMENTS = "CASE WHEN length(task.arguments)<=4000 THEN task.arguments END AS arguments"
-LIST_ROW = ("SELECT %s, %s, user.name AS owner FROM task %%s CROSS JOIN user ON user.id=task.owner_id "
-            "WHERE cancel_requested<2 AND " % (LIST_COLUMNS, SHORT_ARGUMENTS))
+LIST_ROW = ("SELECT %s, %s, user.name AS owner FROM task %%s %s user ON user.id=task.owner_id "
+            "WHERE cancel_requested<2 AND " % (LIST_COLUMNS, SHORT_ARGUMENTS, THEN_JOIN))
 # What a search looks at, besides a task's number and its owner's name.
 SEARCHED = ("function", "message", "error_type || ': ' || error_message", "arguments")
 
@@ -3286,11 +3336,11 @@ def next_turn(transaction, owner_id, queue, priority):
     One owner's ten thousand tasks and another's one then interleave.
     """
     lowest = transaction.value(
-        "SELECT turn FROM task INDEXED BY task_claim WHERE status=0 AND queue=? AND priority=? "
-        "ORDER BY turn LIMIT 1", (queue, priority))
+        "SELECT turn FROM task %s WHERE status=0 AND queue=? AND priority=? ORDER BY turn LIMIT 1"
+        % BY_CLAIM, (queue, priority))
     highest = transaction.value(
-        "SELECT turn FROM task INDEXED BY task_turn WHERE owner_id=? AND status=0 AND queue=? "
-        "AND priority=? ORDER BY turn DESC LIMIT 1", (owner_id, queue, priority))
+        "SELECT turn FROM task %s WHERE owner_id=? AND status=0 AND queue=? "
+        "AND priority=? ORDER BY turn DESC LIMIT 1" % BY_TURN, (owner_id, queue, priority))
     return max(lowest or 0, highest or 0) + 1
 
 
@@ -3308,7 +3358,7 @@ def place(transaction, task, run_at, now):
 
 def lanes(db, status):
     """The (queue, priority) pairs that hold tasks of a status: few, and found by skipping."""
-    start = "SELECT queue, priority FROM task INDEXED BY task_claim WHERE status=? "
+    start = "SELECT queue, priority FROM task %s WHERE status=? " % BY_CLAIM
     found = []
     lane = db.one(start + "ORDER BY queue, priority DESC LIMIT 1", (status,))
     while lane:
@@ -3504,7 +3554,7 @@ class Tasks:
 
     def last_id(self):
         """The highest id that any task ever had."""
-        return self._database.value("SELECT seq FROM sqlite_sequence WHERE name='task'") or 0
+        return self._database.last_id("task")
 
     def _number(self, transaction, owner_id, orders):
         """(ids of all, [(id, order)] of those that are to be added)"""
@@ -3526,8 +3576,9 @@ class Tasks:
     def _holder(self, transaction, owner_id, key):
         """The id of the unfinished task that has this key; workers of others need not free it."""
         row = transaction.one(
-            "SELECT id, cancel_requested FROM task INDEXED BY task_unique "
-            "WHERE owner_id=? AND unique_key=? AND status NOT IN (2, 3, 4)", (owner_id, key))
+            "SELECT id, cancel_requested FROM task %s "
+            "WHERE owner_id=? AND unique_key=? AND status NOT IN (2, 3, 4)" % BY_UNIQUE,
+            (owner_id, key))
         if row is not None and row["cancel_requested"] == DELETE:
             raise Conflict("The task with the unique_key %s is being deleted; try again in a few "
                            "seconds." % shorten(key, 60), wrong("unique_key", "is still in use"))
@@ -3551,8 +3602,8 @@ class Tasks:
             return sure - last
         for status in (PENDING, SCHEDULED, WAITING):
             waiting += transaction.value(
-                "SELECT count(*) FROM (SELECT 1 FROM task INDEXED BY task_turn "
-                "WHERE owner_id=? AND status=? LIMIT ?)", (owner_id, status, limit - waiting))
+                "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE owner_id=? AND status=? LIMIT ?)"
+                % BY_TURN, (owner_id, status, limit - waiting))
         if waiting + count > limit:
             raise TooMany(
                 "%s: at most %d of %s's tasks may wait to be run, and %s. Try again "
@@ -3653,8 +3704,9 @@ class Tasks:
     def _related(self, row, side, condition):
         """Tasks on the other side of this one, those that are still there."""
         found = self._database.all(
-            "SELECT task.id, function, status FROM task_after CROSS JOIN task ON task.id=%s "
-            "WHERE %s AND cancel_requested<2 LIMIT ?" % (side, condition), (row["id"], RELATED_MAX))
+            "SELECT task.id, function, status FROM task_after %s task ON task.id=%s "
+            "WHERE %s AND cancel_requested<2 LIMIT ?" % (THEN_JOIN, side, condition),
+            (row["id"], RELATED_MAX))
         return [{"id": task_id, "function": function, "status": STATUS_WORDS[status]}
                 for task_id, function, status in sorted(map(tuple, found))]
 
@@ -3696,8 +3748,8 @@ class Tasks:
         One statement must read them all: between two a task may go to a status that was read already.
         """
         if owner_id is None:
-            return "FROM task INDEXED BY task_claim WHERE status=?", list(statuses)
-        return ("FROM task INDEXED BY task_turn WHERE status=? AND owner_id=?",
+            return "FROM task %s WHERE status=?" % BY_CLAIM, list(statuses)
+        return ("FROM task %s WHERE status=? AND owner_id=?" % BY_TURN,
                 [value for status in statuses for value in (status, owner_id)])
 
     def _ids(self, wanted, limit, before):
@@ -3705,7 +3757,7 @@ class Tasks:
         if wanted.statuses is None:
             scan, values = "FROM task WHERE", ()
             if wanted.owner_id is not None:
-                scan = "FROM task INDEXED BY task_owner WHERE owner_id=? AND"
+                scan = "FROM task %s WHERE owner_id=? AND" % BY_OWNER
                 values = (wanted.owner_id,)
             return [row[0] for row in self._database.all(
                 "SELECT id %s id<? ORDER BY id DESC LIMIT ?" % scan, (*values, before, limit))]
@@ -3723,7 +3775,7 @@ class Tasks:
         too long, larger ones after one that was quick. At least one is read, whatever the time.
         """
         condition, values = wanted.where()
-        statement = select % ("NOT INDEXED" if wanted.owner_id is None else "INDEXED BY task_owner",
+        statement = select % (BY_ID if wanted.owner_id is None else BY_OWNER,
                               "task.id>? AND task.id<=? AND " + condition)
         size, moved = SEARCH_ROWS, False
         while low < high and not (moved and self._clock.monotonic() > deadline):
@@ -3882,8 +3934,8 @@ class Tasks:
             while handled < len(ids) and (not handled or self._clock.monotonic() <= deadline):
                 some = ids[handled:handled + 50]
                 rows = transaction.all(
-                    "SELECT %s FROM task NOT INDEXED WHERE id IN (%s) AND cancel_requested<2 AND %s "
-                    "ORDER BY id" % (CHANGING_COLUMNS, ", ".join("?" * len(some)), condition),
+                    "SELECT %s FROM task %s WHERE id IN (%s) AND cancel_requested<2 AND %s ORDER BY id"
+                    % (CHANGING_COLUMNS, BY_ID, ", ".join("?" * len(some)), condition),
                     (*some, *values))
                 changed += change(transaction, rows, self._clock.now())
                 handled += len(some)
@@ -3971,10 +4023,10 @@ class Tasks:
         """Write down which of these ended tasks are waited for; how many these are."""
         if not transaction.value("SELECT 1 FROM task_after WHERE settled=0 LIMIT 1"):
             return 0
-        return transaction.many(
-            "INSERT OR IGNORE INTO unsettled (task_id, status) SELECT ?, ? "
-            "WHERE EXISTS (SELECT 1 FROM task_after WHERE settled=0 AND after_id=?)",
-            [(row["id"], status, row["id"]) for row, status in ended])
+        return sum(
+            transaction.insert_or_ignore("unsettled", {"task_id": row["id"], "status": status})
+            for row, status in ended if transaction.value(
+                "SELECT 1 FROM task_after WHERE settled=0 AND after_id=? LIMIT 1", (row["id"],)))
 
     @staticmethod
     def find_unsettled(source, start):
@@ -3984,8 +4036,8 @@ class Tasks:
         """
         seen = source.all(
             "SELECT DISTINCT after_id, status FROM (SELECT after_id FROM task_after "
-            "INDEXED BY task_after_follower WHERE settled=0 AND after_id>? ORDER BY after_id LIMIT ?) "
-            "LEFT JOIN task ON task.id=after_id", (start, SETTLE_LOOK_ROWS))
+            "%s WHERE settled=0 AND after_id>? ORDER BY after_id LIMIT ?) AS some "
+            "LEFT JOIN task ON task.id=after_id" % BY_FOLLOWER, (start, SETTLE_LOOK_ROWS))
         return ([row["after_id"] for row in seen if row["status"] in (None, *ENDED)],
                 max(row["after_id"] for row in seen) if seen else 0)
 
@@ -3995,8 +4047,8 @@ class Tasks:
         for task_id in task_ids:
             row = transaction.one("SELECT status FROM task WHERE id=?", (task_id,))
             if row is None or row["status"] in ENDED:
-                transaction.run("INSERT OR IGNORE INTO unsettled (task_id, status) VALUES (?, ?)",
-                                (task_id, row and row["status"]))
+                transaction.insert_or_ignore(
+                    "unsettled", {"task_id": task_id, "status": row and row["status"]})
 
     @staticmethod
     def settle(transaction, now):
@@ -4008,8 +4060,8 @@ class Tasks:
         while room > 0:
             pair = transaction.one(
                 "SELECT unsettled.task_id AS ended, status, task_after.task_id AS follower "
-                "FROM unsettled LEFT JOIN task_after INDEXED BY task_after_follower "
-                "ON settled=0 AND after_id=unsettled.task_id LIMIT 1")
+                "FROM unsettled LEFT JOIN task_after %s "
+                "ON settled=0 AND after_id=unsettled.task_id LIMIT 1" % BY_FOLLOWER)
             if pair is None:
                 return False
             room -= 1
@@ -4195,9 +4247,9 @@ CLAIMED_COLUMNS = ", ".join("task." + name for name in (
 HEADS = """
     SELECT %s, user.name AS owner, CASE WHEN admin_id IS NULL THEN 0 ELSE NOT EXISTS (
         SELECT 1 FROM user WHERE id=admin_id AND role='admin' AND disabled=0) END AS barred
-    FROM task INDEXED BY task_claim CROSS JOIN user ON user.id=task.owner_id
+    FROM task %s %s user ON user.id=task.owner_id
     WHERE status=0 AND queue=?
-    ORDER BY priority DESC, turn, task.id LIMIT ?""" % CLAIMED_COLUMNS
+    ORDER BY priority DESC, turn, task.id LIMIT ?""" % (CLAIMED_COLUMNS, BY_CLAIM, THEN_JOIN)
 ENDING_COLUMNS = (
     "id, owner_id, queue, function, priority, turn, run_at, attempts, crashes, claim, "
     "interruptions, max_retries, retries_left, retry_delay, retry_backoff, on_crash, "
@@ -4235,8 +4287,8 @@ class Claims:
         room = PROMOTE_AT_ONCE
         for lane in lanes(self._database, SCHEDULED):
             due = transaction.all(
-                "SELECT id, owner_id, queue, function, attempts FROM task INDEXED BY task_claim "
-                "WHERE status=5 AND queue=? AND priority=? AND turn<=? ORDER BY turn LIMIT ?",
+                "SELECT id, owner_id, queue, function, attempts FROM task %s "
+                "WHERE status=5 AND queue=? AND priority=? AND turn<=? ORDER BY turn LIMIT ?" % BY_CLAIM,
                 (*lane, int(now * 1000), room))
             room -= len(due)
             for row in due:
@@ -4264,8 +4316,8 @@ class Claims:
 
     def _first_due(self, lanes_of_scheduled):
         turns = [self._database.value(
-            "SELECT turn FROM task INDEXED BY task_claim WHERE status=5 "
-            "AND queue=? AND priority=? ORDER BY turn LIMIT 1", lane)
+            "SELECT turn FROM task %s WHERE status=5 AND queue=? AND priority=? ORDER BY turn LIMIT 1"
+            % BY_CLAIM, lane)
                  for lane in lanes_of_scheduled]
         turns = [turn for turn in turns if turn is not None]    # a lane may be empty by now
         return min(turns) / 1000 if turns else None
@@ -4353,8 +4405,8 @@ class Claims:
     def has_crashed(self):
         """True if a task waits to be run again that died with who ran it."""
         return bool(self._database.value(
-            "SELECT max(crashes) FROM (SELECT crashes FROM task INDEXED BY task_claim WHERE status=0 "
-            "LIMIT 10000)"))
+            "SELECT max(crashes) FROM (SELECT crashes FROM task %s WHERE status=0 LIMIT 10000) AS some"
+            % BY_CLAIM))
 
     def renew(self, transaction, task_id, claim, now):
         """Hold the claim for another LEASE_SECONDS; False if it was lost."""
@@ -4407,8 +4459,8 @@ class Claims:
     def _held(self, task_ids):
         """{id: row} of those tasks that are running."""
         marks = ", ".join("?" * len(task_ids))
-        rows = self._database.all("SELECT %s FROM task NOT INDEXED WHERE id IN (%s) AND status=1"
-                                  % (ENDING_COLUMNS, marks), task_ids)
+        rows = self._database.all("SELECT %s FROM task %s WHERE id IN (%s) AND status=1"
+                                  % (ENDING_COLUMNS, BY_ID, marks), task_ids)
         return {row["id"]: row for row in rows}
 
     @staticmethod
@@ -4458,7 +4510,7 @@ class Claims:
         silent = self.silent(now)
         rows = self._database.all(
             "SELECT id, claim, worker_id, started_at, lease_boot, lease_monotonic, lease_wall "
-            "FROM task INDEXED BY task_claim WHERE status=1")
+            "FROM task %s WHERE status=1" % BY_CLAIM)
         return [row for row in rows
                 if row["worker_id"] in dead_workers or lease_name(row["claim"], row) in silent]
 
@@ -4494,7 +4546,7 @@ class Claims:
         rows = self._database.all(
             "SELECT lock AS holder, boot AS lease_boot, lease_monotonic, lease_wall FROM worker "
             "UNION ALL SELECT claim, lease_boot, lease_monotonic, lease_wall "
-            "FROM task INDEXED BY task_claim WHERE status=1")
+            "FROM task %s WHERE status=1" % BY_CLAIM)
         left = {lease_name(row["holder"], row): self._seconds_left(row, now) for row in rows}
         return {name: seconds for name, seconds in left.items()
                 if seconds < LEASE_SECONDS - 2 * RENEW_SECONDS}
@@ -4503,7 +4555,7 @@ class Claims:
         """{id: seconds until others may take it over} of the running tasks."""
         rows = self._database.all(
             "SELECT id, lease_boot, lease_monotonic, lease_wall "
-            "FROM task INDEXED BY task_claim WHERE status=1")
+            "FROM task %s WHERE status=1" % BY_CLAIM)
         return {row["id"]: self._seconds_left(row, now) for row in rows}
 
     def _seconds_left(self, row, now):
@@ -4602,10 +4654,10 @@ CHANGED_SCHEDULE = _object(**_SCHEDULE)
 SOURCES = {"code": "tasks.py", "folder": "a file in the folder schedules"}
 
 SCHEDULE_ROW = ("SELECT schedule.*, user.name AS owner, user.disabled FROM schedule "
-                "CROSS JOIN user ON user.id=schedule.owner_id WHERE ")
+                "%s user ON user.id=schedule.owner_id WHERE " % THEN_JOIN)
 SCHEDULE_SHOWN = ("SELECT schedule.*, user.name AS owner, task.status AS last_status FROM schedule "
-                  "CROSS JOIN user ON user.id=schedule.owner_id LEFT JOIN task "
-                  "ON task.id=schedule.last_task_id AND task.cancel_requested<2 WHERE ")
+                  "%s user ON user.id=schedule.owner_id LEFT JOIN task "
+                  "ON task.id=schedule.last_task_id AND task.cancel_requested<2 WHERE " % THEN_JOIN)
 SCHEDULE_COLUMNS = ["schedule." + name for name in (
     "id owner_id name source function options rule zone start catch_up overlap paused paused_by paused_at "
     "paused_why problem next_at last_at last_task_id late_at created_at").split()]
@@ -4852,7 +4904,7 @@ class Schedules:
     def _check_room(transaction, owner_id, wanted, besides=0):
         """Conflict if an owner has too many schedules, or too much in them, for one like this."""
         count, size = transaction.one(
-            "SELECT count(*), total(length(arguments)) FROM schedule WHERE owner_id=? AND id<>?",
+            "SELECT count(*), coalesce(sum(length(arguments)), 0) FROM schedule WHERE owner_id=? AND id<>?",
             (owner_id, besides))
         if count >= SCHEDULES_MAX:
             raise Conflict("There can be at most %d schedules of one owner." % SCHEDULES_MAX)
@@ -4941,7 +4993,7 @@ class Schedules:
         deadline, last, goes_on = self._clock.monotonic() + FIRE_SECONDS, (-1.0, 0), True
         while goes_on:
             rows = self._database.all(
-                SCHEDULE_ROW + "paused=0 AND next_at<=? AND problem IS NOT ? AND "
+                SCHEDULE_ROW + "paused=0 AND next_at<=? AND coalesce(problem, '')<>? AND "
                 "(next_at, schedule.id)>(?, ?) ORDER BY next_at, schedule.id LIMIT ?",
                 (now, GONE, *last, SCHEDULES_AT_ONCE))
             for row in rows:
@@ -5001,7 +5053,7 @@ class Schedules:
     def next_due(self):
         """When the next schedule is due, or None."""
         return self._database.value(
-            "SELECT min(next_at) FROM schedule WHERE paused=0 AND problem IS NOT ?", (GONE,))
+            "SELECT min(next_at) FROM schedule WHERE paused=0 AND coalesce(problem, '')<>?", (GONE,))
 
     def _heed_clock(self, now):
         """Judge anew what was counted from a time that is still to come: the clock went back."""
@@ -6076,8 +6128,8 @@ class Keeping:
                 return
             low, high = first["id"] - 1, first["id"] + KEEP_LOOK_ROWS
             ids = [row[0] for row in self._database.all(
-                "SELECT id FROM task NOT INDEXED WHERE id>? AND id<=? AND status IN (2, 3, 4) "
-                "AND finished_at<? ORDER BY id LIMIT ?", (low, high, before, KEEP_ROWS))]
+                "SELECT id FROM task %s WHERE id>? AND id<=? AND status IN (2, 3, 4) "
+                "AND finished_at<? ORDER BY id LIMIT ?" % BY_ID, (low, high, before, KEEP_ROWS))]
             low = self._tasks.prune(ids, before) if ids else high
             yield bool(ids)
 
@@ -6109,9 +6161,8 @@ class Keeping:
     def _prune_requests(self, now):
         return self._remove_all(
             "DELETE FROM request WHERE owner_id=? AND key=?",
-            "SELECT owner_id, key FROM (SELECT owner_id, key, created_at FROM request "
-            "ORDER BY rowid LIMIT ?) WHERE created_at NOT BETWEEN ? AND ?",
-            (KEEP_ROWS, *answers_kept(now)))
+            "SELECT owner_id, key FROM request WHERE created_at NOT BETWEEN ? AND ? LIMIT ?",
+            (*answers_kept(now), KEEP_ROWS))
 
     def _remove_all(self, statement, look, values):
         """Remove what `look` finds, until it finds nothing more."""
@@ -7731,9 +7782,7 @@ def _check_python(folder):
 
 
 def _check_sqlite(folder):
-    with contextlib.closing(sqlite3.connect(":memory:")) as link:
-        source = link.execute("SELECT sqlite_source_id()").fetchone()[0]
-        built = [row[0] for row in link.execute("PRAGMA compile_options")]
+    source, built = sqlite_build()
     text = "%s (%s %s), %s" % (sqlite3.sqlite_version, source[:10], source.split()[-1][:10], ", ".join(
         name for name in built if name.startswith(SQLITE_OPTIONS)) or "built as usual")
     if "THREADSAFE=0" in built:
@@ -8257,8 +8306,8 @@ def _check_running(queue):
 
 def _check_oldest(queue):
     oldest = queue.database.value("""
-        SELECT min(max(created_at, coalesce(run_at, 0)))
-        FROM (SELECT * FROM task INDEXED BY task_claim WHERE status=0 LIMIT 10000)""")
+        SELECT min(CASE WHEN run_at>created_at THEN run_at ELSE created_at END)
+        FROM (SELECT created_at, run_at FROM task %s WHERE status=0 LIMIT 10000) AS some""" % BY_CLAIM)
     if oldest is None:
         return "ok", "no task is waiting"
     seconds = max(0, queue.database.clock.now() - oldest)
@@ -8527,30 +8576,6 @@ def back_up(queue, target):
         raise SetupError("The backup cannot be written to %s: %s." % (target, error.strerror)) from None
     with queue.database.transaction() as transaction:
         remember(transaction, ".backup", {"at": queue.database.clock.now(), "path": str(target)})
-
-
-def repair_journal(folder):
-    """Choose the journal mode that is safe for all that use the database now.
-
-    Everything must be stopped: the exclusive lock that changing it needs proves that.
-    """
-    refuse_other_user(folder)
-    path = find_database(Path(folder))
-    now, journal = Clock.now(), None
-    with contextlib.suppress(SetupError):       # one that is lost is made anew
-        journal = Journal(path)
-    mode, why = choose_journal(folder, journal.others(now) if journal else ())
-    link = Connection(path)
-    try:
-        found = link.value("PRAGMA journal_mode=%s" % mode.upper())
-    except sqlite3.Error as error:
-        raise storage_error(error, path) from error
-    finally:
-        link.close()
-    if found != mode:
-        raise SetupError("SQLite could not change to %s; it stays at %s." % (mode, found))
-    Journal.decide(path, mode, why, now, journal and journal.machines)
-    return "%s, because %s" % (mode, why)
 
 
 # HTTP ------------------------------------------------------------------------
@@ -9043,8 +9068,8 @@ def tick(app, request):
 def get_health(app, request):
     """Process answers, database opens, schema is current."""
     app.queue.database.check_file()
-    version = app.queue.database.value("PRAGMA user_version")
-    return json_answer({"status": "ok", "version": VERSION, "schema": version})
+    return json_answer({"status": "ok", "version": VERSION,
+                        "schema": app.queue.database.schema_version()})
 
 
 def _session_json(app, person):

@@ -50,6 +50,14 @@ WRITES_STATE = (
 )
 
 
+# What another database does not understand, or says otherwise: only these sections may use it.
+DIALECT = (
+    r"\bINDEXED\b|\bINSERT\s+OR\b|\bREPLACE\s+INTO\b|\bCROSS\s+JOIN\b|\browid\b|\bsqlite_\w+|\bPRAGMA\b|"
+    r"\bBEGIN\b|\bIS\s+(NOT\s+)?\?|\?\d|\btotal\s*\(|\bstrftime\b|\bjulianday\b|\bVACUUM\b|\bGLOB\b"
+)
+DIALECT_SECTIONS = ("Schema", "Database")
+
+
 class Statement:
     """One SQL text: where it stands (file, line, class, function) and what it says."""
 
@@ -160,6 +168,22 @@ def unfenced(found):
     ]
 
 
+def section_of(statement, source):
+    """The title of the section of the file in which a statement stands."""
+    above = "\n".join(source.splitlines()[: statement.line])
+    return re.findall(r"^# (\w[\w ]*?) -{5,}$", above, re.MULTILINE)[-1]
+
+
+def dialect_outside(found, source):
+    """Statements in words of SQLite's own, outside the sections that may use them."""
+    return [
+        statement
+        for statement in found
+        if re.search(DIALECT, without_comments(statement.text), re.IGNORECASE)
+        and section_of(statement, source) not in DIALECT_SECTIONS
+    ]
+
+
 def all_statements():
     return [statement for name in FILES for statement in statements(name, (ROOT / name).read_text("utf-8"))]
 
@@ -191,6 +215,12 @@ class TestSql(unittest.TestCase):
     def test_every_change_of_a_task_names_the_state_it_expects(self):
         self.assertEqual(unfenced(self.found), [])
 
+    def test_sqlites_own_words_stand_in_two_sections(self):
+        for name in FILES:
+            source = (ROOT / name).read_text("utf-8")
+            found = dialect_outside(statements(name, source), source)
+            self.assertEqual(found, [], "use the verbs and hints of the section Database")
+
     def test_there_is_one_checkpoint_in_one_method(self):
         where = [statement.scope for statement in self.found if "wal_checkpoint" in statement.text.lower()]
         self.assertEqual(where, [("Database", "_copy_back")])
@@ -211,7 +241,9 @@ class TestSql(unittest.TestCase):
 
     def test_every_index_that_is_asked_for_exists(self):
         made = set(re.findall(r"CREATE INDEX IF NOT EXISTS (\w+)", " ".join(one.text for one in self.found)))
-        used = set(re.findall(r"INDEXED BY (\w+)", " ".join(one.text for one in self.found)))
+        hints = [value for name, value in vars(jobqueue).items() if name.startswith("BY_")]
+        used = set(re.findall(r"INDEXED BY (\w+)", " ".join(hints)))
+        self.assertGreater(len(used), 3)
         self.assertLessEqual(used, made)
 
     def test_values_are_bound_and_never_written_into_a_statement(self):
@@ -295,6 +327,21 @@ class TestTheCheckItself(unittest.TestCase):
         self.assertEqual((len(state_written_outside(found)), len(unfenced(found))), (1, 1))
         found = statements("seed.py", source.replace("update('task', {'status': 2}, ", "insert('task', "))
         self.assertEqual(len(state_written_outside(found)), 1)
+
+    def test_it_sees_words_of_sqlites_own(self):
+        for text in (
+            "SELECT a FROM t INDEXED BY i",
+            "INSERT OR IGNORE INTO t (a) VALUES (1)",
+            "SELECT a FROM t CROSS JOIN u ON u.id=t.id",
+            "SELECT a FROM t ORDER BY rowid",
+            "SELECT seq FROM sqlite_sequence",
+            "PRAGMA user_version",
+            "BEGIN IMMEDIATE",
+            "SELECT a FROM t WHERE b IS NOT ?",
+        ):
+            for title, wanted in (("Tasks", 1), ("Database", 0)):
+                source = "# %s -----------\nx = %r\n" % (title, text)
+                self.assertEqual(len(dialect_outside(statements("seed.py", source), source)), wanted, text)
 
     def test_it_sees_a_change_that_expects_nothing(self):
         source = "x = 'UPDATE task SET status=2 WHERE id=?'"
