@@ -122,7 +122,6 @@ RELATED_MAX = 100               # shown of them, and of those that come after on
 AFTER_SUM_MAX = 200_000         # ... of all in one request
 SETTLE_AT_ONCE = 500            # followers in one transaction
 SETTLE_SECONDS = 0.25           # of a tick
-SETTLE_LOOK_ROWS = 2_000
 TICK_SECONDS = 2.0              # a killed worker's task starts again within 5 s
 TICK_SOON_SECONDS = 1.0         # ... and a schedule that is due sooner is a second late at most
 TICK_FAILED_SECONDS = 15.0
@@ -1550,7 +1549,7 @@ CREATE TABLE IF NOT EXISTS task (
     priority INTEGER NOT NULL,          -- -100..100, larger first
     turn INTEGER NOT NULL,              -- pending: place among equals; scheduled: run_at in ms
     run_at REAL,                        -- not before; NULL: at once
-    unique_key TEXT,                    -- NULL when finished
+    unique_key TEXT,                    -- NULL when finished, see task_ended
     max_retries INTEGER NOT NULL,
     retries_left INTEGER NOT NULL,      -- -1: max_retries is 0, and RetryAfter was granted
     retry_delay REAL NOT NULL,
@@ -1596,6 +1595,26 @@ CREATE TABLE IF NOT EXISTS unsettled (      -- tasks that ended, while others wa
     task_id INTEGER PRIMARY KEY,
     status INTEGER                      -- NULL: deleted
 );
+-- What follows when a task ends or goes, whoever ends or removes it, in whatever language.
+CREATE TRIGGER IF NOT EXISTS task_ended AFTER UPDATE OF status ON task
+WHEN new.status IN (2, 3, 4) AND old.status NOT IN (2, 3, 4)
+BEGIN
+    INSERT OR IGNORE INTO unsettled (task_id, status)
+    SELECT new.id, CASE WHEN old.cancel_requested<2 THEN new.status END
+    WHERE EXISTS (SELECT 1 FROM task_after WHERE settled=0 AND after_id=new.id);
+    UPDATE task_after SET settled=2 WHERE settled=0 AND task_id=new.id;
+    UPDATE task SET unique_key=NULL WHERE id=new.id AND unique_key IS NOT NULL;
+    DELETE FROM task WHERE id=new.id
+        AND (old.cancel_requested=2 OR new.status=2 AND new.remove_on_success=1);
+END;
+CREATE TRIGGER IF NOT EXISTS task_removed AFTER DELETE ON task
+BEGIN
+    INSERT OR IGNORE INTO unsettled (task_id, status)
+    SELECT old.id, CASE WHEN old.status IN (2, 3, 4) THEN old.status END
+    WHERE EXISTS (SELECT 1 FROM task_after WHERE settled=0 AND after_id=old.id);
+    DELETE FROM task_after WHERE task_id=old.id;
+    DELETE FROM log WHERE task_id=old.id;
+END;
 CREATE TABLE IF NOT EXISTS activity (
     id INTEGER PRIMARY KEY,
     at REAL NOT NULL,
@@ -1678,7 +1697,15 @@ ADDED_COLUMNS = (
         WHERE status IN (0, 1, 5, 6) AND function IN (SELECT name FROM function WHERE who='admin')
             AND owner_id IN (SELECT id FROM user WHERE role='admin')"""),
 )
-DROPPED_TABLES = ("task_key", "machine")
+# What older versions left to whoever came by, and tables that nothing uses any more.
+LEFT_UNDONE = """
+INSERT OR IGNORE INTO unsettled (task_id, status)
+SELECT DISTINCT after_id, status FROM task_after LEFT JOIN task ON task.id=after_id
+WHERE settled=0 AND (status IS NULL OR status IN (2, 3, 4));
+UPDATE task SET unique_key=NULL WHERE unique_key IS NOT NULL AND status IN (2, 3, 4);
+DROP TABLE IF EXISTS task_key;
+DROP TABLE IF EXISTS machine;
+"""
 
 
 def statements(script):
@@ -1696,7 +1723,7 @@ def migrate(transaction):
 
     1. What the tables lack is added to them, and filled.
     2. SCHEMA makes what is not there yet.
-    3. What is not used any more is dropped.
+    3. What older versions left undone is done.
 
     All in one transaction; SetupError for a version that is newer or too old.
     """
@@ -1715,10 +1742,8 @@ def migrate(transaction):
             transaction.run("ALTER TABLE %s ADD COLUMN %s" % (table, column))
             if filling:
                 transaction.run(filling)
-    for statement in statements(SCHEMA):
+    for statement in statements(SCHEMA + LEFT_UNDONE if version else SCHEMA):
         transaction.run(statement)
-    for table in DROPPED_TABLES:
-        transaction.run("DROP TABLE IF EXISTS %s" % table)
     transaction.run("PRAGMA user_version=%d" % SCHEMA_VERSION)
 
 
@@ -2993,11 +3018,6 @@ class Logs:
                 "DELETE FROM log WHERE task_id=? AND attempt=? AND start>=? AND start<?",
                 (task_id, attempt, LOG_MAX_BYTES // 2, start + length - LOG_MAX_BYTES // 2))
 
-    @staticmethod
-    def remove(transaction, task_ids):
-        """Forget all logs of these tasks."""
-        transaction.many("DELETE FROM log WHERE task_id=?", [(task_id,) for task_id in task_ids])
-
     def attempts(self, task_id):
         """The attempts that printed something."""
         return [row[0] for row in self._database.all(
@@ -3505,12 +3525,6 @@ def remove_task_folder(data, task_id):
         shutil.rmtree(task_folder(data, task_id), ignore_errors=True)
 
 
-def forget_tasks(transaction, task_ids):
-    """Remove what is kept about tasks that are gone."""
-    Logs.remove(transaction, task_ids)
-    transaction.many("DELETE FROM task_after WHERE task_id=?", [(task_id,) for task_id in task_ids])
-
-
 class Tasks:
     """What people do with tasks. Only this class and Claims change a task's state."""
 
@@ -3949,15 +3963,13 @@ class Tasks:
         transaction.many("UPDATE task SET cancel_requested=1 WHERE id=? AND status=1",
                          [(row["id"],) for row in running])
         transaction.many(
-            "UPDATE task SET status=4, reason=NULL, unique_key=NULL, finished_at=? "
-            "WHERE id=? AND status IN (0, 5, 6)", [(now, row["id"]) for row in others])
+            "UPDATE task SET status=4, reason=NULL, finished_at=? WHERE id=? AND status IN (0, 5, 6)",
+            [(now, row["id"]) for row in others])
         said = by and "by " + by
         note_all(transaction, [activity_row(now, "cancelled", row, message=said) for row in others] + [
             activity_row(now, "cancel_requested", row, message=said) for row in running
             if not row["cancel_requested"]])
-        for row in others:
-            Tasks.stop_waiting(transaction, row["id"])
-        Tasks.ended(transaction, [(row, CANCELLED) for row in others], now)
+        Tasks.settle(transaction, now)
         return rows
 
     @staticmethod
@@ -3983,22 +3995,19 @@ class Tasks:
 
     @staticmethod
     def _delete(transaction, rows, now, by=None):
-        """Remove tasks and their logs; hide running ones until their workers have ended them."""
+        """Remove tasks; hide running ones until their workers have ended them."""
         others = [row for row in rows if row["status"] != RUNNING]
         transaction.many("UPDATE task SET cancel_requested=2 WHERE id=? AND status=1",
                          [(row["id"],) for row in rows if row["status"] == RUNNING])
         Tasks._remove(transaction, others, now)
         note_all(transaction, [activity_row(now, "deleted", row) for row in rows])
-        Tasks.ended(transaction, [(row, row["status"] if row["status"] in ENDED else None)
-                                  for row in others], now)
+        Tasks.settle(transaction, now)
         return rows
 
     @staticmethod
     def _remove(transaction, rows, _now):
-        """Remove the rows of tasks and what is kept about them; the rows."""
-        ids = [row["id"] for row in rows]
-        transaction.many("DELETE FROM task WHERE id=? AND status<>1", [(task_id,) for task_id in ids])
-        forget_tasks(transaction, ids)
+        """Remove the rows of tasks that do not run; the rows."""
+        transaction.many("DELETE FROM task WHERE id=? AND status<>1", [(row["id"],) for row in rows])
         return rows
 
     def _remove_folders(self, rows):
@@ -4009,52 +4018,11 @@ class Tasks:
     # Coming after others
 
     @staticmethod
-    def ended(transaction, ended, now):
-        """What follows when tasks end: what came after them runs or fails.
-
-        `ended` are pairs of a task's row as it was before and the status it ended with, None if it was
-        deleted. Whoever ends a task says so here, in the same transaction.
-        """
-        if ended and Tasks._announce(transaction, ended):
-            Tasks.settle(transaction, now)
-
-    @staticmethod
-    def _announce(transaction, ended):
-        """Write down which of these ended tasks are waited for; how many these are."""
-        if not transaction.value("SELECT 1 FROM task_after WHERE settled=0 LIMIT 1"):
-            return 0
-        return sum(
-            transaction.insert_or_ignore("unsettled", {"task_id": row["id"], "status": status})
-            for row, status in ended if transaction.value(
-                "SELECT 1 FROM task_after WHERE settled=0 AND after_id=? LIMIT 1", (row["id"],)))
-
-    @staticmethod
-    def find_unsettled(source, start):
-        """(ids of ended tasks that are still waited for, where to look on; 0 after the last).
-
-        So it is when somebody else's worker ended them. Looks at a portion of what is waited for.
-        """
-        seen = source.all(
-            "SELECT DISTINCT after_id, status FROM (SELECT after_id FROM task_after "
-            "%s WHERE settled=0 AND after_id>? ORDER BY after_id LIMIT ?) AS some "
-            "LEFT JOIN task ON task.id=after_id" % BY_FOLLOWER, (start, SETTLE_LOOK_ROWS))
-        return ([row["after_id"] for row in seen if row["status"] in (None, *ENDED)],
-                max(row["after_id"] for row in seen) if seen else 0)
-
-    @staticmethod
-    def note_unsettled(transaction, task_ids):
-        """Write down which of these tasks have ended."""
-        for task_id in task_ids:
-            row = transaction.one("SELECT status FROM task WHERE id=?", (task_id,))
-            if row is None or row["status"] in ENDED:
-                transaction.insert_or_ignore(
-                    "unsettled", {"task_id": task_id, "status": row and row["status"]})
-
-    @staticmethod
     def settle(transaction, now):
         """Release or fail what came after ended tasks, a portion of it; True if more may be left.
 
-        A failure is announced like any other end, so a long chain falls link by link.
+        Each end, a failure by this as well, stands in `unsettled` by a trigger; so a long chain
+        falls link by link.
         """
         room = SETTLE_AT_ONCE
         while room > 0:
@@ -4084,10 +4052,12 @@ class Tasks:
                                       (task["id"],)) or Tasks._waits_again(transaction, task)):
                 Tasks._release(transaction, task, now)
             return 1
+        given_up = transaction.run("UPDATE task_after SET settled=2 WHERE task_id=? AND settled=0",
+                                   (pair["follower"],))
         if task:
             Tasks._fail_by(transaction, task, "Task %d, which this one comes after, %s." % (
                 pair["ended"], HOW_IT_ENDED[pair["status"]]), now)
-        return Tasks.stop_waiting(transaction, pair["follower"])
+        return given_up
 
     @staticmethod
     def _release(transaction, task, now):
@@ -4101,9 +4071,8 @@ class Tasks:
     def _fail_by(transaction, task, why, now):
         transaction.run(
             "UPDATE task SET status=3, reason='dependency', error_type='Dependency', error_message=?, "
-            "unique_key=NULL, finished_at=? WHERE id=? AND status=6", (why, now, task["id"]))
+            "finished_at=? WHERE id=? AND status=6", (why, now, task["id"]))
         note(transaction, now, "failed", task, message=why)
-        Tasks._announce(transaction, [(task, FAILED)])
 
     @staticmethod
     def _why_not_again(transaction, task):
@@ -4126,12 +4095,6 @@ class Tasks:
         return transaction.run(
             "UPDATE task_after SET settled=0 WHERE task_id=? AND settled=1 AND EXISTS "
             "(SELECT 1 FROM task WHERE id=after_id AND status NOT IN (2, 3, 4))", (task["id"],))
-
-    @staticmethod
-    def stop_waiting(transaction, task_id):
-        """A task waits for nothing any more, because it ended itself; how much was given up."""
-        return transaction.run("UPDATE task_after SET settled=2 WHERE task_id=? AND settled=0",
-                               (task_id,))
 
 
 def answers_kept(now):
@@ -4283,7 +4246,8 @@ class Claims:
         self._next_promotion = 0.0
 
     def promote(self, transaction, now):
-        """Make due scheduled tasks pending, PROMOTE_AT_ONCE at most."""
+        """Make due scheduled tasks pending, PROMOTE_AT_ONCE at most, and release followers."""
+        Tasks.settle(transaction, now)
         room = PROMOTE_AT_ONCE
         for lane in lanes(self._database, SCHEDULED):
             due = transaction.all(
@@ -4302,7 +4266,12 @@ class Claims:
         return self._first_due(lanes(self._database, SCHEDULED))
 
     def next_due(self):
-        """When the next scheduled task of a queue that this machine serves becomes due, or None."""
+        """When the next scheduled task of a queue that this machine serves becomes due, or None.
+
+        At once if somebody else's worker has ended a task which others wait for.
+        """
+        if self._database.value("SELECT 1 FROM unsettled LIMIT 1"):
+            return 0.0
         served = {queue["name"] for queue in self._queues.open(self.machine)}
         return self._first_due(
             [lane for lane in lanes(self._database, SCHEDULED) if lane[0] in served])
@@ -4433,7 +4402,7 @@ class Claims:
     def end_all(self, transaction, ended, now):
         """Record how attempts ended, (task id, claim, Outcome) each; their Verdicts as end()."""
         held = self._held([task_id for task_id, _, _ in ended])
-        verdicts, leaving, notes, over = [], [], [], []
+        verdicts, leaving, notes = [], [], []
         for task_id, claim, outcome in ended:
             task = held.get(task_id)
             if task is None or task["claim"] != claim:
@@ -4441,19 +4410,13 @@ class Claims:
                 continue
             verdict = judge(task, outcome, now, self._clock.uniform)
             verdicts.append(verdict)
+            verdict.removed = task["cancel_requested"] == DELETE or (
+                verdict.status == SUCCEEDED and task["remove_on_success"])
             notes.append(self._ending_note(task, outcome, verdict, now))
-            hidden = task["cancel_requested"] == DELETE
-            if hidden or (verdict.status == SUCCEEDED and task["remove_on_success"]):
-                self._delete(transaction, task)
-                verdict.removed = True
-                over.append((task, None if hidden else SUCCEEDED))
-                continue
             leaving.append(self._left(transaction, task, verdict, outcome, now))
-            if verdict.status in ENDED:
-                over.append((task, verdict.status))
         self._leave_running(transaction, leaving)
         note_all(transaction, notes)
-        Tasks.ended(transaction, over, now)
+        Tasks.settle(transaction, now)
         return verdicts
 
     def _held(self, task_ids):
@@ -4471,12 +4434,6 @@ class Claims:
         return activity_row(now, verdict.event, task, task["worker_id"], None, outcome.seconds,
                             outcome.cpu_seconds, outcome.peak_memory,
                             told and shorten(told, 500))
-
-    @staticmethod
-    def _delete(transaction, task):
-        transaction.run("DELETE FROM task WHERE id=? AND status=1 AND claim=?",
-                        (task["id"], task["claim"]))
-        forget_tasks(transaction, [task["id"]])
 
     def put_back_until(self, transaction, task_id, claim, run_at, reason, now):
         """Put a task back unspent until `run_at`, because nothing here can run it."""
@@ -4583,7 +4540,6 @@ class Claims:
     @staticmethod
     def _left(transaction, task, verdict, outcome, now):
         """What _leave_running() writes of one task."""
-        finished = verdict.status in ENDED
         turn, run_at = task["turn"], task["run_at"]
         if verdict.status == SCHEDULED:
             turn, run_at = scheduled_turn(verdict.run_at), verdict.run_at
@@ -4592,7 +4548,7 @@ class Claims:
             run_at = now
         return (verdict.status, verdict.reason, turn, run_at, verdict.spend, verdict.crash,
                 verdict.interruption, outcome.result, outcome.error_type, outcome.error_message,
-                finished, now if finished else None, task["id"], task["claim"])
+                now if verdict.status in ENDED else None, task["id"], task["claim"])
 
     @staticmethod
     def _leave_running(transaction, leaving):
@@ -4600,7 +4556,6 @@ class Claims:
             UPDATE task SET status=?, reason=?, turn=?, run_at=?,
                 retries_left=retries_left-?, crashes=crashes+?,
                 interruptions=interruptions+?, result=?, error_type=?, error_message=?,
-                unique_key=CASE WHEN ? THEN NULL ELSE unique_key END,
                 lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL, cancel_requested=0,
                 finished_at=?
             WHERE id=? AND status=1 AND claim=?""", leaving)
@@ -6200,7 +6155,6 @@ class Tick:
         self._clock = database.clock
         self._next = self._next_burial = self._next_look = self._next_sweep = 0.0
         self._is_pruning = False
-        self._looked_at = 0             # the last task of which we know that nobody waits in vain
 
     def maybe(self, caller):
         """Tick unless anybody has just done so; True if we did. `caller` is who asks:
@@ -6326,14 +6280,12 @@ class Tick:
                 self._claims.end(transaction, task["id"], task["claim"], outcome, now)
 
     def _settle(self):
-        """Tell tasks that what they wait for has ended, if who ended it could not, or not all."""
-        ids, self._looked_at = self._tasks.find_unsettled(self._database, self._looked_at)
-        more = ids or self._database.value("SELECT 1 FROM unsettled LIMIT 1")
+        """Go on with what comes after tasks that have ended, if not all of it could be done then."""
         deadline = self._clock.monotonic() + SETTLE_SECONDS
+        more = self._database.value("SELECT 1 FROM unsettled LIMIT 1")
         while more and self._clock.monotonic() <= deadline:
             with self._database.transaction(durable=False) as transaction:
-                self._tasks.note_unsettled(transaction, ids)
-                more, ids = self._tasks.settle(transaction, self._clock.now()), ()
+                more = self._tasks.settle(transaction, self._clock.now())
 
     def _promote(self):
         due = self._claims.due()

@@ -111,6 +111,13 @@ class TestUpgrade(unittest.TestCase):
         self.assertEqual(shape(self.path), self.new_shape)
         self.assertEqual(self.site.rows("SELECT 1 FROM task WHERE admin_id IS NOT NULL"), [])
 
+    def test_what_others_ended_and_nobody_noticed_is_made_up_for(self):
+        make_old(self.path, "UPDATE task SET status=4 WHERE id=10;")
+        self.open()
+        found = self.site.rows("SELECT task_id, status FROM unsettled ORDER BY task_id")
+        self.assertEqual([tuple(row) for row in found], [(18, 2), (20, 2)])
+        self.assertEqual(self.site.rows("SELECT 1 FROM task WHERE unique_key IS NOT NULL"), [])
+
     def test_work_goes_on(self):
         make_old(self.path)
         self.site.run("tick")

@@ -69,8 +69,7 @@ BEGIN IMMEDIATE;
 INSERT INTO activity (at, event, task_id, attempt, owner_id, function, queue, seconds)
 SELECT :now, 'succeeded', id, attempts, owner_id, function, queue, :now-started_at
 FROM task WHERE id=:id AND status=1 AND claim=:claim;
-DELETE FROM task WHERE id=:id AND status=1 AND claim=:claim AND cancel_requested=2;
-UPDATE task SET status=2, result=:result, unique_key=NULL, cancel_requested=0, lease_boot=NULL,
+UPDATE task SET status=2, result=:result, cancel_requested=0, lease_boot=NULL,
     lease_monotonic=NULL, lease_wall=NULL, finished_at=:now
 WHERE id=:id AND status=1 AND claim=:claim;
 COMMIT;
@@ -85,16 +84,15 @@ SELECT :now, CASE WHEN cancel_requested>0 THEN 'cancelled' WHEN retries_left>0 T
                   ELSE 'failed' END,
     id, attempts, owner_id, function, queue, :now-started_at, :error_message
 FROM task WHERE id=:id AND status=1 AND claim=:claim;
-DELETE FROM task WHERE id=:id AND status=1 AND claim=:claim AND cancel_requested=2;
-UPDATE task SET status=4, cancel_requested=0, unique_key=NULL, lease_boot=NULL,
-    lease_monotonic=NULL, lease_wall=NULL, finished_at=:now
-WHERE id=:id AND status=1 AND claim=:claim AND cancel_requested=1;
+UPDATE task SET status=4, cancel_requested=0, lease_boot=NULL, lease_monotonic=NULL,
+    lease_wall=NULL, finished_at=:now
+WHERE id=:id AND status=1 AND claim=:claim AND cancel_requested>0;
 UPDATE task SET status=5, reason='error', retries_left=retries_left-1, run_at=:now+retry_delay,
     turn=CAST((:now+retry_delay)*1000 AS INTEGER)+1, error_type=:error_type,
     error_message=:error_message, lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL
 WHERE id=:id AND status=1 AND claim=:claim AND retries_left>0;
 UPDATE task SET status=3, reason='error', error_type=:error_type, error_message=:error_message,
-    unique_key=NULL, lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL, finished_at=:now
+    lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL, finished_at=:now
 WHERE id=:id AND status=1 AND claim=:claim;
 COMMIT;
 SQL

@@ -161,8 +161,53 @@ class TestWhoEndsIt(OrderCase):
             def end(first, statement=statement):
                 self.write(statement, (first,))
                 self.clean()
-                self.clean()     # the first may have begun behind it
             self.check(end, status)
+
+
+class TestTriggers(OrderCase):
+    """What follows an end follows it whoever wrote it, in whatever language."""
+
+    def test_the_next_look_for_work_finds_what_was_released_by_the_end_of_others(self):
+        first = self.add(options={"queue": "mail"})
+        second = self.after(first)
+        self.write("UPDATE queue SET external=1 WHERE name='mail'")
+        self.assertIsNone(self.claim())
+        self.write("UPDATE task SET status=2 WHERE id=?", (first,))
+        self.assertEqual(self.queue.claims.next_due(), 0.0)
+        self.clock.advance(1)
+        self.assertEqual(self.claim()["id"], second)
+
+    def test_a_key_is_free_and_nothing_is_waited_for_any_more(self):
+        first = self.add()
+        second = self.after(first, unique_key="k")
+        self.write("UPDATE task SET status=4 WHERE id=?", (second,))
+        self.assertIsNone(self.row(second)["unique_key"])
+        self.assertIsNone(self.database.value("SELECT 1 FROM task_after WHERE settled=0"))
+        self.assertNotEqual(self.after(first, unique_key="k"), second)
+
+    def test_a_task_that_is_to_be_removed_is_gone_and_its_followers_know_how_it_ended(self):
+        first = self.add(options={"remove_on_success": True})
+        second = self.after(first)
+        self.write("UPDATE task SET status=2 WHERE id=?", (first,))
+        self.clean()
+        self.assertEqual(self.states(first, second), [None, "pending"])
+
+    def test_one_that_was_deleted_while_it_ran_is_gone_however_it_ended(self):
+        for status in (jobqueue.SUCCEEDED, jobqueue.FAILED, jobqueue.CANCELLED):
+            first = self.claim()["id"] if self.add() else None
+            second = self.after(first)
+            self.queue.tasks.delete(first)
+            self.write("UPDATE task SET status=?, cancel_requested=0 WHERE id=?", (status, first))
+            self.clean()
+            self.assertEqual(self.states(first, second), [None, "failed"])
+            self.assertIn("was deleted", self.row(second)["error_message"])
+
+    def test_logs_go_with_their_task(self):
+        first = self.add()
+        self.write("INSERT INTO log (task_id, attempt, start, length, text) VALUES (?, 1, 0, 1, 'x')",
+                   (first,))
+        self.write("DELETE FROM task WHERE id=?", (first,))
+        self.assertIsNone(self.database.value("SELECT 1 FROM log"))
 
 
 class TestMany(OrderCase):
@@ -188,15 +233,6 @@ class TestMany(OrderCase):
         for _ in range(2):
             self.clean()
         self.assertEqual(set(self.states(*chain)), {"failed"})
-
-    def test_a_tick_looks_at_a_portion_of_what_is_waited_for(self):
-        firsts = self.add_many("bob", 6)
-        last = [self.after(first) for first in firsts]
-        self.write("UPDATE task SET status=2 WHERE id IN (?, ?)", (firsts[0], firsts[5]))
-        with mock.patch.object(jobqueue, "SETTLE_LOOK_ROWS", 2):
-            for found in (1, 1, 2):
-                self.clean()
-                self.assertEqual(self.states(*last).count("pending"), found)
 
     def test_the_tasks_of_one_request_name_a_bounded_number_of_others(self):
         first, second = self.add_many("bob", 2)
