@@ -4,12 +4,10 @@
     Door           door = ApacheCgi(TASKS); door.start(); door.address; door.site; door.reload(); door.close()
     Wire           a WSGI application that asks a web server, for what tests.helpers.web.Visitor speaks to
     account        the ordinary user that web servers and the site run as, if we are root
-    processes      what runs: {pid: Process}
 
 A door's site lies in the web server's document root, where a person with FTP puts it. Started by root, the
 web server runs as an ordinary user to whom the site belongs; started by anybody else, all is theirs.
 """
-import collections
 import contextlib
 import glob
 import http.client
@@ -27,6 +25,7 @@ import unittest
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from tests.helpers.processes import everybody, family
 from tests.helpers.support import ROOT, Site, as_user, free_port, need, wait_until
 
 APACHE_MODULES = Path("/usr/lib/apache2/modules")
@@ -34,8 +33,6 @@ PASSENGER_ROOT = Path("/usr/lib/ruby/vendor_ruby/phusion_passenger/locations.ini
 DEBIAN_PYTHON = "/usr/bin/python3"
 NOT_FOR_WSGI = ("connection", "keep-alive", "transfer-encoding", "upgrade", "status")
 STOP_SECONDS = 20
-
-Process = collections.namedtuple("Process", "state parent")
 
 
 def account():
@@ -60,25 +57,6 @@ def interpreter(below):
             if subprocess.call([path, "-c", "import sqlite3, ssl"], cwd="/", **as_user(account())) == 0:
                 return path
     need(False, "a Python that the user %s may run" % account())
-
-
-def processes():
-    """{pid: Process} of all that runs, zombies included (Linux)."""
-    found = {}
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            state, parent = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[:2]
-            found[int(name)] = Process(state, int(parent))
-    return found
-
-
-def family(pids):
-    """These processes and whatever they started, directly or not: {pid: Process}."""
-    everybody, found, more = processes(), set(), set(pids)
-    while more:
-        found |= more
-        more = {pid for pid, process in everybody.items() if process.parent in found} - found
-    return {pid: everybody[pid] for pid in found if pid in everybody}
 
 
 def listens(port):
@@ -160,10 +138,10 @@ class WebServer:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_SECONDS)
         deadline = time.monotonic() + STOP_SECONDS / 4
-        while left & set(processes()) and time.monotonic() < deadline:
+        while left & set(everybody()) and time.monotonic() < deadline:
             self._process.poll()
             time.sleep(0.02)
-        for pid in left & set(processes()):
+        for pid in left & set(everybody()):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()

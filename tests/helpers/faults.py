@@ -2,6 +2,7 @@
 
     plant                program text at the end of a site's jobqueue.py: other constants, points to die at
     PlantedCase          a ProcessCase with such a site; SiteCase: with a new one for each test
+    SmallDiskCase        a SiteCase whose disk can be filled
     WriterCase           processes that write into a data folder as fast as they can
     somebody_elses_site  a site whose processes run without rights
     mount, mock_truncate a file system of the test's own; one that is not local
@@ -260,6 +261,30 @@ class SiteCase(PlantedCase):
     def check_quiet(self):
         self.assertIsNone(self.site.server.poll(), "the server has ended")
         self.assertNotIn("Traceback", self.site.said())
+
+
+class SmallDiskCase(SiteCase):
+    """A site whose data can be moved to a file system of six megabytes, which can be filled."""
+
+    def move_to_small_disk(self):
+        """Have one for the time of the test; nothing of the site may run yet."""
+        disk = mount(self, self.site.home.parent / "disk", "-t", "tmpfs", "-o", "size=6m,mode=700", "x")
+        self.addCleanup(self.site.stop_all)
+        shutil.move(str(self.site.data), str(disk / "data"))
+        self.site.data.write_text("../disk/data\n")
+        self.site.data = disk / "data"
+        self.ballast = disk / "ballast"
+
+    def fill(self, spare=0):
+        """Leave no room but for so many bytes."""
+        with contextlib.suppress(OSError), open(self.ballast, "ab", buffering=0) as file:
+            while True:
+                file.write(b"x" * 4096)
+        os.truncate(self.ballast, self.ballast.stat().st_size - spare)
+
+    def free(self):
+        """Give the room back."""
+        self.ballast.unlink()
 
 
 class WriterCase(TestCase):

@@ -66,9 +66,10 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 import jobqueue  # noqa: E402
+from tests.helpers import processes  # noqa: E402
+from tests.helpers.processes import is_runner, processes_of, workers_among  # noqa: E402
 
 PASSWORD = "correct horse"
-PROC = "/proc"
 USERS = (("ana", "admin"), ("bob", "user"), ("eve", "user"))
 
 
@@ -421,7 +422,6 @@ values = json.load(sys.stdin)
 queue.settings.change({name: parse_text(SETTINGS[name].schema, text) for name, text in values.items()})
 queue.start_workers()
 """
-WORKER = r"(worker\.py|-m worker)"
 
 
 class Site:
@@ -452,7 +452,7 @@ class Site:
 
     def __init__(self, tasks=None, users=True, python=sys.executable, folder="my jobs", user=None,
                  **settings):
-        need(os.path.isdir(PROC + "/self"), "/proc, which tells what runs")
+        need(os.path.isdir(processes.PROC + "/self"), "/proc, which tells what runs")
         self.home = Path(os.path.realpath(tempfile.mkdtemp(prefix="jobqueue site "))) / folder
         self.home.mkdir()
         self.user = user
@@ -641,33 +641,17 @@ class Site:
         return child
 
     def processes(self):
-        """{pid: command line} of every living process that came from this folder (Linux)."""
-        found = {}
-        for name in os.listdir(PROC):
-            if name.isdigit() and int(name) != os.getpid():
-                with contextlib.suppress(OSError):
-                    data = Path(PROC, name, "cmdline").read_bytes()
-                    line = data.replace(b"\0", b" ").decode("utf-8", "replace")
-                    here = os.readlink("%s/%s/cwd" % (PROC, name))
-                    if line and (
-                        str(self.home) in line
-                        or here == str(self.home)
-                        or here.startswith(str(self.home) + os.sep)
-                    ):
-                        found[int(name)] = line.strip()
-        return found
+        """{pid: command line} of every living process that came from this folder."""
+        return {pid: process.line for pid, process in processes_of(self.home).items()
+                if process.state != "Z"}
 
     def workers(self):
-        """Process ids of the living workers; a child that is just about to become a runner is none."""
-        found = {
-            pid: line for pid, line in self.processes().items()
-            if re.search(WORKER, line) and not is_inner(line)
-        }
-        return [pid for pid in found if parent_of(pid) not in found]
+        """Process ids of the living workers."""
+        return list(workers_among(processes_of(self.home)))
 
     def runners(self):
         """Process ids of the living runners."""
-        return [pid for pid, line in self.processes().items() if re.search(WORKER + " --runner", line)]
+        return [pid for pid, process in processes_of(self.home).items() if is_runner(process)]
 
     def stop_all(self, number=signal.SIGKILL, seconds=60):
         """Signal everything that came from this folder until nothing is left."""
@@ -698,13 +682,4 @@ class Site:
             shutil.rmtree(self.home.parent, ignore_errors=True)
 
 
-def parent_of(pid):
-    """The process id of a process's parent; None once it is gone (Linux)."""
-    with contextlib.suppress(OSError):
-        return int(Path("/proc/%d/stat" % pid).read_text().rpartition(")")[2].split()[1])
-    return None
 
-
-def is_inner(line):
-    """True for processes of worker.py that are no workers."""
-    return "--runner" in line or "--catalogue" in line

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import jobqueue
 from tests.helpers import doors
+from tests.helpers.processes import everybody
 from tests.helpers.support import PASSWORD, ROOT, need_part, wait_until
 from tests.helpers.web import Visitor, as_sent, call
 
@@ -333,7 +334,7 @@ class DoorTests(BasicTests):
         ours = {*self.site.workers(), *self.site.runners()}
         of_workers = {link for pid in ours for link in links(pid) if link.startswith(("socket:", "pipe:"))}
         self.assertTrue(of_workers)
-        for pid in set(doors.processes()) - ours:
+        for pid in set(everybody()) - ours:
             self.assertEqual(links(pid) & of_workers, set(), pid)
         self.ana.delete("/api/tasks/%d" % task_id)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import jobqueue
 from tests.helpers.faults import (
-    MANY, QUICK, SiteCase, WatchedSite, WriterCase, mount, mounted, somebody_elses_site)
+    MANY, QUICK, SiteCase, SmallDiskCase, WatchedSite, WriterCase, mount, mounted, somebody_elses_site)
 from tests.helpers.support import need, wait_until
 from tests.helpers.working import TASKS
 
@@ -151,19 +151,13 @@ class TestTornLog(WriterCase):
             self.check_folder(room, told, "truncate")
 
 
-class TestFullDisk(SiteCase):
+class TestFullDisk(SmallDiskCase):
     """F7. Everything is on a file system of a few megabytes."""
 
     def setUp(self):
         site = WatchedSite(TASKS, linger=5, NbMaxWorker=2, nice=0)
         self.use(site)
-        disk = mount(self, site.home.parent / "disk", "-t", "tmpfs", "-o", "size=6m,mode=700", "x")
-        self.addCleanup(site.stop_all)
-        shutil.move(str(site.data), str(disk / "data"))
-        site.data.write_text("../disk/data\n")
-        site.data = disk / "data"
-        self.ballast = disk / "ballast"
-
+        self.move_to_small_disk()
         site.write_tasks(TASKS + """
 @task
 def takes(text: str, until: str = "", size: int = 0):
@@ -173,12 +167,6 @@ def takes(text: str, until: str = "", size: int = 0):
 """)
         site.start_server()
         self.visitor = self.browser()
-
-    def fill(self, spare=0):
-        with contextlib.suppress(OSError), open(self.ballast, "ab", buffering=0) as file:
-            while True:
-                file.write(b"x" * 4096)
-        os.truncate(self.ballast, self.ballast.stat().st_size - spare)
 
     def take(self, **arguments):
         """The reply to an add."""
@@ -198,7 +186,7 @@ def takes(text: str, until: str = "", size: int = 0):
 
     def make_room(self):
         """Everything is as it was; the id of a task that was added then."""
-        self.ballast.unlink()
+        self.free()
         return wait_until(lambda: self.take().value.get("id"), what="an add after room was made")
 
     def test_it_is_said_and_nothing_is_lost_and_it_goes_on_by_itself(self):

@@ -4,7 +4,6 @@ The rules with a clock of our own, then real workers on a small disk; all in bot
 """
 import contextlib
 import os
-import shutil
 import time
 import unittest
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ from unittest import mock
 import jobqueue
 import worker
 from jobqueue import LEASE_SECONDS, RENEW_SECONDS, SELF_FENCE_SECONDS
-from tests.helpers.faults import SiteCase, WatchedSite, mock_truncate, mount, plant
+from tests.helpers.faults import SmallDiskCase, WatchedSite, mock_truncate, plant
 from tests.helpers.support import TestCase, wait_until
 from tests.helpers.working import TASKS
 
@@ -173,19 +172,9 @@ class Outage:
         if self.journal == "truncate":
             with mock_truncate():
                 jobqueue.repair_journal(site.data)
-        disk = mount(self, site.home.parent / "disk", "-t", "tmpfs", "-o", "size=6m,mode=700", "x")
-        self.addCleanup(site.stop_all)
-        shutil.move(str(site.data), str(disk / "data"))
-        site.data.write_text("../disk/data\n")
-        site.data = disk / "data"
-        self.ballast = disk / "ballast"
+        self.move_to_small_disk()
         site.start_server()
         self.visitor = self.browser()
-
-    def fill(self):
-        with contextlib.suppress(OSError), open(self.ballast, "ab", buffering=0) as file:
-            while True:
-                file.write(b"x" * 4096)
 
     def keep_full(self, seconds):
         """Nothing can be written for so long: what others give up meanwhile is taken, too."""
@@ -203,7 +192,7 @@ class Outage:
         before = len(self.ledger())
         self.keep_full(self.SECONDS)
         during = len(self.ledger())
-        self.ballast.unlink()
+        self.free()
         self.wait_for_all(ids)
         self.assertLess(before, during)
         rows = self.site.rows("SELECT id, status, reason, attempts, crashes FROM task WHERE id<=?",
@@ -215,11 +204,11 @@ class Outage:
         self.check_quiet()
 
 
-class TestOutageWithLog(Outage, SiteCase):
+class TestOutageWithLog(Outage, SmallDiskCase):
     journal = "wal"
 
 
-class TestOutageWithoutLog(Outage, SiteCase):
+class TestOutageWithoutLog(Outage, SmallDiskCase):
     journal = "truncate"
 
 

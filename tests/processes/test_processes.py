@@ -19,6 +19,7 @@ import time
 import unittest
 from pathlib import Path
 
+from tests.helpers.processes import everybody
 from tests.helpers.support import Site, wait_until
 from tests.helpers.working import TASKS, ProcessCase
 
@@ -795,16 +796,7 @@ class TestWorkers(ProcessCase):
 
     def children_of(self, parent):
         """States of its child processes."""
-        for name in os.listdir("/proc"):
-            if name.isdigit():
-                try:
-                    state, ppid = re.match(
-                        r"\d+ \(.*\) (\w) (\d+)", Path("/proc", name, "stat").read_text(), re.S
-                    ).groups()
-                except (OSError, AttributeError):
-                    continue
-                if int(ppid) == parent:
-                    yield state
+        return [process.state for process in everybody().values() if process.parent == parent]
 
     def test_a_server_leaves_no_zombies_of_the_workers_it_started(self):
         self.site.start_server()
@@ -812,7 +804,7 @@ class TestWorkers(ProcessCase):
         for task_id in self.enqueue("double", [{"n": 1}] * 3, idle=True):
             self.wait_for(task_id)
         wait_until(lambda: not self.site.workers(), 60, "the end of the workers")
-        wait_until(lambda: "Z" not in list(self.children_of(server)), 30, "no zombie")
+        wait_until(lambda: "Z" not in self.children_of(server), 30, "no zombie")
 
     def test_many_adds_at_once_start_not_more_workers_than_may_run(self):
         self.site.settings(NbMaxWorker=2)

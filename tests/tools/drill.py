@@ -36,7 +36,6 @@ Contents
     Records     what is known at the end, and reading it
     Runs        what the ledger tells, and what ended a run early
     Checks      the invariants, one function each
-    Processes   those of one folder, by what the kernel says
     Small disk  one that can be filled
     Drill site  a fresh installation that can be killed and started again
     Adding      users that flood it over HTTP
@@ -70,6 +69,8 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from tests.helpers.processes import (  # noqa: E402
+    holds_lock, is_runner, is_worker, look_at, processes_of, workers_among)
 from tests.tools.load_test import (  # noqa: E402
     FINISHED,
     LEDGER_TEXT,
@@ -435,7 +436,6 @@ Event = collections.namedtuple("Event", "task event attempt worker at owner queu
 Move = collections.namedtuple("Move", "event before after")
 Hit = collections.namedtuple("Hit", "kind pid since until")
 Pause = collections.namedtuple("Pause", "since until pid", defaults=(None,))
-Process = collections.namedtuple("Process", "pid parent state started line")
 Blow = collections.namedtuple("Blow", "words weight whom signals", defaults=((),))
 Problem = collections.namedtuple("Problem", "id words kind", defaults=("wrong",))
 
@@ -1082,63 +1082,6 @@ def check(evidence):
     return Findings({name: list(function(evidence)) for name, function in CHECKS})
 
 
-# Processes -------------------------------------------------------------------
-
-def look_at(pid):
-    """A Process as the kernel shows it; None if there is none."""
-    try:
-        with open("/proc/%d/stat" % pid, "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        with open("/proc/%d/cmdline" % pid, "rb") as file:
-            line = file.read().replace(b"\0", b" ").decode("utf-8", "replace").strip()
-    except OSError:
-        return None
-    return Process(pid, int(fields[1]), fields[0].decode("ascii"), int(fields[19]), line)
-
-
-def is_from(folder, process):
-    """True if a process was started in a folder, or with a file of it."""
-    if folder in process.line:
-        return True
-    with contextlib.suppress(OSError):
-        return os.readlink("/proc/%d/cwd" % process.pid).startswith(folder)
-    return False
-
-
-def processes_of(folder):
-    """{pid: Process} of all that came from a folder, and of their zombies."""
-    everything = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            process = look_at(int(name))
-            if process:
-                everything[process.pid] = process
-    ours = {pid: process for pid, process in everything.items() if is_from(str(folder), process)}
-    zombies = {pid: process for pid, process in everything.items()
-               if process.state == "Z" and process.parent in ours}
-    return {**ours, **zombies}
-
-
-def is_worker(process):
-    """True for a worker."""
-    return "worker --detached" in process.line.replace(".py", "") and process.state != "Z"
-
-
-def is_runner(process):
-    """True for the process that runs a worker's functions."""
-    return "worker --runner" in process.line.replace(".py", "") and process.state != "Z"
-
-
-def holds_lock(pid, paths):
-    """True if a process keeps others out of one of these files, or we cannot know."""
-    with contextlib.suppress(OSError):
-        files = {str(os.stat(path).st_ino) for path in paths if os.path.exists(path)}
-        lines = [line.split() for line in Path("/proc/locks").read_text("ascii").splitlines()]
-        return any(fields[3:5] == ["WRITE", str(pid)] and fields[5].rpartition(":")[2] in files
-                   for fields in lines if len(fields) > 5)
-    return True
-
-
 # Small disk ------------------------------------------------------------------
 
 class SmallDisk:
@@ -1328,9 +1271,7 @@ class DrillSite(Site):
         """[(worker, its runner or None)], by process id."""
         found = self.processes()
         runners = {process.parent: process for process in found.values() if is_runner(process)}
-        return [(process, runners.get(pid)) for pid, process in sorted(found.items())
-                if is_worker(process)
-                and found.get(process.parent, process._replace(line="")).line != process.line]
+        return [(process, runners.get(pid)) for pid, process in sorted(workers_among(found).items())]
 
     def left_behind(self):
         """Words on processes that are still there after the end."""

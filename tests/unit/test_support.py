@@ -19,7 +19,7 @@ class Missing(unittest.TestCase):
             support.need(False, "a moon")
 
     def test_systems_without_proc_skip_what_looks_at_processes(self):
-        with mock.patch.object(support, "PROC", "/nowhere"), self.asked_for_everything(""), \
+        with mock.patch.object(support.processes, "PROC", "/nowhere"), self.asked_for_everything(""), \
                 self.assertRaisesRegex(unittest.SkipTest, "/proc"):
             support.Site()
 
