@@ -1172,6 +1172,11 @@ def _object(required=(), **properties):
             "properties": properties}
 
 
+def titled(title, schema):
+    """The same schema under a name of its own in /openapi.json."""
+    return {"title": title, **schema}
+
+
 TEXT, TEXT_OR_NULL = {"type": "string"}, {"type": ["string", "null"]}
 
 
@@ -2731,7 +2736,7 @@ def tidy_path(text):
     parts = [part for part in text.strip().split("/") if part]
     if not all(re.fullmatch("[A-Za-z0-9._~-]*[A-Za-z0-9_~-][A-Za-z0-9._~-]*", part) for part in parts):
         raise ValueError("must be the path of an address, such as /jq")
-    if parts[:1] and parts[0] in ("api", "static", "tick", "healthz"):
+    if parts[:1] and parts[0] in ("api", "static", "tick", "healthz", "openapi.json"):
         raise ValueError("must not begin like our own addresses")
     return "".join("/" + part for part in parts)
 
@@ -2834,8 +2839,8 @@ SETTINGS = {name: Setting(*row) for name, row in {
         "Addresses and networks of the proxies in front, whose X-Forwarded-For, -Proto and -Host "
         "are believed; everybody who can send from there is. Empty: none."),
 }.items()}
-CHANGED_SETTINGS = _object(**{  # null: back to the default
-    name: about(or_null(one.schema), one.help) for name, one in SETTINGS.items()})
+CHANGED_SETTINGS = titled("NewSettings", _object(**{  # null: back to the default
+    name: about(or_null(one.schema), one.help) for name, one in SETTINGS.items()}))
 
 
 def tidy_setting(name, value):
@@ -3062,8 +3067,8 @@ QUEUE_LIMITS = {
          "items": _text(r"[!-~]{1,64}", "must be the name of a machine")},
         "where its tasks run; null: anywhere"),
 }
-CHANGED_QUEUE = _object(**QUEUE_LIMITS)
-NEW_QUEUE = _object(("name",), name=OPTION_SCHEMAS["queue"], **QUEUE_LIMITS)
+CHANGED_QUEUE = titled("QueueChange", _object(**QUEUE_LIMITS))
+NEW_QUEUE = titled("NewQueue", _object(("name",), name=OPTION_SCHEMAS["queue"], **QUEUE_LIMITS))
 QUEUE_COUNTS = ("pending", "running", "scheduled", "waiting")
 
 
@@ -4600,12 +4605,12 @@ _SCHEDULE = {
     "zone": about(TEXT, "such as Europe/Oslo (UTC)"),
     "catch_up": about({"enum": list(CATCH_UPS)}, "what to run of what was missed (once)"),
     "overlap": about({"enum": list(OVERLAPS)}, "while the last one has not ended (skip)"),
-    "options": about(_object(**OPTION_SCHEMAS), "instead of the function's own"),
+    "options": titled("ChosenOptions", about(_object(**OPTION_SCHEMAS), "instead of the function's own")),
     "owner": about(TEXT_OR_NULL, "for admins: whose tasks these become"),
     "paused": {"type": "boolean"},
     "paused_why": about({"type": ["string", "null"], "maxLength": 500}, "shown to everybody")}
-SCHEDULE_SCHEMA = _object(("function", "rule"), **_SCHEDULE)
-CHANGED_SCHEDULE = _object(**_SCHEDULE)
+SCHEDULE_SCHEMA = titled("NewSchedule", _object(("function", "rule"), **_SCHEDULE))
+CHANGED_SCHEDULE = titled("ScheduleChange", _object(**_SCHEDULE))
 SOURCES = {"code": "tasks.py", "folder": "a file in the folder schedules"}
 
 SCHEDULE_ROW = ("SELECT schedule.*, user.name AS owner, user.disabled FROM schedule "
@@ -6439,21 +6444,22 @@ class Service:
 NAME_PATTERN = r"\w[\w.@+-]{0,49}"
 ROLES = ("user", "admin")
 TOKEN_SCOPES = ("user", "tick")       # may do what its user may; may tick and nothing else
-LOG_IN = _object(("name", "password"), name=TEXT, password=TEXT)
-SET_UP = _object(
+LOG_IN = titled("Login", _object(("name", "password"), name=TEXT, password=TEXT))
+SET_UP = titled("Setup", _object(
     ("code", "name", "password"), name=TEXT, password=TEXT,
-    code=about(TEXT, "from the printed link, or a file setup-code*.txt in data or beside jobqueue.py"))
-NEW_USER = _object(("name", "password"), name=TEXT, password=TEXT, role={"enum": list(ROLES)})
-CHANGED_USER = _object(
+    code=about(TEXT, "from the printed link, or a file setup-code*.txt in data or beside jobqueue.py")))
+NEW_USER = titled("NewUser", _object(
+    ("name", "password"), name=TEXT, password=TEXT, role={"enum": list(ROLES)}))
+CHANGED_USER = titled("UserChange", _object(
     role=or_null({"enum": list(ROLES)}), password=or_null(TEXT), disabled={"type": "boolean"},
     max_pending=about(or_null(SETTINGS["max_pending"].schema),
                       "most tasks that wait to be run; 0: no limit, null: as the setting says"),
-    current_password=about(or_null(TEXT), "needed by users who change their own password"))
-NEW_TOKEN = _object(
+    current_password=about(or_null(TEXT), "needed by users who change their own password")))
+NEW_TOKEN = titled("NewToken", _object(
     ("name",), scope={"enum": list(TOKEN_SCOPES)},
-    name={"type": "string", "maxLength": 100, "pattern": r"[^\0]*[^\s\0][^\0]*",
+    name={"type": "string", "maxLength": 100, "pattern": r"[^\x00]*[^\s\x00][^\x00]*",
           "patternMessage": "must have 1 to 100 characters"},
-    password=about(TEXT, "one's own; not needed where an API token is sent"))
+    password=about(TEXT, "one's own; not needed where an API token is sent")))
 TOKEN_ROW = ("SELECT token.*, user.name AS owner, user.password FROM token "
              "JOIN user ON user.id=user_id WHERE ")
 
@@ -7038,7 +7044,7 @@ def current_task():
     return TaskContext.running
 
 
-REQUEST_SCHEMA = _object(
+REQUEST_SCHEMA = titled("NewTask", _object(
     ("function",),
     function=TEXT,
     arguments=about({"type": "object"}, "as the function's schema says, see /api/functions"),
@@ -7052,7 +7058,7 @@ REQUEST_SCHEMA = _object(
     unique_key=about({**_text(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,200}",
                               "must be 1 to 200 characters on one line"),
                       "type": ["string", "null"]}, "add nothing while an unfinished task has it"),
-    **OPTION_SCHEMAS)
+    **OPTION_SCHEMAS))
 
 
 def _as_json(options):
@@ -8533,7 +8539,7 @@ def back_up(queue, target):
 # HTTP ------------------------------------------------------------------------
 
 STATUS_TITLES = {               # http.HTTPStatus calls some otherwise, and not on every Python alike
-    100: "Continue", 200: "OK", 201: "Created", 204: "No Content", 304: "Not Modified",
+    100: "Continue", 200: "OK", 201: "Created", 202: "Accepted", 204: "No Content", 304: "Not Modified",
     308: "Permanent Redirect", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden",
     404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout", 409: "Conflict",
     411: "Length Required", 413: "Content Too Large", 415: "Unsupported Media Type",
@@ -9007,6 +9013,11 @@ def get_static(app, request, name):
     return app.static.answer(name)
 
 
+def get_openapi(app, _):
+    """This document."""
+    return app.document
+
+
 def tick(app, request):
     """Do the housekeeping and, where nobody else can, some work: for those who come by themselves."""
     ticked = app.tick(request)
@@ -9160,7 +9171,7 @@ _PAGE = {
 _OWNER = about(TEXT_OR_NULL, "a name; for users only their own")
 WHICH_TASKS = {
     "status": about(
-        {"type": ["string", "null"], "pattern": "({0})(,({0}))*".format("|".join(STATUS_WORDS)),
+        {"type": ["string", "null"], "pattern": "(({0})(,({0}))*)?".format("|".join(STATUS_WORDS)),
          "patternMessage": "must be one of %s" % ", ".join(STATUS_WORDS)},
         "any of these, such as failed,cancelled"),
     "function": TEXT_OR_NULL,
@@ -9213,14 +9224,22 @@ def delete_task(app, request, task_id):
     return Answer(204)
 
 
-def act_on_task(app, request, task_id):
-    """Cancel a task, or make a failed or cancelled one pending again, as the address says."""
-    act = getattr(app.queue.tasks, request.path.rpartition("/")[2])
+def _act(app, request, act, task_id):
     row = act(int(task_id), request.person.scope, request.person.name)
     return json_answer(app.queue.row_json(row))
 
 
-ACTION = _object(
+def cancel_task(app, request, task_id):
+    """Cancel a task, or ask the worker that runs it to stop."""
+    return _act(app, request, app.queue.tasks.cancel, task_id)
+
+
+def retry_task(app, request, task_id):
+    """Make a failed or cancelled task pending again."""
+    return _act(app, request, app.queue.tasks.retry, task_id)
+
+
+ACTION = titled("Action", _object(
     ("action",),
     action={"enum": list(ACTIONS)},
     ids={"type": "array", "items": _integer(1, INTEGER_MAX), "maxItems": ACTION_IDS},
@@ -9229,7 +9248,7 @@ ACTION = _object(
                          "with a filter, at first: how many match; if it is null, 409 says it"),
     **{"continue": {"type": ["string", "null"],
                     "pattern": "[0-9]{1,15}-[0-9]{1,15}-[0-9]{1,15}(-[0-9]{0,16})?",
-                    "patternMessage": "must be what the answer before said"}})
+                    "patternMessage": "must be what the answer before said"}}))
 
 
 def _confirm(expected, count):
@@ -9338,8 +9357,9 @@ def post_schedules(app, request):
         app, request, schedule_id, 201, _address_of(request, "schedules", schedule_id))
 
 
-PREVIEW = _object(("rule",), rule=_SCHEDULE["rule"], zone=_SCHEDULE["zone"], count=_integer(1, 50), **{
-    "from": about({"type": ["string", "null"], "format": "date-time"}, "instead of now")})
+PREVIEW = titled("PreviewRequest", _object(("rule",), **{
+    "rule": _SCHEDULE["rule"], "zone": _SCHEDULE["zone"], "count": _integer(1, 50),
+    "from": about({"type": ["string", "null"], "format": "date-time"}, "instead of now")}))
 
 
 def preview_schedule(app, request):
@@ -9473,7 +9493,7 @@ def post_worker_test(app, request):
     return json_answer(start_worker_test(app.queue, request.door), 202)
 
 
-EXPOSURE = _object(("exposed",), exposed={"type": "array", "items": TEXT})
+EXPOSURE = titled("Exposure", _object(("exposed",), exposed={"type": "array", "items": TEXT}))
 
 
 def post_exposure(app, request):
@@ -9579,6 +9599,7 @@ Route = collections.namedtuple("Route", "method path handler who takes answer ne
 ROUTES = [Route(*row) for row in (
     ("GET", "/", get_page, ANYONE, None, (200, FILES), NOTHING),
     ("GET", "/static/" + NAME, get_static, ANYONE, None, (200, FILES), NOTHING),
+    ("GET", "/openapi.json", get_openapi, ANYONE, None, (200, (JSON_TYPE,)), NOTHING),
     ("GET", "/healthz", get_health, ANYONE, None, (200, "Health"), NOTHING),
     ("GET", "/tick", tick, TICKER, None, (200, "Ticked"), NOTHING),
     ("POST", "/tick", tick, TICKER, None, (200, "Ticked"), NOTHING),
@@ -9592,8 +9613,8 @@ ROUTES = [Route(*row) for row in (
     ("POST", "/api/tasks/actions", post_actions, USER, ACTION, (200, "ActionDone"), FRESH | CHANGE),
     ("GET", _TASK, get_task, USER, None, (200, "Task"), NOTHING),
     ("DELETE", _TASK, delete_task, USER, None, (204, None), CHANGE),
-    ("POST", _TASK + "/cancel", act_on_task, USER, None, (200, "Task"), CHANGE),
-    ("POST", _TASK + "/retry", act_on_task, USER, None, (200, "Task"), FRESH | CHANGE),
+    ("POST", _TASK + "/cancel", cancel_task, USER, None, (200, "Task"), CHANGE),
+    ("POST", _TASK + "/retry", retry_task, USER, None, (200, "Task"), FRESH | CHANGE),
     ("GET", _TASK + "/log", get_log, USER, LOG_PART, (200, "Log"), NOTHING),
     ("GET", "/api/schedules", get_schedules, USER, _object(**_PAGE), (200, "ScheduleList"), FRESH),
     ("POST", "/api/schedules", post_schedules, USER, SCHEDULE_SCHEMA, (201, "ScheduleDetail"),
@@ -9637,6 +9658,154 @@ def match_path(pattern, path):
     return match.groups() if match else None
 
 
+# What a row does not tell of what its route answers stands in the docstring of the handler.
+API = {
+    "openapi": "3.1.0",
+    "info": {
+        "title": "jobqueue", "version": VERSION,
+        "summary": "Background jobs for a web site on a cheap shared host",
+        "description": "Errors are application/problem+json. Every GET answers HEAD, too. x-who says "
+                       "who may."},
+    "servers": [{"url": "."}],
+    "security": [{"bearer": []}, {"key": []}, {"cookie": []}]}
+SECURITY_SCHEMES = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "key": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
+    "tick": {"type": "apiKey", "in": "query", "name": "token"},
+    "cookie": {
+        "type": "apiKey", "in": "cookie", "name": "jobqueue",
+        "description": "Under HTTPS with __Host- or __Secure- before it. Unsafe requests also need "
+                       "JSON as type and an Origin of this site."}}
+PARAMETERS = {
+    "Id": {"name": "id", "in": "path", "required": True,
+           "schema": {"type": "integer", "minimum": 0, "maximum": 999_999_999_999_999}},
+    "Name": {"name": "name", "in": "path", "required": True,
+             "schema": {"type": "string", "pattern": "^[^/]{1,300}$"}},
+    "IfNoneMatch": {"name": "If-None-Match", "in": "header", "schema": TEXT,
+                    "description": "An ETag; unchanged is answered with 304."},
+    "IdempotencyKey": {
+        "name": "Idempotency-Key", "in": "header",
+        "schema": {"type": "string", "pattern": "^[!-~]{1,200}$"},
+        "description": "For 24 hours the same request with the same key is only answered, alike."}}
+REFUSALS_OF_CHANGES = (Denied, NotFound, Conflict, UnsupportedType, Invalid, TooMany, StorageFull)
+REFUSALS = (Malformed, Unauthorized, TooLarge, Busy, *REFUSALS_OF_CHANGES)
+
+
+def _part(kind, name):
+    return {"$ref": "#/components/%s/%s" % (kind, name)}
+
+
+def _documented(schema, schemas):
+    """A schema of ours as others read it; what has a title stands in `schemas`."""
+    told = {key: value for key, value in schema.items()
+            if key not in ("title", "patternMessage", "keptWithin")}
+    if "keptWithin" in schema:          # nearly any number is taken, and so is an empty one
+        del told["type"]
+        told["anyOf"] = [_integer(1 - 10 ** 18, 10 ** 18 - 1), {"const": ""}]
+    if "pattern" in schema:
+        told["pattern"] = "^(%s)$" % schema["pattern"]
+    if "properties" in schema:
+        told["properties"] = {name: _documented(one, schemas)
+                              for name, one in schema["properties"].items()}
+    if "items" in schema:
+        told["items"] = _documented(schema["items"], schemas)
+    if schema is NEW_TASKS:
+        told["anyOf"] = [_documented(one, schemas) for one in schema["anyOf"]]
+    if "title" not in schema:
+        return told
+    schemas[schema["title"]] = told
+    return _part("schemas", schema["title"])
+
+
+def _parameters(route, schemas):
+    """Those of the address, the query and the head."""
+    names = [name for name, place in (("Id", ID), ("Name", NAME)) if place in route.path]
+    if route.method == "GET" and route.who != TICKER:
+        names.append("IfNoneMatch")
+    if route.takes is NEW_TASKS:
+        names.append("IdempotencyKey")
+    query = route.takes["properties"] if route.takes and route.method == "GET" else {}
+    return [_part("parameters", name) for name in names] + [
+        {"name": name, "in": "query", "schema": _documented(one, schemas)}
+        for name, one in query.items()]
+
+
+def _refusals(route):
+    """The errors that a route can answer with, as far as its row tells."""
+    filters = route.method == "GET" and route.takes and "owner" in route.takes["properties"]
+    kinds = {Busy}
+    if route.who != ANYONE or route.method == "POST":
+        kinds.add(Unauthorized)
+    if route.method != "GET":
+        kinds.update(REFUSALS_OF_CHANGES)
+        if route.takes:
+            kinds.add(TooLarge)
+    if route.takes or route.who == TICKER:
+        kinds.add(Malformed)
+    if route.who == ADMIN or filters:
+        kinds.add(Denied)
+    if route.answer[1] == FILES or "(" in route.path or filters:
+        kinds.add(NotFound)
+    if route.needs & FRESH or route.who == TICKER:
+        kinds.update((TooMany, StorageFull))
+    return sorted(kinds, key=lambda kind: kind.status)
+
+
+def _responses(route):
+    status, body = route.answer
+    kinds = body if isinstance(body, tuple) else ()
+    content = {kind: {"schema": {} if kind == JSON_TYPE else TEXT} for kind in kinds}
+    if body and not kinds:
+        content[JSON_TYPE] = {"schema": _part("schemas", body)}
+    if route.takes is LOG_PART:
+        content["text/plain"] = {"schema": TEXT}
+    right = {"description": STATUS_TITLES[status], **({"content": content} if content else {})}
+    if status == 201:
+        right["headers"] = {"Location": {"description": "Where it is found.", "schema": TEXT}}
+    found = {str(status): right}
+    if route.takes is NEW_TASKS:
+        found["200"] = {**right, "description": "Nothing was added: this unfinished task has the unique_key."}
+    if route.method == "GET" and route.who != TICKER:
+        right["headers"] = {"ETag": {"description": "Send it back as If-None-Match.", "schema": TEXT}}
+        found["304"] = _part("responses", "Unchanged")
+    return {**found, **{str(kind.status): _part("responses", kind.__name__) for kind in _refusals(route)}}
+
+
+def _operation(route, schemas):
+    summary, _, more = (route.handler.__doc__ or "").partition("\n")
+    told = {"summary": summary.rstrip("."), "description": " ".join(more.split()), "x-who": route.who,
+            "parameters": _parameters(route, schemas), "responses": _responses(route)}
+    if route.who == ANYONE:
+        told["security"] = []
+    if route.who == TICKER:
+        told["security"] = [{"tick": []}, *(API["security"] if route.method == "POST" else ())]
+    if route.takes and route.method != "GET":
+        content = {JSON_TYPE: {"schema": _documented(route.takes, schemas)}}
+        if route.takes is NEW_TASKS:
+            content[LINES_TYPE] = {"schema": {
+                "type": "string", "pattern": "[!-~]",
+                "description": "A NewTask on each line; %d at most." % ADD_MAX}}
+        told["requestBody"] = {"required": True, "content": content}
+    return {name: part for name, part in told.items() if part or name == "security"}
+
+
+def describe_api(answers):
+    """The OpenAPI document of all ROUTES; `answers` are the schemas of what they answer."""
+    schemas, paths = dict(answers), {}
+    for route in ROUTES:
+        path = route.path.replace(ID, "{id}").replace(NAME, "{name}")
+        paths.setdefault(path, {})[route.method.lower()] = _operation(route, schemas)
+    _documented({"title": "Options", "type": "object", "required": list(OPTION_SCHEMAS),
+                 "properties": OPTION_SCHEMAS}, schemas)
+    problem_type = {"application/problem+json": {"schema": _part("schemas", "Problem")}}
+    responses = {kind.__name__: {"description": kind.__doc__.splitlines()[0], "content": problem_type}
+                 for kind in REFUSALS}
+    responses["Unchanged"] = {"description": "Unchanged since If-None-Match."}
+    return {**API, "paths": paths, "components": {
+        "securitySchemes": SECURITY_SCHEMES, "parameters": PARAMETERS, "responses": responses,
+        "schemas": schemas}}
+
+
 class Application:
     """The WSGI callable of one queue; `source` is what its requests tick as, see Tick."""
 
@@ -9665,6 +9834,11 @@ class Application:
                 self._cache.clear()
             self._cache[key] = known
         return known[2]
+
+    @functools.cached_property
+    def document(self):
+        """What /openapi.json answers."""
+        return json_answer(describe_api(load_json(self.static.answer("answers.json").body.decode())))
 
     def cookie_name(self, request):
         """The session cookie's name; its prefix makes browsers insist on HTTPS, and on this host."""

@@ -4,7 +4,7 @@
                    browsers, the last three logged in; self.program("bob") sends an API token instead
     Visitor        visitor.get("/api/tasks?limit=5"), .post(path, body), .patch, .delete, .ask(method, ...)
                    -> Reply with status, headers, body, json; every call goes through wsgiref.validate,
-                   and every answer is held against static/openapi.json
+                   and every answer is held against /openapi.json
     OpenApi        that document, and the part of JSON Schema that it uses
     ROUTES, BODIES every route as (method, path, who), and a right body for each that takes one
 """
@@ -114,7 +114,7 @@ class Visitor:
                 self.cookie = value.partition(";")[0]
         problem = openapi().what_is_wrong(method, environ["PATH_INFO"], reply)
         if problem:
-            raise AssertionError("%s %s -> %d is not as static/openapi.json says: %s\n%s" % (
+            raise AssertionError("%s %s -> %d is not as /openapi.json says: %s\n%s" % (
                 method, path, reply.status, problem, reply.body[:2000]))
         return reply
 
@@ -221,7 +221,7 @@ class WebTestCase(TestCase):
 
 
 class OpenApi:
-    """static/openapi.json, and what it says about an answer."""
+    """/openapi.json, and what it says about an answer."""
 
     TYPES = {**jobqueue.TYPE_CHECKS}
     SILENT = {"description", "default", "summary"}
@@ -268,13 +268,19 @@ class OpenApi:
         return None
 
     def resolve(self, part):
-        """What a $ref stands for."""
+        """What a $ref stands for; what extends others (allOf) with all that they say."""
         while "$ref" in part:
             place = self.document
             for step in part["$ref"].split("/")[1:]:
                 place = place[step]
             part = place
-        return part
+        if "allOf" not in part:
+            return part
+        whole = {"type": "object", "properties": {}, "required": []}
+        for one in map(self.resolve, part["allOf"]):
+            whole["properties"].update(one["properties"])
+            whole["required"] += one.get("required", [])
+        return whole
 
     def mismatch(self, schema, value, where):
         """Why `value` is not as `schema` says, or None. Keys that no schema names are wrong too."""
@@ -354,7 +360,8 @@ class OpenApi:
 @functools.lru_cache(maxsize=None)
 def openapi():
     """The document, read once."""
-    return OpenApi((ROOT / "static" / "openapi.json").read_text("utf-8"))
+    answers = json.loads((ROOT / "static" / "answers.json").read_text("utf-8"))
+    return OpenApi(json.dumps(jobqueue.describe_api(answers)))
 
 
 def random_word(size=6):

@@ -1,4 +1,4 @@
-"""static/openapi.json says what the application does: the same routes, the same answers."""
+"""/openapi.json says what the application does: the same routes, the same answers."""
 import json
 import re
 import unittest
@@ -35,7 +35,7 @@ class Document(unittest.TestCase):
             self.assertEqual(operation.get("security") == [], routes()[key] == "anyone", key)
 
     def test_every_reference_leads_somewhere_and_every_part_is_used(self):
-        text = (ROOT / "static" / "openapi.json").read_text("utf-8")
+        text = json.dumps(openapi().document)
         used = set(re.findall(r'"#/components/(\w+/\w+)"', text))
         parts = {"%s/%s" % (kind, name) for kind, found in openapi().document["components"].items()
                  for name in found if kind != "securitySchemes"}
@@ -66,8 +66,12 @@ class Document(unittest.TestCase):
             for bound in ("minimum", "maximum", "type", "enum"):
                 self.assertEqual(told.get(bound), schema.get(bound), (name, bound))
 
+    def test_every_operation_says_in_words_what_it_does(self):
+        for key, operation in openapi().operations().items():
+            self.assertTrue(operation["summary"], key)
+
     def test_lines_can_be_read(self):
-        lines = (ROOT / "static" / "openapi.json").read_text("utf-8").splitlines()
+        lines = (ROOT / "static" / "answers.json").read_text("utf-8").splitlines()
         self.assertEqual([line for line in lines if len(line) > 110], [])
 
     def test_the_validator_sees_what_is_wrong(self):
@@ -113,6 +117,13 @@ class Requests(WebTestCase):
         schema = operation["requestBody"]["content"]["application/json"]["schema"]
         name = re.search(r"schemas/(\w+)", json.dumps(schema))[1]
         return SAMPLES[name]
+
+
+class Served(WebTestCase):
+
+    def test_anybody_gets_it_and_other_programs_can_read_it(self):
+        reply = self.nobody.get("/openapi.json")
+        self.assertEqual(self.check(reply, 200), openapi().document)
 
 
 class Answers(WebTestCase):
