@@ -1567,6 +1567,8 @@ CREATE TABLE IF NOT EXISTS task (
     attempts INTEGER NOT NULL DEFAULT 0,
     crashes INTEGER NOT NULL DEFAULT 0,
     interruptions INTEGER NOT NULL DEFAULT 0,
+    put_backs INTEGER NOT NULL DEFAULT 0,   -- attempts that ran no function, and cost nothing
+    unknown_since REAL,                 -- since when no tasks.py that we saw has its function
     claim TEXT,                         -- random, proves an attempt; stays after the end
     worker_id INTEGER,
     lease_boot TEXT,
@@ -1697,6 +1699,11 @@ ADDED_COLUMNS = (
     ("worker", "runner_pid INTEGER", None),
     ("worker", "runner_birth TEXT", None),
     ("schedule", "late_at REAL", None),
+    ("task", "unknown_since REAL", None),
+    ("task", "put_backs INTEGER NOT NULL DEFAULT 0", """
+        UPDATE task SET put_backs=(
+            SELECT count(*) FROM activity WHERE task_id=task.id AND event='put_back')
+        WHERE attempts>0 AND status<>2"""),
     ("task", "admin_id INTEGER", """
         UPDATE task SET admin_id=owner_id
         WHERE status IN (0, 1, 5, 6) AND function IN (SELECT name FROM function WHERE who='admin')
@@ -4145,7 +4152,8 @@ class Outcome:
     """How an attempt ended.
 
     `kind` is succeeded, error (may be retried), fail (may not), timeout, crashed, interrupted,
-    cancelled, unknown_function or put_back (it never reached the runner).
+    cancelled, unknown_function (it is tried again for a while) or put_back (it never reached the
+    runner).
     """
 
     def __init__(self, kind, result=None, error_type=None, error_message=None, retry_after=None,
@@ -4163,7 +4171,8 @@ class Outcome:
 class Verdict:
     """What becomes of a task whose attempt ended: the new state and what it costs."""
 
-    def __init__(self, status, reason=None, event=None, run_at=None, spend=0, crash=0, interruption=0):
+    def __init__(self, status, reason=None, event=None, run_at=None, spend=0, crash=0,
+                 interruption=0, unknown_since=None):
         self.status = status
         self.reason = reason
         self.event = event or STATUS_WORDS[status]
@@ -4171,6 +4180,7 @@ class Verdict:
         self.spend = spend
         self.crash = crash
         self.interruption = interruption
+        self.unknown_since = unknown_since
         self.removed = False            # True if nothing of the task is left; its folder is to go
 
 
@@ -4188,6 +4198,10 @@ def judge(task, outcome, now, uniform):
         return Verdict(CANCELLED)
     if kind == "put_back":
         return Verdict(PENDING, event="put_back")
+    since = task["unknown_since"] or now
+    if kind == "unknown_function" and now - since <= UNKNOWN_FUNCTION_SECONDS:
+        return Verdict(SCHEDULED, kind, "put_back", run_at=now + UNKNOWN_FUNCTION_RETRY_SECONDS,
+                       unknown_since=since)
     if kind == "crashed":
         last = task["crashes"] + 1 >= CRASH_LIMIT or task["on_crash"] == "fail"
         return Verdict(FAILED if last else PENDING, "crashed", "failed" if last else "crashed",
@@ -4210,7 +4224,8 @@ def judge(task, outcome, now, uniform):
 
 # What is read of a task at its claim and at its end.
 CLAIMED_COLUMNS = ", ".join("task." + name for name in (
-    "id owner_id queue function arguments attempts crashes timeout on_crash created_at run_at"
+    "id owner_id queue function arguments attempts put_backs crashes timeout on_crash created_at "
+    "run_at"
 ).split())
 HEADS = """
     SELECT %s, user.name AS owner, CASE WHEN admin_id IS NULL THEN 0 ELSE NOT EXISTS (
@@ -4221,7 +4236,7 @@ HEADS = """
 ENDING_COLUMNS = (
     "id, owner_id, queue, function, priority, turn, run_at, attempts, crashes, claim, "
     "interruptions, max_retries, retries_left, retry_delay, retry_backoff, on_crash, "
-    "cancel_requested, worker_id, started_at, remove_on_success")
+    "cancel_requested, worker_id, started_at, remove_on_success, unknown_since")
 
 
 def lost_after(task, now):
@@ -4440,33 +4455,6 @@ class Claims:
                             outcome.cpu_seconds, outcome.peak_memory,
                             told and shorten(told, 500))
 
-    def put_back_until(self, transaction, task_id, claim, run_at, reason, now):
-        """Put a task back unspent until `run_at`, because nothing here can run it."""
-        task = transaction.one("SELECT %s FROM task WHERE id=? AND status=1 AND claim=?"
-                               % ENDING_COLUMNS, (task_id, claim))
-        if task is None:
-            return
-        if task["cancel_requested"]:
-            self.end(transaction, task_id, claim, Outcome("cancelled"), now)
-            return
-        transaction.run(
-            "UPDATE task SET status=5, turn=?, run_at=?, reason=?, lease_boot=NULL, "
-            "lease_monotonic=NULL, lease_wall=NULL, started_at=NULL "
-            "WHERE id=? AND status=1 AND claim=?",
-            (scheduled_turn(run_at), run_at, reason, task_id, claim))
-        note(transaction, now, "put_back", task, worker_id=task["worker_id"], message=reason)
-
-    def first_put_back(self, source, task_id, reason, since):
-        """When a task was first put back for this reason since a time, or None."""
-        return source.value("SELECT min(at) FROM activity WHERE task_id=? AND event='put_back' "
-                            "AND message=? AND at>?", (task_id, reason, since))
-
-    def begun(self, source, task):
-        """Which attempt this is of those that reached a runner."""
-        put_back = source.value("SELECT count(*) FROM activity WHERE task_id=? "
-                                "AND event='put_back'", (task["id"],))
-        return task["attempts"] - put_back
-
     def lost(self, dead_workers, now):
         """Running tasks whose worker is dead or silent for good: their rows."""
         silent = self.silent(now)
@@ -4552,7 +4540,8 @@ class Claims:
             turn = next_turn(transaction, task["owner_id"], task["queue"], task["priority"])
             run_at = now
         return (verdict.status, verdict.reason, turn, run_at, verdict.spend, verdict.crash,
-                verdict.interruption, outcome.result, outcome.error_type, outcome.error_message,
+                verdict.interruption, int(verdict.event == "put_back"), verdict.unknown_since,
+                outcome.result, outcome.error_type, outcome.error_message,
                 now if verdict.status in ENDED else None, task["id"], task["claim"])
 
     @staticmethod
@@ -4560,7 +4549,8 @@ class Claims:
         transaction.many("""
             UPDATE task SET status=?, reason=?, turn=?, run_at=?,
                 retries_left=retries_left-?, crashes=crashes+?,
-                interruptions=interruptions+?, result=?, error_type=?, error_message=?,
+                interruptions=interruptions+?, put_backs=put_backs+?, unknown_since=?,
+                result=?, error_type=?, error_message=?,
                 lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL, cancel_requested=0,
                 finished_at=?
             WHERE id=? AND status=1 AND claim=?""", leaving)

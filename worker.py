@@ -869,7 +869,8 @@ class Runner:
     def _outcome(self, order, context):
         function = BUILT_IN.get(order["function"]) or declared.get(order["function"])
         if function is None or function.kind == "external":
-            return {"kind": "unknown_function"}
+            return {"kind": "unknown_function", "error_type": "UnknownFunction",
+                    "error_message": "tasks.py does not declare %s" % order["function"]}
         try:
             result = self._call(function, json.loads(order["arguments"]), context)
             if is_deep(result, RESULT_MAX_DEPTH):
@@ -1325,14 +1326,12 @@ class Attempt:
 
     def order(self):
         """What the runner is told, None if the claim was lost; what must be stored before is."""
-        row, number = self.row, self.row["attempts"]
-        if number > 1:                  # claims that never reached a runner are not told
-            number = self._queue.claims.begun(self._database, row)
+        row = self.row
         if row["on_crash"] == "fail":   # it must be known to have begun even after a power cut
             with self._database.transaction(durable=True) as transaction:
                 if not self.renew(transaction):
                     return None
-        return {"id": self._id, "owner": row["owner"], "attempt": number,
+        return {"id": self._id, "owner": row["owner"], "attempt": row["attempts"] - row["put_backs"],
                 "crashes": row["crashes"], "claim": self._claim, "function": row["function"],
                 "arguments": row["arguments"]}
 
@@ -2133,11 +2132,8 @@ class Worker:
             now = self._clock.now()
             endings = [(attempt.row, Outcome("put_back")) for attempt in unbegun]
             for attempt, outcome in ended:
-                if outcome.kind == "unknown_function":
-                    self._record_unknown(transaction, attempt.row, now)
-                else:
-                    attempt.write_ending(transaction)
-                    endings.append((attempt.row, outcome))
+                attempt.write_ending(transaction)
+                endings.append((attempt.row, outcome))
             verdicts = claims.end_all(transaction, [
                 (row["id"], row["claim"], outcome) for row, outcome in endings], now)
             if pace:
@@ -2150,19 +2146,6 @@ class Worker:
             if verdict and verdict.removed:
                 jobqueue.remove_task_folder(self._database.folder, row["id"])
         return rows
-
-    def _record_unknown(self, transaction, task, now):
-        """A function that is missing: wait for it for a while, then fail."""
-        claims, reason = self._queue.claims, "unknown_function"
-        first = claims.first_put_back(transaction, task["id"], reason,
-                                      now - 2 * jobqueue.UNKNOWN_FUNCTION_SECONDS)
-        if first is not None and now - first > jobqueue.UNKNOWN_FUNCTION_SECONDS:
-            outcome = Outcome(reason, error_type="UnknownFunction",
-                              error_message="tasks.py does not declare %s" % task["function"])
-            claims.end(transaction, task["id"], task["claim"], outcome, now)
-        else:
-            again = now + jobqueue.UNKNOWN_FUNCTION_RETRY_SECONDS
-            claims.put_back_until(transaction, task["id"], task["claim"], again, reason, now)
 
     def _say(self, text):
         if self._verbose:

@@ -100,6 +100,12 @@ class TestUpgrade(unittest.TestCase):
         found = self.site.rows("SELECT id, admin_id FROM task WHERE admin_id IS NOT NULL")
         self.assertEqual([tuple(row) for row in found], [(13, 1)])
 
+    def test_attempts_that_ran_no_function_are_known(self):
+        make_old(self.path)
+        self.open()
+        found = self.site.rows("SELECT id, put_backs FROM task WHERE put_backs>0")
+        self.assertEqual([tuple(row) for row in found], [(4, 2)])
+
     def test_a_version_between_lacks_only_what_came_later(self):
         make_old(self.path, """
             ALTER TABLE task ADD COLUMN admin_id INTEGER;

@@ -287,7 +287,6 @@ class TestFence(TestCase):
             self.assertFalse(claims.renew(transaction, task_id, claim, now))
             self.assertFalse(claims.report(transaction, task_id, claim, 1, "late"))
             self.assertIsNone(claims.cancel_asked(task_id, claim))
-            claims.put_back_until(transaction, task_id, claim, now + 30, "unknown_function", now)
             for kind in KINDS:
                 self.assertIsNone(claims.end(transaction, task_id, claim, Outcome(kind, result="1"), now))
         self.assertEqual(tuple(self.row(task_id)), self.before)
@@ -330,6 +329,8 @@ def expected(kind, retries_left, crashes, interruptions, on_crash, cancel_reques
         return "cancelled", None, "cancelled", 0, 0, 0  # no retry, no put back
     if kind == "put_back":
         return "pending", None, "put_back", 0, 0, 0  # never handed over: unspent
+    if kind == "unknown_function":
+        return "scheduled", kind, "put_back", 0, 0, 0  # somebody may be copying a new tasks.py
     if kind == "crashed":
         if crashes == CRASH_LIMIT - 1 or on_crash == "fail":
             return "failed", "crashed", "failed", int(retries_left > 0), 1, 0
@@ -349,6 +350,7 @@ class TestJudge(unittest.TestCase):
             "cancel_requested": 0,
             "crashes": 0,
             "interruptions": 0,
+            "unknown_since": None,
             "on_crash": "retry",
             "retries_left": 1,
             "max_retries": 1,
@@ -535,17 +537,9 @@ class TestEnds(TestCase):
         self.run_one("error", error_type="E", error_message="x\0\ud800" * 5000)
         self.assertLessEqual(len(self.row(task_id)["error_message"]), jobqueue.ERROR_MAX_CHARACTERS)
 
-    def put_back(self, row):
-        """As a worker does with a task whose function is missing."""
-        with self.database.transaction() as transaction:
-            self.queue.claims.put_back_until(transaction, row["id"], row["claim"], self.clock.now() + 30,
-                                             "unknown_function", self.clock.now())
-
     def test_a_missing_function_waits_and_costs_nothing(self):
         task_id = self.add(function="greet", name="x")
-        row = self.claim()
-        self.put_back(row)
-        row = self.row(task_id)
+        row = self.run_one("unknown_function")
         self.assertEqual(
             (self.status(task_id), row["reason"], row["retries_left"], row["crashes"]),
             ("scheduled", "unknown_function", 2, 0),
@@ -554,23 +548,45 @@ class TestEnds(TestCase):
         self.clock.advance(31)
         self.assertEqual(self.claim()["id"], task_id)
 
-    def test_how_long_it_is_missing_already_is_known(self):
+    def miss(self, minutes):
+        """Its function is missing for so long."""
+        for _ in range(2 * minutes):
+            self.run_one("unknown_function")
+            self.clock.advance(30)
+
+    def test_a_function_that_is_missing_for_ten_minutes_fails_its_task(self):
         task_id = self.add(function="greet", name="x")
-        started = self.clock.now()
-        for _ in range(3):
-            row = self.claim()
-            self.put_back(row)
-            self.clock.advance(31)
-        self.assertEqual(
-            self.queue.claims.first_put_back(self.database, task_id, "unknown_function", 0), started
-        )
+        self.miss(10)
+        self.assertEqual(self.run_one("unknown_function")["status"], jobqueue.SCHEDULED)
+        self.clock.advance(30)
+        row = self.run_one("unknown_function")
+        self.assertEqual((row["status"], row["reason"]), (jobqueue.FAILED, "unknown_function"))
+        self.retry(task_id)
+        self.miss(10)
+        self.assertEqual(self.status(task_id), "scheduled")
+
+    def test_the_minutes_count_anew_once_it_was_there(self):
+        self.add(function="greet", name="x")
+        self.miss(9)
+        self.run_one("error")
+        self.clock.advance(600)
+        self.assertEqual(self.run_one("unknown_function")["status"], jobqueue.SCHEDULED)
+
+    def test_attempts_that_ran_no_function_are_told_apart(self):
+        self.add(function="greet", name="x")
+        for kind in ("put_back", "unknown_function", "error", "put_back"):
+            self.run_one(kind)
+            self.write("DELETE FROM activity")
+            self.clock.advance(100)
+        row = self.claim()
+        self.assertEqual((row["attempts"], row["put_backs"]), (5, 3))
 
     def test_a_missing_function_does_not_undo_a_cancel_or_a_deletion(self):
         for action, status in ((self.cancel, "cancelled"), (self.delete, None)):
             task_id = self.add(function="greet", name="x")
             row = self.claim()
             action(task_id)
-            self.put_back(row)
+            self.end(row, "unknown_function")
             self.assertEqual(self.status(task_id), status)
 
 

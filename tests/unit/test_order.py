@@ -140,8 +140,7 @@ class TestWhoEndsIt(OrderCase):
         def end(first):
             row = self.claim()
             self.cancel(first)
-            with self.database.transaction() as transaction:
-                self.queue.claims.put_back_until(transaction, first, row["claim"], 0, "x", self.clock.now())
+            self.end(row, "unknown_function")
         self.check(end)
 
     def test_the_death_of_a_worker(self):
