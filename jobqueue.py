@@ -1674,6 +1674,7 @@ CREATE TABLE IF NOT EXISTS schedule (
     paused_at REAL,
     paused_why TEXT,
     problem TEXT,                       -- why it could not add its task the last time
+    gone_at REAL,                       -- since when its source does not name it; NULL: it does
     next_at REAL,                       -- NULL: never again, or paused
     next_from REAL,                     -- the time from which next_at was counted
     last_at REAL,                       -- the slot that was looked at last
@@ -1699,6 +1700,9 @@ ADDED_COLUMNS = (
     ("worker", "runner_pid INTEGER", None),
     ("worker", "runner_birth TEXT", None),
     ("schedule", "late_at REAL", None),
+    ("schedule", "gone_at REAL", """
+        UPDATE schedule SET gone_at=next_from, problem=NULL
+        WHERE problem LIKE 'It is not in tasks.py or the folder schedules any more;%'"""),
     ("task", "unknown_since REAL", None),
     ("task", "put_backs INTEGER NOT NULL DEFAULT 0", """
         UPDATE task SET put_backs=(
@@ -4575,7 +4579,7 @@ LATE_TOLD_SECONDS = 86400.0     # how long it is said that schedules ran late
 LATE_SECONDS = 900.0            # a run that comes after more is late; catch_up="none" leaves it out
 RULE_RETRY_SECONDS = 3600.0     # when a rule that cannot be read is looked at again
 GONE_SECONDS = 60.0             # how long a schedule stays whose source is gone: it may be on its way
-GONE = "It is not in tasks.py or the folder schedules any more; in a minute it is removed."
+GONE_WORDS = "It is not in tasks.py or the folder schedules any more; in a minute it is removed."
 HISTORY_ROWS = 50
 UPCOMING = 10                   # times to come that are shown
 
@@ -4610,7 +4614,7 @@ SCHEDULE_SHOWN = ("SELECT schedule.*, user.name AS owner, task.status AS last_st
                   "ON task.id=schedule.last_task_id AND task.cancel_requested<2 WHERE " % THEN_JOIN)
 SCHEDULE_COLUMNS = ["schedule." + name for name in (
     "id owner_id name source function options rule zone start catch_up overlap paused paused_by paused_at "
-    "paused_why problem next_at last_at last_task_id late_at created_at").split()]
+    "paused_why problem gone_at next_at last_at last_task_id late_at created_at").split()]
 SCHEDULE_LISTED = SCHEDULE_SHOWN.replace("schedule.*", ", ".join(
     [*SCHEDULE_COLUMNS, SHORT_ARGUMENTS.replace("task", "schedule")]))
 
@@ -4631,8 +4635,8 @@ def plan_errors(given, now):
 def is_right(row, columns, now):
     """Whether a schedule is as its source says, or has just been called gone where that says nothing."""
     if columns is None:
-        return row["problem"] == GONE and now - row["next_from"] < GONE_SECONDS
-    return row["problem"] != GONE and all(row[name] == value for name, value in columns.items())
+        return row["gone_at"] is not None and abs(now - row["gone_at"]) < GONE_SECONDS
+    return row["gone_at"] is None and all(row[name] == value for name, value in columns.items())
 
 
 def _can_run(entry):
@@ -4711,7 +4715,8 @@ def schedule_json(row, warning, listed=False):
         "words": of_rule(row, lambda rule: rule.words(), row["rule"]),
         "catch_up": row["catch_up"], "overlap": row["overlap"], "paused": bool(row["paused"]),
         "paused_by": row["paused_by"], "paused_at": iso(row["paused_at"]),
-        "paused_why": row["paused_why"], "problem": row["problem"], "warning": warning,
+        "paused_why": row["paused_why"],
+        "problem": row["problem"] if row["gone_at"] is None else GONE_WORDS, "warning": warning,
         "next_at": iso(row["next_at"]), "last_at": iso(row["last_at"]),
         "last_task": _task_reference(row["last_task_id"], row["last_status"]),
         "created_at": iso(row["created_at"])}
@@ -4909,7 +4914,8 @@ class Schedules:
         if (columns["rule"], columns["zone"]) != (row["rule"], row["zone"]):
             columns = {**columns, "start": now, "next_from": now, "late_at": None,
                        "next_at": None if row["paused"] else self._first(columns, now)}
-        transaction.update("schedule", {"problem": None, **columns}, "id=?", (row["id"],))
+        transaction.update("schedule", {"problem": None, "gone_at": None, **columns},
+                           "id=?", (row["id"],))
 
     def _set_paused(self, transaction, schedule_id, given, person):
         """Pause or resume if that is asked for; what was missed while paused is not caught up."""
@@ -4943,9 +4949,9 @@ class Schedules:
         deadline, last, goes_on = self._clock.monotonic() + FIRE_SECONDS, (-1.0, 0), True
         while goes_on:
             rows = self._database.all(
-                SCHEDULE_ROW + "paused=0 AND next_at<=? AND coalesce(problem, '')<>? AND "
+                SCHEDULE_ROW + "paused=0 AND next_at<=? AND gone_at IS NULL AND "
                 "(next_at, schedule.id)>(?, ?) ORDER BY next_at, schedule.id LIMIT ?",
-                (now, GONE, *last, SCHEDULES_AT_ONCE))
+                (now, *last, SCHEDULES_AT_ONCE))
             for row in rows:
                 last = row["next_at"], row["id"]
                 while row is not None:
@@ -4991,10 +4997,10 @@ class Schedules:
                 if row is None or not is_right(row, wanted.get(key), now)]
 
     def _replace(self, transaction, key, row, columns, now):
-        if columns is None and row["problem"] == GONE:
-            self._remove(transaction, row["id"])
+        if columns is None and row["gone_at"] is None:
+            transaction.update("schedule", {"gone_at": now}, "id=?", (row["id"],))
         elif columns is None:
-            transaction.update("schedule", {"problem": GONE, "next_from": now}, "id=?", (row["id"],))
+            self._remove(transaction, row["id"])
         elif row is None:
             self._insert(transaction, {**columns, "source": key[0], "name": key[1]})
         else:
@@ -5003,7 +5009,7 @@ class Schedules:
     def next_due(self):
         """When the next schedule is due, or None."""
         return self._database.value(
-            "SELECT min(next_at) FROM schedule WHERE paused=0 AND coalesce(problem, '')<>?", (GONE,))
+            "SELECT min(next_at) FROM schedule WHERE paused=0 AND gone_at IS NULL")
 
     def _heed_clock(self, now):
         """Judge anew what was counted from a time that is still to come: the clock went back."""

@@ -520,7 +520,7 @@ class TestCode(ScheduleCase):
         self.queue.schedules.synchronise()
         self.assertEqual(len(self.rules()), 1)
         self.take_away()
-        self.assertEqual(self.queue.schedules.find()[0]["problem"], jobqueue.GONE)
+        self.assertEqual(self.queue.schedules.find()[0]["problem"], jobqueue.GONE_WORDS)
         self.tick(jobqueue.GONE_SECONDS)
         self.assertEqual(self.rules(), {})
 
@@ -658,7 +658,7 @@ class TestFolders(ScheduleCase):
         self.assertEqual(len(self.queue.schedules.find()), 1)
         path.unlink()
         self.tick(60)
-        self.assertEqual(self.queue.schedules.find()[0]["problem"], jobqueue.GONE)
+        self.assertEqual(self.queue.schedules.find()[0]["problem"], jobqueue.GONE_WORDS)
         self.tick(60)
         self.assertEqual(self.queue.schedules.find(), [])
 
