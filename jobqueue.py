@@ -153,7 +153,6 @@ RATE_SKEW_SECONDS = 5.0         # clocks may differ by this; beyond it, one was 
 
 WEB_PATIENCE_SECONDS = 5.0      # how long a request waits for a busy database, in all
 PASSING_PATIENCE_SECONDS = 0.5  # ... for the housekeeping that it does in passing
-BEGIN_SECONDS = 0.05            # who cannot BEGIN this long gives its turn away
 WRITE_POLL_SECONDS = (0.0001, 0.003)    # how often who waits asks again: at first and later
 WRITE_GAP_SECONDS = 0.00005     # writing again within this is back-to-back
 WRITE_STREAK_SECONDS = 0.005
@@ -1994,8 +1993,8 @@ class Connection(Reader):
         self._link.close()
 
 
-class Turn:
-    """Whose turn it is to write: threads by a lock, processes by `flock` on one file.
+class WriteLock:
+    """Lets one write at a time: threads by a lock, processes by `flock` on one file.
 
     SQLite's own waiting starves: older waiters sleep longer. Here everybody asks again within
     a millisecond, and who has written back-to-back for a while stays away for a moment.
@@ -2009,9 +2008,10 @@ class Turn:
         self._works = True
         self._released = self._streak = 0.0
 
-    def take(self, deadline):
-        """Wait for the turn; Busy when `deadline` (monotonic) passes first."""
-        if not self._threads.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
+    def take(self, seconds):
+        """Wait for it, so many seconds at most; then Busy."""
+        deadline = self._clock.monotonic() + seconds
+        if not self._threads.acquire(timeout=seconds):
             raise still_busy()
         try:
             self._rest()
@@ -2287,10 +2287,10 @@ class Journal:
         return "%s (%s)" % (machine_name(), file_system(self.path.parent))
 
 
-class Patience(threading.local):
-    """How long this thread may still wait for a busy database."""
+class Deadline(threading.local):
+    """The moment (monotonic) until which this thread may wait for a busy database."""
 
-    left = math.inf
+    at = math.inf
 
 
 class Database(Reader):
@@ -2303,14 +2303,14 @@ class Database(Reader):
     def __init__(self, folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
         self.folder = Path(folder)
         self.clock = clock
-        self.patience = patience        # seconds until Busy
-        self._shared = Patience()
+        self.patience = patience        # seconds until Busy, where no deadline() is sooner
+        self._deadline = Deadline()
         self.path = find_database(self.folder)
         self._journal = Journal(self.path)
         self._journal.admit(clock.now())
         self.journal = self._journal.mode
         try:
-            self._turn = Turn(self.folder / "turn.lock", clock)
+            self._write_lock = WriteLock(self.folder / "turn.lock", clock)
         except OSError as error:
             raise cannot_write(self.folder, error) from None
         self._writer_thread = self._looker = None
@@ -2319,15 +2319,15 @@ class Database(Reader):
         self._pause_checkpoints_until = 0.0
         self._next_sign = 0.0
         self._wal = Path(str(self.path) + "-wal")
-        deadline = clock.monotonic() + patience
         self._links = []
         try:
             if self.journal == "wal":
                 self._refuse_missing_log()
-            self._reader = self._patiently(self._connect, deadline)
-            self._writer = self._patiently(self._connect, deadline)
-            self._file, self._log_file = file_identity(self.path), file_identity(self._wal)
-            self._check_schema()
+            with self.deadline(patience):
+                self._reader = self._patiently(self._connect)
+                self._writer = self._patiently(self._connect)
+                self._file, self._log_file = file_identity(self.path), file_identity(self._wal)
+                self._check_schema()
         except BaseException:
             self.close()
             raise
@@ -2335,22 +2335,21 @@ class Database(Reader):
     # Reading
 
     def all(self, statement, values=()):
-        """All rows; inside a transaction of this thread as it sees them. Busy after `patience`."""
+        """All rows; inside a transaction of this thread as it sees them. Busy at the deadline."""
         if self.in_transaction:
             return self._writer.all(statement, values)
-        with self._waiting(self.patience) as deadline:
-            return self._patiently(lambda: self._read(statement, values), deadline)
+        return self._patiently(lambda: self._read(statement, values))
 
     def look(self, statement, values=(), seconds=math.inf):
         """(rows, seconds that took) of what may read much; no rows but None if that takes too long.
 
         Who reads little does not wait for it, since it has a connection of its own.
         """
-        with self._waiting(self.patience) as deadline, self._looking:
-            self._looker = self._looker or self._patiently(self._connect, deadline)
+        with self._looking:
+            self._looker = self._looker or self._patiently(self._connect)
             started = self.clock.monotonic()
             rows = self._patiently(lambda: self._looker.all_unless(
-                lambda: self.clock.monotonic() > started + seconds, statement, values), deadline)
+                lambda: self.clock.monotonic() > started + seconds, statement, values))
             return rows, self.clock.monotonic() - started
 
     def last_id(self, table):
@@ -2377,28 +2376,32 @@ class Database(Reader):
     # Waiting
 
     @contextlib.contextmanager
-    def sharing_patience(self, seconds=WEB_PATIENCE_SECONDS):
-        """In this block this thread waits so long in all, not so long each time."""
-        before = self._shared.left
-        given = self._shared.left = min(before, seconds)
+    def deadline(self, seconds=WEB_PATIENCE_SECONDS):
+        """In this block this thread waits until so many seconds from now at most, in all."""
+        before = self._deadline.at
+        self._deadline.at = min(before, self.clock.monotonic() + seconds)
         try:
             yield
         finally:
-            self._shared.left += before - given
+            self._deadline.at = before
 
     @contextlib.contextmanager
-    def _waiting(self, patience):
-        """A block that waits until the moment it is given."""
+    def unhurried(self):
+        """What this block takes (a body that is read) puts this thread's deadline off."""
         started = self.clock.monotonic()
         try:
-            yield started + min(patience, self._shared.left)
+            yield
         finally:
-            self._shared.left -= self.clock.monotonic() - started
+            self._deadline.at += self.clock.monotonic() - started
+
+    def seconds_left(self):
+        """How long this thread may wait now."""
+        return max(0.0, min(self.patience, self._deadline.at - self.clock.monotonic()))
 
     # Writing
 
     @contextlib.contextmanager
-    def transaction(self, durable=True, patience=None):
+    def transaction(self, durable=True):
         """BEGIN IMMEDIATE ... COMMIT around the block, which gets the connection.
 
         `durable` commits survive a power cut (synchronous FULL); others survive only the death
@@ -2406,21 +2409,21 @@ class Database(Reader):
         """
         if self.in_transaction:
             raise RuntimeError("a transaction within a transaction")
-        with self._waiting(self.patience if patience is None else patience) as deadline:
-            self._begin(durable, deadline)
-        try:
-            self._writer_thread = threading.get_ident()
-            yield self._writer
-            self._patiently(lambda: self._writer.run("COMMIT"), deadline)
-            self._checkpoint_if_due()
-        except BaseException as error:
-            self._roll_back()
-            if is_storage_error(error):
-                raise storage_error(error, self.path) from error
-            raise
-        finally:
-            self._writer_thread = None
-            self._turn.give()
+        with self.deadline(self.patience):
+            self._begin(durable)
+            try:
+                self._writer_thread = threading.get_ident()
+                yield self._writer
+                self._patiently(lambda: self._writer.run("COMMIT"))
+                self._checkpoint_if_due()
+            except BaseException as error:
+                self._roll_back()
+                if is_storage_error(error):
+                    raise storage_error(error, self.path) from error
+                raise
+            finally:
+                self._writer_thread = None
+                self._write_lock.give()
 
     def check_file(self):
         """StorageBroken if file or log was removed or replaced: what we write would be lost."""
@@ -2458,19 +2461,17 @@ class Database(Reader):
 
         By a connection of its own, like copying: nobody waits for what takes long.
         """
-        deadline = self.clock.monotonic() + self.patience
         with contextlib.closing(Connection(self.path)) as link:
             try:
-                found = self._patiently(lambda: link.value("PRAGMA quick_check(1)"), deadline)
+                found = self._patiently(lambda: link.value("PRAGMA quick_check(1)"))
             except StorageBroken as error:
                 found = error.detail
         return None if found == "ok" else found
 
     def copy_to(self, path):
         """Copy everything, as it is at one moment, into the empty file `path`, and check it."""
-        deadline = self.clock.monotonic() + self.patience
         with contextlib.closing(Connection(self.path)) as link:
-            self._patiently(lambda: link.copy_to(path), deadline)
+            self._patiently(lambda: link.copy_to(path))
 
     def wal_bytes(self):
         """Size of the log's file; at most WAL_CHECKPOINT_BYTES while copying back keeps up."""
@@ -2484,7 +2485,7 @@ class Database(Reader):
         with self._looking, self._reading:
             for link in self._links:
                 link.close()
-        self._turn.close()
+        self._write_lock.close()
 
     def _connect(self):
         link = Connection(self.path)
@@ -2518,34 +2519,28 @@ class Database(Reader):
             with self.transaction() as transaction:
                 migrate(transaction)
 
-    def _patiently(self, action, deadline):
+    def _patiently(self, action):
         """Do `action`, again while the database is busy and the deadline has not passed."""
+        until = None
         while True:
             try:
                 return action()
             except sqlite3.Error as error:
                 if not is_storage_error(error):
                     raise
-                if not is_busy(error) or self.clock.monotonic() > deadline:
+                now = self.clock.monotonic()
+                until = until or now + self.seconds_left()
+                if not is_busy(error) or now >= until:
                     raise storage_error(error, self.path) from error
             self.clock.sleep(self.clock.uniform(0.0005, 0.005))
 
-    def _begin(self, durable, deadline):
-        """Take the turn and BEGIN; give it away again while a stranger holds SQLite's lock."""
-        while True:
-            self._turn.take(deadline)
-            try:
-                soon = min(deadline, self.clock.monotonic() + BEGIN_SECONDS)
-                self._patiently(lambda: self._begin_once(durable), soon)
-                return
-            except Busy:
-                self._turn.give()
-                if self.clock.monotonic() > deadline:
-                    raise
-                self.clock.sleep(self.clock.uniform(0.001, 0.02))
-            except BaseException:
-                self._turn.give()
-                raise
+    def _begin(self, durable):
+        self._write_lock.take(self.seconds_left())
+        try:
+            self._patiently(lambda: self._begin_once(durable))
+        except BaseException:
+            self._write_lock.give()
+            raise
 
     def _begin_once(self, durable):
         wanted = "FULL" if durable or self.journal != "wal" else "NORMAL"
@@ -5200,7 +5195,7 @@ class Rhythm:
         """Remember now and then that somebody ticks."""
         now = self._clock.now()
         if not -CLOCK_SLACK_SECONDS < now - self._known()["seen"].get(caller, 0.0) < NOTE_SECONDS:
-            with self._database.transaction(durable=False, patience=0.2) as transaction:
+            with self._database.deadline(0.2), self._database.transaction(durable=False) as transaction:
                 known = self._known()
                 self._add(known, caller, now)
                 remember(transaction, ".rhythm", known)
@@ -6991,7 +6986,7 @@ class Accounts:
 
     @contextlib.contextmanager
     def _one_of_few(self):
-        if not self._hashing.acquire(timeout=WEB_PATIENCE_SECONDS):
+        if not self._hashing.acquire(timeout=self._database.seconds_left()):
             raise Busy("Too many people are logging in. Please try again.", retry_after=2)
         try:
             yield
@@ -7001,7 +6996,7 @@ class Accounts:
     def _touch(self, table, changes, row_id):
         """Note that something was used; not worth an error if the database is busy."""
         with contextlib.suppress(JobQueueError):
-            with self._database.transaction(durable=False, patience=0.2) as transaction:
+            with self._database.deadline(0.2), self._database.transaction(durable=False) as transaction:
                 transaction.update(table, changes, "id=?", (row_id,))
 
 
@@ -9122,7 +9117,8 @@ def _add_once(app, request, asked, show):
             yield one
 
     try:
-        orders = app.queue.check_requests(noticed(), request.person)
+        with app.queue.database.unhurried():    # the body is read meanwhile
+            orders = app.queue.check_requests(noticed(), request.person)
         if not orders:
             raise Malformed("There is no task in the body.")
         return app.queue.add_orders(orders, _owner_for(app, request, owners), request.once(), show)
@@ -9813,7 +9809,7 @@ class Application:
         self.one_by_one = threading.Lock()
 
     def __call__(self, environ, start_response):
-        with self.queue.database.sharing_patience():
+        with self.queue.database.deadline():
             request = Request(environ, self.queue.settings)
             status, headers, body = self._answer(request).to(request)
         request.take_the_rest()
@@ -9883,13 +9879,14 @@ class Application:
 
     def _handle(self, request, route, parts):
         if request.person and route.handler is not tick:
-            with self.queue.database.sharing_patience(PASSING_PATIENCE_SECONDS):
+            with self.queue.database.deadline(PASSING_PATIENCE_SECONDS):
                 self.tick(request)
         if request.asks_first:
             return Answer(100)
         if route.takes and route.takes is not NEW_TASKS:
             read = request.fields if route.method == "GET" else request.object
-            request.given = read(route.takes)
+            with self.queue.database.unhurried():
+                request.given = read(route.takes)
         if route.needs & FRESH:
             self.queue.catalogue.refresh()
         try:
@@ -10442,7 +10439,7 @@ class Server:
 
     def _answer(self, client, head, body):
         try:
-            with self._app.queue.database.sharing_patience():
+            with self._app.queue.database.deadline():
                 client.leaving = self._respond(client, head, body)
         except Exception as error:
             report_bug(error)

@@ -1816,7 +1816,7 @@ class Worker:
 
         Nothing waits so long for a busy database that an attempt could lose its claim meanwhile.
         """
-        with self._database.sharing_patience():
+        with self._database.deadline():
             self._check_self()
             if self._batch and self._batch.running:
                 self._batch.watch()
@@ -2040,7 +2040,7 @@ class Worker:
             self._say("begins %s: %s" % (rows[0]["function"], " ".join(str(row["id"]) for row in rows)))
             if self._settings["runner_per_owner"] == "yes":
                 self._child.owner = rows[0]["owner_id"]
-            with self._database.sharing_patience():
+            with self._database.deadline():
                 self._batch.begin()
 
     def _go_on(self):
@@ -2107,12 +2107,12 @@ class Worker:
         """
         while True:
             try:
-                with self._database.sharing_patience():
+                with self._database.deadline():
                     return self._record(ended, unbegun, pace)
             except PUT_OFF:
                 if self._signals > 1:
                     raise
-            with self._database.sharing_patience():
+            with self._database.deadline():
                 for attempt in self._batch.running:
                     attempt.look()
                 self._hold([*unbegun, *(attempt for attempt, _ in ended)])

@@ -568,7 +568,7 @@ class TestLogSafety(WriterCase):
 
     def test_every_connection_turns_automatic_copying_off(self):
         """All but one in memory, and that of a backup to its target, which nobody else has open."""
-        self.assertEqual(unguarded((ROOT / "jobqueue.py").read_text("utf-8")), ["_check_sqlite", "copy_to"])
+        self.assertEqual(unguarded((ROOT / "jobqueue.py").read_text("utf-8")), ["copy_to", "sqlite_build"])
         self.assertEqual(unguarded((ROOT / "worker.py").read_text("utf-8")), [])
 
     def test_that_look_sees_one_that_does_not(self):

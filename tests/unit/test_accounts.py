@@ -394,7 +394,7 @@ class LoggingIn(Case):
     def test_more_people_than_can_be_hashed_wait_and_then_hear_busy(self):
         for _ in range(jobqueue.HASHES_AT_ONCE):
             self.accounts._hashing.acquire()
-        with mock.patch.object(jobqueue, "WEB_PATIENCE_SECONDS", 0.01), self.assertRaises(jobqueue.Busy):
+        with self.database.deadline(0.01), self.assertRaises(jobqueue.Busy):
             self.log_in()
 
 

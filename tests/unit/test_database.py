@@ -198,15 +198,15 @@ class TestBusy(DatabaseCase):
     def test_patience_can_be_shorter(self):
         self.hold()
         started = self.clock.monotonic()
-        with self.refused(jobqueue.Busy):
-            self.remember(".x", patience=0.2)
+        with self.database.deadline(0.2), self.refused(jobqueue.Busy):
+            self.remember(".x")
         self.assertLess(self.clock.monotonic() - started, 1)
 
     def test_several_waits_may_share_their_patience(self):
         self.hold()
         started = self.clock.monotonic()
-        with self.database.sharing_patience(3):
-            with self.database.sharing_patience(2), self.refused(jobqueue.Busy):
+        with self.database.deadline(3):
+            with self.database.deadline(2), self.refused(jobqueue.Busy):
                 self.remember(".x")
             self.assertAlmostEqual(self.clock.monotonic() - started, 2, delta=0.1)
             for _ in range(5):
@@ -216,6 +216,17 @@ class TestBusy(DatabaseCase):
         with self.refused(jobqueue.Busy):
             self.remember(".x")
         self.assertGreater(self.clock.monotonic() - started, 3 + jobqueue.WEB_PATIENCE_SECONDS)
+
+    def test_what_is_done_unhurried_puts_the_deadline_off(self):
+        with self.database.deadline(3):
+            with self.database.unhurried():
+                self.clock.advance(60)
+            self.clock.advance(1)
+            self.assertAlmostEqual(self.database.seconds_left(), 2)
+            self.clock.advance(60)
+            self.assertEqual(self.database.seconds_left(), 0)
+            self.remember(".x", 1)
+        self.assertEqual(self.database.seconds_left(), jobqueue.WEB_PATIENCE_SECONDS)
 
     def test_who_waits_to_read_keeps_no_other_thread_from_trying(self):
         asked = []
@@ -248,20 +259,6 @@ class TestBusy(DatabaseCase):
             self.remember(".x", 7)
         self.assertGreaterEqual(len(sleeps), 30)
         self.assertEqual(jobqueue.recall(self.database, ".x"), 7)
-
-    def test_the_turn_is_given_away_while_a_stranger_holds_the_database(self):
-        self.hold()
-        free = []
-
-        def look(seconds):
-            self.clock.advance(seconds)
-            with open(self.data / "turn.lock") as file, contextlib.suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                free.append(1)
-
-        with mock.patch.object(self.clock, "sleep", side_effect=look), self.refused(jobqueue.Busy):
-            self.remember(".x")
-        self.assertGreater(len(free), 5)
 
     def test_the_turn_is_free_after_busy(self):
         link = self.hold()
@@ -386,14 +383,14 @@ class TestReplacedFile(DatabaseCase):
             self.remember(".x", 1)
 
 
-class TestTurn(DatabaseCase):
+class TestWriteLock(DatabaseCase):
     def write_back_to_back(self):
         """Seconds that were spent on resting."""
-        turn = jobqueue.Turn(self.folder / "turn", self.clock)
+        turn = jobqueue.WriteLock(self.folder / "turn", self.clock)
         self.addCleanup(turn.close)
         started = self.clock.monotonic()
         for _ in range(20):
-            turn.take(self.clock.monotonic() + 1)
+            turn.take(1)
             self.clock.advance(0.001)
             turn.give()
         return self.clock.monotonic() - started - 20 * 0.001
@@ -422,19 +419,19 @@ class TestTurn(DatabaseCase):
 
         with open(self.data / "turn.lock") as file, mock.patch.object(self.clock, "sleep", look):
             fcntl.flock(file, fcntl.LOCK_EX)
-            with self.refused(jobqueue.Busy):
-                self.remember(".x", patience=0.1)
+            with self.database.deadline(0.1), self.refused(jobqueue.Busy):
+                self.remember(".x")
         self.assertTrue(free and not any(free[:-1]))
         look(0)
         self.assertTrue(free[-1])
 
     def test_who_writes_now_and_then_never_rests(self):
-        turn = jobqueue.Turn(self.folder / "turn", self.clock)
+        turn = jobqueue.WriteLock(self.folder / "turn", self.clock)
         self.addCleanup(turn.close)
         started = self.clock.monotonic()
         for _ in range(20):
             self.clock.advance(0.01)
-            turn.take(self.clock.monotonic() + 1)
+            turn.take(1)
             turn.give()
         self.assertAlmostEqual(self.clock.monotonic() - started, 0.2)
 
@@ -662,7 +659,7 @@ class TestBrokenFiles(DatabaseCase):
         for number, kind, words in ((errno.EROFS, jobqueue.StorageBroken, ": Read-only file system."),
                                     (errno.ENOSPC, jobqueue.StorageFull, "nothing was changed")):
             failure = OSError(number, os.strerror(number))
-            with mock.patch.object(jobqueue, "Turn", side_effect=failure), self.refused(kind, words):
+            with mock.patch.object(jobqueue, "WriteLock", side_effect=failure), self.refused(kind, words):
                 jobqueue.JobQueue(self.data, self.clock, environment={})
 
     def test_a_full_disk_changes_nothing(self):
