@@ -170,17 +170,11 @@ BODY_MAX_BYTES = 1 << 20
 LARGE_BYTES = 64 << 10          # as Python's values JSON can be 30 times as large
 HEAD_MAX_BYTES = 32 << 10
 HEAD_MAX_LINES = 100
-HEAD_SECONDS = 10.0
-BODY_SECONDS = 30.0
 UPLOADS_MAX = 4                 # bodies above BODY_MAX_BYTES at once, each in a file
 UPLOAD_BYTES_PER_SECOND = 64 << 10      # at least
-IDLE_CONNECTION_SECONDS = 15.0
-SEND_SECONDS = 30.0
 CONNECTIONS_MAX = 512
 HELD_MAX_BYTES = 32 << 20       # of requests that are not answered yet
 STOP_SECONDS = 5.0              # for the last answers of a server
-SERVER_THREADS = 8
-SEARCH_THREADS = 4              # of those beside them
 JSON_MAX_DEPTH = 32
 INTEGER_MAX = 2 ** 53
 
@@ -8530,7 +8524,7 @@ def back_up(queue, target):
 # HTTP ------------------------------------------------------------------------
 
 STATUS_TITLES = {               # http.HTTPStatus calls some otherwise, and not on every Python alike
-    100: "Continue", 200: "OK", 201: "Created", 202: "Accepted", 204: "No Content", 304: "Not Modified",
+    200: "OK", 201: "Created", 202: "Accepted", 204: "No Content", 304: "Not Modified",
     308: "Permanent Redirect", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden",
     404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout", 409: "Conflict",
     411: "Length Required", 413: "Content Too Large", 415: "Unsupported Media Type",
@@ -8787,7 +8781,6 @@ class Request:
         self.secure = (https == "always" or environ.get("wsgi.url_scheme") == "https"
                        or environ.get("HTTPS", "").lower() in TRUE_WORDS
                        or self._proxies.added("HTTP_X_FORWARDED_PROTO").lower() == "https")
-        self.asks_first = environ.get("jobqueue.asks_first", False)     # whether it may be sent
         self.person = None
         self.given = None               # query or body, as the route's schema wants it
         self._digest = None
@@ -9881,8 +9874,6 @@ class Application:
         if request.person and route.handler is not tick:
             with self.queue.database.deadline(PASSING_PATIENCE_SECONDS):
                 self.tick(request)
-        if request.asks_first:
-            return Answer(100)
         if route.takes and route.takes is not NEW_TASKS:
             read = request.fields if route.method == "GET" else request.object
             with self.queue.database.unhurried():
@@ -10015,21 +10006,39 @@ def application(environ, start_response):
 
 
 # Servers ---------------------------------------------------------------------
+#
+# The built-in web server is Python's http.server with a thread for each connection. Ours are the
+# gate, which only well-formed heads pass, the body, which is read when the application wants it,
+# and the time that clients may take. A thread blocks while it waits for its client; the main
+# thread looks every second who is late and closes that connection's socket, which wakes the
+# thread. It does the same to the slowest client when there is no room for another one.
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-REQUEST_LINE = rb"([A-Z]{3,10}) (/[!-~]{0,8000}) HTTP/1\.([01])"
-HEADER_LINE = rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)"
-# By how many threads which requests are answered. A hashed password takes 16 MiB, which stay with the
-# thread that did it; a large body takes memory and time; a search must not take all threads as well.
-WORK = {"short": SERVER_THREADS, "password": 1, "large": 1, "upload": 1, "search": SEARCH_THREADS}
-PASSWORD_PATHS = ("/api/session", "/api/setup", "/api/users", "/api/tokens")
-SEARCH_TARGET = re.compile(r"/api/tasks(/actions|\?(.*&)?(q|function|queue)=)")
+REQUEST_LINE = rb"([A-Z]{3,10}) (/[!-~]{0,8000}) HTTP/1\.([01])\r\n"
+HEADER_LINE = rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)\r\n"
+GIVEN_ONCE = ("content-length", "host", "content-type", "authorization")
+PATIENCE = {                            # seconds for a client in each phase of its connection
+    "head": 10.0,                       # to send it, from its first byte or the connection on
+    "body": 30.0,                       # ... and a second for each 64 KiB
+    "work": math.inf,                   # it waits for us
+    "answer": 30.0,                     # to take it, and a second for each 64 KiB
+    "idle": 15.0,                       # until its next request
+    "farewell": 2.0}                    # to stop sending after the last answer
+SHUT_READ, SHUT_WRITE, SHUT_BOTH = 0, 1, 2      # as the module socket has them
+RESERVE_THREADS = 2                     # for when a host allows no more
+ROOM_TRIES = 20                         # each at most 0.05 s, until one that was cut off has ended
+UNKNOWN_NAME = (
+    "This server is not known by that name. On the host, python3 jobqueue.py settings host_names "
+    "NAME adds it; behind a proxy, settings trusted_proxies ADDRESS does.")
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+# What requests import where they use it. A server that has run out of descriptors cannot any more.
+NEEDED_LATER = ("hashlib hmac io ipaddress random resource shutil subprocess tempfile traceback "
+                "wsgiref.handlers zlib zoneinfo").split()
 
 
 class BadRequest(JobQueueError):
-    """A request that the gate refuses; the connection is closed after it."""
+    """A request that the server refuses; the connection is closed after it."""
 
     def __init__(self, status, detail):
         super().__init__(detail, retry_after=2 if status == 503 else None)
@@ -10039,43 +10048,198 @@ class BadRequest(JobQueueError):
 
 def wsgi_environ(door, scheme, body):
     """What WSGI wants to be told of a request to our server, or by CGI."""
-    return {"jobqueue.door": door, "wsgi.version": (1, 0), "wsgi.url_scheme": scheme, "wsgi.input": body,
-            "wsgi.errors": sys.stderr, "wsgi.multithread": door == "server",
+    return {"jobqueue.door": door, "wsgi.version": (1, 0), "wsgi.url_scheme": scheme,
+            "wsgi.input": body, "wsgi.errors": sys.stderr, "wsgi.multithread": door == "server",
             "wsgi.multiprocess": door == "cgi", "wsgi.run_once": door == "cgi"}
 
 
-class Head:
-    """The strictly parsed head of a request."""
+def compose(status, headers, body, keep=False):
+    """A whole response as bytes."""
+    from wsgiref.handlers import format_date_time
+    lines = ["HTTP/1.1 " + status, "Date: " + format_date_time(time.time()),
+             "Connection: " + ("keep-alive" if keep else "close")]
+    lines += ["%s: %s" % pair for pair in headers]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace") + body
 
-    def __init__(self, data):
-        lines = data.split(b"\r\n")
-        if len(lines) > HEAD_MAX_LINES or b"\n" in data.replace(b"\r\n", b""):
-            raise BadRequest(431 if len(lines) > HEAD_MAX_LINES else 400, "The header is malformed.")
-        first = re.fullmatch(REQUEST_LINE, lines[0])
-        if not first:
-            raise BadRequest(400, "The request line is malformed.")
-        self.method = first[1].decode("ascii")
-        self.target = first[2].decode("ascii")
-        self.keep_alive = first[3] == b"1"
-        self.headers = {}
-        for line in lines[1:]:
-            self._add(line)
-        if self.method not in METHODS:
+
+class Link:
+    """A connection: in which phase it is, since when and until when; other threads may end it."""
+
+    def __init__(self, socket, clock):
+        self._socket = socket
+        self._clock = clock
+        self.is_late = False            # with what it was to send: nothing more is read
+        self.may_stay = True            # for more requests
+        self.held = 0                   # bytes of a body or an answer in memory
+        self.enter("head")
+
+    def enter(self, phase):
+        """Begin a phase."""
+        self.phase = phase
+        self.since = self._clock.monotonic()
+        self.deadline = self.since + PATIENCE[phase]
+
+    def advance(self, size):
+        """The client sent or took so many bytes, which makes up for some of its time."""
+        later = self.since + size / UPLOAD_BYTES_PER_SECOND
+        self.since = min(later, self._clock.monotonic())
+        self.deadline = self.since + PATIENCE[self.phase]
+
+    def hurry(self):
+        """Read no more of a client that is late, so that it can be told; cut it if it was."""
+        how, self.is_late = SHUT_BOTH if self.is_late else SHUT_READ, True
+        self.deadline += PATIENCE["farewell"]
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(how)
+
+    def cut(self):
+        """End what its thread waits for."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(SHUT_BOTH)
+
+
+class Body:
+    """The body of a request, taken as a whole when the application first reads of it.
+
+    So who may not send it hears that before, and nobody who holds a lock waits for a client. A
+    small body is kept in memory, a large one in a file without a name.
+    """
+
+    def __init__(self, exchange, length, asks_first):
+        self._exchange = exchange
+        self._length = length
+        self._asks_first = asks_first   # the client waits until it is told to go on
+        self._resources = contextlib.ExitStack()
+        self._file = None
+
+    @property
+    def is_taken(self):
+        """True if nothing of it is left where the next request would begin."""
+        return self._file is not None or self._length == 0
+
+    def read(self, size):
+        """The next bytes; BadRequest if they come too late or there is no room for them."""
+        if not self.is_taken:
+            self._take()
+        return self._file.read(size) if self._file else b""
+
+    def close(self):
+        """Forget it, and let others have its room and its turn."""
+        with contextlib.suppress(OSError):          # what was not written yet may not fit
+            self._resources.close()
+        self._exchange.link.held = 0
+
+    def _take(self):
+        import io
+        exchange, is_upload = self._exchange, self._length > BODY_MAX_BYTES
+        self._file = self._resources.enter_context(self._make_file() if is_upload else io.BytesIO())
+        exchange.link.enter("body")
+        if self._asks_first:
+            exchange.connection.sendall(CONTINUE)
+        try:
+            while self._file.tell() < self._length:
+                self._file.write(self._next_piece(self._length - self._file.tell(), is_upload))
+            self._file.seek(0)
+        except OSError:
+            raise BadRequest(507, "The disk or the quota is full; nothing was changed.") from None
+        exchange.link.enter("work")
+        if self._length > LARGE_BYTES:
+            self._resources.enter_context(exchange.server.turns[is_upload])
+
+    def _make_file(self):
+        import tempfile
+        server = self._exchange.server
+        if not server.uploads.acquire(blocking=False):
+            raise BadRequest(503, "Too many large bodies are being sent at once.")
+        self._resources.callback(server.uploads.release)
+        try:
+            if free_bytes(server.folder) < DISK_LOW_BYTES + 2 * self._length:
+                raise OSError(errno.ENOSPC, "too little is free")
+            return tempfile.TemporaryFile(dir=server.folder)
+        except OSError:
+            raise BadRequest(507, "There is no room on the disk for so much at once.") from None
+
+    def _next_piece(self, left, is_upload):
+        link, piece = self._exchange.link, b""
+        with contextlib.suppress(ConnectionError):
+            piece = self._exchange.rfile.read1(min(left, PIECE_BYTES))
+        if link.is_late:
+            raise BadRequest(408, "The request took too long.")
+        if not piece:
+            raise Malformed("The body is shorter than its Content-Length.")
+        link.advance(len(piece))
+        if not is_upload and not self._exchange.server.has_room_for(link, len(piece)):
+            raise BadRequest(503, "Too much is being sent at once.")
+        return piece
+
+
+class Exchange:
+    """A connection's requests and answers: what is ours of a BaseHTTPRequestHandler."""
+
+    disable_nagle_algorithm = True
+
+    def setup(self):
+        """Find what the server knows of the connection."""
+        self.link = self.server.links[self.request]
+        super().setup()
+
+    def handle_one_request(self):
+        """Answer a request as soon as its first byte is there."""
+        self.close_connection = True
+        if self.rfile.peek(1):
+            self.link.enter("head")
+            super().handle_one_request()
+
+    def parse_request(self):
+        """The gate: read the head of a request; True if it may be answered."""
+        try:
+            self._read_head()
+        except BadRequest as refusal:
+            self._refuse(refusal)
+            return False
+        return True
+
+    def send_error(self, *_):
+        """What the base class says of a first line that is longer than all lines may be."""
+        self._refuse(BadRequest(431, "The header is too large."))
+
+    def _read_head(self):
+        first = self._match(REQUEST_LINE, self.raw_requestline, "The request line is malformed.")
+        self.command, self.path = first[1].decode("ascii"), first[2].decode("ascii")
+        self.headers, size = {}, len(self.raw_requestline)
+        for number in itertools.count(2):
+            line = self.rfile.readline(HEAD_MAX_BYTES)
+            if line == b"\r\n":
+                break
+            size += len(line)
+            if size > HEAD_MAX_BYTES or number > HEAD_MAX_LINES:
+                raise BadRequest(431, "The header is too large.")
+            self._add_header(self._match(HEADER_LINE, line, "A header line is malformed."))
+        if self.command not in METHODS:
             raise BadRequest(501, "This method is not known.")
-        self.name = self._host_name(first[3] == b"1")
-        self.length = self._body_length()
-        if "close" in self.headers.get("connection", "").lower().replace(" ", "").split(","):
-            self.keep_alive = False
+        self._name = self._host_name(first[3] == b"1")
+        self._length = self._body_length()
+        words = self.headers.get("connection", "").lower().replace(" ", "").split(",")
+        # Without a length there is no body, but what follows may be meant as one.
+        self._may_follow = (first[3] == b"1" and "close" not in words and (
+            "content-length" in self.headers or self.command not in ("POST", "PUT", "PATCH")))
 
-    def _add(self, line):
-        match = re.fullmatch(HEADER_LINE, line)
+    def _match(self, pattern, line, words):
+        match = re.fullmatch(pattern, line)
+        if not match and self.link.is_late:
+            raise BadRequest(408, "The request took too long.")
+        if not match and not line.endswith(b"\n") and len(line) < HEAD_MAX_BYTES:
+            raise ConnectionAbortedError("the client left in the midst of a line")
         if not match:
-            raise BadRequest(400, "A header line is malformed.")
+            raise BadRequest(400, words)
+        return match
+
+    def _add_header(self, match):
         name, value = match[1].decode("ascii").lower(), match[2].decode("latin-1").strip(" \t")
         if "_" in name:
             return                      # would look like another header to WSGI
         if name in self.headers:
-            if name in ("content-length", "host", "content-type", "authorization"):
+            if name in GIVEN_ONCE:
                 raise BadRequest(400, "A header is given twice.")
             value = "%s%s%s" % (self.headers[name], "; " if name == "cookie" else ", ", value)
         self.headers[name] = value
@@ -10093,481 +10257,236 @@ class Head:
     def _body_length(self):
         if "transfer-encoding" in self.headers:
             raise BadRequest(411, "Send the body with a Content-Length.")
-        text = self.headers.get("content-length")
-        if text is None:                # then there is none (RFC 9112, 6.3): curl -X POST says so
-            if self.method in ("POST", "PUT", "PATCH"):
-                self.keep_alive = False         # but what follows may be meant as one, and is no request
-            return 0
+        text = self.headers.get("content-length", "0")
         if not re.fullmatch("[0-9]{1,12}", text, re.ASCII):
             raise BadRequest(400, "Content-Length must be a number.")
-        limit = LINES_MAX_BYTES if self._sends_lines() else BODY_MAX_BYTES
-        if int(text) > limit:
-            raise BadRequest(413, "The body is larger than %d bytes." % limit)
         return int(text)
 
-    def _sends_lines(self):
-        kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        return (self.method == "POST" and kind == LINES_TYPE
-                and self.target.partition("?")[0].endswith("/api/tasks"))
+    def answer(self):
+        """Send what the application answers."""
+        self.link.enter("work")
+        body = Body(self, self._length, self.headers.get("expect", "").lower() == "100-continue")
+        with contextlib.closing(body), self.server.app.queue.database.deadline():
+            if not self.server.answers_to(self._name, self.client_address[0]):
+                self._refuse(BadRequest(421, UNKNOWN_NAME))
+                return
+            said = []
+            content = b"".join(self.server.app(
+                self._environ(body), lambda *told: said.extend(told)))
+            keep = (self._may_follow and self.link.may_stay and body.is_taken and said[0] < "4"
+                    and not self.server.is_stopping)
+        self._send_all(compose(*said, content, keep), keep)
 
-    @property
-    def expects_continue(self):
-        """True if the client waits with the body until it is told to go on."""
-        return self.headers.get("expect", "").lower() == "100-continue"
+    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = answer
 
-    @property
-    def is_upload(self):
-        """True if the body is too large to be kept in memory."""
-        return self.length > BODY_MAX_BYTES
-
-    def environ(self, client, body, server):
-        """The WSGI environment for this request; without a body it asks whether that may be sent."""
-        import io
-        path, _, query = self.target.partition("?")
+    def _environ(self, body):
+        path, _, query = self.path.partition("?")
         result = {
-            "REQUEST_METHOD": self.method,
+            "REQUEST_METHOD": self.command,
             "SCRIPT_NAME": "",
             "QUERY_STRING": query,
             "PATH_INFO": unquote(path, "latin-1"),
-            "REQUEST_URI": self.target,
-            "REMOTE_ADDR": client,
-            "SERVER_NAME": server[0],
-            "SERVER_PORT": str(server[1]),
+            "REQUEST_URI": self.path,
+            "REMOTE_ADDR": self.client_address[0],
+            "SERVER_NAME": self.server.address[0],
+            "SERVER_PORT": str(self.server.address[1]),
             "SERVER_PROTOCOL": "HTTP/1.1",
-            **wsgi_environ("server", "http", body or io.BytesIO()),
             "CONTENT_TYPE": self.headers.get("content-type", ""),
-            "CONTENT_LENGTH": str(self.length),
-            "jobqueue.asks_first": body is None,
+            "CONTENT_LENGTH": str(self._length),
+            **wsgi_environ("server", "http", body),
         }
         for name, value in self.headers.items():
             if name not in ("content-type", "content-length", "proxy"):
                 result["HTTP_" + name.upper().replace("-", "_")] = value
         return result
 
+    def _refuse(self, refusal):
+        accepts = self.headers.get("accept", "") if refusal.status == 421 else ""
+        self._send_all(compose(*problem(refusal, accepts).to()), False)
 
-class Client:
-    """One connection: what has arrived, what is to be sent, and until when."""
+    def _send_all(self, data, keep):
+        """Send a response; without `keep` the connection ends after it."""
+        self.link.enter("answer")
+        if len(data) > LARGE_BYTES:
+            self.server.has_room_for(self.link, len(data))      # what reads slowest must go
+        for start in range(0, len(data), PIECE_BYTES):
+            self.connection.sendall(data[start:start + PIECE_BYTES])
+            self.link.advance(PIECE_BYTES)
+        self.link.held = 0
+        self.link.enter("idle")
+        self.close_connection = not keep
 
-    def __init__(self, link, address, deadline):
-        self.link = link
-        self.address = address
-        self.arrived = bytearray()
-        self.head = None
-        self.body_start = 0
-        self.leaving = b""              # bytes still to be sent
-        self.keep = True
-        self.working = False            # its request is being answered
-        self.work = None                # ... which is this kind of WORK
-        self.body_bytes = 0             # of that request
-        self.uploading = False          # its request has a large body
-        self.upload = None              # the file for that, once it may be sent
-        self.upload_deadline = math.inf
-        self.draining = False           # sent all, closed our side, waiting for theirs
-        self.deadline = deadline
-
-    def next_request(self):
-        """(head, body as a file) once a whole request has arrived, else None; BadRequest if refused.
-
-        For a large body first (head, None): whoever sends it must be asked about, see `upload`.
-        """
-        import io
-        if self.head is None:
-            self._read_head()
-            if self.head is None:
-                return None
-            if self.head.is_upload:
-                del self.arrived[:self.body_start]
-                return self.head, None
-        if self.upload:
-            return self._next_upload()
-        end = self.body_start + self.head.length
-        if len(self.arrived) < end:
-            return None
-        head, body = self.head, io.BytesIO(self.arrived[self.body_start:end])
-        del self.arrived[:end]
-        self.head = None
-        return head, body
-
-    def _read_head(self):
-        """Take the head, if it has arrived to its end."""
-        end = self.arrived.find(b"\r\n\r\n")
-        if (len(self.arrived) if end < 0 else end) > HEAD_MAX_BYTES:
-            raise BadRequest(431, "The header is too large.")
-        if end >= 0:
-            self.head = Head(bytes(self.arrived[:end]))
-            self.body_start = end + 4
-        elif b"\n\n" in self.arrived:
-            raise BadRequest(400, "The header is malformed.")
-
-    def _next_upload(self):
-        """Put what has arrived of a large body into its file."""
-        left = self.head.length - self.upload.tell()
-        try:
-            self.upload.write(self.arrived[:left])
-            del self.arrived[:left]
-            if self.upload.tell() < self.head.length:
-                return None
-            self.upload.seek(0)
-        except OSError:
-            raise BadRequest(507, "The disk or the quota is full; nothing was changed.") from None
-        head, body, self.head, self.upload = self.head, self.upload, None, None
-        return head, body
-
-    def drop_upload(self):
-        """Forget a large body that was not sent to its end; the file has no name and is gone."""
-        if self.upload:
-            with contextlib.suppress(OSError):      # what was not written yet may not fit
-                self.upload.close()
-            self.upload = None
-
-
-def compose(status, headers, keep):
-    """The head of a response as bytes."""
-    from wsgiref.handlers import format_date_time
-    lines = ["HTTP/1.1 " + status, "Date: " + format_date_time(time.time()),
-             "Connection: " + ("keep-alive" if keep else "close")]
-    lines += ["%s: %s" % pair for pair in headers]
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace")
-
-
-# What requests import where they use it. A server that has run out of descriptors cannot any more.
-NEEDED_LATER = ("hashlib hmac ipaddress random resource shutil subprocess tempfile traceback "
-                "wsgiref.handlers zlib zoneinfo").split()
+    def finish(self):
+        """Close our side first and read on for a moment, so that the answer is not lost."""
+        self.link.enter("farewell")
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(SHUT_WRITE)
+            while self.connection.recv(PIECE_BYTES):
+                pass
+        super().finish()
 
 
 class Server:
-    """The built-in web server: one thread reads requests whole, a few run the application.
+    """The built-in web server: what is ours of a ThreadingHTTPServer, see open_server().
 
-    A slow or silent client costs a socket, not a thread; only complete and well-formed
-    requests reach the application. Threads are started when they are needed, since some hosts
-    count them as processes; while they allow none, the reading thread does it all.
+    At the limits of connections, threads, descriptors and memory the client that has been waited
+    for the longest is cut off; nobody else waits for it.
     """
 
-    def __init__(self, app, host, port, clock=Clock, background=None):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, app, address, clock, background, handler):
         import importlib
         import queue
+        import socket
+        super().__init__(address, handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = socket.create_server(
+            address, backlog=128,
+            family=socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
+        self.socket.settimeout(0.5)     # so often `run` looks around
+        self.address = self.socket.getsockname()[:2]
         for name in NEEDED_LATER:
             importlib.import_module(name)
-        self._app = app
-        self._clock = clock
-        self._is_local = host in (*LOOPBACK, "localhost")
+        self.app = app
+        self.folder = app.queue.database.folder
+        self.is_stopping = False
+        self.links = {}                 # socket -> its Link
+        self.uploads = threading.BoundedSemaphore(UPLOADS_MAX)
+        # One large body at a time, one upload: as Python's values JSON can be 30 times as large.
+        self.turns = threading.Lock(), threading.Lock()
+        self._is_public = address[0] not in (*LOOPBACK, "localhost")
         self._names = LOOPBACK_HOSTS
-        self._open(host, port)
-        self._clients = set()
-        self._work = {kind: queue.SimpleQueue() for kind in WORK}
-        self._done = queue.SimpleQueue()
-        self._threads = dict.fromkeys(WORK, 0)
-        self._given = dict.fromkeys(WORK, 0)        # requests that are not answered yet
-        self._background = background   # what a thread is to do beside the requests
-        self._held = 0                  # bytes that arrived, at most: counted anew when too many
-        self._stopping = False
-
-    def _open(self, host, port):
-        """What the reading thread waits for: who connects, what they send, and who wakes it."""
-        import selectors
-        import socket
-        self._listener = socket.create_server(
-            (host, port), backlog=128, family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-        self._listener.setblocking(False)
-        self.address = self._listener.getsockname()[:2]
-        self._waker, self._wake_end = socket.socketpair()
-        self._selector = selectors.DefaultSelector()
-        self._read, self._write = selectors.EVENT_READ, selectors.EVENT_WRITE
-        self._selector.register(self._listener, self._read)
-        self._selector.register(self._waker, self._read)
+        self._clock = clock
+        self._in_turn = queue.SimpleQueue()         # connections that could get no thread
+        # What threads are to do as soon as this host allows them, the last one first.
+        self._wanted = [background] * bool(background) + [self._serve_in_turn] * RESERVE_THREADS
+        self._next_look = 0.0
+        self._changed = threading.Condition()       # guards `links`
 
     def run(self):
         """Serve until `stop`; ends when what was begun has been answered, or after STOP_SECONDS."""
-        next_sweep = 0.0
-        while not self._stopping:
-            now = self._clock.monotonic()
-            if now >= next_sweep:
-                next_sweep = now + 1.0
-                self._sweep(now)
-                if self._background and self._start_thread(self._background):
-                    self._background = None
-            for key, _ in self._selector.select(1.0):
-                self._handle(key)
-        self._listener.close()
+        while not self.is_stopping:
+            self._look_around()
+            self.handle_request()
+        self.server_close()
         deadline = self._clock.monotonic() + STOP_SECONDS
-        while any(client.working for client in self._clients) and self._clock.monotonic() < deadline:
-            for key, _ in self._selector.select(0.1):
-                self._handle(key)
-        for client in list(self._clients):
-            self._close(client)
-        for end in (self._selector, self._waker, self._wake_end):
-            end.close()
+        with self._changed:
+            while self.links and self._clock.monotonic() < deadline:
+                for link in self.links.values():
+                    if link.phase not in ("work", "answer"):
+                        link.cut()
+                self._changed.wait(0.05)
 
     def stop(self):
         """Make `run` return; may be called from a signal handler."""
-        self._stopping = True
+        self.is_stopping = True
         with contextlib.suppress(OSError):
-            self._wake_end.send(b"x")
+            self.socket.shutdown(SHUT_BOTH)
 
-    def _handle(self, key):
-        if key.fileobj is self._listener:
-            self._accept()
-        elif key.fileobj is self._waker:
-            self._waker.recv(4096)
-            while not self._done.empty():
-                client = self._done.get()
-                self._given[client.work] -= 1
-                self._after_answer(client)
-        elif key.data in self._clients:         # it may have been closed a moment ago
-            if key.data.leaving:
-                self._send(key.data)
-            else:
-                self._receive(key.data)
+    def _look_around(self):
+        """Once a second: hurry those who are late, and start the threads that there should be."""
+        now = self._clock.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + 1.0
+        with self._changed:
+            for link in self.links.values():
+                if link.deadline < now:
+                    link.hurry()
+        with contextlib.suppress(RuntimeError):     # this host allows none now
+            while self._wanted:
+                threading.Thread(target=self._wanted[-1], daemon=True).start()
+                self._wanted.pop()
 
-    def _accept(self):
-        for count in range(64):
-            try:
-                link, address = self._listener.accept()
-            except BlockingIOError:
+    def get_request(self):
+        """Accept a connection, as soon as there is a descriptor for it."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                with self._changed:
+                    self._cut_the_slowest()
+                    self._changed.wait(0.05)
+            raise
+
+    def process_request(self, request, client_address):
+        """Give a connection its thread and, at the limit, the place of the slowest one; else 503."""
+        with self._changed:
+            for _ in range(ROOM_TRIES):
+                if len(self.links) < CONNECTIONS_MAX or not self._cut_the_slowest():
+                    break
+                self._changed.wait(0.05)
+            if len(self.links) < CONNECTIONS_MAX and self._hand_over(request, client_address):
                 return
-            except OSError:
-                if count == 0:          # out of descriptors, and somebody waits for one
-                    self._make_room()
-                return
-            link.setblocking(False)
-            with contextlib.suppress(OSError):
-                import socket
-                link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            client = Client(link, address[0], self._clock.monotonic() + HEAD_SECONDS)
-            self._clients.add(client)
-            self._selector.register(link, self._read, client)
-            if len(self._clients) > CONNECTIONS_MAX:
-                self._refuse(client, BadRequest(503, "Too many connections."))
+        with contextlib.suppress(OSError):
+            request.settimeout(0)
+            request.sendall(compose(*problem(BadRequest(503, "Too many connections.")).to()))
+        self.shutdown_request(request)
 
-    def _make_room(self):
-        idle = [client for client in self._clients
-                if not (client.working or client.leaving or client.arrived or client.upload)]
-        if idle:
-            self._close(min(idle, key=lambda client: client.deadline))
-        else:
-            self._clock.sleep(0.05)
-
-    def _receive(self, client):
+    def _hand_over(self, request, client_address):
+        """False if there is no thread for a connection, nor one in reserve."""
+        link = self.links[request] = Link(request, self._clock)
         try:
-            data = client.link.recv(65536)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._close(client)
-        elif not client.draining:
-            now = self._clock.monotonic()
-            if client.upload:
-                client.deadline = min(client.upload_deadline, now + BODY_SECONDS)
-            elif not client.arrived:
-                client.deadline = now + HEAD_SECONDS
-            client.arrived += data
-            if self._has_room_for(len(data)):
-                self._look_for_request(client)
-            else:
-                self._refuse(client, BadRequest(503, "Too much is being sent at once."))
-
-    def _has_room_for(self, size):
-        """False if all that was sent and not answered yet is more than a small host can hold."""
-        self._held += size
-        if self._held > HELD_MAX_BYTES:
-            self._held = sum(len(client.arrived) + client.body_bytes for client in self._clients)
-        return self._held <= HELD_MAX_BYTES
-
-    def _look_for_request(self, client):
-        had_head = client.head is not None
-        try:
-            found = client.next_request()
-        except BadRequest as refusal:
-            self._refuse(client, refusal)
-            return
-        if found is None:
-            if client.head is not None and not had_head:
-                self._await_body(client)
-            return
-        head, body = found
-        if body is None and sum(other.uploading for other in self._clients) >= UPLOADS_MAX:
-            self._refuse(client, BadRequest(503, "Too many large bodies are being sent at once."))
-            return
-        client.uploading = head.is_upload
-        self._selector.unregister(client.link)
-        client.working, client.deadline = True, math.inf
-        client.body_bytes = 0 if head.is_upload else head.length
-        client.work = self._work_for(head, body)
-        self._give(client.work, (client, head, body))
-
-    def _await_body(self, client):
-        client.deadline = self._clock.monotonic() + BODY_SECONDS
-        if client.head.expects_continue:
-            with contextlib.suppress(OSError):
-                client.link.send(CONTINUE)
-
-    @staticmethod
-    def _work_for(head, body):
-        """The kind of WORK that a request is."""
-        if head.is_upload:
-            return "upload" if body else "short"
-        if head.method != "GET" and any(path in head.target for path in PASSWORD_PATHS):
-            return "password"
-        if head.length > LARGE_BYTES:
-            return "large"
-        return "search" if SEARCH_TARGET.search(unquote(head.target)) else "short"
-
-    def _give(self, work, request):
-        """Have a request answered: by a thread that is free, a new one or, if there is none, by us."""
-        self._work[work].put(request)
-        self._given[work] += 1
-        threads = self._threads[work]
-        if threads < min(self._given[work], WORK[work]):
-            self._threads[work] += self._start_thread(self._run_requests, work)
-        if not self._threads[work]:
-            self._answer(*self._work[work].get())
-
-    @staticmethod
-    def _start_thread(target, *arguments):
-        """True if this host allows a thread more."""
-        try:
-            threading.Thread(target=target, args=arguments, daemon=True).start()
-        except RuntimeError:
-            return False
+            super().process_request(request, client_address)
+        except RuntimeError:            # this host allows no thread more
+            if self._serve_in_turn in self._wanted:
+                return False
+            link.may_stay = False
+            self._in_turn.put((request, client_address))
         return True
 
-    def _run_requests(self, work):
+    def _serve_in_turn(self):
         while True:
-            self._answer(*self._work[work].get())
+            self.process_request_thread(*self._in_turn.get())
 
-    def _answer(self, client, head, body):
-        try:
-            with self._app.queue.database.deadline():
-                client.leaving = self._respond(client, head, body)
-        except Exception as error:
+    def shutdown_request(self, request):
+        """Forget a connection and close it, while nobody cuts it."""
+        with self._changed:
+            self.links.pop(request, None)
+            super().shutdown_request(request)
+            self._changed.notify_all()
+
+    def handle_error(self, *_):
+        """What ended a connection: a client that went away is no news."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
             report_bug(error)
-            client.leaving, client.keep = b"", False
-        if body:
-            body.close()
-        self._try_to_send(client)
-        self._done.put(client)
-        with contextlib.suppress(OSError):
-            self._wake_end.send(b"x")
 
-    def _respond(self, client, head, body):
-        if not self._answers_to(head.name, client.address):
-            client.keep = False
-            return self._refusal(BadRequest(421, (
-                "This server is not known by that name. On the host, python3 jobqueue.py settings "
-                "host_names NAME adds it; behind a proxy, settings trusted_proxies ADDRESS does.")), head)
-        sent = {}
+    def has_room_for(self, link, size):
+        """Count what a link keeps in memory; False if that is too much and nobody else is slow."""
+        with self._changed:
+            link.held += size
+            held = sum(other.held for other in self.links.values())
+            return held <= HELD_MAX_BYTES or self._cut_the_slowest(
+                lambda other: other.held and other is not link)
 
-        def start_response(status, headers, _=None):
-            sent["status"], sent["headers"] = status, headers
+    def _cut_the_slowest(self, condition=lambda _: True):
+        """Cut the link that has been waited for the longest; False if all wait for us."""
+        waiting = [link for link in self.links.values() if link.phase != "work" and condition(link)]
+        if waiting:
+            min(waiting, key=lambda link: link.since).cut()
+        return bool(waiting)
 
-        environ = head.environ(client.address, body, self.address)
-        content = b"".join(self._app(environ, start_response))
-        if sent["status"].startswith("100"):
-            return self._begin_upload(client, head)
-        client.keep = (head.keep_alive and not self._stopping and sent["status"] < "4"
-                       and len(self._clients) < CONNECTIONS_MAX * 3 // 4)
-        return compose(sent["status"], sent["headers"], client.keep) + content
-
-    def _begin_upload(self, client, head):
-        """Make room for a large body that may be sent; what is said to that, if anything."""
-        import tempfile
-        folder = self._app.queue.database.folder
-        try:
-            if free_bytes(folder) < DISK_LOW_BYTES + 2 * head.length:
-                raise OSError(errno.ENOSPC, "too little is free")
-            client.upload = tempfile.TemporaryFile(dir=folder)
-        except OSError:
-            client.keep = False
-            return self._refusal(BadRequest(507, "There is no room on the disk for so much at once."))
-        client.upload_deadline = (self._clock.monotonic() + BODY_SECONDS
-                                  + head.length / UPLOAD_BYTES_PER_SECOND)
-        return CONTINUE if head.expects_continue else b""
-
-    def _answers_to(self, name, address):
+    def answers_to(self, name, address):
         """True if we may be asked under this name; a page of another site may use only its own."""
-        is_public = not self._is_local
+        is_public = self._is_public
         with contextlib.suppress(JobQueueError):
-            settings = self._app.queue.settings
+            settings = self.app.queue.settings
             names = settings.get("host_names").lower().replace(",", " ").split()
             self._names = LOOPBACK_HOSTS + tuple(names)
             is_public |= is_trusted(address, settings.get("trusted_proxies"))
         everything = is_public and self._names == LOOPBACK_HOSTS
         return name is None or everything or name in self._names
 
-    @staticmethod
-    def _refusal(refusal, head=None):
-        """The answer to a BadRequest as bytes."""
-        status, headers, body = problem(refusal, head.headers.get("accept", "") if head else "").to()
-        return compose(status, headers, False) + body
 
-    @staticmethod
-    def _try_to_send(client):
-        try:
-            while client.leaving:
-                client.leaving = client.leaving[client.link.send(client.leaving):]
-        except BlockingIOError:
-            pass
-        except OSError:
-            client.leaving, client.keep = b"", False
-
-    def _after_answer(self, client):
-        """Back in the reading thread: send the rest, or wait for the next request."""
-        client.working, client.body_bytes = False, 0
-        client.uploading = client.upload is not None
-        if client.leaving:
-            client.deadline = self._clock.monotonic() + SEND_SECONDS
-            self._selector.register(client.link, self._write, client)
-            readers = [other for other in self._clients if other.leaving and not other.working]
-            if sum(len(other.leaving) for other in readers) > HELD_MAX_BYTES:
-                self._close(min(readers, key=lambda other: other.deadline))     # the slowest
-            return
-        wait = BODY_SECONDS if client.upload else IDLE_CONNECTION_SECONDS
-        client.deadline = self._clock.monotonic() + wait
-        self._selector.register(client.link, self._read, client)
-        if not client.keep:
-            self._finish(client)
-        elif client.arrived:
-            self._look_for_request(client)
-
-    def _send(self, client):
-        self._try_to_send(client)
-        if not client.leaving:
-            self._selector.unregister(client.link)
-            self._after_answer(client)
-
-    def _refuse(self, client, refusal):
-        """Answer in the gate's own words and close."""
-        client.leaving, client.keep = self._refusal(refusal), False
-        client.arrived.clear()
-        client.drop_upload()
-        self._try_to_send(client)
-        self._selector.unregister(client.link)
-        self._after_answer(client)
-
-    def _finish(self, client):
-        """Close our side first and read on for a moment, so that the answer is not lost."""
-        import socket
-        client.draining = True
-        client.deadline = self._clock.monotonic() + 2.0
-        with contextlib.suppress(OSError):
-            client.link.shutdown(socket.SHUT_WR)
-
-    def _sweep(self, now):
-        for client in [client for client in self._clients if client.deadline < now]:
-            begun = client.arrived or client.upload
-            if begun and not client.leaving and not client.draining:
-                self._refuse(client, BadRequest(408, "The request took too long."))
-            else:
-                self._close(client)
-
-    def _close(self, client):
-        self._clients.discard(client)
-        client.drop_upload()
-        with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(client.link)
-        client.link.close()
+def open_server(app, host, port, clock=Clock, background=None):
+    """A Server that listens; CGI requests, too, read this file, and do without http.server."""
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+    handler = type("HttpExchange", (Exchange, BaseHTTPRequestHandler), {})
+    server = type("HttpServer", (Server, ThreadingHTTPServer), {})
+    return server(app, (host, port), clock, background, handler)
 
 
 def cgi_environ(environment=os.environb):
@@ -10694,8 +10613,8 @@ def cmd_serve(queue, options):
     _use_compiled_module(queue, options)
     queue.database.look("SELECT 1")     # it is open before descriptors may be short
     try:
-        server = Server(Application(queue, "server"), options.host, options.port,
-                        background=lambda: _tick_for_ever(queue))
+        server = open_server(Application(queue, "server"), options.host, options.port,
+                             background=lambda: _tick_for_ever(queue))
     except OSError as error:
         raise SetupError("Port %d on %s cannot be used: %s. Choose another with --port."
                          % (options.port, options.host, error.strerror)) from None

@@ -124,7 +124,7 @@ class ServerTestCase(WebTestCase):
 
     def start(self):
         """Start the server for self.front."""
-        self.server = jobqueue.Server(self.front, self.host, 0, self.server_clock)
+        self.server = jobqueue.open_server(self.front, self.host, 0, self.server_clock)
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
         self.addCleanup(self.stop)

@@ -251,6 +251,7 @@ class Connections(ServerTestCase):
         for data in (b"", b"GET", b"GET / HTTP/1.1\r\nHost", self.request("POST", "/api/session", {})[:-1]):
             link = self.link().send(data)
             link.finish()
+            self.assertIn(link.status(), (None, 400))
             self.assertTrue(link.is_closed())
         self.healthy()
 
@@ -285,19 +286,23 @@ class Connections(ServerTestCase):
         self.assertEqual(link.send(body).status(), 200)
 
     def test_who_waits_for_a_go_ahead_with_too_much_gets_none(self):
-        head = b"POST / HTTP/1.1\r\n" + HOST + b"Expect: 100-continue\r\nContent-Length: 99999999\r\n\r\n"
+        head = self.head_of_a_body(99999999, b"Expect: 100-continue\r\n")
         self.assertEqual(self.ask(head)[0], 413)
+
+    @staticmethod
+    def head_of_a_body(length, more=b""):
+        """The head of a log-in with so long a body."""
+        return (POST + b"\r\n" + HOST + more
+                + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % length)
 
     def test_a_large_body_is_read_and_a_larger_one_refused_before_it_is_sent(self):
         token = self.make_token("bob")[1]
         task = {"function": "add", "arguments": {"a": 1}}
         self.assertEqual(self.ask(self.request("POST", "/api/tasks", [task] * 15_000, token))[0], 201)
-        head = b"POST /api/tasks HTTP/1.1\r\n" + HOST + b"Content-Length: 1048577\r\n\r\n"
-        self.assertEqual(self.ask(head)[0], 413)
+        self.assertEqual(self.ask(self.head_of_a_body(1048577))[0], 413)
 
     def test_a_refusal_is_read_even_by_who_goes_on_sending(self):
-        head = b"POST /api/tasks HTTP/1.1\r\n" + HOST + b"Content-Length: 5000000\r\n\r\n"
-        link = self.link().send(head)
+        link = self.link().send(self.head_of_a_body(5000000))
         for _ in range(16):
             link.send(b"x" * 65536)
         self.assertEqual(link.status(), 413)
@@ -316,7 +321,8 @@ class Connections(ServerTestCase):
         self.assertIsNone(link.status())
         self.front.instead = self.app
         self.healthy()
-        self.assertIn("RuntimeError: boom", self.errors.getvalue())
+        link.close()
+        wait_until(lambda: "RuntimeError: boom" in self.errors.getvalue())
 
     def test_searches_that_take_long_leave_room_for_others(self):
         go_on, asked = threading.Event(), []
@@ -461,21 +467,64 @@ class Slow(ServerTestCase):
         self.healthy()
         wait_until(lambda: self.later(31) or self.connections() < 5, what="all given up")
 
-    def test_connections_beyond_the_limit_are_told_to_come_back(self):
+
+class Full(ServerTestCase):
+    """More connections than the server keeps: who has been waited for the longest makes room."""
+
+    HALF = {"nothing": b"", "half a head": b"GET / HTTP/1.1\r\nX",
+            "half a body": bad(POST, HOST + b"Content-Type: application/json\r\nContent-Length: 9\r\n", b"{"),
+            "a whole request": HEALTH}
+
+    def setUp(self):
         import resource
         need(resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 1500, "1,500 open files")
-        links = self.opened(512) + [self.link() for _ in range(88)]
-        told = []
-        for link in links[512:]:
-            status, headers, _ = link.answer()
-            told.append(status)
-            self.assertGreaterEqual(int(headers["retry-after"]), 1)
-        self.assertEqual(set(told), {503})
-        self.assertEqual(links[0].send(HEALTH).status(), 200)
-        for link in links:
-            link.close()
-        wait_until(lambda: self.connections() < 10, what="room again")
+        super().setUp()
+
+    def test_whoever_waits_in_any_phase_shuts_nobody_out(self):
+        for name, data in self.HALF.items():
+            with self.subTest(name):
+                links = [self.link().send(data) for _ in range(600)]
+                wait_until(lambda: self.connections() >= 500)
+                for _ in range(20):
+                    self.healthy()
+                self.assertLessEqual(self.connections(), 520)
+                for link in links:
+                    link.close()
+                wait_until(lambda: self.connections() < 10, what="room again")
+
+    def test_a_request_that_is_being_answered_is_never_given_up(self):
+        go_on, asked = threading.Event(), threading.Event()
+
+        def slow(environ, start):
+            if environ["QUERY_STRING"]:
+                asked.set()
+                go_on.wait(60)
+            return self.app(environ, start)
+
+        self.front.instead = slow
+        link = self.link().send(HEALTH.replace(b"healthz", b"healthz?slow"))
+        asked.wait(60)
+        for _ in range(600):
+            self.link()
         self.healthy()
+        go_on.set()
+        self.assertEqual(link.status(), 200)
+
+    def test_only_when_all_are_being_answered_another_is_told_to_come_back(self):
+        go_on, asked = threading.Event(), []
+
+        def slow(environ, start):
+            asked.append(1)
+            go_on.wait(60)
+            return self.app(environ, start)
+
+        self.front.instead = slow
+        links = [self.link().send(HEALTH) for _ in range(512)]
+        wait_until(lambda: len(asked) == 512)
+        status, headers, _ = self.ask(HEALTH)
+        self.assertEqual((status, headers["retry-after"]), (503, "2"))
+        go_on.set()
+        self.assertEqual({link.status() for link in links}, {200})
 
 
 class Crowd(ServerTestCase):

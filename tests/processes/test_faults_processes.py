@@ -15,8 +15,10 @@ import threading
 import time
 import unittest
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tests.helpers.faults import MANY, QUICK, SiteCase, plant, somebody_elses_site
+from tests.helpers.server import Link
 from tests.helpers.support import need, wait_until
 
 HOSTILE = '''
@@ -285,13 +287,18 @@ class TestFewProcesses(StarvedCase):
         self.check_recovery(ids)
         self.check_quiet()
 
-    def test_a_server_that_gets_no_thread_does_without_until_there_is_one(self):
+    def test_a_server_that_gets_no_thread_says_so_until_there_is_one(self):
         self.fill(spare=1)
-        self.begin()
-        self.assertIn("process limit", self.ask("POST", "api/tasks", self.BODY).value["detail"])
-        self.check_page()
+        self.site.start_server()
+        address = urlsplit(self.site.address)
+        for _ in range(5):
+            with Link((address.hostname, address.port)) as link:
+                status, headers, _ = link.answer()
+            self.assertEqual((status, headers["retry-after"]), (503, "2"))
         self.assertEqual(len(os.listdir("/proc/%d/task" % self.site.server.pid)), 1)
         self.free()
+        wait_until(lambda: len(os.listdir("/proc/%d/task" % self.site.server.pid)) > 1)
+        self.visitor = self.browser()
         self.warm_up()
         self.check_quiet()
 
