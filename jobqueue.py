@@ -4068,8 +4068,8 @@ class Tasks:
     def _release(transaction, task, now):
         status, turn = place(transaction, task, task["run_at"], now)
         run_at = now if status == PENDING else task["run_at"]
-        transaction.run("UPDATE task SET status=?, turn=?, run_at=? WHERE id=? AND status=6",
-                        (status, turn, run_at, task["id"]))
+        transaction.update("task", {"status": status, "turn": turn, "run_at": run_at},
+                           "id=? AND status=6", (task["id"],))
         note(transaction, now, "released", task)
 
     @staticmethod
@@ -4270,8 +4270,8 @@ class Claims:
             room -= len(due)
             for row in due:
                 turn = next_turn(transaction, row["owner_id"], *lane)
-                transaction.run("UPDATE task SET status=0, turn=? WHERE id=? AND status=5",
-                                (turn, row["id"]))
+                transaction.update("task", {"status": PENDING, "turn": turn},
+                                   "id=? AND status=5", (row["id"],))
                 note(transaction, now, "promoted", row)
 
     def due(self):
@@ -4349,16 +4349,15 @@ class Claims:
 
     def _take(self, transaction, heads, worker_id, now):
         """Make pending tasks ours; their rows with the claim and the attempt's number."""
-        names = heads[0].keys() if heads else ()
-        rows = [dict(zip(names, row), claim=random_token(), attempts=row["attempts"] + 1)
+        rows = [{**dict(row), "claim": random_token(), "attempts": row["attempts"] + 1}
                 for row in heads]
-        lease = self._lease(now)
+        lease = {**self._lease(now), "worker": worker_id, "now": now}
         taken = transaction.many("""
-            UPDATE task SET status=1, claim=?, attempts=attempts+1, worker_id=?, lease_boot=?,
-                lease_monotonic=?, lease_wall=?, started_at=?, reason=NULL, progress=NULL,
-                message=NULL, error_type=NULL, error_message=NULL
-            WHERE id=? AND status=0""",
-            [(row["claim"], worker_id, *lease, now, row["id"]) for row in rows])
+            UPDATE task SET status=1, claim=:claim, attempts=:attempts, worker_id=:worker,
+                lease_boot=:lease_boot, lease_monotonic=:lease_monotonic, lease_wall=:lease_wall,
+                started_at=:now, reason=NULL, progress=NULL, message=NULL, error_type=NULL,
+                error_message=NULL
+            WHERE id=:id AND status=0""", [{**row, **lease} for row in rows])
         if taken != len(rows):
             raise Busy("A task was claimed by two at once; nothing was changed.")
         note_all(transaction, [
@@ -4368,9 +4367,11 @@ class Claims:
         return rows
 
     def _lease(self, now, seconds=None):
-        """(boot, the end by the clock that counts while it lasts, the end by that on the wall)"""
+        """The columns of a lease: this boot, its end by the clock that counts while that lasts, and
+        by that on the wall."""
         seconds = seconds or LEASE_SECONDS
-        return self.boot, self._clock.monotonic() + seconds, now + seconds
+        return {"lease_boot": self.boot, "lease_monotonic": self._clock.monotonic() + seconds,
+                "lease_wall": now + seconds}
 
     def claimable(self, limit, named=False):
         """How many tasks a worker here could claim now, counted up to `limit`.
@@ -4392,16 +4393,13 @@ class Claims:
 
     def renew(self, transaction, task_id, claim, now):
         """Hold the claim for another LEASE_SECONDS; False if it was lost."""
-        return transaction.run(
-            "UPDATE task SET lease_boot=?, lease_monotonic=?, lease_wall=? "
-            "WHERE id=? AND status=1 AND claim=?",
-            (*self._lease(now), task_id, claim)) == 1
+        return transaction.update(
+            "task", self._lease(now), "id=? AND status=1 AND claim=?", (task_id, claim)) == 1
 
     def report(self, transaction, task_id, claim, progress, message):
         """Store what the function says of its progress; False if the claim was lost."""
-        return transaction.run(
-            "UPDATE task SET progress=?, message=? WHERE id=? AND status=1 AND claim=?",
-            (progress, message, task_id, claim)) == 1
+        return transaction.update("task", {"progress": progress, "message": message},
+                                  "id=? AND status=1 AND claim=?", (task_id, claim)) == 1
 
     def cancel_asked(self, task_id, claim):
         """The row's cancel_requested while the claim holds; None if it was lost."""
@@ -4467,8 +4465,7 @@ class Claims:
         if late.keys() != known.keys():
             with contextlib.suppress(StorageFull), self._database.transaction(durable=False) as transaction:
                 known = recall(transaction, ".doubts") or {}
-                names = "lease_boot", "lease_monotonic", "lease_wall"
-                fresh = dict(zip(names, self._lease(now, LEASE_SECONDS - 2 * RENEW_SECONDS)))
+                fresh = self._lease(now, LEASE_SECONDS - 2 * RENEW_SECONDS)
                 remember(transaction, ".doubts", {name: known.get(name, fresh) for name in late})
 
     def silent(self, now):
@@ -4525,28 +4522,27 @@ class Claims:
 
     @staticmethod
     def _left(transaction, task, verdict, outcome, now):
-        """What _leave_running() writes of one task."""
+        """What _leave_running() binds for one task."""
         turn, run_at = task["turn"], task["run_at"]
         if verdict.status == SCHEDULED:
             turn, run_at = scheduled_turn(verdict.run_at), verdict.run_at
         elif verdict.status == PENDING and outcome.kind != "put_back":
             turn = next_turn(transaction, task["owner_id"], task["queue"], task["priority"])
             run_at = now
-        return (verdict.status, verdict.reason, turn, run_at, verdict.spend, verdict.crash,
-                verdict.interruption, int(verdict.event == "put_back"), verdict.unknown_since,
-                outcome.result, outcome.error_type, outcome.error_message,
-                now if verdict.status in ENDED else None, task["id"], task["claim"])
+        return {**vars(verdict), **vars(outcome), "id": task["id"], "claim": task["claim"],
+                "turn": turn, "run_at": run_at, "put_back": verdict.event == "put_back",
+                "finished_at": now if verdict.status in ENDED else None}
 
     @staticmethod
     def _leave_running(transaction, leaving):
         transaction.many("""
-            UPDATE task SET status=?, reason=?, turn=?, run_at=?,
-                retries_left=retries_left-?, crashes=crashes+?,
-                interruptions=interruptions+?, put_backs=put_backs+?, unknown_since=?,
-                result=?, error_type=?, error_message=?,
-                lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL, cancel_requested=0,
-                finished_at=?
-            WHERE id=? AND status=1 AND claim=?""", leaving)
+            UPDATE task SET status=:status, reason=:reason, turn=:turn, run_at=:run_at,
+                retries_left=retries_left-:spend, crashes=crashes+:crash,
+                interruptions=interruptions+:interruption, put_backs=put_backs+:put_back,
+                unknown_since=:unknown_since, result=:result, error_type=:error_type,
+                error_message=:error_message, lease_boot=NULL, lease_monotonic=NULL,
+                lease_wall=NULL, cancel_requested=0, finished_at=:finished_at
+            WHERE id=:id AND status=1 AND claim=:claim""", leaving)
 
 
 # Schedules -------------------------------------------------------------------
@@ -5960,12 +5956,12 @@ class Catalogue:
 
     def _make_queues(self, transaction, functions):
         """See to the queues that functions name; those of external ones are other people's."""
-        transaction.run("UPDATE queue SET external=0 WHERE external=1")
+        transaction.update("queue", {"external": 0}, "external=1")
         for function in functions:
             name = function["options"]["queue"]
             Queues.ensure(transaction, name, self._database.clock.now())
             if function.get("external"):
-                transaction.run("UPDATE queue SET external=1 WHERE name=?", (name,))
+                transaction.update("queue", {"external": 1}, "name=?", (name,))
 
     def _load(self):
         """(until, state, {name: function}), read again after CACHE_SECONDS."""
