@@ -7679,7 +7679,8 @@ def umask_words():
 def version_of(path):
     """The version that a file of ours says it has, or None."""
     with contextlib.suppress(OSError):
-        found = re.search(r'^\W*version\W+([0-9][0-9.]*)"', path.read_text("utf-8", "replace"), re.I | re.M)
+        found = re.search(r'^\W*(?:meta name=")?version\W+(?:content=")?([0-9][0-9.]*)"',
+                          path.read_text("utf-8", "replace"), re.I | re.M)
         return found and found[1]
     return None
 
@@ -7687,8 +7688,8 @@ def version_of(path):
 # About the machine and the folders ...: each takes the data folder and returns (verdict, text).
 
 def _check_files(folder):
-    versions = {name: version_of(HOME / name) for name in ("worker.py", "static/openapi.json")}
-    missing = [name for name in (*versions, "static/index.html") if not (HOME / name).is_file()]
+    versions = {name: version_of(HOME / name) for name in ("worker.py", "static/index.html")}
+    missing = [name for name in versions if not (HOME / name).is_file()]
     if missing:
         return "bad", "missing in %s: %s. Copy jobqueue.py, worker.py and static/ there" % (
             HOME, ", ".join(missing))
