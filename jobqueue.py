@@ -32,7 +32,9 @@ Contents (each section uses only the sections above it)
     Tick               the housekeeping that any process does in passing
     Accounts           first admin, lost password, users, sessions, tokens, who guesses
     Python interface   JobQueue, Task, current_task, @task, command, http_request, external
-    Host               what `check` says about this host, a test worker, lines to copy, backups
+    Host               limits, doors, what a browser could fetch, a test worker, lines to copy
+    Findings           what `check` says of this host and the queue
+    Backup             a checked copy, while everything goes on
     HTTP               requests, answers, proxies, the rules of who may ask from where
     Handlers           one function per route
     Application        ROUTES and the WSGI callable
@@ -7604,9 +7606,10 @@ def external(name, *, queue, who="user", **rest):
 
 # Host ------------------------------------------------------------------------
 #
-# Questions about this host, for the page and for the command, which must answer even where nothing
-# works. Each check is a function; FOLDER_CHECKS need no database. What only a web server or a browser
-# can see is kept when an admin opens the page (.visit, .exposure), so that the command can tell it.
+# What is known of this host: its limits, how its web server reaches us, what a browser could fetch,
+# whether it lets a worker live; and the lines to copy into its own files. What only a web server or a
+# browser can see is kept when an admin opens the page (.visit, .exposure), so that the command can
+# tell it.
 
 DOORS = {                       # in a few words, in a sentence, the start-up files that fit
     "server": ("the built-in server", "The built-in server answers on this host.",
@@ -7641,6 +7644,269 @@ HOST_SIGNS = (                  # what a host runs, and where that can be seen
     ("Plesk", ("/usr/local/psa", "/opt/psa")),
     ("DirectAdmin", ("/usr/local/directadmin",)),
     ("LiteSpeed", ("/usr/local/lsws",)))
+
+
+def read_text(path):
+    """A small file of the system, "" if it cannot be read."""
+    try:
+        return Path(path).read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def version_of(path):
+    """The version that a file of ours says it has, or None."""
+    with contextlib.suppress(OSError):
+        found = re.search(r'^\W*(?:meta name=")?version\W+(?:content=")?([0-9][0-9.]*)"',
+                          path.read_text("utf-8", "replace"), re.I | re.M)
+        return found and found[1]
+    return None
+
+
+
+def stats_of(paths, **how):
+    """{path: what os.stat() says of it}, without those that are not there, or not any more."""
+    found = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found[path] = os.stat(path, **how)
+    return found
+
+
+def read_limit(text):
+    """A limit as the kernel writes it, or None."""
+    value = int(text) if text.strip().isdigit() else None
+    return None if value is None or value >= 1 << 60 else value
+
+
+def strictest(limits):
+    """The lowest of some limits, None if there is none among them."""
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def group_limit(controller, name):
+    """The lowest limit of that name of the control groups that hold this process, or None."""
+    found = []
+    for line in read_text("/proc/self/cgroup").splitlines():
+        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        if controllers and controller not in controllers.split(","):
+            continue
+        root = Path("/sys/fs/cgroup", *([controller] if controllers else []))
+        inner = root / path.strip("/")
+        found += [read_limit(read_text(group / name)) for group in (inner, *inner.parents)
+                  if group.is_relative_to(root)]
+    return strictest(found)
+
+
+def resource_limits():
+    """{"processes", "memory", "open files", "CPU seconds"}: the strictest known limit, None without one."""
+    import resource
+
+    def ours(number):
+        value = resource.getrlimit(number)[0]
+        return None if value == resource.RLIM_INFINITY else value
+
+    processes = ours(resource.RLIMIT_NPROC) if os.getuid() else None    # root is not counted
+    return {
+        "processes": strictest([processes, group_limit("pids", "pids.max")]),
+        "memory": strictest([ours(resource.RLIMIT_AS), group_limit("memory", "memory.max"),
+                             group_limit("memory", "memory.limit_in_bytes")]),
+        "open files": ours(resource.RLIMIT_NOFILE),
+        "CPU seconds": ours(resource.RLIMIT_CPU)}
+
+
+def count_processes():
+    """How many processes and threads of this user run now, as far as /proc shows them."""
+    import glob
+    found = stats_of(glob.glob("/proc/[0-9]*/task/[0-9]*"))
+    return sum(status.st_uid == os.getuid() for status in found.values())
+
+
+def readers_of(database):
+    """"PID (command), ..." of who reads a database in WAL mode now, as Linux tells by their locks."""
+    with contextlib.suppress(OSError):
+        index = os.stat("%s-shm" % database).st_ino
+        pids = re.findall(r" READ +(\d+) \S+:%d 12[3-7] " % index, read_text("/proc/locks"))
+        commands = {pid: read_text("/proc/%s/cmdline" % pid).replace("\0", " ") for pid in sorted(set(pids))}
+        return ", ".join("%s (%s)" % (pid, shorten(command, 80)) for pid, command in commands.items()
+                         if int(pid) != os.getpid())
+
+
+def last_visit(queue):
+    """How an admin reached the page last, see Request.visit(); {} before."""
+    return recall(queue.database, ".visit") or {}
+
+
+def note_visit(queue, visit):
+    """Keep how an admin reached the page, so that the command line can tell; daily if nothing is new."""
+    now, known = queue.database.clock.now(), last_visit(queue)
+    if visit["authorization"] is None:
+        visit["authorization"] = known.get("authorization")
+    if now - known.get("at", 0) > VISIT_SECONDS or {**known, **visit} != known:
+        with contextlib.suppress(JobQueueError), queue.database.transaction() as transaction:
+            remember(transaction, ".visit", {**visit, "at": now})
+
+
+def exposure(queue):
+    """{"exposed": addresses that an admin's browser could fetch, "at"}; None for both until one looked."""
+    return recall(queue.database, ".exposure") or {"exposed": None, "at": None}
+
+
+def note_exposure(queue, exposed):
+    """Keep what an admin's browser could fetch of what is private."""
+    with queue.database.transaction() as transaction:
+        remember(transaction, ".exposure", {"exposed": exposed, "at": queue.database.clock.now()})
+
+
+def canary_token(folder):
+    """What data/canary.txt holds, or None; whoever can fetch it can fetch more."""
+    path = folder / "canary.txt"
+    with contextlib.suppress(OSError, ValueError):
+        if not path.exists():
+            write_private(path, random_token())
+        return path.read_text("utf-8").strip() or None
+    return None
+
+
+def private_addresses(folder, script="", root=""):
+    """Where a browser could reach what is private, if the web server gave it away.
+
+    Relative to the page, beside the start-up file that the address names, and as the web server's
+    `root` or the name of a web folder suggests.
+    """
+    files = [folder / "canary.txt", WORKER_FILE]
+    files += [TASKS_FILE] if TASKS_FILE.exists() else []
+    beside, _, name = script.rpartition("/")
+    starts = ("", beside + "/") if "." in name else ("",)
+    found = []
+    for path in files:
+        if HOME in path.parents:
+            found += [start + path.relative_to(HOME).as_posix() for start in starts]
+        roots = [place for place in path.parents if place.name.lower() in WEB_FOLDERS or str(place) == root]
+        found += ["/" + path.relative_to(place).as_posix() for place in roots]
+    return [quote(address) for address in dict.fromkeys(found)]
+
+
+def last_worker_test(db, starter=None):
+    """What is known of the last test worker of "web" or "shell", else of the first that there is."""
+    return (recall_of(db, ".worker_tests", starter) if starter else
+            last_worker_test(db, "web") or last_worker_test(db, "shell"))
+
+
+def note_worker_test(queue, token, **seen):
+    """Add what is seen of the test worker of that token; what was known, None of one that is forgotten."""
+    with queue.database.transaction(durable=False) as transaction:
+        for starter, known in (recall(transaction, ".worker_tests") or {}).items():
+            if known["token"] == token:
+                remember_of(transaction, ".worker_tests", starter, {**known, **seen})
+                return known
+    return None
+
+
+def judge_worker_test(test, now):
+    """(state, text) of what stands in .worker_tests."""
+    arrived, age = test.get("arrived"), now - test["at"]
+    since = now - arrived["at"] if arrived else age
+    if "error" in test:
+        return "failed", test["error"]
+    if "alone" in test:
+        return "ok", "a worker lived for %d s%s; it had Python %s, SQLite %s and nice %d" % (
+            TEST_SECONDS, ", beyond the end of the process that started it" if test["alone"] else "",
+            arrived["python"], arrived["sqlite"], arrived["nice"])
+    if "signal" in test:
+        return "failed", "a worker was told to end by %s after %d s" % (test["signal"], test["after"])
+    if not -CLOCK_SLACK_SECONDS <= since <= TEST_SECONDS + TEST_SLACK_SECONDS:
+        return "failed", ("a worker was ended without a word within %d s" if arrived else
+                          "a started worker did not report within %d s") % (
+                              TEST_SECONDS + TEST_SLACK_SECONDS)
+    return "running", ("a worker is being watched for %d s" % TEST_SECONDS if arrived else
+                       "a worker is being started")
+
+
+def worker_test(queue, starter=None):
+    """What the last test of a worker showed: {"state": none, running, ok or failed; "text", "at"}."""
+    return show_worker_test(queue, last_worker_test(queue.database, starter))
+
+
+def show_worker_test(queue, test):
+    """What worker_test() says of this one, as last_worker_test() found it."""
+    if test is None:
+        return {"state": "none", "text": "", "at": None}
+    state, text = judge_worker_test(test, queue.database.clock.now())
+    words = _words_of_test(queue, test) if state == "failed" else ""
+    return {"state": state, "text": text + words, "at": iso(test["at"])}
+
+
+def _words_of_test(queue, test):
+    """What a test worker that failed by itself printed last; "" if the host ended it."""
+    return queue.workers.last_words(test["at"], test["at"] + TEST_SECONDS + TEST_SLACK_SECONDS)
+
+
+def start_worker_test(queue, door):
+    """Start a worker that only lives for a while, unless one does; what worker_test() says then."""
+    starter = "web" if door else "shell"
+    if worker_test(queue, starter)["state"] != "running":
+        token = random_token()
+        test = {"token": token, "at": queue.database.clock.now(), "door": door,
+                "starter": os.getpid()}
+        with queue.database.transaction() as transaction:
+            remember_of(transaction, ".worker_tests", starter, test)
+        try:
+            queue.workers.start_test(token)
+        except START_ERRORS as error:
+            note_worker_test(queue, token, error=explain_start_error(error))
+    return worker_test(queue, starter)
+
+
+def worker_python(queue):
+    """The Python that workers run with, else what may be one."""
+    try:
+        return queue.interpreter.path()
+    except (JobQueueError, OSError):
+        return "python3"
+
+
+def how_to_repair(queue):
+    """What to do for another journal mode, with and without a shell."""
+    import shlex
+    return ("stop everything (NbMaxWorker 0, no page open) and run here: %s %s check --repair. Without a "
+            "shell give it to your host's cron and remove it once it ran"
+            % (shlex.quote(worker_python(queue)), shlex.quote(str(HOME / "jobqueue.py"))))
+
+
+def fill_in(text, python, visit):
+    """A file of static/hosts with our paths, user and address in place of its examples."""
+    import shlex
+    home, example = str(HOME), "/home/me/jobqueue"
+    text = re.sub("/usr/bin/(env )?python3(?![.0-9])", lambda _: shlex.quote(python), text)
+    text = re.sub("(?<= )%s[a-z./_]*" % example,        # words of a command, which may hold spaces
+                  lambda match: shlex.quote(home + match[0][len(example):]), text)
+    text = text.replace(example, home).replace('FOLDER = ""', "FOLDER = %r" % home)
+    text = re.sub(r"(?<=[Uu]ser=)me\b", lambda _: user_name(os.getuid()), text)
+    if visit:
+        address = "http%s://%s%s" % ("s" if visit["https"] else "", visit["host"], visit["base"])
+        text = text.replace("https://example.org/jq/", address)
+        text = re.sub("/jq(?=[/ ;$>=])", lambda _: visit["base"].rstrip("/") or "/jq", text)
+    return text
+
+
+def host_files(queue):
+    """[{"title", "name", "text"}]: lines to copy, with this installation's paths; what fits comes first."""
+    visit = last_visit(queue)
+    fitting = DOORS[visit["door"]][2] if visit else ()
+    names = fitting if visit.get("door") == "server" else ("crontab", *fitting)
+    found = {name: read_text(STATIC_FOLDER / "hosts" / name) for name in dict.fromkeys([*names, *HOST_FILES])}
+    python = worker_python(queue)
+    return [{"title": HOST_FILES[name], "name": name,
+             "text": fill_in(text, python, visit).replace("%", PERCENT_SIGNS.get(name, "%"))}
+            for name, text in found.items() if text]
+
+
+# Findings --------------------------------------------------------------------
+#
+# Questions about this host and the queue, for the page and for the command, which must answer even
+# where nothing works. Each check is a function; FOLDER_CHECKS need no database.
+
 LIMITS_LOW = (                  # what is scarce below so much, and then
     ("processes", FEW_PROCESSES, "Leave NbMaxWorker at 1 or 2: each worker takes two or three processes"),
     ("memory", 512 << 20, "Leave NbMaxWorker at 1 or 2, and set runner_memory lower"),
@@ -7662,30 +7928,11 @@ def _readable(time_text):
     return time_text[:19].replace("T", " ") + " UTC"
 
 
-def read_text(path):
-    """A small file of the system, "" if it cannot be read."""
-    try:
-        return Path(path).read_text("utf-8", "replace")
-    except OSError:
-        return ""
-
-
 def umask_words():
     """The rights that a new file is not given, if this system tells."""
     found = re.search(r"^Umask:\s*(\d+)", read_text("/proc/self/status"), re.M)
     return "umask " + found[1] if found else "an unknown umask"
 
-
-def version_of(path):
-    """The version that a file of ours says it has, or None."""
-    with contextlib.suppress(OSError):
-        found = re.search(r'^\W*(?:meta name=")?version\W+(?:content=")?([0-9][0-9.]*)"',
-                          path.read_text("utf-8", "replace"), re.I | re.M)
-        return found and found[1]
-    return None
-
-
-# About the machine and the folders ...: each takes the data folder and returns (verdict, text).
 
 def _check_files(folder):
     versions = {name: version_of(HOME / name) for name in ("worker.py", "static/index.html")}
@@ -7728,15 +7975,6 @@ def _check_sqlite(folder):
     if "THREADSAFE=0" in built:
         return "bad", text + ": it is built for one thread only. Choose another Python"
     return "ok", text
-
-
-def stats_of(paths, **how):
-    """{path: what os.stat() says of it}, without those that are not there, or not any more."""
-    found = {}
-    for path in paths:
-        with contextlib.suppress(OSError):
-            found[path] = os.stat(path, **how)
-    return found
 
 
 def _check_owner(folder):
@@ -7833,55 +8071,6 @@ def _check_disk(folder):
     return "ok", text
 
 
-def read_limit(text):
-    """A limit as the kernel writes it, or None."""
-    value = int(text) if text.strip().isdigit() else None
-    return None if value is None or value >= 1 << 60 else value
-
-
-def strictest(limits):
-    """The lowest of some limits, None if there is none among them."""
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
-def group_limit(controller, name):
-    """The lowest limit of that name of the control groups that hold this process, or None."""
-    found = []
-    for line in read_text("/proc/self/cgroup").splitlines():
-        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
-        if controllers and controller not in controllers.split(","):
-            continue
-        root = Path("/sys/fs/cgroup", *([controller] if controllers else []))
-        inner = root / path.strip("/")
-        found += [read_limit(read_text(group / name)) for group in (inner, *inner.parents)
-                  if group.is_relative_to(root)]
-    return strictest(found)
-
-
-def resource_limits():
-    """{"processes", "memory", "open files", "CPU seconds"}: the strictest known limit, None without one."""
-    import resource
-
-    def ours(number):
-        value = resource.getrlimit(number)[0]
-        return None if value == resource.RLIM_INFINITY else value
-
-    processes = ours(resource.RLIMIT_NPROC) if os.getuid() else None    # root is not counted
-    return {
-        "processes": strictest([processes, group_limit("pids", "pids.max")]),
-        "memory": strictest([ours(resource.RLIMIT_AS), group_limit("memory", "memory.max"),
-                             group_limit("memory", "memory.limit_in_bytes")]),
-        "open files": ours(resource.RLIMIT_NOFILE),
-        "CPU seconds": ours(resource.RLIMIT_CPU)}
-
-
-def count_processes():
-    """How many processes and threads of this user run now, as far as /proc shows them."""
-    import glob
-    found = stats_of(glob.glob("/proc/[0-9]*/task/[0-9]*"))
-    return sum(status.st_uid == os.getuid() for status in found.values())
-
-
 def _check_limits(folder):
     limits, running = resource_limits(), count_processes()
     words = ["%s %s" % (name, "without limit" if limit is None else "%d MB" % (limit >> 20)
@@ -7895,13 +8084,6 @@ def _check_limits(folder):
         if limits[name] is not None and limits[name] < least:
             return "note", "%s. %s" % (text, advice)
     return "ok", text
-
-
-# About the queue: each takes the JobQueue and returns (verdict, text).
-
-def last_visit(queue):
-    """How an admin reached the page last, see Request.visit(); {} before."""
-    return recall(queue.database, ".visit") or {}
 
 
 def _check_door(queue):
@@ -7988,76 +8170,6 @@ def _check_ticks(queue):
 # nothing about the other) stands in the setting row .worker_tests: it writes `arrived` and `alone`
 # itself; who looks later and does not find them knows that it was ended.
 
-def last_worker_test(db, starter=None):
-    """What is known of the last test worker of "web" or "shell", else of the first that there is."""
-    return (recall_of(db, ".worker_tests", starter) if starter else
-            last_worker_test(db, "web") or last_worker_test(db, "shell"))
-
-
-def note_worker_test(queue, token, **seen):
-    """Add what is seen of the test worker of that token; what was known, None of one that is forgotten."""
-    with queue.database.transaction(durable=False) as transaction:
-        for starter, known in (recall(transaction, ".worker_tests") or {}).items():
-            if known["token"] == token:
-                remember_of(transaction, ".worker_tests", starter, {**known, **seen})
-                return known
-    return None
-
-
-def judge_worker_test(test, now):
-    """(state, text) of what stands in .worker_tests."""
-    arrived, age = test.get("arrived"), now - test["at"]
-    since = now - arrived["at"] if arrived else age
-    if "error" in test:
-        return "failed", test["error"]
-    if "alone" in test:
-        return "ok", "a worker lived for %d s%s; it had Python %s, SQLite %s and nice %d" % (
-            TEST_SECONDS, ", beyond the end of the process that started it" if test["alone"] else "",
-            arrived["python"], arrived["sqlite"], arrived["nice"])
-    if "signal" in test:
-        return "failed", "a worker was told to end by %s after %d s" % (test["signal"], test["after"])
-    if not -CLOCK_SLACK_SECONDS <= since <= TEST_SECONDS + TEST_SLACK_SECONDS:
-        return "failed", ("a worker was ended without a word within %d s" if arrived else
-                          "a started worker did not report within %d s") % (
-                              TEST_SECONDS + TEST_SLACK_SECONDS)
-    return "running", ("a worker is being watched for %d s" % TEST_SECONDS if arrived else
-                       "a worker is being started")
-
-
-def worker_test(queue, starter=None):
-    """What the last test of a worker showed: {"state": none, running, ok or failed; "text", "at"}."""
-    return show_worker_test(queue, last_worker_test(queue.database, starter))
-
-
-def show_worker_test(queue, test):
-    """What worker_test() says of this one, as last_worker_test() found it."""
-    if test is None:
-        return {"state": "none", "text": "", "at": None}
-    state, text = judge_worker_test(test, queue.database.clock.now())
-    words = _words_of_test(queue, test) if state == "failed" else ""
-    return {"state": state, "text": text + words, "at": iso(test["at"])}
-
-
-def _words_of_test(queue, test):
-    """What a test worker that failed by itself printed last; "" if the host ended it."""
-    return queue.workers.last_words(test["at"], test["at"] + TEST_SECONDS + TEST_SLACK_SECONDS)
-
-
-def start_worker_test(queue, door):
-    """Start a worker that only lives for a while, unless one does; what worker_test() says then."""
-    starter = "web" if door else "shell"
-    if worker_test(queue, starter)["state"] != "running":
-        token = random_token()
-        test = {"token": token, "at": queue.database.clock.now(), "door": door,
-                "starter": os.getpid()}
-        with queue.database.transaction() as transaction:
-            remember_of(transaction, ".worker_tests", starter, test)
-        try:
-            queue.workers.start_test(token)
-        except START_ERRORS as error:
-            note_worker_test(queue, token, error=explain_start_error(error))
-    return worker_test(queue, starter)
-
 
 def _check_worker_test(queue):
     known = last_worker_test(queue.database)
@@ -8081,11 +8193,6 @@ def _check_worker_test(queue):
     return "ok", text
 
 
-def exposure(queue):
-    """{"exposed": addresses that an admin's browser could fetch, "at"}; None for both until one looked."""
-    return recall(queue.database, ".exposure") or {"exposed": None, "at": None}
-
-
 def _check_exposure(queue):
     folder, seen = queue.database.folder, exposure(queue)
     if seen["exposed"]:
@@ -8101,32 +8208,6 @@ def _check_exposure(queue):
         return "ok", "an admin's browser could fetch nothing private, %s" % _readable(iso(seen["at"]))
     return "note", ("the data is %s a web folder; log in as an admin and open This host: the browser then "
                     "tries to fetch what is private" % ("inside" if inside else "not inside"))
-
-
-def worker_python(queue):
-    """The Python that workers run with, else what may be one."""
-    try:
-        return queue.interpreter.path()
-    except (JobQueueError, OSError):
-        return "python3"
-
-
-def how_to_repair(queue):
-    """What to do for another journal mode, with and without a shell."""
-    import shlex
-    return ("stop everything (NbMaxWorker 0, no page open) and run here: %s %s check --repair. Without a "
-            "shell give it to your host's cron and remove it once it ran"
-            % (shlex.quote(worker_python(queue)), shlex.quote(str(HOME / "jobqueue.py"))))
-
-
-def readers_of(database):
-    """"PID (command), ..." of who reads a database in WAL mode now, as Linux tells by their locks."""
-    with contextlib.suppress(OSError):
-        index = os.stat("%s-shm" % database).st_ino
-        pids = re.findall(r" READ +(\d+) \S+:%d 12[3-7] " % index, read_text("/proc/locks"))
-        commands = {pid: read_text("/proc/%s/cmdline" % pid).replace("\0", " ") for pid in sorted(set(pids))}
-        return ", ".join("%s (%s)" % (pid, shorten(command, 80)) for pid, command in commands.items()
-                         if int(pid) != os.getpid())
 
 
 def _check_journal(queue):
@@ -8317,51 +8398,6 @@ def check_installation(data=None):
     return check_host(queue), queue
 
 
-def note_visit(queue, visit):
-    """Keep how an admin reached the page, so that the command line can tell; daily if nothing is new."""
-    now, known = queue.database.clock.now(), last_visit(queue)
-    if visit["authorization"] is None:
-        visit["authorization"] = known.get("authorization")
-    if now - known.get("at", 0) > VISIT_SECONDS or {**known, **visit} != known:
-        with contextlib.suppress(JobQueueError), queue.database.transaction() as transaction:
-            remember(transaction, ".visit", {**visit, "at": now})
-
-
-def canary_token(folder):
-    """What data/canary.txt holds, or None; whoever can fetch it can fetch more."""
-    path = folder / "canary.txt"
-    with contextlib.suppress(OSError, ValueError):
-        if not path.exists():
-            write_private(path, random_token())
-        return path.read_text("utf-8").strip() or None
-    return None
-
-
-def private_addresses(folder, script="", root=""):
-    """Where a browser could reach what is private, if the web server gave it away.
-
-    Relative to the page, beside the start-up file that the address names, and as the web server's
-    `root` or the name of a web folder suggests.
-    """
-    files = [folder / "canary.txt", WORKER_FILE]
-    files += [TASKS_FILE] if TASKS_FILE.exists() else []
-    beside, _, name = script.rpartition("/")
-    starts = ("", beside + "/") if "." in name else ("",)
-    found = []
-    for path in files:
-        if HOME in path.parents:
-            found += [start + path.relative_to(HOME).as_posix() for start in starts]
-        roots = [place for place in path.parents if place.name.lower() in WEB_FOLDERS or str(place) == root]
-        found += ["/" + path.relative_to(place).as_posix() for place in roots]
-    return [quote(address) for address in dict.fromkeys(found)]
-
-
-def note_exposure(queue, exposed):
-    """Keep what an admin's browser could fetch of what is private."""
-    with queue.database.transaction() as transaction:
-        remember(transaction, ".exposure", {"exposed": exposed, "at": queue.database.clock.now()})
-
-
 # Of each group the first sentence is said whose words are all true, with - false. The door comes
 # before them; the last group is what to do next.
 ADVICE = (
@@ -8447,33 +8483,7 @@ def advice_for(queue, checks):
         return error.detail
 
 
-def fill_in(text, python, visit):
-    """A file of static/hosts with our paths, user and address in place of its examples."""
-    import shlex
-    home, example = str(HOME), "/home/me/jobqueue"
-    text = re.sub("/usr/bin/(env )?python3(?![.0-9])", lambda _: shlex.quote(python), text)
-    text = re.sub("(?<= )%s[a-z./_]*" % example,        # words of a command, which may hold spaces
-                  lambda match: shlex.quote(home + match[0][len(example):]), text)
-    text = text.replace(example, home).replace('FOLDER = ""', "FOLDER = %r" % home)
-    text = re.sub(r"(?<=[Uu]ser=)me\b", lambda _: user_name(os.getuid()), text)
-    if visit:
-        address = "http%s://%s%s" % ("s" if visit["https"] else "", visit["host"], visit["base"])
-        text = text.replace("https://example.org/jq/", address)
-        text = re.sub("/jq(?=[/ ;$>=])", lambda _: visit["base"].rstrip("/") or "/jq", text)
-    return text
-
-
-def host_files(queue):
-    """[{"title", "name", "text"}]: lines to copy, with this installation's paths; what fits comes first."""
-    visit = last_visit(queue)
-    fitting = DOORS[visit["door"]][2] if visit else ()
-    names = fitting if visit.get("door") == "server" else ("crontab", *fitting)
-    found = {name: read_text(STATIC_FOLDER / "hosts" / name) for name in dict.fromkeys([*names, *HOST_FILES])}
-    python = worker_python(queue)
-    return [{"title": HOST_FILES[name], "name": name,
-             "text": fill_in(text, python, visit).replace("%", PERCENT_SIGNS.get(name, "%"))}
-            for name, text in found.items() if text]
-
+# Backup ----------------------------------------------------------------------
 
 def _refuse_target(queue, target):
     """SetupError if writing a backup to `target` would destroy something else."""
