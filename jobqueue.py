@@ -3104,22 +3104,6 @@ def plain(number):
     return int(number) if number == int(number) else number
 
 
-def blocked_words(queue, why):
-    """A sentence that says what holds a queue's pending tasks, as `why` names it."""
-    name = queue["name"]
-    if why == "paused":
-        return paused_words(queue)
-    if why == "external":
-        return "The queue %s is served by programs of its own." % name
-    if why == "machines":
-        return "The queue %s waits for a worker on %s." % (
-            name, " or ".join(json.loads(queue["machines"])))
-    if why == "max_running":
-        return "The queue %s runs at most %d at once." % (name, queue["max_running"])
-    return "The queue %s starts at most %d in %s seconds." % (
-        name, queue["rate_count"], plain(queue["rate_seconds"]))
-
-
 class Queues:
     """Named lanes, and the only place of limits: paused, max_running, rate, machines."""
 
@@ -3190,8 +3174,9 @@ class Queues:
     def holding(self, name, machine):
         """{"blocked", "blocked_text"}: why a pending task of a queue does not start now, or None."""
         row = self._database.one("SELECT * FROM queue WHERE name=?", (name,))
-        why = row and self._blocked(row, {machine, *self.machines()}, self._clock.now())
-        return {"blocked": why, "blocked_text": why and blocked_words(row, why)}
+        why, words = (self._blocked(row, {machine, *self.machines()}, self._clock.now())
+                      if row else (None, None))
+        return {"blocked": why, "blocked_text": words}
 
     def machines(self):
         """The names of the machines that have workers."""
@@ -3283,7 +3268,7 @@ class Queues:
                   for word in QUEUE_COUNTS}
         if row["rate_count"] is not None:
             rate = {"count": row["rate_count"], "seconds": plain(row["rate_seconds"])}
-        blocked = self._blocked(row, here, now) if counts["pending"] else None
+        blocked = self._blocked(row, here, now)[0] if counts["pending"] else None
         return {"name": row["name"], "paused": row["paused"] > 0, "paused_by": row["paused_by"],
                 "paused_at": iso(row["paused_at"]), "paused_why": row["paused_why"],
                 "max_running": row["max_running"], "rate": rate,
@@ -3292,16 +3277,20 @@ class Queues:
                 "next_at": iso(next_start(row, now)[0]) if blocked == "rate" else None}
 
     def _blocked(self, row, here, now):
-        """Why its pending tasks do not start now, or None."""
+        """(code, sentence): what holds its pending tasks; (None, None) if they may start now."""
+        name, machines = row["name"], row["machines"] and json.loads(row["machines"])
         if row["paused"]:
-            return "paused"
+            return "paused", paused_words(row)
         if row["external"]:
-            return "external"
-        if row["machines"] is not None and here.isdisjoint(json.loads(row["machines"])):
-            return "machines"
+            return "external", "The queue %s is served by programs of its own." % name
+        if machines and here.isdisjoint(machines):
+            return "machines", "The queue %s waits for a worker on %s." % (name, " or ".join(machines))
         if not self.places(row):
-            return "max_running"
-        return None if self.starts(row, now) else "rate"
+            return "max_running", "The queue %s runs at most %d at once." % (name, row["max_running"])
+        if not self.starts(row, now):
+            return "rate", "The queue %s starts at most %d in %s seconds." % (
+                name, row["rate_count"], plain(row["rate_seconds"]))
+        return None, None
 
 
 # Tasks -----------------------------------------------------------------------
