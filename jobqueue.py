@@ -22,6 +22,7 @@ Contents (each section uses only the sections above it)
     Settings           what an admin can change while everything runs
     Log and activity   what attempts printed, and one row per transition
     Queues             named lanes and their limits: which may start something now
+    Followers          turns; what comes after other tasks is released, or fails with them
     Tasks              add, find, cancel, retry, delete
     Claims             claim, renew, end, promote, reap: every way into and out of "running"
     Schedules          rows that add tasks at times, each slot once
@@ -3293,6 +3294,162 @@ class Queues:
         return None, None
 
 
+# Followers -------------------------------------------------------------------
+#
+# A task that becomes pending gets its turn; one that comes after others waits until all of them
+# have ended as they should:
+#
+# 1. It is added with a row of task_after for each that it comes after, and has the status 6.
+# 2. Whoever ends or removes a task causes a row of `unsettled`, by a trigger.
+# 3. Followers.settle(), called by all of ours who end tasks, who look for work and who tick, goes
+#    through `unsettled` and releases or fails the followers; a failure is an end again.
+
+WAITED_FOR, SATISFIED, GIVEN_UP = range(3)     # what task_after.settled says
+ENDED = (SUCCEEDED, FAILED, CANCELLED)
+HOW_IT_ENDED = {FAILED: "failed", CANCELLED: "was cancelled", None: "was deleted"}
+
+
+def next_turn(transaction, owner_id, queue, priority):
+    """The turn of a task that becomes pending now: max(lowest there, the owner's highest) + 1.
+
+    One owner's ten thousand tasks and another's one then interleave.
+    """
+    lowest = transaction.value(
+        "SELECT turn FROM task %s WHERE status=0 AND queue=? AND priority=? ORDER BY turn LIMIT 1"
+        % BY_CLAIM, (queue, priority))
+    highest = transaction.value(
+        "SELECT turn FROM task %s WHERE owner_id=? AND status=0 AND queue=? "
+        "AND priority=? ORDER BY turn DESC LIMIT 1" % BY_TURN, (owner_id, queue, priority))
+    return max(lowest or 0, highest or 0) + 1
+
+
+def scheduled_turn(run_at):
+    """What stands in `turn` while a task is scheduled, so that one index finds what is due."""
+    return math.ceil(run_at * 1000)
+
+
+def place(transaction, task, run_at, now):
+    """(status, turn) of a task, its row or the like, that waits for nothing but its time."""
+    if run_at is not None and run_at > now:
+        return SCHEDULED, scheduled_turn(run_at)
+    return PENDING, next_turn(transaction, task["owner_id"], task["queue"], task["priority"])
+
+
+def lanes(db, status):
+    """The (queue, priority) pairs that hold tasks of a status: few, and found by skipping."""
+    start = "SELECT queue, priority FROM task %s WHERE status=? " % BY_CLAIM
+    found = []
+    lane = db.one(start + "ORDER BY queue, priority DESC LIMIT 1", (status,))
+    while lane:
+        found.append(tuple(lane))
+        lane = db.one(start + "AND queue=? AND priority<? ORDER BY priority DESC LIMIT 1",
+                          (status, *found[-1])) or db.one(
+            start + "AND queue>? ORDER BY queue, priority DESC LIMIT 1", (status, found[-1][0]))
+    return found
+
+
+def settled_at_first(status, order):
+    """What task_after says from the start of a predecessor with this status."""
+    over = status == SUCCEEDED or (status in ENDED and order.after_failure == "run")
+    return SATISFIED if over else WAITED_FOR
+
+
+class Followers:
+    """Tasks that come after others: released, failed, waiting again."""
+
+    @staticmethod
+    def settle(transaction, now):
+        """Release or fail what came after ended tasks, a portion of it; True if more may be left.
+
+        Each end, a failure by this as well, stands in `unsettled` by a trigger; so a long chain
+        falls link by link.
+        """
+        room = SETTLE_AT_ONCE
+        while room > 0:
+            pair = transaction.one(
+                "SELECT unsettled.task_id AS ended, status, task_after.task_id AS follower "
+                "FROM unsettled LEFT JOIN task_after %s "
+                "ON settled=0 AND after_id=unsettled.task_id LIMIT 1" % BY_FOLLOWER)
+            if pair is None:
+                return False
+            room -= 1
+            if pair["follower"] is None:
+                transaction.run("DELETE FROM unsettled WHERE task_id=?", (pair["ended"],))
+            else:
+                room -= Followers._settle_follower(transaction, pair, now)
+        return True
+
+    @staticmethod
+    def _settle_follower(transaction, pair, now):
+        """Settle what one task waits for, or all of it if it fails by it; how much."""
+        task = transaction.one(
+            "SELECT id, owner_id, queue, function, priority, attempts, run_at, "
+            "after_failure FROM task WHERE id=? AND status=6", (pair["follower"],))
+        if task and (pair["status"] == SUCCEEDED or task["after_failure"] == "run"):
+            transaction.run("UPDATE task_after SET settled=1 WHERE task_id=? AND settled=0 "
+                            "AND after_id=?", (task["id"], pair["ended"]))
+            if not (transaction.value(
+                    "SELECT 1 FROM task_after WHERE task_id=? AND settled=0 LIMIT 1",
+                    (task["id"],)) or Followers.waits_again(transaction, task)):
+                Followers._release(transaction, task, now)
+            return 1
+        given_up = transaction.run("UPDATE task_after SET settled=2 WHERE task_id=? AND settled=0",
+                                   (pair["follower"],))
+        if task:
+            Followers._fail_by(transaction, task, "Task %d, which this one comes after, %s." % (
+                pair["ended"], HOW_IT_ENDED[pair["status"]]), now)
+        return given_up
+
+    @staticmethod
+    def _release(transaction, task, now):
+        status, turn = place(transaction, task, task["run_at"], now)
+        run_at = now if status == PENDING else task["run_at"]
+        transaction.update("task", {"status": status, "turn": turn, "run_at": run_at},
+                           "id=? AND status=6", (task["id"],))
+        note(transaction, now, "released", task)
+
+    @staticmethod
+    def _fail_by(transaction, task, why, now):
+        transaction.run(
+            "UPDATE task SET status=3, reason='dependency', error_type='Dependency', "
+            "error_message=?, finished_at=? WHERE id=? AND status=6", (why, now, task["id"]))
+        note(transaction, now, "failed", task, message=why)
+
+    @staticmethod
+    def why_not_again(transaction, task):
+        """A sentence if a task would only fail again by what it comes after, else None."""
+        if task["after_failure"] != "fail":
+            return None
+        given_up = transaction.one(
+            "SELECT after_id, status FROM task_after LEFT JOIN task ON task.id=after_id "
+            "WHERE task_id=? AND settled=2 AND (status IS NULL OR status IN (3, 4)) LIMIT 1", (task["id"],))
+        return given_up and "Task %d comes after task %d, which %s; %s." % (
+            task["id"], given_up["after_id"], HOW_IT_ENDED[given_up["status"]],
+            "add it anew" if given_up["status"] is None else "retry that one first")
+
+    @staticmethod
+    def waits_again(transaction, task):
+        """Judge anew what a task came after, for that may have been retried; how much it waits for."""
+        if task["after_failure"] is None:
+            return 0
+        transaction.run("UPDATE task_after SET settled=1 WHERE task_id=? AND settled=2",
+                        (task["id"],))
+        return transaction.run(
+            "UPDATE task_after SET settled=0 WHERE task_id=? AND settled=1 AND EXISTS "
+            "(SELECT 1 FROM task WHERE id=after_id AND status NOT IN (2, 3, 4))", (task["id"],))
+
+    @staticmethod
+    def tie(transaction, edges, known, now):
+        """Store what new tasks come after; a task that had failed before fails them at once."""
+        transaction.insert_all("task_after", edges)
+        failed = {edge["after_id"] for edge in edges
+                  if edge["settled"] == WAITED_FOR and known[edge["after_id"]] in ENDED}
+        for before in failed:
+            transaction.insert_or_ignore("unsettled", {"task_id": before, "status": known[before]})
+        if failed:
+            Followers.settle(transaction, now)
+
+
 # Tasks -----------------------------------------------------------------------
 
 TASK_ROW = ("SELECT task.*, user.name AS owner FROM task "
@@ -3344,56 +3501,6 @@ def task_json(row, after=(), listed=False):
         shown["arguments"] = json.loads(row["arguments"])
         shown["result"] = None if row["result"] is None else json.loads(row["result"])
     return shown
-
-
-def next_turn(transaction, owner_id, queue, priority):
-    """The turn of a task that becomes pending now: max(lowest there, the owner's highest) + 1.
-
-    One owner's ten thousand tasks and another's one then interleave.
-    """
-    lowest = transaction.value(
-        "SELECT turn FROM task %s WHERE status=0 AND queue=? AND priority=? ORDER BY turn LIMIT 1"
-        % BY_CLAIM, (queue, priority))
-    highest = transaction.value(
-        "SELECT turn FROM task %s WHERE owner_id=? AND status=0 AND queue=? "
-        "AND priority=? ORDER BY turn DESC LIMIT 1" % BY_TURN, (owner_id, queue, priority))
-    return max(lowest or 0, highest or 0) + 1
-
-
-def scheduled_turn(run_at):
-    """What stands in `turn` while a task is scheduled, so that one index finds what is due."""
-    return math.ceil(run_at * 1000)
-
-
-def place(transaction, task, run_at, now):
-    """(status, turn) of a task, its row or the like, that waits for nothing but its time."""
-    if run_at is not None and run_at > now:
-        return SCHEDULED, scheduled_turn(run_at)
-    return PENDING, next_turn(transaction, task["owner_id"], task["queue"], task["priority"])
-
-
-def lanes(db, status):
-    """The (queue, priority) pairs that hold tasks of a status: few, and found by skipping."""
-    start = "SELECT queue, priority FROM task %s WHERE status=? " % BY_CLAIM
-    found = []
-    lane = db.one(start + "ORDER BY queue, priority DESC LIMIT 1", (status,))
-    while lane:
-        found.append(tuple(lane))
-        lane = db.one(start + "AND queue=? AND priority<? ORDER BY priority DESC LIMIT 1",
-                          (status, *found[-1])) or db.one(
-            start + "AND queue>? ORDER BY queue, priority DESC LIMIT 1", (status, found[-1][0]))
-    return found
-
-
-WAITED_FOR, SATISFIED, GIVEN_UP = range(3)     # what task_after.settled says
-ENDED = (SUCCEEDED, FAILED, CANCELLED)
-HOW_IT_ENDED = {FAILED: "failed", CANCELLED: "was cancelled", None: "was deleted"}
-
-
-def _waits(status, order):
-    """What task_after says from the start of a predecessor with this status."""
-    over = status == SUCCEEDED or (status in ENDED and order.after_failure == "run")
-    return SATISFIED if over else WAITED_FOR
 
 
 class Order:
@@ -3546,7 +3653,7 @@ class Tasks:
             lane = order.options["queue"], order.options["priority"]
             waits = False
             for before in order.after:
-                settled = _waits(known[before], order)
+                settled = settled_at_first(known[before], order)
                 edges.append({"task_id": task_id, "after_id": before, "settled": settled})
                 waits = waits or settled == WAITED_FOR
             if waits:
@@ -3559,7 +3666,7 @@ class Tasks:
             placed.append((task_id, order, status, turn))
         self._insert(transaction, owner_id, placed, now)
         if edges:
-            self._tie(transaction, edges, known, now)
+            Followers.tie(transaction, edges, known, now)
         return ids
 
     def last_id(self):
@@ -3662,17 +3769,6 @@ class Tasks:
                 "retries_left": order.options["max_retries"],
                 "after_failure": order.after_failure if order.after else None,
                 "schedule_id": order.schedule_id, "admin_id": order.admin_id, "created_at": now}
-
-    @staticmethod
-    def _tie(transaction, edges, known, now):
-        """Store what new tasks come after; a task that had failed before fails them at once."""
-        transaction.insert_all("task_after", edges)
-        failed = {edge["after_id"] for edge in edges
-                  if edge["settled"] == WAITED_FOR and known[edge["after_id"]] in ENDED}
-        for before in failed:
-            transaction.insert_or_ignore("unsettled", {"task_id": before, "status": known[before]})
-        if failed:
-            Tasks.settle(transaction, now)
 
     # Finding
 
@@ -3847,7 +3943,7 @@ class Tasks:
             if row["status"] not in (FAILED, CANCELLED):
                 raise Conflict("Task %d is %s; only failed and cancelled tasks can be retried."
                                % (task_id, STATUS_WORDS[row["status"]]))
-            why = self._why_not_again(transaction, row)
+            why = Followers.why_not_again(transaction, row)
             if why:
                 raise Conflict(why)
             if owner_id is not None:
@@ -3965,7 +4061,7 @@ class Tasks:
         note_all(transaction, [activity_row(now, "cancelled", row, message=said) for row in others] + [
             activity_row(now, "cancel_requested", row, message=said) for row in running
             if not row["cancel_requested"]])
-        Tasks.settle(transaction, now)
+        Followers.settle(transaction, now)
         return rows
 
     @staticmethod
@@ -3973,10 +4069,10 @@ class Tasks:
         """Make failed and cancelled tasks pending again, as if new; the rows of those that can be."""
         done = []
         for row in rows:
-            if Tasks._why_not_again(transaction, row):
+            if Followers.why_not_again(transaction, row):
                 continue
             status, turn = WAITING, 0
-            if not Tasks._waits_again(transaction, row):
+            if not Followers.waits_again(transaction, row):
                 status, turn = place(transaction, row, None, now)
             transaction.run(
                 "UPDATE task SET status=?, reason=NULL, turn=?, run_at=?, retries_left=max_retries, "
@@ -3997,7 +4093,7 @@ class Tasks:
                          [(row["id"],) for row in rows if row["status"] == RUNNING])
         Tasks._remove(transaction, others, now)
         note_all(transaction, [activity_row(now, "deleted", row) for row in rows])
-        Tasks.settle(transaction, now)
+        Followers.settle(transaction, now)
         return rows
 
     @staticmethod
@@ -4010,87 +4106,6 @@ class Tasks:
         for row in rows:
             if row["status"] != RUNNING:
                 remove_task_folder(self._database.folder, row["id"])
-
-    # Coming after others
-
-    @staticmethod
-    def settle(transaction, now):
-        """Release or fail what came after ended tasks, a portion of it; True if more may be left.
-
-        Each end, a failure by this as well, stands in `unsettled` by a trigger; so a long chain
-        falls link by link.
-        """
-        room = SETTLE_AT_ONCE
-        while room > 0:
-            pair = transaction.one(
-                "SELECT unsettled.task_id AS ended, status, task_after.task_id AS follower "
-                "FROM unsettled LEFT JOIN task_after %s "
-                "ON settled=0 AND after_id=unsettled.task_id LIMIT 1" % BY_FOLLOWER)
-            if pair is None:
-                return False
-            room -= 1
-            if pair["follower"] is None:
-                transaction.run("DELETE FROM unsettled WHERE task_id=?", (pair["ended"],))
-            else:
-                room -= Tasks._settle_follower(transaction, pair, now)
-        return True
-
-    @staticmethod
-    def _settle_follower(transaction, pair, now):
-        """Settle what one task waits for, or all of it if it fails by it; how much."""
-        task = transaction.one(
-            "SELECT id, owner_id, queue, function, priority, attempts, run_at, "
-            "after_failure FROM task WHERE id=? AND status=6", (pair["follower"],))
-        if task and (pair["status"] == SUCCEEDED or task["after_failure"] == "run"):
-            transaction.run("UPDATE task_after SET settled=1 WHERE task_id=? AND settled=0 "
-                            "AND after_id=?", (task["id"], pair["ended"]))
-            if not (transaction.value("SELECT 1 FROM task_after WHERE task_id=? AND settled=0 LIMIT 1",
-                                      (task["id"],)) or Tasks._waits_again(transaction, task)):
-                Tasks._release(transaction, task, now)
-            return 1
-        given_up = transaction.run("UPDATE task_after SET settled=2 WHERE task_id=? AND settled=0",
-                                   (pair["follower"],))
-        if task:
-            Tasks._fail_by(transaction, task, "Task %d, which this one comes after, %s." % (
-                pair["ended"], HOW_IT_ENDED[pair["status"]]), now)
-        return given_up
-
-    @staticmethod
-    def _release(transaction, task, now):
-        status, turn = place(transaction, task, task["run_at"], now)
-        run_at = now if status == PENDING else task["run_at"]
-        transaction.update("task", {"status": status, "turn": turn, "run_at": run_at},
-                           "id=? AND status=6", (task["id"],))
-        note(transaction, now, "released", task)
-
-    @staticmethod
-    def _fail_by(transaction, task, why, now):
-        transaction.run(
-            "UPDATE task SET status=3, reason='dependency', error_type='Dependency', error_message=?, "
-            "finished_at=? WHERE id=? AND status=6", (why, now, task["id"]))
-        note(transaction, now, "failed", task, message=why)
-
-    @staticmethod
-    def _why_not_again(transaction, task):
-        """A sentence if a task would only fail again by what it comes after, else None."""
-        if task["after_failure"] != "fail":
-            return None
-        given_up = transaction.one(
-            "SELECT after_id, status FROM task_after LEFT JOIN task ON task.id=after_id WHERE task_id=? "
-            "AND settled=2 AND (status IS NULL OR status IN (3, 4)) LIMIT 1", (task["id"],))
-        return given_up and "Task %d comes after task %d, which %s; %s." % (
-            task["id"], given_up["after_id"], HOW_IT_ENDED[given_up["status"]],
-            "add it anew" if given_up["status"] is None else "retry that one first")
-
-    @staticmethod
-    def _waits_again(transaction, task):
-        """Judge anew what a task came after, for that may have been retried; how much it waits for."""
-        if task["after_failure"] is None:
-            return 0
-        transaction.run("UPDATE task_after SET settled=1 WHERE task_id=? AND settled=2", (task["id"],))
-        return transaction.run(
-            "UPDATE task_after SET settled=0 WHERE task_id=? AND settled=1 AND EXISTS "
-            "(SELECT 1 FROM task WHERE id=after_id AND status NOT IN (2, 3, 4))", (task["id"],))
 
 
 def answers_kept(now):
@@ -4251,7 +4266,7 @@ class Claims:
 
     def promote(self, transaction, now):
         """Make due scheduled tasks pending, PROMOTE_AT_ONCE at most, and release followers."""
-        Tasks.settle(transaction, now)
+        Followers.settle(transaction, now)
         room = PROMOTE_AT_ONCE
         for lane in lanes(self._database, SCHEDULED):
             due = transaction.all(
@@ -4418,7 +4433,7 @@ class Claims:
             leaving.append(self._left(transaction, task, verdict, outcome, now))
         self._leave_running(transaction, leaving)
         note_all(transaction, notes)
-        Tasks.settle(transaction, now)
+        Followers.settle(transaction, now)
         return verdicts
 
     def _held(self, task_ids):
@@ -6118,13 +6133,12 @@ class Tick:
     again inside its transaction: any number of processes may tick at the same time.
     """
 
-    def __init__(self, database, settings, tasks, claims, workers, schedules, keeping, rhythm):
+    def __init__(self, database, settings, claims, workers, schedules, keeping, rhythm):
         self._database = database
         self._rhythm = rhythm
         self._mark = Mark(database.folder / "tick.mark")
         self._sweep_mark = Mark(database.folder / "sweep.mark")
         self._settings = settings
-        self._tasks = tasks
         self._claims = claims
         self._workers = workers
         self._schedules = schedules
@@ -6262,7 +6276,7 @@ class Tick:
         more = self._database.value("SELECT 1 FROM unsettled LIMIT 1")
         while more and self._clock.monotonic() <= deadline:
             with self._database.transaction(durable=False) as transaction:
-                more = self._tasks.settle(transaction, self._clock.now())
+                more = Followers.settle(transaction, self._clock.now())
 
     def _promote(self):
         due = self._claims.due()
@@ -7186,7 +7200,7 @@ class JobQueue:
         self.accounts = Accounts(self.database, self.settings)
         self.schedules = Schedules(self)
         self.keeping = Keeping(self.database, self.settings, self.tasks)
-        self.tick = Tick(self.database, self.settings, self.tasks, self.claims, self.workers,
+        self.tick = Tick(self.database, self.settings, self.claims, self.workers,
                          self.schedules, self.keeping, self.rhythm)
         self.service = Service(self.database, self.settings, self.claims, self.workers, self.catalogue,
                                self.rhythm)

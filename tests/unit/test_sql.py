@@ -148,11 +148,11 @@ def too_new(found):
 
 
 def state_written_outside(found):
-    """Statements that change a task's state, outside Tasks, Claims and the triggers."""
+    """Statements that change a task's state, outside Tasks, Followers, Claims and the triggers."""
     return [
         statement
         for statement in found
-        if statement.scope[:1] not in (("Tasks",), ("Claims",))
+        if statement.scope[:1] not in (("Tasks",), ("Followers",), ("Claims",))
         and not statement.text.startswith("CREATE TRIGGER")
         and any(re.search(pattern, statement.text, re.IGNORECASE | re.DOTALL) for pattern in WRITES_STATE)
     ]
