@@ -211,3 +211,24 @@ sys.addaudithook(watch)
                 self.assertEqual((done.returncode, done.stdout),
                                  (1, "%s is not complete: copy it again\n" % name))
             (self.folder / name).write_text(text, "utf-8")
+
+
+class TestMap(unittest.TestCase):
+    """tests/README.md names what is there."""
+
+    def setUp(self):
+        self.tests = ROOT / "tests"
+        self.text = (self.tests / "README.md").read_text("utf-8")
+
+    def test_every_folder_has_a_row_and_every_file_that_is_named_exists(self):
+        packages = {path.parent.name for path in self.tests.glob("*/__init__.py")}
+        self.assertEqual(set(re.findall(r"(?m)^\| `(\w+)/` \|", self.text)), packages)
+        there = {path.stem for path in self.tests.rglob("*.py")}
+        self.assertEqual(set(re.findall(r"\btest_\w+", self.text)) - there, set())
+
+    def test_tables_that_are_named_are_in_the_program_or_the_helpers(self):
+        files = [ROOT / name for name in FILES] + list(self.tests.rglob("*.py"))
+        program = "".join(path.read_text("utf-8") for path in files)
+        adding = self.text.partition("## What to add for")[2]
+        for name in re.findall(r"`([A-Z][A-Z_]+[A-Z])`", adding):
+            self.assertRegex(program, r"(?m)^%s = " % name)
