@@ -476,6 +476,30 @@ class Clock:
         return random.uniform(low, high)
 
 
+class Every:
+    """What is to be done every so many seconds: at once, then again after that time."""
+
+    def __init__(self, seconds, clock):
+        self._seconds = seconds
+        self._clock = clock
+        self._at = -math.inf
+
+    def is_due(self):
+        """True if it is time; then it is so again after `seconds`."""
+        if self._clock.monotonic() < self._at:
+            return False
+        self.put_off(self._seconds)
+        return True
+
+    def put_off(self, seconds):
+        """It is due in so many seconds."""
+        self._at = self._clock.monotonic() + seconds
+
+    def hasten(self, seconds):
+        """It is due in so many seconds, if it is not sooner anyway."""
+        self._at = min(self._at, self._clock.monotonic() + seconds)
+
+
 def iso(seconds):
     """UTC seconds since 1970 as RFC 3339 with milliseconds; None stays None."""
     if seconds is None:
@@ -2313,8 +2337,8 @@ class Database(Reader):
         self._writer_thread = self._looker = None
         self._reading, self._looking = threading.Lock(), threading.Lock()
         self._synchronous = None
-        self._pause_checkpoints_until = 0.0
-        self._next_sign = 0.0
+        self._checkpoints = Every(CHECKPOINT_PAUSE_SECONDS, clock)
+        self._signs = Every(MACHINE_SIGN_SECONDS, clock)
         self._wal = Path(str(self.path) + "-wal")
         self._links = []
         try:
@@ -2431,10 +2455,8 @@ class Database(Reader):
 
     def sign(self):
         """Now and then, show that this machine uses the database; it does not matter if that fails."""
-        if self.clock.monotonic() < self._next_sign:
-            return
-        self._next_sign = self.clock.monotonic() + MACHINE_SIGN_SECONDS
-        self._journal.sign(self.clock.now())
+        if self._signs.is_due():
+            self._journal.sign(self.clock.now())
 
     def read_journal(self):
         """The Journal as it is now."""
@@ -2554,12 +2576,10 @@ class Database(Reader):
 
     def _checkpoint_if_due(self):
         """Copy the log back while holding turn and write lock, for a moment at most."""
-        if self.journal != "wal" or self.wal_bytes() <= WAL_CHECKPOINT_BYTES:
+        if (self.journal != "wal" or self.wal_bytes() <= WAL_CHECKPOINT_BYTES
+                or not self._checkpoints.is_due()):
             return
         started = self.clock.monotonic()
-        if started < self._pause_checkpoints_until:
-            return
-        self._pause_checkpoints_until = started + CHECKPOINT_PAUSE_SECONDS
         try:
             self._writer.run("BEGIN IMMEDIATE")
         except sqlite3.Error:
@@ -2567,7 +2587,7 @@ class Database(Reader):
         try:
             with self._looking, self._reading:
                 if self._copy_back(started + CHECKPOINT_SECONDS):
-                    self._pause_checkpoints_until = 0.0
+                    self._checkpoints.hasten(0.0)
         except sqlite3.Error:
             return
         finally:
@@ -4262,7 +4282,7 @@ class Claims:
         self.machine = machine_name()
         self.boot = boot_id()
         self._last_queue = ""
-        self._next_promotion = 0.0
+        self._promotions = Every(PROMOTE_SECONDS, self._clock)
 
     def promote(self, transaction, now):
         """Make due scheduled tasks pending, PROMOTE_AT_ONCE at most, and release followers."""
@@ -4319,12 +4339,11 @@ class Claims:
         begin before its worker died counts as crashed like the one that did. It is handed to the
         runner in one piece, so arguments that are long come alone.
         """
-        monotonic = self._clock.monotonic()
         rows = []
-        if monotonic < self._next_promotion:
+        if not self._promotions.is_due():
             rows = self._claim_pending(transaction, worker_id, now, wanted, function, owner_id)
         if not rows:
-            self._next_promotion = monotonic + PROMOTE_SECONDS
+            self._promotions.put_off(PROMOTE_SECONDS)
             self.promote(transaction, now)
             rows = self._claim_pending(transaction, worker_id, now, wanted, function, owner_id)
         return rows
@@ -6025,16 +6044,13 @@ class Keeping:
         self._tasks = tasks
         self._clock = database.clock
         self._round = None              # of _portions(), while it lasts
-        self._next_round = 0.0
+        self._rounds = Every(KEEP_ROUND_SECONDS, self._clock)
 
     def prune(self):
         """Do a little of what is to be done; True if it should go on soon."""
         if self._round is None:
-            if self._clock.monotonic() < self._next_round:
-                return False
-            self._next_round = self._clock.monotonic() + KEEP_ROUND_SECONDS
             now = self._clock.now()
-            if not self._trusts_clock(now):
+            if not self._rounds.is_due() or not self._trusts_clock(now):
                 return False
             self._round = self._portions(now)
         found = next(self._round, None)
@@ -6144,7 +6160,10 @@ class Tick:
         self._schedules = schedules
         self._keeping = keeping
         self._clock = database.clock
-        self._next = self._next_burial = self._next_look = self._next_sweep = 0.0
+        self._ticks = Every(TICK_SOON_SECONDS, self._clock)
+        self._burials = Every(TICK_SECONDS, self._clock)
+        self._looks = Every(LOOK_FOR_SCHEDULES_SECONDS, self._clock)
+        self._sweeps = Every(SWEEP_SECONDS, self._clock)
         self._is_pruning = False
 
     def maybe(self, caller):
@@ -6153,9 +6172,8 @@ class Tick:
         "server" and "worker" (they stay), "code" (adds by Python and shell), "cron", and PASSING.
         What goes wrong is said and tried again later: it must not end what it is done beside.
         """
-        if self._clock.monotonic() < self._next:
+        if not self._ticks.is_due():
             return False
-        self._next = self._clock.monotonic() + TICK_SOON_SECONDS
         try:
             ticks = self._is_our_turn(caller)
             if ticks or caller == "server":
@@ -6166,7 +6184,7 @@ class Tick:
         except Busy:                    # a moment later there is another chance
             return False
         except Exception as error:
-            self._next = self._clock.monotonic() + TICK_FAILED_SECONDS
+            self._ticks.put_off(TICK_FAILED_SECONDS)
             complain("housekeeping failed: %s: %s" % (type(error).__name__, error))
             return False
 
@@ -6178,7 +6196,7 @@ class Tick:
 
     def run(self, caller="worker", start=True):
         """Do all that is due now."""
-        self._next = self._clock.monotonic() + TICK_SECONDS
+        self._ticks.put_off(TICK_SECONDS)
         self.clean(caller)
         if start:
             self._workers.start_needed(self.sleepers_missing())
@@ -6234,15 +6252,15 @@ class Tick:
         self._sweep()
         self._is_pruning = caller not in PASSING and self._keeping.prune()
         if self._is_pruning:
-            self._next = min(self._next, self._clock.monotonic() + KEEP_AGAIN_SECONDS)
+            self._ticks.hasten(KEEP_AGAIN_SECONDS)
 
     def bury_dead(self):
         """Free the places and tasks of dead workers, if this process has not just looked for them."""
-        if self._clock.monotonic() >= self._next_burial:
+        if self._burials.is_due():
             self._bury_dead()
 
     def _bury_dead(self):
-        self._next_burial = self._clock.monotonic() + TICK_SECONDS
+        self._burials.put_off(TICK_SECONDS)
         dead = self._workers.find_dead()
         handles = [(row["lock"], handle) for row, handle, _ in dead if handle is not None]
         ids = {row["id"] for row, _, _ in dead}
@@ -6286,21 +6304,17 @@ class Tick:
 
     def _fire_schedules(self):
         """Add what is due; now and then look what tasks.py and the folders with scripts ask for."""
-        now, monotonic = self._clock.now(), self._clock.monotonic()
-        if monotonic >= self._next_look:
-            self._next_look = monotonic + LOOK_FOR_SCHEDULES_SECONDS
+        now = self._clock.now()
+        if self._looks.is_due():
             self._schedules.synchronise()
         self._schedules.fire(now)
         due = self._schedules.next_due()
         if due is not None:
-            self._next = min(self._next, monotonic + max(TICK_SOON_SECONDS, due - now))
+            self._ticks.hasten(max(TICK_SOON_SECONDS, due - now))
 
     def _sweep(self):
         """Once an hour, one of all processes: what crashes, old sessions and old failures left behind."""
-        if self._clock.monotonic() < self._next_sweep:
-            return
-        self._next_sweep = self._clock.monotonic() + SWEEP_SECONDS
-        if not self._sweep_mark.take(self._clock.now(), SWEEP_SECONDS):
+        if not self._sweeps.is_due() or not self._sweep_mark.take(self._clock.now(), SWEEP_SECONDS):
             return
         self._workers.sweep_locks()
         for path in private_path(self._database.path, "work").glob("[0-9]*"):
@@ -10372,7 +10386,7 @@ class Server:
         self._in_turn = queue.SimpleQueue()         # connections that could get no thread
         # What threads are to do as soon as this host allows them, the last one first.
         self._wanted = [background] * bool(background) + [self._serve_in_turn] * RESERVE_THREADS
-        self._next_look = 0.0
+        self._looks = Every(1.0, clock)
         self._changed = threading.Condition()       # guards `links`
 
     def run(self):
@@ -10397,10 +10411,9 @@ class Server:
 
     def _look_around(self):
         """Once a second: hurry those who are late, and start the threads that there should be."""
-        now = self._clock.monotonic()
-        if now < self._next_look:
+        if not self._looks.is_due():
             return
-        self._next_look = now + 1.0
+        now = self._clock.monotonic()
         with self._changed:
             for link in self.links.values():
                 if link.deadline < now:

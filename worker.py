@@ -44,8 +44,8 @@ from enum import Enum
 from pathlib import Path
 
 import jobqueue
-from jobqueue import (Fail, JobQueue, JobQueueError, Logs, Outcome, RetryAfter, TaskContext,
-                      declared, dump_json, storable)
+from jobqueue import (Every, Fail, JobQueue, JobQueueError, Logs, Outcome, RetryAfter,
+                      TaskContext, declared, dump_json, storable)
 
 jobqueue.refuse_half(__file__)
 
@@ -1675,7 +1675,9 @@ class Worker:
         self._state = "idle"
         self._seen_version = None
         self._next_due = None
-        self._next_check = self._next_say = self._next_stamps = 0.0
+        self._checks = Every(CHECK_SECONDS, self._clock)
+        self._stamps = Every(CHECK_SECONDS, self._clock)
+        self._heartbeats = Every(jobqueue.RENEW_SECONDS, self._clock)
         self._read_settings()
         self._code = jobqueue.file_stamps(jobqueue.CODE_FILES)
         self._wake_end, self._waker = socket.socketpair()
@@ -1843,13 +1845,11 @@ class Worker:
 
     def _check_self(self):
         """Once a second: tick, say that we live, see whether there is a reason to leave."""
-        now = self._clock.monotonic()
-        if now < self._next_check:
+        if not self._checks.is_due():
             return
-        self._next_check = now + CHECK_SECONDS
+        now = self._clock.monotonic()
         self._queue.tick.maybe("worker")
-        if now >= self._next_say:
-            self._next_say = now + jobqueue.RENEW_SECONDS
+        if self._heartbeats.is_due():
             self._say_state(self._state)
         if not self._stopping:
             self._stopping = self._reason_to_leave(now)
@@ -2024,10 +2024,8 @@ class Worker:
             return True
         if child.is_behind or child.memory > settings["runner_memory"] << 20:
             return True
-        now = self._clock.monotonic()
-        files = [jobqueue.TASKS_FILE]   # this one always, all others now and then
-        if now > self._next_stamps:
-            self._next_stamps, files = now + CHECK_SECONDS, child.files
+        # This one always, all others now and then.
+        files = child.files if self._stamps.is_due() else [jobqueue.TASKS_FILE]
         return any(child.files.get(name) != stamp
                    for name, stamp in jobqueue.file_stamps(files).items())
 

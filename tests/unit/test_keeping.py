@@ -21,7 +21,8 @@ class Keep(TestCase):
             self.round_begins().prune()
 
     def round_begins(self):
-        self.queue.keeping._round, self.queue.keeping._next_round = None, 0.0
+        self.queue.keeping._round = None
+        self.queue.keeping._rounds.hasten(0)
         return self.queue.keeping
 
     def prune(self):
