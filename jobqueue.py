@@ -119,6 +119,7 @@ INTERRUPTION_LIMIT = 5
 UNKNOWN_FUNCTION_SECONDS = 600.0
 UNKNOWN_FUNCTION_RETRY_SECONDS = 30.0
 PROMOTE_AT_ONCE = 500
+REFUSED_AT_ONCE = 100           # tasks of former admins, in one transaction
 PROMOTE_SECONDS = 0.05          # how late a busy worker may see that a task is due
 AFTER_MAX = 1000                # tasks that one comes after
 RELATED_MAX = 100               # shown of them, and of those that come after one
@@ -191,6 +192,7 @@ SUMMARY_MAX_CHARACTERS = 120
 PAGE_ROWS = 50
 PAGE_ROWS_MAX = 200
 COUNT_MAX = 10_001
+UNCOUNTED_MAX = 1000            # tasks that are added before those that wait are counted again
 SORT_ROWS = 5_000               # more of a status are looked through, not sorted
 SEARCH_SECONDS = 0.2            # of looking through tasks in one request, and as long to count them
 SEARCH_ROWS = 64                # looked through at first; then as many as LOOK_SECONDS allow
@@ -3724,7 +3726,8 @@ class Tasks:
     def _check_quota(self, transaction, owner_id, count, refusal=None):
         """How many more tasks of the owner may wait to be run; TooMany if these are not `count`.
 
-        While very many wait, they are not counted again for each that is added (no `refusal`).
+        While very many wait, they are not counted again for each that is added (no `refusal`):
+        retries in between may then exceed the limit by UNCOUNTED_MAX.
         """
         user = transaction.one("SELECT name, role, max_pending FROM user WHERE id=?", (owner_id,))
         if user is None or user["role"] == "admin":
@@ -3749,7 +3752,7 @@ class Tasks:
                     "so many do" if waiting == limit else
                     "with %d more it would be %d" % (count, waiting + count)), retry_after=60)
         if waiting > COUNT_MAX:
-            self._sure[owner_id, limit] = last + (limit - waiting) // 2
+            self._sure[owner_id, limit] = last + min((limit - waiting) // 2, UNCOUNTED_MAX)
         return limit - waiting
 
     def _predecessors(self, transaction, owner_id, orders, new):
@@ -4349,8 +4352,8 @@ class Claims:
         return rows
 
     def _claim_pending(self, transaction, worker_id, now, wanted, function, owner_id):
-        rows, taken = [], True
-        while taken and not rows:
+        """As claim(); after many that are refused nothing, though there may be more."""
+        for _ in range(REFUSED_AT_ONCE):
             queue, room = self._next_queue(now)
             if queue is None:
                 break
@@ -4364,7 +4367,9 @@ class Claims:
             rows = [row for row in taken if not row["barred"]]
             if len(rows) < len(taken):
                 self._refuse(transaction, [row for row in taken if row["barred"]], now)
-        return rows
+            if rows or not taken:
+                return rows
+        return []
 
     def _refuse(self, transaction, rows, now):
         """Fail claimed tasks of functions for admins, asked for by somebody who is none any more."""

@@ -1,6 +1,7 @@
 """Who may do what: every route, method, kind of visitor and kind of object, against one table."""
 import re
 import unittest
+from unittest import mock
 
 import jobqueue
 from tests.helpers.support import PASSWORD
@@ -255,6 +256,17 @@ class Former(WebTestCase):
         waiting = self.add("eve", options={"priority": -5})
         self.ana.patch("/api/users/bob", {"role": "user"})
         self.assertEqual([row["id"] for row in self.claim_many(10, function="restart")], [waiting])
+        self.assertEqual({self.status(task_id) for task_id in refused}, {"failed"})
+
+    def test_very_many_are_refused_in_portions(self):
+        refused = [self.ask() for _ in range(5)]
+        waiting = self.add("eve", options={"priority": -5})
+        self.ana.patch("/api/users/bob", {"role": "user"})
+        with mock.patch.object(jobqueue, "REFUSED_AT_ONCE", 2):
+            self.assertIsNone(self.claim())
+            words = [self.status(task_id) for task_id in refused]
+            self.assertTrue(0 < words.count("pending") < 5, words)
+            self.assertEqual(self.claim()["id"], waiting)
         self.assertEqual({self.status(task_id) for task_id in refused}, {"failed"})
 
 

@@ -249,6 +249,20 @@ class TestQuota(TestCase):
             with self.refused(jobqueue.TooMany, "at most 90"):
                 self.add("bob")
 
+    def test_retries_between_adds_exceed_the_limit_by_little(self):
+        with mock.patch.multiple(jobqueue, COUNT_MAX=10, UNCOUNTED_MAX=5):
+            failed = self.add_many("bob", 20)
+            for _ in failed:
+                self.run_one("fail")
+            self.limit(60)
+            self.add_many("bob", 30)
+            self.another_queue().tasks.act_on("retry", failed, self.owner_id("bob"))
+            added = 0
+            with self.assertRaises(jobqueue.TooMany):
+                for added in range(60):
+                    self.add("bob")
+            self.assertLessEqual(30 + 20 + added, 60 + 5)
+
     def test_what_is_there_already_counts_once(self):
         self.limit(1)
         options = {"unique_key": "k"}
