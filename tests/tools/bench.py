@@ -59,6 +59,7 @@ QUICK = Sizes(adds=200, bulk=10_000, drain=2_000, pickups=10, colds=3, finished=
               flood_seconds=10, requests=30, asleep_seconds=20, schedules=1_000)
 
 CONNECTIONS = (1, 10, 50)
+SLOW_CLIENTS = 500
 FLOOD_PER_SECOND = 1000
 ASLEEP_AFTER_SECONDS = 32               # without work a worker wakes up more seldom
 COMMITS_PER_SECOND = 20             # while the list changes
@@ -190,6 +191,59 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+class Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 128
+
+    def handle_error(self, *_):
+        pass
+
+
+server = Server(("127.0.0.1", 0), Handler)
+print("http://127.0.0.1:%d/" % server.server_address[1], flush=True)
+server.serve_forever()
+'''
+
+# The same application behind Python's http.server, tuned, without any care for clients.
+BARE_APPLICATION_TEXT = '''\
+import http.server
+import io
+import sys
+from urllib.parse import unquote
+
+from jobqueue import Application, JobQueue
+
+application = Application(JobQueue(sys.argv[1]), "server")
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = 1 << 20
+    disable_nagle_algorithm = True
+
+    def do_GET(self):
+        path, _, query = self.path.partition("?")
+        environ = {
+            "REQUEST_METHOD": "GET", "SCRIPT_NAME": "", "PATH_INFO": unquote(path, "latin-1"),
+            "QUERY_STRING": query, "REQUEST_URI": self.path, "REMOTE_ADDR": self.client_address[0],
+            "SERVER_PROTOCOL": "HTTP/1.1", "SERVER_NAME": "127.0.0.1", "SERVER_PORT": "80",
+            "wsgi.url_scheme": "http", "wsgi.input": io.BytesIO(), "wsgi.errors": sys.stderr,
+            "wsgi.version": (1, 0), "wsgi.multithread": True, "wsgi.multiprocess": False,
+            "wsgi.run_once": False}
+        for name, value in self.headers.items():
+            environ["HTTP_" + name.upper().replace("-", "_")] = value
+        body = b"".join(application(environ, self.start))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def start(self, status, headers):
+        self.send_response(int(status[:3]))
+        for name, value in headers:
+            self.send_header(name, value)
 
     def log_message(self, *_):
         pass
@@ -621,7 +675,7 @@ class Hammer:
             self._selector.register(link, selectors.EVENT_READ, [0.0, b""])
 
     def run(self):
-        """Requests a second, p50 and p95 in seconds."""
+        """Requests a second, p50, p95 and p99 in seconds."""
         began = time.perf_counter()
         for key in list(self._selector.get_map().values()):
             self._ask(key.fileobj, key.data)
@@ -629,8 +683,8 @@ class Hammer:
             for key, _ in self._selector.select(1.0):
                 self._hear(key.fileobj, key.data)
         seconds = time.perf_counter() - began
-        return [len(self._waits) / seconds, percentile(self._waits, 0.5),
-                percentile(self._waits, 0.95)]
+        return [len(self._waits) / seconds,
+                *(percentile(self._waits, share) for share in (0.5, 0.95, 0.99))]
 
     def _ask(self, link, state):
         state[:] = [time.perf_counter(), b""]
@@ -648,7 +702,7 @@ class Hammer:
 
 
 def hammer(server, path, cookie, connections, seconds):
-    """(requests a second, p50, p95) of a server."""
+    """(requests a second, p50, p95, p99) of a server."""
     address = urlsplit(server)
     request = "GET /%s HTTP/1.1\r\nHost: %s\r\n%s\r\n" % (
         path, address.netloc, "Cookie: %s\r\n" % cookie if cookie else "")
@@ -1062,6 +1116,57 @@ def measure_list(sizes, library):
                 yield from compare_lists(sizes, count, admin, bare, 50, ", changing")
 
 
+@contextlib.contextmanager
+def slow_clients(server, count):
+    """So many connections, each of which sends a byte of its head every second."""
+    address, over = urlsplit(server), threading.Event()
+    with contextlib.ExitStack() as stack:
+        links = [stack.enter_context(socket.create_connection((address.hostname, address.port)))
+                 for _ in range(count)]
+
+        def drip(text=b"x"):
+            for link in links:
+                with contextlib.suppress(OSError):
+                    link.send(text)
+
+        def go_on():
+            while not over.wait(1):
+                drip()
+
+        drip(b"GET / HTTP/1.1\r\nX: ")
+        thread = threading.Thread(target=go_on, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+def measure_server(sizes, library):
+    """The built-in server beside a bare one with the same application, and beside slow clients."""
+    site = library.site(sizes.few)
+    command = [sys.executable, "-c", BARE_APPLICATION_TEXT, str(site.data)]
+    with list_server(site) as admin:
+        site_pid = site.process.pid
+        yield Figure("server, memory idle", pss_megabytes(site_pid), "MB",
+                     goal=Goal("ours", "<=", 25, "MB"))
+        with running(command, cwd=site.folder, stdout=subprocess.PIPE) as process:
+            bare = process.stdout.readline().decode("ascii").strip()
+            for connections in CONNECTIONS:
+                rates = [max(hammer(server, LIST_PATH, admin.cookie, connections,
+                                    sizes.hammer_seconds)[0] for _ in range(2))
+                         for server in (admin.server, bare)]
+                what = "server, list, %d connections" % connections
+                yield Figure(what, rates[0], "/s", "bare", rates[1], Goal("ratio", ">=", 0.9))
+                yield Figure(what + ", bare", rates[1], "/s")
+        with slow_clients(admin.server, SLOW_CLIENTS):
+            waits = hammer(admin.server, LIST_PATH, admin.cookie, 1, sizes.hammer_seconds)
+            yield Figure("server, p99 beside %d slow clients" % SLOW_CLIENTS, waits[3] * 1000, "ms",
+                         goal=Goal("ours", "<=", 100, "ms"))
+            yield Figure("server, memory beside them", pss_megabytes(site_pid), "MB")
+
+
 def peak_megabytes(pid):
     """The most memory that a process has held so far."""
     text = Path("/proc/%d/status" % pid).read_text()
@@ -1225,6 +1330,7 @@ PARTS = {
     "claim": measure_claim,
     "blocked": measure_blocked,
     "list": measure_list,
+    "server": measure_server,
     "many": measure_many,
     "search": measure_search,
     "flood": measure_flood,
