@@ -23,7 +23,8 @@ Contents (each section uses only the sections above it)
     Log and activity   what attempts printed, and one row per transition
     Queues             named lanes and their limits: which may start something now
     Followers          turns; what comes after other tasks is released, or fails with them
-    Tasks              add, find, cancel, retry, delete
+    Adding             orders become tasks, once, within their owner's limit
+    Tasks              find, cancel, retry, delete
     Claims             claim, renew, end, promote, reap: every way into and out of "running"
     Schedules          rows that add tasks at times, each slot once
     Rhythm             who does the housekeeping, when, and how long nobody does
@@ -3472,58 +3473,7 @@ class Followers:
             Followers.settle(transaction, now)
 
 
-# Tasks -----------------------------------------------------------------------
-
-TASK_ROW = ("SELECT task.*, user.name AS owner FROM task "
-            "%s user ON user.id=task.owner_id WHERE cancel_requested<2 AND " % THEN_JOIN)
-# Rows of a list leave out what may be large; the arguments are there for the summary only.
-LIST_COLUMNS = ", ".join("task." + name for name in (
-    "id queue function status reason priority run_at unique_key max_retries retries_left "
-    "retry_delay retry_backoff timeout on_crash remove_on_success attempts crashes cancel_requested "
-    "progress message error_type error_message worker_id schedule_id created_at started_at finished_at "
-    "after_failure").split())
-OPEN_TO_USERS = "NOT EXISTS (SELECT 1 FROM function WHERE name=task.function AND who<>'user')"
-CHANGING_COLUMNS = ("id, owner_id, queue, function, priority, attempts, status, cancel_requested, "
-                    "after_failure")
-SHORT_ARGUMENTS = "CASE WHEN length(task.arguments)<=4000 THEN task.arguments END AS arguments"
-LIST_ROW = ("SELECT %s, %s, user.name AS owner FROM task %%s %s user ON user.id=task.owner_id "
-            "WHERE cancel_requested<2 AND " % (LIST_COLUMNS, SHORT_ARGUMENTS, THEN_JOIN))
-# What a search looks at, besides a task's number and its owner's name.
-SEARCHED = ("function", "message", "error_type || ': ' || error_message", "arguments")
-
-# What can be done to many tasks, and in which statuses.
-ACTIONS = {
-    "cancel": (PENDING, RUNNING, SCHEDULED, WAITING),
-    "retry": (FAILED, CANCELLED),
-    "delete": tuple(range(7)),
-}
-
-
-def task_json(row, after=(), listed=False):
-    """A task as HTTP, command line and Python show it; `listed` leaves out the large parts."""
-    error = None
-    if row["error_type"]:
-        error = {"type": row["error_type"], "message": row["error_message"]}
-    shown = {
-        "id": row["id"], "owner": row["owner"], "function": row["function"],
-        "summary": summarize(row["arguments"]), "queue": row["queue"],
-        "status": STATUS_WORDS[row["status"]], "reason": row["reason"],
-        "priority": row["priority"], "run_at": iso(row["run_at"]),
-        "unique_key": row["unique_key"], "after": list(after), "after_failure": row["after_failure"],
-        "attempts": row["attempts"], "crashes": row["crashes"],
-        "max_retries": row["max_retries"], "retries_left": max(0, row["retries_left"]),
-        "retry_delay": plain(row["retry_delay"]), "retry_backoff": plain(row["retry_backoff"]),
-        "timeout": plain(row["timeout"]), "on_crash": row["on_crash"],
-        "remove_on_success": row["remove_on_success"] == 1,
-        "cancel_requested": row["cancel_requested"] > 0, "progress": row["progress"],
-        "message": row["message"], "error": error, "worker": row["worker_id"],
-        "schedule": row["schedule_id"], "created_at": iso(row["created_at"]),
-        "started_at": iso(row["started_at"]), "finished_at": iso(row["finished_at"])}
-    if not listed:
-        shown["arguments"] = json.loads(row["arguments"])
-        shown["result"] = None if row["result"] is None else json.loads(row["result"])
-    return shown
-
+# Adding ----------------------------------------------------------------------
 
 class Order:
     """A task to be added: checked, complete, not yet a row."""
@@ -3594,6 +3544,228 @@ class ArgumentsFile:
         return os.pread(self._file.fileno(), length, start)
 
 
+class Adding:
+    """Orders become tasks: with ids, within their owner's limit, each with its turn."""
+
+    def __init__(self, database, settings):
+        self._database = database
+        self._settings = settings
+        self._sure = {}                 # (owner id, limit) -> the last id that surely is within it
+
+    def add(self, transaction, owner_id, orders, now):
+        """Add all `orders`; return their ids in the same order.
+
+        An order whose unique_key an unfinished task of the owner has adds nothing: it gets the id
+        of that task.
+        """
+        ids, new = self._number(transaction, owner_id, orders)
+        self.check_quota(transaction, owner_id, len(new))
+        known = self._predecessors(transaction, owner_id, orders, new)
+        turns, placed, edges = {}, [], []
+        for task_id, order in new:
+            lane = order.options["queue"], order.options["priority"]
+            waits = False
+            for before in order.after:
+                settled = settled_at_first(known[before], order)
+                edges.append({"task_id": task_id, "after_id": before, "settled": settled})
+                waits = waits or settled == WAITED_FOR
+            if waits:
+                status, turn = WAITING, 0
+            elif order.run_at is not None and order.run_at > now:
+                status, turn = SCHEDULED, scheduled_turn(order.run_at)
+            else:
+                turn = turns[lane] + 1 if lane in turns else next_turn(transaction, owner_id, *lane)
+                status, turns[lane] = PENDING, turn
+            placed.append((task_id, order, status, turn))
+        self._insert(transaction, owner_id, placed, now)
+        if edges:
+            Followers.tie(transaction, edges, known, now)
+        return ids
+
+    def _number(self, transaction, owner_id, orders):
+        """(ids of all, [(id, order)] of those that are to be added)"""
+        first = self._database.last_id("task") + 1
+        ids, new, holders = [], [], {}
+        for order in orders:
+            key = order.unique_key
+            if key is not None and key not in holders:
+                holders[key] = self._holder(transaction, owner_id, key)
+            task_id = None if key is None else holders[key]
+            if task_id is None:
+                task_id = first + len(new)
+                new.append((task_id, order))
+                if key is not None:
+                    holders[key] = task_id
+            ids.append(task_id)
+        return ids, new
+
+    def _holder(self, transaction, owner_id, key):
+        """The id of the unfinished task that has this key; workers of others need not free it."""
+        row = transaction.one(
+            "SELECT id, cancel_requested FROM task %s "
+            "WHERE owner_id=? AND unique_key=? AND status NOT IN (2, 3, 4)" % BY_UNIQUE,
+            (owner_id, key))
+        if row is not None and row["cancel_requested"] == DELETE:
+            raise Conflict("The task with the unique_key %s is being deleted; try again in a few "
+                           "seconds." % shorten(key, 60), wrong("unique_key", "is still in use"))
+        return row and row["id"]
+
+    def check_quota(self, transaction, owner_id, count, refusal=None):
+        """How many more tasks of the owner may wait to be run; TooMany if these are not `count`.
+
+        While very many wait, they are not counted again for each that is added (no `refusal`):
+        retries in between may then exceed the limit by UNCOUNTED_MAX.
+        """
+        user = transaction.one("SELECT name, role, max_pending FROM user WHERE id=?", (owner_id,))
+        if user is None or user["role"] == "admin":
+            return INTEGER_MAX
+        limit = user["max_pending"]
+        if limit is None:
+            limit = self._settings.get("max_pending")
+        if not limit:
+            return INTEGER_MAX
+        last, waiting = self._database.last_id("task"), 0
+        sure = self._sure.get((owner_id, limit), 0)
+        if refusal is None and last + count <= sure:
+            return sure - last
+        for status in (PENDING, SCHEDULED, WAITING):
+            waiting += transaction.value(
+                "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE owner_id=? AND status=? LIMIT ?)"
+                % BY_TURN, (owner_id, status, limit - waiting))
+        if waiting + count > limit:
+            raise TooMany(
+                "%s: at most %d of %s's tasks may wait to be run, and %s. Try again "
+                "when some of them have been run." % (
+                    refusal or "Nothing was added", limit, user["name"],
+                    "so many do" if waiting == limit else
+                    "with %d more it would be %d" % (count, waiting + count)), retry_after=60)
+        if waiting > COUNT_MAX:
+            self._sure[owner_id, limit] = last + min((limit - waiting) // 2, UNCOUNTED_MAX)
+        return limit - waiting
+
+    def _predecessors(self, transaction, owner_id, orders, new):
+        """{id: status} of all that the new tasks come after; Invalid unless they are the owner's."""
+        known = {}
+        for task_id in {before for _, order in new for before in order.after}:
+            known[task_id] = transaction.value(
+                "SELECT status FROM task WHERE id=? AND owner_id=?", (task_id, owner_id))
+        missing = {task_id for task_id, status in known.items() if status is None}
+        if missing:
+            raise tasks_refused([
+                {"field": "after", "message": "must name tasks of the same owner; %d is none" % before,
+                 "index": index}
+                for index, order in enumerate(orders)
+                for before in order.after if before in missing], len(orders) == 1)
+        return known
+
+    @staticmethod
+    def _insert(transaction, owner_id, placed, now):
+        """Store orders as rows, a few at a time: all would be as large as the upload once more."""
+        longest = max((order.length for _, order, _, _ in placed), default=0)
+        for queue in {order.options["queue"] for _, order, _, _ in placed}:
+            Queues.ensure(transaction, queue, now)
+        transaction.insert_all(
+            "task", (Adding._new_row(owner_id, *one, now) for one in placed),
+            VARIABLES_MAX // (1 + longest // 20_000))
+        note_all(transaction, (
+            {"at": now, "event": "added", "task_id": task_id, "owner_id": owner_id,
+             "function": order.function, "queue": order.options["queue"]}
+            for task_id, order, _, _ in placed))
+
+    @staticmethod
+    def _new_row(owner_id, task_id, order, status, turn, now):
+        return {"id": task_id, "owner_id": owner_id, "function": order.function,
+                "arguments": order.arguments, "status": status, "turn": turn, "run_at": order.run_at,
+                "unique_key": order.unique_key, **order.options,
+                "retries_left": order.options["max_retries"],
+                "after_failure": order.after_failure if order.after else None,
+                "schedule_id": order.schedule_id, "admin_id": order.admin_id, "created_at": now}
+
+
+def answers_kept(now):
+    """From when to when an answer was stored that still holds; a clock can be set back."""
+    return now - REQUEST_SECONDS, now + REQUEST_SECONDS
+
+
+class Once:
+    """A request that its sender marked with an Idempotency-Key, so that it can be repeated safely."""
+
+    def __init__(self, person_id, key, digest):
+        self.person_id = person_id
+        self.key = key
+        self.digest = digest            # of what is asked
+
+    def find(self, db, now):
+        """What was answered the first time, or None; Invalid if something else was asked then."""
+        row = db.one("SELECT digest, answer FROM request WHERE owner_id=? AND key=? "
+                         "AND created_at BETWEEN ? AND ?", (self.person_id, self.key, *answers_kept(now)))
+        if row is None:
+            return None
+        if row["digest"] != self.digest:
+            raise field_error("Idempotency-Key", "was used for another request")
+        known = json.loads(row["answer"])
+        return {"ids": known["ids"], "created": known["created"]}
+
+    def keep(self, transaction, answer, now):
+        """Store {"ids", "created"}, in the transaction that does what was asked."""
+        transaction.upsert(
+            "request", {"owner_id": self.person_id, "key": self.key},
+            {"digest": self.digest, "created_at": now, "answer": dump_json(answer)})
+
+
+# Tasks -----------------------------------------------------------------------
+
+TASK_ROW = ("SELECT task.*, user.name AS owner FROM task "
+            "%s user ON user.id=task.owner_id WHERE cancel_requested<2 AND " % THEN_JOIN)
+# Rows of a list leave out what may be large; the arguments are there for the summary only.
+LIST_COLUMNS = ", ".join("task." + name for name in (
+    "id queue function status reason priority run_at unique_key max_retries retries_left "
+    "retry_delay retry_backoff timeout on_crash remove_on_success attempts crashes cancel_requested "
+    "progress message error_type error_message worker_id schedule_id created_at started_at finished_at "
+    "after_failure").split())
+OPEN_TO_USERS = "NOT EXISTS (SELECT 1 FROM function WHERE name=task.function AND who<>'user')"
+CHANGING_COLUMNS = ("id, owner_id, queue, function, priority, attempts, status, cancel_requested, "
+                    "after_failure")
+SHORT_ARGUMENTS = "CASE WHEN length(task.arguments)<=4000 THEN task.arguments END AS arguments"
+LIST_ROW = ("SELECT %s, %s, user.name AS owner FROM task %%s %s user ON user.id=task.owner_id "
+            "WHERE cancel_requested<2 AND " % (LIST_COLUMNS, SHORT_ARGUMENTS, THEN_JOIN))
+# What a search looks at, besides a task's number and its owner's name.
+SEARCHED = ("function", "message", "error_type || ': ' || error_message", "arguments")
+
+# What can be done to many tasks, and in which statuses.
+ACTIONS = {
+    "cancel": (PENDING, RUNNING, SCHEDULED, WAITING),
+    "retry": (FAILED, CANCELLED),
+    "delete": tuple(range(7)),
+}
+
+
+def task_json(row, after=(), listed=False):
+    """A task as HTTP, command line and Python show it; `listed` leaves out the large parts."""
+    error = None
+    if row["error_type"]:
+        error = {"type": row["error_type"], "message": row["error_message"]}
+    shown = {
+        "id": row["id"], "owner": row["owner"], "function": row["function"],
+        "summary": summarize(row["arguments"]), "queue": row["queue"],
+        "status": STATUS_WORDS[row["status"]], "reason": row["reason"],
+        "priority": row["priority"], "run_at": iso(row["run_at"]),
+        "unique_key": row["unique_key"], "after": list(after), "after_failure": row["after_failure"],
+        "attempts": row["attempts"], "crashes": row["crashes"],
+        "max_retries": row["max_retries"], "retries_left": max(0, row["retries_left"]),
+        "retry_delay": plain(row["retry_delay"]), "retry_backoff": plain(row["retry_backoff"]),
+        "timeout": plain(row["timeout"]), "on_crash": row["on_crash"],
+        "remove_on_success": row["remove_on_success"] == 1,
+        "cancel_requested": row["cancel_requested"] > 0, "progress": row["progress"],
+        "message": row["message"], "error": error, "worker": row["worker_id"],
+        "schedule": row["schedule_id"], "created_at": iso(row["created_at"]),
+        "started_at": iso(row["started_at"]), "finished_at": iso(row["finished_at"])}
+    if not listed:
+        shown["arguments"] = json.loads(row["arguments"])
+        shown["result"] = None if row["result"] is None else json.loads(row["result"])
+    return shown
+
+
 class Filter:
     """Which tasks a list shows; None means any."""
 
@@ -3651,149 +3823,18 @@ def remove_task_folder(data, task_id):
 
 
 class Tasks:
-    """What people do with tasks. Only this class and Claims change a task's state."""
+    """What people do with tasks. Adding, Followers and Claims alone change their state, too."""
 
-    def __init__(self, database, settings):
+    def __init__(self, database, adding):
         self._database = database
-        self._settings = settings
+        self._adding = adding
         self._clock = database.clock
-        self._sure = {}                 # (owner id, limit) -> the last id that surely is within it
 
-    # Adding
-
-    def add(self, transaction, owner_id, orders, now):
-        """Add all `orders`; return their ids in the same order.
-
-        An order whose unique_key an unfinished task of the owner has adds nothing: it gets the id
-        of that task.
-        """
-        ids, new = self._number(transaction, owner_id, orders)
-        self._check_quota(transaction, owner_id, len(new))
-        known = self._predecessors(transaction, owner_id, orders, new)
-        turns, placed, edges = {}, [], []
-        for task_id, order in new:
-            lane = order.options["queue"], order.options["priority"]
-            waits = False
-            for before in order.after:
-                settled = settled_at_first(known[before], order)
-                edges.append({"task_id": task_id, "after_id": before, "settled": settled})
-                waits = waits or settled == WAITED_FOR
-            if waits:
-                status, turn = WAITING, 0
-            elif order.run_at is not None and order.run_at > now:
-                status, turn = SCHEDULED, scheduled_turn(order.run_at)
-            else:
-                turn = turns[lane] + 1 if lane in turns else next_turn(transaction, owner_id, *lane)
-                status, turns[lane] = PENDING, turn
-            placed.append((task_id, order, status, turn))
-        self._insert(transaction, owner_id, placed, now)
-        if edges:
-            Followers.tie(transaction, edges, known, now)
-        return ids
+    # Finding
 
     def last_id(self):
         """The highest id that any task ever had."""
         return self._database.last_id("task")
-
-    def _number(self, transaction, owner_id, orders):
-        """(ids of all, [(id, order)] of those that are to be added)"""
-        first = self.last_id() + 1
-        ids, new, holders = [], [], {}
-        for order in orders:
-            key = order.unique_key
-            if key is not None and key not in holders:
-                holders[key] = self._holder(transaction, owner_id, key)
-            task_id = None if key is None else holders[key]
-            if task_id is None:
-                task_id = first + len(new)
-                new.append((task_id, order))
-                if key is not None:
-                    holders[key] = task_id
-            ids.append(task_id)
-        return ids, new
-
-    def _holder(self, transaction, owner_id, key):
-        """The id of the unfinished task that has this key; workers of others need not free it."""
-        row = transaction.one(
-            "SELECT id, cancel_requested FROM task %s "
-            "WHERE owner_id=? AND unique_key=? AND status NOT IN (2, 3, 4)" % BY_UNIQUE,
-            (owner_id, key))
-        if row is not None and row["cancel_requested"] == DELETE:
-            raise Conflict("The task with the unique_key %s is being deleted; try again in a few "
-                           "seconds." % shorten(key, 60), wrong("unique_key", "is still in use"))
-        return row and row["id"]
-
-    def _check_quota(self, transaction, owner_id, count, refusal=None):
-        """How many more tasks of the owner may wait to be run; TooMany if these are not `count`.
-
-        While very many wait, they are not counted again for each that is added (no `refusal`):
-        retries in between may then exceed the limit by UNCOUNTED_MAX.
-        """
-        user = transaction.one("SELECT name, role, max_pending FROM user WHERE id=?", (owner_id,))
-        if user is None or user["role"] == "admin":
-            return INTEGER_MAX
-        limit = user["max_pending"]
-        if limit is None:
-            limit = self._settings.get("max_pending")
-        if not limit:
-            return INTEGER_MAX
-        last, sure, waiting = self.last_id(), self._sure.get((owner_id, limit), 0), 0
-        if refusal is None and last + count <= sure:
-            return sure - last
-        for status in (PENDING, SCHEDULED, WAITING):
-            waiting += transaction.value(
-                "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE owner_id=? AND status=? LIMIT ?)"
-                % BY_TURN, (owner_id, status, limit - waiting))
-        if waiting + count > limit:
-            raise TooMany(
-                "%s: at most %d of %s's tasks may wait to be run, and %s. Try again "
-                "when some of them have been run." % (
-                    refusal or "Nothing was added", limit, user["name"],
-                    "so many do" if waiting == limit else
-                    "with %d more it would be %d" % (count, waiting + count)), retry_after=60)
-        if waiting > COUNT_MAX:
-            self._sure[owner_id, limit] = last + min((limit - waiting) // 2, UNCOUNTED_MAX)
-        return limit - waiting
-
-    def _predecessors(self, transaction, owner_id, orders, new):
-        """{id: status} of all that the new tasks come after; Invalid unless they are the owner's."""
-        known = {}
-        for task_id in {before for _, order in new for before in order.after}:
-            known[task_id] = transaction.value(
-                "SELECT status FROM task WHERE id=? AND owner_id=?", (task_id, owner_id))
-        missing = {task_id for task_id, status in known.items() if status is None}
-        if missing:
-            raise tasks_refused([
-                {"field": "after", "message": "must name tasks of the same owner; %d is none" % before,
-                 "index": index}
-                for index, order in enumerate(orders)
-                for before in order.after if before in missing], len(orders) == 1)
-        return known
-
-    @staticmethod
-    def _insert(transaction, owner_id, placed, now):
-        """Store orders as rows, a few at a time: all would be as large as the upload once more."""
-        longest = max((order.length for _, order, _, _ in placed), default=0)
-        for queue in {order.options["queue"] for _, order, _, _ in placed}:
-            Queues.ensure(transaction, queue, now)
-        transaction.insert_all(
-            "task", (Tasks._new_row(owner_id, *one, now) for one in placed),
-            VARIABLES_MAX // (1 + longest // 20_000))
-        note_all(transaction, (
-            {"at": now, "event": "added", "task_id": task_id, "owner_id": owner_id,
-             "function": order.function, "queue": order.options["queue"]}
-            for task_id, order, _, _ in placed))
-
-    @staticmethod
-    def _new_row(owner_id, task_id, order, status, turn, now):
-        return {"id": task_id, "owner_id": owner_id, "function": order.function,
-                "arguments": order.arguments, "status": status, "turn": turn, "run_at": order.run_at,
-                "unique_key": order.unique_key, **order.options,
-                "retries_left": order.options["max_retries"],
-                "after_failure": order.after_failure if order.after else None,
-                "schedule_id": order.schedule_id, "admin_id": order.admin_id, "created_at": now}
-
-    # Finding
 
     def get(self, task_id, owner_id=None):
         """The row of a task; NotFound if it is missing or not `owner_id`'s."""
@@ -3972,7 +4013,7 @@ class Tasks:
             if owner_id is not None:
                 if not transaction.value("SELECT 1 FROM task WHERE id=? AND " + OPEN_TO_USERS, (task_id,)):
                     raise Denied("Only an admin can have %s run again." % row["function"])
-                self._check_quota(transaction, owner_id, 1, "It was not retried")
+                self._adding.check_quota(transaction, owner_id, 1, "It was not retried")
             self._retry(transaction, [row], self._clock.now(), by)
             return self.get(task_id, owner_id)
 
@@ -4058,7 +4099,7 @@ class Tasks:
         changed, handled = [], 0
         with self._database.transaction(durable) as transaction:
             if limited is not None:
-                ids = ids[:self._check_quota(transaction, limited, 1, "Not all were retried")]
+                ids = ids[:self._adding.check_quota(transaction, limited, 1, "Not all were retried")]
             deadline = self._clock.monotonic() + seconds
             while handled < len(ids) and (not handled or self._clock.monotonic() <= deadline):
                 some = ids[handled:handled + 50]
@@ -4129,37 +4170,6 @@ class Tasks:
         for row in rows:
             if row["status"] != RUNNING:
                 remove_task_folder(self._database.folder, row["id"])
-
-
-def answers_kept(now):
-    """From when to when an answer was stored that still holds; a clock can be set back."""
-    return now - REQUEST_SECONDS, now + REQUEST_SECONDS
-
-
-class Once:
-    """A request that its sender marked with an Idempotency-Key, so that it can be repeated safely."""
-
-    def __init__(self, person_id, key, digest):
-        self.person_id = person_id
-        self.key = key
-        self.digest = digest            # of what is asked
-
-    def find(self, db, now):
-        """What was answered the first time, or None; Invalid if something else was asked then."""
-        row = db.one("SELECT digest, answer FROM request WHERE owner_id=? AND key=? "
-                         "AND created_at BETWEEN ? AND ?", (self.person_id, self.key, *answers_kept(now)))
-        if row is None:
-            return None
-        if row["digest"] != self.digest:
-            raise field_error("Idempotency-Key", "was used for another request")
-        known = json.loads(row["answer"])
-        return {"ids": known["ids"], "created": known["created"]}
-
-    def keep(self, transaction, answer, now):
-        """Store {"ids", "created"}, in the transaction that does what was asked."""
-        transaction.upsert(
-            "request", {"owner_id": self.person_id, "key": self.key},
-            {"digest": self.digest, "created_at": now, "answer": dump_json(answer)})
 
 
 # Claims ----------------------------------------------------------------------
@@ -5128,7 +5138,7 @@ class Schedules:
                 "SELECT id FROM task WHERE id=? AND owner_id=? AND cancel_requested<2",
                 (unfinished, row["owner_id"]))]
             order.after_failure = "run" if order.after else None
-        return self._site.tasks.add(transaction, row["owner_id"], [order], now)[0]
+        return self._site.adding.add(transaction, row["owner_id"], [order], now)[0]
 
 
 # Rhythm ----------------------------------------------------------------------
@@ -7207,7 +7217,8 @@ class JobQueue:
         except BaseException:
             self.close()
             raise
-        self.tasks = Tasks(self.database, self.settings)
+        self.adding = Adding(self.database, self.settings)
+        self.tasks = Tasks(self.database, self.adding)
         self.logs = Logs(self.database)
         self.activity = Activity(self.database)
         self.queues = Queues(self.database)
@@ -7266,7 +7277,7 @@ class JobQueue:
     def add_orders(self, orders, owner_id, once=None, show=False):
         """Add what check_requests() gave, all or none.
 
-        Returns {"ids", "created": how many are new, see Tasks.add()}; with `show` also "task", the
+        Returns {"ids", "created": how many are new, see Adding.add()}; with `show` also "task", the
         first one's JSON before anybody could run it. A request that is answered but `once` gets the
         ids of the first answer again.
         """
@@ -7276,7 +7287,7 @@ class JobQueue:
             if known:
                 return known
             last = self.tasks.last_id()
-            ids = self.tasks.add(transaction, owner_id, orders, now)
+            ids = self.adding.add(transaction, owner_id, orders, now)
             added = {"ids": ids, "created": len({task_id for task_id in ids if task_id > last})}
             if once:
                 once.keep(transaction, added, now)

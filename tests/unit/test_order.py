@@ -227,7 +227,7 @@ class TestMany(OrderCase):
         with self.database.transaction() as transaction:
             for _ in range(3000):
                 order = jobqueue.Order("add", "{}", jobqueue.TASK_DEFAULTS, after=(chain[-1],))
-                chain += self.queue.tasks.add(transaction, self.owner_id("bob"), [order], 1)
+                chain += self.queue.adding.add(transaction, self.owner_id("bob"), [order], 1)
         self.run_one("fail")
         for _ in range(2):
             self.clean()
