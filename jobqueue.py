@@ -64,7 +64,7 @@ import time
 from datetime import MAXYEAR, date, datetime, time as clock_time, timedelta, timezone
 from enum import Enum
 from pathlib import Path
-from urllib.parse import parse_qs, quote, unquote
+from urllib.parse import parse_qs, quote, unquote, urlencode
 
 OLDEST_PYTHON, OLDEST_SQLITE = (3, 9), (3, 15)
 
@@ -6482,6 +6482,11 @@ TOKEN_ROW = ("SELECT token.*, user.name AS owner, user.password FROM token "
 class Person:
     """Who is asking: a user's id, name and role, and until when."""
 
+    @property
+    def answerable(self):
+        """The Person whose rights count for what is asked; the site's own code has none to be asked for."""
+        return self
+
     def __init__(self, row, expires_at=None):
         self.id = row["id"]
         self.name = row["name"]
@@ -9233,7 +9238,7 @@ def _list_tasks(app, request):
 
 def get_tasks(app, request):
     """A page of the list, newest first."""
-    key = (request.person.id, request.person.role, request.query_text)
+    key = (request.person.scope, request.query_text)
     return app.cached(key, lambda: _list_tasks(app, request))
 
 
@@ -9377,7 +9382,7 @@ def _schedule_answer(app, request, schedule_id, status=200, headers=()):
 def post_schedules(app, request):
     """Make a schedule."""
     owner_id = _named_owner(app, request) or request.person.id
-    schedule_id = app.queue.schedules.add(request.given, owner_id, request.person)
+    schedule_id = app.queue.schedules.add(request.given, owner_id, request.person.answerable)
     return _schedule_answer(
         app, request, schedule_id, 201, _address_of(request, "schedules", schedule_id))
 
@@ -9387,13 +9392,17 @@ PREVIEW = titled("PreviewRequest", _object(("rule",), **{
     "from": about({"type": ["string", "null"], "format": "date-time"}, "instead of now")}))
 
 
+def preview_rule(given, now):
+    """What a rule says in English, and the next times that it gives from `now` on."""
+    at = parse_time(given["from"], "from") if given.get("from") else now
+    rule = parse_rule(given["rule"], given.get("zone", "UTC"), at)
+    return {"rule": rule.text, "zone": rule.zone, "words": rule.words(),
+            "times": preview(rule, at, int(given.get("count", UPCOMING)))}
+
+
 def preview_schedule(app, request):
     """What a rule says in English, and the next times that it gives."""
-    given = request.given
-    at = parse_time(given["from"], "from") if given.get("from") else app.queue.database.clock.now()
-    rule = parse_rule(given["rule"], given.get("zone", "UTC"), at)
-    return json_answer({"rule": rule.text, "zone": rule.zone, "words": rule.words(),
-                        "times": preview(rule, at, int(given.get("count", UPCOMING)))})
+    return json_answer(preview_rule(request.given, app.queue.database.clock.now()))
 
 
 def get_schedule(app, request, schedule_id):
@@ -9403,8 +9412,8 @@ def get_schedule(app, request, schedule_id):
 
 def patch_schedule(app, request, schedule_id):
     """Change, pause or resume a schedule."""
-    app.queue.schedules.change(int(schedule_id), request.given, request.person.scope, request.person,
-                               _named_owner(app, request))
+    app.queue.schedules.change(int(schedule_id), request.given, request.person.scope,
+                               request.person.answerable, _named_owner(app, request))
     return _schedule_answer(app, request, int(schedule_id))
 
 
@@ -9416,7 +9425,8 @@ def delete_schedule(app, request, schedule_id):
 
 def run_schedule(app, request, schedule_id):
     """Add a schedule's task now."""
-    task = app.queue.schedules.run(int(schedule_id), request.person.scope, request.person)
+    task = app.queue.schedules.run(int(schedule_id), request.person.scope,
+                                   request.person.answerable)
     return json_answer(app.queue.row_json(task), 201, _address_of(request, "tasks", task["id"]))
 
 
@@ -9595,7 +9605,8 @@ def get_tokens(app, request):
 def post_tokens(app, request):
     """A new API token, shown once; it outlives the session, in which the password is asked for."""
     given, accounts = request.given, app.queue.accounts
-    known = None if request.bearer() else accounts.confirm(request.person, given.get("password"))
+    is_known = request.bearer() or request.person.answerable is None
+    known = None if is_known else accounts.confirm(request.person, given.get("password"))
     return json_answer(accounts.add_token(
         request.person.id, given["name"], given.get("scope", "user"), known), 201)
 
@@ -9619,7 +9630,7 @@ _TASK, _SCHEDULE_ID = "/api/tasks/" + ID, "/api/schedules/" + ID
 _QUEUE, _USER = "/api/queues/" + NAME, "/api/users/" + NAME
 
 # What a GET takes is its query, else it is the body. An answer is a status and what the body is: a
-# schema of static/answers.json, or media types.
+# schema of static/api.json, or media types.
 Route = collections.namedtuple("Route", "method path handler who takes answer needs")
 ROUTES = [Route(*row) for row in (
     ("GET", "/", get_page, ANYONE, None, (200, FILES), NOTHING),
@@ -9683,35 +9694,8 @@ def match_path(pattern, path):
     return match.groups() if match else None
 
 
-# What a row does not tell of what its route answers stands in the docstring of the handler.
-API = {
-    "openapi": "3.1.0",
-    "info": {
-        "title": "jobqueue", "version": VERSION,
-        "summary": "Background jobs for a web site on a cheap shared host",
-        "description": "Errors are application/problem+json. Every GET answers HEAD, too. x-who says "
-                       "who may."},
-    "servers": [{"url": "."}],
-    "security": [{"bearer": []}, {"key": []}, {"cookie": []}]}
-SECURITY_SCHEMES = {
-    "bearer": {"type": "http", "scheme": "bearer"},
-    "key": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
-    "tick": {"type": "apiKey", "in": "query", "name": "token"},
-    "cookie": {
-        "type": "apiKey", "in": "cookie", "name": "jobqueue",
-        "description": "Under HTTPS with __Host- or __Secure- before it. Unsafe requests also need "
-                       "JSON as type and an Origin of this site."}}
-PARAMETERS = {
-    "Id": {"name": "id", "in": "path", "required": True,
-           "schema": {"type": "integer", "minimum": 0, "maximum": 999_999_999_999_999}},
-    "Name": {"name": "name", "in": "path", "required": True,
-             "schema": {"type": "string", "pattern": "^[^/]{1,300}$"}},
-    "IfNoneMatch": {"name": "If-None-Match", "in": "header", "schema": TEXT,
-                    "description": "An ETag; unchanged is answered with 304."},
-    "IdempotencyKey": {
-        "name": "Idempotency-Key", "in": "header",
-        "schema": {"type": "string", "pattern": "^[!-~]{1,200}$"},
-        "description": "For 24 hours the same request with the same key is only answered, alike."}}
+# /openapi.json is static/api.json, where what is answered is described, with the paths of ROUTES and
+# what they take. Its words are those of the handlers' docstrings.
 REFUSALS_OF_CHANGES = (Denied, NotFound, Conflict, UnsupportedType, Invalid, TooMany, StorageFull)
 REFUSALS = (Malformed, Unauthorized, TooLarge, Busy, *REFUSALS_OF_CHANGES)
 
@@ -9803,7 +9787,8 @@ def _operation(route, schemas):
     if route.who == ANYONE:
         told["security"] = []
     if route.who == TICKER:
-        told["security"] = [{"tick": []}, *(API["security"] if route.method == "POST" else ())]
+        others = ("bearer", "key", "cookie") if route.method == "POST" else ()
+        told["security"] = [{name: []} for name in ("tick", *others)]
     if route.takes and route.method != "GET":
         content = {JSON_TYPE: {"schema": _documented(route.takes, schemas)}}
         if route.takes is NEW_TASKS:
@@ -9814,21 +9799,22 @@ def _operation(route, schemas):
     return {name: part for name, part in told.items() if part or name == "security"}
 
 
-def describe_api(answers):
-    """The OpenAPI document of all ROUTES; `answers` are the schemas of what they answer."""
-    schemas, paths = dict(answers), {}
+def describe_api(document):
+    """The OpenAPI document of all ROUTES; `document` is what static/api.json holds."""
+    parts = document["components"]
+    document["info"]["version"] = VERSION
     for route in ROUTES:
         path = route.path.replace(ID, "{id}").replace(NAME, "{name}")
-        paths.setdefault(path, {})[route.method.lower()] = _operation(route, schemas)
+        document.setdefault("paths", {}).setdefault(path, {})[route.method.lower()] = _operation(
+            route, parts["schemas"])
     _documented({"title": "Options", "type": "object", "required": list(OPTION_SCHEMAS),
-                 "properties": OPTION_SCHEMAS}, schemas)
+                 "properties": OPTION_SCHEMAS}, parts["schemas"])
     problem_type = {"application/problem+json": {"schema": _part("schemas", "Problem")}}
-    responses = {kind.__name__: {"description": kind.__doc__.splitlines()[0], "content": problem_type}
-                 for kind in REFUSALS}
-    responses["Unchanged"] = {"description": "Unchanged since If-None-Match."}
-    return {**API, "paths": paths, "components": {
-        "securitySchemes": SECURITY_SCHEMES, "parameters": PARAMETERS, "responses": responses,
-        "schemas": schemas}}
+    parts["responses"] = {
+        kind.__name__: {"description": kind.__doc__.splitlines()[0], "content": problem_type}
+        for kind in REFUSALS}
+    parts["responses"]["Unchanged"] = {"description": "Unchanged since If-None-Match."}
+    return document
 
 
 class Application:
@@ -9863,7 +9849,7 @@ class Application:
     @functools.cached_property
     def document(self):
         """What /openapi.json answers."""
-        return json_answer(describe_api(load_json(self.static.answer("answers.json").body.decode())))
+        return json_answer(describe_api(load_json(self.static.answer("api.json").body.decode())))
 
     def cookie_name(self, request):
         """The session cookie's name; its prefix makes browsers insist on HTTPS, and on this host."""
@@ -9877,7 +9863,7 @@ class Application:
 
     def _answer(self, request):
         try:
-            return self._route(request)
+            return self.route(request)
         except Unauthorized as error:
             return problem(self._invited_to_setup(error))
         except Exception as error:
@@ -9894,7 +9880,8 @@ class Application:
                 self.queue.accounts.setup_code()
         return error
 
-    def _route(self, request):
+    def route(self, request):
+        """What the row of ROUTES for a request answers; errors are raised."""
         method = "GET" if request.method == "HEAD" else request.method
         allowed = []
         for route in ROUTES:
@@ -9931,7 +9918,7 @@ class Application:
             request.check_origin(strict=False)
         if who == ANYONE or (who == TICKER and self._admit_ticker(request)):
             return
-        request.person = self._identify(request)
+        request.person = request.person or self._identify(request)
         if request.person is None:
             raise Unauthorized(self._who_is_missing(request))
         if who == ADMIN and not request.person.is_admin:
@@ -10666,7 +10653,7 @@ def cmd_serve(queue, options):
 
 def _typed(function, name, text):
     """A parameter's value as the function's schema wants it."""
-    return parse_text(function["schema"]["properties"].get(name, {}), text)
+    return parse_text(function["schema"]["properties"].get(name, {}), storable(text))
 
 
 def _typed_arguments(function, texts):
@@ -10766,100 +10753,263 @@ def _open_csv(path):
         raise Malformed("%s cannot be read: %s." % (path, error.strerror)) from None
 
 
-def _add_each(queue, function, request, owner_id, path):
-    """Add a task for each row of a CSV file, all or none; their ids."""
-    with _open_csv(path) as file:
+def _add_each(site, function, request, path):
+    """Add a task for each row of a CSV file, all or none; what the API answers."""
+    import tempfile
+    wrong_rows, count = [], 0
+    with _open_csv(path) as file, tempfile.SpooledTemporaryFile(PIECE_BYTES) as lines:
         sheet = Sheet(function, request["arguments"], read_csv(file))
-        requests = (row if isinstance(row, Invalid) else {**request, "arguments": row}
-                    for row in sheet.arguments())
+        for row in sheet.arguments():
+            errors = row.errors if isinstance(row, Invalid) else check_value(
+                function["schema"], row, "arguments")
+            wrong_rows += [{**one, "index": count} for one in errors]
+            if not wrong_rows:
+                lines.write(json.dumps({**request, "arguments": row}).encode("ascii") + b"\n")
+            count += 1
+            if len(wrong_rows) >= ERRORS_MAX:
+                break
+        if wrong_rows:
+            raise sheet.explain(Invalid("", wrong_rows))
+        if not count:
+            raise Malformed("There is no row below the first one, which names the parameters.")
         try:
-            ids = queue.add(requests, owner_id)
+            return site.ask("POST", "/api/tasks", lines=lines)
         except Invalid as error:
             raise sheet.explain(error) from None
-    if not ids:
-        raise Malformed("There is no row below the first one, which names the parameters.")
-    return ids
+
+
+class Shell:
+    """Who asks on the command line of this host: the site's own code, which may do everything.
+
+    What it adds belongs to `owner`, a user's name; without one to the default owner.
+    """
+
+    name, role, is_admin, scope, answerable = "the command line", "admin", True, None, None
+
+    def __init__(self, accounts, owner):
+        self._accounts = accounts
+        self._owner = owner
+
+    @property
+    def id(self):
+        """Whose tasks are added; NotFound, or SetupError while there is nobody."""
+        return self._accounts.owner(self._owner)["id"]
+
+
+class ThisSite:
+    """The API of this host's own queue: the handlers, without a server between."""
+
+    def __init__(self, queue):
+        self._app = Application(queue, "code")
+        self.clock = queue.database.clock
+
+    def ask(self, method, path, given=None, lines=None):
+        """What the API answers, None for nothing; `given` is the query of a GET, else the body.
+
+        `lines` is a file of JSON lines that is sent instead. Errors are raised.
+        """
+        import io
+        given = dict(given or {})
+        owner = given.pop("owner", None) if method == "POST" and "filter" not in given else None
+        query, body = _query_and_body(method, given)
+        body = lines or io.BytesIO(body)
+        request = Request({
+            "REQUEST_METHOD": method, "PATH_INFO": unquote(path, "latin-1"), "QUERY_STRING": query,
+            "CONTENT_TYPE": LINES_TYPE if lines else JSON_TYPE, "wsgi.input": body,
+            "CONTENT_LENGTH": str(body.seek(0, os.SEEK_END)), "jobqueue.door": "shell"},
+            self._app.queue.settings)
+        body.seek(0)
+        request.person = Shell(self._app.queue.accounts, owner)
+        with self._app.queue.database.sharing_patience():
+            body = self._app.route(request).body
+        return json.loads(body) if body else None
+
+
+class OtherSite:
+    """The API of another site, over HTTP; whoever's token it is asks."""
+
+    clock = Clock
+
+    def __init__(self, address, token_file):
+        if not re.match("https?://", address):
+            raise field_error("--server", "must be an address such as https://example.org/jobs")
+        self._address = address.rstrip("/")
+        self._token = Path(token_file).read_text("utf-8").strip() if token_file else ""
+
+    def ask(self, method, path, given=None, lines=None):
+        """As ThisSite.ask() does."""
+        import urllib.error
+        import urllib.request
+        query, body = _query_and_body(method, given or {})
+        request = urllib.request.Request(
+            self._address + path + ("?" + query if query else ""), lines or body or None, method=method,
+            headers={"Content-Type": LINES_TYPE if lines else JSON_TYPE})
+        if lines:
+            request.add_header("Content-Length", str(lines.seek(0, os.SEEK_END)))
+            lines.seek(0)
+        request.add_unredirected_header("X-Api-Key", self._token)
+        try:
+            with urllib.request.urlopen(request, timeout=OTHER_SITE_SECONDS) as answer:
+                body = answer.read()
+        except urllib.error.HTTPError as error:
+            raise self._refusal(error) from None
+        except OSError as error:
+            raise SetupError("%s cannot be reached: %s." % (
+                self._address, getattr(error, "reason", error))) from None
+        try:
+            return json.loads(body) if body else None
+        except ValueError:
+            raise SetupError("%s is not the address of a jobqueue." % self._address) from None
+
+    @staticmethod
+    def _refusal(error):
+        """The error that a site answered with, as it was raised there."""
+        kinds = {kind.code: kind for kind in JobQueueError.__subclasses__() if kind is not NotAllowed}
+        try:
+            told = json.loads(error.read())
+            raised = kinds.get(told["code"], JobQueueError)(told["detail"], told["errors"])
+        except (ValueError, KeyError, TypeError):
+            return SetupError("The server answered %d %s." % (error.code, error.reason))
+        raised.extra = told
+        return raised
+
+
+def _query_and_body(method, given):
+    """How a request carries what is given."""
+    if method == "GET":
+        return urlencode({name: value for name, value in given.items() if value is not None},
+                         errors="replace"), b""
+    return "", b"" if method == "DELETE" else json.dumps(given).encode("ascii")
+
+
+def ask_all(site, path, key, given, most=math.inf):
+    """A list of the API with the rows of all its pages, or the first `most`."""
+    rows = []
+    while True:
+        page = site.ask("GET", path, {**given, "limit": min(most - len(rows), PAGE_ROWS_MAX)})
+        rows += page[key]
+        if page["next"] is None or len(rows) >= most:
+            return {**page, key: rows}
+        given = {**given, "cursor": page["next"]}
 
 
 def show(options, value, text):
     """Print a result: `value` as JSON if that was asked for, else `text`."""
     if options.json:
-        text = json.dumps(value, indent=2, ensure_ascii=False, default=jsonable)
+        text = "" if value is None else json.dumps(value, indent=2, ensure_ascii=False, default=jsonable)
     if text:
         say(text)
 
 
-def cmd_add(queue, options):
+def table(titles, rows):
+    """Columns of text, each as wide as its widest cell."""
+    rows = [titles] + [["" if cell is None else str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(titles))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+
+def columns(key, cells):
+    """A printer of a list: `cells` are {title: a key of its rows, or what makes a text of one}."""
+    def text(value):
+        return table(list(cells), [[one[cell] if isinstance(cell, str) else cell(one)
+                                    for cell in cells.values()] for one in value[key]])
+    return text
+
+
+def chosen(options, fields):
+    """Those of the fields that were given on the command line."""
+    given = vars(options)
+    return {name: given[name] for name in fields if given.get(name) is not None}
+
+
+def asks(method, path, *fields, text=lambda value: None, **fixed):
+    """A command that asks the API once: `fields` are options that it sends, `fixed` is always sent.
+
+    `text` makes what is printed of the answer.
+    """
+    def run(site, options):
+        names = {name: quote(str(value), safe="", errors="replace")
+                 for name, value in vars(options).items()}
+        given = {**fixed, **{name: vars(options)[name] for name in fields if name in vars(options)}}
+        if "password" in fields:
+            given["password"] = read_password()
+        value = site.ask(method, path.format(**names), given)
+        show(options, value, text(value))
+    return run
+
+
+def cmd_add(site, options):
     """Add a task and print its id, or one for each row of a CSV file and print how many."""
-    queue.catalogue.refresh()
-    function = queue.function(options.function)
-    request = {name: value for name, value in vars(options).items()
-               if name in REQUEST_SCHEMA["properties"] and value is not None}
-    request["arguments"] = _typed_arguments(function, options.argument)
-    owner = queue.accounts.owner(options.owner)
-    if options.each is not None:
-        if options.unique_key is not None:
+    known = site.ask("GET", "/api/functions")
+    function = next((one for one in known["functions"] if one["name"] == options.function),
+                    {"schema": {"properties": {}}})
+    request = {"function": options.function, "arguments": _typed_arguments(function, options.argument),
+               **chosen(options, REQUEST_SCHEMA["properties"])}
+    if "each" in options:
+        if "unique_key" in request:
             raise field_error("unique_key", "cannot be the same for all rows")
-        ids = _add_each(queue, function, request, owner["id"], options.each)
-        show(options, {"ids": ids, "created": len(ids)},
-             "%d %s" % (len(ids), "task" if len(ids) == 1 else "tasks"))
+        added = _add_each(site, function, request, options.each)
+        show(options, added, "%d %s" % (added["created"], "task" if added["created"] == 1 else "tasks"))
         return
-    ids = queue.add([request], owner["id"])
-    show(options, {"ids": ids}, "\n".join(map(str, ids)))
-    error = queue.catalogue.state()["error"]
-    if error:
-        complain("tasks.py cannot be read: %s. The task waits until that is mended." % error["message"])
+    added = site.ask("POST", "/api/tasks", request)
+    show(options, added, str(added["id"] if "id" in added else added["ids"][0]))
+    if known["error"]:
+        complain("tasks.py cannot be read: %s. The task waits until that is mended."
+                 % known["error"]["message"])
+
+
+def _kind_text(schema):
+    kind = schema.get("format", schema.get("type", "JSON"))
+    kind = kind if isinstance(kind, str) else " or ".join(kind)
+    return "|".join(choice_names(schema)) if "enum" in schema else kind
 
 
 def _parameters_text(schema):
     """A function's parameters as they are written behind `add`, in brackets what may be left out."""
-    parts = []
-    for name, one in schema["properties"].items():
-        kind = one.get("format", one.get("type", "JSON"))
-        kind = "|".join(choice_names(one)) if "enum" in one else kind
-        parts.append(("%s=%s" if name in schema.get("required", ()) else "[%s=%s]") % (name, kind))
+    parts = [("%s=%s" if name in schema.get("required", ()) else "[%s=%s]") % (name, _kind_text(one))
+             for name, one in schema["properties"].items()]
     return " ".join(parts + ["[name=value ...]"] * bool(schema.get("additionalProperties")))
 
 
-def cmd_functions(queue, options):
-    """Print the functions that can be added, and their parameters."""
-    queue.catalogue.refresh()
-    found = queue.catalogue.describe()
-    show(options, found, table(("FUNCTION", "PARAMETERS", "WHAT"), [
-        (one["name"], _parameters_text(one["schema"]), one["title"]) for one in found["functions"]]))
-    if found["error"]:
-        complain("tasks.py cannot be read: " + found["error"]["message"])
+def _functions_text(value):
+    if value["error"]:
+        complain("tasks.py cannot be read: " + value["error"]["message"])
+    return columns("functions", {
+        "FUNCTION": "name", "PARAMETERS": lambda one: _parameters_text(one["schema"]),
+        "WHAT": "title"})(value)
+
+
+def cmd_help_of(site, options):
+    """Print how one function is added: its parameters and what its options are unless said."""
+    known = {one["name"]: one for one in site.ask("GET", "/api/functions")["functions"]}
+    if options.function not in known:
+        raise field_error("function", "%s is not known; known are %s" % (
+            options.function, ", ".join(known)))
+    function = known[options.function]
+    schema, described = function["schema"], []
+    for name, one in schema["properties"].items():
+        usual = "required" if name in schema.get("required", ()) else dump_json(one.get("default"))
+        described.append((name, _kind_text(one), usual, one.get("description", "")))
+    chosen_here = [("--" + name.replace("_", "-"), _kind_text(OPTION_SCHEMAS[name]), dump_json(usual),
+                    OPTION_SCHEMAS[name]["description"]) for name, usual in function["options"].items()]
+    say("usage: jobqueue.py add %s %s\n\n%s\n" % (
+        function["name"], _parameters_text(schema), function["description"] or function["title"]))
+    say(table(("PARAMETER", "TYPE", "DEFAULT", ""), described))
+    say("\n" + table(("OPTION", "TYPE", "DEFAULT", ""), chosen_here))
+    say("\nAll options: python3 jobqueue.py add --help")
 
 
 def _status_text(task):
     return "%s (%s)" % (task["status"], task["reason"]) if task["reason"] else task["status"]
 
 
-def table(titles, rows):
-    """Columns of text, each as wide as its widest cell."""
-    rows = [titles] + [[str(cell) for cell in row] for row in rows]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(titles))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
-
-
-def _owner_id(queue, options):
-    """Of the user that --owner names; None without."""
-    return queue.accounts.find(options.owner)["id"] if options.owner else None
-
-
-def cmd_list(queue, options):
+def cmd_list(site, options):
     """Print tasks, newest first."""
-    queue.tick.maybe("code")            # else the task of a killed worker is shown as running
-    checked(_object(status=WHICH_TASKS["status"]), {"status": options.status})
-    wanted = Filter(_owner_id(queue, options), _wanted_statuses(options.status), options.function,
-                    options.queue)
-    rows, _ = queue.tasks.find(wanted, options.limit)
-    tasks = queue.tasks.list_json(rows)
-    show(options, {"tasks": tasks, "service": queue.service.describe()}, table(
-        ("ID", "STATUS", "OWNER", "FUNCTION", "WHAT"),
-        [(task["id"], _status_text(task), task["owner"], task["function"], shorten(task["summary"], 60))
-         for task in tasks]))
+    found = ask_all(site, "/api/tasks", "tasks", chosen(options, WHICH_TASKS), options.limit)
+    show(options, found, columns("tasks", {
+        "ID": "id", "STATUS": _status_text, "OWNER": "owner", "FUNCTION": "function",
+        "WHAT": lambda task: shorten(task["summary"], 60)})(found))
 
 
 def _lines(value, *left_out):
@@ -10867,91 +11017,103 @@ def _lines(value, *left_out):
             for name, part in value.items() if part not in (None, [], False) and name not in left_out]
 
 
-def cmd_show(queue, options):
-    """Print one task."""
-    queue.tick.maybe("code")
-    task = queue.get_json(options.id)
+def _task_text(task):
     error = task["error"] and (task["error"]["traceback"] or task["error"]["message"] or "").rstrip()
-    show(options, task, "\n".join(_lines({**task, "error": error})))
+    return "\n".join(_lines({**task, "error": error}))
 
 
-def cmd_wait(queue, options):
+def cmd_wait(site, options):
     """Wait until a task has finished; exit code 3 if it did not succeed, 124 after --timeout."""
-    try:
-        task = queue.get(options.id).wait(options.timeout)
-    except TimeoutError as error:
-        complain("%s" % error)
+    deadline = site.clock.monotonic() + options.timeout
+    pause = 0.02
+    while True:
+        task = site.ask("GET", "/api/tasks/%d" % options.id)
+        if task["finished_at"] or site.clock.monotonic() > deadline:
+            break
+        site.ask("POST", "/tick")
+        site.clock.sleep(pause)
+        pause = min(1.0, pause * 1.3)
+    if not task["finished_at"]:
+        complain("task %d is still %s" % (options.id, task["status"]))
         return EXIT_TIMED_OUT
-    show(options, task._values, _status_text(task._values))
-    return 0 if task.status == "succeeded" else EXIT_AWAITED_FAILED
+    show(options, task, _status_text(task))
+    return 0 if task["status"] == "succeeded" else EXIT_AWAITED_FAILED
 
 
-def cmd_log(queue, options):
+def cmd_log(site, options):
     """Print what a task's last attempt printed, or that of --attempt."""
-    row = queue.tasks.get(options.id)
-    attempt = row["attempts"] if options.attempt is None else options.attempt
-    text, _, _ = queue.logs.read(row["id"], attempt, 0, 2 * LOG_MAX_BYTES)
-    show(options, {"attempt": attempt, "text": text}, text.rstrip("\n"))
+    address, given = "/api/tasks/%d/log" % options.id, chosen(options, ("attempt",))
+    part = whole = site.ask("GET", address, given)
+    while part["text"]:
+        part = site.ask("GET", address, {"attempt": whole["attempt"], "offset": part["next"]})
+        whole = {**whole, "text": whole["text"] + part["text"], "next": part["next"]}
+    show(options, whole, whole["text"].rstrip("\n"))
 
 
-def _act_on_each(queue, action, ids):
+ACTION_ROUTES = {"cancel": ("POST", "/cancel"), "retry": ("POST", "/retry"), "delete": ("DELETE", "")}
+
+
+def _act_on_each(site, action, ids):
     """Do it to one after the other; the exit code of the last that could not be changed."""
     code = 0
+    method, way = ACTION_ROUTES[action]
     for task_id in ids:
         try:
-            getattr(queue.tasks, action)(task_id)
+            site.ask(method, "/api/tasks/%d%s" % (task_id, way))
         except (NotFound, Conflict) as error:
             complain(error.detail)
             code = error.exit_code
     return code
 
 
-def _act_on_all(queue, action, options):
+def _act_on_all(site, action, options):
     """Say how many tasks match; with --yes do it to them."""
-    wanted = Filter(_owner_id(queue, options), _wanted_statuses(options.status), options.function,
-                    options.queue, options.search)
-    top = queue.tasks.last_id()
-    count, _ = queue.tasks.count_for(action, wanted, 0, top, math.inf)
-    if not options.yes:
-        raise Conflict("%d tasks match that %s can change; nothing was changed. Say --yes to do it."
-                       % (count, action))
-    low = done = 0
-    while low < top:
-        changed, low = queue.tasks.act(action, wanted, low, top)
-        done += changed
-    show(options, {"action": action, "done": done}, "%d of %d tasks" % (done, count))
+    asked = {"action": action, "filter": chosen(options, WHICH_TASKS), "expected_count": None}
+    done = 0
+    while True:
+        try:
+            answer = site.ask("POST", "/api/tasks/actions", asked)
+        except Conflict as error:       # they are counted
+            count = error.extra["count"]
+            if not options.yes:
+                raise Conflict("%d tasks match that %s can change; nothing was changed. "
+                               "Say --yes to do it." % (count, action)) from None
+            asked = {**asked, "expected_count": count, "continue": None}
+            continue
+        done += answer["done"]
+        if answer["continue"] is None:
+            break
+        asked["continue"] = answer["continue"]
+    show(options, {**answer, "done": done}, "%d of %d tasks" % (done, count))
     return 0
 
 
-def cmd_act(queue, options):
+def cmd_act(site, options):
     """Cancel, delete or retry (if they failed or were cancelled) the given tasks, or all that match."""
-    by_filter = options.all or any((options.status, options.function, options.queue, options.owner,
-                                    options.search))
+    by_filter = options.all or chosen(options, WHICH_TASKS)
     if bool(options.id) == bool(by_filter):
         raise field_error("ID", "or a filter such as --status failed must be given (--all for all "
                                 "tasks), and not both")
     if options.id:
-        code = _act_on_each(queue, options.command, options.id)
-    else:
-        code = _act_on_all(queue, options.command, options)
-    queue.start_workers()               # for what is retried, or came after what ended
-    return code
+        return _act_on_each(site, options.command, options.id)
+    return _act_on_all(site, options.command, options)
 
 
-def cmd_settings(queue, options):
+def cmd_settings(site, options):
     """Print all settings, print one, or change one."""
-    if options.name is not None and options.name not in SETTINGS:
-        raise field_error(options.name, "is not a setting; known are %s" % ", ".join(SETTINGS))
-    if options.value is not None:
-        queue.settings.change({options.name: parse_text(SETTINGS[options.name].schema, options.value)})
-        queue.start_workers()
-    rows = [row for row in queue.settings.describe() if options.name in (None, row["name"])]
-    if options.name is not None:
+    name = options.name
+    if name is not None and name not in SETTINGS:
+        raise field_error(name, "is not a setting; known are %s" % ", ".join(SETTINGS))
+    if options.value is None:
+        found = site.ask("GET", "/api/settings")
+    else:
+        found = site.ask("PATCH", "/api/settings", {name: parse_text(SETTINGS[name].schema, options.value)})
+    rows = [row for row in found["settings"] if name in (None, row["name"])]
+    if name is not None:
         show(options, rows[0], str(rows[0]["value"]))
     else:
-        show(options, {"settings": rows}, table(
-            ("NAME", "VALUE", "FROM", "WHAT IT IS FOR"),
-            [(row["name"], row["value"], row["from"], row["help"]) for row in rows]))
+        show(options, found, columns("settings", {
+            "NAME": "name", "VALUE": "value", "FROM": "from", "WHAT IT IS FOR": "help"})(found))
 
 
 def read_password():
@@ -10965,93 +11127,49 @@ def read_password():
     return password
 
 
-def _list_users(queue, options):
-    users = queue.accounts.users()
-    show(options, {"users": users}, table(
-        ("NAME", "ROLE", "DISABLED", "QUOTA", "LAST SEEN"),
-        [(user["name"], user["role"], "yes" if user["disabled"] else "",
-          "" if user["max_pending"] is None else user["max_pending"], user["last_seen_at"] or "")
-         for user in users]))
-
-
-def _parse_quota(text):
-    try:
-        return None if text == "none" else tidy_setting(
-            "max_pending", parse_text(SETTINGS["max_pending"].schema, text or ""))
-    except Invalid as error:
-        raise field_error("quota", error.errors[0]["message"] + ", or none") from None
-
-
-def cmd_user(queue, options):
-    """Add, list, enable, disable or delete users; change a password, which is asked for, or a quota."""
-    accounts = queue.accounts
-    if options.action == "list":
-        _list_users(queue, options)
+def cmd_add_token(site, options):
+    """Make an API token, which is printed once or written to a file."""
+    token = site.ask("POST", "/api/tokens", chosen(options, ("name", "scope", "owner")))
+    if "file" not in options:
+        show(options, token, token["token"])
         return
-    if options.name is None:
-        raise field_error("NAME", "is missing")
-    if options.action == "add":
-        accounts.add_user(options.name, read_password(), "admin" if options.admin else "user")
-    elif options.action == "password":
-        accounts.change_user(options.name, password=read_password())
-    elif options.action == "quota":
-        accounts.change_user(options.name, max_pending=_parse_quota(options.quota))
-    elif options.action == "delete":
-        accounts.delete_user(options.name)
+    try:
+        write_private(Path(options.file), token["token"] + "\n")
+    except OSError:
+        site.ask("DELETE", "/api/tokens/%d" % token["id"])
+        raise
+
+
+def cmd_delete_token(site, options):
+    """Revoke an API token; with --owner only if it is that user's."""
+    if "owner" in options:
+        mine = site.ask("GET", "/api/tokens", {"owner": options.owner})["tokens"]
+        if options.id not in [one["id"] for one in mine]:
+            raise NotFound("There is no token %d." % options.id)
+    show(options, site.ask("DELETE", "/api/tokens/%d" % options.id), None)
+
+
+def cmd_preview(site, options):
+    """Print when a rule is due; without another site nothing but the rule is needed."""
+    given = {"rule": " ".join(options.words), **chosen(options, ("zone", "from"))}
+    if isinstance(site, OtherSite):
+        found = site.ask("POST", "/api/schedules/preview", {**given, "count": options.count})
     else:
-        accounts.change_user(options.name, disabled=options.action == "disable")
+        found = preview_rule({**checked(PREVIEW, given), "count": options.count}, Clock.now())
+    show(options, found, "\n".join(moment["local"] for moment in found["times"]))
 
 
-def cmd_token(queue, options):
-    """Add, list or delete API tokens; a new one is printed once, or written to a file."""
-    accounts = queue.accounts
-    owner_id = options.owner and accounts.find(options.owner)["id"]
-    if options.action == "list":
-        tokens = accounts.tokens(owner_id)
-        show(options, {"tokens": tokens}, table(
-            ("ID", "OWNER", "NAME", "SCOPE", "LAST USED"),
-            [(one["id"], one["owner"], one["name"], one["scope"], one["last_used_at"] or "")
-             for one in tokens]))
-    elif options.action == "delete":
-        if not re.fullmatch("[0-9]{1,15}", options.name or "", re.ASCII):
-            raise field_error("ID", "must be the number of a token, see: token list")
-        accounts.delete_token(owner_id, int(options.name))
-    else:
-        owner_id = owner_id or accounts.default_owner()["id"]
-        checked(NEW_TOKEN, {"name": options.name or "", "scope": options.scope})
-        token = accounts.add_token(owner_id, options.name, options.scope)
-        if not options.file:
-            show(options, token, token["token"])
-            return
-        try:
-            write_private(Path(options.file), token["token"] + "\n")
-        except OSError:
-            accounts.delete_token(None, token["id"])
-            raise
-
-
-def _preview_rule(options):
-    at = Clock.now() if options.start is None else parse_time(options.start, "--from")
-    rule = parse_rule(" ".join(options.words), options.tz or "UTC", at)
-    times = [moment["local"] for moment in preview(rule, at, options.count)]
-    show(options, times, "\n".join(times))
-
-
-def _add_schedule(queue, options):
+def cmd_add_schedule(site, options):
+    """Add a schedule and print its id."""
     name, *words = options.words or [""]
-    queue.catalogue.refresh()
-    function = queue.function(name)
-    given = {"function": name, "rule": " ".join(word for word in words if "=" not in word),
-             "arguments": _typed_arguments(function, [word for word in words if "=" in word]),
-             "options": {name: getattr(options, name) for name in ("queue", "priority")
-                         if getattr(options, name) is not None}}
-    for name, value in (("zone", options.tz), ("catch_up", options.catch_up), ("overlap", options.overlap)):
-        if value is not None:
-            given[name] = value
-    owner = queue.accounts.owner(options.owner)
-    schedule_id = queue.schedules.add(given, owner["id"])
-    queue.start_workers()
-    show(options, {"id": schedule_id}, str(schedule_id))
+    known = {one["name"]: one for one in site.ask("GET", "/api/functions")["functions"]}
+    function = known.get(name, {"schema": {"properties": {}}})
+    made = site.ask("POST", "/api/schedules", {
+        "function": name, "rule": " ".join(word for word in words if "=" not in word),
+        "arguments": _typed_arguments(function, [word for word in words if "=" in word]),
+        "options": chosen(options, OPTION_SCHEMAS),
+        **chosen(options, ("zone", "catch_up", "overlap", "owner"))})
+    show(options, made, str(made["id"]))
 
 
 def _standing(schedule):
@@ -11061,55 +11179,31 @@ def _standing(schedule):
     return schedule["problem"] or schedule["warning"] or ""
 
 
-def _list_schedules(queue, options):
-    queue.catalogue.refresh()
-    queue.schedules.synchronise()
-    found = queue.schedules.find(_owner_id(queue, options))
-    show(options, {"schedules": found}, table(
-        ("ID", "OWNER", "FUNCTION", "WHAT", "WHEN", "NEXT", ""),
-        [(one["id"], one["owner"], one["function"], shorten(one["summary"], 30), one["words"],
-          one["next_at"] or "", _standing(one)) for one in found]))
+def cmd_list_schedules(site, options):
+    """Print schedules."""
+    found = ask_all(site, "/api/schedules", "schedules", {})
+    if "owner" in options:
+        found["schedules"] = [one for one in found["schedules"] if one["owner"] == options.owner]
+    show(options, found, columns("schedules", {
+        "ID": "id", "OWNER": "owner", "FUNCTION": "function",
+        "WHAT": lambda one: shorten(one["summary"], 30), "WHEN": "words", "NEXT": "next_at",
+        "": _standing})(found))
 
 
-def _use_schedule(queue, options, schedule_id):
-    schedules = queue.schedules
-    if options.action == "show":
-        shown = schedules.get(schedule_id)
-        history = ["%s  %s" % (slot["at"], slot["message"] or "task %(id)d %(status)s" % slot["task"])
-                   for slot in shown["history"] if slot["message"] or slot["task"]]
-        coming = ["%s  due%s" % (run["local"], run["note"] and ", " + run["note"] or "")
-                  for run in reversed(shown["upcoming"]) if not shown["paused"]]
-        show(options, shown, "\n".join(_lines(shown, "upcoming", "history") + coming + history))
-    elif options.action == "run":
-        task_id = schedules.run(schedule_id)["id"]
-        show(options, {"id": task_id}, str(task_id))
-    elif options.action == "delete":
-        schedules.delete(schedule_id)
-    else:
-        schedules.change(schedule_id, {"paused": options.action == "pause", "paused_why": options.why})
-    queue.start_workers()
+def _schedule_text(shown):
+    history = ["%s  %s" % (slot["at"], slot["message"] or "task %(id)d %(status)s" % slot["task"])
+               for slot in shown["history"] if slot["message"] or slot["task"]]
+    coming = ["%s  due%s" % (run["local"], run["note"] and ", " + run["note"] or "")
+              for run in reversed(shown["upcoming"]) if not shown["paused"]]
+    return "\n".join(_lines(shown, "upcoming", "history") + coming + history)
 
 
-def cmd_schedule(queue, options):
-    """Add, list, show, pause, resume, run or delete schedules; print when a rule is due."""
-    if options.action == "preview":
-        _preview_rule(options)
-    elif options.action == "list":
-        _list_schedules(queue, options)
-    elif options.action == "add":
-        _add_schedule(queue, options)
-    elif len(options.words) != 1 or not re.fullmatch("[0-9]{1,15}", options.words[0], re.ASCII):
-        raise field_error("ID", "must be the number of a schedule, see: schedule list")
-    else:
-        _use_schedule(queue, options, int(options.words[0]))
+def _count_text(name):
+    return lambda one: one[name] if one[name] < COUNT_MAX else "%d+" % (COUNT_MAX - 1)
 
 
-def _count_text(count):
-    return count if count < COUNT_MAX else "%d+" % (COUNT_MAX - 1)
-
-
-def _rate_text(rate):
-    return "%d/%s" % (rate["count"], rate["seconds"]) if rate else ""
+def _rate_text(one):
+    return "%d/%s" % (one["rate"]["count"], one["rate"]["seconds"]) if one["rate"] else ""
 
 
 def _parse_rate(text):
@@ -11119,21 +11213,6 @@ def _parse_rate(text):
     return {"count": int(match.group(1)), "seconds": plain(float(match.group(2)))}
 
 
-def _parse_limits(options):
-    """What `queue set` was given, as PATCH /api/queues/NAME takes it."""
-    given = {}
-    if options.max_running is not None:
-        none = options.max_running == "none"
-        given["max_running"] = None if none else parse_text(
-            QUEUE_LIMITS["max_running"], options.max_running)
-    if options.rate is not None:
-        given["rate"] = None if options.rate == "none" else _parse_rate(options.rate)
-    if options.machines is not None:
-        any_machine = options.machines == "any"
-        given["machines"] = None if any_machine else options.machines.split(",")
-    return given
-
-
 def _blocked_text(one):
     if not one["paused"]:
         return one["blocked"] or ""
@@ -11141,43 +11220,20 @@ def _blocked_text(one):
     return "paused by %s%s" % (one["paused_by"], why)
 
 
-def cmd_queue(queue, options):
-    """List queues; set limits of one, making it if it is new; pause, resume or delete it."""
-    queues, name, who = queue.queues, options.name, "the command line"
-    if options.action == "list":
-        found = queues.all(queue.claims.machine)
-        show(options, {"queues": found}, table(
-            ("NAME", "PENDING", "RUNNING", "MOST", "RATE", "MACHINES", "BLOCKED BY"),
-            [(one["name"], _count_text(one["pending"]), _count_text(one["running"]), one["max_running"] or "",
-              _rate_text(one["rate"]), ",".join(one["machines"] or []),
-              _blocked_text(one)) for one in found]))
-        return
-    if name is None:
-        raise field_error("NAME", "is missing")
-    if options.action == "set":
-        queues.make(checked(NEW_QUEUE, {"name": name, **_parse_limits(options)}), who, new=False)
-    elif options.action == "delete":
-        queue.delete_queue(name, who)
-    else:
-        why = {"paused_why": options.why} if options.why else {}
-        queues.change(name, {"paused": options.action == "pause", **why}, who)
-    queue.start_workers()
+def cmd_set_queue(site, options):
+    """Set limits of a queue, and make it if it is new."""
+    limits = {name: vars(options)[name] for name in QUEUE_LIMITS if name in options}
+    try:
+        made = site.ask("PATCH", "/api/queues/" + quote(options.name, safe="", errors="replace"), limits)
+    except NotFound:
+        made = site.ask("POST", "/api/queues", {"name": options.name, **limits})
+    show(options, made, None)
 
 
 def cmd_tick(queue, options):
     """Do the housekeeping once: bury dead workers, fire schedules, promote, start workers."""
     queue.catalogue.refresh()
     queue.tick.force("cron")
-
-
-def cmd_workers(queue, options):
-    """Print the worker processes."""
-    rows = queue.workers.rows()
-    names = ("id", "machine", "pid", "state", "mode", "tasks", "task_id", "function")
-    show(options, {"workers": [{name: row[name] for name in names} for row in rows],
-                   "maximum": queue.settings.get("NbMaxWorker")},
-         table([name.upper() for name in names],
-               [["" if row[name] is None else row[name] for name in names] for row in rows]))
 
 
 def cmd_backup(queue, options):
@@ -11232,24 +11288,69 @@ def whole_number(low, high, words=None):
 ID_NUMBER = whole_number(1, INTEGER_MAX, "a task's number")
 
 
-def id_numbers(text):
-    """A parser of ids with commas between."""
-    return [ID_NUMBER(part) for part in text.split(",")]
+def typed(schema, parse=None, words=None):
+    """A parser of what is written behind an option, which must be as `schema` wants it.
+
+    Else it says `words`, or what the schema says.
+    """
+    def read(text):
+        import argparse
+        try:
+            value = parse(text) if parse else parse_text(schema, text)
+            errors = check_value(schema, value, "")
+            if value is None and not parse:
+                errors = wrong("", "must not be empty")
+        except Invalid as error:
+            errors = error.errors
+        if errors:
+            raise argparse.ArgumentTypeError(words or errors[0]["message"])
+        return value
+    return read
 
 
+def option(name, schema, flag=None, parse=None, metavar=None):
+    """The row of an option that sends the field `name`."""
+    row = {"dest": name, "help": schema.get("description", "").replace("%", "%%") or None}
+    if schema.get("type") == "boolean":
+        row.update(action="store_const", const=True)
+    else:
+        kinds = "|".join(choice_names(schema)[:-1 if None in schema["enum"] else None]) \
+            if "enum" in schema else metavar or name.upper()
+        row.update(type=typed(schema, parse), metavar=kinds)
+    return flag or "--" + name.replace("_", "-"), row
+
+
+def _unless(word, parse):
+    """A parser that reads `word` as nothing."""
+    return lambda text: None if text == word else parse(text)
+
+
+OTHER_SITE_SECONDS = 60.0
+NAME_ARGUMENT = ("name", {"metavar": "NAME"})
 OWNER = ("--owner", {"metavar": "USER"})
-QUEUE = ("--queue", {"metavar": "NAME"})
-PRIORITY = ("--priority", {"type": int, "metavar": "N", "help": "-100..100, larger first"})
-WHY = ("--why", {"metavar": "TEXT", "help": "with pause: shown to everybody"})
-WHICH = [("--status", {"metavar": "STATUS[,STATUS]"}), ("--function", {"metavar": "NAME"}), QUEUE, OWNER]
-ONE_TASK = ("id", {"type": ID_NUMBER})
+TASK_ID = ("id", {"metavar": "ID", "type": ID_NUMBER})
+TOKEN_ID = ("id", {"metavar": "ID", "type": whole_number(
+    1, INTEGER_MAX, "a token's number, see: token list")})
+SCHEDULE_ID = ("id", {"metavar": "ID", "type": whole_number(
+    1, INTEGER_MAX, "a schedule's number, see: schedule list")})
+ADD_OPTIONS = [option(name, schema) for name, schema in REQUEST_SCHEMA["properties"].items()
+               if name not in ("function", "arguments")]
+LIST_FILTERS = [option(name, WHICH_TASKS[name]) for name in ("status", "function", "queue", "owner")]
 MANY_TASKS = [
     ("id", {"type": ID_NUMBER, "nargs": "*", "default": (), "metavar": "ID"}),
-    *WHICH,
-    ("--search", {"metavar": "TEXT", "help": "number, or part of function, message, error, arguments"}),
-    ("--all", {"action": "store_true", "help": "all tasks"}),
-    ("--yes", {"action": "store_true", "help": "do it, instead of saying how many match"})]
+    *LIST_FILTERS,
+    option("q", WHICH_TASKS["q"], "--search", metavar="TEXT"),
+    ("--all", {"action": "store_true", "default": False, "help": "all tasks"}),
+    ("--yes", {"action": "store_true", "default": False,
+               "help": "do it, instead of saying how many match"})]
+SCHEDULE_WORDS = {"nargs": "*", "default": ()}
+ZONE = option("zone", _SCHEDULE["zone"], "--tz")
+LIMIT = QUEUE_LIMITS["max_running"]
+QUOTA = CHANGED_USER["properties"]["max_pending"]
 
+# Each is a command, or two words for an action of one: (what runs it, its arguments, its help if
+# what runs it does not say it). LOCAL ones are about this host, and get its queue; all others get a
+# site whose API they ask.
 COMMANDS = {
     "serve": (cmd_serve, [
         ("--host", {"default": "127.0.0.1", "help": "address to listen on (127.0.0.1)"}),
@@ -11258,97 +11359,148 @@ COMMANDS = {
     "add": (cmd_add, [
         ("function", {"metavar": "FUNCTION", "help": "see the command functions"}),
         ("argument", {"metavar": "name=value", "nargs": "*", "default": ()}),
-        PRIORITY,
-        ("--delay", {"type": float, "metavar": "SECONDS"}),
-        ("--run-at", {"metavar": "TIME", "help": "such as 2026-01-31T12:00:00Z"}),
-        QUEUE,
-        OWNER,
-        ("--max-retries", {"type": int, "metavar": "N"}),
-        ("--retry-delay", {"type": float, "metavar": "SECONDS"}),
-        ("--retry-backoff", {"type": float, "metavar": "FACTOR"}),
-        ("--timeout", {"type": float, "metavar": "SECONDS"}),
-        ("--on-crash", {"choices": ["retry", "fail"]}),
-        ("--remove-on-success", {"action": "store_const", "const": True}),
-        ("--after", {"type": id_numbers, "metavar": "ID,ID",
-                     "help": "wait until these tasks have succeeded"}),
-        ("--after-failure", {"choices": ["fail", "run"], "help": "if one of them does not (fail)"}),
-        ("--unique-key", {"metavar": "KEY", "help": "unless an unfinished task has it"}),
+        *ADD_OPTIONS,
         ("--each", {"metavar": "FILE.csv", "help": "a task for each row; the first row names the "
                                                    "parameters; - is standard input"})]),
-    "functions": (cmd_functions, []),
+    "functions": (asks("GET", "/api/functions", text=_functions_text), [],
+                  "Print the functions that can be added, and their parameters."),
     "list": (cmd_list, [
-        *WHICH, ("--limit", {"type": whole_number(1, 1000), "default": PAGE_ROWS, "metavar": "N"})]),
-    "show": (cmd_show, [ONE_TASK]),
-    "wait": (cmd_wait, [ONE_TASK, ("--timeout", {"type": float, "metavar": "SECONDS"})]),
-    "log": (cmd_log, [ONE_TASK, ("--attempt", {"type": whole_number(1, INTEGER_MAX), "metavar": "N"})]),
-    **dict.fromkeys(("cancel", "retry", "delete"), (cmd_act, MANY_TASKS)),
-    "settings": (cmd_settings, [("name", {"nargs": "?"}), ("value", {"nargs": "?"})]),
-    "user": (cmd_user, [
-        ("action", {"choices": ["add", "list", "disable", "enable", "delete", "password", "quota"]}),
-        ("name", {"nargs": "?"}),
-        ("quota", {"nargs": "?", "metavar": "N|none",
-                   "help": "most tasks that wait to be run; 0: no limit, none: as the setting "
-                           "max_pending says"}),
-        ("--admin", {"action": "store_true", "help": "with add: an admin"})]),
-    "token": (cmd_token, [
-        ("action", {"choices": ["add", "list", "delete"]}),
-        ("name", {"nargs": "?", "help": "a name for a new token, or the id of one to delete"}),
-        ("--scope", {"choices": TOKEN_SCOPES, "default": "user",
-                     "help": "what a new one may: all that USER may, or only call the address /tick"}),
-        ("--file", {"metavar": "FILE", "help": "with add: write it there, for you only to read"}),
+        *LIST_FILTERS,
+        ("--limit", {"type": whole_number(1, 1000), "default": PAGE_ROWS, "metavar": "N"})]),
+    "show": (asks("GET", "/api/tasks/{id}", text=_task_text), [TASK_ID], "Print one task."),
+    "wait": (cmd_wait, [
+        TASK_ID, ("--timeout", {"type": float, "default": math.inf, "metavar": "SECONDS"})]),
+    "log": (cmd_log, [
+        TASK_ID, ("--attempt", {"type": whole_number(1, INTEGER_MAX), "metavar": "N"})]),
+    **dict.fromkeys(ACTION_ROUTES, (cmd_act, MANY_TASKS)),
+    "settings": (cmd_settings, [
+        ("name", {"nargs": "?", "default": None}), ("value", {"nargs": "?", "default": None})]),
+    "user list": (asks("GET", "/api/users", text=columns("users", {
+        "NAME": "name", "ROLE": "role", "DISABLED": lambda one: "yes" if one["disabled"] else "",
+        "QUOTA": "max_pending", "LAST SEEN": "last_seen_at"})), [], "Print all users."),
+    "user add": (asks("POST", "/api/users", "name", "password", "role"), [
+        NAME_ARGUMENT, ("--admin", {"dest": "role", "action": "store_const", "const": "admin",
+                                    "help": "an admin"})],
+        "Make a user; the password is asked for, or read from standard input."),
+    "user disable": (asks("PATCH", "/api/users/{name}", disabled=True), [NAME_ARGUMENT],
+                     "Keep a user out, whose sessions and tokens end."),
+    "user enable": (asks("PATCH", "/api/users/{name}", disabled=False), [NAME_ARGUMENT],
+                    "Let a user in again."),
+    "user delete": (asks("DELETE", "/api/users/{name}"), [NAME_ARGUMENT],
+                    "Remove a user who owns no tasks."),
+    "user password": (asks("PATCH", "/api/users/{name}", "password"), [NAME_ARGUMENT],
+                      "Change a password, which is asked for, or read from standard input."),
+    "user quota": (asks("PATCH", "/api/users/{name}", "max_pending"), [
+        NAME_ARGUMENT,
+        ("max_pending", {"metavar": "N|none", "help": QUOTA["description"], "type": typed(
+            QUOTA, _unless("none", lambda text: parse_text(QUOTA, text) if text else text),
+            "must be a whole number from 0 to 1000000, or none")})],
+        "Set how many tasks of a user may wait to be run; none: as the setting max_pending says."),
+    "token list": (asks("GET", "/api/tokens", "owner", text=columns("tokens", {
+        "ID": "id", "OWNER": "owner", "NAME": "name", "SCOPE": "scope",
+        "LAST USED": "last_used_at"})), [OWNER], "Print API tokens."),
+    "token add": (cmd_add_token, [
+        NAME_ARGUMENT,
+        ("--scope", {"choices": TOKEN_SCOPES,
+                     "help": "what it may: all that USER may, or only call the address /tick"}),
+        ("--file", {"metavar": "FILE", "help": "write it there, for you only to read"}),
         OWNER]),
-    "schedule": (cmd_schedule, [
-        ("action", {"choices": "add list show preview pause resume run delete".split()}),
-        ("words", {"nargs": "*", "metavar": "FUNCTION RULE name=value ... | ID | RULE",
+    "token delete": (cmd_delete_token, [TOKEN_ID, OWNER]),
+    "schedule list": (cmd_list_schedules, [OWNER]),
+    "schedule add": (cmd_add_schedule, [
+        ("words", {**SCHEDULE_WORDS, "metavar": "FUNCTION RULE name=value ...",
                    "help": "a rule is " + RULE_HINT.replace("%", "%%")}),
-        ("--tz", {"metavar": "ZONE", "help": "such as Europe/Oslo (UTC)"}),
-        ("--catch-up", {"choices": CATCH_UPS, "help": "what to run of what was missed (once)"}),
-        ("--overlap", {"choices": OVERLAPS, "help": "while the last one has not ended (skip)"}),
-        QUEUE,
-        PRIORITY,
-        OWNER,
-        WHY,
-        ("--from", {"metavar": "TIME", "dest": "start", "help": "with preview: instead of now"}),
-        ("--count", {"type": whole_number(1, 1000), "default": 10, "metavar": "N",
-                     "help": "with preview"})]),
-    "queue": (cmd_queue, [
-        ("action", {"choices": ["list", "set", "pause", "resume", "delete"]}),
-        ("name", {"nargs": "?"}),
-        ("--max-running", {"metavar": "N|none", "help": "most of its tasks at once"}),
-        ("--rate", {"metavar": "N/SECONDS|none", "help": "most starts in so many seconds"}),
-        ("--machines", {"metavar": "NAME[,NAME]|any", "help": "where its tasks run"}),
-        WHY]),
-    "workers": (cmd_workers, []),
+        ZONE, option("catch_up", _SCHEDULE["catch_up"]), option("overlap", _SCHEDULE["overlap"]),
+        *(option(name, OPTION_SCHEMAS[name]) for name in OPTION_SCHEMAS), OWNER]),
+    "schedule show": (asks("GET", "/api/schedules/{id}", text=_schedule_text), [SCHEDULE_ID],
+                      "Print one schedule, when it is due and what came of it."),
+    "schedule preview": (cmd_preview, [
+        ("words", {**SCHEDULE_WORDS, "metavar": "RULE"}), ZONE,
+        option("from", PREVIEW["properties"]["from"], metavar="TIME"),
+        ("--count", {"type": whole_number(1, 1000), "default": UPCOMING, "metavar": "N"})]),
+    "schedule pause": (asks("PATCH", "/api/schedules/{id}", "paused_why", paused=True), [
+        SCHEDULE_ID, option("paused_why", _SCHEDULE["paused_why"], "--why", metavar="TEXT")],
+        "Let a schedule add nothing until it is resumed."),
+    "schedule resume": (asks("PATCH", "/api/schedules/{id}", paused=False), [SCHEDULE_ID],
+                        "Let a schedule go on."),
+    "schedule run": (asks("POST", "/api/schedules/{id}/run", text=lambda task: str(task["id"])),
+                     [SCHEDULE_ID], "Add a schedule's task now and print its id."),
+    "schedule delete": (asks("DELETE", "/api/schedules/{id}"), [SCHEDULE_ID], "Remove a schedule."),
+    "queue list": (asks("GET", "/api/queues", text=columns("queues", {
+        "NAME": "name", "PENDING": _count_text("pending"), "RUNNING": _count_text("running"),
+        "MOST": "max_running", "RATE": _rate_text,
+        "MACHINES": lambda one: ",".join(one["machines"] or []), "BLOCKED BY": _blocked_text})),
+        [], "Print all queues with their limits and what is in them."),
+    "queue set": (cmd_set_queue, [
+        NAME_ARGUMENT,
+        option("max_running", LIMIT, metavar="N|none",
+               parse=_unless("none", lambda text: parse_text(LIMIT, text))),
+        option("rate", QUEUE_LIMITS["rate"], metavar="N/SECONDS|none",
+               parse=_unless("none", _parse_rate)),
+        option("machines", QUEUE_LIMITS["machines"], metavar="NAME[,NAME]|any",
+               parse=_unless("any", lambda text: text.split(",")))]),
+    "queue pause": (asks("PATCH", "/api/queues/{name}", "paused_why", paused=True), [
+        NAME_ARGUMENT, option("paused_why", QUEUE_LIMITS["paused_why"], "--why", metavar="TEXT")],
+        "Start none of a queue's tasks until it is resumed."),
+    "queue resume": (asks("PATCH", "/api/queues/{name}", paused=False), [NAME_ARGUMENT],
+                     "Let a queue go on."),
+    "queue delete": (asks("DELETE", "/api/queues/{name}"), [NAME_ARGUMENT],
+                     "Remove a queue that holds no tasks."),
+    "workers": (asks("GET", "/api/workers", text=columns("workers", {
+        name.upper(): name for name in
+        ("id", "machine", "pid", "state", "mode", "tasks", "task", "function")})), [],
+        "Print the worker processes."),
     "tick": (cmd_tick, []),
     "backup": (cmd_backup, [("file", {"metavar": "FILE"})]),
     "check": (cmd_check, [
-        ("--repair", {"action": "store_true",
+        ("--repair", {"action": "store_true", "default": False,
                       "help": "with everything stopped: choose the journal mode for this file system"}),
-        ("--quick", {"action": "store_true", "help": "without the worker that is tested for 10 s"}),
-        ("--files", {"action": "store_true", "help": "print the lines for cron and web servers"})])}
-
-
-# Nothing is made by them: a data folder that is not there was written wrongly.
+        ("--quick", {"action": "store_true", "default": False,
+                     "help": "without the worker that is tested for 10 s"}),
+        ("--files", {"action": "store_true", "default": False,
+                     "help": "print the lines for cron and web servers"})])}
+LOCAL = "serve tick backup check".split()
+GROUPS = {"user": "List, add, disable, enable or delete users; set a password or a quota.",
+          "token": "List, add or delete API tokens.",
+          "schedule": "List, add, show, pause, resume, run or delete schedules; print when a rule is due.",
+          "queue": "List queues, set limits of one, pause, resume or delete it."}
+# Nothing is made by them: a missing data folder is a typing error.
 LOOKING = "list show wait log cancel retry delete backup".split()
+
+
+def _parents():
+    """(options of all commands, options of those that ask the API)"""
+    import argparse
+    common, api = (argparse.ArgumentParser(add_help=False) for _ in range(2))
+    common.add_argument("--data", metavar="DIR", help="data folder (default: data beside jobqueue.py)")
+    common.add_argument("--json", action="store_true", help="print JSON: what the API answers")
+    api.add_argument("--server", metavar="URL", help="ask another site, such as https://example.org/jobs")
+    api.add_argument("--token-file", metavar="FILE", help="with --server: what holds an API token of it")
+    return common, api
 
 
 def command_parser():
     """The parser of all commands."""
     import argparse
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--data", metavar="DIR", help="data folder (default: data beside jobqueue.py)")
-    common.add_argument("--json", action="store_true", help="print JSON")
+    common, api = _parents()
     parser = argparse.ArgumentParser(
         prog="jobqueue.py", description="Background jobs for a web site on a cheap shared host. "
                                          "Without a command it serves the page.",
         epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 the awaited task failed, 4 not found, "
                "5 refused, 75 busy, 124 wait timed out, 141 nobody read the output on.")
     parser.add_argument("--version", action="version", version="jobqueue " + VERSION)
-    commands = parser.add_subparsers(dest="command", metavar="[COMMAND]")
-    for name, (function, arguments) in COMMANDS.items():
-        help_text = function.__doc__.splitlines()[0]
-        sub = commands.add_parser(name, parents=[common], help=help_text, description=help_text,
-                                  allow_abbrev=False)
+    parsers = {"": parser.add_subparsers(dest="command", metavar="[COMMAND]")}
+    for name, (run, arguments, *help_text) in COMMANDS.items():
+        group, _, action = name.rpartition(" ")
+        if group not in parsers:
+            words = GROUPS[group]
+            parsers[group] = parsers[""].add_parser(group, help=words, description=words).add_subparsers(
+                dest="action", metavar="ACTION", required=True)
+        words = help_text[0] if help_text else run.__doc__.splitlines()[0]
+        sub = parsers[group].add_parser(
+            action, parents=[common] if name in LOCAL else [common, api], help=words,
+            description=words, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+        sub.set_defaults(name_of_command=name, run=run)
         for argument, details in arguments:
             sub.add_argument(argument, **details)
     return parser
@@ -11357,13 +11509,33 @@ def command_parser():
 def parse_command(arguments):
     """The options of a command line; name=value may also stand behind --options."""
     parser = command_parser()
+    if arguments[:1] == ["add"] and {"-h", "--help"} & set(arguments):
+        arguments = [word for word in arguments if word not in ("-h", "--help")]
+        if len(arguments) == 1:
+            arguments.append("--help")
+        else:
+            return parser.parse_args(arguments), cmd_help_of
     options, rest = parser.parse_known_args(arguments)
-    words = {"add": "argument", "schedule": "words"}.get(options.command)
+    words = {"add": "argument", "schedule add": "words", "schedule preview": "words"}.get(
+        getattr(options, "name_of_command", None))
     if rest and (words is None or any(word.startswith("-") for word in rest)):
         parser.error("unrecognized arguments: " + " ".join(rest))
     if rest:
         setattr(options, words, [*getattr(options, words), *rest])
-    return options
+    return options, options.run
+
+
+def _site(options):
+    """What a command asks: this host's queue or its API, another site's; None where nothing is needed."""
+    name = options.name_of_command
+    if getattr(options, "server", None):
+        return OtherSite(options.server, options.token_file)
+    if name in ("check", "schedule preview"):
+        return None
+    if name in LOOKING and not os.path.lexists(data_folder(options.data)):
+        raise SetupError("There is no data folder %s." % data_folder(options.data))
+    queue = JobQueue(options.data)
+    return queue if name in LOCAL else ThisSite(queue)
 
 
 def main(arguments=None):
@@ -11372,17 +11544,12 @@ def main(arguments=None):
     if not arguments or (arguments[0].startswith("-")
                          and arguments[0] not in ("-h", "--help", "--version")):
         arguments = ["serve", *arguments]
-    options = parse_command(arguments)
+    options, run = parse_command(arguments)
     os.umask(0o077)
     try:
         if options.command == "check" and options.repair:
             say("journal mode: " + repair_journal(data_folder(options.data)))
-        alone = options.command == "check" or (
-            options.command == "schedule" and options.action == "preview")
-        if options.command in LOOKING and not os.path.lexists(data_folder(options.data)):
-            raise SetupError("There is no data folder %s." % data_folder(options.data))
-        queue = None if alone else JobQueue(options.data)
-        return COMMANDS[options.command][0](queue, options) or 0
+        return run(_site(options), options) or 0
     except JobQueueError as error:
         complain(error.detail)
         return error.exit_code

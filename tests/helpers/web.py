@@ -360,8 +360,8 @@ class OpenApi:
 @functools.lru_cache(maxsize=None)
 def openapi():
     """The document, read once."""
-    answers = json.loads((ROOT / "static" / "answers.json").read_text("utf-8"))
-    return OpenApi(json.dumps(jobqueue.describe_api(answers)))
+    document = json.loads((ROOT / "static" / "api.json").read_text("utf-8"))
+    return OpenApi(json.dumps(jobqueue.describe_api(document)))
 
 
 def random_word(size=6):

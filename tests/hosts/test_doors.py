@@ -61,7 +61,7 @@ LEFT_THERE = (                          # by editors, upload programs, version c
 OF_A_REQUEST = re.compile("HTTP|QUERY|COOKIE|AUTHORI|GATEWAY|REMOTE_|REQUEST_|SCRIPT_|SERVER_|wsgi",
                           re.IGNORECASE)
 FILES = {"/": "text/html", "/static/app.js": "text/javascript", "/static/style.css": "text/css",
-         "/static/favicon.svg": "image/svg+xml", "/static/answers.json": "application/json"}
+         "/static/favicon.svg": "image/svg+xml", "/static/api.json": "application/json"}
 
 
 def links(pid):

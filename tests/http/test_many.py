@@ -319,10 +319,10 @@ class TestEach(TestCase):
         """Standard output and standard error of `add` with this file."""
         path = self.folder / "rows.csv"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        options = jobqueue.command_parser().parse_args(
+        options, run = jobqueue.parse_command(
             ["add", function, *more, "--owner", "bob", "--each", str(path)])
         with mock.patch("sys.stdout", io.StringIO()) as out:
-            jobqueue.cmd_add(self.queue, options)
+            run(jobqueue.ThisSite(self.queue), options)
         return out.getvalue().strip()
 
     def wrong(self, text, *words, function="add"):
@@ -383,7 +383,7 @@ class TestEach(TestCase):
         self.wrong("b\n1\n", "line 2, a: is missing")
 
     def test_wrong_options_are_named_too_and_one_key_for_all_is_refused(self):
-        for words, said in ((("--priority", "1000"), "line 2, priority: must be"),
+        for words, said in ((("--after", "99"), "line 2, after: must name tasks"),
                             (("--unique-key", "x"), "unique_key cannot be the same for all rows")):
             with self.refused(jobqueue.Invalid, said):
                 self.run_add("a\n1\n", *words)
@@ -406,16 +406,16 @@ class TestEach(TestCase):
     def test_a_file_that_cannot_be_opened_is_a_wrong_argument(self):
         for path, words in ((self.folder / "none.csv", "none.csv cannot be read: No such file"),
                             (self.folder, "cannot be read: Is a directory")):
+            options, run = jobqueue.parse_command(["add", "add", "--each", str(path)])
             with self.refused(jobqueue.Malformed, words) as caught:
-                jobqueue.cmd_add(self.queue, jobqueue.command_parser().parse_args(
-                    ["add", "add", "--each", str(path)]))
+                run(jobqueue.ThisSite(self.queue), options)
             self.assertEqual(caught.exception.exit_code, 2)
 
     def test_standard_input_will_do(self):
         stdin = mock.Mock(buffer=io.BytesIO(b"a\n1\n2\n3\n"))
-        options = jobqueue.command_parser().parse_args(["add", "add", "--each", "-", "--owner", "bob"])
+        options, run = jobqueue.parse_command(["add", "add", "--each", "-", "--owner", "bob"])
         with mock.patch("sys.stdin", stdin), mock.patch("sys.stdout", io.StringIO()):
-            jobqueue.cmd_add(self.queue, options)
+            run(jobqueue.ThisSite(self.queue), options)
         self.assertEqual(len(self.rows()), 3)
 
 

@@ -71,7 +71,7 @@ class Document(unittest.TestCase):
             self.assertTrue(operation["summary"], key)
 
     def test_lines_can_be_read(self):
-        lines = (ROOT / "static" / "answers.json").read_text("utf-8").splitlines()
+        lines = (ROOT / "static" / "api.json").read_text("utf-8").splitlines()
         self.assertEqual([line for line in lines if len(line) > 110], [])
 
     def test_the_validator_sees_what_is_wrong(self):

@@ -192,7 +192,7 @@ class TestBrokenInstallations(HostTestCase):
         for name in ("jobqueue.py", "worker.py"):
             shutil.copy(ROOT / name, self.home)
         (self.home / "static").mkdir()
-        for name in ("index.html", "answers.json"):
+        for name in ("index.html", "api.json"):
             shutil.copy(ROOT / "static" / name, self.home / "static")
 
     def test_no_data_folder_yet_is_a_note_and_none_is_made(self):

@@ -421,14 +421,13 @@ class TestCommand(unittest.TestCase):
         out = self.run_command("every 2h", "--from", "2026-03-28T12:05:00Z", "--count", "1")[1]
         self.assertEqual(out, "2026-03-28T14:05:00+00:00\n")
 
-    def test_as_json_it_is_a_list_of_the_same_times(self):
+    def test_as_json_it_is_what_the_api_answers(self):
         code, out, _ = self.run_command("@daily", "--from", "2026-03-28T12:00:00Z", "--json", "--count", "2")
-        self.assertEqual((code, json.loads(out)), (0, [
+        self.assertEqual((code, [moment["local"] for moment in json.loads(out)["times"]]), (0, [
             "2026-03-29T00:00:00+00:00", "2026-03-30T00:00:00+00:00"]))
 
     def test_it_says_what_is_wrong_in_one_line(self):
-        for arguments in (["0 0 30 2 *"], ["daily 01:00", "--tz", "Atlantis"], [],
-                          ["daily 01:00", "--from", "2026-03-28"]):
+        for arguments in (["0 0 30 2 *"], ["daily 01:00", "--tz", "Atlantis"], []):
             code, out, err = self.run_command(*arguments)
             self.assertEqual((code, out, err.count("\n")), (2, "", 1))
             self.assertTrue(err.startswith("jobqueue: "))

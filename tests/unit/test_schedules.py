@@ -886,7 +886,7 @@ class TestCommands(CommandTestCase):
         self.assertEqual(self.ok("schedule", "run", "1"), "1")
         self.assertIn("run by the command line", self.ok("schedule", "show", "1"))
         self.ok("schedule", "delete", "1")
-        self.assertEqual(self.json("schedule", "list"), {"schedules": []})
+        self.assertEqual(self.json("schedule", "list")["schedules"], [])
 
     def test_a_rule_needs_no_quotes(self):
         self.ok("schedule", "add", "add", "daily", "01:30", "a=1")
@@ -894,8 +894,8 @@ class TestCommands(CommandTestCase):
 
     def test_what_is_wrong_is_said(self):
         for code, words, *arguments in ((2, "rule is not understood", "add", "add", "at noon", "a=1"),
-                                        (2, "function", "add"), (2, "ID must be", "show"),
-                                        (2, "ID must be", "pause", "one"), (4, "no schedule 7", "run", "7")):
+                                        (2, "function", "add"), (2, "required: ID", "show"),
+                                        (2, "ID: must be", "pause", "one"), (4, "no schedule 7", "run", "7")):
             self.fails(code, "schedule", *arguments, words=words)
 
     def test_check_tells_a_problem(self):
