@@ -9156,7 +9156,7 @@ def _add_once(app, request, asked, show):
 
     try:
         with app.queue.database.unhurried():    # the body is read meanwhile
-            orders = app.queue.check_requests(noticed(), request.person)
+            orders = app.queue.check_requests(noticed(), request.person.answerable)
         if not orders:
             raise Malformed("There is no task in the body.")
         return app.queue.add_orders(orders, _owner_for(app, request, owners), request.once(), show)
@@ -10820,7 +10820,7 @@ class ThisSite:
             self._app.queue.settings)
         body.seek(0)
         request.person = Shell(self._app.queue.accounts, owner)
-        with self._app.queue.database.sharing_patience():
+        with self._app.queue.database.deadline():
             body = self._app.route(request).body
         return json.loads(body) if body else None
 
