@@ -1626,8 +1626,10 @@ CREATE TABLE IF NOT EXISTS unsettled (      -- tasks that ended, while others wa
     status INTEGER                      -- NULL: deleted
 );
 -- What follows when a task ends or goes, whoever ends or removes it, in whatever language.
-CREATE TRIGGER IF NOT EXISTS task_ended AFTER UPDATE OF status ON task
-WHEN new.status IN (2, 3, 4) AND old.status NOT IN (2, 3, 4)
+CREATE TRIGGER IF NOT EXISTS task_ended AFTER UPDATE OF finished_at ON task
+WHEN new.status IN (2, 3, 4) AND old.status NOT IN (2, 3, 4) AND (  -- most ends need nothing of it
+    old.status=6 OR new.unique_key IS NOT NULL OR old.cancel_requested=2 OR new.remove_on_success=1
+    OR EXISTS (SELECT 1 FROM task_after WHERE settled=0 AND after_id=new.id))
 BEGIN
     INSERT OR IGNORE INTO unsettled (task_id, status)
     SELECT new.id, CASE WHEN old.cancel_requested<2 THEN new.status END

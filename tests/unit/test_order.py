@@ -153,8 +153,8 @@ class TestWhoEndsIt(OrderCase):
 
     def test_a_worker_of_others_or_a_deletion_by_hand_is_seen_by_the_tick(self):
         for statement, status in (
-            ("UPDATE task SET status=2 WHERE id=?", "pending"),
-            ("UPDATE task SET status=3 WHERE id=?", "failed"),
+            ("UPDATE task SET status=2, finished_at=1 WHERE id=?", "pending"),
+            ("UPDATE task SET status=3, finished_at=1 WHERE id=?", "failed"),
             ("DELETE FROM task WHERE id=?", "failed"),
         ):
             def end(first, statement=statement):
@@ -171,7 +171,7 @@ class TestTriggers(OrderCase):
         second = self.after(first)
         self.write("UPDATE queue SET external=1 WHERE name='mail'")
         self.assertIsNone(self.claim())
-        self.write("UPDATE task SET status=2 WHERE id=?", (first,))
+        self.write("UPDATE task SET status=2, finished_at=1 WHERE id=?", (first,))
         self.assertEqual(self.queue.claims.next_due(), 0.0)
         self.clock.advance(1)
         self.assertEqual(self.claim()["id"], second)
@@ -179,7 +179,7 @@ class TestTriggers(OrderCase):
     def test_a_key_is_free_and_nothing_is_waited_for_any_more(self):
         first = self.add()
         second = self.after(first, unique_key="k")
-        self.write("UPDATE task SET status=4 WHERE id=?", (second,))
+        self.write("UPDATE task SET status=4, finished_at=1 WHERE id=?", (second,))
         self.assertIsNone(self.row(second)["unique_key"])
         self.assertIsNone(self.database.value("SELECT 1 FROM task_after WHERE settled=0"))
         self.assertNotEqual(self.after(first, unique_key="k"), second)
@@ -187,7 +187,7 @@ class TestTriggers(OrderCase):
     def test_a_task_that_is_to_be_removed_is_gone_and_its_followers_know_how_it_ended(self):
         first = self.add(options={"remove_on_success": True})
         second = self.after(first)
-        self.write("UPDATE task SET status=2 WHERE id=?", (first,))
+        self.write("UPDATE task SET status=2, finished_at=1 WHERE id=?", (first,))
         self.clean()
         self.assertEqual(self.states(first, second), [None, "pending"])
 
@@ -196,7 +196,7 @@ class TestTriggers(OrderCase):
             first = self.claim()["id"] if self.add() else None
             second = self.after(first)
             self.queue.tasks.delete(first)
-            self.write("UPDATE task SET status=?, cancel_requested=0 WHERE id=?", (status, first))
+            self.write("UPDATE task SET status=?, cancel_requested=0, finished_at=1 WHERE id=?", (status, first))
             self.clean()
             self.assertEqual(self.states(first, second), [None, "failed"])
             self.assertIn("was deleted", self.row(second)["error_message"])
