@@ -61,7 +61,7 @@ export const introduction = ({ name, title, description }) => [
  */
 export function argumentFields(schema, values) {
   const fields = propertiesOf(schema, values).map(fieldFor);
-  return fields.length ? fields : [h('p', { class: 'help' }, 'It takes no values.')];
+  return fields.length ? fields : [h('p', { class: 'help' }, 'It has no parameters.')];
 }
 
 /** A field for a number. @param {Record<string, unknown>} attributes */

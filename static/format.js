@@ -14,7 +14,7 @@ const REASONS = {
   timeout: 'the time limit',
   crashed: 'a crash',
   interrupted: 'an interruption',
-  dependency: 'a task before it did not succeed',
+  dependency: 'an earlier task did not succeed',
   unknown_function: 'the function is not in tasks.py',
 };
 

@@ -232,18 +232,19 @@ export function change(path, was, now) {
  * @param {string} question
  * @param {string} label
  * @param {() => unknown} work
+ * @param {string} [no] what leaving it is called
  */
-export function ask(asked, question, label, work) {
+export function ask(asked, question, label, work, no = 'Cancel') {
   const back = () => {
     group.replaceWith(asked);
     asked.focus();
   };
-  const no = button('Keep', back);
+  const leave = button(no, back);
   const group = h('span', { class: 'question', role: 'group', 'aria-label': question,
     onkeydown: (/** @type {KeyboardEvent} */ { key }) => key === 'Escape' && back() },
-  question, button(label, work, { class: 'button danger' }), no);
+  question, button(label, work, { class: 'button danger' }), leave);
   asked.replaceWith(group);
-  no.focus();
+  leave.focus();
 }
 
 /**
@@ -262,10 +263,9 @@ export function askingButton(label, question, work) {
  * @param {HTMLElement} actions
  * @param {string} label
  * @param {string} name of what it is about
- * @param {string} keep what leaving it is called
  * @param {(back: () => void) => HTMLFormElement} build
  */
-export function openingButton(actions, label, name, keep, build) {
+export function openingButton(actions, label, name, build) {
   const about = name ? `${label}: ${name}` : null;
   const open = button(label, () => {
     const back = () => {
@@ -273,7 +273,7 @@ export function openingButton(actions, label, name, keep, build) {
       open.focus();
     };
     const form = build(back);
-    form.lastElementChild?.append(button(keep, back));
+    form.lastElementChild?.append(button('Cancel', back));
     actions.replaceWith(form);
     find('input', form).focus();
   }, { 'aria-label': about });
@@ -291,7 +291,7 @@ export function pauseButton(actions, { name, paused }, path, refresh) {
   if (paused) {
     return button('Resume', () => request('PATCH', path, { paused: false }).then(refresh));
   }
-  return openingButton(actions, 'Pause', name, 'Keep going', (back) => sendingForm('Pause',
+  return openingButton(actions, 'Pause', name, (back) => sendingForm('Pause',
     async ({ why }) => {
       await request('PATCH', path, { paused: true, paused_why: why.trim() });
       back();

@@ -16,8 +16,8 @@ const SIGNS = /** @type {[RegExp, RegExp][]} */ ([
 ]);
 const NO_ANSWER = [429, 502, 503, 504, 508];
 /** Verdicts, the worst first: shape, heading. @type {[Check['verdict'], string, string][]} */
-const GROUPS = [['bad', 'failed', 'To be mended'], ['note', 'alert', 'Worth knowing'],
-  ['ok', 'succeeded', 'In order']];
+const GROUPS = [['bad', 'failed', 'Needs fixing'], ['note', 'alert', 'Worth knowing'],
+  ['ok', 'succeeded', 'OK']];
 /** @type {Record<string, string>} */
 const MODES = {
   detached: 'Whatever adds a task', cron: 'A cron job', service: 'The host',
@@ -106,9 +106,9 @@ class HostView {
     const again = () => dispatchEvent(new Event('hashchange'));
     const [bad, notes, fine] = this.groups.map(({ root }) => root);
     render('', back, h('div', { class: 'head' }, this.title,
-      button('Look again', again)), this.advice, bad, notes,
+      button('Check again', again)), this.advice, bad, notes,
     h('h2', {}, 'Who starts workers'), this.mode, this.test,
-    h('h2', {}, 'Housekeeping'), this.ticks,
+    h('h2', {}, 'Maintenance'), this.ticks,
     h('h2', {}, 'Seen from outside'), this.outside, this.files, fine);
     this.patch();
   }
@@ -204,7 +204,7 @@ class HostView {
 function groupPart(title) {
   const body = h('tbody');
   const root = h('section', {}, h('h2', {}, title),
-    table('plain host', title, ['What', 'State', 'Remark'], body));
+    table('plain host', title, ['Check', 'Status', 'Remark'], body));
   return { root, body };
 }
 
@@ -219,7 +219,7 @@ function tickPairs(ticks) {
   /** @type {[string, Child[]][]} */
   const pairs = [
     ['Last', last ? [timeElement(last), by && `, by ${by}`] : ['never']],
-    ['While nobody is here', resident ? ['a server runs all the time']
+    ['While nobody visits', resident ? ['a server runs all the time']
       : [period ? `about every ${duration(period)}` : 'not known yet']],
     ['Cron', cron?.last_at ? ['last ', timeElement(cron.last_at),
       cron.period ? `, about every ${duration(cron.period)}` : ''] : ['not seen']],

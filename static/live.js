@@ -124,7 +124,7 @@ function patchExposed() {
   const { exposed } = store.state;
   if (!exposed.length) return patchLine('#exposed');
   patchLine('#exposed', `Anybody can read this over the web: ${exposed.join(', ')}. Move it out of `
-    + 'the web folder, or have the web server refuse it; then look again.');
+    + 'the web folder, or have the web server refuse it; then check again.');
 }
 
 /** Once a day an admin's browser sees whether it can fetch what is private. */
@@ -263,7 +263,7 @@ const KEYS = [
   ['/', 'search', search],
   ['n', 'new task', () => { location.hash = '#/new'; }],
   ['j', 'next task', () => step(1)],
-  ['k', 'task before', () => step(-1)],
+  ['k', 'previous task', () => step(-1)],
   ['Enter', 'open the task'],
   ['?', 'these keys', showHelp],
 ];
@@ -412,8 +412,8 @@ function buildFilters(list) {
   filters.append(h('input', {
     type: 'search', name: 'q', 'aria-label': 'Search tasks', maxlength: 200,
     placeholder: 'Number, words, error, owner…',
-  }), button('All…', () => new Bulk(list.params, () => { list.resort = true; }),
-    { 'aria-haspopup': 'dialog', title: 'Retry, cancel or delete them' }));
+  }), button('Actions', () => new Bulk(list.params, () => { list.resort = true; }),
+    { 'aria-haspopup': 'dialog', title: 'Retry, cancel or delete all that match' }));
   filters.addEventListener('change', () => filter(list));
   filters.addEventListener('input', () => {
     clearTimeout(timer);
@@ -448,7 +448,7 @@ function patchFilters(list) {
   patchChoice(list, 'queue', 'All queues', queueNames);
   // One can choose a queue once there are two.
   find('[name=queue]', list.filters).hidden = queueNames.length < 2 && !list.params.has('queue');
-  if (isAdmin()) patchChoice(list, 'owner', 'Everyone', userNames);
+  if (isAdmin()) patchChoice(list, 'owner', 'All owners', userNames);
   const search = /** @type {HTMLInputElement} */ (find('input', list.filters));
   if (search !== document.activeElement) search.value = list.params.get('q') || '';
 }
@@ -556,7 +556,7 @@ function change(list, button) {
   const path = `api/tasks/${id}/${button.textContent?.toLowerCase()}`;
   const work = async () => list.update(await request('POST', path));
   if (list.rows.get(id)?.task.status !== 'running') return work();
-  return ask(button, `Stop ${id}?`, 'Stop', work);
+  return ask(button, `Stop ${id}?`, 'Stop', work, 'Keep running');
 }
 
 /** @type {[Action, string, string][]} what it is called, and what was done */

@@ -15,7 +15,7 @@ import { isAdmin } from './store.js';
 
 const SHOWN = 5;
 const LINES = 'application/x-ndjson';
-const MEND = { field: 'lines', message: 'Please mend what is named below.' };
+const FIX = { field: 'lines', message: 'Please fix the errors below.' };
 const MOST = 100000;
 const SEPARATORS = ['\t', ';', ','];
 
@@ -62,7 +62,7 @@ function showMany(chosen, signal) {
   const fields = new Sheet(chosen, (count, wrong) => {
     const button = /** @type {HTMLButtonElement} */ (find('.primary', form));
     button.disabled = wrong > 0;
-    setText(button, wrong ? `Mend ${wrong === 1 ? 'the error' : `${wrong} errors`} first`
+    setText(button, wrong ? `Fix ${wrong === 1 ? 'the error' : `${wrong} errors`} first`
       : `Add ${count ? words(count) : 'tasks'}`);
   });
   const form = sendingForm('Add tasks', async (now, before) => {
@@ -109,14 +109,14 @@ const chosenOf = ({ options }, task) => Object.fromEntries(Object.entries(task).
  */
 function laterFields(chosen, options) {
   const unit = choice({ name: 'unit', 'aria-label': 'Unit of the delay' }, UNITS, '60');
-  return h('details', {}, h('summary', {}, 'Later and options'), h('div', { class: 'grid' },
+  return h('details', {}, h('summary', {}, 'Start time and options'), h('div', { class: 'grid' },
     field('Start at', h('input', { name: 'run_at', type: 'datetime-local' }), { help: zoneHelp }),
     field('Or start after', number({ name: 'delay', min: 0, step: 'any' }), { after: unit }),
     ...optionFields(chosen, options),
     field('After', h('input', { name: 'after', inputmode: 'numeric', autocomplete: 'off' }),
       { help: 'Numbers of tasks that must have succeeded, such as 7, 8.' }),
     field('If one of them fails', choice({ name: 'after_failure' },
-      [['', 'fail too'], ['run', 'run all the same']])),
+      [['', 'fail too'], ['run', 'run anyway']])),
     field('Unique key', h('input', { name: 'unique_key', autocomplete: 'off' }),
       { help: 'While a task with this key is not finished, no second one is added.' })));
 }
@@ -267,7 +267,7 @@ class Sheet {
     const wrong = lines.filter((line) => line.wrong);
     const some = lines.length > SHOWN && wrong.length ? wrong : lines;
     setText(this.note, lines.length > SHOWN
-      ? `${words(lines.length)}, ${some === wrong ? 'with mistakes in' : 'beginning with'}:` : '');
+      ? `${words(lines.length)}, ${some === wrong ? 'with errors in' : 'beginning with'}:` : '');
     this.wrong.hidden = !errors.length;
     setText(this.wrong, [...errors.slice(0, 10),
       errors.length > 10 && `and ${errors.length - 10} more`].filter(Boolean).join('\n'));
@@ -281,7 +281,7 @@ class Sheet {
     this.read();
     if (this.errors.length || !this.lines.length) {
       const empty = this.names.some(Boolean) ? 'There is no row below the first one.' : 'Please fill this in.';
-      throw refusal([this.errors.length ? MEND : { ...MEND, message: empty }]);
+      throw refusal([this.errors.length ? FIX : { ...FIX, message: empty }]);
     }
     return new Blob(this.lines.map((line) => (
       `${JSON.stringify({ ...options, arguments: line.arguments })}\n`)), { type: LINES });
@@ -298,7 +298,7 @@ class Sheet {
         line.wrong = true;
       }
     }
-    if (this.errors.length) rest.set('lines', MEND);
+    if (this.errors.length) rest.set('lines', FIX);
     error.errors = [...rest.values()];
     this.patch();
     return error;

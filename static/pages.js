@@ -127,7 +127,7 @@ function settingField(setting) {
 
 /** Takes a change back. @param {Setting} setting */
 function defaultButton({ name, default: usual }) {
-  const words = usual === null || usual === '' ? 'Empty again' : `Back to ${usual}`;
+  const words = usual === null || usual === '' ? 'Clear' : `Reset to ${usual}`;
   return button(words, () => change({ [name]: null }), { 'aria-label': `${words}: ${name}` });
 }
 
@@ -204,14 +204,14 @@ async function changeUser(row, user, change) {
 function limitButton(actions, row, user) {
   const send = (/** @type {Values} */ { max_pending: most }) => (
     changeUser(row, user, { max_pending: most ? Number(most) : null }));
-  return openingButton(actions, 'Limit', user.name, 'Keep it', () => sendingForm('Set limit', send,
-    field(`Most pending tasks of ${user.name}`, h('input', { type: 'number', name: 'max_pending',
-      min: 0, value: user.max_pending }), { help: 'Empty: as in the settings. 0: no limit.' })));
+  return openingButton(actions, 'Limit', user.name, () => sendingForm('Set limit', send,
+    field(`Maximum pending tasks for ${user.name}`, h('input', { type: 'number',
+      name: 'max_pending', min: 0, value: user.max_pending }), { help: 'Empty: as in the settings. 0: no limit.' })));
 }
 
 /** Opens a small form for a new password. @param {HTMLElement} actions @param {User} user */
 function passwordButton(actions, user) {
-  return openingButton(actions, 'New password', user.name, 'Keep the old one', (back) => (
+  return openingButton(actions, 'New password', user.name, (back) => (
     sendingForm('Set password', async (sent) => {
       await request('PATCH', path(user), sent);
       say(`${user.name} has a new password.`, true);
@@ -224,10 +224,10 @@ function passwordButton(actions, user) {
 async function showWorkers(signal) {
   const lead = h('p', { class: 'lead' });
   const body = h('tbody');
-  const titles = ['Worker', 'State', 'Started', 'Last seen', 'Tasks done'];
+  const titles = ['Worker', 'Status', 'Started', 'Last seen', 'Tasks done'];
   const rows = table('plain', 'Workers', titles, body);
-  const help = h('p', { class: 'help' }, 'Workers start when there is work and end when nothing is '
-    + 'left to do. ', isAdmin() && h('a', { href: '#/settings/host' }, 'Who starts them'));
+  const help = h('p', { class: 'help' }, 'Workers start when there is work, and exit when '
+    + 'nothing is left to do. ', isAdmin() && h('a', { href: '#/settings/host' }, 'Who starts them'));
   const refresh = async () => {
     const { workers, maximum } = await get('api/workers', signal);
     setText(lead, `${workers.length || 'None'} of at most ${maximum} running.`);
@@ -248,7 +248,7 @@ function workerRow(worker) {
   const label = `${worker.function || 'task'} ${task}`;
   const doing = task !== null && h('a', { href: `#/tasks/${task}` }, label);
   return h('tr', {}, h('th', { scope: 'row' }, name, h('span', { class: 'help' }, ` ${mode}`)),
-    cell('State', state, doing && ': ', doing),
+    cell('Status', state, doing && ': ', doing),
     cell('Started', timeElement(started)),
     cell('Last seen', timeElement(seen)),
     cell('Tasks done', String(worker.tasks)));
@@ -280,9 +280,9 @@ function passwordForm(name) {
 function tokenParts(tokens) {
   const body = h('tbody', {}, ...tokens.map(tokenRow));
   const made = h('div');
-  const list = table('plain', 'Tokens', ['Name', 'Owner', 'Made', 'Last used', 'Actions'], body);
+  const list = table('plain', 'Tokens', ['Name', 'Owner', 'Created', 'Last used', 'Actions'], body);
   list.hidden = !tokens.length;
-  const form = sendingForm('Make a token', async (sent) => {
+  const form = sendingForm('Create token', async (sent) => {
     const token = await request('POST', 'api/tokens', sent);
     made.replaceChildren(...madeParts(token));
     body.append(tokenRow(token));
@@ -290,13 +290,13 @@ function tokenParts(tokens) {
     form.reset();
     find('pre', made).focus();
   }, field('Name', h('input', { name: 'name', required: true, autocomplete: 'off' }),
-    { help: 'What it is for, so that you know it again.' }), field('May', h('select',
-    { name: 'scope' }, h('option', { value: 'user' }, 'do with tasks what you may do'),
-    h('option', { value: 'tick' }, 'only call the tick address, for cron that calls addresses'))),
+    { help: 'What it is for, so that you recognise it.' }), field('Permission', h('select',
+    { name: 'scope' }, h('option', { value: 'user' }, 'everything you can do'),
+    h('option', { value: 'tick' }, 'only the tick address, for cron that calls addresses'))),
   secretField('Your password', 'password', 'current-password'));
   const help = h('p', { class: 'help' }, 'A program that sends ',
     h('code', {}, 'Authorization: Bearer jq_…'), ' (or ', h('code', {}, 'X-Api-Key: jq_…'),
-    ', where the web server keeps the first to itself) may do what its token may.');
+    ', where the web server drops the first) can do what its token permits.');
   return [help, list, made, form];
 }
 
@@ -325,7 +325,7 @@ function tokenRow({ id, owner, name, scope, created_at: made, last_used_at: used
   });
   const row = h('tr', {}, h('th', { scope: 'row' }, h('bdi', {}, name),
     scope === 'tick' && h('span', { class: 'help' }, ' tick')),
-  cell('Owner', h('bdi', {}, owner)), cell('Made', timeElement(made)),
+  cell('Owner', h('bdi', {}, owner)), cell('Created', timeElement(made)),
     cell('Last used', used ? timeElement(used) : 'never'), h('td', {}, remove));
   return row;
 }

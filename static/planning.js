@@ -26,11 +26,11 @@ import { argumentsElement } from './task.js';
 
 /** @type {Record<string, string>} */
 const CATCH_UP = {
-  once: 'run once', none: 'leave them out', all: 'run each of them',
+  once: 'run once', none: 'skip them', all: 'run each of them',
 };
 /** @type {typeof CATCH_UP} */
 const OVERLAP = {
-  skip: 'leave this run out', queue: 'wait until it has ended', allow: 'run both at once',
+  skip: 'skip this run', queue: 'wait until it has ended', allow: 'run both at once',
 };
 /** @type {typeof CATCH_UP} */
 const SOURCES = { code: 'tasks.py', folder: 'a file in the folder schedules' };
@@ -38,7 +38,7 @@ const slotFormat = new Intl.DateTimeFormat('en-GB', { timeZone: 'UTC', weekday: 
   day: '2-digit', month: 'short', year: 'numeric', hour: '2-digit', minute: '2-digit' });
 /** Kinds of rules: name, words, text with parts in braces. @type {[string, string, string][]} */
 const KINDS = [
-  ['every', 'Again and again', 'every {count}{unit}'],
+  ['every', 'At an interval', 'every {count}{unit}'],
   ['daily', 'Every day', 'daily {time}'],
   ['weekly', 'Every week', 'weekly {days} {time}'],
   ['monthly', 'Every month', 'monthly {day} {time}'],
@@ -100,8 +100,8 @@ async function showList(signal) {
 function tickWords(ticks) {
   const { last_at: last, period, resident } = ticks || {};
   if (resident || !last) return [];
-  return [period ? `What is due is seen to about every ${duration(period)} here, last `
-    : 'What is due was last seen to ', timeElement(last), '.'];
+  return [period ? `Due runs are checked about every ${duration(period)}, last `
+    : 'Due runs were last checked ', timeElement(last), '.'];
 }
 
 /** What it is called. @param {Schedule} schedule */
@@ -302,7 +302,8 @@ function showForm(chosen, schedule, signal) {
     const saved = schedule ? await change(`api/schedules/${schedule.id}`, schedule, body)
       : await request('POST', 'api/schedules', body);
     if (!signal.aborted) location.hash = `#/schedules/${saved.id}`;
-  }, rule.root, h('h2', {}, 'What'), ...argumentFields(chosen.schema, schedule?.arguments || {}),
+  }, rule.root, h('h2', {}, 'Arguments'),
+  ...argumentFields(chosen.schema, schedule?.arguments || {}),
   otherFields(chosen, schedule));
   form.classList.add('planning');
   const back = schedule ? `#/schedules/${schedule.id}` : '#/schedules/new';
@@ -319,8 +320,8 @@ function otherFields(chosen, schedule) {
   const entries = (/** @type {Record<string, string>} */ words) => Object.entries(words);
   return h('details', {}, h('summary', {}, 'Missed runs, overlaps and options'),
     h('div', { class: 'grid' },
-      field('Runs missed while nothing ran', choice({ name: 'catch_up' }, entries(CATCH_UP),
-        schedule?.catch_up), { help: 'After the computer was off or the queue stood still.' }),
+      field('Missed runs', choice({ name: 'catch_up' }, entries(CATCH_UP),
+        schedule?.catch_up), { help: 'After the computer was off, or while nothing checked.' }),
       field('If the last run has not ended', choice({ name: 'overlap' }, entries(OVERLAP),
         schedule?.overlap)),
       ...optionFields(chosen, schedule?.options || {}),
@@ -511,7 +512,7 @@ function blockedElement(queue) {
   if (!blocked && !queue.paused) return null;
   const words = {
     paused: pauseWords(queue),
-    max_running: 'as many run as may',
+    max_running: 'as many run as it allows',
     rate: `its rate is used up${next ? `, goes on ${timeWords(new Date(next))}` : ''}`,
     machines: `waits for ${machines?.join(' or ')}`,
     external: 'waits for other programs',

@@ -50,7 +50,7 @@ class TaskView {
     this.outcome = h('div');
     this.values = h('section');
     this.before = relatedPart('Comes after');
-    this.behind = relatedPart('What comes after it');
+    this.behind = relatedPart('Followed by');
     this.facts = h('p', { class: 'help' });
     this.timeline = h('section');
   }
@@ -143,7 +143,7 @@ class TaskView {
       this.patch();
     };
     const asked = button(name, () => (
-      status === 'running' ? ask(asked, `Stop ${id}?`, 'Stop', work) : work()),
+      status === 'running' ? ask(asked, `Stop ${id}?`, 'Stop', work, 'Keep running') : work()),
     { 'data-changed': actions.firstChild && performance.now() });
     return asked;
   }
@@ -181,7 +181,7 @@ class TaskView {
       priority && `priority ${priority}`, attempts > 1 && `attempt ${attempts}`,
       crashes && `${crashes} crashes`, `time limit ${duration(timeout)}`,
       at && `not before ${exact.format(new Date(at))}`, key && `unique key ${key}`,
-      failure === 'run' && 'runs even if a task before it fails']
+      failure === 'run' && 'runs even if an earlier task fails']
       .filter(Boolean).join(' · '), schedule ? ' · from ' : '', schedule
       ? h('a', { href: `#/schedules/${schedule}` }, `schedule ${schedule}`) : '');
   }
@@ -264,7 +264,7 @@ const EVENTS = {
   timeout: 'reached its time limit',
   put_back: 'put back',
   promoted: 'became due',
-  released: 'no longer has to wait for others',
+  released: 'no longer waits for others',
 };
 
 /** One thing that happened. @param {Activity} entry */
@@ -369,7 +369,8 @@ class LogView {
     this.choice = h('select', { 'aria-label': 'Attempt', onchange: () => this.choose() });
     this.end = h('button', { class: 'small', onclick: () => this.toEnd() }, 'To the end ↓');
     this.download = h('a', { download: '' }, 'Download');
-    this.note = h('p', { class: 'help', hidden: true }, 'The middle was cut out; it was long.');
+    this.note = h('p', { class: 'help', hidden: true },
+      'The middle of this log was cut out: it was too long.');
     this.root = h('section', { hidden: true }, h('div', { class: 'bar' },
       h('h2', {}, 'Log'), this.choice, this.end, this.download), this.note, this.text);
   }

@@ -97,8 +97,8 @@ export class TaskList {
     this.tabs = h('nav', { class: 'tabs', 'aria-label': 'Status' });
     this.body = h('tbody');
     this.more = h('button', { class: 'fresh', hidden: true, onclick: () => this.letIn() });
-    this.table = table('list', 'Tasks, newest first', ['#', 'Function', 'What', 'State', 'Started',
-      'Took', h('span', { class: 'hidden' }, 'Action')], this.body);
+    this.table = table('list', 'Tasks, newest first', ['#', 'Function', 'Arguments', 'Status',
+      'Started', 'Duration', h('span', { class: 'hidden' }, 'Action')], this.body);
     this.empty = h('div', { class: 'empty' });
     this.pager = h('nav', { class: 'pager', 'aria-label': 'Older and newer tasks' });
     this.filters = h('form', { role: 'search', class: 'filters' });

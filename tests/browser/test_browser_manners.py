@@ -170,7 +170,7 @@ class Manners(BrowserTestCase):
             if not bob.count(".question"):
                 bob.click("button", label)
             bob.see("Stop %d?" % number)
-            bob.click(".question button", "Keep")
+            bob.click(".question button", "Keep running")
             bob.find("button", label)
         bob.go("#/tasks")
         bob.click("button", "Cancel %d" % number)
