@@ -44,7 +44,7 @@ from enum import Enum
 from pathlib import Path
 
 import jobqueue
-from jobqueue import (Every, Fail, JobQueue, JobQueueError, Logs, Outcome, RetryAfter,
+from jobqueue import (Every, Fail, Followers, JobQueue, JobQueueError, Logs, Outcome, RetryAfter,
                       TaskContext, declared, dump_json, storable)
 
 jobqueue.refuse_half(__file__)
@@ -1773,7 +1773,7 @@ class Worker:
     def _left_nothing_behind(self):
         """Leave in one transaction that finds nothing to claim, so that no add counts on us."""
         with self._database.transaction(durable=False) as transaction:
-            more = self._queue.tasks.settle(transaction, self._clock.now())
+            more = Followers.settle(transaction, self._clock.now())
             self._queue.claims.promote(transaction, self._clock.now())
             if more or self._queue.claims.claimable(1) or self._has_work_soon():
                 self._seen_version = None

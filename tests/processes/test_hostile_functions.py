@@ -92,7 +92,7 @@ FORGED = (
 class TestHostileFunctions(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.site = Site(TASKS, NbMaxWorker=2)
+        cls.site = Site(TASKS, NbMaxWorker=2, worker_mode="detached")
         cls.addClassCleanup(cls.site.close)
 
     def plain_one_is_fine(self):

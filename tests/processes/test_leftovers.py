@@ -187,7 +187,8 @@ class Covered:
 
     @classmethod
     def setUpClass(cls):
-        cls.site = site_with(cls, cls.journal, NbMaxWorker=1, linger=0)
+        cls.site = site_with(cls, cls.journal, NbMaxWorker=1, linger=0,
+                             worker_mode="detached")    # auto would leave the work to slices
 
     def begun(self):
         path = self.site.home / "attempts"
