@@ -4789,11 +4789,154 @@ class Due:
             self.missed = first
 
 
-class Schedules:
-    """What people, tasks.py and folders want added at times; `site` is the JobQueue."""
+class Firing:
+    """Schedules that are due: each slot adds its task, or says why not; `site` is the JobQueue."""
 
     def __init__(self, site):
         self._site = site
+        self._database = site.database
+        self._clock = site.database.clock
+
+    def fire(self, now):
+        """Add the tasks of the schedules that are due, for FIRE_SECONDS at most.
+
+        Each has a transaction of its own, so that nobody who adds tasks meanwhile waits for all.
+        """
+        self._heed_clock(now)
+        deadline, last, goes_on = self._clock.monotonic() + FIRE_SECONDS, (-1.0, 0), True
+        while goes_on:
+            rows = self._database.all(
+                SCHEDULE_ROW + "paused=0 AND next_at<=? AND gone_at IS NULL AND "
+                "(next_at, schedule.id)>(?, ?) ORDER BY next_at, schedule.id LIMIT ?",
+                (now, *last, SCHEDULES_AT_ONCE))
+            for row in rows:
+                last = row["next_at"], row["id"]
+                while row is not None:
+                    row = self._fire_one(row, now)
+            goes_on = rows and self._clock.monotonic() <= deadline
+
+    def next_due(self):
+        """When the next schedule is due, or None."""
+        return self._database.value(
+            "SELECT min(next_at) FROM schedule WHERE paused=0 AND gone_at IS NULL")
+
+    def _heed_clock(self, now):
+        """Judge anew what was counted from a time that is still to come: the clock went back."""
+        ahead = now + CLOCK_SLACK_SECONDS
+        if self._database.value("SELECT 1 FROM schedule WHERE next_from>? LIMIT 1", (ahead,)):
+            with self._database.transaction(durable=False) as transaction:
+                transaction.run(
+                    "UPDATE schedule SET next_at=CASE WHEN next_at IS NULL THEN NULL ELSE ? END, "
+                    "next_from=? WHERE next_from>?", (now, now, ahead))
+
+    def _fire_one(self, row, now):
+        """Fill some slots of a schedule in one transaction; its row if there are more."""
+        due, order = Due(row, now), None
+        try:
+            order = self.order(row)
+        except Invalid as error:
+            due.problem = due.problem or error.detail
+        except Busy:
+            return None                 # tasks.py cannot be read, and never could: later
+        with self._database.transaction(durable=False) as transaction:
+            known = transaction.one(SCHEDULE_ROW + "schedule.id=?", (row["id"],))
+            if known is None or tuple(known) != tuple(row):
+                return None             # somebody else was quicker, or changed it
+            self._fill(transaction, row, due, order, now)
+            if due.is_late:
+                remember(transaction, ".late", now)
+            row = transaction.one(SCHEDULE_ROW + "schedule.id=?", (row["id"],))
+        return row if due.slots and row["next_at"] is not None and row["next_at"] <= now else None
+
+    def order(self, row):
+        """The Order for a task of this schedule; Invalid says why there can be none."""
+        if row["disabled"]:
+            raise Invalid("Its owner %s is disabled." % row["owner"])
+        if row["source"] == "folder":
+            return Order(SCRIPT_FUNCTION, row["arguments"], TASK_DEFAULTS)
+        person = None
+        if row["set_by"] is not None:
+            person = self._site.accounts.person(row["set_by"]) or self._site.accounts.person(row["owner_id"])
+        function = self._site.catalogue.find(row["function"])
+        if person and not person.is_admin and function and function["who"] == "admin":
+            raise Invalid("The function %s is for admins only." % row["function"])
+        return self.check_task(row["function"], json.loads(row["arguments"]),
+                                json.loads(row["options"]), person)
+
+    def _fill(self, transaction, row, due, order, now):
+        """Add the tasks of the slots that nobody has filled, and move on."""
+        last_at, last_task, problem = row["last_at"], row["last_task_id"], due.problem
+        if due.missed is not None:
+            self._take_slot(transaction, row, due.missed, "missed, as all until %s: nobody looked meanwhile"
+                            % iso(due.slots[0] if due.slots else now))
+        for at in due.slots:
+            if not self._take_slot(transaction, row, at, problem):
+                continue
+            last_at, unfinished = at, self.unfinished(last_task)
+            if problem:
+                continue
+            skipped = self._why_skipped(row, unfinished)
+            if skipped:
+                self._tell(transaction, row, at, None, skipped)
+                continue
+            try:
+                last_task = self.add_task(transaction, row, order, unfinished, now)
+                self._tell(transaction, row, at, last_task, None)
+            except TooMany as error:
+                problem = error.detail
+                self._tell(transaction, row, at, None, problem)
+        transaction.update("schedule", {
+            "next_at": due.next_at, "next_from": now, "last_at": last_at, "last_task_id": last_task,
+            "problem": problem, "late_at": now if due.is_late else row["late_at"]}, "id=?", (row["id"],))
+
+    @staticmethod
+    def _take_slot(transaction, row, at, message):
+        """True if this slot is ours to fill; one that was missed or skipped may come again."""
+        transaction.insert_or_ignore("slot", {"schedule_id": row["id"], "at": at, "message": message})
+        return transaction.value("SELECT task_id FROM slot WHERE schedule_id=? AND at=?",
+                                 (row["id"], at)) is None
+
+    @staticmethod
+    def _tell(transaction, row, at, task_id, message):
+        transaction.update("slot", {"task_id": task_id, "message": message},
+                           "schedule_id=? AND at=?", (row["id"], at))
+
+    def _why_skipped(self, row, unfinished):
+        """Why a slot adds nothing while tasks of its schedule have not ended; None if it does."""
+        if unfinished and row["overlap"] == "skip":
+            return "skipped: task %d had not ended" % unfinished
+        count = self._database.value(
+            "SELECT count(*) FROM (SELECT 1 FROM task WHERE schedule_id=? AND status NOT IN (2, 3, 4) "
+            "LIMIT ?)", (row["id"], UNFINISHED_MAX))
+        return "skipped: %d of its tasks had not ended" % count if count == UNFINISHED_MAX else None
+
+    def unfinished(self, task_id):
+        """`task_id` if that task has not ended, else None."""
+        return self._database.value(
+            "SELECT id FROM task WHERE id=? AND status NOT IN (2, 3, 4)", (task_id,))
+
+    def add_task(self, transaction, row, order, unfinished, now):
+        """Add a task of a schedule, behind the `unfinished` one if they queue; its id."""
+        order.schedule_id = row["id"]
+        if row["overlap"] == "queue":   # what is being deleted, or is another owner's, is not waited for
+            order.after = [row[0] for row in transaction.all(
+                "SELECT id FROM task WHERE id=? AND owner_id=? AND cancel_requested<2",
+                (unfinished, row["owner_id"]))]
+            order.after_failure = "run" if order.after else None
+        return self._site.adding.add(transaction, row["owner_id"], [order], now)[0]
+
+    def check_task(self, function, arguments, options, person):
+        """The Order for a task as a schedule adds it; Invalid names every wrong field."""
+        return self._site.check_requests(
+            [{"function": function, "arguments": arguments, **options}], person)[0]
+
+
+class Schedules:
+    """What people want added at times; `site` is the JobQueue."""
+
+    def __init__(self, site):
+        self._site = site
+        self._firing = site.firing
         self._database = site.database
         self._clock = site.database.clock
 
@@ -4832,7 +4975,7 @@ class Schedules:
         wanted = self._checked({**SCHEDULE_DEFAULTS, **given}, person)
         with self._database.transaction() as transaction:
             self._check_room(transaction, owner_id, wanted)
-            schedule_id = self._insert(transaction, {
+            schedule_id = self.insert(transaction, {
                 **wanted, "owner_id": owner_id, "source": "person", "set_by": person and person.id})
             self._set_paused(transaction, schedule_id, given, person)
         return schedule_id
@@ -4853,7 +4996,7 @@ class Schedules:
                 if (owner_id != known["owner_id"]
                         or len(wanted["arguments"]) > len(known["arguments"])):
                     self._check_room(transaction, owner_id, wanted, schedule_id)
-                self._define(transaction, known, {**wanted, "owner_id": owner_id,
+                self.define(transaction, known, {**wanted, "owner_id": owner_id,
                                                   "set_by": person and person.id})
             self._set_paused(transaction, schedule_id, given, person)
 
@@ -4862,20 +5005,20 @@ class Schedules:
         with self._database.transaction() as transaction:
             row = self._row(schedule_id, scope)
             self._refuse_foreign(row, "is removed there; here it can be paused")
-            self._remove(transaction, schedule_id)
+            self.remove(transaction, schedule_id)
 
     def run(self, schedule_id, scope=None, person=None):
         """Add its task now, besides its slots; the task's row."""
         row = self._row(schedule_id, scope)
-        order = self._order(row)
+        order = self._firing.order(row)
         with self._database.transaction() as transaction:
             row, at = self._row(schedule_id, scope), self._clock.now()
             while transaction.value("SELECT 1 FROM slot WHERE schedule_id=? AND at=?", (schedule_id, at)):
                 at += 0.001             # the time of a slot is that slot's
-            unfinished = self._unfinished(row["last_task_id"])
+            unfinished = self._firing.unfinished(row["last_task_id"])
             if unfinished and row["overlap"] == "skip":
                 raise Conflict("Its task %d has not ended yet, and its tasks must not overlap." % unfinished)
-            task_id = self._add_task(transaction, row, order, unfinished, at)
+            task_id = self._firing.add_task(transaction, row, order, unfinished, at)
             transaction.insert("slot", {"schedule_id": schedule_id, "at": at, "task_id": task_id,
                                         "message": "run by %s" % _who(person)})
             transaction.update("schedule", {"problem": None, "last_task_id": task_id},
@@ -4898,7 +5041,7 @@ class Schedules:
         """The columns for these fields; Invalid names every wrong one."""
         errors = plan_errors(given, self._clock.now())
         try:
-            order = self._check_task(given["function"], given["arguments"], given["options"], person)
+            order = self._firing.check_task(given["function"], given["arguments"], given["options"], person)
         except Invalid as error:
             errors += error.errors
         if errors:
@@ -4906,10 +5049,6 @@ class Schedules:
         return {"function": given["function"], "arguments": order.arguments,
                 "options": dump_json(given["options"]), "rule": " ".join(given["rule"].split()),
                 "zone": given["zone"], "catch_up": given["catch_up"], "overlap": given["overlap"]}
-
-    def _check_task(self, function, arguments, options, person):
-        return self._site.check_requests(
-            [{"function": function, "arguments": arguments, **options}], person)[0]
 
     @staticmethod
     def _as_given(row):
@@ -4924,7 +5063,8 @@ class Schedules:
             raise Conflict("The schedule %s comes from %s and %s."
                            % (row["name"], SOURCES[row["source"]], message))
 
-    def _insert(self, transaction, columns):
+    def insert(self, transaction, columns):
+        """Store a new schedule; its id."""
         now = self._clock.now()
         return transaction.insert("schedule", {
             **columns, "start": now, "next_at": self._first(columns, now), "next_from": now,
@@ -4935,7 +5075,7 @@ class Schedules:
         # What cannot be read is due now, which tells it: other hosts may know more time zones.
         return of_rule({**columns, "start": now}, lambda rule: rule.next_after(now), now)
 
-    def _define(self, transaction, row, columns):
+    def define(self, transaction, row, columns):
         """Give a schedule other columns; what it missed under an old rule is not caught up."""
         now = self._clock.now()
         if (columns["rule"], columns["zone"]) != (row["rule"], row["zone"]):
@@ -4961,29 +5101,20 @@ class Schedules:
                            "id=?", (schedule_id,))
 
     @staticmethod
-    def _remove(transaction, schedule_id):
+    def remove(transaction, schedule_id):
+        """Remove a schedule with its history."""
         transaction.run("DELETE FROM slot WHERE schedule_id=?", (schedule_id,))
         transaction.run("DELETE FROM schedule WHERE id=?", (schedule_id,))
 
-    # Firing
 
-    def fire(self, now):
-        """Add the tasks of the schedules that are due, for FIRE_SECONDS at most.
+class DeclaredSchedules:
+    """What tasks.py and folders want added at times; `site` is the JobQueue."""
 
-        Each has a transaction of its own, so that nobody who adds tasks meanwhile waits for all.
-        """
-        self._heed_clock(now)
-        deadline, last, goes_on = self._clock.monotonic() + FIRE_SECONDS, (-1.0, 0), True
-        while goes_on:
-            rows = self._database.all(
-                SCHEDULE_ROW + "paused=0 AND next_at<=? AND gone_at IS NULL AND "
-                "(next_at, schedule.id)>(?, ?) ORDER BY next_at, schedule.id LIMIT ?",
-                (now, *last, SCHEDULES_AT_ONCE))
-            for row in rows:
-                last = row["next_at"], row["id"]
-                while row is not None:
-                    row = self._fire_one(row, now)
-            goes_on = rows and self._clock.monotonic() <= deadline
+    def __init__(self, site):
+        self._site = site
+        self._schedules = site.schedules
+        self._database = site.database
+        self._clock = site.database.clock
 
     def synchronise(self):
         """Make the schedules that tasks.py and the folders ask for those that are there."""
@@ -5027,120 +5158,11 @@ class Schedules:
         if columns is None and row["gone_at"] is None:
             transaction.update("schedule", {"gone_at": now}, "id=?", (row["id"],))
         elif columns is None:
-            self._remove(transaction, row["id"])
+            self._schedules.remove(transaction, row["id"])
         elif row is None:
-            self._insert(transaction, {**columns, "source": key[0], "name": key[1]})
+            self._schedules.insert(transaction, {**columns, "source": key[0], "name": key[1]})
         else:
-            self._define(transaction, row, columns)
-
-    def next_due(self):
-        """When the next schedule is due, or None."""
-        return self._database.value(
-            "SELECT min(next_at) FROM schedule WHERE paused=0 AND gone_at IS NULL")
-
-    def _heed_clock(self, now):
-        """Judge anew what was counted from a time that is still to come: the clock went back."""
-        ahead = now + CLOCK_SLACK_SECONDS
-        if self._database.value("SELECT 1 FROM schedule WHERE next_from>? LIMIT 1", (ahead,)):
-            with self._database.transaction(durable=False) as transaction:
-                transaction.run(
-                    "UPDATE schedule SET next_at=CASE WHEN next_at IS NULL THEN NULL ELSE ? END, "
-                    "next_from=? WHERE next_from>?", (now, now, ahead))
-
-    def _fire_one(self, row, now):
-        """Fill some slots of a schedule in one transaction; its row if there are more."""
-        due, order = Due(row, now), None
-        try:
-            order = self._order(row)
-        except Invalid as error:
-            due.problem = due.problem or error.detail
-        except Busy:
-            return None                 # tasks.py cannot be read, and never could: later
-        with self._database.transaction(durable=False) as transaction:
-            known = transaction.one(SCHEDULE_ROW + "schedule.id=?", (row["id"],))
-            if known is None or tuple(known) != tuple(row):
-                return None             # somebody else was quicker, or changed it
-            self._fill(transaction, row, due, order, now)
-            if due.is_late:
-                remember(transaction, ".late", now)
-            row = self._row(row["id"])
-        return row if due.slots and row["next_at"] is not None and row["next_at"] <= now else None
-
-    def _order(self, row):
-        """The Order for a task of this schedule; Invalid says why there can be none."""
-        if row["disabled"]:
-            raise Invalid("Its owner %s is disabled." % row["owner"])
-        if row["source"] == "folder":
-            return Order(SCRIPT_FUNCTION, row["arguments"], TASK_DEFAULTS)
-        person = None
-        if row["set_by"] is not None:
-            person = self._site.accounts.person(row["set_by"]) or self._site.accounts.person(row["owner_id"])
-        function = self._site.catalogue.find(row["function"])
-        if person and not person.is_admin and function and function["who"] == "admin":
-            raise Invalid("The function %s is for admins only." % row["function"])
-        return self._check_task(row["function"], json.loads(row["arguments"]),
-                                json.loads(row["options"]), person)
-
-    def _fill(self, transaction, row, due, order, now):
-        """Add the tasks of the slots that nobody has filled, and move on."""
-        last_at, last_task, problem = row["last_at"], row["last_task_id"], due.problem
-        if due.missed is not None:
-            self._take_slot(transaction, row, due.missed, "missed, as all until %s: nobody looked meanwhile"
-                            % iso(due.slots[0] if due.slots else now))
-        for at in due.slots:
-            if not self._take_slot(transaction, row, at, problem):
-                continue
-            last_at, unfinished = at, self._unfinished(last_task)
-            if problem:
-                continue
-            skipped = self._why_skipped(row, unfinished)
-            if skipped:
-                self._tell(transaction, row, at, None, skipped)
-                continue
-            try:
-                last_task = self._add_task(transaction, row, order, unfinished, now)
-                self._tell(transaction, row, at, last_task, None)
-            except TooMany as error:
-                problem = error.detail
-                self._tell(transaction, row, at, None, problem)
-        transaction.update("schedule", {
-            "next_at": due.next_at, "next_from": now, "last_at": last_at, "last_task_id": last_task,
-            "problem": problem, "late_at": now if due.is_late else row["late_at"]}, "id=?", (row["id"],))
-
-    @staticmethod
-    def _take_slot(transaction, row, at, message):
-        """True if this slot is ours to fill; one that was missed or skipped may come again."""
-        transaction.insert_or_ignore("slot", {"schedule_id": row["id"], "at": at, "message": message})
-        return transaction.value("SELECT task_id FROM slot WHERE schedule_id=? AND at=?",
-                                 (row["id"], at)) is None
-
-    @staticmethod
-    def _tell(transaction, row, at, task_id, message):
-        transaction.update("slot", {"task_id": task_id, "message": message},
-                           "schedule_id=? AND at=?", (row["id"], at))
-
-    def _why_skipped(self, row, unfinished):
-        """Why a slot adds nothing while tasks of its schedule have not ended; None if it does."""
-        if unfinished and row["overlap"] == "skip":
-            return "skipped: task %d had not ended" % unfinished
-        count = self._database.value(
-            "SELECT count(*) FROM (SELECT 1 FROM task WHERE schedule_id=? AND status NOT IN (2, 3, 4) "
-            "LIMIT ?)", (row["id"], UNFINISHED_MAX))
-        return "skipped: %d of its tasks had not ended" % count if count == UNFINISHED_MAX else None
-
-    def _unfinished(self, task_id):
-        """`task_id` if that task has not ended, else None."""
-        return self._database.value(
-            "SELECT id FROM task WHERE id=? AND status NOT IN (2, 3, 4)", (task_id,))
-
-    def _add_task(self, transaction, row, order, unfinished, now):
-        order.schedule_id = row["id"]
-        if row["overlap"] == "queue":   # what is being deleted, or is another owner's, is not waited for
-            order.after = [row[0] for row in transaction.all(
-                "SELECT id FROM task WHERE id=? AND owner_id=? AND cancel_requested<2",
-                (unfinished, row["owner_id"]))]
-            order.after_failure = "run" if order.after else None
-        return self._site.adding.add(transaction, row["owner_id"], [order], now)[0]
+            self._schedules.define(transaction, row, columns)
 
 
 # Rhythm ----------------------------------------------------------------------
@@ -6166,7 +6188,8 @@ class Tick:
     again inside its transaction: any number of processes may tick at the same time.
     """
 
-    def __init__(self, database, settings, claims, workers, schedules, keeping, rhythm):
+    def __init__(self, database, settings, claims, workers, firing, declared,
+                 keeping, rhythm):
         self._database = database
         self._rhythm = rhythm
         self._mark = Mark(database.folder / "tick.mark")
@@ -6174,7 +6197,8 @@ class Tick:
         self._settings = settings
         self._claims = claims
         self._workers = workers
-        self._schedules = schedules
+        self._firing = firing
+        self._declared = declared
         self._keeping = keeping
         self._clock = database.clock
         self._ticks = Every(TICK_SOON_SECONDS, self._clock)
@@ -6231,7 +6255,7 @@ class Tick:
         """
         dues = [self._claims.next_due()]
         if alone:
-            dues += [self._claims.rate_opens(), self._schedules.next_due()]
+            dues += [self._claims.rate_opens(), self._firing.next_due()]
         return min((due for due in dues if due is not None), default=None)
 
     def state(self):
@@ -6245,7 +6269,7 @@ class Tick:
 
     def _is_our_turn(self, caller):
         """True for one of all who ask, if it is time; for a schedule that is due that is sooner."""
-        now, due = self._clock.now(), self._schedules.next_due()
+        now, due = self._clock.now(), self._firing.next_due()
         is_due = due is not None and due <= now
         if self._is_pruning:
             least = 0.0
@@ -6323,9 +6347,9 @@ class Tick:
         """Add what is due; now and then look what tasks.py and the folders with scripts ask for."""
         now = self._clock.now()
         if self._looks.is_due():
-            self._schedules.synchronise()
-        self._schedules.fire(now)
-        due = self._schedules.next_due()
+            self._declared.synchronise()
+        self._firing.fire(now)
+        due = self._firing.next_due()
         if due is not None:
             self._ticks.hasten(max(TICK_SOON_SECONDS, due - now))
 
@@ -7235,10 +7259,12 @@ class JobQueue:
         self.workers = Workers(self.database, self.settings, self.claims, self.rhythm, self.interpreter)
         self.catalogue = Catalogue(self.database, self.interpreter)
         self.accounts = Accounts(self.database, self.settings)
+        self.firing = Firing(self)
         self.schedules = Schedules(self)
+        self.declared_schedules = DeclaredSchedules(self)
         self.keeping = Keeping(self.database, self.settings, self.tasks)
-        self.tick = Tick(self.database, self.settings, self.claims, self.workers,
-                         self.schedules, self.keeping, self.rhythm)
+        self.tick = Tick(self.database, self.settings, self.claims, self.workers, self.firing,
+                         self.declared_schedules, self.keeping, self.rhythm)
         self.service = Service(self.database, self.settings, self.claims, self.workers, self.catalogue,
                                self.rhythm)
 
@@ -9363,7 +9389,7 @@ def get_log(app, request, task_id):
 
 def get_schedules(app, request):
     """A page of the schedules that one may see, oldest first."""
-    app.queue.schedules.synchronise()
+    app.queue.declared_schedules.synchronise()
     limit = _page_rows(request.given)
     found = app.queue.schedules.find(request.person.scope, limit + 1, request.given.get("cursor") or 0)
     return json_answer({"schedules": found[:limit],

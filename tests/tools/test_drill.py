@@ -118,11 +118,11 @@ Connection.many = _many
 
 # No limit, rate, quota, key, order or turn holds, and schedules do not look back.
 LIMITS_FAULT_TEXT = """
-assert Queues.room and Adding.check_quota and Adding._holder and Schedules._unfinished
+assert Queues.room and Adding.check_quota and Adding._holder and Firing.unfinished
 assert settled_at_first and next_turn
 Queues.room = staticmethod(lambda *_: INTEGER_MAX)
 Adding.check_quota = Adding._holder = lambda *_: None
-Schedules._unfinished = staticmethod(lambda *_: None)
+Firing.unfinished = staticmethod(lambda *_: None)
 settled_at_first = lambda *_: SATISFIED
 
 

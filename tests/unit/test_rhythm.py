@@ -126,7 +126,7 @@ class TestWhoTicks(TestCase):
         self.queue.schedules.add({"function": "add", "arguments": {"a": 1}, "rule": "every 2s"},
                                  self.owner_id("bob"))
         self.clock.advance(10)
-        with mock.patch.object(jobqueue.Schedules, "fire"):     # as if tasks.py could not be read
+        with mock.patch.object(jobqueue.Firing, "fire"):     # as if tasks.py could not be read
             self.assertEqual(self.ticks(20, 1), 4)
 
     def test_a_clock_that_jumps_back_stops_nobody(self):

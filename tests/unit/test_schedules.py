@@ -94,12 +94,12 @@ class TestFiring(ScheduleCase):
         self.assertEqual(other.database.version_seen(), version)
 
     def test_the_next_one_due_is_known_cheaply(self):
-        self.assertIsNone(self.queue.schedules.next_due())
+        self.assertIsNone(self.queue.firing.next_due())
         self.schedule("daily 12:00")
         self.schedule("daily 10:00")
         paused = self.schedule("daily 09:00")
         self.queue.schedules.change(paused, {"paused": True})
-        self.assertEqual(self.queue.schedules.next_due(), self.clock.now() + 2 * HOUR)
+        self.assertEqual(self.queue.firing.next_due(), self.clock.now() + 2 * HOUR)
         plan = self.database.all("EXPLAIN QUERY PLAN SELECT min(next_at) FROM schedule WHERE paused=0")
         self.assertIn("schedule_next", plan[0]["detail"])
 
@@ -117,14 +117,14 @@ class TestFiring(ScheduleCase):
     def test_others_add_tasks_between_two_that_are_due(self):
         for _ in range(3):
             self.schedule("daily 09:00")
-        fire, other = self.queue.schedules._fire_one, self.another_queue()
+        fire, other = self.queue.firing._fire_one, self.another_queue()
         other.start_workers = other.catalogue.refresh = lambda **_: None
 
         def fire_after_another(row, now):
             other.enqueue("add", {"a": 2}, "eve")
             return fire(row, now)
 
-        with mock.patch.object(self.queue.schedules, "_fire_one", fire_after_another):
+        with mock.patch.object(self.queue.firing, "_fire_one", fire_after_another):
             self.tick(HOUR)
         self.assertEqual([self.queue.get_json(task_id)["owner"] for task_id in self.tasks()],
                          ["eve", "bob"] * 3)
@@ -136,15 +136,15 @@ class TestFiring(ScheduleCase):
             self.clock.advance(HOUR)
             for count in (0, 100, 200, 250):
                 self.assertEqual(len(self.tasks()), count)
-                self.queue.schedules.fire(self.clock.now())
+                self.queue.firing.fire(self.clock.now())
 
     def test_what_cannot_be_added_yet_is_tried_once_a_tick(self):
         for _ in range(3):
             self.schedule("daily 09:00")
         self.clock.advance(HOUR)
         busy = mock.Mock(side_effect=jobqueue.Busy("tasks.py cannot be read"))
-        with mock.patch.object(self.queue.schedules, "_order", busy):
-            self.queue.schedules.fire(self.clock.now())
+        with mock.patch.object(self.queue.firing, "order", busy):
+            self.queue.firing.fire(self.clock.now())
         self.assertEqual(busy.call_count, 3)
 
 
@@ -466,7 +466,7 @@ class TestCode(ScheduleCase):
         """As a runner announces what this process has declared."""
         functions = [worker.describe(function) for function in jobqueue.declared.values()]
         self.queue.catalogue.store({"functions": functions, "schedules": worker.describe_schedules()})
-        self.queue.schedules.synchronise()
+        self.queue.declared_schedules.synchronise()
 
     def declare_report(self, *rules, **more):
         """A function with these schedules; some above @task, some below."""
@@ -517,7 +517,7 @@ class TestCode(ScheduleCase):
         self.declare_report("daily 01:00")
         self.announce()
         self.queue.catalogue.store({"error": {"message": "oops", "file": "tasks.py", "line": 1}})
-        self.queue.schedules.synchronise()
+        self.queue.declared_schedules.synchronise()
         self.assertEqual(len(self.rules()), 1)
         self.take_away()
         self.assertEqual(self.queue.schedules.find()[0]["problem"], jobqueue.GONE_WORDS)
@@ -571,7 +571,7 @@ class TestCode(ScheduleCase):
         self.announce()
         self.assertEqual(self.rules(), {})
         self.write("UPDATE user SET role='admin' WHERE name='ana'")
-        self.queue.schedules.synchronise()
+        self.queue.declared_schedules.synchronise()
         self.assertEqual(len(self.rules()), 1)
 
     def test_nothing_is_written_while_nothing_changes(self):
@@ -579,8 +579,8 @@ class TestCode(ScheduleCase):
         self.announce()
         other = self.another_queue()
         version = other.database.version_seen()
-        self.queue.schedules.synchronise()
-        other.schedules.synchronise()
+        self.queue.declared_schedules.synchronise()
+        other.declared_schedules.synchronise()
         self.assertEqual(other.database.version_seen(), version)
 
     def test_what_is_wrong_is_an_error_at_the_import(self):
@@ -621,7 +621,7 @@ class TestFolders(ScheduleCase):
         return path
 
     def names(self):
-        self.queue.schedules.synchronise()
+        self.queue.declared_schedules.synchronise()
         return [one["name"] for one in self.queue.schedules.find()]
 
     def run_script(self, name):
@@ -933,7 +933,7 @@ queue = jobqueue.JobQueue(patience=60)
 queue.workers.start_needed = lambda *_: 0
 while time.time() < float(sys.argv[1]):
     time.sleep(0.001)
-while queue.schedules.next_due() <= time.time():
+while queue.firing.next_due() <= time.time():
     queue.tick.run("test")
 """
 
