@@ -3940,7 +3940,7 @@ class Tasks:
             return None
         return sorted((found for found in ids if found < before), reverse=True)[:limit]
 
-    def _slices(self, select, wanted, low, high, deadline, newest=False):
+    def _walk(self, select, wanted, low, high, deadline, newest=False):
         """Look through ids above `low` up to `high`: yield (rows of the wanted tasks, where to go on).
 
         One range of ids after the other, each read in a moment: smaller ones after one that took
@@ -3966,7 +3966,7 @@ class Tasks:
         select = LIST_ROW + "%%s ORDER BY task.id DESC LIMIT %d" % (limit + 1)
         high = min(before - 1, self.last_id())
         rows, low = [], 0
-        for found, reached in self._slices(select, wanted, 0, high,
+        for found, reached in self._walk(select, wanted, 0, high,
                                            self._clock.monotonic() + SEARCH_SECONDS, newest=True):
             rows, low = rows + found, reached
             if len(rows) > limit:
@@ -3976,7 +3976,7 @@ class Tasks:
     def _tally(self, wanted, low, top, seconds):
         """(how many of the wanted tasks with ids above `low` have each status, up to which id)"""
         counts = [0] * 7
-        for rows, reached in self._slices(
+        for rows, reached in self._walk(
                 "SELECT status, count(*) FROM task %s WHERE cancel_requested<2 AND %s GROUP BY status",
                 wanted, low, top, self._clock.monotonic() + seconds):
             low = reached
@@ -4041,7 +4041,7 @@ class Tasks:
         tasks were changed, the id up to which it is done).
         """
         done, deadline = 0, self._clock.monotonic() + ACTION_SECONDS
-        for rows, reached in self._slices(
+        for rows, reached in self._walk(
                 "SELECT id FROM task %s WHERE cancel_requested<2 AND %s ORDER BY id",
                 wanted.within(ACTIONS[action]), low, top, deadline):
             changed, left = self.act_on(action, [row["id"] for row in rows], owner_id, by, deadline)
@@ -4053,16 +4053,24 @@ class Tasks:
     def act_on(self, action, ids, owner_id=None, by=None, deadline=math.inf):
         """Do an action of ACTIONS to those of these tasks to which it can be done.
 
-        Returns (how many were changed, those that were not looked at before the deadline).
+        TooMany if an owner wants to retry tasks, and no more of them may wait to be run. Returns (how
+        many were changed, those that were not looked at before the deadline).
         """
-        ids, done = sorted(set(ids)), 0
-        while ids:
-            changed, reached = self._act_on(action, ids[:PORTION_ROWS], owner_id, by)
-            ids = [task_id for task_id in ids if task_id > reached]
-            done += changed
+        limited = owner_id if action == "retry" else None
+        condition, values = Filter(owner_id, ACTIONS[action]).where()
+        if limited is not None:
+            condition += " AND " + OPEN_TO_USERS
+        change = {"cancel": self._cancel, "retry": self._retry, "delete": self._delete}[action]
+        done, left = 0, sorted(set(ids))
+        while left:
+            rows, left = self._change(left, (condition, values), functools.partial(change, by=by),
+                                      PORTION_SECONDS, limited=limited)
+            done += len(rows)
+            if action == "delete":
+                self._remove_folders(rows)
             if self._clock.monotonic() > deadline:
                 break
-        return done, ids
+        return done, left
 
     def prune(self, ids, before):
         """Remove those of these tasks that ended before a time and that nothing waits for.
@@ -4071,47 +4079,33 @@ class Tasks:
         """
         condition = ("status IN (2, 3, 4) AND finished_at<? AND NOT EXISTS "
                      "(SELECT 1 FROM task_after WHERE after_id=task.id AND settled=0)")
-        rows, reached = self._change(ids, (condition, (before,)), self._remove, KEEP_SECONDS, False)
+        rows, left = self._change(ids, (condition, (before,)), self._remove, KEEP_SECONDS, False)
         self._remove_folders(rows)
-        return reached
-
-    def _act_on(self, action, ids, owner_id, by):
-        """One transaction of a bulk action: (tasks changed, last id that was looked at).
-
-        TooMany if an owner wants to retry tasks, and no more of them may wait to be run.
-        """
-        limited = owner_id if action == "retry" else None
-        condition, values = Filter(owner_id, ACTIONS[action]).where()
-        if limited is not None:
-            condition += " AND " + OPEN_TO_USERS
-        change = {"cancel": self._cancel, "retry": self._retry, "delete": self._delete}[action]
-        rows, reached = self._change(ids, (condition, values), functools.partial(change, by=by),
-                                     PORTION_SECONDS, limited=limited)
-        if action == "delete":
-            self._remove_folders(rows)
-        return len(rows), reached
+        return left[0] - 1 if left else ids[-1]
 
     def _change(self, ids, where, change, seconds, durable=True, limited=None):
         """Call `change` with the rows that are still as `where` says, until it took `seconds`.
 
-        No more than may wait to be run of the owner `limited`, if that is not None. Returns (these
-        rows, the last id that was looked at).
+        At most PORTION_ROWS, and no more than may wait to be run of the owner `limited`, if that is not
+        None. Returns (these rows, the ids that were not looked at).
         """
         condition, values = where
-        changed, handled = [], 0
+        changed, handled, most = [], 0, PORTION_ROWS
         with self._database.transaction(durable) as transaction:
             if limited is not None:
-                ids = ids[:self._adding.check_quota(transaction, limited, 1, "Not all were retried")]
+                most = min(most, self._adding.check_quota(
+                    transaction, limited, 1, "Not all were retried"))
             deadline = self._clock.monotonic() + seconds
-            while handled < len(ids) and (not handled or self._clock.monotonic() <= deadline):
-                some = ids[handled:handled + 50]
+            while handled < min(most, len(ids)) and (
+                    not handled or self._clock.monotonic() <= deadline):
+                some = ids[handled:min(most, handled + 50)]
                 rows = transaction.all(
                     "SELECT %s FROM task %s WHERE id IN (%s) AND cancel_requested<2 AND %s ORDER BY id"
                     % (CHANGING_COLUMNS, BY_ID, ", ".join("?" * len(some)), condition),
                     (*some, *values))
                 changed += change(transaction, rows, self._clock.now())
                 handled += len(some)
-        return changed, ids[handled - 1]
+        return changed, ids[handled:]
 
     @staticmethod
     def _cancel(transaction, rows, now, by):
