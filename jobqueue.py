@@ -49,6 +49,7 @@ import contextlib
 import errno
 import fcntl
 import functools
+import io
 import itertools
 import json
 import math
@@ -10066,7 +10067,8 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 REQUEST_LINE = rb"([A-Z]{3,10}) (/[!-~]{0,8000}) HTTP/1\.([01])\r\n"
 HEADER_LINE = rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)\r\n"
-GIVEN_ONCE = ("content-length", "host", "content-type", "authorization")
+GIVEN_ONCE = {
+    "host": HOST, "content-length": "[0-9]{1,12}", "content-type": ".*", "authorization": ".*"}
 PATIENCE = {                            # seconds for a client in each phase of its connection
     "head": 10.0,                       # to send it, from its first byte or the connection on
     "body": 30.0,                       # ... and a second for each 64 KiB
@@ -10138,13 +10140,12 @@ class Link:
         """Read no more of a client that is late, so that it can be told; cut it if it was."""
         how, self.is_late = SHUT_BOTH if self.is_late else SHUT_READ, True
         self.deadline += PATIENCE["farewell"]
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(how)
+        self.end(how)
 
-    def cut(self):
+    def end(self, how=SHUT_BOTH):
         """End what its thread waits for."""
         with contextlib.suppress(OSError):
-            self._socket.shutdown(SHUT_BOTH)
+            self._socket.shutdown(how)
 
 
 class Body:
@@ -10155,22 +10156,23 @@ class Body:
     """
 
     def __init__(self, exchange, length, asks_first):
+        self.is_taken = length == 0     # nothing of it is left where the next request begins
         self._exchange = exchange
         self._length = length
+        self._is_upload = length > BODY_MAX_BYTES
         self._asks_first = asks_first   # the client waits until it is told to go on
         self._resources = contextlib.ExitStack()
-        self._file = None
-
-    @property
-    def is_taken(self):
-        """True if nothing of it is left where the next request would begin."""
-        return self._file is not None or self._length == 0
+        self._file = io.BytesIO()
 
     def read(self, size):
         """The next bytes; BadRequest if they come too late or there is no room for them."""
         if not self.is_taken:
-            self._take()
-        return self._file.read(size) if self._file else b""
+            try:
+                self._take()
+            except OSError:
+                raise BadRequest(507, "There is no room on the disk for so much at once; nothing "
+                                      "was changed.") from None
+        return self._file.read(size)
 
     def close(self):
         """Forget it, and let others have its room and its turn."""
@@ -10179,36 +10181,31 @@ class Body:
         self._exchange.link.held = 0
 
     def _take(self):
-        import io
-        exchange, is_upload = self._exchange, self._length > BODY_MAX_BYTES
-        self._file = self._resources.enter_context(self._make_file() if is_upload else io.BytesIO())
+        exchange = self._exchange
+        if self._is_upload:
+            self._file = self._make_file(exchange.server)
         exchange.link.enter("body")
         if self._asks_first:
             exchange.connection.sendall(CONTINUE)
-        try:
-            while self._file.tell() < self._length:
-                self._file.write(self._next_piece(self._length - self._file.tell(), is_upload))
-            self._file.seek(0)
-        except OSError:
-            raise BadRequest(507, "The disk or the quota is full; nothing was changed.") from None
+        while self._file.tell() < self._length:
+            self._file.write(self._next_piece(self._length - self._file.tell()))
+        self._file.seek(0)
+        self.is_taken = True
         exchange.link.enter("work")
         if self._length > LARGE_BYTES:
-            self._resources.enter_context(exchange.server.turns[is_upload])
+            self._resources.enter_context(exchange.server.turns[self._is_upload])
 
-    def _make_file(self):
+    def _make_file(self, server):
         import tempfile
-        server = self._exchange.server
+        if free_bytes(server.folder) < DISK_LOW_BYTES + 2 * self._length:
+            raise OSError(errno.ENOSPC, "too little is free")
+        file = self._resources.enter_context(tempfile.TemporaryFile(dir=server.folder))
         if not server.uploads.acquire(blocking=False):
             raise BadRequest(503, "Too many large bodies are being sent at once.")
         self._resources.callback(server.uploads.release)
-        try:
-            if free_bytes(server.folder) < DISK_LOW_BYTES + 2 * self._length:
-                raise OSError(errno.ENOSPC, "too little is free")
-            return tempfile.TemporaryFile(dir=server.folder)
-        except OSError:
-            raise BadRequest(507, "There is no room on the disk for so much at once.") from None
+        return file
 
-    def _next_piece(self, left, is_upload):
+    def _next_piece(self, left):
         link, piece = self._exchange.link, b""
         with contextlib.suppress(ConnectionError):
             piece = self._exchange.rfile.read1(min(left, PIECE_BYTES))
@@ -10217,7 +10214,7 @@ class Body:
         if not piece:
             raise Malformed("The body is shorter than its Content-Length.")
         link.advance(len(piece))
-        if not is_upload and not self._exchange.server.has_room_for(link, len(piece)):
+        if not self._is_upload and not self._exchange.server.has_room_for(link, len(piece)):
             raise BadRequest(503, "Too much is being sent at once.")
         return piece
 
@@ -10266,8 +10263,10 @@ class Exchange:
             self._add_header(self._match(HEADER_LINE, line, "A header line is malformed."))
         if self.command not in METHODS:
             raise BadRequest(501, "This method is not known.")
-        self._name = self._host_name(first[3] == b"1")
-        self._length = self._body_length()
+        if "host" not in self.headers and first[3] == b"1":
+            raise BadRequest(400, "The header Host is missing.")
+        if "transfer-encoding" in self.headers:
+            raise BadRequest(411, "Send the body with a Content-Length.")
         words = self.headers.get("connection", "").lower().replace(" ", "").split(",")
         # Without a length there is no body, but what follows may be meant as one.
         self._may_follow = (first[3] == b"1" and "close" not in words and (
@@ -10287,36 +10286,21 @@ class Exchange:
         name, value = match[1].decode("ascii").lower(), match[2].decode("latin-1").strip(" \t")
         if "_" in name:
             return                      # would look like another header to WSGI
+        if not re.fullmatch(GIVEN_ONCE.get(name, ".*"), value, re.ASCII):
+            raise BadRequest(400, "The header %s is malformed." % name)
         if name in self.headers:
             if name in GIVEN_ONCE:
-                raise BadRequest(400, "A header is given twice.")
+                raise BadRequest(400, "The header %s is given twice." % name)
             value = "%s%s%s" % (self.headers[name], "; " if name == "cookie" else ", ", value)
         self.headers[name] = value
-
-    def _host_name(self, required):
-        """The name under which we are asked, without its port."""
-        host = self.headers.get("host")
-        if host is None and not required:
-            return None
-        match = re.fullmatch(HOST, host or "")
-        if not match:
-            raise BadRequest(400, "The Host header is missing or malformed.")
-        return match[1].lower()
-
-    def _body_length(self):
-        if "transfer-encoding" in self.headers:
-            raise BadRequest(411, "Send the body with a Content-Length.")
-        text = self.headers.get("content-length", "0")
-        if not re.fullmatch("[0-9]{1,12}", text, re.ASCII):
-            raise BadRequest(400, "Content-Length must be a number.")
-        return int(text)
 
     def answer(self):
         """Send what the application answers."""
         self.link.enter("work")
-        body = Body(self, self._length, self.headers.get("expect", "").lower() == "100-continue")
+        length = int(self.headers.get("content-length", 0))
+        body = Body(self, length, self.headers.get("expect", "").lower() == "100-continue")
         with contextlib.closing(body), self.server.app.queue.database.deadline():
-            if not self.server.answers_to(self._name, self.client_address[0]):
+            if not self.server.answers_to(self.headers.get("host"), self.client_address[0]):
                 self._refuse(BadRequest(421, UNKNOWN_NAME))
                 return
             said = []
@@ -10341,7 +10325,7 @@ class Exchange:
             "SERVER_PORT": str(self.server.address[1]),
             "SERVER_PROTOCOL": "HTTP/1.1",
             "CONTENT_TYPE": self.headers.get("content-type", ""),
-            "CONTENT_LENGTH": str(self._length),
+            "CONTENT_LENGTH": self.headers.get("content-length", "0"),
             **wsgi_environ("server", "http", body),
         }
         for name, value in self.headers.items():
@@ -10425,7 +10409,7 @@ class Server:
             while self.links and self._clock.monotonic() < deadline:
                 for link in self.links.values():
                     if link.phase not in ("work", "answer"):
-                        link.cut()
+                        link.end()
                 self._changed.wait(0.05)
 
     def stop(self):
@@ -10460,7 +10444,7 @@ class Server:
             raise
 
     def process_request(self, request, client_address):
-        """Give a connection its thread and, at the limit, the place of the slowest one; else 503."""
+        """Give a connection its thread, at the limit in place of the slowest one; else 503."""
         with self._changed:
             for _ in range(ROOM_TRIES):
                 if len(self.links) < CONNECTIONS_MAX or not self._cut_the_slowest():
@@ -10514,10 +10498,10 @@ class Server:
         """Cut the link that has been waited for the longest; False if all wait for us."""
         waiting = [link for link in self.links.values() if link.phase != "work" and condition(link)]
         if waiting:
-            min(waiting, key=lambda link: link.since).cut()
+            min(waiting, key=lambda link: link.since).end()
         return bool(waiting)
 
-    def answers_to(self, name, address):
+    def answers_to(self, host, address):
         """True if we may be asked under this name; a page of another site may use only its own."""
         is_public = self._is_public
         with contextlib.suppress(JobQueueError):
@@ -10526,7 +10510,7 @@ class Server:
             self._names = LOOPBACK_HOSTS + tuple(names)
             is_public |= is_trusted(address, settings.get("trusted_proxies"))
         everything = is_public and self._names == LOOPBACK_HOSTS
-        return name is None or everything or name in self._names
+        return host is None or everything or re.sub(":[0-9]+$", "", host.lower()) in self._names
 
 
 def open_server(app, host, port, clock=Clock, background=None):
@@ -10767,7 +10751,6 @@ class Sheet:
 
 def _open_csv(path):
     """A CSV file as spreadsheets write it, or standard input."""
-    import io
     options = {"encoding": "utf-8-sig", "errors": "surrogateescape", "newline": ""}
     try:
         return io.TextIOWrapper(sys.stdin.buffer, **options) if path == "-" else open(path, **options)
