@@ -83,8 +83,14 @@ class ServerProcess(unittest.TestCase):
         self.assertEqual(self.ask(HEALTH)[0], 200)
         self.assertIsNone(self.site.server.poll())
         self.site.stop_server()
-        self.assertEqual((self.site.home / "errors.txt").read_text(), "")
+        said = (self.site.home / "errors.txt").read_text().splitlines()
+        self.assertEqual([line for line in said if not self.may_say(line)], [])
         self.assertEqual(self.site.value("PRAGMA integrity_check"), "ok")
+
+    @staticmethod
+    def may_say(line):
+        """True for what it may complain of."""
+        return False
 
     def ask(self, data):
         """The answer to bytes on a connection of their own."""
@@ -340,6 +346,11 @@ class Descriptors(ServerProcess):
     def start(self, first="pass"):
         """Start it with 60 descriptors, of which it needs some itself."""
         super().start("import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))")
+
+    @staticmethod
+    def may_say(line):
+        """The housekeeping says so when it gets none."""
+        return "Too many open files" in line
 
     def test_who_waits_makes_room_and_nothing_spins_meanwhile(self):
         for data in (b"", b"GET / HTTP/1.1\r\nX: ", HEALTH):
