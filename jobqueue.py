@@ -6629,9 +6629,6 @@ def address_subject(address):
     return "address:%s" % address
 
 
-UNCHANGED = object()
-
-
 class Accounts:
     """Users, how they prove who they are, and what they may hold."""
 
@@ -6794,21 +6791,16 @@ class Accounts:
             self._insert_user(transaction, row)
         return self._user_json(self.find(name))
 
-    def change_user(self, name, role=None, password=None, disabled=None, max_pending=UNCHANGED):
-        """Change what is given; a new password or a disabled user ends all their sessions.
+    def change_user(self, name, **changes):
+        """Change columns of a user; a new password or a disabled user ends all their sessions.
 
-        `max_pending` None: as the setting of this name says.
+        None changes nothing, but `max_pending` None means: as the setting of this name says.
         """
-        changes = {}
-        if max_pending is not UNCHANGED:
-            changes["max_pending"] = max_pending
-        if role is not None:
-            changes["role"] = role
-        if password is not None:
-            check_password(password, self.find(name)["name"])
-            changes["password"] = self._hash(password)
-        if disabled is not None:
-            changes["disabled"] = disabled
+        changes = {column: value for column, value in changes.items()
+                   if value is not None or column == "max_pending"}
+        if "password" in changes:
+            check_password(changes["password"], self.find(name)["name"])
+            changes["password"] = self._hash(changes["password"])
         return self._change_user(name, changes)
 
     def _change_user(self, name, changes, known=None):
@@ -8816,17 +8808,48 @@ def path_below(environ, base_path):
     return path[len(base_path):] if (path + "/").startswith(base_path + "/") else path
 
 
+QUERIES_KEPT = 256                      # pages ask the same again and again
+
+
 def kept_within(low, high):
     """The schema of a whole number in a query: one that is too small or too large is taken for a bound."""
     return {"type": ["integer", "null"], "keptWithin": [low, high]}
 
 
-def _parse_field(schema, text):
-    value = parse_text(schema, text)
-    if isinstance(value, int) and "keptWithin" in schema:
-        low, high = schema["keptWithin"]
-        return max(low, min(high, value))
-    return value
+class Query(dict):
+    """The schema of a query; as one of a route's it is known by itself, not by what it holds."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other):
+        return self is other
+
+
+def parse_query(text):
+    """A query as {name: last value}."""
+    try:
+        pairs = parse_qs(text, keep_blank_values=True, max_num_fields=50)
+    except ValueError:
+        raise Malformed("The query has too many fields.") from None
+    return {name: values[-1] for name, values in pairs.items()}
+
+
+@functools.lru_cache(maxsize=QUERIES_KEPT)
+def read_query(schema, text):
+    """A query as its Query wants it, not to be changed; Malformed names every wrong field.
+
+    An unknown one is wrong: with a typo in a filter everything would match.
+    """
+    given, known = parse_query(text), schema["properties"]
+    for name in given.keys() & known.keys():
+        value = given[name] = parse_text(known[name], given[name])
+        if isinstance(value, int) and "keptWithin" in known[name]:
+            low, high = known[name]["keptWithin"]
+            given[name] = max(low, min(high, value))
+    errors = check_value(schema, given, "")
+    if errors:
+        raise Malformed(join_errors(errors[:5]), errors)
+    return given
 
 
 class Request:
@@ -8873,23 +8896,7 @@ class Request:
     @property
     def query(self):
         """The query as {name: last value}."""
-        try:
-            pairs = parse_qs(self.query_text, keep_blank_values=True, max_num_fields=50)
-        except ValueError:
-            raise Malformed("The query has too many fields.") from None
-        return {name: values[-1] for name, values in pairs.items()}
-
-    def fields(self, schema):
-        """The query as `schema` wants it; Malformed names every wrong field.
-
-        An unknown one is wrong: with a typo in a filter everything would match.
-        """
-        known = schema["properties"]
-        given = {name: _parse_field(known.get(name, {}), text) for name, text in self.query.items()}
-        errors = check_value(schema, given, "")
-        if errors:
-            raise Malformed(join_errors(errors[:5]), errors)
-        return given
+        return parse_query(self.query_text)
 
     def json(self):
         """The body as JSON."""
@@ -9232,8 +9239,8 @@ WHICH_TASKS = {
     "q": about({"type": ["string", "null"], "maxLength": SEARCH_MAX_CHARACTERS},
                "number, or part of function, message, error, owner, arguments"),
     "owner": _OWNER}
-LISTED_TASKS = _object(
-    **WHICH_TASKS, **_PAGE, counts=about(TEXT, "1: count by status as well"))
+LISTED_TASKS = Query(_object(
+    **WHICH_TASKS, **_PAGE, counts=about(TEXT, "1: count by status as well")))
 
 
 def _page_rows(given):
@@ -9358,10 +9365,10 @@ def post_actions(app, request):
                         "continue": going_on})
 
 
-LOG_PART = _object(
+LOG_PART = Query(_object(
     attempt=about(kept_within(0, INTEGER_MAX), "the last one if left out"),
     offset=about(kept_within(0, INTEGER_MAX), "in bytes"),
-    download=about(TEXT, "1: all of it, as a file"))
+    download=about(TEXT, "1: all of it, as a file")))
 
 
 def get_log(app, request, task_id):
@@ -9461,9 +9468,9 @@ def _activity_json(row, names):
             "peak_memory": row["peak_memory"], "message": row["message"]}
 
 
-LISTED_ACTIVITY = _object(
+LISTED_ACTIVITY = Query(_object(
     task=about(kept_within(0, INTEGER_MAX), "only what happened to this task"),
-    owner=_OWNER, **_PAGE)
+    owner=_OWNER, **_PAGE))
 
 
 def get_activity(app, request):
@@ -9675,7 +9682,7 @@ ROUTES = [Route(*row) for row in (
     ("POST", _TASK + "/cancel", cancel_task, USER, None, (200, "Task"), CHANGE),
     ("POST", _TASK + "/retry", retry_task, USER, None, (200, "Task"), FRESH | CHANGE),
     ("GET", _TASK + "/log", get_log, USER, LOG_PART, (200, "Log"), NOTHING),
-    ("GET", "/api/schedules", get_schedules, USER, _object(**_PAGE), (200, "ScheduleList"), FRESH),
+    ("GET", "/api/schedules", get_schedules, USER, Query(_object(**_PAGE)), (200, "ScheduleList"), FRESH),
     ("POST", "/api/schedules", post_schedules, USER, SCHEDULE_SCHEMA, (201, "ScheduleDetail"),
      FRESH | CHANGE),
     ("POST", "/api/schedules/preview", preview_schedule, USER, PREVIEW, (200, "Preview"), NOTHING),
@@ -9699,7 +9706,7 @@ ROUTES = [Route(*row) for row in (
     ("POST", "/api/users", post_users, ADMIN, NEW_USER, (201, "User"), NOTHING),
     ("PATCH", _USER, patch_user, USER, CHANGED_USER, (200, "User"), NOTHING),
     ("DELETE", _USER, delete_user, ADMIN, None, (204, None), NOTHING),
-    ("GET", "/api/tokens", get_tokens, USER, _object(owner=_OWNER), (200, "TokenList"), NOTHING),
+    ("GET", "/api/tokens", get_tokens, USER, Query(_object(owner=_OWNER)), (200, "TokenList"), NOTHING),
     ("POST", "/api/tokens", post_tokens, USER, NEW_TOKEN, (201, "CreatedToken"), NOTHING),
     ("DELETE", "/api/tokens/" + ID, delete_token, USER, None, (204, None), NOTHING),
 )]
@@ -9925,9 +9932,9 @@ class Application:
             with self.queue.database.deadline(PASSING_PATIENCE_SECONDS):
                 self.tick(request)
         if route.takes and route.takes is not NEW_TASKS:
-            read = request.fields if route.method == "GET" else request.object
             with self.queue.database.unhurried():
-                request.given = read(route.takes)
+                request.given = (read_query(route.takes, request.query_text)
+                                 if route.method == "GET" else request.object(route.takes))
         if route.needs & FRESH:
             self.queue.catalogue.refresh()
         try:
