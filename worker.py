@@ -55,6 +55,11 @@ VERSION = "1.0.0"                       # of the jobqueue.py that this belongs t
 
 # Catalogue -------------------------------------------------------------------
 #
+# What tasks.py declares, as the page, the API and the command line know it: from signature, type
+# hints and docstring of a function come the schema of its arguments and its description, and from
+# JSON arguments the Python values that it is called with. read_functions() imports tasks.py and
+# announces all of it, or what is wrong with it, where.
+# Rules: only a runner and worker.py --catalogue import tasks.py. Whatever it does, an answer comes.
 # typing and inspect are imported where they are used: the worker itself needs neither.
 
 NOTHING = object()                      # no default, no type hint
@@ -76,7 +81,7 @@ def is_union(origin):
 
 
 def are_alike(inner):
-    """True if all items of a list or tuple have one type; Tuple[str, int] has one for each place."""
+    """True if all items have one type; those of Tuple[str, int] have one for each place."""
     return bool(inner) and all(kind in (inner[0], ...) for kind in inner)
 
 
@@ -193,11 +198,11 @@ def type_hints(target):
 def parameter_help(text):
     """{parameter: help} from a docstring in the style of Google, NumPy or Sphinx."""
     found = dict(re.findall(r"^\s*:param (?:\w+ )?(\w+):\s*(.+)$", text, re.MULTILINE))
-    section = re.search(r"^(?:Args|Arguments|Parameters):?\n(?:-+\n)?((?:[ \t]*\S.*\n?|\n(?=[ \t]))+)",
-                        text, re.MULTILINE)
-    if section:
-        found.update(re.findall(r"^\s*(\w+)\s*(?:\([^)]*\))?\s*:\s+(.+)$", section[1], re.MULTILINE))
-        found.update(re.findall(r"^(\w+)(?:\s*:.*)?\n[ \t]+(\S.*)$", section[1], re.MULTILINE))
+    section = re.search(r"^(?:Args|Arguments|Parameters):?\n(?:-+\n)?"
+                        r"((?:[ \t]*\S.*\n?|\n(?=[ \t]))+)", text, re.MULTILINE)
+    for line in (r"^\s*(\w+)\s*(?:\([^)]*\))?\s*:\s+(.+)$",
+                 r"^(\w+)(?:\s*:.*)?\n[ \t]+(\S.*)$") if section else ():
+        found.update(re.findall(line, section[1], re.MULTILINE))
     return {name: line.strip() for name, line in found.items()}
 
 
@@ -294,9 +299,9 @@ def describe_schedules():
         name = getattr(target, "name", None) or target.__name__
         if name not in declared:
             raise ValueError("@schedule needs @task beside it, for %s" % name)
-        wrong = jobqueue.check_value(Parameters(declared[name]).schema(), given["arguments"], "arguments")
-        if wrong:
-            raise ValueError("the schedule of %s: %s %s" % (name, wrong[0]["field"], wrong[0]["message"]))
+        schema = Parameters(declared[name]).schema()
+        for wrong in jobqueue.check_value(schema, given["arguments"], "arguments"):
+            raise ValueError("the schedule of %s: %s %s" % (name, wrong["field"], wrong["message"]))
         numbers[name] = numbers.get(name, 0) + 1
         described.append({"name": "%s-%d" % (name, numbers[name]), "function": name, **given})
     return described
@@ -324,8 +329,9 @@ def explain_import(error):
                   if is_owners(frame.filename)]
         file, line = (frames[-1].filename, frames[-1].lineno) if frames else (None, None)
     message = error.msg if isinstance(error, SyntaxError) else str(error)
+    file = os.path.relpath(file, jobqueue.TASKS_FILE.parent) if file else None
     return {"message": storable("%s: %s" % (type(error).__name__, message))[:500],
-            "file": os.path.relpath(file, jobqueue.TASKS_FILE.parent) if file else None, "line": line}
+            "file": file, "line": line}
 
 
 def working_folder():
@@ -390,6 +396,11 @@ def read_functions():
 
 
 # Commands --------------------------------------------------------------------
+#
+# Programs as functions: the parts of a command with the arguments in their places, run without a
+# shell to their end. What they print is the task's log; an exit code other than 0 is an error.
+# Rules: an argument never becomes an option of the program, unless the owner wrote the minus or it
+# belongs to a number. A script of the folder schedules never runs twice at once.
 
 START_PAUSES = (1, 2, 4, 8, 15, 30)     # seconds until a program is started again that could not be
 
@@ -441,7 +452,7 @@ def fill_parts(target, arguments):
     return parts
 
 
-def complete(parts, environment):
+def run_to_end(parts, environment):
     """Run a program to its end; wait a while for a host that allows no process more just now."""
     import subprocess
     for pause in (*START_PAUSES, None):
@@ -461,7 +472,7 @@ def run_program(parts, context):
     """Run a program to its end; CommandFailed unless that is a good one."""
     environment = {**os.environ, "JOBQUEUE_TASK_ID": str(context.id),
                    "JOBQUEUE_ATTEMPT": str(context.attempt), "JOBQUEUE_CLAIM": context.claim}
-    ended = complete(parts, environment)
+    ended = run_to_end(parts, environment)
     if ended.returncode < 0:
         raise CommandFailed("%s was ended by signal %d" % (parts[0], -ended.returncode))
     if ended.returncode:
@@ -487,7 +498,7 @@ def run_script(function, arguments, context):
         except BlockingIOError:
             raise Fail("schedules/%s is running already" % name) from None
         except OSError:
-            pass                        # a file system without flock: the schedule's overlap must do
+            pass                        # no flock here: the schedule's overlap must do
         return run_program([sys.executable, path] if path.endswith(".py") else [path], context)
 
 
@@ -496,6 +507,11 @@ BUILT_IN = {jobqueue.SCRIPT_FUNCTION: jobqueue.Function(
 
 
 # Requests --------------------------------------------------------------------
+#
+# HTTP requests as functions: arguments fill the places of the address, the others become the query
+# or the JSON body; the answer is the result. A status of 4xx fails for good, 5xx may be retried.
+# Rules: a request goes to the server that the owner wrote and nowhere else, by no proxy, no
+# redirect and no path that climbs; answers are read up to a limit.
 
 ANSWER_MAX_BYTES = 1 << 20              # of an HTTP request
 REQUEST_SECONDS = 30.0                  # for each read of an HTTP answer
@@ -505,7 +521,7 @@ DECODINGS_MAX = 10                      # of a value in a path: servers decode o
 def refuse_climbing(template, arguments):
     """Fail if a value would lead out of its place in the path, however often a server decodes it.
 
-    nginx takes "..%2Fx" for "../x", others take a backslash for a slash and leave out what follows ";".
+    nginx takes "..%2Fx" for "../x"; others take a backslash for a slash and skip what follows ";".
     """
     from urllib.parse import unquote
     for part in re.split("[?#]", template)[0].split("/"):
@@ -515,8 +531,8 @@ def refuse_climbing(template, arguments):
             text = unquote(text, "latin-1")
         steps = {re.sub(r"[\x00-\x20\x7f]", "", step) for step in re.split(r"[/\\?#;]", text)}
         if names and (steps & {".", ".."} or unquote(text) != text):
-            raise Fail("%s must not hold . or .. between slashes, however they are encoded: that would "
-                       "lead out of its place in the address" % " and ".join(names))
+            raise Fail("%s must not hold . or .. between slashes, however they are encoded: that "
+                       "would lead out of its place in the address" % " and ".join(names))
 
 
 def build_request(target, arguments, context):
@@ -600,6 +616,14 @@ def run_request(function, arguments, context):
 
 
 # Runner ----------------------------------------------------------------------
+#
+# The child's side: a fresh interpreter that imports tasks.py, announces its functions, and runs one
+# attempt after another as the worker hands them over. It ends with its channel or its life line.
+# It speaks to the worker in lines of JSON: {"announce"} once, then of each attempt {"report"},
+# {"enqueue"} (which is answered) and at last {"outcome"}.
+# Rules: it never touches the database. What a task changed in this process must not reach the next
+# one: some of it is undone, the rest is found, told as what the task left behind, and the worker
+# replaces the runner. A fork of it never speaks for it.
 
 LINE_MAX_BYTES = 1 << 20                # one message between worker and runner
 RESULT_MAX_DEPTH = 64
@@ -625,7 +649,8 @@ def arm_lifeline(end):
     try:
         fcntl.fcntl(end, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(end, 10, signal.SIGKILL)    # F_SETSIG of Linux
-        fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | os.O_ASYNC | os.O_NONBLOCK)
+        flags = fcntl.fcntl(end, fcntl.F_GETFL)
+        fcntl.fcntl(end, fcntl.F_SETFL, flags | os.O_ASYNC | os.O_NONBLOCK)
     except OSError:
         watch_lifeline(end)
     ready = select.poll()
@@ -656,11 +681,11 @@ def write_result(result):
     try:
         return "null" if result is None else dump_json(result)
     except (TypeError, ValueError) as error:
-        raise ValueError("it has run, but its result cannot be kept (%s): return texts, numbers, lists "
-                         "or dictionaries" % error) from None
+        raise ValueError("it has run, but its result cannot be kept (%s): return texts, numbers, "
+                         "lists or dictionaries" % error) from None
 
 
-def told(error, kind):
+def outcome_of_exception(error, kind):
     """An exception as an outcome: type, message, and the traceback below our own frames."""
     import traceback
     frames = error.__traceback__
@@ -670,7 +695,8 @@ def told(error, kind):
     if not text.startswith("Traceback "):
         text = "Traceback (most recent call last):\n" + text
     return {"kind": kind, "error_type": type(error).__name__,
-            "error_message": storable(words_of(error))[:4000], "traceback": storable(text)[-100_000:]}
+            "error_message": storable(words_of(error))[:4000],
+            "traceback": storable(text)[-100_000:]}
 
 
 def usage():
@@ -691,10 +717,11 @@ def message_line(message):
 # What a task changes in its process the next would feel. Some of it is looked at after each task,
 # all of it after the last of a batch and after each that did one of CHANGES (Python's audit
 # events): a look at all takes 10 us, and quick functions run 15,000 times a second.
-LIMITS = [getattr(resource, "RLIMIT_" + name) for name in "FSIZE NOFILE AS CPU DATA NPROC STACK".split()
+LIMITS = [getattr(resource, "RLIMIT_" + name)
+          for name in "FSIZE NOFILE AS CPU DATA NPROC STACK".split()
           if hasattr(resource, "RLIMIT_" + name)]
-CHANGES = frozenset("resource.setrlimit resource.prlimit os.fork os.forkpty os.posix_spawn os.system "
-                    "subprocess.Popen".split())
+CHANGES = frozenset("resource.setrlimit resource.prlimit os.fork os.forkpty os.posix_spawn "
+                    "os.system subprocess.Popen".split())
 ENVIRONMENT = os.environ                # the owner's code may put another in its place
 TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
 HANDLED = [getattr(signal, "SIG" + name) for name in
@@ -718,8 +745,9 @@ def some_traces():
     return (list(map(_signal.getitimer, TIMERS)), list(map(_signal.getsignal, HANDLED)),
             _signal.pthread_sigmask(signal.SIG_BLOCK, ()),
             (os.environ is ENVIRONMENT, dict(ENVIRONMENT._data)), list(sys.path), _thread._count(),
-            (os.write, os.read, os.open, os.close, os.dup, os.dup2, os.getpid, os._exit, open, print,
-             time.sleep, time.time, time.monotonic, json.loads, json.dumps, signal.signal),
+            (os.write, os.read, os.open, os.close, os.dup, os.dup2, os.getpid, os._exit,
+             open, print, time.sleep, time.time, time.monotonic,
+             json.loads, json.dumps, signal.signal),
             (sys.getrecursionlimit(), sys.gettrace(), socket.getdefaulttimeout()))
 
 
@@ -877,11 +905,12 @@ class Runner:
                 raise ValueError("the result is nested deeper than %d levels" % RESULT_MAX_DEPTH)
             return {"kind": "succeeded", "result": write_result(result)}
         except RetryAfter as error:
-            return {**told(error, "error"), "retry_after": min(max(0.0, error.seconds), 1e9)}
+            pause = min(max(0.0, error.seconds), 1e9)
+            return {**outcome_of_exception(error, "error"), "retry_after": pause}
         except Fail as error:
-            return told(error, "fail")
+            return outcome_of_exception(error, "fail")
         except BaseException as error:  # whatever the owner's code raises is that attempt's error
-            return told(error, "error")
+            return outcome_of_exception(error, "error")
 
     def _call(self, function, arguments, context):
         if function.name not in self._parameters:
@@ -953,7 +982,8 @@ class Runner:
 
     def _put(self, line, ring=True):
         if os.getpid() != self._pid:
-            raise RuntimeError("this process is a fork of the runner; only the runner itself can report")
+            raise RuntimeError("this process is a fork of the runner; only the runner itself can "
+                               "report")
         self._channel.sendall(line)
         if ring and self._go is not None:
             os.write(self._bell, b".")
@@ -972,6 +1002,11 @@ class Runner:
 
 
 # Log -------------------------------------------------------------------------
+#
+# What an attempt prints: it writes into a pipe, the worker reads what is there and stores it in
+# pieces, each with its offset in bytes.
+# Rules: no task waits for a reader of its log for long, and none fills the worker's memory: of a
+# flood the beginning is stored and of the rest only the latest is kept.
 
 PIECE_BYTES = 64 << 10
 
@@ -1047,8 +1082,17 @@ class LogPipe:
 
 
 # Child -----------------------------------------------------------------------
+#
+# The worker's side of its runner: a socket for orders and messages, a bell that the runner rings, a
+# pipe for each log, and a life line: when the worker dies the kernel closes its end, and kills the
+# runner with all that it started.
+# A batch is handed over with a pipe that holds a byte for each order; the runner takes one before
+# it begins an order, the worker takes what is left: so what has begun is never in doubt.
+# Rules: no pipe and no process outlives end(). A line against the rules ends the runner. The
+# group is killed only while its leader's pid cannot be anyone else's.
 
-BATCH_WAKE_SECONDS = 0.01               # how long its outcomes may lie in the channel
+BATCH_WAKE_SECONDS = 0.01               # how long outcomes of a batch may lie in the channel
+DYING_SECONDS = 0.5                     # from the end of the channel to that of the process
 
 
 class Child:
@@ -1077,7 +1121,7 @@ class Child:
         ours.setblocking(False)
         self._channel = ours
         self._arrived = b""
-        self._leaving = b""
+        self.unread = b""               # what it was told and has not read: no order may follow
         self._go = None                 # of a batch: a byte in it for each order not begun
         self._log_end = None            # the one that wakes us
         self._poll = select.poll()
@@ -1086,20 +1130,16 @@ class Child:
         self.started = time.monotonic()
         self.ready = False
         self.ended = False              # the channel is closed or broke the rules
-        self.has_straggler = False      # a task left something in it
+        self.has_leftovers = False      # a task left something in it
         self.tasks = 0
         self.memory = 0                 # peak, in bytes
         self.files = files              # {path: stamp} of what it was made from
-        self.owner = None               # whose tasks it has run, where each owner gets one of their own
+        self.owner = None               # whose tasks it runs, where each owner has their own
         self.identity = self.process.pid, jobqueue.birth(self.process.pid)
         self.death = None               # (exit code or -signal, cpu seconds, peak memory)
 
     def hand_over(self, orders):
-        """Send orders to be run one after another; returns our ends of their log pipes.
-
-        A batch comes with a pipe that holds a byte for each. The runner takes one before it begins,
-        recall() takes all that are left: so what has begun is never in doubt.
-        """
+        """Send orders to be run one after another; returns our ends of their log pipes."""
         pipes = [os.pipe() for _ in orders]
         passed = [theirs for _, theirs in pipes]
         if len(orders) > 1:
@@ -1109,7 +1149,7 @@ class Child:
             passed.insert(0, self._go)
         line = dump_json({"orders": orders}).encode("utf-8") + b"\n"
         try:
-            self._leaving = line[socket.send_fds(self._channel, [line], passed):]
+            self.unread = line[socket.send_fds(self._channel, [line], passed):]
         except OSError:
             self.ended = True           # its death is noticed by whoever waits for it
         for _, theirs in pipes:
@@ -1117,12 +1157,7 @@ class Child:
         self.tasks += len(orders)
         return [ours for ours, _ in pipes]
 
-    @property
-    def is_behind(self):
-        """True while it has not read all that it was told: nothing more can be said then."""
-        return bool(self._leaving)
-
-    def recall(self):
+    def take_back(self):
         """Take back the orders that have not begun; how many."""
         if self._go is None:
             return 0
@@ -1133,7 +1168,7 @@ class Child:
 
     def reply(self, message):
         """Answer the runner."""
-        self._leaving += dump_json(message).encode("utf-8") + b"\n"
+        self.unread += dump_json(message).encode("utf-8") + b"\n"
         self._flush()
 
     def watch(self, descriptor):
@@ -1152,7 +1187,7 @@ class Child:
         for descriptor, _ in self._poll.poll(max(0, seconds) * 1000):
             if descriptor == self._bell:
                 os.read(self._bell, 1 << 10)
-            elif descriptor == self._channel.fileno() and self._leaving:
+            elif descriptor == self._channel.fileno() and self.unread:
                 self._flush()
 
     def messages(self):
@@ -1182,9 +1217,12 @@ class Child:
             self.death = (code, used.ru_utime + used.ru_stime, used.ru_maxrss * MAXRSS_BYTES)
         return True
 
-    def is_as_new(self):
-        """True while it lives and its files are as they were when it was started."""
-        return not self.is_dead() and jobqueue.file_stamps(self.files) == self.files
+    def dies_soon(self):
+        """True if a runner whose channel is closed ends by itself: how it does is then known."""
+        until = time.monotonic() + DYING_SECONDS
+        while not self.is_dead() and time.monotonic() < until:
+            time.sleep(0.01)
+        return self.death is not None
 
     def signal(self, number):
         """Send a signal to the runner's whole group; only while its leader is not collected."""
@@ -1198,7 +1236,7 @@ class Child:
             self.signal(signal.SIGKILL)
             os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
             self.is_dead()
-        self.recall()
+        self.take_back()
         self._channel.close()
         if self._lifeline is not None:
             os.close(self._bell)
@@ -1223,18 +1261,18 @@ class Child:
 
     def _flush(self):
         try:
-            while self._leaving:
-                self._leaving = self._leaving[self._channel.send(self._leaving):]
+            while self.unread:
+                self.unread = self.unread[self._channel.send(self.unread):]
         except BlockingIOError:
             pass
         except OSError:
-            self.ended, self._leaving = True, b""
+            self.ended, self.unread = True, b""
 
     def _attend(self, log_end):
         """Have the poll look at what matters now."""
         quiet = self._go is not None and not self._arrived
         self._poll.modify(self._channel, (0 if quiet else select.POLLIN)
-                          | (select.POLLOUT if self._leaving else 0))
+                          | (select.POLLOUT if self.unread else 0))
         if log_end != self._log_end:
             if self._log_end is not None:
                 self._poll.unregister(self._log_end)
@@ -1244,99 +1282,151 @@ class Child:
 
 
 # Attempt and Batch -----------------------------------------------------------
+#
+# A batch is what the runner has in hand: one attempt, or several quick ones that it runs in a row.
+# The first of them runs: it is watched until it has an outcome, then the clock of the next starts.
+# An attempt ends when the runner says how, when the runner dies, or when the worker ends it: its
+# time is over, it was cancelled, its claim was lost, or the worker must leave. Attempt watches,
+# Output stores, Batch keeps the order, Pace decides how many tasks make a batch.
+# Rules: the owner's code can write into the runner's channel, so what the runner says is checked
+# like a request. Everything that is written about an attempt names its claim. And a full disk or
+# a busy database ends no attempt: it is written later.
 
 GRACE_SECONDS = 5.0                     # from TERM to KILL
-DYING_SECONDS = 0.5                     # from the end of the channel to that of the process
 STORE_SECONDS = 1.0                     # how often log and progress reach the database
 LOOK_SECONDS = 1.0                      # how often a running task's cancel flag is looked at
 BATCH_AFTER = 8                         # so many quick ends of a function make batches of it
 BATCH_SECONDS = 0.05                    # how late an outcome of a batch may be recorded
-SAID_KINDS = ("succeeded", "error", "fail", "unknown_function")
+WRITE_LATER = jobqueue.StorageFull, jobqueue.Busy
 
-
-def is_report(report):
-    """True for progress as a runner tells it; the owner's code can write to its channel too."""
-    if not isinstance(report, dict):
-        return report is None
-    progress, message = report.get("progress"), report.get("message")
-    return ((progress is None or isinstance(progress, (int, float)) and 0 <= progress <= 1)
-            and isinstance(message, (str, type(None))) and report.keys() == {"progress", "message"})
-
-
-def is_text(value):
-    """True for texts."""
-    return isinstance(value, str)
-
-
-def is_result(text):
-    """True for JSON text that everybody can read."""
-    if text == "null":
-        return True
-    try:
-        return not is_deep(jobqueue.read_json(text), RESULT_MAX_DEPTH)
-    except (ValueError, TypeError, RecursionError):
-        return False
-
-
-# What an outcome as a runner tells it may hold: Outcome's arguments, and three more.
-SAID = {"kind": SAID_KINDS.__contains__, "result": is_result,
-        "error_type": is_text, "error_message": is_text, "retry_after": jobqueue.is_number,
-        "seconds": jobqueue.is_number, "cpu_seconds": jobqueue.is_number,
-        "peak_memory": jobqueue.is_number, "traceback": is_text, "report": is_report,
-        "left": is_text}
+_TEXT, _NUMBER = {"type": "string"}, {"type": "number"}
+REPORT_SCHEMA = {
+    "type": "object", "required": ["progress", "message"], "additionalProperties": False,
+    "properties": {"progress": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
+                   "message": {"type": ["string", "null"]}}}
+# An outcome as a runner tells it: OUTCOME_FIELDS are those of Outcome. What a runner of newer
+# code says besides is left out.
+OUTCOME_SCHEMA = {
+    "type": "object", "required": ["kind"],
+    "properties": {
+        "kind": {"enum": ["succeeded", "error", "fail", "unknown_function"]},
+        "result": _TEXT, "error_type": _TEXT, "error_message": _TEXT, "retry_after": _NUMBER,
+        "seconds": _NUMBER, "cpu_seconds": _NUMBER, "peak_memory": _NUMBER,
+        "traceback": _TEXT, "report": REPORT_SCHEMA, "left": _TEXT}}
+OUTCOME_FIELDS = set(OUTCOME_SCHEMA["properties"]) - {"traceback", "report", "left"}
 
 
 def is_outcome(said):
-    """True for an outcome as a runner tells it."""
-    return (isinstance(said, dict) and "kind" in said
-            and all(name in SAID and SAID[name](value) for name, value in said.items()))
+    """True for an outcome as a runner tells it; its result is JSON that all readers take."""
+    if jobqueue.check_value(OUTCOME_SCHEMA, said, "outcome"):
+        return False
+    result = said.get("result", "null")
+    try:
+        return result == "null" or not is_deep(jobqueue.read_json(result), RESULT_MAX_DEPTH)
+    except (ValueError, RecursionError):
+        return False
 
 
-PUT_OFF = jobqueue.StorageFull, jobqueue.Busy
+def ignoring_full_disk():
+    """Skip this write if the disk is full or the database busy; it is tried again."""
+    return contextlib.suppress(*WRITE_LATER)
 
 
-def put_off():
-    """For what can be done later as well: a full disk or a busy database is no reason to end."""
-    return contextlib.suppress(*PUT_OFF)
+class Output:
+    """What an attempt prints and reports, on its way to the database under its claim."""
+
+    def __init__(self, queue, row):
+        self._claims = queue.claims
+        self._database = queue.database
+        self._row = row
+        self._key = row["id"], row["claim"]
+        self.log = None                 # the LogPipe, once the attempt was handed over
+        self.report = None              # progress not stored yet
+        self.traceback = None           # the log's last piece
+
+    @property
+    def waits(self):
+        """True if there is something to store."""
+        return bool(self.log or self.report or self.traceback)
+
+    def renew(self, transaction):
+        """Hold the claim for another lease; False if it was lost."""
+        return self._claims.renew(transaction, *self._key, self._database.clock.now())
+
+    def store(self):
+        """Renew the claim and store what waits; False if the claim was lost."""
+        with self._database.transaction(durable=False) as transaction:
+            if not self.renew(transaction):
+                return False
+            self._write(transaction, final=False)
+        self.drop()
+        return True
+
+    def write_ending(self, transaction):
+        """Store what is left, in the transaction that records the outcome."""
+        if self.waits and self._claims.cancel_asked(*self._key) is not None:
+            if self.traceback:
+                self.log.pieces(final=True)
+                self.log.put(self.traceback)
+                self.traceback = None
+            self._write(transaction, final=True)
+
+    def drop(self):
+        """Forget what was stored, or cannot be."""
+        self.log.stored()
+        self.report = self.traceback = None
+
+    def _write(self, transaction, final):
+        for start, text in self.log.pieces(final):
+            Logs.append(transaction, self._row["id"], self._row["attempts"], start, text)
+        if self.report:
+            self._claims.report(transaction, *self._key, self.report["progress"],
+                                self.report["message"])
 
 
 class Attempt:
-    """An attempt in the runner's hands: watched, kept alive, and ended when it must be."""
+    """An attempt in the runner's hands: watched, kept alive, and ended when it must be.
+
+    1. make_order() says what the runner is told; on_crash=fail is first noted for good.
+    2. start_clock() when it begins.
+    3. check(), again and again: renew the claim, store what it prints, look whether it is to be
+       cancelled, whether its time is over, or whether others doubt that this worker lives.
+    4. end() for the first reason that comes: TERM, after GRACE_SECONDS KILL. A lost claim is KILL
+       at once, since another worker may run the task from then on.
+    5. Its Outcome is what the runner said in time, else how the runner died.
+    """
 
     def __init__(self, queue, child, row):
+        self.row = row
+        self.output = Output(queue, row)
         self._queue = queue
-        self._database = queue.database
         self._clock = queue.database.clock
         self._child = child
-        self.row = row
-        self._id, self._claim = row["id"], row["claim"]
-        self._started = self._renewed = self._stored = self._looked = self._clock.monotonic()
+        self._started = self._stored = self._looked = self._clock.monotonic()
         self._seen_version = None
-        self._safe, self._is_doubted = self._renewed, False     # when nobody was about to take it
-        self.log = None                 # the LogPipe, once it was handed over
-        self._report = None             # progress not stored yet
-        self._said = None               # the Outcome in the runner's words
-        self.left = None                # what it left in the runner
-        self._trace = None
+        self._unclaimed = self._started     # when nobody was about to take the claim
+        self._is_doubted = False
         self._requests = []             # tasks it is adding, until the last part came
+        self.said = None                # the Outcome in the runner's words
+        self.left = None                # what it left in the runner
         self.ending = None              # kind of outcome if we end it
         self._why = None
         self._killed_at = None
-        self._broken = None             # since when its channel is closed
 
-    def order(self):
+    def make_order(self):
         """What the runner is told, None if the claim was lost; what must be stored before is."""
         row = self.row
         if row["on_crash"] == "fail":   # it must be known to have begun even after a power cut
-            with self._database.transaction(durable=True) as transaction:
-                if not self.renew(transaction):
+            with self._queue.database.transaction(durable=True) as transaction:
+                if not self.output.renew(transaction):
                     return None
-        return {"id": self._id, "owner": row["owner"], "attempt": row["attempts"] - row["put_backs"],
-                "crashes": row["crashes"], "claim": self._claim, "function": row["function"],
+        return {"id": row["id"], "owner": row["owner"],
+                "attempt": row["attempts"] - row["put_backs"], "crashes": row["crashes"],
+                "claim": row["claim"], "function": row["function"],
                 "arguments": row["arguments"]}
 
-    def is_next(self, now):
-        """Its time begins: it was handed over, or the one before it in the batch has ended."""
+    def start_clock(self, now):
+        """Count the time limit from now."""
         self._started = now
 
     def end(self, kind, why=None):
@@ -1344,59 +1434,37 @@ class Attempt:
         if self.ending is None:
             self.ending, self._why = kind, why
 
-    @property
-    def has_spoken(self):
-        """True once the runner has said how it ended."""
-        return self._said is not None
-
     def take(self, message):
         """Take what the runner says of it; False if that is against the rules."""
-        if message.get("claim") != self._claim or self._said is not None:
+        if message.get("claim") != self.row["claim"] or self.said is not None:
             return False
-        if is_outcome(message.get("outcome")):
+        if "outcome" in message and is_outcome(message["outcome"]):
             said = message["outcome"]
-            self._report = said.pop("report", self._report)
-            self._trace = said.pop("traceback", None)
-            self.left = said.pop("left", None)
-            self._said = Outcome(**said)
-        elif "report" in message and is_report(message["report"]):
-            self._report = message["report"]
+            self.output.report = said.get("report", self.output.report)
+            self.output.traceback, self.left = said.get("traceback"), said.get("left")
+            self.said = Outcome(**{name: said[name] for name in OUTCOME_FIELDS & said.keys()})
+        elif "report" in message and not jobqueue.check_value(
+                REPORT_SCHEMA, message["report"], "report"):
+            self.output.report = message["report"]
         elif isinstance(message.get("enqueue"), list):
             self._add_tasks(message)
         else:
             return False
         return True
 
-    def look(self):
+    def check(self):
         """The Outcome if it has ended; else what it printed is read and it is kept alive."""
-        self.log.read()
-        outcome = self._outcome() if self._said or self._child.ended or self.ending else None
+        self.output.log.read()
+        outcome = self._outcome() if self.said or self._child.ended or self.ending else None
         if outcome is None:
             self._keep(self._clock.monotonic())
         return outcome
 
     def close(self):
         """Read no more of what it prints; True if something still could."""
-        is_open = self.log.end is not None
-        self.log.close()
+        is_open = self.output.log.end is not None
+        self.output.log.close()
         return is_open
-
-    def write_ending(self, transaction):
-        """Store what is left of log and progress, and the traceback as the log's last piece."""
-        if not (self.log or self._report or self._trace):
-            return
-        if self._queue.claims.cancel_asked(self._id, self._claim) is None:
-            return
-        if self._trace:
-            self.log.pieces(final=True)
-            self.log.put(self._trace)
-            self._trace = None
-        self._write(transaction, final=True)
-
-    def forget_what_it_said(self):
-        """Drop what was stored, or cannot be."""
-        self.log.stored()
-        self._trace = self._report = None
 
     def patience(self):
         """How many seconds it can be left alone."""
@@ -1423,57 +1491,36 @@ class Attempt:
             self.end("timeout", "ran longer than %g s" % self.row["timeout"])
         if now - self._looked > LOOK_SECONDS:
             self._looked = now
-            with put_off():
-                self._look_for_cancel()
-                self._safe = self._safe if self._is_doubted else now
-        if now - self._safe > jobqueue.SELF_FENCE_SECONDS - 2 * jobqueue.RENEW_SECONDS:
+            with ignoring_full_disk():
+                self._look_at_claim()
+                self._unclaimed = self._unclaimed if self._is_doubted else now
+        if now - self._unclaimed > jobqueue.SELF_FENCE_SECONDS - 2 * jobqueue.RENEW_SECONDS:
             self.end("lost")
-        due = now - self._stored > STORE_SECONDS and (self.log or self._report)
-        if now - self._renewed > jobqueue.RENEW_SECONDS or due or self.log.is_full:
-            self._store(now)
+        self._store(now)
         if self.ending:
             self._kill(now)
 
-    def _look_for_cancel(self):
-        version = self._database.version_seen()
+    def _look_at_claim(self):
+        version = self._queue.database.version_seen()
         if version == self._seen_version:
             return
         self._seen_version = version
-        asked = self._queue.claims.cancel_asked(self._id, self._claim)
+        claims, key = self._queue.claims, (self.row["id"], self.row["claim"])
+        asked = claims.cancel_asked(*key)
         if asked is None:
             self.end("lost")
         elif asked:
             self.end("cancelled", "cancelled while it ran")
-        self._is_doubted = self._queue.claims.is_doubted(self._id, self._claim)
+        self._is_doubted = claims.is_doubted(*key)
 
     def _store(self, now):
-        """Renew the claim and store log and progress, all under the fence."""
-        self._stored = now
-        with put_off():
-            if not self._renew_and_write():
-                self.end("lost")
-                return
-            self._renewed = now
-            self.log.stored()
-            self._report = None
-
-    def renew(self, transaction):
-        """Hold the claim for another lease; False if it was lost."""
-        return self._queue.claims.renew(transaction, self._id, self._claim, self._clock.now())
-
-    def _renew_and_write(self):
-        with self._database.transaction(durable=False) as transaction:
-            held = self.renew(transaction)
-            if held:
-                self._write(transaction)
-            return held
-
-    def _write(self, transaction, final=False):
-        for start, text in self.log.pieces(final):
-            Logs.append(transaction, self._id, self.row["attempts"], start, text)
-        if self._report:
-            self._queue.claims.report(transaction, self._id, self._claim,
-                                      self._report["progress"], self._report["message"])
+        """Renew the claim and store log and progress, if it is time."""
+        pause = STORE_SECONDS if self.output.waits else jobqueue.RENEW_SECONDS
+        if now - self._stored > pause or self.output.log.is_full:
+            with ignoring_full_disk():
+                if not self.output.store():
+                    self.end("lost")
+                self._stored = now
 
     def _kill(self, now):
         if self._killed_at is None:
@@ -1484,25 +1531,14 @@ class Attempt:
 
     def _outcome(self):
         """The Outcome if it has ended: what the runner said, else how the runner died."""
-        if self._said is not None and self.ending != "lost":
-            self._child.memory = self._said.peak_memory or 0
-            return self._said
-        if self._child.death is None:
-            if self._child.ended and self.ending is None:
-                self._await_death()
-            return None
-        self.log.read()
-        return self._outcome_of_death()
-
-    def _await_death(self):
-        """The channel is closed: the runner is dying, or it broke the rules and must be ended."""
-        now = self._clock.monotonic()
-        self._broken = self._broken or now
-        if now - self._broken > DYING_SECONDS:
+        if self.said is not None and self.ending != "lost":
+            self._child.memory = self.said.peak_memory or 0
+            return self.said
+        if self._child.ended and self.ending is None and not self._child.dies_soon():
             self.end("crashed", "the process that ran it broke off")
-        self._clock.sleep(0.01)
-
-    def _outcome_of_death(self):
+        if self._child.death is None:
+            return None
+        self.output.log.read()
         code, cpu, memory = self._child.death
         kind = self.ending or "crashed"
         died = "signal %d" % -code if code < 0 else "exit code %d" % code
@@ -1517,100 +1553,91 @@ class Batch:
 
     def __init__(self, queue, child, rows):
         self._clock = queue.database.clock
-        self._child = child
+        self.child = child
         self.running = [Attempt(queue, child, row) for row in rows]     # the first has begun
-        self.unbegun = []               # attempts that were taken back
-        self.ended = []                 # (attempt, outcome) that are not recorded yet
-        self.record_by = math.inf
+        self._unbegun = []              # attempts that were taken back
+        self._ended = []                # (attempt, outcome) that are not recorded yet
+        self._record_by = math.inf
 
     def begin(self):
         """Hand all of it over; take it back if what must be stored before cannot be."""
         try:
-            orders = [attempt.order() for attempt in self.running]
-        except PUT_OFF:
-            self.running, self.unbegun = [], self.running
+            orders = [attempt.make_order() for attempt in self.running]
+        except WRITE_LATER:
+            self.running, self._unbegun = [], self.running
             return
         if None in orders:              # it is alone then: others have it
             self.running = []
             return
-        for attempt, end in zip(self.running, self._child.hand_over(orders)):
-            attempt.log = LogPipe(end)
+        for attempt, end in zip(self.running, self.child.hand_over(orders)):
+            attempt.output.log = LogPipe(end)
         now = self._clock.monotonic()
-        self.running[0].is_next(now)
+        self.running[0].start_clock(now)
         if len(orders) > 1:
-            self.record_by = now + BATCH_SECONDS
+            self._record_by = now + BATCH_SECONDS
 
     def watch(self):
         """Wait for the runner, take what it says, keep alive what it runs."""
         first = self.running[0]
-        due = self.record_by - self._clock.monotonic()
-        self._child.wait(min(due, first.patience()), first.log.end)
-        if self._child.ended or first.ending:
-            self._child.is_dead()       # asked before we read: an outcome that came first wins
-        self._take_messages()
-        if self.running and (self._child.ended or self.running[0].ending):
+        due = self._record_by - self._clock.monotonic()
+        self.child.wait(min(due, first.patience()), first.output.log.end)
+        if self.child.ended or first.ending:
+            self.child.is_dead()        # asked before we read: an outcome that came first wins
+        for message in self.child.messages():
+            if not self.running or not self.running[0].take(message):
+                self.child.ended = True
+                break
+            if self.running[0].said:
+                self.check()
+        if self.running and (self.child.ended or self.running[0].ending):
             self.take_back()
+        self.check()
+
+    def check(self):
+        """Look at what runs; go on to the next once it has ended."""
+        outcome = self.running[0].check() if self.running else None
+        if outcome is None:
+            return
+        attempt = self.running.pop(0)
+        self.child.has_leftovers |= attempt.close() or attempt.left is not None
+        self._ended.append((attempt, outcome))
+        if self.child.has_leftovers:
+            self.take_back()
+        now = self._clock.monotonic()
+        self._record_by = min(self._record_by, now + BATCH_SECONDS)
         if self.running:
-            self._look_at(self.running[0])
+            self.running[0].start_clock(now)
 
     def take_back(self):
         """Take back what the runner has not begun."""
-        kept = len(self.running) - self._child.recall()
+        kept = len(self.running) - self.child.take_back()
         for attempt in self.running[kept:]:
             attempt.close()
-        self.unbegun += self.running[kept:]
+        self._unbegun += self.running[kept:]
         del self.running[kept:]
 
-    def interrupt(self):
-        """Have the attempt that runs ended, because we must leave."""
-        for attempt in self.running[:1]:
-            attempt.end("interrupted", "the worker was stopped")
-
-    def hand_in(self):
-        """(ended, unbegun), to be recorded by who takes them."""
-        taken = self.ended, self.unbegun
-        self.ended, self.unbegun, self.record_by = [], [], math.inf
+    def take_results(self):
+        """([(attempt, outcome)] that ended, attempts that have not begun), to be recorded."""
+        taken = self._ended, self._unbegun
+        self._ended, self._unbegun, self._record_by = [], [], math.inf
         return taken
 
     def is_late(self):
         """True if what has ended cannot wait for the rest any more."""
-        return self._clock.monotonic() > self.record_by
-
-    def _take_messages(self):
-        for message in self._child.messages():
-            if not self.running or not self.running[0].take(message):
-                self._child.ended = True
-                return
-            if self.running[0].has_spoken:
-                self._look_at(self.running[0])
-
-    def _look_at(self, attempt):
-        """Go on to the next once the first has ended."""
-        outcome = attempt.look()
-        if outcome is None:
-            return
-        self.running.pop(0)
-        self._child.has_straggler |= attempt.close() or attempt.left is not None
-        self.ended.append((attempt, outcome))
-        if self._child.has_straggler:
-            self.take_back()
-        now = self._clock.monotonic()
-        self.record_by = min(self.record_by, now + BATCH_SECONDS)
-        if self.running:
-            self.running[0].is_next(now)
-
-
-def largest_batch():
-    """How many tasks a batch may hold here: each needs two descriptors while it is handed over."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return BATCH_MAX if limit == resource.RLIM_INFINITY else max(1, min(BATCH_MAX, limit // 4 - 16))
+        return self._clock.monotonic() > self._record_by
 
 
 class Pace:
-    """How many tasks may be claimed at once: several of a function that keeps ending quickly."""
+    """How many tasks may be claimed at once: several of a function that keeps ending quickly.
+
+    A batch is to take half of the time that an outcome may wait, and its tasks need two
+    descriptors each while they are handed over.
+    """
 
     def __init__(self):
-        self._most = largest_batch()
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        limit = math.inf if limit == resource.RLIM_INFINITY else limit
+        self._most = max(1, min(BATCH_MAX, limit // 4 - 16))
         self._begin_again(None)
 
     def note(self, function, outcome):
@@ -1635,24 +1662,326 @@ class Pace:
 
 
 # Worker ----------------------------------------------------------------------
+#
+# A worker is one thread with one runner. Place is its row and its lock, Runners are the processes
+# that run tasks for it, Recorder writes how attempts ended, and Worker is the loop: claim, hand
+# over, wait, record. A claim and the record of what was done before are one transaction.
+# Rules: a worker leaves in a transaction that finds nothing to claim, so that whoever adds a task
+# meanwhile starts another. Nothing waits so long that a claim could be lost meanwhile. While
+# nobody can write it keeps what it has and tries again, and still hears that it is to stop.
 
 RUNNER_START_SECONDS = 120.0            # big imports
-LAST_BATCHES = 32                       # of a runner: meanwhile the next one starts
 BROKEN_RETRY_SECONDS = 60.0
 CHECK_SECONDS = 1.0                     # how often a worker asks itself whether to leave
-WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "stay_asleep", "worker_seconds",
-                   "runner_tasks", "runner_memory", "runner_per_owner")     # read once in CHECK_SECONDS
+IDLE_PATIENCE_SECONDS = 1.0             # how long an idle worker waits for a busy database
 PLACE_SECONDS = 2.0                     # how often a service asks for a place
-HAND_OVER_SECONDS = (0, 2, 5, 15)       # from try to try to start the next worker
+SUCCESSOR_SECONDS = (0, 2, 5, 15)       # from try to try to start the next worker
 IDLE_POLL_SECONDS = (0.003, 0.1)        # from just now to a while ago
 IDLE_POLL_ROLLBACK_SECONDS = 1.0
 ASLEEP_AFTER_SECONDS = 30.0             # without work; it wakes up more seldom then
 ASLEEP_POLL_SECONDS = 0.5
+BROKEN_POLL_SECONDS = 0.5               # how often a tasks.py that cannot be read is looked at
 FULL_DISK_SECONDS = 0.2
+STOP_SIGNALS = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "stay_asleep", "worker_seconds",
+                   "runner_tasks", "runner_memory", "runner_per_owner")
+
+
+class Signals:
+    """Signals that ask the worker to stop: counted; they wake whoever polls the descriptor."""
+
+    def __init__(self):
+        self.count = 0
+        self.descriptor = None
+
+    def catch(self):
+        """Count them from now on."""
+        self.descriptor, waker = os.pipe()
+        for end in (self.descriptor, waker):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._note)
+
+    def heed(self):
+        """How many came so far; the wake-up has been seen."""
+        if self.count:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self.descriptor, 100)
+        return self.count
+
+    def release(self):
+        """Let the next one end the process at once."""
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+
+    def _note(self, number, _):
+        self.count += 1
+
+
+class Place:
+    """The worker's row and lock file: what others see of it.
+
+    1. A row is reserved under NbMaxWorker, with the name of a lock file, by whoever starts the
+       worker or by itself.
+    2. The worker takes the lock, then turns the row live; if the row was given up meanwhile it
+       removes the lock.
+    3. Each heartbeat renews the row's lease and tells state, tasks and runner; a row that is gone
+       is a reason to leave.
+    4. Leaving removes the row, then the lock file. Of a worker that died others find the lock
+       free; they end its runner and remove both.
+    """
+
+    def __init__(self, queue, mode):
+        self._queue = queue
+        self._database = queue.database
+        self._mode = mode
+        self._lock_name = None
+        self.id = None
+        self.lock = None                # its descriptor
+        self.state = "idle"
+        self.tasks = 0
+        self.runner = (None, None)      # pid and birth
+        self.stopping = None            # why the worker will leave
+
+    def take(self, row, lock):
+        """True once it is ours; a service waits until there is one, whoever keeps it alive."""
+        if row is not None and self._arrive(row, lock):
+            return True
+        while True:
+            with self._database.transaction(durable=False) as transaction:
+                made = self._queue.workers.reserve(transaction, self._mode)
+            if made or self._mode != "service":
+                return bool(made) and self._arrive(*made[0])
+            self._queue.tick.maybe("worker")
+            self._database.clock.sleep(PLACE_SECONDS)
+
+    def _arrive(self, row, lock):
+        handle, proven = jobqueue.take_lock(self._queue.workers.locks / lock)
+        if self._queue.workers.arrive(row, lock, proven, os.getpid()):
+            self.id, self._lock_name, self.lock = row, lock, handle
+            return True
+        self._queue.workers.remove_lock(lock, handle)
+        return False
+
+    def heartbeat(self, transaction, state=None):
+        """Say that the worker lives, and what it does."""
+        self.state = state or self.state
+        if not self._queue.workers.say(transaction, self.id, self.state, self.tasks, self.runner):
+            self.stop("its row is gone")
+
+    def rest(self, transaction):
+        """Say that nothing runs any more."""
+        self.heartbeat(transaction, "stopping" if self.stopping else "idle")
+
+    def stop(self, reason):
+        """Have the worker leave, for the first reason that comes."""
+        self.stopping = self.stopping or reason
+
+    def leave(self):
+        """Remove the row, if it is still there, then the lock file."""
+        with self._database.deadline(), self._database.transaction(
+                durable=False) as transaction:
+            self._queue.workers.leave(transaction, self.id, self.stopping, self.tasks)
+        self._queue.workers.remove_lock(self._lock_name, self.lock)
+
+    def start_successor(self, least):
+        """Start who goes on; a host that refuses is asked again if one (`least`) must be here."""
+        for pause in SUCCESSOR_SECONDS:
+            self._database.clock.sleep(pause)
+            self._queue.workers.start_needed(least)
+            if not least or self._queue.workers.are_there():
+                return
+
+
+class Runners:
+    """The worker's runners, one after another.
+
+    1. start() ends the current one and starts a fresh one.
+    2. hear() waits for what it announces; nothing is claimed before that is stored.
+    3. If tasks.py cannot be read the runner is ended; a fresh one tries again when a file
+       changes, or after BROKEN_RETRY_SECONDS.
+    4. is_stale() asks before each claim: a runner that has run many tasks, needs much memory, has
+       leftovers of a task or is made of old files runs no more.
+    """
+
+    def __init__(self, queue, place, signals, settings):
+        self._queue = queue
+        self._clock = queue.database.clock
+        self._place = place
+        self._signals = signals
+        self._settings = settings
+        self._announcement = None       # not stored yet
+        self._broken_until = None       # when tasks.py is tried again that cannot be read
+        self._stamps = Every(CHECK_SECONDS, self._clock)
+        self.current = None
+
+    def start(self):
+        """Replace the runner; if the host refuses one, say so and leave."""
+        self.end()
+        self._announcement = self._broken_until = None
+        stamps = jobqueue.file_stamps(self._queue.catalogue.files())    # before it reads them
+        try:
+            self.current = Child(self._queue.database.folder, self._place.lock, stamps)
+        except OSError as error:
+            self._place.stop("no runner could be started")
+            with self._queue.database.transaction(durable=False) as transaction:
+                self._queue.workers.start_failed(transaction, jobqueue.explain_start_error(error))
+        else:
+            self.current.watch(self._signals.descriptor)
+            self._place.runner = self.current.identity
+
+    def rest(self, seconds):
+        """Wait without work; one that speaks or dies meanwhile is replaced."""
+        self.current.wait(seconds)
+        for _ in self.current.messages():
+            self.current.ended = True   # it has no business to speak now
+        if self.current.ended or self.current.is_dead():
+            self.start()
+
+    def hear(self):
+        """Wait a moment for what the runner announces; True once it may be given tasks."""
+        child = self.current
+        if self._broken_until is not None:
+            self._clock.sleep(BROKEN_POLL_SECONDS)
+            if (self._clock.monotonic() > self._broken_until
+                    or jobqueue.file_stamps(child.files) != child.files):
+                self.start()
+            return False
+        self._announcement = self._announcement or self._listen()
+        if self._announcement is None:
+            return False
+        child.files = self._queue.catalogue.store(self._announcement, child.files)
+        child.ready = not self._announcement.get("error")
+        if not child.ready:
+            child.end()
+            self._broken_until = self._clock.monotonic() + BROKEN_RETRY_SECONDS
+        return child.ready
+
+    def _listen(self):
+        """What the runner announces, or why it does not; None if it may yet."""
+        child, problem = self.current, None
+        child.wait(0.2)
+        for message in child.messages():
+            if "announce" in message:
+                return message["announce"]
+        if child.ended or child.is_dead():
+            problem = "the process that runs the functions ended at its start"
+        elif self._clock.monotonic() - child.started > RUNNER_START_SECONDS:
+            problem = "importing tasks.py took longer than %d s" % RUNNER_START_SECONDS
+        return problem and {"error": {"message": problem, "file": "tasks.py", "line": None}}
+
+    def is_stale(self):
+        """True if the next task should get a fresh runner."""
+        child, settings = self.current, self._settings
+        if child.tasks >= settings["runner_tasks"] or child.ended or child.has_leftovers:
+            return True
+        if child.unread or child.memory > settings["runner_memory"] << 20:
+            return True
+        # This one always, all others now and then.
+        files = child.files if self._stamps.is_due() else [jobqueue.TASKS_FILE]
+        return any(child.files.get(name) != stamp
+                   for name, stamp in jobqueue.file_stamps(files).items())
+
+    def end(self):
+        """End the current one, if there is one."""
+        if self.current:
+            self.current.end()
+            self.current = None
+
+
+class Recorder:
+    """Writes how attempts ended.
+
+    1. One transaction stores the rest of what they printed, records each outcome under its
+       claim, puts back what has not begun, and claims the next tasks.
+    2. While the disk is full or the database busy it is tried again. Meanwhile the claims are
+       renewed as soon as that is possible, and what still runs is watched.
+    3. After any other error each outcome is recorded alone; one that cannot be stored fails its
+       task with a StorageError. So no task takes others of its batch with it.
+    """
+
+    def __init__(self, queue, place, signals, say):
+        self._queue = queue
+        self._database = queue.database
+        self._clock = queue.database.clock
+        self._place = place
+        self._signals = signals
+        self._say = say
+
+    def record(self, batch, ended, unbegun, pace=None):
+        """Record outcomes, (attempt, outcome) each; the rows of what was claimed in addition."""
+        ended = [(attempt, outcome) for attempt, outcome in ended if outcome.kind != "lost"]
+        try:
+            return self._write_patiently(batch, ended, unbegun, pace)
+        except WRITE_LATER:
+            raise
+        except Exception as error:      # whatever it is about: each alone must still be tried
+            self._say("recording: %s" % error)
+            if len(ended) == 1:
+                attempt = ended[0][0]
+                attempt.output.drop()
+                outcome = Outcome("fail", error_type="StorageError",
+                                  error_message="its outcome could not be stored: %s" % error)
+                return self._write_patiently(batch, [(attempt, outcome)], unbegun)
+        for one in ended:
+            self.record(batch, [one], [])
+        return self._write_patiently(batch, [], unbegun)
+
+    def _write_patiently(self, batch, ended, unbegun, pace=None):
+        """Write; while nobody can, or there is no room for it, again and again."""
+        while True:
+            try:
+                with self._database.deadline():
+                    return self._write(batch, ended, unbegun, pace)
+            except WRITE_LATER:
+                if self._signals.count > 1:
+                    raise
+            with self._database.deadline():
+                for attempt in batch.running:
+                    attempt.check()
+                self.hold([*unbegun, *(attempt for attempt, _ in ended)])
+            self._clock.sleep(FULL_DISK_SECONDS)
+
+    def hold(self, attempts=()):
+        """Renew the claims of attempts, and say that the worker lives."""
+        with ignoring_full_disk(), self._database.transaction(durable=False) as transaction:
+            for attempt in attempts:
+                attempt.output.renew(transaction)
+            self._place.heartbeat(transaction)
+
+    def _write(self, batch, ended, unbegun, pace):
+        claims, rows = self._queue.claims, []
+        with self._database.transaction(durable=False) as transaction:
+            now = self._clock.now()
+            endings = [(attempt.row, Outcome("put_back")) for attempt in unbegun]
+            for attempt, outcome in ended:
+                attempt.output.write_ending(transaction)
+                endings.append((attempt.row, outcome))
+            verdicts = claims.end_all(transaction, [
+                (row["id"], row["claim"], outcome) for row, outcome in endings], now)
+            if pace:
+                rows = claims.claim(transaction, self._place.id, now, pace.size, pace.function,
+                                    batch.child.owner)
+            if not rows and not batch.running:
+                self._place.rest(transaction)
+        for (row, _), verdict in zip(endings, verdicts):
+            if verdict and verdict.removed:
+                jobqueue.remove_task_folder(self._database.folder, row["id"])
+        return rows
 
 
 class Worker:
-    """Claims, hands over, waits, records; one thread, one runner."""
+    """The loop of a worker; one thread, one runner.
+
+    Each round:
+    1. Heed signals: after the first let the running task end, for GRACE_SECONDS at most; after
+       the second end it at once.
+    2. Leave if there is a reason and nothing is running.
+    3. Once in CHECK_SECONDS: look for a reason to leave, tick, say that it lives.
+    4. Watch what the runner has in hand and record what has ended; that claims the next. With
+       empty hands hear what the runner announces, claim a task, or rest.
+    """
 
     def __init__(self, queue, mode, verbose=False, seconds=None):
         self._queue = queue
@@ -1663,94 +1992,122 @@ class Worker:
         now = self._clock.monotonic()
         self._until = None if seconds is None else now + seconds
         self._born = self._last_work = now
-        self._child = None
-        self._next_child = None         # started ahead
-        self._prepared_for = None       # the one that it will follow
+        self._settings = {}             # read once in CHECK_SECONDS
+        self._read_settings()
+        self._signals = Signals()
+        self._place = Place(queue, mode)
+        self._runners = Runners(queue, self._place, self._signals, self._settings)
+        self._recorder = Recorder(queue, self._place, self._signals, self._say)
         self._batch = None              # in the runner's hands
         self._pace = Pace()
-        self._stopping = None           # why it will leave
-        self._signals = 0
         self._stopped_at = None
-        self._tasks = 0
-        self._state = "idle"
-        self._seen_version = None
-        self._next_due = None
+        self._seen_version = None       # of the database when nothing could be claimed
+        self._next_due = None           # when something can be, unless the database changes
         self._checks = Every(CHECK_SECONDS, self._clock)
-        self._stamps = Every(CHECK_SECONDS, self._clock)
         self._heartbeats = Every(jobqueue.RENEW_SECONDS, self._clock)
-        self._read_settings()
         self._code = jobqueue.file_stamps(jobqueue.CODE_FILES)
-        self._wake_end, self._waker = socket.socketpair()
 
     def run(self, row=None, lock=None):
         """Work until there is a reason to leave; returns the exit code."""
-        if not self._take_place(row, lock):
+        if not self._place.take(row, lock):
             return 0
+        self._say("worker %d is here" % self._place.id)
         try:
-            self._catch_signals()
-            self._start_runner()
-            while not self._goes():
+            self._signals.catch()
+            self._runners.start()
+            while not self._is_over():
                 pass
         finally:
-            self._say("leaves: %s" % self._stopping)
-            for child in filter(None, (self._child, self._next_child)):
-                child.end()
-        self._leave_for_good()
+            self._say("leaves: %s" % self._place.stopping)
+            self._runners.end()
+        self._place.leave()
+        if self._mode == "detached" and self._place.stopping == "limit":
+            self._place.start_successor(int(self._has_work_soon()))
         return 0
-
-    # Arriving and leaving
-
-    def _take_place(self, row, lock):
-        """True once we are here; a service waits until there is a place, whoever keeps it alive."""
-        if row is not None and self._arrive(row, lock):
-            return True
-        while True:
-            with self._database.transaction(durable=False) as transaction:
-                made = self._queue.workers.reserve(transaction, self._mode)
-            if made or self._mode != "service":
-                return bool(made) and self._arrive(*made[0])
-            self._queue.tick.maybe("worker")
-            self._clock.sleep(PLACE_SECONDS)
-
-    def _arrive(self, row, lock):
-        path = self._queue.workers.locks / lock
-        handle, proven = jobqueue.take_lock(path)
-        if self._queue.workers.arrive(row, lock, proven, os.getpid()):
-            self._id, self._lock_name, self._lock = row, lock, handle
-            self._say("worker %d is here" % row)
-            return True
-        self._queue.workers.remove_lock(lock, handle)
-        return False
-
-    def _catch_signals(self):
-        self._wake_end.setblocking(False)
-        self._waker.setblocking(False)
-        signal.set_wakeup_fd(self._wake_end.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._on_signal)
-
-    def _on_signal(self, number, _):
-        self._signals += 1
 
     def was_told_to_stop(self):
         """True if a signal ended it; from now on one ends the process at once."""
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        return self._signals > 0
+        self._signals.release()
+        return self._signals.count > 0
 
-    def _has_left(self):
-        """True once the row is gone because there is a reason to go and nothing is running."""
+    def _is_over(self):
+        """One round, True if it was the last; while nobody can write the next one comes later."""
+        try:
+            self._heed_signals()
+            if self._may_leave():
+                return True
+            self._step()
+        except WRITE_LATER:
+            if self._signals.count > 1:
+                raise
+            self._clock.sleep(FULL_DISK_SECONDS)
+        return False
+
+    def _heed_signals(self):
+        count = self._signals.heed()
+        if not count:
+            return
+        self._place.stop(jobqueue.STOPPED)
+        self._stopped_at = self._stopped_at or self._clock.monotonic()
+        if self._batch:
+            self._batch.take_back()
+            if count > 1 or self._clock.monotonic() - self._stopped_at > GRACE_SECONDS:
+                for attempt in self._batch.running:
+                    attempt.end("interrupted", "the worker was stopped")
+
+    def _step(self):
+        with self._database.deadline():
+            self._check_self()
+            if self._batch and self._batch.running:
+                self._batch.watch()
+        if self._batch:
+            self._go_on()
+        elif self._runners.current.ready:
+            self._look_for_work()
+        elif self._runners.hear():
+            self._seen_version, self._next_due = None, self._clock.now()
+
+    # Leaving
+
+    def _check_self(self):
+        """Look for a reason to leave first: what follows must be able to write."""
+        if not self._checks.is_due():
+            return
+        self._read_settings()
+        reason = None if self._place.stopping else self._reason_to_leave(self._clock.monotonic())
+        if reason:
+            self._place.stop(reason)
+        self._queue.tick.maybe("worker")
+        if self._heartbeats.is_due():
+            self._recorder.hold()
+
+    def _read_settings(self):
+        self._settings.update((name, self._queue.settings.get(name)) for name in WORKER_SETTINGS)
+
+    def _reason_to_leave(self, now):
+        if self._until is not None and now > self._until:
+            return "limit"
+        if now - self._born > self._settings["worker_seconds"] and self._mode != "service":
+            return "limit"
+        if jobqueue.file_stamps(self._code) != self._code:
+            return "limit"
+        if self._queue.workers.place(self._place.id) > self._settings["NbMaxWorker"]:
+            return "too many workers"
+        return None
+
+    def _may_leave(self):
+        """True if nothing is running and there is a reason to leave, or nothing to do for long."""
         if self._batch:
             return False
-        if self._stopping:
-            return True
-        return self._is_idle_for_good() and self._left_nothing_behind()
+        if not self._place.stopping and self._is_idle_for_good():
+            self._leave_unless_needed()
+        return self._place.stopping is not None
 
     def _is_idle_for_good(self):
         if self._mode == "service":
             return False
         if self._until is not None:
-            looked = self._child.ready and self._next_due is not None
+            looked = self._runners.current.ready and self._next_due is not None
             return looked and not self._has_work_soon()
         if self._clock.monotonic() - self._last_work < self._settings["linger"]:
             return False
@@ -1758,8 +2115,8 @@ class Worker:
 
     def _has_work_soon(self):
         """True if what becomes claimable soon is worth waiting for."""
-        alone = self._queue.workers.idles_alone(self._id)
-        if self._mode == "slice":       # somebody waits for its end: what is there now, but for its rate
+        alone = self._queue.workers.idles_alone(self._place.id)
+        if self._mode == "slice":       # somebody waits for its end: what its rate lets start now
             due = self._queue.claims.rate_opens()
         else:
             due = self._queue.tick.next_work(alone)
@@ -1770,149 +2127,51 @@ class Worker:
             patience = self._until - self._clock.monotonic()
         return due is not None and due <= self._clock.now() + patience
 
-    def _left_nothing_behind(self):
+    def _leave_unless_needed(self):
         """Leave in one transaction that finds nothing to claim, so that no add counts on us."""
-        with self._database.transaction(durable=False) as transaction:
+        patience = self._database.deadline(IDLE_PATIENCE_SECONDS)
+        with patience, self._database.transaction(durable=False) as transaction:
             more = Followers.settle(transaction, self._clock.now())
             self._queue.claims.promote(transaction, self._clock.now())
             if more or self._queue.claims.claimable(1) or self._has_work_soon():
                 self._seen_version = None
-                return False
-            self._queue.workers.leave(transaction, self._id, "idle", self._tasks)
-        self._stopping = "idle"
-        return True
-
-    def _leave_for_good(self):
-        """Remove row and lock; after an error others find the lock free instead."""
-        with self._database.transaction(durable=False) as transaction:
-            self._queue.workers.leave(transaction, self._id, self._stopping, self._tasks)
-        self._queue.workers.remove_lock(self._lock_name, self._lock)
-        if self._mode == "detached" and self._stopping == "limit":
-            self._hand_over(int(self._has_work_soon()))
-
-    def _hand_over(self, least):
-        """Start who goes on; where one must be here until something is due, a host is asked again."""
-        for pause in HAND_OVER_SECONDS:
-            self._clock.sleep(pause)
-            self._queue.workers.start_needed(least)
-            if not least or self._queue.workers.are_there():
                 return
-
-    # The loop
-
-    def _goes(self):
-        """One round, True if it was the last; while nobody can write the next one comes later."""
-        try:
-            self._heed_signals()
-            if self._has_left():
-                return True
-            self._step()
-        except PUT_OFF:
-            if self._signals > 1:
-                raise
-            self._clock.sleep(FULL_DISK_SECONDS)
-        return False
-
-    def _step(self):
-        """Keep what must be kept alive, then wait for the runner or look for work.
-
-        Nothing waits so long for a busy database that an attempt could lose its claim meanwhile.
-        """
-        with self._database.deadline():
-            self._check_self()
-            if self._batch and self._batch.running:
-                self._batch.watch()
-        if self._batch:
-            self._go_on()
-        elif not self._child.ready:
-            self._await_runner()
-        elif not self._claim_next():
-            self._rest()
-
-    def _heed_signals(self):
-        """Asked to stop: let the running task end for a moment, at the second signal end it."""
-        if not self._signals:
-            return
-        with contextlib.suppress(BlockingIOError):
-            self._waker.recv(100)
-        now = self._clock.monotonic()
-        self._stopping = self._stopping or jobqueue.STOPPED
-        self._stopped_at = self._stopped_at or now
-        if self._batch:
-            self._batch.take_back()
-            if now - self._stopped_at > GRACE_SECONDS or self._signals > 1:
-                self._batch.interrupt()
-
-    def _check_self(self):
-        """Once a second: tick, say that we live, see whether there is a reason to leave."""
-        if not self._checks.is_due():
-            return
-        now = self._clock.monotonic()
-        self._queue.tick.maybe("worker")
-        if self._heartbeats.is_due():
-            self._say_state(self._state)
-        if not self._stopping:
-            self._stopping = self._reason_to_leave(now)
-
-    def _read_settings(self):
-        self._settings = {name: self._queue.settings.get(name) for name in WORKER_SETTINGS}
-
-    def _reason_to_leave(self, now):
-        self._read_settings()
-        if self._until is not None and now > self._until:
-            return "limit"
-        if now - self._born > self._settings["worker_seconds"] and self._mode != "service":
-            return "limit"
-        if jobqueue.file_stamps(self._code) != self._code:
-            return "limit"
-        if self._queue.workers.place(self._id) > self._settings["NbMaxWorker"]:
-            return "too many workers"
-        return None
-
-    def _say_state(self, state):
-        with put_off(), self._database.transaction(durable=False) as transaction:
-            self._set_state(transaction, state)
-
-    def _set_state(self, transaction, state):
-        self._state = state
-        runner = self._child.identity if self._child else (None, None)
-        if not self._queue.workers.say(transaction, self._id, state, self._tasks, runner):
-            self._stopping = self._stopping or "its row is gone"
+            self._queue.workers.leave(transaction, self._place.id, "idle", self._place.tasks)
+        self._place.stop("idle")
 
     # Looking for work
 
-    def _claim_next(self):
-        """Claim a task if there may be one; True if one is running now."""
-        version = self._database.version_seen()
-        now = self._clock.now()
-        if version == self._seen_version and now < self._next_due:
-            return False
-        self._seen_version = version
-        claims = self._queue.claims
-        self._next_due = min(claims.next_due() or math.inf,
-                             claims.rate_opens() or math.inf)
-        if self._next_due > now and not claims.claimable(1):
-            return False
-        if self._runner_is_stale():
-            self._start_runner()
-            return True
-        rows = self._claim()
-        self._begin(rows)
-        if not rows and self._child.owner is not None:      # it may be another owner's turn
-            self._start_runner()
-        return bool(rows)
+    def _look_for_work(self):
+        with self._database.deadline(IDLE_PATIENCE_SECONDS):
+            rows = self._claim_next()
+        if rows:
+            self._begin(rows)
+        elif self._runners.current and self._runners.current.ready:
+            self._rest()
 
-    def _claim(self):
-        """What is claimed for good: rows of a transaction whose end failed are not ours."""
-        with put_off():
+    def _claim_next(self):
+        """Claim a task if there may be one and the runner is good for it; its rows.
+
+        Only what was committed is ours: after a transaction whose end failed it looks again.
+        """
+        version = self._database.version_seen()
+        if version == self._seen_version and self._clock.now() < self._next_due:
+            return []
+        claims, now, rows = self._queue.claims, self._clock.now(), []
+        self._next_due = min(claims.next_due() or math.inf, claims.rate_opens() or math.inf)
+        if self._next_due <= now or claims.claimable(1):
+            if self._runners.is_stale():
+                self._runners.start()
+                return []
             with self._database.transaction(durable=False) as transaction:
-                rows = self._queue.claims.claim(transaction, self._id, self._clock.now(),
-                                                owner_id=self._child.owner)
+                owner = self._runners.current.owner
+                rows = claims.claim(transaction, self._place.id, now, owner_id=owner)
                 if rows:
-                    self._set_state(transaction, "busy")
-            return rows
-        self._seen_version = None       # look again, though nothing changes
-        return []
+                    self._place.heartbeat(transaction, "busy")
+            if not rows and owner is not None:      # it may be another owner's turn
+                self._runners.start()
+        self._seen_version = version
+        return rows
 
     def _rest(self):
         """Wait a little before looking again: briefly at first, longer later."""
@@ -1923,227 +2182,49 @@ class Worker:
             pause = ASLEEP_POLL_SECONDS
         if self._database.journal != "wal":
             pause = IDLE_POLL_ROLLBACK_SECONDS
-        if self._next_child:            # there is time enough to start one when it is needed
-            self._next_child.end()
-            self._next_child = None
         due = self._next_due - self._clock.now()
-        self._child.wait(min(pause, due) if due > 0 else pause)
-        for _ in self._child.messages():
-            self._child.ended = True    # it has no business to speak now
-        if self._child.ended or self._child.is_dead():
-            self._start_runner()
-
-    # The runner
-
-    def _start_runner(self):
-        """A fresh runner; if the host refuses one, say so and leave."""
-        if self._child:
-            self._child.end()
-        self._child, self._next_child = self._next_child, None
-        if self._child and self._child.is_as_new():
-            return
-        if self._child:
-            self._child.end()
-        try:
-            self._child = self._new_runner(self._queue.catalogue.files())
-        except OSError as error:
-            self._child = None
-            self._stopping = "no runner could be started"
-            with self._database.transaction(durable=False) as transaction:
-                self._queue.workers.start_failed(transaction, jobqueue.explain_start_error(error))
-
-    def _new_runner(self, files):
-        stamps = jobqueue.file_stamps(files)    # as they are before it begins to read them
-        child = Child(self._database.folder, self._lock, stamps)
-        child.watch(self._waker.fileno())
-        return child
-
-    def _prepare_runner(self):
-        """Start the next runner while this one is at its last batches, so that none waits for it.
-
-        A host that refuses a process more is not asked again before one is needed.
-        """
-        child, size = self._child, self._pace.size
-        left = self._settings["runner_tasks"] - child.tasks
-        if child is self._prepared_for or size == 1 or left > LAST_BATCHES * size:
-            return
-        self._prepared_for = child
-        with contextlib.suppress(OSError):
-            self._next_child = self._new_runner(child.files)
-
-    def _await_runner(self):
-        """Claim nothing before the runner has said what it can run."""
-        self._child.wait(0.2)
-        for message in self._child.messages():
-            if "announce" in message:
-                self._take_announcement(message["announce"])
-                return
-        if self._child.ended or self._child.is_dead():
-            self._runner_failed("the process that runs the functions ended at its start")
-        elif self._clock.monotonic() - self._child.started > RUNNER_START_SECONDS:
-            self._runner_failed("importing tasks.py took longer than %d s" % RUNNER_START_SECONDS)
-
-    def _take_announcement(self, announcement):
-        self._keep_announcement(announcement)
-        if announcement.get("error"):
-            self._wait_for_better_code()
-        else:
-            self._child.ready = True
-            self._seen_version, self._next_due = None, self._clock.now()
-
-    def _runner_failed(self, message):
-        self._keep_announcement({"error": {"message": message, "file": "tasks.py", "line": None}})
-        self._wait_for_better_code()
-
-    def _keep_announcement(self, announcement):
-        while not self._signals:
-            with put_off():
-                self._child.files = self._queue.catalogue.store(announcement, self._child.files)
-                return
-            self._clock.sleep(FULL_DISK_SECONDS)
-
-    def _wait_for_better_code(self):
-        """tasks.py cannot be read: try again when it changes, or after a while."""
-        files, until = self._child.files, self._clock.monotonic() + BROKEN_RETRY_SECONDS
-        self._child.end()
-        while (self._clock.monotonic() < until and jobqueue.file_stamps(files) == files
-               and not self._stopping and not self._signals):
-            with put_off():
-                if self._is_idle_for_good() and self._left_nothing_behind():
-                    return
-                self._check_self()
-            self._clock.sleep(0.5)
-        self._heed_signals()
-        if not self._stopping:
-            self._start_runner()
-
-    def _runner_is_stale(self):
-        """True if the next task should get a fresh runner."""
-        child, settings = self._child, self._settings
-        if child.tasks >= settings["runner_tasks"] or child.ended or child.has_straggler:
-            return True
-        if child.is_behind or child.memory > settings["runner_memory"] << 20:
-            return True
-        # This one always, all others now and then.
-        files = child.files if self._stamps.is_due() else [jobqueue.TASKS_FILE]
-        return any(child.files.get(name) != stamp
-                   for name, stamp in jobqueue.file_stamps(files).items())
+        self._runners.rest(min(pause, due) if due > 0 else pause)
 
     # Running and recording
 
     def _begin(self, rows):
         """Hand claimed tasks over to the runner."""
-        self._batch = Batch(self._queue, self._child, rows) if rows else None
-        if rows:
-            self._say("begins %s: %s" % (rows[0]["function"], " ".join(str(row["id"]) for row in rows)))
-            if self._settings["runner_per_owner"] == "yes":
-                self._child.owner = rows[0]["owner_id"]
-            with self._database.deadline():
-                self._batch.begin()
+        child = self._runners.current
+        self._batch = Batch(self._queue, child, rows)
+        self._say("begins %s: %s" % (rows[0]["function"], [row["id"] for row in rows]))
+        if self._settings["runner_per_owner"] == "yes":
+            child.owner = rows[0]["owner_id"]
+        with self._database.deadline():
+            self._batch.begin()
 
     def _go_on(self):
-        """Record what has ended, if it is time."""
+        """Record what has ended, if it is time; claim the next if the runner is still good."""
         if not self._batch.running:
-            self._finish()
+            self._batch.child.take_back()
+            fresh = self._batch.child.death is not None or self._runners.is_stale()
+            rows = self._record(None if fresh or self._place.stopping else self._pace)
+            self._batch = None
+            if fresh and not self._place.stopping:
+                self._runners.start()
+            if rows:
+                self._begin(rows)
         elif self._batch.is_late():
             self._batch.take_back()
-            self._settle(None)
+            self._record()
             self._pace.slow_down()
 
-    def _finish(self):
-        """Record what has ended and claim the next if the runner is still good."""
-        self._child.recall()
-        fresh = self._child.death is not None or self._runner_is_stale()
-        rows = self._settle(None if fresh or self._stopping else self._pace)
-        self._batch = None
-        if fresh and not self._stopping:
-            self._start_runner()
-        self._begin(rows)
-        if rows:
-            self._prepare_runner()
-
-    def _settle(self, pace):
+    def _record(self, pace=None):
         """Record what has ended, put back what has not begun, claim what the pace allows."""
-        ended, unbegun = self._batch.hand_in()
-        self._count(ended)
-        ended = [(attempt, outcome) for attempt, outcome in ended if outcome.kind != "lost"]
-        try:
-            return self._record_patiently(ended, unbegun, pace)
-        except PUT_OFF:
-            raise
-        except Exception as error:      # whatever it is about: each alone must still be tried
-            self._say("recording: %s" % error)
-        for attempt, outcome in ended:
-            self._record_alone(attempt, outcome)
-        return self._record_patiently([], unbegun)
-
-    def _count(self, ended):
-        self._tasks += len(ended)
-        self._last_work = self._clock.monotonic()
+        ended, unbegun = self._batch.take_results()
         for attempt, outcome in ended:
             self._pace.note(attempt.row["function"], outcome)
             if self._verbose:
                 left = ", left behind: %s" % attempt.left if attempt.left else ""
                 self._say("task %d: %s%s" % (attempt.row["id"], outcome.kind, left))
-
-    def _record_alone(self, attempt, outcome):
-        """Record one outcome, or that it could not be stored."""
-        try:
-            self._record_patiently([(attempt, outcome)], [])
-        except PUT_OFF:
-            raise
-        except Exception as error:
-            attempt.forget_what_it_said()
-            outcome = Outcome("fail", error_type="StorageError",
-                              error_message="its outcome could not be stored: %s" % error)
-            self._record_patiently([(attempt, outcome)], [])
-
-    def _record_patiently(self, ended, unbegun, pace=None):
-        """Record; while nobody can write, or there is no room for it, again and again.
-
-        Meanwhile the claims are renewed as soon as that is possible, and what still runs is watched.
-        """
-        while True:
-            try:
-                with self._database.deadline():
-                    return self._record(ended, unbegun, pace)
-            except PUT_OFF:
-                if self._signals > 1:
-                    raise
-            with self._database.deadline():
-                for attempt in self._batch.running:
-                    attempt.look()
-                self._hold([*unbegun, *(attempt for attempt, _ in ended)])
-            self._clock.sleep(FULL_DISK_SECONDS)
-
-    def _hold(self, attempts):
-        """Renew their claims, and say that we live."""
-        with put_off(), self._database.transaction(durable=False) as transaction:
-            for attempt in attempts:
-                attempt.renew(transaction)
-            self._set_state(transaction, self._state)
-
-    def _record(self, ended, unbegun, pace):
-        """One transaction for all of it; returns the rows that were claimed."""
-        claims, rows = self._queue.claims, []
-        with self._database.transaction(durable=False) as transaction:
-            now = self._clock.now()
-            endings = [(attempt.row, Outcome("put_back")) for attempt in unbegun]
-            for attempt, outcome in ended:
-                attempt.write_ending(transaction)
-                endings.append((attempt.row, outcome))
-            verdicts = claims.end_all(transaction, [
-                (row["id"], row["claim"], outcome) for row, outcome in endings], now)
-            if pace:
-                rows = claims.claim(transaction, self._id, now, pace.size, pace.function,
-                                    self._child.owner)
-            if not rows and not self._batch.running:
-                self._set_state(transaction, "idle" if not self._stopping else "stopping")
+        self._place.tasks += len(ended)
+        self._last_work = self._clock.monotonic()
         self._seen_version = None
-        for (row, _), verdict in zip(endings, verdicts):
-            if verdict and verdict.removed:
-                jobqueue.remove_task_folder(self._database.folder, row["id"])
-        return rows
+        return self._recorder.record(self._batch, ended, unbegun, pace)
 
     def _say(self, text):
         if self._verbose:
@@ -2151,6 +2232,9 @@ class Worker:
 
 
 # Entry -----------------------------------------------------------------------
+#
+# Which of its processes this is: a worker (for cron, as a service, detached, or for a slice of a
+# request), its runner, a catalogue, or the test worker of the page This host.
 
 CRON_SECONDS = 50.0
 WORKER_PATIENCE_SECONDS = 45.0          # less than the self-fence
@@ -2216,9 +2300,12 @@ def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
     return code
 
 
-def live(token, data):
-    """A test worker: says that it is here, that it still is after the time it has to live, and that it
-    outlived who started it as soon as that is so."""
+def run_host_test(token, data):
+    """A test worker, for the page This host.
+
+    It notes that it is here, that it lived for TEST_SECONDS, and that it outlived its parent; or
+    the signal that ended it before.
+    """
     jobqueue.find_database(data)
     queue = JobQueue(data, patience=WORKER_PATIENCE_SECONDS)
     be_nice(queue)
@@ -2250,7 +2337,8 @@ def worker_parser():
     import argparse
     parser = argparse.ArgumentParser(
         prog="worker.py", description="Works on the tasks of jobqueue.", allow_abbrev=False)
-    parser.add_argument("--data", metavar="DIR", help="data folder (default: data beside jobqueue.py)")
+    parser.add_argument("--data", metavar="DIR",
+                        help="data folder (default: data beside jobqueue.py)")
     parser.add_argument("--service", action="store_true", help="never end by itself")
     parser.add_argument("--seconds", type=float, default=CRON_SECONDS, metavar="S",
                         help="without --service: work for at most S seconds (50)")
@@ -2258,14 +2346,14 @@ def worker_parser():
     return parser
 
 
-def be_told(arguments):
-    """Be what the arguments say: a runner, a catalogue, a test or one kind of worker; the exit code."""
+def dispatch(arguments):
+    """Run as runner, catalogue, test or worker; returns the exit code."""
     if arguments[:1] == ["--runner"]:
         return run_runner(*arguments[1:])
     if arguments[:1] == ["--catalogue"]:
         return print_catalogue()
     if arguments[:1] == ["--test"]:
-        return live(*arguments[1:])
+        return run_host_test(*arguments[1:])
     if arguments[:1] in (["--detached"], ["--slice"]):
         mode, row, lock, data, *seconds = arguments
         return work(mode[2:], data, *map(float, seconds), row=int(row), lock=lock)
@@ -2277,7 +2365,7 @@ def be_told(arguments):
 
 def main():
     """A process of its own; returns its exit code."""
-    if "GATEWAY_INTERFACE" in os.environ:   # a web server takes this for a CGI script, a query for arguments
+    if "GATEWAY_INTERFACE" in os.environ:   # a web server runs this, with a query as arguments
         print("Status: 403 Forbidden\nContent-Type: text/plain\n\nThis is no page.")
         return 2
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -2285,7 +2373,7 @@ def main():
         signal.signal(number, signal.SIG_DFL)
     os.umask(0o077)
     try:
-        return be_told(sys.argv[1:])
+        return dispatch(sys.argv[1:])
     except JobQueueError as error:
         jobqueue.complain(error.detail)
         return error.exit_code

@@ -41,7 +41,7 @@ class Rules:
     def attempt(self):
         """The attempt as its worker watches it."""
         attempt = worker.Attempt(self.queue, self.child, self.claimed)
-        attempt.log = worker.LogPipe(os.open(os.devnull, os.O_RDONLY))
+        attempt.output.log = worker.LogPipe(os.open(os.devnull, os.O_RDONLY))
         self.addCleanup(attempt.close)
         return attempt
 
@@ -52,7 +52,7 @@ class Rules:
             with contextlib.suppress(jobqueue.StorageFull):
                 self.clean()
             if attempt:
-                attempt.look()
+                attempt.check()
             if attempt and not self.is_full:
                 self.say()
             if renews:
@@ -124,7 +124,7 @@ class Rules:
             while not attempt.ending:
                 self.clock.advance(1)
                 others.tick.clean()
-                attempt.look()
+                attempt.check()
         self.assertEqual((attempt.ending, bool(self.killed)), ("lost", True))
         self.assertEqual(self.status(self.task_id), "running")
         self.assertLess(self.clock.now() - self.claimed["created_at"], LEASE_SECONDS - 5)
@@ -132,14 +132,14 @@ class Rules:
     def test_after_standing_still_it_first_looks_whether_the_claim_is_still_its_own(self):
         attempt = self.attempt()
         self.clock.advance(10 * LEASE_SECONDS)
-        attempt.look()
+        attempt.check()
         self.assertIsNone(attempt.ending)
 
     def test_a_busy_database_is_no_reason_to_end_either(self):
         attempt = self.attempt()
         self.clock.advance(2 * RENEW_SECONDS)
         with mock.patch.object(jobqueue.Database, "_begin", side_effect=jobqueue.still_busy()):
-            attempt.look()
+            attempt.check()
         self.assertIsNone(attempt.ending)
 
 

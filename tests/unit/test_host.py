@@ -709,7 +709,8 @@ class TestWorkerTest(HostTestCase):
 
     def live(self, seconds):
         program = ("import jobqueue, worker; jobqueue.TEST_SECONDS = %s; jobqueue.TEST_ALONE_SECONDS = 0.1; "
-                   "raise SystemExit(worker.live(%r, %r))" % (seconds, self.token, str(self.database.folder)))
+                   "raise SystemExit(worker.run_host_test(%r, %r))"
+                   % (seconds, self.token, str(self.database.folder)))
         return subprocess.Popen([sys.executable, "-c", program], cwd=ROOT)
 
     def seen(self):

@@ -19,8 +19,8 @@ class Child(SimpleNamespace):
     """A runner that is ready at once; whoever waits for it lets time pass."""
 
     def __init__(self, clock):
-        super().__init__(ready=True, ended=False, is_behind=False, has_straggler=False, tasks=0, memory=0,
-                         identity=(None, None), owner=None, files={}, clock=clock,
+        super().__init__(ready=True, ended=False, unread=b"", has_leftovers=False, tasks=0,
+                         memory=0, identity=(None, None), owner=None, files={}, clock=clock,
                          end=lambda: None, messages=list, is_dead=lambda: False)
 
     def wait(self, seconds):
@@ -31,26 +31,21 @@ class Child(SimpleNamespace):
 class SimulatedWorker(worker.Worker):
     """Ends every task at once; before that it tells `site` what it begins."""
 
-    def run(self, row=None, lock=None):
-        """As ever, and closes what a process would take along."""
-        try:
-            return super().run(row, lock)
-        finally:
-            for end in (self._wake_end, self._waker):
-                end.close()
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self._signals.catch = lambda: None
+        self._runners.start = self.start_runner
 
-    def _catch_signals(self):
-        pass
-
-    def _start_runner(self):
-        self._child = Child(self._clock)
+    def start_runner(self):
+        """Nothing is imported: it may be given tasks at once."""
+        self._runners.current = Child(self._clock)
 
     def _begin(self, rows):
         for row in rows:
             outcome = self._queue.outcome(row)
             with self._database.transaction() as transaction:
                 self._queue.claims.end(transaction, row["id"], row["claim"], outcome, self._clock.now())
-                self._set_state(transaction, "idle")
+                self._place.rest(transaction)
         self._last_work = self._clock.monotonic()
         self._seen_version = None
 

@@ -1,18 +1,18 @@
-"""What a worker decides by itself: how many tasks at once, and when its next runner starts."""
+"""What a worker decides by itself: how many tasks at once, and when its runner is replaced."""
 import json
 import socket
 import threading
 import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
+from contextlib import suppress
 from unittest.mock import Mock, patch
 
 import jobqueue
 from jobqueue import Outcome, SetupError, TooMany
 from tests.helpers.support import FUNCTIONS, TestCase
-from worker import (BATCH_AFTER, BATCH_MAX, BATCH_SECONDS, LAST_BATCHES, LINE_MAX_BYTES, Attempt, Batch,
-                    Pace, Runner, Worker, live, work, write_result)
+from worker import (BATCH_AFTER, BATCH_MAX, BATCH_SECONDS, LINE_MAX_BYTES, Attempt, Batch,
+                    Pace, Runner, Runners, Worker, run_host_test, work, write_result)
 
 
 class TestPace(unittest.TestCase):
@@ -129,10 +129,8 @@ class TestClaim(TestCase):
 
     def test_nothing_begins_whose_claim_could_not_be_committed(self):
         worker, task_id = Worker(self.queue, "service"), self.add()
-        for end in (worker._wake_end, worker._waker):
-            self.addCleanup(end.close)
-        worker._id, worker._child = 1, Mock(owner=None, identity=(None, None), tasks=0, memory=0)
-        worker._runner_is_stale, worker._begin = Mock(return_value=False), Mock()
+        worker._place.id, worker._runners.current = 1, Mock(owner=None)
+        worker._runners.is_stale = Mock(return_value=False)
         run = jobqueue.Connection.run
 
         def run_unless_full(connection, statement, *values):
@@ -142,8 +140,10 @@ class TestClaim(TestCase):
         for refuses in (True, False):
             with self.subTest(refuses), patch.object(jobqueue.Connection, "run",
                                                      run_unless_full if refuses else run):
-                self.assertEqual(worker._claim_next(), not refuses)
-                self.assertEqual(len(worker._begin.call_args[0][0]), not refuses)
+                rows = []
+                with suppress(jobqueue.StorageFull):
+                    rows = worker._claim_next()
+                self.assertEqual(len(rows), not refuses)
         self.assertEqual(self.status(task_id), "running")
 
 
@@ -156,47 +156,17 @@ class TestOrder(TestCase):
         self.end(row, "crashed")
         batch = Batch(self.queue, child, [row])
         batch.begin()
-        self.assertEqual((batch.running, batch.unbegun), ([], []))
+        self.assertEqual((batch.running, batch.take_results()), ([], ([], [])))
         self.assertFalse(child.hand_over.called)
 
 
-class TestNextRunner(TestCase):
-    """When a worker starts its next runner ahead."""
-
-    def setUp(self):
-        super().setUp()
-        self.worker = Worker(self.queue, "service")
-        self.worker._settings["runner_tasks"] = 10_000
-        self.worker._new_runner = Mock()
-        for end in (self.worker._wake_end, self.worker._waker):
-            self.addCleanup(end.close)
-
-    def prepare(self, tasks, size):
-        """Whether it starts one, while its runner had so many tasks and batches are so large."""
-        self.worker._child = SimpleNamespace(tasks=tasks, files={})
-        self.worker._pace.size = size
-        self.worker._prepare_runner()
-        return self.worker._new_runner.called
-
-    def test_it_starts_while_the_old_one_is_at_its_last_batches(self):
-        self.assertFalse(self.prepare(10_000 - 8 * LAST_BATCHES - 1, 8))
-        self.assertTrue(self.prepare(10_000 - 8 * LAST_BATCHES, 8))
-
-    def test_it_does_not_while_tasks_take_longer_than_a_start(self):
-        self.assertFalse(self.prepare(9_999, 1))
-
+class TestBehind(TestCase):
     def test_one_that_has_not_read_what_it_was_told_is_replaced(self):
-        child = SimpleNamespace(tasks=1, ended=False, has_straggler=False, memory=0, files={})
-        self.worker._child = child
-        for child.is_behind in (True, False):
-            self.assertEqual(self.worker._runner_is_stale(), child.is_behind)
-
-    def test_a_host_that_refuses_is_asked_once(self):
-        self.worker._new_runner.side_effect = BlockingIOError("process limit")
-        self.assertTrue(self.prepare(9_900, 8))
-        self.worker._prepare_runner()
-        self.assertEqual(self.worker._new_runner.call_count, 1)
-        self.assertIsNone(self.worker._next_child)
+        runners = Runners(self.queue, Mock(), Mock(), {"runner_tasks": 10, "runner_memory": 512})
+        for unread in (b"more", b""):
+            runners.current = Mock(tasks=1, ended=False, has_leftovers=False, memory=0, files={},
+                                   unread=unread)
+            self.assertEqual(runners.is_stale(), bool(unread))
 
 
 class TestOldCode(TestCase):
@@ -213,21 +183,19 @@ class TestOldCode(TestCase):
         self.announcement = {"functions": list(FUNCTIONS), "error": None,
                              "files": [str(self.tasks), str(self.helper)]}
         self.queue.catalogue.store(self.announcement)
-        self.worker = Worker(self.queue, "service")
-        for end in (self.worker._wake_end, self.worker._waker):
-            self.addCleanup(end.close)
-        self.worker._lock = None
-        self.worker._start_runner()
+        settings = {"runner_tasks": 10_000, "runner_memory": 512}
+        self.runners = Runners(self.queue, Mock(), Mock(), settings)
+        self.runners.start()
 
     @staticmethod
     def child(data, lock, files):
         """Stands for a runner that reads what it is made of until it announces it."""
-        return SimpleNamespace(files=files, tasks=0, ended=False, has_straggler=False, is_behind=False,
-                               memory=0, watch=Mock())
+        return Mock(files=files, tasks=0, ended=False, has_leftovers=False, unread=b"", memory=0)
 
     def is_stale(self):
-        self.worker._keep_announcement(self.announcement)
-        return self.worker._runner_is_stale()
+        self.runners.current.messages.return_value = [{"announce": self.announcement}]
+        self.assertTrue(self.runners.hear())
+        return self.runners.is_stale()
 
     def test_nothing_changed(self):
         self.assertFalse(self.is_stale())
@@ -246,7 +214,7 @@ class TestOldCode(TestCase):
 class TestFolder(TestCase):
     def test_a_worker_that_was_started_makes_no_data_folder_in_the_place_of_one_that_is_gone(self):
         gone = str(self.folder / "gone")
-        for start in (lambda: work("detached", gone, row=1, lock="x"), lambda: live("x", gone)):
+        for start in (lambda: work("detached", gone, row=1, lock="x"), lambda: run_host_test("x", gone)):
             with self.refused(SetupError, "There is no data folder"):
                 start()
         self.assertFalse((self.folder / "gone").exists())
