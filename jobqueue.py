@@ -3448,14 +3448,15 @@ class Followers:
             return None
         given_up = transaction.one(
             "SELECT after_id, status FROM task_after LEFT JOIN task ON task.id=after_id "
-            "WHERE task_id=? AND settled=2 AND (status IS NULL OR status IN (3, 4)) LIMIT 1", (task["id"],))
+            "WHERE task_id=? AND settled=2 AND (status IS NULL OR status IN (3, 4)) LIMIT 1",
+            (task["id"],))
         return given_up and "Task %d comes after task %d, which %s; %s." % (
             task["id"], given_up["after_id"], HOW_IT_ENDED[given_up["status"]],
             "add it anew" if given_up["status"] is None else "retry that one first")
 
     @staticmethod
     def waits_again(transaction, task):
-        """Judge anew what a task came after, for that may have been retried; how much it waits for."""
+        """Judge anew what a task came after, for that may be retried; how much it waits for."""
         if task["after_failure"] is None:
             return 0
         transaction.run("UPDATE task_after SET settled=1 WHERE task_id=? AND settled=2",
@@ -3647,7 +3648,7 @@ class Adding:
         return limit - waiting
 
     def _predecessors(self, transaction, owner_id, orders, new):
-        """{id: status} of all that the new tasks come after; Invalid unless they are the owner's."""
+        """{id: status} of all that new tasks come after; Invalid unless they are the owner's."""
         known = {}
         for task_id in {before for _, order in new for before in order.after}:
             known[task_id] = transaction.value(
@@ -3655,8 +3656,8 @@ class Adding:
         missing = {task_id for task_id, status in known.items() if status is None}
         if missing:
             raise tasks_refused([
-                {"field": "after", "message": "must name tasks of the same owner; %d is none" % before,
-                 "index": index}
+                {"field": "after", "index": index,
+                 "message": "must name tasks of the same owner; %d is none" % before}
                 for index, order in enumerate(orders)
                 for before in order.after if before in missing], len(orders) == 1)
         return known
@@ -3691,7 +3692,7 @@ def answers_kept(now):
 
 
 class Once:
-    """A request that its sender marked with an Idempotency-Key, so that it can be repeated safely."""
+    """A request with an Idempotency-Key, which its sender can repeat safely."""
 
     def __init__(self, person_id, key, digest):
         self.person_id = person_id
@@ -3700,8 +3701,9 @@ class Once:
 
     def find(self, db, now):
         """What was answered the first time, or None; Invalid if something else was asked then."""
-        row = db.one("SELECT digest, answer FROM request WHERE owner_id=? AND key=? "
-                         "AND created_at BETWEEN ? AND ?", (self.person_id, self.key, *answers_kept(now)))
+        row = db.one(
+            "SELECT digest, answer FROM request WHERE owner_id=? AND key=? "
+            "AND created_at BETWEEN ? AND ?", (self.person_id, self.key, *answers_kept(now)))
         if row is None:
             return None
         if row["digest"] != self.digest:
@@ -4269,7 +4271,7 @@ ENDING_COLUMNS = (
 
 
 def lost_after(task, now):
-    """After about how many seconds a lost task ended: a worker that lived on would have renewed its lease."""
+    """After about how many seconds a lost task ended: else its lease would have been renewed."""
     renewal = task["lease_wall"] - LEASE_SECONDS + RENEW_SECONDS
     return max(0.0, min(now, renewal) - task["started_at"])
 
@@ -4326,7 +4328,7 @@ class Claims:
             [lane for lane in lanes(self._database, SCHEDULED) if lane[0] in served])
 
     def rate_opens(self):
-        """When the next pending task may start that only the rate of its queue holds back, or None."""
+        """When the next task may start that only the rate of its queue holds back, or None."""
         now = self._clock.now()
         moments = [next_start(queue, now)[0] for queue in self._queues.open(self.machine)
                    if queue["rate_count"] is not None and queue["head"] is not None]
@@ -4365,10 +4367,12 @@ class Claims:
             if queue is None:
                 break
             heads = transaction.all(HEADS, (queue["name"], min(wanted, room)))
-            heads = list(itertools.takewhile(lambda row: owner_id in (None, row["owner_id"]), heads))
+            heads = list(itertools.takewhile(
+                lambda row: owner_id in (None, row["owner_id"]), heads))
             batch = itertools.takewhile(
                 lambda row: row["function"] == function and row["attempts"] == 0
-                and row["on_crash"] == "retry" and len(row["arguments"]) <= BATCH_ARGUMENTS_MAX, heads)
+                and row["on_crash"] == "retry"
+                and len(row["arguments"]) <= BATCH_ARGUMENTS_MAX, heads)
             taken = self._take(transaction, list(batch) or heads[:1], worker_id, now)
             self._queues.started(transaction, queue, len(taken), now)
             rows = [row for row in taken if not row["barred"]]
@@ -4379,10 +4383,12 @@ class Claims:
         return []
 
     def _refuse(self, transaction, rows, now):
-        """Fail claimed tasks of functions for admins, asked for by somebody who is none any more."""
-        self.end_all(transaction, [(row["id"], row["claim"], Outcome(
-            "fail", error_type="Denied", error_message="%s is for admins only, and who asked for this "
-            "task is none any more" % row["function"])) for row in rows], now)
+        """Fail claimed tasks for admins only, asked for by somebody who is none any more."""
+        words = "%s is for admins only, and who asked for this task is none any more"
+        self.end_all(transaction, [
+            (row["id"], row["claim"], Outcome("fail", error_type="Denied",
+                                              error_message=words % row["function"]))
+            for row in rows], now)
 
     def _take(self, transaction, heads, worker_id, now):
         """Make pending tasks ours; their rows with the claim and the attempt's number."""
@@ -4425,8 +4431,8 @@ class Claims:
     def has_crashed(self):
         """True if a task waits to be run again that died with who ran it."""
         return bool(self._database.value(
-            "SELECT max(crashes) FROM (SELECT crashes FROM task %s WHERE status=0 LIMIT 10000) AS some"
-            % BY_CLAIM))
+            "SELECT max(crashes) FROM ("
+            "SELECT crashes FROM task %s WHERE status=0 LIMIT 10000) AS some" % BY_CLAIM))
 
     def renew(self, transaction, task_id, claim, now):
         """Hold the claim for another LEASE_SECONDS; False if it was lost."""
@@ -4441,7 +4447,8 @@ class Claims:
     def cancel_asked(self, task_id, claim):
         """The row's cancel_requested while the claim holds; None if it was lost."""
         return self._database.value(
-            "SELECT cancel_requested FROM task WHERE id=? AND status=1 AND claim=?", (task_id, claim))
+            "SELECT cancel_requested FROM task WHERE id=? AND status=1 AND claim=?",
+            (task_id, claim))
 
     def end(self, transaction, task_id, claim, outcome, now):
         """Record how an attempt ended; the Verdict, or None if the claim was lost."""
@@ -4494,13 +4501,14 @@ class Claims:
 
     # Who is late is doubted, in writing, and loses nothing before the rest of a lease has passed
     # since: as this could be written, so could a renewal. When nobody can write nobody is doubted,
-    # and workers that see no doubt keep what they run. The name of a lease changes with its renewal.
+    # and workers that see no doubt keep what they run. A lease's name changes with its renewal.
 
     def doubt(self, now):
         """Note who is late from now on; forget who is so no more."""
         late, known = self._late(now), recall(self._database, ".doubts") or {}
         if late.keys() != known.keys():
-            with contextlib.suppress(StorageFull), self._database.transaction(durable=False) as transaction:
+            with contextlib.suppress(StorageFull), \
+                    self._database.transaction(durable=False) as transaction:
                 known = recall(transaction, ".doubts") or {}
                 fresh = self._lease(now, LEASE_SECONDS - 2 * RENEW_SECONDS)
                 remember(transaction, ".doubts", {name: known.get(name, fresh) for name in late})
@@ -4600,15 +4608,15 @@ UNFINISHED_MAX = 1000           # tasks of a schedule; a slot that would add one
 LATE_TOLD_SECONDS = 86400.0     # how long it is said that schedules ran late
 LATE_SECONDS = 900.0            # a run that comes after more is late; catch_up="none" leaves it out
 RULE_RETRY_SECONDS = 3600.0     # when a rule that cannot be read is looked at again
-GONE_SECONDS = 60.0             # how long a schedule stays whose source is gone: it may be on its way
+GONE_SECONDS = 60.0             # how long a schedule stays whose source is gone, maybe on its way
 GONE_WORDS = "It is not in tasks.py or the folder schedules any more; in a minute it is removed."
 HISTORY_ROWS = 50
 UPCOMING = 10                   # times to come that are shown
 
 # Executable files in these folders of SCRIPTS_FOLDER run at that pace. SCRIPT_LEFT_OUT are hidden
 # files and what editors and package managers leave behind.
-SCRIPT_FOLDERS = {"15min": "*/15 * * * *", "hourly": "@hourly", "daily": "@daily", "weekly": "@weekly",
-                  "monthly": "@monthly"}
+SCRIPT_FOLDERS = {"15min": "*/15 * * * *", "hourly": "@hourly", "daily": "@daily",
+                  "weekly": "@weekly", "monthly": "@monthly"}
 SCRIPT_LEFT_OUT = r"\..*|.*(~|\.(bak|old|orig|rej|sw[a-p]|tmp|pyc|dpkg-\w+|rpm\w+))"
 SCRIPT_FUNCTION = "folder-script"       # what runs them; nobody can add it
 
@@ -4621,7 +4629,8 @@ _SCHEDULE = {
     "zone": about(TEXT, "such as Europe/Oslo (UTC)"),
     "catch_up": about({"enum": list(CATCH_UPS)}, "what to run of what was missed (once)"),
     "overlap": about({"enum": list(OVERLAPS)}, "while the last one has not ended (skip)"),
-    "options": titled("ChosenOptions", about(_object(**OPTION_SCHEMAS), "instead of the function's own")),
+    "options": titled("ChosenOptions", about(_object(**OPTION_SCHEMAS),
+                                             "instead of the function's own")),
     "owner": about(TEXT_OR_NULL, "for admins: whose tasks these become"),
     "paused": {"type": "boolean"},
     "paused_why": about({"type": ["string", "null"], "maxLength": 500}, "shown to everybody")}
@@ -4655,7 +4664,7 @@ def plan_errors(given, now):
 
 
 def is_right(row, columns, now):
-    """Whether a schedule is as its source says, or has just been called gone where that says nothing."""
+    """Whether a schedule is as its source says, or has just been marked as gone from it."""
     if columns is None:
         return row["gone_at"] is not None and abs(now - row["gone_at"]) < GONE_SECONDS
     return row["gone_at"] is None and all(row[name] == value for name, value in columns.items())
@@ -4677,7 +4686,8 @@ def find_scripts(runs=True):
             with os.scandir(SCRIPTS_FOLDER / folder) as entries:
                 found += sorted("%s/%s" % (folder, entry.name) for entry in entries
                                 if storable(entry.name) == entry.name and os.path.isfile(entry.path)
-                                and not re.fullmatch(SCRIPT_LEFT_OUT, entry.name) and _can_run(entry) == runs)
+                                and not re.fullmatch(SCRIPT_LEFT_OUT, entry.name)
+                                and _can_run(entry) == runs)
         except (FileNotFoundError, NotADirectoryError):
             continue
     return found
@@ -4745,7 +4755,7 @@ def schedule_json(row, warning, listed=False):
 
 
 def before_newest(rule, first, now, most):
-    """A moment after which `rule` has its newest `most` until `now`; `first` is the oldest of them all."""
+    """A moment after which `rule` has its newest `most` until `now`; `first` is the oldest."""
     def are_few(after):
         moments = rule.upcoming(after, most + 1)
         return len(moments) <= most or moments[-1] > now
@@ -4851,7 +4861,8 @@ class Firing:
             return Order(SCRIPT_FUNCTION, row["arguments"], TASK_DEFAULTS)
         person = None
         if row["set_by"] is not None:
-            person = self._site.accounts.person(row["set_by"]) or self._site.accounts.person(row["owner_id"])
+            person = (self._site.accounts.person(row["set_by"])
+                      or self._site.accounts.person(row["owner_id"]))
         function = self._site.catalogue.find(row["function"])
         if person and not person.is_admin and function and function["who"] == "admin":
             raise Invalid("The function %s is for admins only." % row["function"])
@@ -4862,7 +4873,8 @@ class Firing:
         """Add the tasks of the slots that nobody has filled, and move on."""
         last_at, last_task, problem = row["last_at"], row["last_task_id"], due.problem
         if due.missed is not None:
-            self._take_slot(transaction, row, due.missed, "missed, as all until %s: nobody looked meanwhile"
+            self._take_slot(transaction, row, due.missed,
+                            "missed, as all until %s: nobody looked meanwhile"
                             % iso(due.slots[0] if due.slots else now))
         for at in due.slots:
             if not self._take_slot(transaction, row, at, problem):
@@ -4882,12 +4894,14 @@ class Firing:
                 self._tell(transaction, row, at, None, problem)
         transaction.update("schedule", {
             "next_at": due.next_at, "next_from": now, "last_at": last_at, "last_task_id": last_task,
-            "problem": problem, "late_at": now if due.is_late else row["late_at"]}, "id=?", (row["id"],))
+            "problem": problem, "late_at": now if due.is_late else row["late_at"]},
+            "id=?", (row["id"],))
 
     @staticmethod
     def _take_slot(transaction, row, at, message):
         """True if this slot is ours to fill; one that was missed or skipped may come again."""
-        transaction.insert_or_ignore("slot", {"schedule_id": row["id"], "at": at, "message": message})
+        transaction.insert_or_ignore(
+            "slot", {"schedule_id": row["id"], "at": at, "message": message})
         return transaction.value("SELECT task_id FROM slot WHERE schedule_id=? AND at=?",
                                  (row["id"], at)) is None
 
@@ -4901,8 +4915,9 @@ class Firing:
         if unfinished and row["overlap"] == "skip":
             return "skipped: task %d had not ended" % unfinished
         count = self._database.value(
-            "SELECT count(*) FROM (SELECT 1 FROM task WHERE schedule_id=? AND status NOT IN (2, 3, 4) "
-            "LIMIT ?)", (row["id"], UNFINISHED_MAX))
+            "SELECT count(*) FROM ("
+            "SELECT 1 FROM task WHERE schedule_id=? AND status NOT IN (2, 3, 4) LIMIT ?)",
+            (row["id"], UNFINISHED_MAX))
         return "skipped: %d of its tasks had not ended" % count if count == UNFINISHED_MAX else None
 
     def unfinished(self, task_id):
@@ -4913,7 +4928,7 @@ class Firing:
     def add_task(self, transaction, row, order, unfinished, now):
         """Add a task of a schedule, behind the `unfinished` one if they queue; its id."""
         order.schedule_id = row["id"]
-        if row["overlap"] == "queue":   # what is being deleted, or is another owner's, is not waited for
+        if row["overlap"] == "queue":   # but not behind what is being deleted, or another owner's
             order.after = [row[0] for row in transaction.all(
                 "SELECT id FROM task WHERE id=? AND owner_id=? AND cancel_requested<2",
                 (unfinished, row["owner_id"]))]
@@ -4941,9 +4956,10 @@ class Schedules:
         """Schedules of an owner, or (None) of everybody, oldest first."""
         where, values = ("1", ()) if owner_id is None else ("schedule.owner_id=?", (owner_id,))
         now, period = self._clock.now(), self._site.rhythm.period()
-        return [schedule_json(row, lateness(row, now, period), listed=True) for row in self._database.all(
+        rows = self._database.all(
             SCHEDULE_LISTED + where + " AND schedule.id>? ORDER BY schedule.id LIMIT ?",
-            (*values, after, limit))]
+            (*values, after, limit))
+        return [schedule_json(row, lateness(row, now, period), listed=True) for row in rows]
 
     def get(self, schedule_id, owner_id=None):
         """One schedule with its history and what is to come; NotFound if not `owner_id`'s."""
@@ -5008,11 +5024,13 @@ class Schedules:
         order = self._firing.order(row)
         with self._database.transaction() as transaction:
             row, at = self._row(schedule_id, scope), self._clock.now()
-            while transaction.value("SELECT 1 FROM slot WHERE schedule_id=? AND at=?", (schedule_id, at)):
+            while transaction.value("SELECT 1 FROM slot WHERE schedule_id=? AND at=?",
+                                    (schedule_id, at)):
                 at += 0.001             # the time of a slot is that slot's
             unfinished = self._firing.unfinished(row["last_task_id"])
             if unfinished and row["overlap"] == "skip":
-                raise Conflict("Its task %d has not ended yet, and its tasks must not overlap." % unfinished)
+                raise Conflict("Its task %d has not ended yet, and its tasks must not overlap."
+                               % unfinished)
             task_id = self._firing.add_task(transaction, row, order, unfinished, at)
             transaction.insert("slot", {"schedule_id": schedule_id, "at": at, "task_id": task_id,
                                         "message": "run by %s" % _who(person)})
@@ -5024,19 +5042,22 @@ class Schedules:
     def _check_room(transaction, owner_id, wanted, besides=0):
         """Conflict if an owner has too many schedules, or too much in them, for one like this."""
         count, size = transaction.one(
-            "SELECT count(*), coalesce(sum(length(arguments)), 0) FROM schedule WHERE owner_id=? AND id<>?",
+            "SELECT count(*), coalesce(sum(length(arguments)), 0) FROM schedule "
+            "WHERE owner_id=? AND id<>?",
             (owner_id, besides))
         if count >= SCHEDULES_MAX:
             raise Conflict("There can be at most %d schedules of one owner." % SCHEDULES_MAX)
         if size + len(wanted["arguments"]) > SCHEDULES_MAX_CHARACTERS:
-            raise Conflict("The arguments of all schedules of one owner can have at most %d characters "
-                           "together." % SCHEDULES_MAX_CHARACTERS, wrong("arguments", "are too long"))
+            raise Conflict("The arguments of all schedules of one owner can have at most %d "
+                           "characters together." % SCHEDULES_MAX_CHARACTERS,
+                           wrong("arguments", "are too long"))
 
     def _checked(self, given, person):
         """The columns for these fields; Invalid names every wrong one."""
         errors = plan_errors(given, self._clock.now())
         try:
-            order = self._firing.check_task(given["function"], given["arguments"], given["options"], person)
+            order = self._firing.check_task(given["function"], given["arguments"],
+                                            given["options"], person)
         except Invalid as error:
             errors += error.errors
         if errors:
@@ -5116,7 +5137,7 @@ class DeclaredSchedules:
         try:
             found = self._site.accounts.default_owner()["id"], find_scripts()
         except (SetupError, NotFound, OSError):
-            return                      # nobody yet who could own them, or a folder cannot be read now
+            return                      # nobody yet who could own them, or no way to read a folder
         now = self._clock.now()
         if self._differences(self._announced(*found), self._foreign(), now):
             with self._database.transaction(durable=False) as transaction:

@@ -196,7 +196,8 @@ class TestTriggers(OrderCase):
             first = self.claim()["id"] if self.add() else None
             second = self.after(first)
             self.queue.tasks.delete(first)
-            self.write("UPDATE task SET status=?, cancel_requested=0, finished_at=1 WHERE id=?", (status, first))
+            self.write("UPDATE task SET status=?, cancel_requested=0, finished_at=1 WHERE id=?",
+                       (status, first))
             self.clean()
             self.assertEqual(self.states(first, second), [None, "failed"])
             self.assertIn("was deleted", self.row(second)["error_message"])
