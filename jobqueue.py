@@ -6524,26 +6524,18 @@ TOKEN_ROW = ("SELECT token.*, user.name AS owner, user.password FROM token "
 class Person:
     """Who is asking: a user's id, name and role, and until when."""
 
-    @property
-    def answerable(self):
-        """The Person whose rights count for what is asked; the site's own code has none to be asked for."""
-        return self
-
     def __init__(self, row, expires_at=None):
         self.id = row["id"]
         self.name = row["name"]
         self.role = row["role"]
+        self.is_admin = self.role == "admin"
+        self.scope = None if self.is_admin else self.id     # whose things are seen; None: everybody's
         self.expires_at = expires_at
 
     @property
-    def is_admin(self):
-        """True for admins."""
-        return self.role == "admin"
-
-    @property
-    def scope(self):
-        """The owner that this person's queries are limited to; None for admins."""
-        return None if self.is_admin else self.id
+    def answerable(self):
+        """The Person whose rights count for what is asked; the site's own code has none to be asked for."""
+        return self
 
 
 def knows_scrypt():
@@ -7371,15 +7363,16 @@ class JobQueue:
         open_to = WHO_MAY_ADD
         if person:
             open_to = ROLES if person.is_admin else ("user",)
-        functions, error = self.catalogue.functions(), self.catalogue.state()["error"]
+        found, error = self.catalogue.find(name), self.catalogue.state()["error"]
+        if found and found["who"] in open_to:
+            return found
+        functions = self.catalogue.functions()
         if error and not functions:
             raise Busy("The functions cannot be read at the moment: %s." % error["message"],
                        retry_after=10)
-        known = {function["name"]: function for function in functions if function["who"] in open_to}
-        if name not in known:
-            raise field_error("function", "%s is not known; known are %s"
-                              % (shorten(name, 60), ", ".join(known) or "none"))
-        return known[name]
+        known = [function["name"] for function in functions if function["who"] in open_to]
+        raise field_error("function", "%s is not known; known are %s"
+                          % (shorten(name, 60), ", ".join(known) or "none"))
 
     def delete_queue(self, name, who):
         """Remove a queue that holds no tasks and that no function names."""
@@ -7439,14 +7432,14 @@ class JobQueue:
     @staticmethod
     def _check_bounds_of_users(request, declared):
         """What a plain user cannot choose: to go first, or less care than `declared`."""
-        def is_above(name, limit):
-            return isinstance(request.get(name), (int, float)) and request[name] > limit
         errors = []
-        if is_above("priority", 0):
-            errors += wrong("priority", "must be 0 or less; higher ones are for admins")
-        if is_above("timeout", declared["timeout"]):
-            errors += wrong("timeout", "must be at most %s, as the function says; longer ones are for "
-                                        "admins" % plain(declared["timeout"]))
+        for name, limit, words in (
+                ("priority", 0, "must be 0 or less; higher ones are for admins"),
+                ("timeout", declared["timeout"],
+                 "must be at most %s, as the function says; longer ones are for admins"
+                 % plain(declared["timeout"]))):
+            if isinstance(request.get(name), (int, float)) and request[name] > limit:
+                errors += wrong(name, words)
         if declared["on_crash"] == "fail" and request.get("on_crash") == "retry":
             errors += wrong("on_crash", "must be fail, as the function says; only an admin can choose "
                                          "retry")
