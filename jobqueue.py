@@ -6386,116 +6386,6 @@ class Tick:
                     transaction.run("DELETE " + rows, old)
 
 
-class Service:
-    """One sentence for everyone on what the queue is doing."""
-
-    def __init__(self, database, settings, claims, workers, catalogue, rhythm):
-        self._database = database
-        self._settings = settings
-        self._claims = claims
-        self._workers = workers
-        self._catalogue = catalogue
-        self._rhythm = rhythm
-        self._clock = database.clock
-
-    def describe(self):
-        """{"code", "text", "since"}; the code is "ok" when there is nothing to say."""
-        code, text, since = (self._storage() or self._off() or self._waiting() or self._short_lived()
-                             or self._late() or ("ok", "", None))
-        return {"code": code, "text": text, "since": iso(since)}
-
-    def _storage(self):
-        try:
-            free = free_bytes(self._database.folder)
-        except OSError:
-            return "storage", "The data folder is gone or cannot be read.", None
-        if free < DISK_MIN_BYTES:
-            return "storage", "The disk is full: nothing can be added or recorded.", None
-        if self._database.journal == "wal" and self._database.wal_bytes() > WAL_ALARM_BYTES:
-            return ("storage", "The database's log has grown to %d MB: something keeps it from being "
-                    "written back." % (self._database.wal_bytes() >> 20), None)
-        return None
-
-    def _off(self):
-        if self._settings.get("NbMaxWorker") == 0:
-            return "off", "Nothing is running: NbMaxWorker is 0.", None
-        if self._catalogue.state()["error"]:
-            return "code_error", "Nothing new is started: an admin has to fix tasks.py.", None
-        return None
-
-    def _waiting(self):
-        """What becomes of the tasks that could be run now."""
-        if not self._claims.claimable(1):
-            return self._paused()
-        states = {row[0] for row in self._database.all("SELECT state FROM worker")}
-        failure, mode = recall(self._database, ".start_failure"), self._workers.modes.decide()[0]
-        return (self._no_worker(states, failure, mode) or self._nobody(states, mode)
-                or self._load(states, failure))
-
-    def _no_worker(self, states, failure, mode):
-        if not failure or states - {"starting"}:
-            return None
-        if self._clock.now() >= failure["next"] and mode == "slice":
-            return None                 # the page that is told what comes first tries again
-        return ("no_worker", "Nothing is running: %s. Next try %s."
-                % (failure["message"], time_of_day(failure["next"])), failure["at"])
-
-    def _nobody(self, states, mode):
-        """What has to come first where adding a task starts no worker."""
-        if mode == "detached":
-            return None
-        if mode == "slice" and self._workers.needed():
-            return "cron_wait", MODE_WORDS[mode] + ".", None
-        if mode == "slice" or states:
-            return None
-        if mode == "service":
-            return ("no_worker", "Nothing is running: worker.py --service, which this host is to keep "
-                    "alive, is not there.", None)
-        return self._await_cron()
-
-    def _await_cron(self):
-        cron = self._workers.modes.visitor("cron")
-        if not cron:
-            return ("cron_wait", "Waiting for cron, which has not come lately: python3 worker.py has to "
-                    "be called.", None)
-        often = ", which comes about %s" % how_often(cron["period"]) if cron["period"] else ""
-        return ("cron_wait", "Waiting for cron%s; it came last at %s."
-                % (often, time_of_day(cron["last_at"])), cron["last_at"])
-
-    def _load(self, states, failure):
-        if "busy" in states and "idle" not in states:
-            return ("busy", "All workers are busy%s." % (
-                ", and " + failure["message"] if failure else ""), None)
-        if "busy" not in states and "idle" not in states:
-            return "starting", "A worker is being started.", None
-        return None
-
-    def _short_lived(self):
-        words = self._workers.habit_words()
-        return ("short_lived", words, None) if words else None
-
-    def _late(self):
-        at, now = recall(self._database, ".late"), self._clock.now()
-        period = self._rhythm.period() if at and 0 <= now - at < LATE_TOLD_SECONDS else None
-        if not period or period <= TICK_PASSING_SECONDS:
-            return None
-        return ("cron_wait", "Schedules run late: housekeeping comes about %s here."
-                % how_often(period), at)
-
-    def _paused(self):
-        names = {lane[0] for lane in lanes(self._database, PENDING)}
-        ours = [row for row in self._database.all("SELECT * FROM queue WHERE external=0 ORDER BY name")
-                if row["name"] in names and (row["paused"] or self._is_served(row))]
-        if not ours or not all(row["paused"] for row in ours):
-            return None                 # limits hold back the others: nothing to worry about
-        row = min(ours, key=lambda row: row["paused_at"] or 0)
-        more = "" if len(ours) == 1 else " (and %d more)" % (len(ours) - 1)
-        return "paused", paused_words(row, more), row["paused_at"]
-
-    def _is_served(self, queue):
-        return queue["machines"] is None or self._claims.machine in json.loads(queue["machines"])
-
-
 # Accounts --------------------------------------------------------------------
 
 NAME_PATTERN = r"\w[\w.@+-]{0,49}"
@@ -7265,8 +7155,6 @@ class JobQueue:
         self.keeping = Keeping(self.database, self.settings, self.tasks)
         self.tick = Tick(self.database, self.settings, self.claims, self.workers, self.firing,
                          self.declared_schedules, self.keeping, self.rhythm)
-        self.service = Service(self.database, self.settings, self.claims, self.workers, self.catalogue,
-                               self.rhythm)
 
     def enqueue(self, function, arguments=None, owner=None, **options):
         """Add one task; returns it. Invalid names every field that is wrong."""
@@ -7854,6 +7742,10 @@ def private_addresses(folder, script="", root=""):
     return [quote(address) for address in dict.fromkeys(found)]
 
 
+# What is known of the last test worker of the web server and of the command line (one says nothing
+# about the other) stands in the setting row .worker_tests: it writes `arrived` and `alone` itself;
+# who looks later and does not find them knows that it was ended.
+
 def last_worker_test(db, starter=None):
     """What is known of the last test worker of "web" or "shell", else of the first that there is."""
     return (recall_of(db, ".worker_tests", starter) if starter else
@@ -7971,14 +7863,17 @@ def host_files(queue):
 
 # Findings --------------------------------------------------------------------
 #
-# Questions about this host and the queue, for the page and for the command, which must answer even
-# where nothing works. Each check is a function; FOLDER_CHECKS need no database.
+# What is wrong here, or worth knowing, is found in one place: TOPICS and describe_work() are what
+# there is to find. A Finding has a code, a verdict, a sentence and a remedy. `check` and the page
+# This host show them by topic; the sentence on every list is the first that has one for everyone;
+# the advice ends with the remedy of the first of NEXT. All must answer even where nothing works.
 
+BAD, NOTE, FINE = "bad", "note", "ok"
 LIMITS_LOW = (                  # what is scarce below so much, and then
-    ("processes", FEW_PROCESSES, "Leave NbMaxWorker at 1 or 2: each worker takes two or three processes"),
-    ("memory", 512 << 20, "Leave NbMaxWorker at 1 or 2, and set runner_memory lower"),
-    ("open files", 64, "Ask the host for 256 at least"),
-    ("CPU seconds", 3600, "Processes are ended after so much computing: set worker_seconds below it"))
+    ("processes", FEW_PROCESSES, "leave NbMaxWorker at 1 or 2: each worker takes two or three processes"),
+    ("memory", 512 << 20, "leave NbMaxWorker at 1 or 2, and set runner_memory lower"),
+    ("open files", 64, "ask the host for 256 at least"),
+    ("CPU seconds", 3600, "processes are ended after so much computing: set worker_seconds below it"))
 
 
 class Check:
@@ -7986,13 +7881,33 @@ class Check:
 
     def __init__(self, name, verdict, text):
         self.name = name
-        self.verdict = verdict          # ok, note or bad
+        self.verdict = verdict          # BAD, NOTE or FINE
         self.text = text
 
 
-def _readable(time_text):
-    """A time as iso() says it, without its fractions."""
-    return time_text[:19].replace("T", " ") + " UTC"
+class Finding:
+    """Something that is wrong here, or worth knowing.
+
+    `said` is (code, sentence) for everyone, and `since` when that began.
+    """
+
+    def __init__(self, code, verdict, text="", remedy="", topic=None, said=None, since=None):
+        self.code = code
+        self.verdict = verdict
+        self.text = text
+        self.remedy = remedy            # as it stands behind "Next, "
+        self.topic = topic
+        self.said = said
+        self.since = since
+
+    def words(self):
+        """What is so and, unless that is fine, what to do."""
+        return ": ".join(filter(None, (self.text, self.verdict != FINE and self.remedy)))
+
+
+def _readable(moment):
+    """A moment as people read it, without its fractions."""
+    return iso(moment)[:19].replace("T", " ") + " UTC"
 
 
 def umask_words():
@@ -8001,20 +7916,23 @@ def umask_words():
     return "umask " + found[1] if found else "an unknown umask"
 
 
-def _check_files(folder):
+# About the machine and the folders: each takes the data folder and returns (text, findings ...).
+
+def _check_files(_):
+    text = "jobqueue %s in %s" % (VERSION, HOME)
     versions = {name: version_of(HOME / name) for name in ("worker.py", "static/index.html")}
     missing = [name for name in versions if not (HOME / name).is_file()]
     if missing:
-        return "bad", "missing in %s: %s. Copy jobqueue.py, worker.py and static/ there" % (
-            HOME, ", ".join(missing))
+        return text, Finding("files_missing", BAD, "missing in %s: %s" % (HOME, ", ".join(missing)),
+                             "copy jobqueue.py, worker.py and static/ there")
     other = ["%s %s" % item for item in versions.items() if item[1] != VERSION]
     if other:
-        return "bad", ("jobqueue.py is %s, but %s: copy all files of one version"
-                       % (VERSION, " and ".join(other)))
+        return text, Finding("files_mixed", BAD, "but " + " and ".join(other),
+                             "copy all files of one version")
     if (HOME / "jobqueue.cgi").exists() and not (HOME / "index.html").exists():
-        return "note", ("there is no index.html in %s, so that some web servers list what is there: copy it "
-                        "from static/hosts" % HOME)
-    return "ok", "jobqueue %s in %s" % (VERSION, HOME)
+        return text, Finding("files_listed", NOTE, "there is no index.html in %s, so that some web "
+                             "servers list what is there" % HOME, "copy it from static/hosts")
+    return text,
 
 
 def knows_time_zones():
@@ -8025,84 +7943,91 @@ def knows_time_zones():
         return False
 
 
-def _check_python(folder):
+def _check_python(_):
     text = "%s %s" % (sys.executable, PYTHON_VERSION)
     if not knows_scrypt():
-        return "bad", "%s; %s" % (text, SCRYPT_MISSING)
+        return text, Finding("scrypt_missing", BAD, SCRYPT_MISSING)
     if not knows_time_zones():
-        return "note", text + ("; time zones are missing, so that schedules can only use UTC: choose another "
-                               "Python, or install tzdata for it")
-    return "ok", text
+        return text, Finding("zones_missing", NOTE, "time zones are missing, so that schedules can "
+                             "only use UTC", "choose another Python, or install tzdata for it")
+    return text,
 
 
-def _check_sqlite(folder):
+def _check_sqlite(_):
     source, built = sqlite_build()
-    text = "%s (%s %s), %s" % (sqlite3.sqlite_version, source[:10], source.split()[-1][:10], ", ".join(
-        name for name in built if name.startswith(SQLITE_OPTIONS)) or "built as usual")
+    text = "SQLite %s (%s %s), %s" % (
+        sqlite3.sqlite_version, source[:10], source.split()[-1][:10],
+        ", ".join(name for name in built if name.startswith(SQLITE_OPTIONS)) or "built as usual")
     if "THREADSAFE=0" in built:
-        return "bad", text + ": it is built for one thread only. Choose another Python"
-    return "ok", text
+        return text, Finding("threads_missing", BAD, "it is built for one thread only",
+                             "choose another Python")
+    return text,
 
 
 def _check_owner(folder):
     ours, code = os.getuid(), HOME.stat()
-    text = "runs as %s (uid %d), %s" % (user_name(ours), ours, umask_words())
+    user = user_name(ours)
+    text = "runs as %s (uid %d), %s" % (user, ours, umask_words())
     found = stats_of([HOME, HOME / "jobqueue.py", WORKER_FILE, TASKS_FILE, folder.parent])
     open_ones = [path for path, status in found.items()
                  if status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH]
     if open_ones:
-        return "bad", ("%s; every user of this machine can change what runs here: chmod o-w %s"
-                       % (text, " ".join("'%s'" % path for path in open_ones)))
+        return text, Finding(
+            "program_open", BAD, "every user of this machine can change what runs here",
+            "chmod o-w " + " ".join("'%s'" % path for path in open_ones))
     if code.st_uid != ours and ours:
-        return "note", ("%s, but the program belongs to %s: cron jobs and the command line must run as %s, "
-                        "too, or they cannot open the data; and if the web server runs all its sites as %s, "
-                        "every other site can read and change it"
-                        % (text, user_name(code.st_uid), user_name(ours), user_name(ours)))
+        return text, Finding(
+            "program_of_other", NOTE, "the program belongs to %s: cron jobs and the command line must "
+            "run as %s, too, or they cannot open the data; and if the web server runs all its sites as "
+            "%s, every other site can read and change it" % (user_name(code.st_uid), user, user))
     if any(found[path].st_mode & 0o022 for path in (HOME, WORKER_FILE) if path in found):
-        return "note", ("%s; others may change the program, and some web servers then refuse to start it: "
-                        "chmod go-w %s" % (text, HOME))
+        return text, Finding("program_loose", NOTE, "others may change the program, and some web "
+                             "servers then refuse to start it", "chmod go-w %s" % HOME)
     if ours == 0:
-        return "note", text + ": your functions may then do anything; use a user of their own"
-    return "ok", text + " and owns the program"
+        return text, Finding("root", NOTE, "your functions may then do anything",
+                             "use a user of their own")
+    return text + " and owns the program",
 
 
-def _check_host(folder):
-    found = [name for name, places in HOST_SIGNS if any(os.path.exists(place) for place in places)]
+def _check_host(_):
+    found = [name for name, places in HOST_SIGNS if any(map(os.path.exists, places))]
     system = "%s %s, processors: %d" % (os.uname().sysname, os.uname().release, os.cpu_count() or 1)
-    return "ok", ", ".join([system, *found])
+    return ", ".join([system, *found]),
 
 
 def _check_data(folder):
+    text, above = str(folder), folder.parent
     if os.path.lexists(folder) and not folder.is_dir():
-        return "bad", "%s is no folder, nor does it lead to one" % folder
+        return text, Finding("data_strange", BAD, "it is no folder, nor does it lead to one")
     if not folder.is_dir():
-        if os.access(folder.parent, os.W_OK | os.X_OK):
-            return "note", "there is none yet; %s is made when the page is opened first" % folder
-        if not folder.parent.is_dir():
-            return "bad", ("%s cannot be made: there is no folder %s. Make it, or write another path into "
-                           "the text file called data" % (folder, folder.parent))
-        return "bad", ("%s cannot be made: %s may not write to %s. Give it the right, or write the path of "
-                       "another folder into a text file called data"
-                       % (folder, user_name(os.getuid()), folder.parent))
+        if os.access(above, os.W_OK | os.X_OK):
+            return text, Finding("data_none", NOTE, "there is none yet; it is made when the page is "
+                                 "opened first")
+        why = ("%s may not write to %s. Give it the right" % (user_name(os.getuid()), above)
+               if above.is_dir() else "there is no folder %s. Make it" % above)
+        return text, Finding("data_impossible", BAD, "it cannot be made: %s, or write the path of "
+                             "another folder into a text file called data" % why)
     mode = stat.S_IMODE(folder.stat().st_mode)
     if mode & 0o077:                    # opening it has tried to mend that
-        return "bad", ("%s can be read by other users of this machine (mode %o). Run chmod 700 '%s'; if that "
-                       "changes nothing, its file system (%s) has no modes: move it elsewhere and write its "
-                       "new path into a text file called data" % (folder, mode, folder, file_system(folder)))
+        return text, Finding(
+            "data_open", BAD, "other users of this machine can read it (mode %o). Run chmod 700 '%s'; "
+            "if that changes nothing, its file system (%s) has no modes: move it elsewhere and write "
+            "its new path into a text file called data" % (mode, folder, file_system(folder)))
     owner = folder.stat().st_uid
     found = stats_of(folder.iterdir(), follow_symlinks=False)       # others' files come and go
     strange = sorted(path.name for path, status in found.items() if status.st_uid != owner)
     if strange:
-        return "bad", ("not all in %s belongs to %s: %s. As root, run chown -R '%s' '%s'"
-                       % (folder, user_name(owner), ", ".join(strange), user_name(owner).lstrip("#"), folder))
-    return "ok", "%s; nothing is kept in the system's folder for temporary files" % folder
+        return text, Finding(
+            "data_of_others", BAD, "not all in it belongs to %s: %s. As root, run chown -R '%s' '%s'"
+            % (user_name(owner), ", ".join(strange), user_name(owner).lstrip("#"), folder))
+    return text + "; nothing is kept in the system's folder for temporary files",
 
 
 def _check_writing(folder):
     """A file like a worker's lock is made, written and removed."""
     path = folder / "locks" / ("check-" + random_token(6))
     if not folder.is_dir():
-        return "note", "not tried, since there is no data folder yet"
+        return "",
     try:
         handle, locks = take_lock(path)
         try:
@@ -8112,19 +8037,22 @@ def _check_writing(folder):
             os.close(handle)
             path.unlink()
     except OSError as error:
-        return "bad", ("nothing can be written to %s (%s): %s" % (
-            folder, error.strerror,
+        return "", Finding(
+            "data_closed", BAD, "nothing can be written to %s (%s)" % (folder, error.strerror),
             "the disk or your quota is full. Remove something or ask the host for more"
-            if error.errno in (errno.ENOSPC, errno.EDQUOT) else "see to whom it belongs and its rights"))
+            if error.errno in (errno.ENOSPC, errno.EDQUOT) else "see to whom it belongs and its rights")
     closed = [str(one) for one in sorted(folder.glob("jobqueue-*.db*")) if not os.access(one, os.W_OK)]
     if closed:
-        return "bad", "%s cannot be written: chmod u+w '%s'" % (" and ".join(closed), "' '".join(closed))
+        return "", Finding("database_closed", BAD, "%s cannot be written" % " and ".join(closed),
+                           "chmod u+w '%s'" % "' '".join(closed))
     if not locks:
-        return "note", ("files are written, but they cannot be locked (flock), so that the end of a "
-                        "worker is noticed late: another folder, not on a network, would do better")
+        return "", Finding(
+            "locks_missing", NOTE, "files are written, but they cannot be locked (flock), so that the "
+            "end of a worker is noticed late: another folder, not on a network, would do better")
     if abs(ahead) > CLOCK_SLACK_SECONDS:
-        return "note", "files are written, but their times differ from this machine's clock by %d s" % ahead
-    return "ok", "files can be written and locked"
+        return "", Finding("disk_clock", NOTE, "the times of files differ from this machine's clock by "
+                           "%d s" % ahead)
+    return "files can be written and locked",
 
 
 def _check_disk(folder):
@@ -8134,8 +8062,8 @@ def _check_disk(folder):
     if room.f_files:
         text += ", %d more files" % room.f_favail
     if free < DISK_LOW_BYTES or room.f_files and room.f_favail < FILES_LOW:
-        return "bad", text + ": remove something, or no task can be added soon"
-    return "ok", text
+        return text, Finding("disk_low", BAD, "", "remove something, or no task can be added soon")
+    return text,
 
 
 def _check_limits(folder):
@@ -8146,250 +8074,254 @@ def _check_limits(folder):
     if os.path.exists("/proc/lve"):
         text += "; what CloudLinux allows stands in the panel, under Resource Usage"
     if limits["processes"] is not None and limits["processes"] - running < WORKER_PROCESSES:
-        return "bad", text + ". There is no room for a worker: end something, or ask the host for more"
+        return text, Finding("no_process", BAD, "there is no room for a worker",
+                             "end something, or ask the host for more")
     for name, least, advice in LIMITS_LOW:
         if limits[name] is not None and limits[name] < least:
-            return "note", "%s. %s" % (text, advice)
-    return "ok", text
+            return text, Finding("few_" + name, NOTE, "", advice)
+    return text,
 
+
+# About the queue: each takes the JobQueue and returns (text, findings ...).
 
 def _check_door(queue):
     visit = last_visit(queue)
     if not visit:
-        return "note", "not known yet: log in as an admin and open This host"
+        return "", Finding("unvisited", NOTE, "not known yet", "log in as an admin and open This host")
     text = "%s%s; %s; Python %s, SQLite %s" % (
         DOORS[visit["door"]][0], " (%s)" % visit["software"] if visit["software"] else "",
         "%s, each for %s" % ("several processes" if visit["processes"] else "one process",
                              "several requests at once" if visit["threads"] else "one request at a time"),
         visit["python"], visit["sqlite"])
     if visit["door"] == "mod_wsgi embedded":
-        return "note", text + (". Every site of this machine can then read the data: let Apache use "
-                               "WSGIDaemonProcess with a user of your own, as in apache.conf")
-    return "ok", text
+        return text, Finding("door_shared", NOTE, "every site of this machine can then read the data",
+                             "let Apache use WSGIDaemonProcess with a user of your own, as in apache.conf")
+    return text,
 
 
 def _check_https(queue):
     visit = last_visit(queue)
     if not visit or visit["https"]:
-        return "ok", "the page was opened by HTTPS" if visit else "not known yet"
+        return "HTTPS" if visit else "",
     if visit["forwarded"].get("X-Forwarded-Proto") == "https":
-        return "note", ("HTTP arrives here, but a proxy seems to end HTTPS in front of it: if that is your "
-                        "host's, set trusted_proxies to %s, or https to always" % visit["client"])
+        return "", Finding(
+            "https_hidden", NOTE, "HTTP arrives here, but a proxy seems to end HTTPS in front of it: if "
+            "that is your host's, set trusted_proxies to %s, or https to always" % visit["client"])
     if visit["client"] in LOOPBACK and not visit["forwarded"]:      # else it is that of a proxy
-        return "ok", "HTTP, from this machine"
-    return "note", ("the page was opened by HTTP, so that passwords can be read on their way: open it by "
-                    "https://, which nearly every host offers")
+        return "HTTP, from this machine",
+    return "", Finding("http_open", NOTE, "the page was opened by HTTP, so that passwords can be read on "
+                       "their way", "open it by https://, which nearly every host offers")
 
 
 def _check_proxy(queue):
     visit = last_visit(queue)
     if not visit or not visit["forwarded"]:
-        return "ok", "no headers of a proxy were seen" if visit else "not known yet"
+        return "",
     text = "what %s says of its visitors (%s)" % (visit["client"], ", ".join(visit["forwarded"]))
     if visit["trusted"]:
-        return "ok", text + " counts"
-    return "note", text + (" does not count, so that all share its address when wrong passwords are counted: "
-                           "name it in trusted_proxies if it is your host's proxy")
+        return text + " counts",
+    return "", Finding(
+        "proxy_unknown", NOTE, text + " does not count, so that all share its address when wrong "
+        "passwords are counted", "name it in trusted_proxies if it is your host's proxy")
 
 
 def _check_authorization(queue):
-    arrives = last_visit(queue).get("authorization")
-    if arrives is False:
-        return "note", ("the web server removes the header Authorization: programs send their token as "
-                        "X-Api-Key, or add the lines about Authorization from htaccess or apache.conf")
-    return "ok", ("the header Authorization arrives" if arrives else
-                  "the header X-Api-Key always arrives; whether Authorization does was not tried")
+    visit = last_visit(queue)
+    if visit.get("authorization") is False:
+        return "", Finding(
+            "authorization_lost", NOTE, "the web server removes the header Authorization: programs send "
+            "their token as X-Api-Key, or add the lines about Authorization from htaccess or apache.conf")
+    if not visit:
+        return "",
+    return ("the header Authorization arrives" if visit["authorization"] else
+            "whether the header Authorization arrives was not tried"),
 
 
 def _check_interpreter(queue):
     found = queue.interpreter.describe()
     text = "%(path)s: Python %(python)s, SQLite %(sqlite)s" % found
-    passed = "".join("; not %s: %s" % one for one in found["passed"].items())
-    return "note" if passed else "ok", text + passed
+    return [text] + [Finding("python_passed", NOTE, "not %s: %s" % one)
+                     for one in found["passed"].items()]
 
 
 def _check_mode(queue):
     mode, why = queue.workers.modes.decide()
-    text = "%s. %s" % (mode, why)
-    if mode == "cron" and not queue.workers.modes.visitor("cron"):
-        return "bad", text + " No cron comes: give your host's cron one of the lines to copy"
-    if mode == "service" and not queue.rhythm.has_service():
-        return "bad", text + " None is there: let the host keep worker.py --service running"
-    return "note" if mode == "slice" else "ok", text.rstrip(".")
+    found = ["%s. %s" % (mode, why.rstrip("."))]
+    if mode == "slice":
+        found.append(Finding("slices", NOTE))
+    if (mode in ("cron", "slice") and queue.settings.get("worker_mode") != "auto"
+            and worker_test(queue, "web")["state"] == "ok"):
+        found.append(Finding("mode_chosen", FINE, "", "set worker_mode to auto: the tested worker lived"))
+    return found
 
 
 def _check_ticks(queue):
     ticks, cron = queue.tick.state(), queue.workers.modes.visitor("cron")
     if ticks["resident"]:
-        return "ok", "a server or a service of ours is always there"
+        return "a server or a service of ours is always there",
     text = "no cron has come"
     if ticks["cron"]:
         often = ", it comes about " + how_often(cron["period"]) if cron and cron["period"] else ""
-        text = "cron came last at %s%s" % (_readable(ticks["cron"]["last_at"]), often)
+        text = "cron came last at %s%s" % (_readable(queue.rhythm.visitor("cron")["last_at"]), often)
     if ticks["period"]:
         text += "; without visitors somebody looks about %s what is due" % how_often(ticks["period"])
     if cron or queue.workers.modes.visitor("address"):
-        return "ok", text
-    return "note", text + ": give your host's cron one of the lines to copy, or much waits for visitors"
-
-
-# The test worker. What is known of the last one of the web server and of the command line (one says
-# nothing about the other) stands in the setting row .worker_tests: it writes `arrived` and `alone`
-# itself; who looks later and does not find them knows that it was ended.
+        return text,
+    return text, Finding("nobody_comes", NOTE, "much waits for visitors", "give your host's cron one of "
+                         "the lines to copy, or the tick address if it can only call one")
 
 
 def _check_worker_test(queue):
     known = last_worker_test(queue.database)
-    test = show_worker_test(queue, known)
-    if test["state"] in ("none", "running"):
-        return "note", test["text"] or ("not tried yet: press Start a test worker on the page, or run "
-                                        "python3 jobqueue.py check")
-    text = "%s, %s, started by %s" % (test["text"], _readable(test["at"]), (
+    test, mode = show_worker_test(queue, known), queue.workers.modes.decide()[0]
+    if test["state"] == "none":
+        return "", Finding("untested", NOTE, "no worker was tested yet", "start a test worker, by the "
+                           "button of that name or by python3 jobqueue.py check"
+                           if mode == "detached" else "")
+    if test["state"] == "running":
+        return "", Finding("test_running", NOTE, test["text"])
+    text = "%s, %s, started by %s" % (test["text"], _readable(known["at"]), (
         "the web server" if known["door"] else "the command line"))
     if test["state"] == "failed":       # a host that ends workers is no fault: auto does without them
-        is_fault = "error" in known or _words_of_test(queue, known) or (
-            queue.settings.get("worker_mode") == "detached")
-        is_used = queue.workers.modes.decide()[0] == "detached"
-        return "bad" if is_fault and is_used else "note", text
+        is_fault = mode == "detached" and ("error" in known or _words_of_test(queue, known) or (
+            queue.settings.get("worker_mode") == "detached"))
+        return text, Finding("test_failed", BAD if is_fault else NOTE)
     visit, arrived = last_visit(queue), known["arrived"]
     if visit and visit["sqlite"] != arrived["sqlite"]:
-        return "note", ("%s, but the web server has SQLite %s: choose the web server's Python in the setting "
-                        "python, or name what it needs in pass_environment" % (text, visit["sqlite"]))
+        return text, Finding("test_sqlite", NOTE, "but the web server has SQLite %s: choose the web "
+                             "server's Python in the setting python, or name what it needs in "
+                             "pass_environment" % visit["sqlite"])
     if arrived["nice"] < queue.settings.get("nice"):
-        return "note", text + ", less than the setting nice asks for"
-    return "ok", text
+        return text, Finding("test_nice", NOTE, "that is less than the setting nice asks for")
+    if mode == "detached" and not known["door"]:
+        return text, Finding("test_tried", FINE, "", "start a test worker by the button of that name, for "
+                             "the last one was not the web server's")
+    return text,
 
 
 def _check_exposure(queue):
     folder, seen = queue.database.folder, exposure(queue)
-    if seen["exposed"]:
-        return "bad", ("the web server gives away what is private: %s. Put .htaccess into the folder; if "
-                       "that does not help, move everything but the start file out of the web site, as "
-                       "static/docs/hosts.md says of the red banner" % ", ".join(seen["exposed"]))
     inside = WEB_FOLDERS.intersection(part.lower() for part in folder.parts)
+    text = "the data is %s a web folder" % ("inside" if inside else "not inside")
+    if seen["exposed"]:
+        return text, Finding(
+            "exposed", BAD, "the web server gives away what is private: " + ", ".join(seen["exposed"]),
+            "put .htaccess into the folder; if that does not help, move everything but the start file "
+            "out of the web site, as README says of the red banner")
     if inside and not (folder / ".htaccess").exists():
-        return "bad", ("the data is inside a web folder and its .htaccess is missing: whoever "
-                       "guesses a name can download it. Move it, and write where it is now into a text "
-                       "file called data in its place")
+        return text, Finding(
+            "htaccess_missing", BAD, "its .htaccess is missing: whoever guesses a name can download it",
+            "move it, and write where it is now into a text file called data in its place")
     if seen["at"]:
-        return "ok", "an admin's browser could fetch nothing private, %s" % _readable(iso(seen["at"]))
-    return "note", ("the data is %s a web folder; log in as an admin and open This host: the browser then "
-                    "tries to fetch what is private" % ("inside" if inside else "not inside"))
+        return "%s; an admin's browser could fetch nothing private, %s" % (text, _readable(seen["at"])),
+    return text, Finding("unlooked", NOTE, "", "log in as an admin and open This host: the browser then "
+                         "tries to fetch what is private")
 
 
 def _check_journal(queue):
-    database, now = queue.database, queue.database.clock.now()
-    journal, size = database.read_journal(), database.wal_bytes()
+    database = queue.database
+    journal, is_wal = database.read_journal(), database.journal == "wal"
     machines = sorted(journal.machines.items(), key=lambda item: -item[1]["last"])
-    text = "%s, because %s; used on %s" % (
+    text = "%s, because %s; used on %s%s" % (
         database.journal.upper(), journal.said.get("why", "a former version chose so"), "; ".join(
             "%s, %s %s" % (name, "refused" if "refused" in machine else "last seen",
-                           _readable(iso(machine["last"]))) if len(machines) > 1 else name
-            for name, machine in machines))
-    if database.journal != "wal":
-        return "ok", text
-    if journal.sharing(now):
-        return "bad", ("%s. Several machines are to use the database, but WAL mode is for one: %s"
-                       % (text, how_to_repair(queue)))
-    if size > WAL_ALARM_BYTES:
-        return "bad", ("%s; its log has grown to %d MB: a program keeps reading the database and "
-                       "must be ended: %s" % (text, size >> 20, readers_of(database.path)
-                                              or "which one cannot be told here"))
-    return "ok", text + "; log %.1f MB" % (size / 1e6)
+                           _readable(machine["last"])) if len(machines) > 1 else name
+            for name, machine in machines),
+        "; log %.1f MB" % (database.wal_bytes() / 1e6) if is_wal else "")
+    if is_wal and journal.sharing(database.clock.now()):
+        return text, Finding("several_machines", BAD, "several machines are to use the database, but WAL "
+                             "mode is for one", how_to_repair(queue))
+    return text,
 
 
-def _check_integrity(queue, read_all=True):
+def _check_integrity(queue, reads_all=True):
     path = queue.database.path
     size = path.stat().st_size
-    if size > READ_ALL_BYTES and not read_all:
-        return "ok", ("%.0f MB, not read through while a browser waits: python3 jobqueue.py check does that"
-                      % (size / 1e6))
+    if size > READ_ALL_BYTES and not reads_all:
+        return ("%.0f MB, not read through while a browser waits: python3 jobqueue.py check does that"
+                % (size / 1e6)),
     found = queue.database.damage()
     if found:
-        return "bad", ("%s is damaged: %s. Stop everything and put a backup in its place"
-                       % (path.name, shorten(found, 200)))
-    return "ok", "%s: intact, %.1f MB, schema %d" % (
-        path.name, size / 1e6, SCHEMA_VERSION)
+        return "", Finding("damaged", BAD, "%s is damaged: %s" % (path.name, shorten(found, 200)),
+                           "stop everything and put a backup in its place")
+    return "%s: intact, %.1f MB, schema %d" % (path.name, size / 1e6, SCHEMA_VERSION),
 
 
 def _check_backup(queue):
-    last = recall(queue.database, ".backup")
+    last, remedy = recall(queue.database, ".backup"), "make a backup: python3 jobqueue.py backup FILE"
     if last is None:
-        return "note", "none yet: python3 jobqueue.py backup FILE"
-    days = max(0.0, queue.database.clock.now() - last["at"]) / 86400
-    return ("ok" if days < BACKUP_DAYS else "note",
-            "the last one was made %s: %s" % (_readable(iso(last["at"])), last["path"]))
+        return "", Finding("no_backup", NOTE, "none yet", remedy)
+    text = "the last one was made %s: %s" % (_readable(last["at"]), last["path"])
+    if queue.database.clock.now() - last["at"] >= BACKUP_DAYS * 86400:
+        return text, Finding("old_backup", NOTE, "", remedy)
+    return text,
 
 
 def _check_admin(queue):
     old = queue.database.value("SELECT name FROM user WHERE password NOT LIKE 'scrypt$%'")
     if old:
-        return "bad", "the password of %s was kept without scrypt and does not count: set it anew" % old
-    if queue.accounts.has_admin():
-        left = ", ".join(str(path) for path in queue.accounts.code_files())
-        if left:
-            return "note", "%s can give an admin a new password, within an hour: delete it" % left
-        return "ok", "%d users" % len(queue.accounts.users())
-    return "note", "none yet: open the page and use the code in %s" % queue.accounts.code_file
+        return "", Finding("old_password", BAD, "the password of %s was kept without scrypt and does not "
+                           "count" % old, "set it anew")
+    if not queue.accounts.has_admin():
+        return "", Finding("no_admin", NOTE, "none yet", "open the page and make the first admin, with "
+                           "the code in %s" % queue.accounts.code_file)
+    left = ", ".join(str(path) for path in queue.accounts.code_files())
+    if left:
+        return "", Finding("code_left", NOTE, "%s can give an admin a new password, within an hour" % left,
+                           "delete it")
+    return "%d users" % len(queue.accounts.users()),
 
 
 def _check_functions(queue):
     queue.catalogue.refresh(wait=True)
     state = queue.catalogue.state()
     if state["error"]:
-        message, file, line = (state["error"][name] for name in ("message", "file", "line"))
-        place = (" (%s, line %s)" % (file, line) if line else " (%s)" % file) if file else ""
-        return "bad", "%s cannot be read: %s%s" % (TASKS_FILE, message, place)
+        return "",                      # describe_work() tells it
     names = ", ".join(function["name"] for function in queue.catalogue.functions())
     if not names:
-        return "note", "%s declares no function yet: README shows how" % TASKS_FILE
-    return "ok", "%s%s: %s" % ("samples, until there is " if state["samples"] else "", TASKS_FILE, names)
+        return "", Finding("no_function", NOTE, "%s declares no function yet: README shows how"
+                           % TASKS_FILE)
+    if state["samples"]:
+        return "samples, until there is %s: %s" % (TASKS_FILE, names), Finding(
+            "samples", FINE, "", "write what your tasks are to do into tasks.py")
+    return "%s: %s" % (TASKS_FILE, names),
 
 
 def _check_workers(queue):
-    failure = recall(queue.database, ".start_failure")
-    if failure:
-        return "bad", "%s at %s" % (failure["message"], _readable(iso(failure["at"])))
-    if queue.settings.get("NbMaxWorker") == 0:
-        return "note", "none run, because the setting NbMaxWorker is 0"
-    text = "%d of at most %d run" % (len(queue.workers.rows()), queue.settings.get("NbMaxWorker"))
-    habit = queue.workers.habit_words()
-    return ("note", "%s. %s" % (text, habit.rstrip("."))) if habit else (
-        "ok", text)
+    return "%d of at most %d run" % (len(queue.workers.rows()), queue.settings.get("NbMaxWorker")),
 
 
 def _check_schedules(queue):
     found = queue.schedules.find()
-    problems = [one for one in found if one["problem"] and not one["paused"]]
-    if problems:
-        return "bad", "schedule %d (%s): %s" % (
-            problems[0]["id"], problems[0]["name"] or problems[0]["function"], problems[0]["problem"])
     due = min((one["next_at"] for one in found if one["next_at"]), default=None)
+    text = "%d schedules%s" % (
+        len(found), ", the next run is at " + due[:19].replace("T", " ") + " UTC" if due else "")
+    for key, verdict in (("problem", BAD), ("warning", NOTE)):
+        some = [one for one in found if one[key] and not one["paused"]]
+        if some:
+            return text, Finding("schedule_" + key, verdict, "%d of %d, such as %d (%s): %s" % (
+                len(some), len(found), some[0]["id"], some[0]["name"] or some[0]["function"],
+                some[0][key]))
     if due and due < iso(queue.database.clock.now() - LATE_SECONDS):
-        return "note", ("a schedule was due at %s: only a server, a worker, an open page or cron looks at "
-                        "them" % _readable(due))
+        return text, Finding("schedule_due", NOTE, "that is over: only a server, a worker, an open page "
+                             "or cron looks at schedules")
     idle = find_scripts(runs=False)
     if idle:
-        return "note", ("schedules/%s is not run: it is neither executable (rights 755) nor does its name "
-                        "end in .py" % idle[0])
-    warned = [one for one in found if one["warning"]]
-    if warned:
-        return "note", "%d of %d schedules were late, such as %d (%s): %s" % (
-            len(warned), len(found), warned[0]["id"], warned[0]["name"] or warned[0]["function"],
-            warned[0]["warning"])
-    return "ok", "%d schedules%s" % (len(found), ", the next run is at " + _readable(due) if due else "")
+        return text, Finding("script_idle", NOTE, "schedules/%s is not run: it is neither executable "
+                             "(rights 755) nor does its name end in .py" % idle[0])
+    return text,
 
 
 def _check_running(queue):
     leases = queue.claims.leases(queue.database.clock.now())
     if not leases:
-        return "ok", "no task runs"
+        return "no task runs",
     task_id, left = min(leases.items(), key=lambda item: item[1])
     if left < -LEASE_SECONDS:
-        return "bad", ("nobody has answered for task %d for %d s and nobody takes it over: open "
-                       "the page or run python3 jobqueue.py tick" % (task_id, -left))
-    return "ok", ("tasks running: %d; unless its worker reports within %d s, task %d is taken over"
-                  % (len(leases), left, task_id))
+        return "", Finding("task_lost", BAD, "nobody has answered for task %d for %d s and nobody takes "
+                           "it over" % (task_id, -left), "open the page or run python3 jobqueue.py tick")
+    return ("tasks running: %d; unless its worker reports within %d s, task %d is taken over"
+            % (len(leases), left, task_id)),
 
 
 def _check_oldest(queue):
@@ -8397,88 +8329,236 @@ def _check_oldest(queue):
         SELECT min(CASE WHEN run_at>created_at THEN run_at ELSE created_at END)
         FROM (SELECT created_at, run_at FROM task %s WHERE status=0 LIMIT 10000) AS some""" % BY_CLAIM)
     if oldest is None:
-        return "ok", "no task is waiting"
+        return "no task is waiting",
     seconds = max(0, queue.database.clock.now() - oldest)
-    return "ok" if seconds < 3600 else "note", "the oldest pending task has waited %d min" % (seconds // 60)
+    text = "the oldest pending task has waited %d min" % (seconds // 60)
+    return (text, Finding("task_old", NOTE)) if seconds >= 3600 else (text,)
 
 
 def _check_clock(queue):
     newest = queue.database.value("SELECT at FROM activity ORDER BY id DESC LIMIT 1") or 0
     ahead = newest - queue.database.clock.now()
     if ahead > CLOCK_SLACK_SECONDS:
-        return "bad", ("it is %d s behind what was last recorded (%s): it was put back, or was "
-                       "wrong before" % (ahead, _readable(iso(newest))))
-    return "ok", _readable(iso(queue.database.clock.now()))
+        return "", Finding("clock_back", BAD, "it is %d s behind what was last recorded (%s): it was put "
+                           "back, or was wrong before" % (ahead, _readable(newest)))
+    return _readable(queue.database.clock.now()),
 
 
-FOLDER_CHECKS = (
-    ("Files", _check_files), ("Host", _check_host), ("Python", _check_python), ("SQLite", _check_sqlite),
-    ("User", _check_owner), ("Data", _check_data), ("Writing", _check_writing), ("Disk", _check_disk),
-    ("Limits", _check_limits))
-QUEUE_CHECKS = (
-    ("Web server", _check_door), ("HTTPS", _check_https), ("Proxy", _check_proxy),
-    ("API tokens", _check_authorization), ("Exposure", _check_exposure), ("Worker mode", _check_mode),
-    ("Worker", _check_interpreter), ("Worker test", _check_worker_test),
-    ("Cron", _check_ticks), ("Journal", _check_journal),
-    ("Database", _check_integrity), ("Backup", _check_backup), ("Admin", _check_admin),
-    ("Functions", _check_functions), ("Workers", _check_workers), ("Schedules", _check_schedules),
-    ("Running", _check_running), ("Waiting", _check_oldest), ("Clock", _check_clock))
+# What is said to everyone, too. In the order in which it matters; a list has the first sentence.
+
+def _describe_storage(queue):
+    database = queue.database
+    try:
+        free = free_bytes(database.folder)
+    except OSError:
+        yield Finding("data_gone", BAD, "it is gone or cannot be read", "", "Data",
+                      ("storage", "The data folder is gone or cannot be read."))
+        return
+    if free < DISK_MIN_BYTES:
+        yield Finding("disk_full", BAD, "", "remove something", "Disk",
+                      ("storage", "The disk is full: nothing can be added or recorded."))
+    size = database.wal_bytes() if database.journal == "wal" else 0
+    if size > WAL_ALARM_BYTES:
+        yield Finding(
+            "log_long", BAD, "its log has grown to %d MB: a program keeps reading the database and must "
+            "be ended: %s" % (size >> 20, readers_of(database.path) or "which one cannot be told here"),
+            "", "Journal",
+            ("storage", "The database's log has grown to %d MB: something keeps it from being written "
+             "back." % (size >> 20)))
 
 
-def look(checks, about):
-    """A list of Checks, whatever goes wrong on the way."""
-    found = []
-    for name, check in checks:
+def _describe_obstacles(queue):
+    if queue.settings.get("NbMaxWorker") == 0:
+        yield Finding("off", NOTE, "the setting NbMaxWorker is 0", "set it to 1 or more", "Workers",
+                      ("off", "Nothing is running: NbMaxWorker is 0."))
+    error = queue.catalogue.state()["error"]
+    if error:
+        place = "%s, line %s" % (error["file"], error["line"]) if error["line"] else error["file"]
+        yield Finding("code_error", BAD, "%s cannot be read: %s%s" % (
+            TASKS_FILE, error["message"], " (%s)" % place if place else ""), "", "Functions",
+            ("code_error", "Nothing new is started: an admin has to fix tasks.py."))
+
+
+def _describe_starts(queue):
+    """Who starts workers, and what becomes of the tasks that could be run now."""
+    failure, mode = recall(queue.database, ".start_failure"), queue.workers.modes.decide()[0]
+    waits = queue.claims.claimable(1) > 0
+    states = {row["state"] for row in queue.database.all("SELECT state FROM worker")} if waits else ()
+    nobody_works = waits and not states
+    if not waits:
+        yield from _describe_pause(queue)
+    if failure:
+        # Once the pause is over, the page that is told what comes first tries slices again.
+        is_said = waits and not states - {"starting"} and not (
+            queue.database.clock.now() >= failure["next"] and mode == "slice")
+        yield Finding(
+            "start_failed", BAD, "%s at %s" % (failure["message"], _readable(failure["at"])), "",
+            "Workers", ("no_worker", "Nothing is running: %s. Next try %s." % (
+                failure["message"], time_of_day(failure["next"]))) if is_said else None, failure["at"])
+    if mode == "slice" and waits and queue.workers.needed():
+        yield Finding("slices_awaited", NOTE, said=("cron_wait", MODE_WORDS[mode] + "."))
+    if mode == "service" and not queue.rhythm.has_service():
+        yield Finding("service_missing", BAD, "None is there", "let the host keep worker.py --service "
+                      "running, as supervisord.conf does", "Worker mode",
+                      ("no_worker", "Nothing is running: worker.py --service, which this host is to keep "
+                       "alive, is not there.") if nobody_works else None)
+    if mode == "cron":
+        yield from _describe_cron(queue, nobody_works)
+    if waits and "idle" not in states:
+        yield Finding("busy", NOTE, said=(
+            "busy", "All workers are busy%s." % (", and " + failure["message"] if failure else ""))
+            if "busy" in states else ("starting", "A worker is being started."))
+
+
+def _describe_cron(queue, nobody_works):
+    cron = queue.workers.modes.visitor("cron")
+    if not cron:
+        yield Finding("cron_missing", BAD, "No cron comes", "give your host's cron one of the lines to copy",
+                      "Worker mode", ("cron_wait", "Waiting for cron, which has not come lately: python3 "
+                                      "worker.py has to be called.") if nobody_works else None)
+    elif nobody_works:
+        often = ", which comes about %s" % how_often(cron["period"]) if cron["period"] else ""
+        yield Finding("cron_awaited", NOTE, said=("cron_wait", "Waiting for cron%s; it came last at %s." % (
+            often, time_of_day(cron["last_at"]))), since=cron["last_at"])
+
+
+def _describe_pause(queue):
+    names, machine = {lane[0] for lane in lanes(queue.database, PENDING)}, queue.claims.machine
+    rows = [row for row in queue.database.all("SELECT * FROM queue WHERE external=0 ORDER BY name")
+            if row["name"] in names and (row["paused"] or row["machines"] is None
+                                         or machine in json.loads(row["machines"]))]
+    if rows and all(row["paused"] for row in rows):     # else limits hold back the others: no worry
+        row = min(rows, key=lambda row: row["paused_at"] or 0)
+        more = "" if len(rows) == 1 else " (and %d more)" % (len(rows) - 1)
+        yield Finding("paused", NOTE, said=("paused", paused_words(row, more)), since=row["paused_at"])
+
+
+def _describe_habits(queue):
+    words, now = queue.workers.habit_words(), queue.database.clock.now()
+    if words:
+        yield Finding(
+            "short_lived", NOTE, words.rstrip("."), "let no task take %d s, ask the host, or set "
+            "worker_mode to cron if cron's processes live longer" % queue.workers.modes.habit(),
+            "Workers", ("short_lived", words))
+    at = recall(queue.database, ".late")
+    period = queue.rhythm.period() if at and 0 <= now - at < LATE_TOLD_SECONDS else None
+    if period and period > TICK_PASSING_SECONDS:
+        yield Finding("late", NOTE, since=at, said=(
+            "cron_wait", "Schedules run late: housekeeping comes about %s here." % how_often(period)))
+
+
+def describe_work(queue):
+    """Yield what keeps tasks from being run, most important first; later ones are found only if asked."""
+    for describe in (_describe_storage, _describe_obstacles, _describe_starts, _describe_habits):
+        yield from describe(queue)
+
+
+def describe_service(queue):
+    """What the queue is doing, for everyone: {"code", "text", "since"}; the code is mostly "ok"."""
+    finding = next((one for one in describe_work(queue) if one.said), None)
+    code, text = finding.said if finding else ("ok", "")
+    return {"code": code, "text": text, "since": iso(finding.since) if finding else None}
+
+
+HOST_TOPICS = {
+    "Files": (_check_files,), "Python": (_check_python, _check_sqlite), "User": (_check_owner,),
+    "Data": (_check_data,), "Disk": (_check_disk, _check_writing),
+    "Limits": (_check_host, _check_limits)}
+TOPICS = {
+    "Web server": (_check_door, _check_https, _check_proxy, _check_authorization),
+    "Exposure": (_check_exposure,), "Worker mode": (_check_mode,),
+    "Worker": (_check_interpreter, _check_worker_test), "Cron": (_check_ticks,),
+    "Journal": (_check_journal,), "Database": (_check_integrity,), "Backup": (_check_backup,),
+    "Admin": (_check_admin,), "Functions": (_check_functions,), "Workers": (_check_workers,),
+    "Schedules": (_check_schedules,), "Tasks": (_check_running, _check_oldest),
+    "Clock": (_check_clock,)}
+
+
+class Report:
+    """What was found: `checks`, one for each topic, and `findings`."""
+
+    def __init__(self, checks, findings):
+        self.checks = checks
+        self.findings = findings
+
+
+def _look_at(functions, about):
+    """(texts, findings) of a topic, whatever goes wrong on the way."""
+    texts, findings = [], []
+    for function in functions:
         try:
-            found.append(Check(name, *check(about)))
+            text, *found = function(about)
+            texts.append(text)
+            findings += found
         except JobQueueError as error:
-            found.append(Check(name, "bad", error.detail))
+            findings.append(Finding("unknown", BAD, error.detail))
         except Exception as error:      # what is broken must not hide the rest
-            found.append(Check(name, "bad", "this could not be looked at: %s: %s"
-                               % (type(error).__name__, storable(shorten(str(error), 300)))))
-    return found
+            findings.append(Finding("unknown", BAD, "this could not be looked at: %s: %s" % (
+                type(error).__name__, storable(shorten(str(error), 300)))))
+    return texts, findings
 
 
-def check_host(queue, read_all=True):
-    """What this host and this queue are like: a list of Checks.
+def _look_at_all(topics, about):
+    return {name: _look_at(functions, about) for name, functions in topics.items()}
 
-    Without `read_all` a large database is not read through, because somebody waits.
+
+def _report(found, others=()):
+    """A Report of topics as _look_at_all() found them, and of `others` that belong to them."""
+    with contextlib.suppress(JobQueueError):            # the topics tell of it
+        for finding in others:
+            found.get(finding.topic, ([], []))[1].append(finding)
+    checks = []
+    for name, (texts, findings) in found.items():
+        verdicts = [finding.verdict for finding in findings]
+        words = filter(None, [*texts, *(finding.words() for finding in findings)])
+        checks.append(Check(name, BAD if BAD in verdicts else NOTE if NOTE in verdicts else FINE,
+                            "; ".join(words)))
+    return Report(checks, [one for _, findings in found.values() for one in findings])
+
+
+def check_host(queue, reads_all=True):
+    """What this host and this queue are like: a Report.
+
+    Without `reads_all` a large database is not read through, because somebody waits.
     """
-    checks = {**dict(QUEUE_CHECKS), "Database": functools.partial(_check_integrity, read_all=read_all)}
-    return look(FOLDER_CHECKS, queue.database.folder) + look(checks.items(), queue)
+    topics = {**TOPICS, "Database": (functools.partial(_check_integrity, reads_all=reads_all),)}
+    return _report({**_look_at_all(HOST_TOPICS, queue.database.folder),
+                    **_look_at_all(topics, queue)}, describe_work(queue))
 
 
 def check_installation(data=None):
-    """(checks, the JobQueue or None) of what may be broken: nothing is made, and nothing raised."""
+    """(Report, the JobQueue or None) of what may be broken: nothing is made, and nothing raised."""
     try:
         folder = data_folder(data)
     except SetupError as error:
-        return [Check("Data", "bad", error.detail) if check.name == "Data" else check
-                for check in look(FOLDER_CHECKS, HOME / "data")], None
+        found = _look_at_all(HOST_TOPICS, HOME / "data")
+        return _report({**found, "Data": ([], [Finding("data_unknown", BAD, error.detail)])}), None
+    found = _look_at_all(HOST_TOPICS, folder)
     if not os.path.lexists(folder):
-        return look(FOLDER_CHECKS, folder), None
+        return _report(found), None
     try:
         queue = JobQueue(data)
     except (JobQueueError, OSError, sqlite3.Error) as error:
         name = "Settings" if isinstance(error, Invalid) else "Database"
-        return look(FOLDER_CHECKS, folder) + [Check(name, "bad", "%s" % error)], None
+        return _report({**found, name: ([], [Finding("unusable", BAD, str(error))])}), None
     return check_host(queue), queue
 
 
-# Of each group the first sentence is said whose words are all true, with - false. The door comes
-# before them; the last group is what to do next.
+# Of each group the first sentence is said whose words are all true, with - false. The words are codes
+# of findings and what find_facts() adds. The door comes before them, what to do next behind them.
 ADVICE = (
     (("off", "No task is run, because NbMaxWorker is 0."),
-     ("service serving", "A worker that the host keeps alive does the tasks."),
-     ("service", "The host is to keep a worker alive, but none is there."),
+     ("service -service_missing", "A worker that the host keeps alive does the tasks."),
+     ("service_missing", "The host is to keep a worker alive, but none is there."),
      ("cron-mode period", "Cron does the tasks and comes about %(often)s."),
      ("cron-mode cron", "Cron does the tasks; how often it comes will be seen."),
      ("cron-mode", "Cron is to do the tasks, but has not come yet."),
      ("slice", "Tasks are done a slice at a time, while this page is open or the tick address is called."),
-     ("short-lived", "Tasks begin at once, but this host seems to end processes after about %(life)s s."),
+     ("short_lived", "Tasks begin at once, but this host seems to end processes after about %(life)s s."),
      ("tested", "Workers live on here after the request that started them, so tasks begin at once."),
-     ("tried", "Workers that the command line starts live on; those of the web server are not tested yet."),
-     ("ended", "Workers are started for new tasks, but the tested one did not live: see Worker test."),
+     ("test_tried", "Workers that the command line starts live on; those of the web server are not tested "
+      "yet."),
+     ("test_failed", "Workers are started for new tasks, but the tested one did not live: see Worker."),
      ("", "Workers are started for new tasks; whether the host lets them live on is not tested.")),
     (("resident", "Schedules and retries are on time, since a process of ours is always there."),
      ("minutely", "Schedules and retries are on time, since somebody comes every minute."),
@@ -8487,49 +8567,36 @@ ADVICE = (
      ("called", "Schedules and retries wait for the next call of the tick address."),
      ("", "Schedules and retries wait for visitors, since nobody else comes.")),
     (("shared", "The data is written as network folders need it, which is safe and slower."),
-     ("few", "Only %(processes)s processes are allowed in all, so leave NbMaxWorker at 1 or 2.")),
-    (("exposed", "Before all else keep the data from browsers: see Exposure."),
-     ("service -serving", "Next, let the host keep worker.py --service running, as supervisord.conf does."),
-     ("cron-mode -cron", "Next, give your host's cron one of the lines to copy."),
-     ("bad", "Next, see to what is bad: %(bad)s."),
-     ("-admin", "Next, open the page and make the first admin."),
-     ("-resident -cron -called -off",
-      "Next, give your host's cron one of the lines to copy, or the tick address if it can only call one."),
-     ("chosen tested -off -detached -service", "Next, set worker_mode to auto: the tested worker lived."),
-     ("detached -tested -ended -off", "Next, start a test worker on This host."),
-     ("-looked", "Next, open This host in a browser, which tries to fetch what is private."),
-     ("short-lived", "Next, let no task take %(life)s s, ask the host, or set worker_mode to cron "
-                     "if cron's processes live longer."),
-     ("samples", "Next, write what your tasks are to do into tasks.py."),
-     ("-backup", "Next, make a backup."),
-     ("", "Nothing has to be done.")))
+     ("few_processes", "Only %(processes)s processes are allowed in all, so leave NbMaxWorker at 1 or 2.")))
+# What to do next: the remedy of the first that was found; BAD is anything bad.
+NEXT = ("exposed", "service_missing", "cron_missing", BAD, "no_admin", "nobody_comes", "mode_chosen",
+        "untested", "test_tried", "unlooked", "short_lived", "samples", "no_backup")
 
 
-def find_facts(queue, checks):
+def next_step(report):
+    """A sentence that says what to do next."""
+    bad = [check.name for check in report.checks if check.verdict == BAD]
+    found = {finding.code: finding.remedy for finding in reversed(report.findings) if finding.remedy}
+    if bad:
+        found[BAD] = "see to what is bad: " + ", ".join(bad)
+    return next(("Next, %s." % found[code] for code in NEXT if code in found), "Nothing has to be done.")
+
+
+def find_facts(queue, report):
     """(door, the words of ADVICE that are true here, what its sentences are filled with)"""
-    processes, known = resource_limits()["processes"], last_worker_test(queue.database)
-    test, by_web = show_worker_test(queue, known)["state"], known and known["door"]
-    modes = queue.workers.modes
-    mode = modes.decide()[0]
+    modes, test = queue.workers.modes, last_worker_test(queue.database)
     cron, called = modes.visitor("cron"), modes.visitor("address")
     period = min(filter(None, (one["period"] for one in (cron, called) if one)), default=None)
-    life, seen = modes.habit(), exposure(queue)
-    bad = [check.name for check in checks if check.verdict == "bad"]
+    mode = modes.decide()[0]
     facts = {
-        "off": queue.settings.get("NbMaxWorker") == 0, "detached": mode == "detached",
-        "service": mode == "service", "cron-mode": mode == "cron", "slice": mode == "slice",
-        "serving": queue.rhythm.has_service(),
-        "chosen": queue.settings.get("worker_mode") != "auto",
-        "tested": test == "ok" and by_web, "tried": test == "ok" and not by_web, "ended": test == "failed",
+        "cron-mode" if mode == "cron" else mode: True,
+        "tested": test and test["door"] and show_worker_test(queue, test)["state"] == "ok",
         "resident": queue.rhythm.is_resident(), "cron": cron, "called": called, "period": period,
-        "minutely": period and period <= 90, "shared": queue.database.journal != "wal",
-        "few": processes and processes < FEW_PROCESSES,
-        "short-lived": life, "exposed": seen["exposed"], "looked": seen["at"],
-        "bad": bad, "admin": queue.accounts.has_admin(), "samples": queue.catalogue.state()["samples"],
-        "backup": recall(queue.database, ".backup")}
-    words = {"often": period and how_often(period), "processes": processes, "bad": ", ".join(bad),
-             "life": life}
-    return last_visit(queue).get("door"), {name for name, value in facts.items() if value}, words
+        "minutely": period and period <= 90, "shared": queue.database.journal != "wal"}
+    words = {"often": period and how_often(period), "life": modes.habit(),
+             "processes": resource_limits()["processes"], "next": next_step(report)}
+    codes = {finding.code for finding in report.findings}
+    return last_visit(queue).get("door"), codes | {name for name in facts if facts[name]}, words
 
 
 def advise(door, facts, words):
@@ -8539,13 +8606,13 @@ def advise(door, facts, words):
     said = [DOORS[door][1] if door else "How the page is run is known once an admin opens This host."]
     for group in ADVICE:
         said += [sentence % words for names, sentence in group if holds(names)][:1]
-    return " ".join(said)
+    return " ".join([*said, words["next"]])
 
 
-def advice_for(queue, checks):
+def advice_for(queue, report):
     """The paragraph for this host; of a database that cannot be read, only what is wrong with it."""
     try:
-        return advise(*find_facts(queue, checks))
+        return advise(*find_facts(queue, report))
     except JobQueueError as error:
         return error.detail
 
@@ -9096,7 +9163,7 @@ def tick(app, request):
     ticked = app.tick(request)
     worked = app.queue.workers.work_slice(
         SLICE_PAGE_SECONDS if request.person and not app.queue.claims.has_crashed() else SLICE_SECONDS)
-    answer = json_answer({"ticked": ticked, "worked": worked, "service": app.queue.service.describe()})
+    answer = json_answer({"ticked": ticked, "worked": worked, "service": describe_service(app.queue)})
     answer.keep = None
     return answer
 
@@ -9276,7 +9343,7 @@ def _list_tasks(app, request):
              "next": None if before is None else str(before)}
     if given.get("counts") == "1":
         value["counts"] = app.queue.tasks.count(wanted)
-    value["service"] = app.queue.service.describe()
+    value["service"] = describe_service(app.queue)
     return value
 
 
@@ -9410,7 +9477,7 @@ def get_schedules(app, request):
     found = app.queue.schedules.find(request.person.scope, limit + 1, request.given.get("cursor") or 0)
     return json_answer({"schedules": found[:limit],
                         "next": str(found[limit - 1]["id"]) if len(found) > limit else None,
-                        "ticks": app.queue.tick.state(), "service": app.queue.service.describe()})
+                        "ticks": app.queue.tick.state(), "service": describe_service(app.queue)})
 
 
 def _named_owner(app, request):
@@ -9510,7 +9577,7 @@ def get_workers(app, request):
                 "task": row["task_id"] if mine else None, "function": row["function"] if mine else None}
     return json_answer({"workers": [shown(row) for row in app.queue.workers.rows()],
                         "maximum": app.queue.settings.get("NbMaxWorker"),
-                        "service": app.queue.service.describe()})
+                        "service": describe_service(app.queue)})
 
 
 def _queue_answer(app, name, status=200, headers=()):
@@ -9522,7 +9589,7 @@ def get_queues(app, request):
     queues, machine = app.queue.queues, app.queue.claims.machine
     return app.cached("queues", lambda: {
         "queues": queues.all(machine), "machines": sorted({machine, *queues.machines()}),
-        "service": app.queue.service.describe()})
+        "service": describe_service(app.queue)})
 
 
 def post_queues(app, request):
@@ -9553,10 +9620,10 @@ def get_host(app, request):
     """What `check` says of this host."""
     queue, folder = app.queue, app.queue.database.folder
     note_visit(queue, request.visit())
-    checks, seen = check_host(queue, False), exposure(queue)
+    report, seen = check_host(queue, False), exposure(queue)
     return json_answer({
-        "checks": [vars(check) for check in checks],
-        "advice": advice_for(queue, checks),
+        "checks": [vars(check) for check in report.checks],
+        "advice": advice_for(queue, report),
         "files": host_files(queue),
         "mode": dict(zip(("mode", "why"), queue.workers.modes.decide())),
         "ticks": queue.tick.state(),
@@ -11283,21 +11350,21 @@ def watch_worker_test(queue):
 
 def cmd_check(_, options):
     """Say what this host and this queue are like; exit code 1 if something is bad."""
-    checks, queue = check_installation(options.data)
+    report, queue = check_installation(options.data)
     if queue and not options.quick and not options.files:
         with contextlib.suppress(JobQueueError):        # a check says why it cannot be tested
             watch_worker_test(queue)
-        checks = check_host(queue)
-    report = {"checks": [vars(check) for check in checks], "advice": None, "files": None}
-    lines = ["%-5s %-11s %s" % (check.verdict, check.name, check.text) for check in checks]
+        report = check_host(queue)
+    shown = {"checks": [vars(check) for check in report.checks], "advice": None, "files": None}
+    lines = ["%-5s %-11s %s" % (check.verdict, check.name, check.text) for check in report.checks]
     if queue:
-        report["advice"] = advice_for(queue, checks)
-        lines += ["", report["advice"], "Lines to copy: python3 jobqueue.py check --files"]
+        shown["advice"] = advice_for(queue, report)
+        lines += ["", shown["advice"], "Lines to copy: python3 jobqueue.py check --files"]
     if queue and options.files:
-        report["files"] = host_files(queue)
-        lines = ["# %(title)s: %(name)s\n\n%(text)s" % file for file in report["files"]]
-    show(options, report, "\n".join(lines))
-    return 1 if any(check.verdict == "bad" for check in checks) else 0
+        shown["files"] = host_files(queue)
+        lines = ["# %(title)s: %(name)s\n\n%(text)s" % file for file in shown["files"]]
+    show(options, shown, "\n".join(lines))
+    return 1 if any(check.verdict == BAD for check in report.checks) else 0
 
 
 def whole_number(low, high, words=None):

@@ -223,7 +223,7 @@ class BasicTests:
         sent = {"Authorization": "Probe 1", "X_Probe": "authorization"}
         told = {check["name"]: check["text"] for check in self.ana.get("/api/host", **sent).json["checks"]}
         self.assertIn(jobqueue.DOORS[self.door.kind][0], told["Web server"])
-        self.assertEqual("Authorization arrives" in told["API tokens"], self.door.authorization)
+        self.assertEqual("Authorization arrives" in told["Web server"], self.door.authorization)
 
     def test_without_the_last_slash_the_browser_is_sent_to_the_right_address(self):
         reply = self.unchecked(self.nobody, "GET", "")

@@ -297,7 +297,7 @@ class Caching(WebTestCase):
 
     def test_a_list_that_only_time_changes_is_at_most_a_second_old(self):
         self.bob.get("/api/tasks")
-        with mock.patch.object(self.queue.service, "describe", return_value={
+        with mock.patch.object(jobqueue, "describe_service", return_value={
                 "code": "storage", "text": "x", "since": None}):
             self.clock.advance(1.1)
             self.assertEqual(self.bob.get("/api/tasks").json["service"]["code"], "storage")

@@ -2,6 +2,7 @@
 import json
 import re
 import unittest
+from unittest import mock
 
 import jobqueue
 from tests.helpers.support import ROOT
@@ -140,7 +141,10 @@ class Answers(WebTestCase):
                 self.assertLess(visitor.ask(method, where, body).status, 500)
 
     def test_an_answer_that_is_not_documented_would_be_noticed(self):
-        self.queue.service.describe = lambda: {"code": "sleepy", "text": "", "since": None}
+        sleepy = {"code": "sleepy", "text": "", "since": None}
+        told = mock.patch.object(jobqueue, "describe_service", return_value=sleepy)
+        self.addCleanup(told.stop)
+        told.start()
         with self.assertRaisesRegex(AssertionError, "sleepy"):
             self.bob.get("/api/workers")
 

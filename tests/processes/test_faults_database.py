@@ -398,7 +398,7 @@ class TestLongReader(TestCase):
 
     def verdicts(self):
         return {check.name: (check.verdict, check.text)
-                for check in jobqueue.check_host(self.queue)}
+                for check in jobqueue.check_host(self.queue).checks}
 
     def test_it_is_said_and_nothing_is_lost_and_the_log_gets_small_again(self):
         self.ids, self.clock.step = [], 0.0005
@@ -408,7 +408,7 @@ class TestLongReader(TestCase):
         seen = reader.execute("SELECT count(*) FROM task").fetchone()[0]
         self.work(70)
         self.assertGreater(self.database.wal_bytes(), jobqueue.WAL_ALARM_BYTES)
-        self.assertEqual(self.queue.service.describe()["code"], "storage")
+        self.assertEqual(jobqueue.describe_service(self.queue)["code"], "storage")
         verdict, text = self.verdicts()["Journal"]
         self.assertEqual(verdict, "bad")
         self.assertRegex(text, r"grown to \d\d MB")
@@ -416,7 +416,7 @@ class TestLongReader(TestCase):
         reader.execute("ROLLBACK")
         self.work(2)
         self.assertLessEqual(self.database.wal_bytes(), jobqueue.WAL_CHECKPOINT_BYTES)
-        self.assertNotEqual(self.queue.service.describe()["code"], "storage")
+        self.assertNotEqual(jobqueue.describe_service(self.queue)["code"], "storage")
         self.assertEqual(self.verdicts()["Journal"][0], "ok")
         known = {row[0] for row in self.database.all("SELECT id FROM task")}
         self.assertEqual(known, set(self.ids))

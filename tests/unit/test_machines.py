@@ -405,6 +405,9 @@ class TestWhoMayRead(TestCase):
     def open_to_others(self):
         return [path for path in self.everything() if path.stat().st_mode & 0o077]
 
+    def look(self, name):
+        return next(check for check in jobqueue.check_host(self.queue).checks if check.name == name)
+
     def use_all(self):
         """Make every file that the data folder ever holds."""
         data = self.folder / "data"
@@ -447,47 +450,47 @@ class TestWhoMayRead(TestCase):
         queue = self.another_queue()
         data = self.folder / "data"
         self.assertEqual([path for path in (data, *data.iterdir()) if path.stat().st_mode & 0o077], [])
-        checks = {check.name: check for check in jobqueue.check_host(queue)}
+        checks = {check.name: check for check in jobqueue.check_host(queue).checks}
         self.assertEqual(checks["Data"].verdict, "ok")
 
     def test_a_file_system_that_keeps_it_open_is_told(self):
         (self.folder / "data").chmod(0o755)
-        checks = {check.name: check for check in jobqueue.check_host(self.queue)}
+        checks = {check.name: check for check in jobqueue.check_host(self.queue).checks}
         self.assertEqual(checks["Data"].verdict, "bad")
         self.assertIn("chmod 700 '%s'" % (self.folder / "data"), checks["Data"].text)
 
     def test_files_of_somebody_else_in_it_are_told(self):
         need(os.getuid() == 0, "root to give files to somebody else")
         os.chown(self.database.path, 65534, 65534)
-        verdict, text = jobqueue._check_data(self.folder / "data")
-        self.assertEqual(verdict, "bad")
-        self.assertIn("%s. As root, run chown -R 'root' '" % self.database.path.name, text)
+        check = self.look("Data")
+        self.assertEqual(check.verdict, "bad")
+        self.assertIn("%s. As root, run chown -R 'root' '" % self.database.path.name, check.text)
 
     def test_files_that_go_while_the_data_is_looked_at_are_nothing_bad(self):
         listed = Path.iterdir
         with mock.patch.object(Path, "iterdir", lambda folder: [*listed(folder), folder / "gone"]):
-            self.assertEqual(jobqueue._check_data(self.folder / "data")[0], "ok")
+            self.assertEqual(self.look("Data").verdict, "ok")
 
     def test_nor_is_a_program_that_is_just_replaced(self):
         gone = self.folder / "tasks.py"
         with mock.patch.multiple(jobqueue, TASKS_FILE=gone, WORKER_FILE=gone), \
                 mock.patch.object(Path, "exists", lambda path: True):
-            self.assertNotEqual(jobqueue._check_owner(self.folder / "data")[0], "bad")
+            self.assertNotEqual(self.look("User").verdict, "bad")
 
     def test_a_parent_that_others_may_write_is_told(self):
         self.folder.chmod(0o777)
-        verdict, text = jobqueue._check_owner(self.folder / "data")
-        self.assertEqual(verdict, "bad")
-        self.assertIn("chmod o-w '%s'" % self.folder, text)
+        check = self.look("User")
+        self.assertEqual(check.verdict, "bad")
+        self.assertIn("chmod o-w '%s'" % self.folder, check.text)
         self.folder.chmod(stat.S_ISVTX | 0o777)
-        self.assertNotEqual(jobqueue._check_owner(self.folder / "data")[0], "bad")
+        self.assertNotEqual(self.look("User").verdict, "bad")
 
     def test_a_web_server_that_runs_as_somebody_else_is_told(self):
         names = {33: "www-data", jobqueue.HOME.stat().st_uid: "ana"}
         with mock.patch("os.getuid", return_value=33), mock.patch.object(jobqueue, "user_name", names.get):
-            verdict, text = jobqueue._check_owner(self.folder / "data")
-        self.assertEqual(verdict, "note")
-        self.assertIn("belongs to ana: cron jobs and the command line must run as www-data", text)
+            check = self.look("User")
+        self.assertEqual(check.verdict, "note")
+        self.assertIn("belongs to ana: cron jobs and the command line must run as www-data", check.text)
 
     def test_what_is_not_empty_has_a_name_that_nobody_can_guess(self):
         self.use_all()
@@ -511,7 +514,7 @@ class TestWhoMayRead(TestCase):
 
 class TestWhatCheckSays(TestCase):
     def look(self, name):
-        return next(check for check in jobqueue.check_host(self.queue) if check.name == name)
+        return next(check for check in jobqueue.check_host(self.queue).checks if check.name == name)
 
     def use_on(self, *machines):
         """Open and close it on each of them, by turns; some may be refused."""

@@ -414,7 +414,7 @@ class Sentence(QueueCase):
     """What everybody is told when nothing can start."""
 
     def said(self):
-        said = self.queue.service.describe()
+        said = jobqueue.describe_service(self.queue)
         return said["code"], said["text"]
 
     def test_all_is_paused(self):

@@ -349,9 +349,9 @@ class TestWarnings(TestCase):
         self.schedule("every 1m")
         self.schedule("daily 01:00")
         self.comes_every(QUARTER)
-        check = next(one for one in jobqueue.check_host(self.queue) if one.name == "Schedules")
+        check = next(one for one in jobqueue.check_host(self.queue).checks if one.name == "Schedules")
         self.assertEqual(check.verdict, "note")
-        self.assertIn("1 of 2 schedules were late", check.text)
+        self.assertIn("1 of 2, such as 1 (add): Runs were late", check.text)
 
     def test_everybody_hears_of_it_once_runs_were_late(self):
         self.comes_every(QUARTER, 3)
@@ -359,16 +359,16 @@ class TestWarnings(TestCase):
         self.comes_every(QUARTER, 3)
         self.write("UPDATE task SET status=2")
         self.clock.advance(2)
-        self.assertEqual(self.queue.service.describe()["code"], "ok", "it is not late by more than cron is")
+        self.assertEqual(jobqueue.describe_service(self.queue)["code"], "ok", "as late as cron is")
         self.schedule("every 5m", overlap="allow")
         self.comes_every(QUARTER, 3)
         self.write("UPDATE task SET status=2")
         self.clock.advance(2)
-        said = self.queue.service.describe()
+        said = jobqueue.describe_service(self.queue)
         self.assertEqual((said["code"], said["text"]), (
             "cron_wait", "Schedules run late: housekeeping comes about every 15 minutes here."))
         self.clock.advance(2 * DAY)
-        self.assertEqual(self.queue.service.describe()["code"], "ok")
+        self.assertEqual(jobqueue.describe_service(self.queue)["code"], "ok")
 
 
 class TestWords(unittest.TestCase):

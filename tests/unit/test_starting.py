@@ -69,7 +69,7 @@ class ModeCase(TestCase):
 
     def said(self):
         self.clock.advance(2)
-        return self.queue.service.describe()
+        return jobqueue.describe_service(self.queue)
 
 
 class TestAuto(ModeCase):
@@ -245,11 +245,11 @@ class TestShortLives(ModeCase):
                          "The process that ran this task died after about 10 s. " + words)
         self.write("DELETE FROM task")
         self.assertEqual(self.said(), {"code": "short_lived", "since": None, "text": words})
-        checks = jobqueue.check_host(self.queue)
-        [verdict] = [check for check in checks if check.name == "Workers"]
+        report = jobqueue.check_host(self.queue)
+        [verdict] = [check for check in report.checks if check.name == "Workers"]
         self.assertEqual(verdict.verdict, "note")
         self.assertIn("after about 200 s", verdict.text)
-        self.assertIn("after about 200 s", jobqueue.advise(*jobqueue.find_facts(self.queue, checks)))
+        self.assertIn("after about 200 s", jobqueue.advice_for(self.queue, report))
         for mode, life in (("cron", None), ("auto", 200)):
             self.change_settings(worker_mode=mode)
             self.assertEqual(self.workers.modes.habit(), life)
@@ -391,7 +391,7 @@ class TestSlice(ModeCase):
         before = self.clock.monotonic()
         self.assertEqual(self.workers.work_slice(20), 0)
         self.assertEqual(self.clock.monotonic(), before)
-        said = self.queue.service.describe()
+        said = jobqueue.describe_service(self.queue)
         self.assertEqual(said["code"], "no_worker")
         self.assertIn("can't start new thread", said["text"])
         self.assertEqual(self.said()["code"], "cron_wait", "then the page asks for a slice again")

@@ -101,7 +101,7 @@ class TestTick(TestCase):
 class TestService(TestCase):
     def said(self):
         self.clock.advance(2)
-        return self.queue.service.describe()
+        return jobqueue.describe_service(self.queue)
 
     def worker(self, state):
         [(worker_id, _)] = self.reserve()

@@ -152,7 +152,7 @@ class Cron(Host):
         self.assertEqual(self.queue.tick.state()["cron"]["period"], QUARTER)
         self.add()
         self.clock.advance(2)
-        said = self.queue.service.describe()
+        said = jobqueue.describe_service(self.queue)
         self.assertEqual((said["code"], said["text"]), (
             "cron_wait", "Waiting for cron, which comes about every 15 minutes; it came last at 08:45 UTC."))
 
