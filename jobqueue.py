@@ -5730,11 +5730,14 @@ class Workers:
 
     def _look_at(self, row, is_silent):
         """(descriptor of its lock if free, why it counts as dead or None)"""
-        path = self.locks / row["lock"]
-        if not self._claims.boot or row["boot"] != self._claims.boot:
+        path, boot = self.locks / row["lock"], self._claims.boot
+        if row["state"] == "starting" and (row["machine"], row["boot"]) == (
+                self._claims.machine, boot):
+            handle, why = self._look_at_starting(row, path)
+            if boot or why:             # without a boot id its clock may have begun again
+                return handle, why
+        if not boot or row["boot"] != boot:
             return self._look_at_stranger(row, path, is_silent)
-        if row["state"] == "starting":
-            return self._look_at_starting(row, path)
         handle = grab_if_free(path) if row["lock_proven"] else None
         if handle is not None:
             return handle, "died"

@@ -255,6 +255,14 @@ class TestTheDead(WorkerCase):
         self.clock.advance(2)
         self.assertEqual(self.dead(), {worker_id: "did not report"})
 
+    def test_where_boots_have_no_id_one_that_does_not_report_is_given_up_as_soon(self):
+        with mock.patch.object(self.queue.claims, "boot", ""):
+            [(worker_id, _)] = self.reserve()
+            self.clock.advance(STARTING_SECONDS - 1)
+            self.assertEqual(self.dead(), {})
+            self.clock.advance(2)
+            self.assertEqual(self.dead(), {worker_id: "did not report"})
+
     def test_one_that_holds_its_lock_has_more_time(self):
         [(worker_id, lock)] = self.reserve()
         handle, _ = take_lock(self.workers.locks / lock)
