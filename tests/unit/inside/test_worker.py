@@ -1,11 +1,12 @@
 """What a worker decides by itself: how many tasks at once, and when its runner is replaced."""
+import io
 import json
 import socket
 import threading
 import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from unittest.mock import Mock, patch
 
 import jobqueue
@@ -145,6 +146,35 @@ class TestClaim(TestCase):
                     rows = worker._claim_next()
                 self.assertEqual(len(rows), not refuses)
         self.assertEqual(self.status(task_id), "running")
+
+
+class TestWhileNobodyCanWrite(TestCase):
+    """An idle worker on a full disk still hears what it is told."""
+
+    def setUp(self):
+        super().setUp()
+        self.worker = Worker(self.queue, "service")
+        with self.database.transaction() as transaction:
+            [(self.worker._place.id, _)] = self.queue.workers.reserve(transaction, "service")
+        child = Mock(ready=True, ended=False)
+        child.messages.return_value, child.is_dead.return_value = (), False
+        self.worker._runners.current = child
+
+    def rounds_until_it_leaves(self):
+        full = patch.object(jobqueue.Database, "_begin", side_effect=jobqueue.storage_full())
+        with full, redirect_stderr(io.StringIO()):      # a tick tells that it failed
+            return next(count for count in range(10) if self.worker._is_over())
+
+    def test_a_lowered_limit(self):
+        self.queue.settings.change({"NbMaxWorker": 0})
+        self.rounds_until_it_leaves()
+        self.assertEqual(self.worker._place.stopping, "too many workers")
+
+    def test_that_it_is_to_stop(self):
+        self.worker._signals.count = 1
+        self.worker._signals.heed = lambda: 1
+        self.assertEqual(self.rounds_until_it_leaves(), 0)
+        self.assertEqual(self.worker._place.stopping, jobqueue.STOPPED)
 
 
 class TestOrder(TestCase):
