@@ -1,0 +1,71 @@
+"""The list is fast and stands still while it loads, also while workers are busy: Lighthouse."""
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+from tests.helpers.busy import BusyCase, from_npm
+from tests.helpers.support import PASSWORD, need, need_part
+from tests.tools.load_test import Browser as Visitor
+
+MOST_SHIFT = 0.05
+LEAST_SCORE = 95
+RUNS = 3                                # a busy machine makes a page slow: the best one counts
+
+
+class Lighthouse(BusyCase):
+
+    @classmethod
+    def setUpClass(cls):
+        need_part("lighthouse")
+        cls.program = from_npm("lighthouse/cli/index.js")
+        need(shutil.which("node"), "node")
+        super().setUpClass()
+
+    def setUp(self):
+        super().setUp()
+        self.folder = Path(tempfile.mkdtemp(prefix="jobqueue lighthouse "))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        with contextlib.closing(Visitor(self.base)) as visitor:
+            cookie = visitor.log_in("ana", PASSWORD).cookie
+        (self.folder / "headers.json").write_text(json.dumps({"Cookie": cookie}))
+
+    def measure(self, *options):
+        """({category: score of 100}, how much moved while it loaded) of one run."""
+        report = self.folder / "report.json"
+        done = subprocess.run(
+            ["node", str(self.program), self.base, "--quiet", "--output=json", *options,
+             "--output-path=%s" % report, "--extra-headers=%s" % (self.folder / "headers.json"),
+             "--only-categories=performance,accessibility,best-practices",
+             "--chrome-flags=--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage"],
+            env={**os.environ, "CHROME_PATH": self.driver.chromium, "TMPDIR": str(self.folder)},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", timeout=180)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        found = json.loads(report.read_text("utf-8"))
+        scores = {name: round(100 * one["score"]) for name, one in found["categories"].items()}
+        return scores, found["audits"]["cumulative-layout-shift"]["numericValue"]
+
+    def check(self, *options):
+        best = {}
+        for _ in range(RUNS):
+            scores, shift = self.measure(*options)
+            print("Lighthouse %s: %s, layout shift %.3f" % (" ".join(options), scores, shift))
+            self.assertLessEqual(shift, MOST_SHIFT)
+            best = {name: max(score, best.get(name, 0)) for name, score in scores.items()}
+            if min(best.values()) >= LEAST_SCORE:
+                return
+        self.fail("the best of %d runs: %s" % (RUNS, best))
+
+    def test_the_busy_list_on_a_desktop(self):
+        self.check("--preset=desktop")
+
+    def test_the_busy_list_on_a_phone(self):
+        self.check("--form-factor=mobile")
+
+
+if __name__ == "__main__":
+    unittest.main()
