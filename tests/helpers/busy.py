@@ -15,8 +15,8 @@ from typing import Literal
 from jobqueue import current_task, task
 
 @task
-def report(city: str, month: date = None, kind: Literal["PDF", "text"] = "PDF", detailed: bool = False,
-           api_key: str = "", pages: list[int] = ()):
+def report(city: str, month: date = None, kind: Literal["PDF", "text"] = "PDF",
+           detailed: bool = False, api_key: str = "", pages: list[int] = ()):
     """Write the monthly report of a city.
 
     Args:
@@ -39,8 +39,9 @@ def photos(album: str):
 
 def from_npm(path):
     """A file of a package below NODE_PATH; without it the test is skipped."""
-    folders = [Path(folder) for folder in os.environ.get("NODE_PATH", "").split(os.pathsep) if folder]
-    found = next((folder / path for folder in folders if (folder / path).exists()), None)
+    folders = filter(None, os.environ.get("NODE_PATH", "").split(os.pathsep))
+    files = (Path(folder, path) for folder in folders)
+    found = next((file for file in files if file.exists()), None)
     need(found, "%s from npm, in a folder that NODE_PATH names" % path.split("/")[0])
     return found
 
@@ -59,10 +60,10 @@ class BusyCase(BrowserTestCase):
             cls.site.wait(task_id)
         albums = "".join('{"album": "Summer %d"}\n' % number for number in range(60))
         cls.site.python("import json, sys; from tasks import photos\n"
-                        "photos.enqueue_many([json.loads(line) for line in sys.stdin])", given=albums)
+                        "photos.enqueue_many(map(json.loads, sys.stdin))", given=albums)
         wait_until(lambda: cls.site.value("SELECT count(*) FROM task WHERE progress>0") == 2)
         cls.running = cls.site.value("SELECT min(id) FROM task WHERE status=1")
         cls.site.run("schedule", "add", "report", "daily 01:00", "city=Oslo")
         cls.schedule = cls.site.value("SELECT max(id) FROM schedule")
-        cls.site.run("queue", "pause", "mail", "--why", "the provider is down", code=None)
         cls.site.run("queue", "set", "mail", "--max-running", 2, "--rate", "500/3600")
+        cls.site.run("queue", "pause", "mail", "--why", "the provider is down")
