@@ -5663,7 +5663,7 @@ class Workers:
                 note(transaction, self._clock.now(), "worker_started", worker_id=worker_id)
             return changed == 1
 
-    def say(self, transaction, worker_id, state, tasks, runner=(None, None)):
+    def heartbeat(self, transaction, worker_id, state, tasks, runner=(None, None)):
         """A worker's sign of life, with its runner's pid and birth; False if its row is gone."""
         now = self._clock.now()
         return transaction.update("worker", {

@@ -106,17 +106,20 @@ def type_schema(kind):
     return dict(SIMPLE_TYPES.get(origin, {}))
 
 
+def make_nullable(schema):
+    """The schema that also allows null."""
+    if isinstance(schema.get("type"), str):
+        return {**schema, "type": [schema["type"], "null"]}
+    if "enum" in schema and None not in schema["enum"]:
+        return {**schema, "enum": schema["enum"] + [None]}
+    return schema if schema.keys() - {"default"} else {**schema, "type": ["string", "null"]}
+
+
 def union_schema(members):
     """X | None may also be null; of several types only a text field can hold all."""
     others = [member for member in members if member is not type(None)]
-    if len(others) != 1:
-        return {}
-    schema = type_schema(others[0])
-    if len(others) < len(members) and "enum" in schema:
-        schema["enum"] = schema["enum"] + [None]
-    elif len(others) < len(members) and "type" in schema:
-        schema["type"] = [schema["type"], "null"]
-    return schema
+    schema = type_schema(others[0]) if len(others) == 1 else {}
+    return make_nullable(schema) if schema and len(others) < len(members) else schema
 
 
 def to_python(kind, value):
@@ -145,15 +148,6 @@ def to_python(kind, value):
     if kind in (int, float, Path, set, tuple):
         return kind(value)
     return value
-
-
-def make_nullable(schema):
-    """The schema that also allows null, because the default is None."""
-    if isinstance(schema.get("type"), str):
-        return {**schema, "type": [schema["type"], "null"]}
-    if "enum" in schema and None not in schema["enum"]:
-        return {**schema, "enum": schema["enum"] + [None]}
-    return schema if schema.keys() - {"default"} else {**schema, "type": ["string", "null"]}
 
 
 def split_parameter(given):
@@ -818,14 +812,10 @@ class Runner:
         self._go = self._descriptors.pop(0) if len(orders) > 1 else None
         for order in orders:
             log = self._descriptors.pop(0)
-            if not self._may_begin():
-                os.close(log)
+            if self._go is not None and not os.read(self._go, 1):
+                os.close(log)           # the worker took it back
             elif self._attempt(order, log, order is orders[0], order is orders[-1]):
                 return                  # the next need a runner in which nothing was left
-
-    def _may_begin(self):
-        """Take the order's byte, unless the worker took it back."""
-        return self._go is None or os.read(self._go, 1) != b""
 
     def _attempt(self, order, log, is_first, is_last):
         """Run it and say how it ended; what it left in this process, or None."""
@@ -1098,7 +1088,7 @@ DYING_SECONDS = 0.5                     # from the end of the channel to that of
 class Child:
     """The worker's side of its runner: pipes, life line, signals, death certificate."""
 
-    def __init__(self, data, lock, files):
+    def __init__(self, data, lock, files, wake):
         import subprocess
         ours, theirs = socket.socketpair()
         self._bell, bell = os.pipe()
@@ -1125,8 +1115,8 @@ class Child:
         self._go = None                 # of a batch: a byte in it for each order not begun
         self._log_end = None            # the one that wakes us
         self._poll = select.poll()
-        self._poll.register(ours, select.POLLIN)
-        self._poll.register(self._bell, select.POLLIN)
+        for descriptor in (ours, self._bell, wake):
+            self._poll.register(descriptor, select.POLLIN)
         self.started = time.monotonic()
         self.ready = False
         self.ended = False              # the channel is closed or broke the rules
@@ -1170,10 +1160,6 @@ class Child:
         """Answer the runner."""
         self.unread += dump_json(message).encode("utf-8") + b"\n"
         self._flush()
-
-    def watch(self, descriptor):
-        """Wake up for this as well."""
-        self._poll.register(descriptor, select.POLLIN)
 
     def wait(self, seconds, log_end=None):
         """Wait until something happens, `seconds` at most; printing into a log is something.
@@ -1767,7 +1753,7 @@ class Place:
     def heartbeat(self, transaction, state=None):
         """Say that the worker lives, and what it does."""
         self.state = state or self.state
-        if not self._queue.workers.say(transaction, self.id, self.state, self.tasks, self.runner):
+        if not self._queue.workers.heartbeat(transaction, self.id, self.state, self.tasks, self.runner):
             self.stop("its row is gone")
 
     def rest(self, transaction):
@@ -1822,13 +1808,13 @@ class Runners:
         self._announcement = self._broken_until = None
         stamps = jobqueue.file_stamps(self._queue.catalogue.files())    # before it reads them
         try:
-            self.current = Child(self._queue.database.folder, self._place.lock, stamps)
+            self.current = Child(self._queue.database.folder, self._place.lock, stamps,
+                                 self._signals.descriptor)
         except OSError as error:
             self._place.stop("no runner could be started")
             with self._queue.database.transaction(durable=False) as transaction:
                 self._queue.workers.start_failed(transaction, jobqueue.explain_start_error(error))
         else:
-            self.current.watch(self._signals.descriptor)
             self._place.runner = self.current.identity
 
     def rest(self, seconds):

@@ -282,7 +282,7 @@ class TestCase(unittest.TestCase):
         """The worker of an attempt tells that it goes on; without an id only the lease is renewed."""
         with self.database.transaction() as transaction:
             if worker_id is not None:
-                self.queue.workers.say(transaction, worker_id, "busy", 0)
+                self.queue.workers.heartbeat(transaction, worker_id, "busy", 0)
             self.queue.claims.renew(transaction, row["id"], row["claim"], self.clock.now())
 
     def cancel(self, task_id, name=None):

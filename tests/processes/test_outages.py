@@ -60,7 +60,7 @@ class Rules:
 
     def say(self):
         with self.database.transaction() as transaction:
-            self.queue.workers.say(transaction, self.worker_id, "busy", 0)
+            self.queue.workers.heartbeat(transaction, self.worker_id, "busy", 0)
 
     def fill(self, seconds, attempt=None):
         self.is_full = True

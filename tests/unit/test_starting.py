@@ -51,7 +51,7 @@ class ModeCase(TestCase):
 
     def say(self, row):
         with self.database.transaction() as transaction:
-            self.workers.say(transaction, row["id"], "busy", 0)
+            self.workers.heartbeat(transaction, row["id"], "busy", 0)
 
     def leave(self, why="idle", tasks=0, after=15):
         row = self.start()

@@ -100,7 +100,7 @@ class TestArriving(WorkerCase):
         worker_id, _ = self.live()
         self.clock.advance(50)
         with self.database.transaction() as transaction:
-            self.assertTrue(self.workers.say(transaction, worker_id, "busy", 3))
+            self.assertTrue(self.workers.heartbeat(transaction, worker_id, "busy", 3))
         row = self.workers.rows()[0]
         self.assertEqual(
             (row["state"], row["tasks"], row["lease_monotonic"]),
@@ -109,7 +109,7 @@ class TestArriving(WorkerCase):
 
     def test_who_has_no_row_any_more_is_told(self):
         with self.database.transaction() as transaction:
-            self.assertFalse(self.workers.say(transaction, 99, "busy", 3))
+            self.assertFalse(self.workers.heartbeat(transaction, 99, "busy", 3))
 
     def test_the_oldest_has_the_first_place_and_who_is_leaving_has_none(self):
         self.change_settings(NbMaxWorker=3)
@@ -316,7 +316,7 @@ class TestTheDead(WorkerCase):
         found = self.workers.find_dead()
         self.assertEqual([why for _, _, why in found], ["silent"])
         with self.database.transaction() as transaction:
-            self.workers.say(transaction, worker_id, "busy", 0)
+            self.workers.heartbeat(transaction, worker_id, "busy", 0)
             self.queue.claims.renew(transaction, row["id"], row["claim"], self.clock.now())
         with mock.patch.object(self.workers, "find_dead", return_value=found):
             self.tick()

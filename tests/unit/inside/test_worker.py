@@ -218,7 +218,7 @@ class TestOldCode(TestCase):
         self.runners.start()
 
     @staticmethod
-    def child(data, lock, files):
+    def child(data, lock, files, wake):
         """Stands for a runner that reads what it is made of until it announces it."""
         return Mock(files=files, tasks=0, ended=False, has_leftovers=False, unread=b"", memory=0)
 
