@@ -173,14 +173,6 @@ CHECKPOINT_SECONDS = 0.05
 CHECKPOINT_PAUSE_SECONDS = 1.0
 
 BODY_MAX_BYTES = 1 << 20
-LARGE_BYTES = 64 << 10          # as Python's values JSON can be 30 times as large
-HEAD_MAX_BYTES = 32 << 10
-HEAD_MAX_LINES = 100
-UPLOADS_MAX = 4                 # bodies above BODY_MAX_BYTES at once, each in a file
-UPLOAD_BYTES_PER_SECOND = 64 << 10      # at least
-CONNECTIONS_MAX = 512
-HELD_MAX_BYTES = 32 << 20       # of requests that are not answered yet
-STOP_SECONDS = 5.0              # for the last answers of a server
 JSON_MAX_DEPTH = 32
 INTEGER_MAX = 2 ** 53
 
@@ -10167,6 +10159,13 @@ PATIENCE = {                            # seconds for a client in each phase of 
     "answer": 30.0,                     # to take it, and a second for each 64 KiB
     "idle": 15.0,                       # until its next request
     "farewell": 2.0}                    # to stop sending after the last answer
+UPLOAD_BYTES_PER_SECOND = 64 << 10      # at least, after those seconds
+HEAD_MAX_BYTES, HEAD_MAX_LINES = 32 << 10, 100
+CONNECTIONS_MAX = 512
+HELD_MAX_BYTES = 32 << 20               # of bodies and answers, in memory
+LARGE_BYTES = 64 << 10                  # larger bodies take turns: as Python's values JSON can be
+UPLOADS_MAX = 4                         # 30 times as large; so many above BODY_MAX_BYTES at once
+STOP_SECONDS = 5.0                      # for the last answers
 SHUT_READ, SHUT_WRITE, SHUT_BOTH = 0, 1, 2      # as the module socket has them
 RESERVE_THREADS = 2                     # for when a host allows no more
 ROOM_TRIES = 20                         # each at most 0.05 s, until one that was cut off has ended
@@ -10478,8 +10477,7 @@ class Server:
         self.is_stopping = False
         self.links = {}                 # socket -> its Link
         self.uploads = threading.BoundedSemaphore(UPLOADS_MAX)
-        # One large body at a time, one upload: as Python's values JSON can be 30 times as large.
-        self.turns = threading.Lock(), threading.Lock()
+        self.turns = threading.Lock(), threading.Lock()     # of large bodies, of uploads
         self._is_public = address[0] not in (*LOOPBACK, "localhost")
         self._names = LOOPBACK_HOSTS
         self._clock = clock
