@@ -1619,6 +1619,7 @@ CREATE TABLE IF NOT EXISTS unsettled (      -- tasks that ended, while others wa
     status INTEGER                      -- NULL: deleted
 );
 -- What follows when a task ends or goes, whoever ends or removes it, in whatever language.
+-- An end sets status and finished_at in one statement.
 CREATE TRIGGER IF NOT EXISTS task_ended AFTER UPDATE OF finished_at ON task
 WHEN new.status IN (2, 3, 4) AND old.status NOT IN (2, 3, 4) AND (  -- most ends need nothing of it
     old.status=6 OR new.unique_key IS NOT NULL OR old.cancel_requested=2 OR new.remove_on_success=1
