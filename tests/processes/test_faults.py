@@ -75,7 +75,7 @@ def plant_kill_points():
             mark(owner, name)
         mark(Claims, "end_all", "end", lambda _, ended, *rest: ended)
     if is_server:
-        mark(Tasks, "add")
+        mark(Adding, "add")
     if is_worker or is_server:
         Database.transaction = transaction
     if is_runner:
