@@ -3671,12 +3671,12 @@ class Adding:
 
     @staticmethod
     def _new_row(owner_id, task_id, order, status, turn, now):
-        return {"id": task_id, "owner_id": owner_id, "function": order.function,
-                "arguments": order.arguments, "status": status, "turn": turn, "run_at": order.run_at,
-                "unique_key": order.unique_key, **order.options,
-                "retries_left": order.options["max_retries"],
-                "after_failure": order.after_failure if order.after else None,
-                "schedule_id": order.schedule_id, "admin_id": order.admin_id, "created_at": now}
+        return dict(
+            order.options, id=task_id, owner_id=owner_id, function=order.function,
+            arguments=order.arguments, status=status, turn=turn, run_at=order.run_at,
+            unique_key=order.unique_key, retries_left=order.options["max_retries"],
+            after_failure=order.after_failure if order.after else None,
+            schedule_id=order.schedule_id, admin_id=order.admin_id, created_at=now)
 
 
 def answers_kept(now):
