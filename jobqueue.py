@@ -247,7 +247,7 @@ LOOPBACK = ("127.0.0.1", "::1")
 SQLITE_OPTIONS = ("THREADSAFE", "OMIT_", "DEFAULT_LOCKING", "DEFAULT_SYNC", "DEFAULT_WAL_SYNC", "TEMP_STORE")
 FILES_LOW = 1000                # as many more can be made at least
 FEW_PROCESSES = 60
-WORKER_PROCESSES = 4            # a worker, its runner, the next runner and one of a function
+WORKER_PROCESSES = 3            # a worker, its runner and one of a function
 WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public".split())
 LOCAL_FILE_SYSTEMS = frozenset(
     "ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay simfs ufs".split())
