@@ -7866,10 +7866,12 @@ def host_files(queue):
 
 BAD, NOTE, FINE = "bad", "note", "ok"
 LIMITS_LOW = (                  # what is scarce below so much, and then
-    ("processes", FEW_PROCESSES, "leave NbMaxWorker at 1 or 2: each worker takes two or three processes"),
+    ("processes", FEW_PROCESSES, "leave NbMaxWorker at 1 or 2: each worker takes two or three "
+                                 "processes"),
     ("memory", 512 << 20, "leave NbMaxWorker at 1 or 2, and set runner_memory lower"),
     ("open files", 64, "ask the host for 256 at least"),
-    ("CPU seconds", 3600, "processes are ended after so much computing: set worker_seconds below it"))
+    ("CPU seconds", 3600, "processes are ended after so much computing: set worker_seconds below "
+                          "it"))
 
 
 class Check:
@@ -7973,9 +7975,10 @@ def _check_owner(folder):
             "chmod o-w " + " ".join("'%s'" % path for path in open_ones))
     if code.st_uid != ours and ours:
         return text, Finding(
-            "program_of_other", NOTE, "the program belongs to %s: cron jobs and the command line must "
-            "run as %s, too, or they cannot open the data; and if the web server runs all its sites as "
-            "%s, every other site can read and change it" % (user_name(code.st_uid), user, user))
+            "program_of_other", NOTE, "the program belongs to %s: cron jobs and the command line "
+            "must run as %s, too, or they cannot open the data; and if the web server runs all "
+            "its sites as %s, every other site can read and change it"
+            % (user_name(code.st_uid), user, user))
     if any(found[path].st_mode & 0o022 for path in (HOME, WORKER_FILE) if path in found):
         return text, Finding("program_loose", NOTE, "others may change the program, and some web "
                              "servers then refuse to start it", "chmod go-w %s" % HOME)
@@ -7997,8 +8000,8 @@ def _check_data(folder):
         return text, Finding("data_strange", BAD, "it is no folder, nor does it lead to one")
     if not folder.is_dir():
         if os.access(above, os.W_OK | os.X_OK):
-            return text, Finding("data_none", NOTE, "there is none yet; it is made when the page is "
-                                 "opened first")
+            return text, Finding("data_none", NOTE, "there is none yet; it is made when the page "
+                                 "is opened first")
         why = ("%s may not write to %s. Give it the right" % (user_name(os.getuid()), above)
                if above.is_dir() else "there is no folder %s. Make it" % above)
         return text, Finding("data_impossible", BAD, "it cannot be made: %s, or write the path of "
@@ -8006,15 +8009,17 @@ def _check_data(folder):
     mode = stat.S_IMODE(folder.stat().st_mode)
     if mode & 0o077:                    # opening it has tried to mend that
         return text, Finding(
-            "data_open", BAD, "other users of this machine can read it (mode %o). Run chmod 700 '%s'; "
-            "if that changes nothing, its file system (%s) has no modes: move it elsewhere and write "
-            "its new path into a text file called data" % (mode, folder, file_system(folder)))
+            "data_open", BAD, "other users of this machine can read it (mode %o). Run chmod 700 "
+            "'%s'; if that changes nothing, its file system (%s) has no modes: move it elsewhere "
+            "and write its new path into a text file called data"
+            % (mode, folder, file_system(folder)))
     owner = folder.stat().st_uid
     found = stats_of(folder.iterdir(), follow_symlinks=False)       # others' files come and go
     strange = sorted(path.name for path, status in found.items() if status.st_uid != owner)
     if strange:
         return text, Finding(
-            "data_of_others", BAD, "not all in it belongs to %s: %s. As root, run chown -R '%s' '%s'"
+            "data_of_others", BAD,
+            "not all in it belongs to %s: %s. As root, run chown -R '%s' '%s'"
             % (user_name(owner), ", ".join(strange), user_name(owner).lstrip("#"), folder))
     return text + "; nothing is kept in the system's folder for temporary files",
 
@@ -8036,18 +8041,21 @@ def _check_writing(folder):
         return "", Finding(
             "data_closed", BAD, "nothing can be written to %s (%s)" % (folder, error.strerror),
             "the disk or your quota is full. Remove something or ask the host for more"
-            if error.errno in (errno.ENOSPC, errno.EDQUOT) else "see to whom it belongs and its rights")
-    closed = [str(one) for one in sorted(folder.glob("jobqueue-*.db*")) if not os.access(one, os.W_OK)]
+            if error.errno in (errno.ENOSPC, errno.EDQUOT)
+            else "see to whom it belongs and its rights")
+    closed = [str(one) for one in sorted(folder.glob("jobqueue-*.db*"))
+              if not os.access(one, os.W_OK)]
     if closed:
         return "", Finding("database_closed", BAD, "%s cannot be written" % " and ".join(closed),
                            "chmod u+w '%s'" % "' '".join(closed))
     if not locks:
         return "", Finding(
-            "locks_missing", NOTE, "files are written, but they cannot be locked (flock), so that the "
-            "end of a worker is noticed late: another folder, not on a network, would do better")
+            "locks_missing", NOTE, "files are written, but they cannot be locked (flock), so that "
+            "the end of a worker is noticed late: another folder, not on a network, would do "
+            "better")
     if abs(ahead) > CLOCK_SLACK_SECONDS:
-        return "", Finding("disk_clock", NOTE, "the times of files differ from this machine's clock by "
-                           "%d s" % ahead)
+        return "", Finding("disk_clock", NOTE, "the times of files differ from this machine's "
+                           "clock by %d s" % ahead)
     return "files can be written and locked",
 
 
@@ -8083,15 +8091,19 @@ def _check_limits(folder):
 def _check_door(queue):
     visit = last_visit(queue)
     if not visit:
-        return "", Finding("unvisited", NOTE, "not known yet", "log in as an admin and open This host")
+        return "", Finding("unvisited", NOTE, "not known yet",
+            "log in as an admin and open This host")
     text = "%s%s; %s; Python %s, SQLite %s" % (
         DOORS[visit["door"]][0], " (%s)" % visit["software"] if visit["software"] else "",
-        "%s, each for %s" % ("several processes" if visit["processes"] else "one process",
-                             "several requests at once" if visit["threads"] else "one request at a time"),
+        "%s, each for %s" % (
+            "several processes" if visit["processes"] else "one process",
+            "several requests at once" if visit["threads"] else "one request at a time"),
         visit["python"], visit["sqlite"])
     if visit["door"] == "mod_wsgi embedded":
-        return text, Finding("door_shared", NOTE, "every site of this machine can then read the data",
-                             "let Apache use WSGIDaemonProcess with a user of your own, as in apache.conf")
+        return text, Finding("door_shared", NOTE,
+                             "every site of this machine can then read the data",
+                             "let Apache use WSGIDaemonProcess with a user of your own, as in "
+                             "apache.conf")
     return text,
 
 
@@ -8101,12 +8113,13 @@ def _check_https(queue):
         return "HTTPS" if visit else "",
     if visit["forwarded"].get("X-Forwarded-Proto") == "https":
         return "", Finding(
-            "https_hidden", NOTE, "HTTP arrives here, but a proxy seems to end HTTPS in front of it: if "
-            "that is your host's, set trusted_proxies to %s, or https to always" % visit["client"])
+            "https_hidden", NOTE, "HTTP arrives here, but a proxy seems to end HTTPS in front of "
+            "it: if that is your host's, set trusted_proxies to %s, or https to always"
+            % visit["client"])
     if visit["client"] in LOOPBACK and not visit["forwarded"]:      # else it is that of a proxy
         return "HTTP, from this machine",
-    return "", Finding("http_open", NOTE, "the page was opened by HTTP, so that passwords can be read on "
-                       "their way", "open it by https://, which nearly every host offers")
+    return "", Finding("http_open", NOTE, "the page was opened by HTTP, so that passwords can be "
+                       "read on their way", "open it by https://, which nearly every host offers")
 
 
 def _check_proxy(queue):
@@ -8125,8 +8138,9 @@ def _check_authorization(queue):
     visit = last_visit(queue)
     if visit.get("authorization") is False:
         return "", Finding(
-            "authorization_lost", NOTE, "the web server removes the header Authorization: programs send "
-            "their token as X-Api-Key, or add the lines about Authorization from htaccess or apache.conf")
+            "authorization_lost", NOTE, "the web server removes the header Authorization: "
+            "programs send their token as X-Api-Key, or add the lines about Authorization from "
+            "htaccess or apache.conf")
     if not visit:
         return "",
     return ("the header Authorization arrives" if visit["authorization"] else
@@ -8147,7 +8161,8 @@ def _check_mode(queue):
         found.append(Finding("slices", NOTE))
     if (mode in ("cron", "slice") and queue.settings.get("worker_mode") != "auto"
             and worker_test(queue, "web")["state"] == "ok"):
-        found.append(Finding("mode_chosen", FINE, "", "set worker_mode to auto: the tested worker lived"))
+        found.append(Finding("mode_chosen", FINE, "",
+                             "set worker_mode to auto: the tested worker lived"))
     return found
 
 
@@ -8158,40 +8173,42 @@ def _check_ticks(queue):
     text = "no cron has come"
     if ticks["cron"]:
         often = ", it comes about " + how_often(cron["period"]) if cron and cron["period"] else ""
-        text = "cron came last at %s%s" % (_readable(queue.rhythm.visitor("cron")["last_at"]), often)
+        last = queue.rhythm.visitor("cron")["last_at"]
+        text = "cron came last at %s%s" % (_readable(last), often)
     if ticks["period"]:
-        text += "; without visitors somebody looks about %s what is due" % how_often(ticks["period"])
+        often = how_often(ticks["period"])
+        text += "; without visitors somebody looks about %s what is due" % often
     if cron or queue.workers.modes.visitor("address"):
         return text,
-    return text, Finding("nobody_comes", NOTE, "much waits for visitors", "give your host's cron one of "
-                         "the lines to copy, or the tick address if it can only call one")
+    return text, Finding("nobody_comes", NOTE, "much waits for visitors", "give your host's cron "
+                         "one of the lines to copy, or the tick address if it can only call one")
 
 
 def _check_worker_test(queue):
     known = last_worker_test(queue.database)
     test, mode = show_worker_test(queue, known), queue.workers.modes.decide()[0]
     if test["state"] == "none":
-        return "", Finding("untested", NOTE, "no worker was tested yet", "start a test worker, by the "
-                           "button of that name or by python3 jobqueue.py check"
+        return "", Finding("untested", NOTE, "no worker was tested yet", "start a test worker, by "
+                           "the button of that name or by python3 jobqueue.py check"
                            if mode == "detached" else "")
     if test["state"] == "running":
         return "", Finding("test_running", NOTE, test["text"])
     text = "%s, %s, started by %s" % (test["text"], _readable(known["at"]), (
         "the web server" if known["door"] else "the command line"))
-    if test["state"] == "failed":       # a host that ends workers is no fault: auto does without them
+    if test["state"] == "failed":       # a host that ends workers is no fault: auto gets on
         is_fault = mode == "detached" and ("error" in known or _words_of_test(queue, known) or (
             queue.settings.get("worker_mode") == "detached"))
         return text, Finding("test_failed", BAD if is_fault else NOTE)
     visit, arrived = last_visit(queue), known["arrived"]
     if visit and visit["sqlite"] != arrived["sqlite"]:
-        return text, Finding("test_sqlite", NOTE, "but the web server has SQLite %s: choose the web "
-                             "server's Python in the setting python, or name what it needs in "
+        return text, Finding("test_sqlite", NOTE, "but the web server has SQLite %s: choose the "
+                             "web server's Python in the setting python, or name what it needs in "
                              "pass_environment" % visit["sqlite"])
     if arrived["nice"] < queue.settings.get("nice"):
         return text, Finding("test_nice", NOTE, "that is less than the setting nice asks for")
     if mode == "detached" and not known["door"]:
-        return text, Finding("test_tried", FINE, "", "start a test worker by the button of that name, for "
-                             "the last one was not the web server's")
+        return text, Finding("test_tried", FINE, "", "start a test worker by the button of that "
+                             "name, for the last one was not the web server's")
     return text,
 
 
@@ -8201,17 +8218,20 @@ def _check_exposure(queue):
     text = "the data is %s a web folder" % ("inside" if inside else "not inside")
     if seen["exposed"]:
         return text, Finding(
-            "exposed", BAD, "the web server gives away what is private: " + ", ".join(seen["exposed"]),
-            "put .htaccess into the folder; if that does not help, move everything but the start file "
-            "out of the web site, as README says of the red banner")
+            "exposed", BAD, "the web server gives away what is private: "
+            + ", ".join(seen["exposed"]),
+            "put .htaccess into the folder; if that does not help, move everything but the start "
+            "file out of the web site, as README says of the red banner")
     if inside and not (folder / ".htaccess").exists():
         return text, Finding(
-            "htaccess_missing", BAD, "its .htaccess is missing: whoever guesses a name can download it",
+            "htaccess_missing", BAD,
+            "its .htaccess is missing: whoever guesses a name can download it",
             "move it, and write where it is now into a text file called data in its place")
     if seen["at"]:
-        return "%s; an admin's browser could fetch nothing private, %s" % (text, _readable(seen["at"])),
-    return text, Finding("unlooked", NOTE, "", "log in as an admin and open This host: the browser then "
-                         "tries to fetch what is private")
+        return "%s; an admin's browser could fetch nothing private, %s" % (
+            text, _readable(seen["at"])),
+    return text, Finding("unlooked", NOTE, "", "log in as an admin and open This host: the "
+                         "browser then tries to fetch what is private")
 
 
 def _check_journal(queue):
@@ -8225,8 +8245,8 @@ def _check_journal(queue):
             for name, machine in machines),
         "; log %.1f MB" % (database.wal_bytes() / 1e6) if is_wal else "")
     if is_wal and journal.sharing(database.clock.now()):
-        return text, Finding("several_machines", BAD, "several machines are to use the database, but WAL "
-                             "mode is for one", how_to_repair(queue))
+        return text, Finding("several_machines", BAD, "several machines are to use the database, "
+                             "but WAL mode is for one", how_to_repair(queue))
     return text,
 
 
@@ -8234,7 +8254,8 @@ def _check_integrity(queue, reads_all=True):
     path = queue.database.path
     size = path.stat().st_size
     if size > READ_ALL_BYTES and not reads_all:
-        return ("%.0f MB, not read through while a browser waits: python3 jobqueue.py check does that"
+        return ("%.0f MB, not read through while a browser waits: python3 jobqueue.py check does "
+                "that"
                 % (size / 1e6)),
     found = queue.database.damage()
     if found:
@@ -8244,7 +8265,8 @@ def _check_integrity(queue, reads_all=True):
 
 
 def _check_backup(queue):
-    last, remedy = recall(queue.database, ".backup"), "make a backup: python3 jobqueue.py backup FILE"
+    last = recall(queue.database, ".backup")
+    remedy = "make a backup: python3 jobqueue.py backup FILE"
     if last is None:
         return "", Finding("no_backup", NOTE, "none yet", remedy)
     text = "the last one was made %s: %s" % (_readable(last["at"]), last["path"])
@@ -8256,14 +8278,15 @@ def _check_backup(queue):
 def _check_admin(queue):
     old = queue.database.value("SELECT name FROM user WHERE password NOT LIKE 'scrypt$%'")
     if old:
-        return "", Finding("old_password", BAD, "the password of %s was kept without scrypt and does not "
-                           "count" % old, "set it anew")
+        return "", Finding("old_password", BAD, "the password of %s was kept without scrypt and "
+                           "does not count" % old, "set it anew")
     if not queue.accounts.has_admin():
-        return "", Finding("no_admin", NOTE, "none yet", "open the page and make the first admin, with "
-                           "the code in %s" % queue.accounts.code_file)
+        return "", Finding("no_admin", NOTE, "none yet", "open the page and make the first admin, "
+                           "with the code in %s" % queue.accounts.code_file)
     left = ", ".join(str(path) for path in queue.accounts.code_files())
     if left:
-        return "", Finding("code_left", NOTE, "%s can give an admin a new password, within an hour" % left,
+        return "", Finding("code_left", NOTE,
+                           "%s can give an admin a new password, within an hour" % left,
                            "delete it")
     return "%d users" % len(queue.accounts.users()),
 
@@ -8299,12 +8322,12 @@ def _check_schedules(queue):
                 len(some), len(found), some[0]["id"], some[0]["name"] or some[0]["function"],
                 some[0][key]))
     if due and due < iso(queue.database.clock.now() - LATE_SECONDS):
-        return text, Finding("schedule_due", NOTE, "that is over: only a server, a worker, an open page "
-                             "or cron looks at schedules")
+        return text, Finding("schedule_due", NOTE, "that is over: only a server, a worker, an "
+                             "open page or cron looks at schedules")
     idle = find_scripts(runs=False)
     if idle:
-        return text, Finding("script_idle", NOTE, "schedules/%s is not run: it is neither executable "
-                             "(rights 755) nor does its name end in .py" % idle[0])
+        return text, Finding("script_idle", NOTE, "schedules/%s is not run: it is neither "
+                             "executable (rights 755) nor does its name end in .py" % idle[0])
     return text,
 
 
@@ -8314,8 +8337,9 @@ def _check_running(queue):
         return "no task runs",
     task_id, left = min(leases.items(), key=lambda item: item[1])
     if left < -LEASE_SECONDS:
-        return "", Finding("task_lost", BAD, "nobody has answered for task %d for %d s and nobody takes "
-                           "it over" % (task_id, -left), "open the page or run python3 jobqueue.py tick")
+        return "", Finding("task_lost", BAD, "nobody has answered for task %d for %d s and nobody "
+                           "takes it over" % (task_id, -left),
+                           "open the page or run python3 jobqueue.py tick")
     return ("tasks running: %d; unless its worker reports within %d s, task %d is taken over"
             % (len(leases), left, task_id)),
 
@@ -8335,8 +8359,8 @@ def _check_clock(queue):
     newest = queue.database.value("SELECT at FROM activity ORDER BY id DESC LIMIT 1") or 0
     ahead = newest - queue.database.clock.now()
     if ahead > CLOCK_SLACK_SECONDS:
-        return "", Finding("clock_back", BAD, "it is %d s behind what was last recorded (%s): it was put "
-                           "back, or was wrong before" % (ahead, _readable(newest)))
+        return "", Finding("clock_back", BAD, "it is %d s behind what was last recorded (%s): it "
+                           "was put back, or was wrong before" % (ahead, _readable(newest)))
     return _readable(queue.database.clock.now()),
 
 
@@ -8356,11 +8380,12 @@ def _describe_storage(queue):
     size = database.wal_bytes() if database.journal == "wal" else 0
     if size > WAL_ALARM_BYTES:
         yield Finding(
-            "log_long", BAD, "its log has grown to %d MB: a program keeps reading the database and must "
-            "be ended: %s" % (size >> 20, readers_of(database.path) or "which one cannot be told here"),
+            "log_long", BAD, "its log has grown to %d MB: a program keeps reading the database "
+            "and must be ended: %s" % (
+                size >> 20, readers_of(database.path) or "which one cannot be told here"),
             "", "Journal",
-            ("storage", "The database's log has grown to %d MB: something keeps it from being written "
-             "back." % (size >> 20)))
+            ("storage", "The database's log has grown to %d MB: something keeps it from being "
+             "written back." % (size >> 20)))
 
 
 def _describe_obstacles(queue):
@@ -8379,7 +8404,8 @@ def _describe_starts(queue):
     """Who starts workers, and what becomes of the tasks that could be run now."""
     failure, mode = recall(queue.database, ".start_failure"), queue.workers.modes.decide()[0]
     waits = queue.claims.claimable(1) > 0
-    states = {row["state"] for row in queue.database.all("SELECT state FROM worker")} if waits else ()
+    rows = queue.database.all("SELECT state FROM worker") if waits else ()
+    states = {row["state"] for row in rows}
     nobody_works = waits and not states
     if not waits:
         yield from _describe_pause(queue)
@@ -8390,14 +8416,15 @@ def _describe_starts(queue):
         yield Finding(
             "start_failed", BAD, "%s at %s" % (failure["message"], _readable(failure["at"])), "",
             "Workers", ("no_worker", "Nothing is running: %s. Next try %s." % (
-                failure["message"], time_of_day(failure["next"]))) if is_said else None, failure["at"])
+                failure["message"], time_of_day(failure["next"]))) if is_said else None,
+            failure["at"])
     if mode == "slice" and waits and queue.workers.needed():
         yield Finding("slices_awaited", NOTE, said=("cron_wait", MODE_WORDS[mode] + "."))
     if mode == "service" and not queue.rhythm.has_service():
-        yield Finding("service_missing", BAD, "None is there", "let the host keep worker.py --service "
-                      "running, as supervisord.conf does", "Worker mode",
-                      ("no_worker", "Nothing is running: worker.py --service, which this host is to keep "
-                       "alive, is not there.") if nobody_works else None)
+        yield Finding("service_missing", BAD, "None is there", "let the host keep worker.py "
+                      "--service running, as supervisord.conf does", "Worker mode",
+                      ("no_worker", "Nothing is running: worker.py --service, which this host is "
+                       "to keep alive, is not there.") if nobody_works else None)
     if mode == "cron":
         yield from _describe_cron(queue, nobody_works)
     if waits and "idle" not in states:
@@ -8409,13 +8436,16 @@ def _describe_starts(queue):
 def _describe_cron(queue, nobody_works):
     cron = queue.workers.modes.visitor("cron")
     if not cron:
-        yield Finding("cron_missing", BAD, "No cron comes", "give your host's cron one of the lines to copy",
-                      "Worker mode", ("cron_wait", "Waiting for cron, which has not come lately: python3 "
-                                      "worker.py has to be called.") if nobody_works else None)
+        yield Finding("cron_missing", BAD, "No cron comes",
+                      "give your host's cron one of the lines to copy", "Worker mode",
+                      ("cron_wait", "Waiting for cron, which has not come lately: "
+                       "python3 worker.py has to be called.")
+                      if nobody_works else None)
     elif nobody_works:
         often = ", which comes about %s" % how_often(cron["period"]) if cron["period"] else ""
-        yield Finding("cron_awaited", NOTE, said=("cron_wait", "Waiting for cron%s; it came last at %s." % (
-            often, time_of_day(cron["last_at"]))), since=cron["last_at"])
+        yield Finding("cron_awaited", NOTE, since=cron["last_at"], said=(
+            "cron_wait",
+            "Waiting for cron%s; it came last at %s." % (often, time_of_day(cron["last_at"]))))
 
 
 def _describe_pause(queue):
@@ -8426,7 +8456,8 @@ def _describe_pause(queue):
     if rows and all(row["paused"] for row in rows):     # else limits hold back the others: no worry
         row = min(rows, key=lambda row: row["paused_at"] or 0)
         more = "" if len(rows) == 1 else " (and %d more)" % (len(rows) - 1)
-        yield Finding("paused", NOTE, said=("paused", paused_words(row, more)), since=row["paused_at"])
+        yield Finding("paused", NOTE, said=("paused", paused_words(row, more)),
+                      since=row["paused_at"])
 
 
 def _describe_habits(queue):
@@ -8440,11 +8471,12 @@ def _describe_habits(queue):
     period = queue.rhythm.period() if at and 0 <= now - at < LATE_TOLD_SECONDS else None
     if period and period > TICK_PASSING_SECONDS:
         yield Finding("late", NOTE, since=at, said=(
-            "cron_wait", "Schedules run late: housekeeping comes about %s here." % how_often(period)))
+            "cron_wait", "Schedules run late: housekeeping comes about %s here."
+            % how_often(period)))
 
 
 def describe_work(queue):
-    """Yield what keeps tasks from being run, most important first; later ones are found only if asked."""
+    """Yield what keeps tasks from being run, most important first; found as far as is asked."""
     for describe in (_describe_storage, _describe_obstacles, _describe_starts, _describe_habits):
         yield from describe(queue)
 
@@ -8540,8 +8572,8 @@ def check_installation(data=None):
     return check_host(queue), queue
 
 
-# Of each group the first sentence is said whose words are all true, with - false. The words are codes
-# of findings and what find_facts() adds. The door comes before them, what to do next behind them.
+# Of each group the first sentence is said whose words are all true, with - false. The words are
+# codes of findings and what find_facts() adds. The door comes before them, what is next behind.
 ADVICE = (
     (("off", "No task is run, because NbMaxWorker is 0."),
      ("service -service_missing", "A worker that the host keeps alive does the tasks."),
@@ -8549,12 +8581,16 @@ ADVICE = (
      ("cron-mode period", "Cron does the tasks and comes about %(often)s."),
      ("cron-mode cron", "Cron does the tasks; how often it comes will be seen."),
      ("cron-mode", "Cron is to do the tasks, but has not come yet."),
-     ("slice", "Tasks are done a slice at a time, while this page is open or the tick address is called."),
-     ("short_lived", "Tasks begin at once, but this host seems to end processes after about %(life)s s."),
-     ("tested", "Workers live on here after the request that started them, so tasks begin at once."),
-     ("test_tried", "Workers that the command line starts live on; those of the web server are not tested "
-      "yet."),
-     ("test_failed", "Workers are started for new tasks, but the tested one did not live: see Worker."),
+     ("slice", "Tasks are done a slice at a time, while this page is open or the tick address is "
+               "called."),
+     ("short_lived", "Tasks begin at once, but this host seems to end processes after about "
+                     "%(life)s s."),
+     ("tested", "Workers live on here after the request that started them, so tasks begin at "
+                "once."),
+     ("test_tried", "Workers that the command line starts live on; those of the web server are "
+      "not tested yet."),
+     ("test_failed", "Workers are started for new tasks, but the tested one did not live: see "
+                     "Worker."),
      ("", "Workers are started for new tasks; whether the host lets them live on is not tested.")),
     (("resident", "Schedules and retries are on time, since a process of ours is always there."),
      ("minutely", "Schedules and retries are on time, since somebody comes every minute."),
@@ -8563,19 +8599,22 @@ ADVICE = (
      ("called", "Schedules and retries wait for the next call of the tick address."),
      ("", "Schedules and retries wait for visitors, since nobody else comes.")),
     (("shared", "The data is written as network folders need it, which is safe and slower."),
-     ("few_processes", "Only %(processes)s processes are allowed in all, so leave NbMaxWorker at 1 or 2.")))
+     ("few_processes", "Only %(processes)s processes are allowed in all, so leave NbMaxWorker at "
+                       "1 or 2.")))
 # What to do next: the remedy of the first that was found; BAD is anything bad.
-NEXT = ("exposed", "service_missing", "cron_missing", BAD, "no_admin", "nobody_comes", "mode_chosen",
-        "untested", "test_tried", "unlooked", "short_lived", "samples", "no_backup")
+NEXT = ("exposed", "service_missing", "cron_missing", BAD, "no_admin", "nobody_comes",
+        "mode_chosen", "untested", "test_tried", "unlooked", "short_lived", "samples", "no_backup")
 
 
 def next_step(report):
     """A sentence that says what to do next."""
     bad = [check.name for check in report.checks if check.verdict == BAD]
-    found = {finding.code: finding.remedy for finding in reversed(report.findings) if finding.remedy}
+    found = {finding.code: finding.remedy for finding in reversed(report.findings)
+             if finding.remedy}
     if bad:
         found[BAD] = "see to what is bad: " + ", ".join(bad)
-    return next(("Next, %s." % found[code] for code in NEXT if code in found), "Nothing has to be done.")
+    return next(("Next, %s." % found[code] for code in NEXT if code in found),
+        "Nothing has to be done.")
 
 
 def find_facts(queue, report):
@@ -8598,15 +8637,17 @@ def find_facts(queue, report):
 def advise(door, facts, words):
     """A paragraph: what this host is, what works, what to do next."""
     def holds(names):
-        return all(name[1:] not in facts if name[0] == "-" else name in facts for name in names.split())
-    said = [DOORS[door][1] if door else "How the page is run is known once an admin opens This host."]
+        return all(name[1:] not in facts if name[0] == "-" else name in facts
+                   for name in names.split())
+    said = [DOORS[door][1] if door else
+        "How the page is run is known once an admin opens This host."]
     for group in ADVICE:
         said += [sentence % words for names, sentence in group if holds(names)][:1]
     return " ".join([*said, words["next"]])
 
 
 def advice_for(queue, report):
-    """The paragraph for this host; of a database that cannot be read, only what is wrong with it."""
+    """The paragraph for this host; of a database that cannot be read, what is wrong with it."""
     try:
         return advise(*find_facts(queue, report))
     except JobQueueError as error:
