@@ -1753,7 +1753,8 @@ class Place:
     def heartbeat(self, transaction, state=None):
         """Say that the worker lives, and what it does."""
         self.state = state or self.state
-        if not self._queue.workers.heartbeat(transaction, self.id, self.state, self.tasks, self.runner):
+        workers = self._queue.workers
+        if not workers.heartbeat(transaction, self.id, self.state, self.tasks, self.runner):
             self.stop("its row is gone")
 
     def rest(self, transaction):
