@@ -12,8 +12,8 @@ const PAGES = {
   tasks: async () => tasks,
   'tasks/': () => import('./task.js'),
   new: () => import('./new.js'),
-  schedules: () => import('./planning.js'),
-  queues: () => import('./planning.js'),
+  schedules: () => import('./schedules.js'),
+  queues: () => import('./queues.js'),
   workers: () => import('./pages.js'),
   settings: () => import('./pages.js'),
   'settings/': () => import('./host.js'),
@@ -117,7 +117,8 @@ function patchSession() {
 
 /** Asks who is here, then shows what the address says. */
 async function start() {
-  const live = Promise.all([import('./live.js'), addStyle()]).then(([part]) => part).catch(reload);
+  const live = Promise.all([import('./live.js'), import('./list.js'), addStyle()])
+    .then(([part]) => part).catch(reload);
   live.then(({ initializeLines }) => initializeLines());
   store.state.session = await get('api/session').catch(() => null);
   store.on('session', patchSession);

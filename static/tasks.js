@@ -140,7 +140,7 @@ export class TaskList {
     page.counts ||= this.resort ? {} : this.page.counts;
     this.page = page;
     if (this.resort || !this.rows.size) this.letIn();
-    const { live } = await import('./live.js');
+    const { live } = await import('./list.js');
     return live(this, signal);
   }
 

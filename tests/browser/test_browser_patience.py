@@ -252,7 +252,7 @@ class BusyHost(BrowserTestCase):
     def test_a_file_of_the_page_that_did_not_come_is_loaded_again(self):
         self.bob.go()
         self.bob.find("[name=q]")
-        self.host.own["GET /static/planning.js"] = [BUSY]
+        self.host.own["GET /static/queues.js"] = [BUSY]
         self.bob.run("location.hash = '#/queues'")
         self.bob.find("h1", "Queues")
 
