@@ -9495,9 +9495,10 @@ def get_log(app, request, task_id):
     given = {name: value for name, value in request.given.items() if value is not None}
     attempt = given.get("attempt", row["attempts"])
     if given.get("download") == "1":
-        text, _, _ = app.queue.logs.read(row["id"], attempt, 0, 2 * LOG_MAX_BYTES)
+        with app.one_by_one:
+            text = app.queue.logs.read(row["id"], attempt, 0, 2 * LOG_MAX_BYTES)[0].encode("utf-8")
         name = "task-%d-attempt-%d.txt" % (row["id"], attempt)
-        return Answer(200, text.encode("utf-8"), "text/plain; charset=utf-8",
+        return Answer(200, text, "text/plain; charset=utf-8",
                       [("Content-Disposition", 'attachment; filename="%s"' % name)])
     offset = given.get("offset", 0)
     text, following, cut = app.queue.logs.read(row["id"], attempt, offset)
@@ -10204,6 +10205,7 @@ PATIENCE = {                            # seconds for a client in each phase of 
 UPLOAD_BYTES_PER_SECOND = 64 << 10      # at least, after those seconds
 HEAD_MAX_BYTES, HEAD_MAX_LINES = 32 << 10, 100
 CONNECTIONS_MAX = 512
+ANSWERS_AT_ONCE = 32                    # are made; the memory of more would be counted too late
 HELD_MAX_BYTES = 32 << 20               # of bodies and answers, in memory
 LARGE_BYTES = 64 << 10                  # larger bodies take turns: as Python's values JSON can be
 UPLOADS_MAX = 4                         # 30 times as large; so many above BODY_MAX_BYTES at once
@@ -10319,13 +10321,14 @@ class Body:
         exchange.link.enter("body")
         if self._asks_first:
             exchange.connection.sendall(CONTINUE)
-        while self._file.tell() < self._length:
-            self._file.write(self._next_piece(self._length - self._file.tell()))
-        self._file.seek(0)
-        self.is_taken = True
-        exchange.link.enter("work")
-        if self._length > LARGE_BYTES:
-            self._resources.enter_context(exchange.server.turns[self._is_upload])
+        with exchange.server.letting_others_answer():
+            while self._file.tell() < self._length:
+                self._file.write(self._next_piece(self._length - self._file.tell()))
+            self._file.seek(0)
+            self.is_taken = True
+            exchange.link.enter("work")
+            if self._length > LARGE_BYTES:
+                self._resources.enter_context(exchange.server.turns[self._is_upload])
 
     def _make_file(self, server):
         import tempfile
@@ -10431,18 +10434,25 @@ class Exchange:
         self.link.enter("work")
         length = int(self.headers.get("content-length", 0))
         body = Body(self, length, self.headers.get("expect", "").lower() == "100-continue")
-        with contextlib.closing(body), self.server.app.queue.database.deadline():
-            if not self.server.answers_to(self.headers.get("host"), self.client_address[0]):
-                self._refuse(BadRequest(421, UNKNOWN_NAME))
-                return
-            said = []
-            content = b"".join(self.server.app(
-                self._environ(body), lambda *told: said.extend(told)))
-            keep = (self._may_follow and self.link.may_stay and body.is_taken and said[0] < "4"
-                    and not self.server.is_stopping)
-        self._send_all(compose(*said, content, keep), keep)
+        with self.server.answering:
+            with contextlib.closing(body), self.server.app.queue.database.deadline():
+                data, keep = self._make_answer(body)
+            if len(data) > LARGE_BYTES:
+                self.server.has_room_for(self.link, len(data))  # what reads slowest must go
+        self._send_all(data, keep)
 
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = answer
+
+    def _make_answer(self, body):
+        """(the whole response, True if the connection stays)"""
+        if not self.server.answers_to(self.headers.get("host"), self.client_address[0]):
+            return self._refusal(BadRequest(421, UNKNOWN_NAME)), False
+        said = []
+        content = b"".join(self.server.app(
+            self._environ(body), lambda *told: said.extend(told)))
+        keep = (self._may_follow and self.link.may_stay and body.is_taken and said[0] < "4"
+                and not self.server.is_stopping)
+        return compose(*said, content, keep), keep
 
     def _environ(self, body):
         path, _, query = self.path.partition("?")
@@ -10465,15 +10475,16 @@ class Exchange:
                 result["HTTP_" + name.upper().replace("-", "_")] = value
         return result
 
-    def _refuse(self, refusal):
-        accepts = self.headers.get("accept", "") if refusal.status == 421 else ""
-        self._send_all(compose(*problem(refusal, accepts).to()), False)
+    def _refusal(self, error):
+        accepts = self.headers.get("accept", "") if error.status == 421 else ""
+        return compose(*problem(error, accepts).to())
+
+    def _refuse(self, error):
+        self._send_all(self._refusal(error), False)
 
     def _send_all(self, data, keep):
         """Send a response; without `keep` the connection ends after it."""
         self.link.enter("answer")
-        if len(data) > LARGE_BYTES:
-            self.server.has_room_for(self.link, len(data))      # what reads slowest must go
         for start in range(0, len(data), PIECE_BYTES):
             self.connection.sendall(data[start:start + PIECE_BYTES])
             self.link.advance(PIECE_BYTES)
@@ -10518,6 +10529,7 @@ class Server:
         self.folder = app.queue.database.folder
         self.is_stopping = False
         self.links = {}                 # socket -> its Link
+        self.answering = threading.BoundedSemaphore(ANSWERS_AT_ONCE)
         self.uploads = threading.BoundedSemaphore(UPLOADS_MAX)
         self.turns = threading.Lock(), threading.Lock()     # of large bodies, of uploads
         self._is_public = address[0] not in (*LOOPBACK, "localhost")
@@ -10624,6 +10636,15 @@ class Server:
             held = sum(other.held for other in self.links.values())
             return held <= HELD_MAX_BYTES or self._cut_the_slowest(
                 lambda other: other.held and other is not link)
+
+    @contextlib.contextmanager
+    def letting_others_answer(self):
+        """Do without our place among those who answer for a while: a client is waited for."""
+        self.answering.release()
+        try:
+            yield
+        finally:
+            self.answering.acquire()
 
     def _cut_the_slowest(self, condition=lambda _: True):
         """Cut the link that has been waited for the longest; False if all wait for us."""

@@ -520,7 +520,8 @@ class Full(ServerTestCase):
 
         self.front.instead = slow
         links = [self.link().send(HEALTH) for _ in range(512)]
-        wait_until(lambda: len(asked) == 512)
+        wait_until(lambda: len(asked) == jobqueue.ANSWERS_AT_ONCE and self.connections() == 512)
+        self.await_reading()
         status, headers, _ = self.ask(HEALTH)
         self.assertEqual((status, headers["retry-after"]), (503, "2"))
         go_on.set()
