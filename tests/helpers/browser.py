@@ -80,13 +80,16 @@ class Driver:
 
     def __init__(self, program, chromium):
         self.chromium = chromium
-        self._process = subprocess.Popen([program, "--port=0"], stdin=subprocess.DEVNULL,
-                                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8")
-        for line in self._process.stdout:
-            found = re.search(r"started successfully on port (\d+)", line)
-            if found:
-                self.address = "http://127.0.0.1:%s" % found[1]
-                return
+        for _ in range(3):              # it ends if another has the port that it was given by IPv6
+            self._process = subprocess.Popen(
+                [program, "--port=0"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL, encoding="utf-8")
+            for line in self._process.stdout:
+                found = re.search(r"started successfully on port (\d+)", line)
+                if found:
+                    self.address = "http://127.0.0.1:%s" % found[1]
+                    return
+            self.close()
         raise DriverError("not started", "chromedriver said no port")
 
     def ask(self, method, path, body=None):
