@@ -163,6 +163,24 @@ while True:
     os.write(ledger, b"%.6f\\n" % time.time())
 '''
 
+# The end of both: a class Handler, served.
+SERVE_TEXT = '''\
+    def log_message(self, *_):
+        pass
+
+
+class Server(http.server.ThreadingHTTPServer):
+    request_queue_size = 128
+
+    def handle_error(self, *_):
+        pass
+
+
+server = Server(("127.0.0.1", 0), Handler)
+print("http://127.0.0.1:%d/" % server.server_address[1], flush=True)
+server.serve_forever()
+'''
+
 BARE_SERVER_TEXT = '''\
 import http.server
 import json
@@ -193,21 +211,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_):
-        pass
-
-
-class Server(http.server.ThreadingHTTPServer):
-    request_queue_size = 128
-
-    def handle_error(self, *_):
-        pass
-
-
-server = Server(("127.0.0.1", 0), Handler)
-print("http://127.0.0.1:%d/" % server.server_address[1], flush=True)
-server.serve_forever()
-'''
+''' + SERVE_TEXT
 
 # The same application behind Python's http.server, tuned, without any care for clients.
 BARE_APPLICATION_TEXT = '''\
@@ -246,21 +250,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         for name, value in headers:
             self.send_header(name, value)
 
-    def log_message(self, *_):
-        pass
-
-
-class Server(http.server.ThreadingHTTPServer):
-    request_queue_size = 128
-
-    def handle_error(self, *_):
-        pass
-
-
-server = Server(("127.0.0.1", 0), Handler)
-print("http://127.0.0.1:%d/" % server.server_address[1], flush=True)
-server.serve_forever()
-'''
+''' + SERVE_TEXT
 
 COMMITTER_TEXT = '''\
 import sqlite3
