@@ -868,6 +868,7 @@ exec '%s' "$@"
         wait_until(lambda: self.mode()[0] == "slice", 120, "mode slice", 0.3)      # two ticks of the server
         self.assertIn("started workers did not report", self.mode()[1])
         self.site.stop_server()
+        self.kill(*self.site.workers())     # slices that the server may have begun meanwhile
         return ids
 
     def test_auto_finds_out_and_slices_do_the_work(self):
