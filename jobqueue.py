@@ -11,7 +11,7 @@ What tasks can run is declared in tasks.py beside this file, or where JOBQUEUE_T
 a task starts a detached worker.py process if fewer than NbMaxWorker run; workers end when idle.
 
 Contents (each section uses only the sections above it)
-    Constants          limits and times, units in the names
+    Constants          paths, statuses, limits and times that several sections share
     Errors             one base class; every error knows its HTTP status and exit code
     Time and text      the clock, RFC 3339, JSON, tokens
     Schedule rules     when something is due: every N seconds, daily, weekly, cron
@@ -98,6 +98,8 @@ refuse_half(__file__)
 
 
 # Constants -------------------------------------------------------------------
+#
+# What several sections share; what only one uses stands there. Units are in the names.
 
 VERSION = "1.0.0"
 PYTHON_VERSION = "%d.%d.%d" % sys.version_info[:3]
@@ -115,150 +117,29 @@ DELETE = 2                      # what cancel_requested says, where 1 asks for t
 LEASE_SECONDS = 60.0            # how long a claim holds without being renewed
 RENEW_SECONDS = 10.0
 SELF_FENCE_SECONDS = 50.0       # a worker that only others keep from renewing kills its runner by then
-OTHER_MACHINE_SLACK_SECONDS = 300.0
-CRASH_LIMIT = 3                 # the third crash fails a task, so that poison ends
-INTERRUPTION_LIMIT = 5
-UNKNOWN_FUNCTION_SECONDS = 600.0
-UNKNOWN_FUNCTION_RETRY_SECONDS = 30.0
-PROMOTE_AT_ONCE = 500
-REFUSED_AT_ONCE = 100           # tasks of former admins, in one transaction
-PROMOTE_SECONDS = 0.05          # how late a busy worker may see that a task is due
-AFTER_MAX = 1000                # tasks that one comes after
-RELATED_MAX = 100               # shown of them, and of those that come after one
-AFTER_SUM_MAX = 200_000         # ... of all in one request
-SETTLE_AT_ONCE = 500            # followers in one transaction
-SETTLE_SECONDS = 0.25           # of a tick
 TICK_SECONDS = 2.0              # a killed worker's task starts again within 5 s
-TICK_SOON_SECONDS = 1.0         # ... and a schedule that is due sooner is a second late at most
-TICK_FAILED_SECONDS = 15.0
-SWEEP_SECONDS = 3600.0
-TICK_PASSING_SECONDS = 5.0      # ... of those who only pass by: requests, most of them processes of their own
-LOOK_FOR_SCHEDULES_SECONDS = 30.0
-RUNNER_END_TRIES = 20           # 10 ms apart, to see the end of a runner that was killed
-STARTING_SECONDS = 10.0         # a started process that never took its lock
-STARTING_LOCKED_SECONDS = 60.0  # one that holds its lock but is not ready
-START_RETRY_SECONDS = (1.0, 60.0)
-MACHINE_SIGN_SECONDS = 60.0     # who uses the log shows so often that this machine lives
-MACHINE_SILENT_SECONDS = 150.0  # another one may use it after so long without a sign
-MACHINE_NOTE_SECONDS = 3600.0   # how often it is noted that a machine uses the database
-MACHINE_KNOWN_SECONDS = 86400.0 # ... and how long that is known
-PROBE_SECONDS = 5.0             # for an interpreter to tell its version
-LOST_MAX = 2                    # workers lost young in a row are taken for the host's doing
-YOUNG_SECONDS = 60.0            # one that was killed later had its chance
-DETACHED_AGAIN_SECONDS = 3600.0
-ENDED_KEPT = 3                  # so many lives of workers that were killed show a habit
-ENDED_SECONDS = 6 * 3600.0      # ... if they are not older
-CRON_OFTEN_SECONDS = 120.0      # a cron that comes so often is soon enough for whoever waits
-CRON_KNOWN_SECONDS = 65 * 60.0  # a cron that came within this, or two of its periods, comes again
+TICK_PASSING_SECONDS = 5.0      # ... of those who only pass by, as requests do
 SLICE_SECONDS = 20.0            # in a request of a program; hosts end those that take longer
 SLICE_PAGE_SECONDS = 5.0        # in one of a page, for it may keep others waiting
-SLICE_REST_SECONDS = 1.0        # what a slice claimed last is to end before its request does
-SLICE_POLL_SECONDS = 0.05
-RATE_SLACK_SECONDS = 0.05       # a start so late does not delay the next one of its queue
-RATE_SKEW_SECONDS = 5.0         # clocks may differ by this; beyond it, one was put back
 
 WEB_PATIENCE_SECONDS = 5.0      # how long a request waits for a busy database, in all
-PASSING_PATIENCE_SECONDS = 0.5  # ... for the housekeeping that it does in passing
-WRITE_POLL_SECONDS = (0.0001, 0.003)    # how often who waits asks again: at first and later
-WRITE_GAP_SECONDS = 0.00005     # writing again within this is back-to-back
-WRITE_STREAK_SECONDS = 0.005
-WRITE_REST_SECONDS = 0.0015
-WAL_CHECKPOINT_BYTES = 4 << 20
-LOG_INDEX_BYTES = 32768         # what SQLite begins the index of a log with
-WAL_ALARM_BYTES = 16 << 20
-VARIABLES_MAX = 999             # of one statement, before SQLite 3.32
-DISK_MIN_BYTES = 1 << 20
 DISK_LOW_BYTES = 100 << 20
-CHECKPOINT_SECONDS = 0.05
-CHECKPOINT_PAUSE_SECONDS = 1.0
 
 BODY_MAX_BYTES = 1 << 20
 JSON_MAX_DEPTH = 32
 INTEGER_MAX = 2 ** 53
 
-ARGUMENTS_MAX_CHARACTERS = 200_000
-BATCH_ARGUMENTS_MAX = 4000      # characters; longer ones are claimed alone
 ERRORS_MAX = 20                 # told about one request
-LOG_MAX_BYTES = 1 << 20         # per attempt; beyond it the middle is cut out
-LOG_PAGE_BYTES = 256 << 10
-ERROR_MAX_CHARACTERS = 2000
-SUMMARY_MAX_CHARACTERS = 120
 PAGE_ROWS = 50
 PAGE_ROWS_MAX = 200
 COUNT_MAX = 10_001
-UNCOUNTED_MAX = 1000            # tasks that are added before those that wait are counted again
-SORT_ROWS = 5_000               # more of a status are looked through, not sorted
-SEARCH_SECONDS = 0.2            # of looking through tasks in one request, and as long to count them
-SEARCH_ROWS = 64                # looked through at first; then as many as LOOK_SECONDS allow
-SEARCH_MAX_CHARACTERS = 200
-SEARCHED_CHARACTERS = 500       # of each text, so that no task takes long
-LOOK_SECONDS = 0.02             # of one reading that others may wait for
-LOOK_REST_SECONDS = 0.001       # after which it is their turn
-LOOK_STEPS = 1000               # of SQLite, for some 30 tasks: so often a reading can be cut off
-LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
-ADD_MAX = 100_000               # tasks in one transaction
-PIECE_BYTES = 64 << 10          # read of it at once
-ARGUMENTS_HELD_BYTES = 8 << 20  # of one upload in memory; the others wait in a file
-PORTION_ROWS = 500              # of a bulk action in one transaction, if that takes
-PORTION_SECONDS = 0.05          # no longer than this
-ACTION_SECONDS = 0.2            # of a bulk action in one request
-ACTION_IDS = 1000
-KEEP_LOOK_ROWS = 1000           # looked through for what can be pruned
-KEEP_ROWS = 200                 # pruned in one transaction, if that takes
-KEEP_SECONDS = 0.02             # no longer than this
-KEEP_AGAIN_SECONDS = 0.2        # while there is more
-KEEP_ROUND_SECONDS = 3600.0
-SLOTS_KEPT = 1000               # of each schedule, besides those that are younger than
-SLOTS_KEPT_SECONDS = 2 * 86400.0
-KEEP_JUMP_SECONDS = 86400.0     # a clock so far ahead of when we last looked may be wrong
-KEEP_DOUBT_DAYS = (1, 30)       # it is doubted for as long as tasks are kept, within these
-REQUEST_SECONDS = 86400.0       # how long an Idempotency-Key is known
+PIECE_BYTES = 64 << 10          # read or written at once
 CACHE_SECONDS = 1.0
-CACHE_ANSWERS = 20              # some of 200 rows are long
-UPGRADE_PAUSE_SECONDS = 2.0     # code that was changed since then may still be being copied
-REMEMBERED_OF = 10              # machines, for each of which something is remembered
 
-RULE_MAX_CHARACTERS = 500
-EVERY_MAX_SECONDS = 3650 * 86400
-FIRST_MOMENT, LAST_MOMENT = -62104060800, 253402214400     # years 2 to 9999 on clocks of every zone
-CALENDAR_YEARS = 400            # after which days and weekdays are as before
-
-SESSION_SECONDS = 12 * 3600.0
-SESSION_IDLE_SECONDS = 30 * 60.0
-SETUP_CODE_SECONDS = 3600.0
-SETUP_CODE_MIN_CHARACTERS = 16
-PASSWORD_MIN, PASSWORD_MAX = 8, 256
-SCRYPT_COST = (2 ** 14, 8, 5)   # OWASP's 16 MiB row
-SCRYPT_MISSING = "scrypt, which passwords need, is missing in this Python: choose another one"
-HASHES_AT_ONCE = 2              # 16 MiB each on hosts with 1 GiB
-# How many are free, for how many seconds they count, the shortest and the longest wait after them.
-GUESSES, GUESSES_BY_ADDRESS = (5, 3600.0, 1.0, 900.0), (20, 60.0, 60.0, 60.0)
-KNOWN_ADDRESS_SECONDS = 30 * 86400.0    # others' guesses do not count where one logged in since
-
-READ_ALL_BYTES = 16 << 20       # of a database, while a browser waits
-BACKUP_DAYS = 7                 # an older one is worth a remark
 CLOCK_SLACK_SECONDS = 60.0
-SQLITE_MAGIC = b"SQLite format 3\0"
 TEST_SECONDS = 10.0             # a test worker is to live
 TEST_ALONE_SECONDS = 5.0        # ... and then after the end of who started it
-TEST_SLACK_SECONDS = 5.0        # ... and may be late on a slow host
-VISIT_SECONDS = 86400.0         # how often the same way to the page is kept again
 LOOPBACK = ("127.0.0.1", "::1")
-SQLITE_OPTIONS = ("THREADSAFE", "OMIT_", "DEFAULT_LOCKING", "DEFAULT_SYNC", "DEFAULT_WAL_SYNC", "TEMP_STORE")
-FILES_LOW = 1000                # as many more can be made at least
-FEW_PROCESSES = 60
-WORKER_PROCESSES = 3            # a worker, its runner and one of a function
-WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public".split())
-LOCAL_FILE_SYSTEMS = frozenset(
-    "ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay simfs ufs".split())
-
-# Passwords that guessers try first, of those long enough to be accepted.
-COMMON_PASSWORDS = frozenset(
-    "password password1 password12 password123 passw0rd 12345678 123456789 1234567890 qwertyuiop "
-    "qwerty123 1q2w3e4r 1qaz2wsx iloveyou sunshine princess football baseball superman trustno1 "
-    "welcome1 letmein1 adminadmin admin123 administrator changeme jobqueue abcd1234 abc12345 "
-    "11111111 00000000 88888888 87654321 987654321 123123123 asdfghjkl zxcvbnm1 starwars whatever "
-    "computer michelle jennifer internet corvette mercedes maverick".split())
 
 
 # Errors ----------------------------------------------------------------------
@@ -691,6 +572,10 @@ def up_seconds():
 # zone then says which moment that is. Times of day that the clocks skip or repeat are treated as
 # Debian's cron does.
 
+RULE_MAX_CHARACTERS = 500
+EVERY_MAX_SECONDS = 3650 * 86400
+FIRST_MOMENT, LAST_MOMENT = -62104060800, 253402214400     # years 2 to 9999 on clocks of every zone
+CALENDAR_YEARS = 400            # after which days and weekdays are as before
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 SECOND = timedelta(seconds=1)
 WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
@@ -1165,6 +1050,9 @@ def preview(rule, at, count):
 
 
 # Values ----------------------------------------------------------------------
+
+SUMMARY_MAX_CHARACTERS = 120
+
 
 def _text(pattern, message):
     return {"type": "string", "pattern": pattern, "patternMessage": message}
@@ -1792,6 +1680,22 @@ def migrate(transaction):
 # databases understand, too; rows are added and changed by Connection's verbs, and what SQLite's
 # planner cannot know is told to it by these hints, which another database may leave out.
 
+WRITE_POLL_SECONDS = (0.0001, 0.003)    # how often who waits asks again: at first and later
+WRITE_GAP_SECONDS = 0.00005     # writing again within this is back-to-back
+WRITE_STREAK_SECONDS = 0.005
+WRITE_REST_SECONDS = 0.0015
+WAL_CHECKPOINT_BYTES = 4 << 20
+WAL_ALARM_BYTES = 16 << 20
+VARIABLES_MAX = 999             # of one statement, before SQLite 3.32
+CHECKPOINT_PAUSE_SECONDS = 1.0
+MACHINE_SIGN_SECONDS = 60.0     # who uses the log shows so often that this machine lives
+MACHINE_SILENT_SECONDS = 150.0  # another one may use it after so long without a sign
+MACHINE_NOTE_SECONDS = 3600.0   # how often it is noted that a machine uses the database
+MACHINE_KNOWN_SECONDS = 86400.0 # ... and how long that is known
+LOOK_STEPS = 1000               # of SQLite, for some 30 tasks: so often a reading can be cut off
+LOCAL_FILE_SYSTEMS = frozenset(
+    "ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay simfs ufs".split())
+
 BY_CLAIM, BY_TURN, BY_OWNER, BY_UNIQUE, BY_FOLLOWER = (
     "INDEXED BY " + index
     for index in ("task_claim", "task_turn", "task_owner", "task_unique", "task_after_follower"))
@@ -1848,7 +1752,7 @@ def has_no_room(path):
     """True if there is no room for the index of a database's log: then SQLite cannot even read it,
     and calls that an I/O error."""
     try:
-        return free_bytes(path) < LOG_INDEX_BYTES
+        return free_bytes(path) < 32768
     except OSError:
         return False
 
@@ -2585,7 +2489,7 @@ class Database(Reader):
             return
         try:
             with self._looking, self._reading:
-                if self._copy_back(started + CHECKPOINT_SECONDS):
+                if self._copy_back(started + 0.05):
                     self._checkpoints.hasten(0.0)
         except sqlite3.Error:
             return
@@ -2892,12 +2796,12 @@ def recall(db, name):
 
 
 def remember_of(transaction, name, key, value):
-    """Keep a value for each key (a machine) under a name, the newest REMEMBERED_OF; None forgets it."""
+    """Keep a value for each key (a machine) under a name, the newest 10; None forgets it."""
     known = recall(transaction, name) or {}
     known.pop(key, None)
     if value is not None:
         known[key] = value
-    remember(transaction, name, dict(list(known.items())[-REMEMBERED_OF:]) or None)
+    remember(transaction, name, dict(list(known.items())[-10:]) or None)
 
 
 def recall_of(db, name, key):
@@ -2987,6 +2891,10 @@ class Settings:
 
 # Log and activity ------------------------------------------------------------
 
+LOG_MAX_BYTES = 1 << 20         # per attempt; beyond it the middle is cut out
+LOG_PAGE_BYTES = 256 << 10
+
+
 def activity_row(at, event, task=None, worker_id=None, waited=None, seconds=None,
                  cpu_seconds=None, peak_memory=None, message=None):
     """What happened to a task (a row of it) or a worker, as note_all() takes it."""
@@ -3073,6 +2981,8 @@ class Logs:
 
 # Queues ----------------------------------------------------------------------
 
+RATE_SLACK_SECONDS = 0.05       # a start so late does not delay the next one of its queue
+
 QUEUE_LIMITS = {
     "paused": {"type": "boolean"},
     "paused_why": about(
@@ -3101,7 +3011,7 @@ def next_start(queue, now):
     """
     interval = queue["rate_seconds"] / queue["rate_count"]
     due = queue["rate_next_at"] or 0
-    if due > now + interval + RATE_SKEW_SECONDS:
+    if due > now + interval + 5.0:          # more than clocks differ: one was put back
         due = now
     return max(due, now - RATE_SLACK_SECONDS), interval
 
@@ -3323,6 +3233,7 @@ class Queues:
 # 3. Followers.settle(), called by all of ours who end tasks, who look for work and who tick, goes
 #    through `unsettled` and releases or fails the followers; a failure is an end again.
 
+SETTLE_AT_ONCE = 500            # followers in one transaction
 WAITED_FOR, SATISFIED, GIVEN_UP = range(3)     # what task_after.settled says
 ENDED = (SUCCEEDED, FAILED, CANCELLED)
 HOW_IT_ENDED = {FAILED: "failed", CANCELLED: "was cancelled", None: "was deleted"}
@@ -3471,6 +3382,11 @@ class Followers:
 
 
 # Adding ----------------------------------------------------------------------
+
+UNCOUNTED_MAX = 1000            # tasks that are added before those that wait are counted again
+ARGUMENTS_HELD_BYTES = 8 << 20  # of one upload in memory; the others wait in a file
+REQUEST_SECONDS = 86400.0       # how long an Idempotency-Key is known
+
 
 class Order:
     """A task to be added: checked, complete, not yet a row."""
@@ -3713,6 +3629,15 @@ class Once:
 
 # Tasks -----------------------------------------------------------------------
 
+AFTER_MAX = 1000                # tasks that one comes after
+RELATED_MAX = 100               # shown of them, and of those that come after one
+SORT_ROWS = 5_000               # more of a status are looked through, not sorted
+SEARCH_SECONDS = 0.2            # of looking through tasks in one request, and as long to count them
+SEARCH_ROWS = 64                # looked through at first; then as many as LOOK_SECONDS allow
+LOOK_SECONDS = 0.02             # of one reading that others may wait for
+PORTION_ROWS = 500              # of a bulk action in one transaction, if that takes
+ACTION_SECONDS = 0.2            # of a bulk action in one request
+
 TASK_ROW = ("SELECT task.*, user.name AS owner FROM task "
             "%s user ON user.id=task.owner_id WHERE cancel_requested<2 AND " % THEN_JOIN)
 # Rows of a list leave out what may be large; the arguments are there for the summary only.
@@ -3801,7 +3726,7 @@ class Filter:
         if self.text:
             parts.append(
                 "(task.id=? OR owner_id IN (SELECT id FROM user WHERE instr(lower(name), lower(?))) OR %s)"
-                % " OR ".join("instr(lower(substr(%s, 1, %d)), lower(?))" % (text, SEARCHED_CHARACTERS)
+                % " OR ".join("instr(lower(substr(%s, 1, 500)), lower(?))" % text
                               for text in SEARCHED))
             number = re.fullmatch("#?([0-9]{1,15})", self.text, re.ASCII)
             values += [int(number[1]) if number else 0, *[storable(self.text)] * (1 + len(SEARCHED))]
@@ -3956,7 +3881,7 @@ class Tasks:
                 moved, (low, high) = True, (low, some[0]) if newest else (some[1], high)
                 yield rows, high if newest else low
                 size *= 2 if seconds < LOOK_SECONDS / 3 else 1
-            self._clock.sleep(LOOK_REST_SECONDS)
+            self._clock.sleep(0.001)
 
     def _search(self, wanted, limit, before):
         select = LIST_ROW + "%%s ORDER BY task.id DESC LIMIT %d" % (limit + 1)
@@ -4060,7 +3985,7 @@ class Tasks:
         done, left = 0, sorted(set(ids))
         while left:
             rows, left = self._change(left, (condition, values), functools.partial(change, by=by),
-                                      PORTION_SECONDS, limited=limited)
+                                      0.05, limited=limited)
             done += len(rows)
             if action == "delete":
                 self._remove_folders(rows)
@@ -4075,7 +4000,7 @@ class Tasks:
         """
         condition = ("status IN (2, 3, 4) AND finished_at<? AND NOT EXISTS "
                      "(SELECT 1 FROM task_after WHERE after_id=task.id AND settled=0)")
-        rows, left = self._change(ids, (condition, (before,)), self._remove, KEEP_SECONDS, False)
+        rows, left = self._change(ids, (condition, (before,)), self._remove, 0.02, False)
         self._remove_folders(rows)
         return left[0] - 1 if left else ids[-1]
 
@@ -4166,6 +4091,15 @@ class Tasks:
 
 # Claims ----------------------------------------------------------------------
 
+OTHER_MACHINE_SLACK_SECONDS = 300.0
+CRASH_LIMIT = 3                 # the third crash fails a task, so that poison ends
+INTERRUPTION_LIMIT = 5
+PROMOTE_AT_ONCE = 500
+PROMOTE_SECONDS = 0.05          # how late a busy worker may see that a task is due
+REFUSED_AT_ONCE = 100           # tasks of former admins, in one transaction
+ERROR_MAX_CHARACTERS = 2000
+
+
 def shorten_error(text):
     """An error message for the task's row; the whole of it stands in the log."""
     text = storable(text)
@@ -4223,9 +4157,8 @@ def judge(task, outcome, now, uniform):
     if kind == "put_back":
         return Verdict(PENDING, event="put_back")
     since = task["unknown_since"] or now
-    if kind == "unknown_function" and now - since <= UNKNOWN_FUNCTION_SECONDS:
-        return Verdict(SCHEDULED, kind, "put_back", run_at=now + UNKNOWN_FUNCTION_RETRY_SECONDS,
-                       unknown_since=since)
+    if kind == "unknown_function" and now - since <= 600:
+        return Verdict(SCHEDULED, kind, "put_back", run_at=now + 30, unknown_since=since)
     if kind == "crashed":
         last = task["crashes"] + 1 >= CRASH_LIMIT or task["on_crash"] == "fail"
         return Verdict(FAILED if last else PENDING, "crashed", "failed" if last else "crashed",
@@ -4364,8 +4297,7 @@ class Claims:
                 lambda row: owner_id in (None, row["owner_id"]), heads))
             batch = itertools.takewhile(
                 lambda row: row["function"] == function and row["attempts"] == 0
-                and row["on_crash"] == "retry"
-                and len(row["arguments"]) <= BATCH_ARGUMENTS_MAX, heads)
+                and row["on_crash"] == "retry" and len(row["arguments"]) <= 4000, heads)
             taken = self._take(transaction, list(batch) or heads[:1], worker_id, now)
             self._queues.started(transaction, queue, len(taken), now)
             rows = [row for row in taken if not row["barred"]]
@@ -5310,6 +5242,16 @@ class Rhythm:
 
 # Workers ---------------------------------------------------------------------
 
+STARTING_SECONDS = 10.0         # a started process that never took its lock
+STARTING_LOCKED_SECONDS = 60.0  # one that holds its lock but is not ready
+START_RETRY_SECONDS = (1.0, 60.0)
+PROBE_SECONDS = 5.0             # for an interpreter to tell its version
+LOST_MAX = 2                    # workers lost young in a row are taken for the host's doing
+YOUNG_SECONDS = 60.0            # one that was killed later had its chance
+DETACHED_AGAIN_SECONDS = 3600.0
+ENDED_KEPT = 3                  # so many lives of workers that were killed show a habit
+ENDED_SECONDS = 6 * 3600.0      # ... if they are not older
+CRON_KNOWN_SECONDS = 65 * 60.0  # a cron that came within this, or two of its periods, comes again
 ENVIRONMENT_NAMES = frozenset(
     "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR VIRTUAL_ENV PYTHON_VERSION PYTHONPATH "
     "PYTHONHOME LD_LIBRARY_PATH".split())
@@ -5535,7 +5477,7 @@ class Modes:
         if mode != "cron" or self._settings.get("worker_mode") != "auto":
             return mode == "slice"
         period = (self.visitor("cron") or {}).get("period")
-        return period is None or period > CRON_OFTEN_SECONDS
+        return period is None or period > 120
 
     def visitor(self, caller):
         """{"last_at", "period"} of one of VISITORS; None once it has not come for long."""
@@ -5713,7 +5655,7 @@ class Workers:
         False while it lives on, which it may as another user's: then the lease must do.
         """
         known = row["runner_birth"] if row["boot"] == self._claims.boot else None
-        for _ in range(RUNNER_END_TRIES):
+        for _ in range(20):
             if known is None or birth(row["runner_pid"]) != known:
                 return True
             with contextlib.suppress(OSError):
@@ -5826,9 +5768,9 @@ class Workers:
             return 0
         until = self._clock.monotonic() + seconds
         before = self._database.value("SELECT max(id) FROM activity") or 0
-        made = self._start_all("slice", 0, max(0.1, seconds - SLICE_REST_SECONDS))
+        made = self._start_all("slice", 0, max(0.1, seconds - 1.0))
         while made.intersection(self._children.values()) and self._clock.monotonic() < until:
-            self._clock.sleep(SLICE_POLL_SECONDS)
+            self._clock.sleep(0.05)
             self._poll_children()
         return sum(row[0] in made for row in self._database.all(
             "SELECT worker_id FROM activity WHERE id>? AND event IN " + WORK_EVENTS, (before,)))
@@ -6081,6 +6023,11 @@ class Catalogue:
 
 # Keeping ---------------------------------------------------------------------
 
+KEEP_ROWS = 200                 # pruned in one transaction, if that takes
+KEEP_ROUND_SECONDS = 3600.0
+SLOTS_KEPT = 1000               # of each schedule, besides those of two days
+
+
 class Keeping:
     """Removes what is older than an admin wants, a little at a time; its room is used again.
 
@@ -6113,9 +6060,8 @@ class Keeping:
         """False until days have passed since the clock was found far from where it was."""
         known = recall(self._database, ".keeping") or {"seen": 0.0, "from": 0.0}
         seen, start = known["seen"], known["from"]
-        least, most = KEEP_DOUBT_DAYS
-        doubt = 86400 * min(most, max(least, seen and self._settings.get("keep_days")))
-        patience = doubt if start > seen else KEEP_JUMP_SECONDS     # who comes seldom ends a doubt, too
+        doubt = 86400 * min(30, max(1, seen and self._settings.get("keep_days")))
+        patience = doubt if start > seen else 86400     # who comes seldom ends a doubt, too
         if not seen - KEEP_ROUND_SECONDS <= now <= seen + patience:
             start = now + doubt
         if start != known["from"] or abs(now - seen) >= KEEP_ROUND_SECONDS:
@@ -6140,7 +6086,7 @@ class Keeping:
                 "SELECT id, created_at FROM task WHERE id>? ORDER BY id LIMIT 1", (low,))
             if first is None or before <= first["created_at"] <= now:
                 return
-            low, high = first["id"] - 1, first["id"] + KEEP_LOOK_ROWS
+            low, high = first["id"] - 1, first["id"] + 1000
             ids = [row[0] for row in self._database.all(
                 "SELECT id FROM task %s WHERE id>? AND id<=? AND status IN (2, 3, 4) "
                 "AND finished_at<? ORDER BY id LIMIT ?" % BY_ID, (low, high, before, KEEP_ROWS))]
@@ -6162,7 +6108,7 @@ class Keeping:
     def _prune_slots(self, now):
         """Old runs of schedules and, unless they are young, those beyond SLOTS_KEPT of one schedule."""
         days = self._settings.get("keep_activity_days")
-        old, young = now - days * 86400 if days else -math.inf, now - SLOTS_KEPT_SECONDS
+        old, young = now - days * 86400 if days else -math.inf, now - 2 * 86400
         for (schedule_id,) in self._database.all("SELECT id FROM schedule"):
             newest, last = [self._database.value(
                 "SELECT at FROM slot WHERE schedule_id=? ORDER BY at DESC LIMIT 1 OFFSET ?",
@@ -6192,6 +6138,12 @@ class Keeping:
 
 
 # Tick ------------------------------------------------------------------------
+
+TICK_SOON_SECONDS = 1.0         # a schedule that is due sooner than a tick is so late at most
+SWEEP_SECONDS = 3600.0
+LOOK_FOR_SCHEDULES_SECONDS = 30.0
+KEEP_AGAIN_SECONDS = 0.2        # while there is more
+
 
 class Tick:
     """The housekeeping that any process does in passing: bury, fire, promote, prune, start.
@@ -6237,7 +6189,7 @@ class Tick:
         except Busy:                    # a moment later there is another chance
             return False
         except Exception as error:
-            self._ticks.put_off(TICK_FAILED_SECONDS)
+            self._ticks.put_off(15.0)
             complain("housekeeping failed: %s: %s" % (type(error).__name__, error))
             return False
 
@@ -6343,7 +6295,7 @@ class Tick:
 
     def _settle(self):
         """Go on with what comes after tasks that have ended, if not all of it could be done then."""
-        deadline = self._clock.monotonic() + SETTLE_SECONDS
+        deadline = self._clock.monotonic() + 0.25
         more = self._database.value("SELECT 1 FROM unsettled LIMIT 1")
         while more and self._clock.monotonic() <= deadline:
             with self._database.transaction(durable=False) as transaction:
@@ -6384,6 +6336,23 @@ class Tick:
 
 # Accounts --------------------------------------------------------------------
 
+SESSION_SECONDS = 12 * 3600.0
+SESSION_IDLE_SECONDS = 30 * 60.0
+SETUP_CODE_SECONDS = 3600.0
+SETUP_CODE_MIN_CHARACTERS = 16
+PASSWORD_MIN, PASSWORD_MAX = 8, 256
+SCRYPT_COST = (2 ** 14, 8, 5)   # OWASP's 16 MiB row
+SCRYPT_MISSING = "scrypt, which passwords need, is missing in this Python: choose another one"
+HASHES_AT_ONCE = 2              # 16 MiB each on hosts with 1 GiB
+# How many are free, for how many seconds they count, the shortest and the longest wait after them.
+GUESSES, GUESSES_BY_ADDRESS = (5, 3600.0, 1.0, 900.0), (20, 60.0, 60.0, 60.0)
+# Passwords that guessers try first, of those long enough to be accepted.
+COMMON_PASSWORDS = frozenset(
+    "password password1 password12 password123 passw0rd 12345678 123456789 1234567890 qwertyuiop "
+    "qwerty123 1q2w3e4r 1qaz2wsx iloveyou sunshine princess football baseball superman trustno1 "
+    "welcome1 letmein1 adminadmin admin123 administrator changeme jobqueue abcd1234 abc12345 "
+    "11111111 00000000 88888888 87654321 987654321 123123123 asdfghjkl zxcvbnm1 starwars whatever "
+    "computer michelle jennifer internet corvette mercedes maverick".split())
 NAME_PATTERN = r"\w[\w.@+-]{0,49}"
 ROLES = ("user", "admin")
 TOKEN_SCOPES = ("user", "tick")       # may do what its user may; may tick and nothing else
@@ -6806,7 +6775,7 @@ class Accounts:
             transaction.update("user", {"last_seen_at": now}, "id=?", (row["id"],))
             transaction.upsert(
                 "known_address", {"user_id": row["id"], "address": address_subject(address)},
-                {"until": now + KNOWN_ADDRESS_SECONDS})
+                {"until": now + 30 * 86400})
         return token
 
     def person_of_session(self, token):
@@ -6942,6 +6911,11 @@ class Accounts:
 
 
 # Python interface ------------------------------------------------------------
+
+ARGUMENTS_MAX_CHARACTERS = 200_000
+ADD_MAX = 100_000               # tasks in one transaction
+AFTER_SUM_MAX = 200_000         # others that the tasks of one request come after
+
 
 class TaskContext:
     """What a running function knows of its task; the runner makes one for each attempt."""
@@ -7562,6 +7536,10 @@ def external(name, *, queue, who="user", **rest):
 # browser can see is kept when an admin opens the page (.visit, .exposure), so that the command can
 # tell it.
 
+TEST_SLACK_SECONDS = 5.0        # a test worker may be late on a slow host
+WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public".split())
+SQLITE_OPTIONS = ("THREADSAFE", "OMIT_", "DEFAULT_LOCKING", "DEFAULT_SYNC", "DEFAULT_WAL_SYNC",
+                  "TEMP_STORE")
 DOORS = {                       # in a few words, in a sentence, the start-up files that fit
     "server": ("the built-in server", "The built-in server answers on this host.",
                ("jobqueue.service", "supervisord.conf", "nginx.conf", "apache.conf")),
@@ -7693,7 +7671,7 @@ def note_visit(queue, visit):
     now, known = queue.database.clock.now(), last_visit(queue)
     if visit["authorization"] is None:
         visit["authorization"] = known.get("authorization")
-    if now - known.get("at", 0) > VISIT_SECONDS or {**known, **visit} != known:
+    if now - known.get("at", 0) > 86400 or {**known, **visit} != known:
         with contextlib.suppress(JobQueueError), queue.database.transaction() as transaction:
             remember(transaction, ".visit", {**visit, "at": now})
 
@@ -7864,10 +7842,10 @@ def host_files(queue):
 # This host show them by topic; the sentence on every list is the first that has one for everyone;
 # the advice ends with the remedy of the first of NEXT. All must answer even where nothing works.
 
+READ_ALL_BYTES = 16 << 20       # of a database, while a browser waits
 BAD, NOTE, FINE = "bad", "note", "ok"
 LIMITS_LOW = (                  # what is scarce below so much, and then
-    ("processes", FEW_PROCESSES, "leave NbMaxWorker at 1 or 2: each worker takes two or three "
-                                 "processes"),
+    ("processes", 60, "leave NbMaxWorker at 1 or 2: each worker takes two or three processes"),
     ("memory", 512 << 20, "leave NbMaxWorker at 1 or 2, and set runner_memory lower"),
     ("open files", 64, "ask the host for 256 at least"),
     ("CPU seconds", 3600, "processes are ended after so much computing: set worker_seconds below "
@@ -8065,7 +8043,7 @@ def _check_disk(folder):
     text = "%.1f GB free" % (free / 1e9)
     if room.f_files:
         text += ", %d more files" % room.f_favail
-    if free < DISK_LOW_BYTES or room.f_files and room.f_favail < FILES_LOW:
+    if free < DISK_LOW_BYTES or room.f_files and room.f_favail < 1000:
         return text, Finding("disk_low", BAD, "", "remove something, or no task can be added soon")
     return text,
 
@@ -8077,7 +8055,7 @@ def _check_limits(folder):
     text = "%d processes and threads of this user run; allowed: %s" % (running, ", ".join(words))
     if os.path.exists("/proc/lve"):
         text += "; what CloudLinux allows stands in the panel, under Resource Usage"
-    if limits["processes"] is not None and limits["processes"] - running < WORKER_PROCESSES:
+    if limits["processes"] is not None and limits["processes"] - running < 3:
         return text, Finding("no_process", BAD, "there is no room for a worker",
                              "end something, or ask the host for more")
     for name, least, advice in LIMITS_LOW:
@@ -8270,7 +8248,7 @@ def _check_backup(queue):
     if last is None:
         return "", Finding("no_backup", NOTE, "none yet", remedy)
     text = "the last one was made %s: %s" % (_readable(last["at"]), last["path"])
-    if queue.database.clock.now() - last["at"] >= BACKUP_DAYS * 86400:
+    if queue.database.clock.now() - last["at"] >= 7 * 86400:
         return text, Finding("old_backup", NOTE, "", remedy)
     return text,
 
@@ -8374,7 +8352,7 @@ def _describe_storage(queue):
         yield Finding("data_gone", BAD, "it is gone or cannot be read", "", "Data",
                       ("storage", "The data folder is gone or cannot be read."))
         return
-    if free < DISK_MIN_BYTES:
+    if free < 1 << 20:
         yield Finding("disk_full", BAD, "", "remove something", "Disk",
                       ("storage", "The disk is full: nothing can be added or recorded."))
     size = database.wal_bytes() if database.journal == "wal" else 0
@@ -8662,7 +8640,7 @@ def _refuse_target(queue, target):
         raise SetupError("%s is a folder; name a file in it." % target)
     if file_identity(target) == file_identity(queue.database.path):
         raise SetupError("%s is the database itself." % target)
-    if target.exists() and target.read_bytes()[:16] not in (b"", SQLITE_MAGIC):
+    if target.exists() and target.read_bytes()[:16] not in (b"", b"SQLite format 3\0"):
         raise SetupError("%s exists and is no backup; it was not touched." % target)
 
 
@@ -8701,6 +8679,7 @@ def back_up(queue, target):
 
 # HTTP ------------------------------------------------------------------------
 
+LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
 STATUS_TITLES = {               # http.HTTPStatus calls some otherwise, and not on every Python alike
     200: "OK", 201: "Created", 202: "Accepted", 204: "No Content", 304: "Not Modified",
     308: "Permanent Redirect", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden",
@@ -9354,7 +9333,7 @@ WHICH_TASKS = {
         "any of these, such as failed,cancelled"),
     "function": TEXT_OR_NULL,
     "queue": TEXT_OR_NULL,
-    "q": about({"type": ["string", "null"], "maxLength": SEARCH_MAX_CHARACTERS},
+    "q": about({"type": ["string", "null"], "maxLength": 200},
                "number, or part of function, message, error, owner, arguments"),
     "owner": _OWNER}
 LISTED_TASKS = Query(_object(
@@ -9420,7 +9399,7 @@ def retry_task(app, request, task_id):
 ACTION = titled("Action", _object(
     ("action",),
     action={"enum": list(ACTIONS)},
-    ids={"type": "array", "items": _integer(1, INTEGER_MAX), "maxItems": ACTION_IDS},
+    ids={"type": "array", "items": _integer(1, INTEGER_MAX), "maxItems": 1000},
     filter=about(_object(**WHICH_TASKS), "as in the query of a list; instead of ids"),
     expected_count=about(_number(0, INTEGER_MAX, ["integer", "null"]),
                          "with a filter, at first: how many match; if it is null, 409 says it"),
@@ -9990,7 +9969,7 @@ class Application:
         known = self._cache.get(key)
         if known is None or known[0] != version or known[1] < now:
             known = version, now + CACHE_SECONDS, json_answer(build())
-            if len(self._cache) >= CACHE_ANSWERS:
+            if len(self._cache) >= 20:
                 self._cache.clear()
             self._cache[key] = known
         return known[2]
@@ -10048,7 +10027,7 @@ class Application:
 
     def _handle(self, request, route, parts):
         if request.person and route.handler is not tick:
-            with self.queue.database.deadline(PASSING_PATIENCE_SECONDS):
+            with self.queue.database.deadline(0.5):
                 self.tick(request)
         if route.takes and route.takes is not NEW_TASKS:
             with self.queue.database.unhurried():
@@ -10127,7 +10106,7 @@ def _is_replaced():
     """True, once, when this module's file was replaced and is not being copied any more."""
     stamps = file_stamps(_code)
     (stamp,) = stamps.values()
-    if stamp is None or stamps == _code or 0 <= Clock.now() - stamp[0] / 1e9 < UPGRADE_PAUSE_SECONDS:
+    if stamp is None or stamps == _code or 0 <= Clock.now() - stamp[0] / 1e9 < 2.0:
         return False
     _code.update(stamps)
     return True
