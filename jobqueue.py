@@ -43,7 +43,6 @@ Contents (each section uses only the sections above it)
     Servers            the built-in web server; CGI
     Command line       python3 jobqueue.py COMMAND
 """
-import bisect
 import collections
 import contextlib
 import errno
@@ -62,7 +61,7 @@ import stat
 import sys
 import threading
 import time
-from datetime import MAXYEAR, date, datetime, time as clock_time, timedelta, timezone
+from datetime import date, datetime, time as clock_time, timedelta, timezone
 from enum import Enum
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlencode
@@ -574,133 +573,102 @@ def up_seconds():
 
 RULE_MAX_CHARACTERS = 500
 EVERY_MAX_SECONDS = 3650 * 86400
-FIRST_MOMENT, LAST_MOMENT = -62104060800, 253402214400     # years 2 to 9999 on clocks of every zone
-CALENDAR_YEARS = 400            # after which days and weekdays are as before
+LAST_MOMENT = 221845392000                  # the year 9000: nothing is due after it
+CALENDAR_YEARS = 400                        # after which days and weekdays are as before
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 SECOND = timedelta(seconds=1)
 WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 MONTHS = ("January February March April May June July August September October November "
           "December").split()
-MONTH_LENGTHS = ((31,), (28, 29), (31,), (30,), (31,), (30,), (31,), (31,), (30,), (31,), (30,), (31,))
 LAST_DAY, LAST_WORKDAY = 32, 33             # among the days of a month: L and LW
-EACH, LAST = 0, -1                          # which of a month's Fridays: all, the last; 2: the second
+LAST = 6                                    # which of a month's Fridays: 1 to 5, or this
 
 EVERY = r"every (\d{1,9}) ?(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)?"
 EVERY_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-CRON_WORDS = {
-    "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0",
-    "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *"}
 CLOCK = r" (?P<hour>\d{1,2}):(?P<minute>\d\d)"
-WORDED_RULES = {                            # a pattern, the same as cron, an example
-    "daily": ("daily" + CLOCK, "{minute} {hour} * * *", "daily 01:30"),
-    "weekly": (r"weekly (?P<day>[a-z]+(?:[,-][a-z]+)*)" + CLOCK, "{minute} {hour} * * {day}",
-               "weekly mon 01:00"),
-    "monthly": (r"monthly (?P<day>\d{1,2}|last)" + CLOCK, "{minute} {hour} {day} * *", "monthly 15 01:00"),
-    "yearly": (r"yearly (?P<month>\d\d)-(?P<day>\d\d)" + CLOCK, "{minute} {hour} {day} {month} *",
-               "yearly 12-24 01:00")}
-RULE_HINT = ('as "every 5m", "daily 01:30", "weekly mon 01:00", "monthly last 01:00", '
-             '"yearly 12-24 01:00" or five fields of cron as in "*/15 9-17 * * mon-fri"')
+WORDED_RULES = {                            # a pattern, and the same as cron
+    "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0", "@monthly": "0 0 1 * *", "@(yearly|annually)": "0 0 1 1 *",
+    "daily" + CLOCK: "{minute} {hour} * * *",
+    r"weekly (?P<day>[a-z]+(?:[,-][a-z]+)*)" + CLOCK: "{minute} {hour} * * {day}",
+    r"monthly (?P<day>\d{1,2}|last)" + CLOCK: "{minute} {hour} {day} * *",
+    r"yearly (?P<month>\d\d)-(?P<day>\d\d)" + CLOCK: "{minute} {hour} {day} {month} *"}
+RULE_HINT = ('as "every 5m", "every 2 hours", "daily 01:30", "weekly mon 01:00", '
+             '"monthly last 01:00", "yearly 12-24 01:00", "@daily" or five fields of cron as in '
+             '"*/15 9-17 * * mon-fri", six with the seconds first')
 
 
 class CronField:
-    """One field of a cron expression: its name, its bounds, and names for its values."""
+    """One field of a cron expression: its name, its bounds, and names for its values.
+
+    `special` has what else can be written, and what it stands for; `hint` says it to people.
+    """
 
     TERM = r"(?:\*|([a-z]+|\d{1,4})(?:-([a-z]+|\d{1,4}))?)(?:/(\d{1,4}))?"
-    more = ""                                   # what else can be written
 
-    def __init__(self, name, low, high, names=()):
+    def __init__(self, name, low, high, names=(), special=(), hint=""):
         self.name = name
         self.low = low
         self.high = high
         self.names = {text.lower(): low + place for place, name in enumerate(names)
                       for text in (name, name[:3])}
-        self.right = "write %d to %d" % (low, high)
-        if names:
-            self.right += ", %s to %s" % (names[0][:3].lower(), names[-1][:3].lower())
+        self.special = dict(special)
+        self.right = "write %d to %d%s%s" % (low, high, names and ", %s to %s" % (
+            names[0][:3].lower(), names[-1][:3].lower()) or "", hint)
 
     def parse(self, text):
         """The values that a list of terms stands for; Invalid names the term that is wrong."""
-        return {value for term in text.split(",") for value in self._term(term)}
+        return {value for term in text.split(",")
+                for value in ([self.special[term]] if term in self.special else self._range(term))}
 
-    def number(self, text):
-        """A number or a name within the bounds."""
-        value = self.names[text] if text in self.names else int(text) if text.isdigit() else -1
-        if not self.low <= value <= self.high:
-            raise self.error(text)
-        return value
-
-    def error(self, term, message=None):
-        """What is wrong with a term, and what would be right."""
-        return field_error("rule", 'cannot have "%s" as %s: %s' % (
-            shorten(term, 20), self.name, message or self.right + self.more))
-
-    def _term(self, term):
+    def _range(self, term):
         match = re.fullmatch(self.TERM, term, re.ASCII)
-        if not match:
-            raise self.error(term)
-        first, last, step = match.groups()
-        low = self.number(first) if first else self.low
-        high = self.number(last) if last else low if first and not step else self.high
-        if low > high:
-            raise self.error(term, "a range cannot run backwards, write %d-%d,%d-%d" % (
-                low, self.high, self.low, high))
-        if step and not 1 <= int(step) <= self.high - self.low + 1:
-            raise self.error(term, "steps are 1 to %d" % (self.high - self.low + 1))
-        return range(low, high + 1, int(step or 1))
+        first, last, step = match.groups() if match else ("", "", "")
+        low = self._number(first or str(self.low))
+        high = self._number(last) if last else low if first and not step else self.high
+        step = int(step or 1)
+        if not (match and self.low <= low <= high <= self.high
+                and 1 <= step <= self.high - self.low + 1):
+            raise field_error(
+                "rule", 'cannot have "%s" as %s: %s; a range runs forwards, a step stays within it'
+                % (shorten(term, 20), self.name, self.right))
+        return range(low, high + 1, step)
+
+    def _number(self, text):
+        return self.names.get(text, int(text) if text.isdigit() else -1)
 
 
-class DateField(CronField):
-    """The day of the month, where L is the last day and LW the last from Monday to Friday."""
-
-    SPECIAL = {"l": LAST_DAY, "lw": LAST_WORKDAY}
-    more = ", L (the last) or LW (the last from Monday to Friday)"
-
-    def _term(self, term):
-        return [self.SPECIAL[term]] if term in self.SPECIAL else super()._term(term)
-
-
-class WeekdayField(CronField):
-    """The day of the week: pairs of 0 (Monday) to 6 and which of them in the month.
-
-    5L is the last Friday, 5#2 the second.
-    """
-
-    SPECIAL = r"([a-z]{3,9}|\d{1,4})(?:l|#([1-5]))"
-    more = ", 5L (the last Friday) or 5#2 (the second)"
-
-    def __init__(self):
-        super().__init__("weekday", 0, 7, WEEKDAYS[6:] + WEEKDAYS[:6])
-
-    def _term(self, term):
-        match = re.fullmatch(self.SPECIAL, term, re.ASCII)
-        if match:
-            return [((self.number(match[1]) - 1) % 7, int(match[2] or LAST))]
-        return [((number - 1) % 7, EACH) for number in super()._term(term)]
-
-
-CRON_FIELDS = (CronField("second", 0, 59), CronField("minute", 0, 59), CronField("hour", 0, 23),
-               DateField("day of the month", 1, 31), CronField("month", 1, 12, MONTHS), WeekdayField())
+_DAY_NAMES = WEEKDAYS[6:] + WEEKDAYS[:6]        # as cron counts them, from 0; 7 is Sunday, too
+CRON_FIELDS = (
+    CronField("second", 0, 59), CronField("minute", 0, 59), CronField("hour", 0, 23),
+    CronField("day of the month", 1, 31, (), {"l": LAST_DAY, "lw": LAST_WORKDAY},
+              ", L (the last) or LW (the last from Monday to Friday)"),
+    CronField("month", 1, 12, MONTHS),
+    CronField("weekday", 0, 7, _DAY_NAMES, {
+        text + ending: ((number - 1) % 7, which)
+        for number, name in enumerate([*_DAY_NAMES, "7"])
+        for text in ("%d" % number, "%02d" % number, name.lower(), name[:3].lower())
+        for which, ending in enumerate("#1 #2 #3 #4 #5 l".split(), 1)},
+        ", 5L (the last Friday) or 5#2 (the second)"))
 
 
 def _first_from(lists, given):
     """The smallest choice of one value of each sorted list that is not below `given`, or None."""
     if not lists:
         return ()
-    values = lists[0]
-    place = bisect.bisect_left(values, given[0])
-    if place < len(values) and values[place] == given[0]:
-        rest = _first_from(lists[1:], given[1:])
-        if rest is not None:
-            return (values[place], *rest)
-        place += 1
-    return (values[place], *(rest[0] for rest in lists[1:])) if place < len(values) else None
+    for value in lists[0]:
+        if value >= given[0]:
+            rest = _first_from(lists[1:], given[1:] if value == given[0] else (0, 0))
+            if rest is not None:
+                return (value, *rest)
+    return None
 
 
 def _and(words):
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _listing(values, name):
+def _listing(values, name=str):
     """Values in words, three or more in a row as a range: "Monday to Friday and Sunday"."""
     words = []
     for _, run in itertools.groupby(enumerate(sorted(values)), lambda pair: pair[1] - pair[0]):
@@ -709,10 +677,12 @@ def _listing(values, name):
     return _and(words)
 
 
-def _step(values, size):
-    """n if the values are 0, n, 2n ... all the way round, else 0."""
+def _pace(values, unit, size):
+    """Some of the minutes of an hour in words: "every 15 minutes", "minutes 0 to 10"."""
     step = values[1] - values[0] if len(values) > 1 else size
-    return step if step < size and size % step == 0 and values == list(range(0, size, step)) else 0
+    if step < size and size % step == 0 and values == list(range(0, size, step)):
+        return "every " + unit if step == 1 else "every %d %ss" % (step, unit)
+    return "%s%s %s" % (unit, "s"[:len(values) - 1], _listing(values))
 
 
 def _ordinal(number):
@@ -722,16 +692,10 @@ def _ordinal(number):
     return "%d%s" % (number, ending)
 
 
-def _which_weekdays(weekdays):
-    """Those that are not each of their kind in a month: "last Friday"."""
-    return ["%s %s" % ("last" if which == LAST else _ordinal(which), WEEKDAYS[weekday])
-            for weekday, which in sorted(weekdays) if which != EACH]
-
-
 class Rule:
     """When something is due: `text` is the rule, `zone` the name of the time zone it is read in.
 
-    Moments are seconds since 1970, up to the year 9999.
+    Moments are seconds since 1970. _next(at) tells them; OverflowError if there are no more.
     """
 
     def __init__(self, text, zone, tzinfo):
@@ -741,45 +705,31 @@ class Rule:
 
     def next_after(self, at):
         """The first moment later than `at`, or None."""
-        if at >= LAST_MOMENT:
-            return None
         try:
-            found = self._next(max(at, FIRST_MOMENT))
-        except OverflowError:                   # the calendar's end
+            return float(self._next(at)) if at < LAST_MOMENT else None
+        except OverflowError:
             return None
-        return float(found) if found <= LAST_MOMENT else None
 
     def upcoming(self, at, count):
         """The next `count` moments after `at`; fewer only if the years end."""
         moments = []
-        for _ in range(count):
+        while len(moments) < count and at is not None:
             at = self.next_after(at)
-            if at is None:
-                break
-            moments.append(at)
+            moments += [at] if at is not None else []
         return moments
 
     def local(self, at):
         """A moment as RFC 3339 with the offset of the rule's zone."""
-        there = self._aware(at)
-        minutes = round(there.utcoffset() / timedelta(minutes=1))       # once there were odd seconds
-        return there.astimezone(timezone(timedelta(minutes=minutes))).isoformat(timespec="seconds")
+        return self._aware(at).isoformat(timespec="seconds")
 
     def clock_change(self, at):
-        """What the clocks do on the day of this moment ("... go forward at 02:00 ..."), or None."""
+        """What the clocks do on the day of this moment, or None."""
         day = self._wall(at).replace(hour=0, minute=0, second=0)
-        if day.year == MAXYEAR:
+        before, after = [self._offset(min(self._moments(midnight)) - 1)
+                         for midnight in (day, day + timedelta(days=1))]
+        if before == after:
             return None
-        low = min(self._moments(day)) - 1
-        high = min(self._moments(day + timedelta(days=1))) - 1
-        forward = self._offset(high) - self._offset(low)
-        if not forward:
-            return None
-        change = self._change(low, high)
-        before, after = self._wall(change - 1) + SECOND, self._wall(change)
-        form = "%H:%M" if before.date() == after.date() else "%Y-%m-%d %H:%M"
-        return "the clocks go %s at %s to %s" % ("forward" if forward > timedelta(0) else "back",
-                                                 before.strftime(form), after.strftime(form))
+        return "the clocks go %s on this day" % ("forward" if before < after else "back")
 
     def _aware(self, at):
         return (EPOCH + timedelta(seconds=math.floor(at))).astimezone(self.tzinfo)
@@ -791,7 +741,7 @@ class Rule:
         return self._aware(at).utcoffset()
 
     def _moments(self, wall):
-        """When clocks show this: [x, x]; [x, later] what is repeated; [x, earlier] what is skipped."""
+        """When clocks show this: [x, x]; repeated: [x, later]; skipped: [x, earlier]."""
         return [(wall.replace(tzinfo=self.tzinfo, fold=fold) - EPOCH) // SECOND for fold in (0, 1)]
 
     def _change(self, low, high):
@@ -799,10 +749,7 @@ class Rule:
         offset = self._offset(high)
         while high - low > 1:
             middle = (low + high) // 2
-            if self._offset(middle) == offset:
-                high = middle
-            else:
-                low = middle
+            low, high = (low, middle) if self._offset(middle) == offset else (middle, high)
         return high
 
 
@@ -828,65 +775,54 @@ class Calendar(Rule):
     """Times of day on days: what a cron expression says.
 
     `fixed` rules run once for a time of day that the clocks skip (right after) or repeat (the
-    first time); the others follow the clocks.
+    first time); the others follow the clocks. `both`: dates and weekdays must match, not either.
     """
 
     def __init__(self, text, zone, tzinfo, fields):
         super().__init__(text, zone, tzinfo)
-        self.fixed = len(fields) == 5 and not fields[0].startswith("*") and not fields[1].startswith("*")
-        self.both = fields[-3].startswith("*") or fields[-1].startswith("*")
+        self.fixed = len(fields) == 5 and "*" not in (fields[0][0], fields[1][0])
+        self.both = "*" in (fields[-3][0], fields[-1][0])
         fields = fields if len(fields) == 6 else ["0", *fields]
         values = [field.parse(text) for field, text in zip(CRON_FIELDS, fields)]
         *self.clock, self.months = [sorted(values[place]) for place in (2, 1, 0, 4)]
-        self.dates, self.weekdays = values[3], values[5]
+        self.dates = values[3]
+        self.weekdays = {(day - 1) % 7 for day in values[5] if isinstance(day, int)}
+        self.weekdays_of = {day for day in values[5] if not isinstance(day, int)}
         self._days_of = {}
 
-    def matches_some_day(self):
-        """Whether any year has a day for this rule."""
-        return any(self._days(length, first) for month in self.months
-                   for length in MONTH_LENGTHS[month - 1] for first in range(7))
-
-    def _days(self, length, first):
+    def _days(self, first, length):
         """The days that match in a month of this length whose first is this weekday."""
-        if (length, first) not in self._days_of:
+        if (first, length) not in self._days_of:
             last = (first + length - 1) % 7
             special = {LAST_DAY: length, LAST_WORKDAY: length - max(0, last - 4)}
             dates = {special.get(day, day) for day in self.dates}
-            weekdays = set()
-            for weekday, which in self.weekdays:
-                days = range(1 + (weekday - first) % 7, length + 1, 7)
-                weekdays.update(days if which == EACH else days[-1:] if which == LAST
-                                else days[which - 1:which])
-            days = dates & weekdays if self.both else dates | weekdays
-            self._days_of[length, first] = sorted(day for day in days if day <= length)
-        return self._days_of[length, first]
+            days = [range(1 + (weekday - first) % 7, length + 1, 7) for weekday in range(7)]
+            weekdays = {day for weekday in self.weekdays for day in days[weekday]}
+            for weekday, which in self.weekdays_of:
+                weekdays.update(days[weekday][-1:] if which == LAST
+                                else days[weekday][which - 1:which])
+            found = dates & weekdays if self.both else dates | weekdays
+            self._days_of[first, length] = sorted(day for day in found if day <= length)
+        return self._days_of[first, length]
 
-    def _months_from(self, year, month):
-        for one in range(year, MAXYEAR + 1):
-            yield from ((one, other) for other in self.months if (one, other) >= (year, month))
-
-    def _next_day(self, day):
-        """The first day from `day` on that matches."""
+    def _days_from(self, start):
+        """The days from `start` on that match, for as long as days and weekdays can differ."""
         from calendar import monthrange
-        for year, month in self._months_from(day.year, day.month):
-            weekday, length = monthrange(year, month)
-            days = self._days(length, weekday)
-            place = bisect.bisect_left(days, day.day) if (year, month) == (day.year, day.month) else 0
-            if place < len(days):
-                return date(year, month, days[place])
-        raise OverflowError
+        for year in range(start.year, start.year + CALENDAR_YEARS + 1):
+            for month in self.months:
+                if (year, month) >= (start.year, start.month):
+                    days = (date(year, month, day) for day in self._days(*monthrange(year, month)))
+                    yield from (day for day in days if day >= start)
 
     def _next_wall(self, wall):
         """The next time later than `wall` that matches, as clocks show it."""
         wall += SECOND
-        day = self._next_day(wall.date())
-        clock = (0, 0, 0)
-        if day == wall.date():
-            clock = _first_from(self.clock, (wall.hour, wall.minute, wall.second))
-            if clock is None:
-                day = self._next_day(day + timedelta(days=1))
-        clock = _first_from(self.clock, clock or (0, 0, 0))
-        return datetime.combine(day, clock_time(*clock))
+        for day in self._days_from(wall.date()):
+            earliest = (wall.hour, wall.minute, wall.second) if day == wall.date() else (0, 0, 0)
+            clock = _first_from(self.clock, earliest)
+            if clock:
+                return datetime.combine(day, clock_time(*clock))
+        raise OverflowError             # no month has such a day
 
     def _next(self, at):
         wall = self._wall(at)
@@ -915,58 +851,35 @@ class Calendar(Rule):
     def words(self):
         """The rule in plain English."""
         hours, minutes, seconds = self.clock
-        days = self._days_in_words()
-        if len(hours) * len(minutes) * len(seconds) <= 4:
-            form = "%02d:%02d" if seconds == [0] else "%02d:%02d:%02d"
-            text = "%s at %s" % (days, _and([
-                form % clock[:form.count("%")] for clock in itertools.product(*self.clock)]))
+        times = list(itertools.islice(itertools.product(*self.clock), 5))
+        days = "every " + self._days_in_words()
+        if len(times) < 5:
+            precision = "minutes" if seconds == [0] else "seconds"
+            clocks = [clock_time(*one).isoformat(precision) for one in times]
+            text = "%s at %s" % (days, _and(clocks))
         else:
-            text = self._pace_in_words() + (", " + days if days != "every day" else "")
+            parts = [(seconds, "second", 60), (minutes, "minute", 60), (hours, "hour", 24)]
+            pace = " of ".join(_pace(*part) for part in parts[seconds == [0]:])
+            text = ("" if pace.startswith("every") else "at ") + pace
+            text += ", " + days if days != "every day" else ""
         return "%s%s (%s)" % (text[0].upper(), text[1:], self.zone)
 
-    def _pace_in_words(self):
-        """Which seconds of which minutes of which hours."""
-        hours, minutes, seconds = self.clock
-        parts = [(seconds, "second", 60), (minutes, "minute", 60), (hours, "hour", 24)]
-        if seconds == [0]:
-            parts = parts[2:] if minutes == [0] and _step(hours, 24) else parts[1:]
-        phrases = []
-        for values, unit, size in parts:
-            step = _step(values, size)
-            if not step:
-                phrases.append("%s %s%s %s" % ("the" if phrases else "at", unit, "s"[:len(values) - 1],
-                                               _listing(values, str)))
-            elif step == 1:
-                phrases.append("every " + unit)
-            else:
-                phrases.append("every %s %s" % (_ordinal(step), unit) if phrases
-                               else "every %d %ss" % (step, unit))
-        while phrases[-1] in ("every minute", "every hour") and len(phrases) > 1 and all(
-                phrase.startswith("every") for phrase in phrases):
-            phrases.pop()
-        return " of ".join(phrases)
-
     def _days_in_words(self):
-        year_round = len(self.months) == 12
-        months = "every month" if year_round else _listing(self.months, lambda month: MONTHS[month - 1])
-        inside = "" if year_round else " in " + months
-        all_dates = self.dates >= set(range(1, 32))
-        all_weekdays = self.weekdays >= {(weekday, EACH) for weekday in range(7)}
-        if all_dates and all_weekdays or not self.both and (all_dates or all_weekdays):
-            return "every day" + inside
-        lacking = year_round and 28 < min(self.dates) <= max(self.dates) < LAST_DAY
-        dates = "on the %s of %s%s" % (_listing(self.dates, _ordinal), months, " that has one" * lacking)
-        if all_weekdays:
-            return dates
-        each = sorted(weekday for weekday, which in self.weekdays if which == EACH)
-        some = _which_weekdays(self.weekdays)
-        if self.both and not all_dates:
-            return "%s if that is %s" % (dates, " or ".join(
-                ["a " + WEEKDAYS[weekday] for weekday in each] + ["the " + name for name in some]))
-        phrases = [] if all_dates else [dates]
-        phrases += ["every %s%s" % (_listing(each, WEEKDAYS.__getitem__), inside)] if each else []
-        phrases += ["on the %s of %s" % (_and(some), months)] if some else []
-        return _and(phrases)
+        """Which days, as they are said behind "every"."""
+        names = _listing(self.months, lambda month: MONTHS[month - 1])
+        month, inside = ("the month", "") if len(self.months) == 12 else (names, " in " + names)
+        dates, weekdays = "", []
+        if not self.dates >= set(range(1, 32)):
+            dates = "%s of %s" % (_listing(self.dates, _ordinal), month)
+        if self.weekdays and len(self.weekdays) < 7:
+            weekdays = [_listing(self.weekdays, WEEKDAYS.__getitem__) + inside]
+        if len(self.weekdays) < 7:
+            weekdays += ["%s %s of %s" % ("last" if which == LAST else _ordinal(which),
+                                          WEEKDAYS[weekday], month)
+                         for weekday, which in sorted(self.weekdays_of)]
+        if dates and weekdays:
+            return dates + (" that is a " if self.both else " and every ") + _and(weekdays)
+        return self.both and (dates or _and(weekdays)) or "day" + inside
 
 
 def _time_zone(name):
@@ -974,77 +887,49 @@ def _time_zone(name):
     if name == "UTC":
         return timezone.utc
     import zoneinfo
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_+/-]{1,64}", name, re.ASCII):
-        raise field_error("zone", "must be the name of a time zone, such as Europe/Oslo")
-    try:
-        return zoneinfo.ZoneInfo(name)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        pass
-    known = zoneinfo.available_timezones()
-    if not known:
-        raise field_error("zone", "can only be UTC: this machine has no time zone data (the system's "
-                                  "package tzdata, or pip install tzdata, brings it)")
-    meant = [one for one in known if ("/" + one).lower().endswith("/" + name.lower())]
-    raise field_error("zone", "%s is not known; %s" % (name, (
-        "did you mean %s?" % min(meant, key=len) if meant else "names are such as Europe/Oslo or UTC")))
+    if isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_+/-]{1,64}", name, re.ASCII):
+        with contextlib.suppress(zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+            return zoneinfo.ZoneInfo(name)
+    if not zoneinfo.available_timezones():
+        raise field_error("zone", "can only be UTC: this machine has no time zone data (the "
+                                  "system's package tzdata, or pip install tzdata, brings it)")
+    raise field_error("zone", "must be the name of a time zone, such as Europe/Oslo, not %s"
+                      % shorten(str(name), 64))
 
 
-def _parse_interval(text, zone, tzinfo, start):
-    match = re.fullmatch(EVERY, text.lower(), re.ASCII)
-    if not match:
-        raise field_error("rule", 'needs a number behind "every", as in "every 90" (seconds) or "every 2 '
-                                  'hours"; other rules are written ' + RULE_HINT)
-    seconds = int(match[1]) * EVERY_UNITS[(match[2] or "s")[0]]
-    if not 1 <= seconds <= EVERY_MAX_SECONDS:
-        raise field_error("rule", "must be every 1 second to every %d days" % (EVERY_MAX_SECONDS // 86400))
-    return Interval(text, zone, tzinfo, seconds, start)
-
-
-def _cron_fields(text):
-    """The fields of the cron expression that a rule stands for."""
-    text = text.lower()
-    word = text.split(" ")[0]
-    if word in WORDED_RULES:
-        pattern, cron, example = WORDED_RULES[word]
+def _cron_text(text):
+    """The cron expression that a rule stands for."""
+    for pattern, cron in WORDED_RULES.items():
         match = re.fullmatch(pattern, text, re.ASCII)
-        if not match:
-            raise field_error("rule", 'must be written as "%s"' % example)
-        text = cron.format(**match.groupdict()).replace("last", "l")
-    elif word.startswith("@"):
-        if text not in CRON_WORDS:
-            raise field_error("rule", "must be one of %s" % " ".join(CRON_WORDS))
-        text = CRON_WORDS[text]
-    fields = text.split(" ")
-    if len(fields) not in (5, 6):
-        raise field_error("rule", "is not understood: write it %s; cron has 5 fields (minute, hour, day of "
-                                  "the month, month, weekday), or 6 with the seconds first, not %d"
-                          % (RULE_HINT, len(fields)))
-    return fields
+        if match:
+            return cron.format(**match.groupdict()).replace("last", "l")
+    return text
 
 
 def parse_rule(text, zone="UTC", start=0.0):
     """The Rule that a text stands for; Invalid says what is wrong. `every` counts from `start`."""
-    text = " ".join(text.split()) if isinstance(text, str) and len(text) <= RULE_MAX_CHARACTERS else ""
-    if not (text.isascii() and text.isprintable() and text):
-        raise field_error("rule", "must be a text of at most %d plain characters, written %s"
-                          % (RULE_MAX_CHARACTERS, RULE_HINT))
+    text = " ".join(text.split()) if isinstance(text, str) else ""
     tzinfo = _time_zone(zone)
-    if text.lower().startswith("every"):
-        return _parse_interval(text, zone, tzinfo, start)
-    rule = Calendar(text, zone, tzinfo, _cron_fields(text))
-    if not rule.matches_some_day():
-        raise field_error("rule", "never comes: none of its months has such a day")
-    return rule
+    if not (text.isascii() and text.isprintable() and len(text) <= RULE_MAX_CHARACTERS):
+        raise field_error("rule", "must have at most %d plain characters" % RULE_MAX_CHARACTERS)
+    every = re.fullmatch(EVERY, text.lower(), re.ASCII)
+    if every:
+        seconds = int(every[1]) * EVERY_UNITS[(every[2] or "s")[0]]
+        if not 1 <= seconds <= EVERY_MAX_SECONDS:
+            raise field_error("rule", "must be every 1 second to every 3650 days")
+        return Interval(text, zone, tzinfo, seconds, start)
+    fields = _cron_text(text.lower()).split(" ")
+    if len(fields) not in (5, 6):
+        raise field_error("rule", "is not understood: write it " + RULE_HINT)
+    return Calendar(text, zone, tzinfo, fields)
 
 
 def preview(rule, at, count):
-    """The next `count` moments of a rule after `at`, for people: where clocks change a note says so.
-
-    Invalid if it never comes.
-    """
+    """The next `count` moments of a rule after `at`, for people; Invalid if it never comes."""
     moments = rule.upcoming(at, count)
     if not moments:
-        raise field_error("rule", "never comes: the clocks of %s skip its time, or the years end" % rule.zone)
+        raise field_error("rule", "never comes: no month has such a day, or the clocks of %s "
+                                  "always skip its time" % rule.zone)
     return [{"at": iso(moment), "local": rule.local(moment), "note": rule.clock_change(moment)}
             for moment in moments]
 

@@ -103,9 +103,9 @@ def ours(text, zone, start):
     try:
         answer = jobqueue.parse_rule(text, zone).next_after(start)
         assert answer is None or answer > start, (text, zone, start, answer)
-        return answer
+        return "never" if answer is None else answer
     except jobqueue.Invalid as error:
-        return "never" if "never comes" in error.detail else error.detail
+        return error.detail
 
 
 def theirs(text, zone, start):

@@ -215,21 +215,17 @@ class TestClockChanges(RuleTestCase):
 class TestSearch(unittest.TestCase):
     def test_it_starts_after_the_moment_and_not_at_it(self):
         rule = parse_rule("*/5 * * * * *")
-        for moment, expected in ((99.999, 100), (100, 105), (100.5, 105), (-0.5, 0), (-1, 0), (0, 5)):
+        for moment, expected in ((99.999, 100), (100, 105), (100.5, 105), (0, 5)):
             self.assertEqual(rule.next_after(moment), expected)
 
-    def test_before_the_first_clocks_and_after_the_last_year(self):
+    def test_nothing_is_due_after_the_last_year(self):
+        last = at("9000-01-01T00:00:00Z")
         for zone in ("UTC", "Pacific/Kiritimati", "America/Los_Angeles"):
-            for text in ("@daily", "* * * * *", "every 1h"):
+            for text in ("@daily", "* * * * *", "every 1h", "0 0 29 2 *"):
                 rule = parse_rule(text, zone)
-                self.assertEqual(len(preview(rule, -1e300, 3)), 3)
-                self.assertEqual(rule.local(rule.next_after(-1e12))[:3], "000")
                 self.assertIsNone(rule.next_after(1e300))
-                self.assertLess(len(rule.upcoming(253402214400 - 7200, 9999)), 200)
-
-    def test_the_last_of_all_leap_days(self):
-        self.assertEqual(runs("0 0 29 2 *", "9990-01-01T00:00:00Z", 9), [
-            "9992-02-29T00:00:00+00:00", "9996-02-29T00:00:00+00:00"])
+                self.assertIsNone(rule.next_after(last))
+                self.assertEqual(len(preview(rule, last - 1, 2)), 1)
 
     def test_the_rarest_days_are_found(self):
         rule = parse_rule("0 0 */28 2 1#5", "Europe/Oslo")
@@ -253,15 +249,15 @@ class TestRefusals(unittest.TestCase):
             ("* * * mon *", "month: write 1 to 12, jan to dec"),
             ("* * * * 8", "weekday: write 0 to 7, sun to sat"),
             ("60 * * * * *", "second: write 0 to 59"),
-            ("0 22-2 * * *", "write 22-23,0-2"),
-            ("0 0 * * fri-mon", "write 5-7,0-1"),
-            ("*/0 * * * *", "steps are 1 to 60"),
-            ("*/90 * * * *", "steps are 1 to 60"),
+            ("0 22-2 * * *", "hour: write 0 to 23; a range runs forwards"),
+            ("0 0 * * fri-mon", "a range runs forwards"),
+            ("*/0 * * * *", "a step stays within it"),
+            ("*/90 * * * *", "a step stays within it"),
             ("* * * * L5", "5L (the last Friday)"),
             ("* * * * 5#6", "5#2 (the second)"),
             ("* * L-3 * *", "L (the last)"),
-            ("* * * *", "5 fields (minute, hour,"),
-            ("0 0 0 * * * 2026", "not 7"),
+            ("* * * *", "five fields of cron"),
+            ("0 0 0 * * * 2026", "six with the seconds first"),
             ("soon", "weekly mon 01:00"),
             ("", "weekly mon 01:00"),
             ("every 0", "every 1 second"),
@@ -273,7 +269,7 @@ class TestRefusals(unittest.TestCase):
             ("weekly 01:00", "weekly mon 01:00"),
             ("monthly 32 01:00", "write 1 to 31"),
             ("yearly 24.12. 01:00", "yearly 12-24 01:00"),
-            ("@reboot", "@hourly @daily"),
+            ("@reboot", "@daily"),
         ):
             self.refused(text, words)
 
@@ -285,19 +281,21 @@ class TestRefusals(unittest.TestCase):
 
     def test_what_never_comes(self):
         for text in ("0 0 30 2 *", "0 0 31 2,4,6,9,11 *", "yearly 02-30 01:00", "0 0 LW * */6"):
-            self.refused(text, "never comes")
+            with self.subTest(text), self.assertRaisesRegex(Invalid, "rule never comes"):
+                preview(parse_rule(text), 2e9, 1)
 
     def test_what_the_clocks_always_skip(self):
         rule = parse_rule("0 30 2 * 3 0#2", "America/New_York")
-        with self.assertRaisesRegex(Invalid, "rule never comes: the clocks of America/New_York skip"):
+        with self.assertRaisesRegex(Invalid, "never comes: .* the clocks of America/New_York always skip"):
             preview(rule, 2e9, 1)
         self.assertEqual(rule.local(rule.next_after(0))[:19], "1970-03-08T02:30:00")
 
     def test_hostile_texts(self):
-        for text in (None, 5, ["daily"], "٣ * * * *", "0 0 * * ſun", "0\0 * * * *", "\x1b[31m", "1" * 501,
+        for text in ("٣ * * * *", "0 0 * * ſun", "0\0 * * * *", "\x1b[31m", "1" * 501,
                      "1," * 300 + "1 * * * *"):
             self.refused(text, "at most 500 plain characters")
-        for text in ("9" * 400 + " * * * *", "*/" + "9" * 400 + " * * * *", "* * * * 1#" + "1" * 400,
+        for text in (None, 5, ["daily"],
+                     "9" * 400 + " * * * *", "*/" + "9" * 400 + " * * * *", "* * * * 1#" + "1" * 400,
                      "a" * 490, "every " + "9" * 400, "daily " + "0" * 400 + "1:00", "(" * 490, "{day} " * 5):
             self.refused(text, "")
 
@@ -306,14 +304,9 @@ class TestRefusals(unittest.TestCase):
         self.assertEqual(rule.next_after(100), 101)
 
     def test_time_zones(self):
-        for zone, words in (
-            ("Europe/Atlantis", "is not known; names are such as"), ("oslo", "did you mean Europe/Oslo?"),
-            ("europe/oslo", "did you mean Europe/Oslo?"), ("utc", "did you mean UTC?"),
-            ("../../etc/passwd", "name of a time zone"), ("/etc/localtime", "not known"),
-            ("America", "not known"), ("Europe/Oslo\0", "name of a time zone"),
-            ("x" * 99, "name of a time zone"), ("", "name of"), (None, "name of"), (5, "name of"),
-        ):
-            self.refused("daily 01:00", words, zone, "zone")
+        for zone in ("Europe/Atlantis", "oslo", "../../etc/passwd", "/etc/localtime", "America",
+                     "Europe/Oslo\0", "x" * 99, "", None, 5):
+            self.refused("daily 01:00", "must be the name of a time zone, such as Europe/Oslo", zone, "zone")
 
     def test_without_zone_data_there_is_utc(self):
         with mock.patch("zoneinfo.ZoneInfo", side_effect=KeyError), \
@@ -331,23 +324,23 @@ class TestWords(unittest.TestCase):
         ("weekly mon 01:00", "Every Monday at 01:00"),
         ("daily 01:30", "Every day at 01:30"),
         ("0 1,13 * * 1-5,7", "Every Monday to Friday and Sunday at 01:00 and 13:00"),
-        ("monthly 15 01:00", "On the 15th of every month at 01:00"),
-        ("monthly 31 01:00", "On the 31st of every month that has one at 01:00"),
-        ("monthly last 01:00", "On the last day of every month at 01:00"),
-        ("0 1 LW * *", "On the last working day of every month at 01:00"),
-        ("yearly 02-29 01:00", "On the 29th of February at 01:00"),
+        ("monthly 15 01:00", "Every 15th of the month at 01:00"),
+        ("monthly 31 01:00", "Every 31st of the month at 01:00"),
+        ("monthly last 01:00", "Every last day of the month at 01:00"),
+        ("0 1 LW * *", "Every last working day of the month at 01:00"),
+        ("yearly 02-29 01:00", "Every 29th of February at 01:00"),
         ("0 1 * jan,jul mon", "Every Monday in January and July at 01:00"),
-        ("0 1 * * 5#2,5L", "On the last Friday and 2nd Friday of every month at 01:00"),
-        ("0 1 1,2,3,22 * 5", "On the 1st to 3rd and 22nd of every month and every Friday at 01:00"),
-        ("0 1 */15 * 5", "On the 1st, 16th and 31st of every month if that is a Friday at 01:00"),
-        ("@hourly", "Every hour"),
-        ("*/15 * * * *", "Every 15 minutes"),
-        ("*/15 9-17 * * mon-fri", "Every 15 minutes of the hours 9 to 17, every Monday to Friday"),
-        ("0 9-17 * * *", "At minute 0 of the hours 9 to 17"),
-        ("5 */2 1 * *", "At minute 5 of every 2nd hour, on the 1st of every month"),
+        ("0 1 * * 5#2,5L", "Every 2nd Friday of the month and last Friday of the month at 01:00"),
+        ("0 1 1,2,3,22 * 5", "Every 1st to 3rd and 22nd of the month and every Friday at 01:00"),
+        ("0 1 */15 * 5", "Every 1st, 16th and 31st of the month that is a Friday at 01:00"),
+        ("@hourly", "At minute 0 of every hour"),
+        ("*/15 * * * *", "Every 15 minutes of every hour"),
+        ("*/15 9-17 * * mon-fri", "Every 15 minutes of hours 9 to 17, every Monday to Friday"),
+        ("0 9-17 * * *", "At minute 0 of hours 9 to 17"),
+        ("5 */2 1 * *", "At minute 5 of every 2 hours, every 1st of the month"),
         ("*/7 * * * *", "At minutes 0, 7, 14, 21, 28, 35, 42, 49 and 56 of every hour"),
-        ("* * * * * *", "Every second"),
-        ("*/10 5 * * * *", "Every 10 seconds of the minute 5 of every hour"),
+        ("* * * * * *", "Every second of every minute of every hour"),
+        ("*/10 5 * * * *", "Every 10 seconds of minute 5 of every hour"),
         ("30 0 1 * * *", "Every day at 01:00:30"),
     )
 
@@ -365,29 +358,23 @@ class TestPreview(unittest.TestCase):
     def test_what_people_see_of_a_rule(self):
         self.assertEqual(preview(parse_rule("daily 02:30", "Europe/Oslo"), at("2026-03-28T12:00:00Z"), 2), [
             {"at": "2026-03-29T01:00:00.000Z", "local": "2026-03-29T03:00:00+02:00",
-             "note": "the clocks go forward at 02:00 to 03:00"},
+             "note": "the clocks go forward on this day"},
             {"at": "2026-03-30T00:30:00.000Z", "local": "2026-03-30T02:30:00+02:00", "note": None}])
 
-    def test_days_on_which_the_clocks_change(self):
-        back = "the clocks go back at 03:00 to 02:00"
-        found = self.notes("0 */12 * * *", "2026-10-24T20:00:00Z", "Europe/Oslo")
-        self.assertEqual(found, [back, back, None])
-        for zone, start, note in (
-            ("Australia/Lord_Howe", "2026-04-04T12:00:00Z", "the clocks go back at 02:00 to 01:30"),
-            ("America/Sao_Paulo", "2017-10-14T20:00:00Z", "the clocks go forward at 00:00 to 01:00"),
-            ("America/Havana", "2026-10-31T20:00:00Z", "the clocks go back at 01:00 to 00:00"),
-            ("Pacific/Apia", "2011-12-30T10:30:00Z",
-             "the clocks go forward at 2011-12-30 00:00 to 2011-12-31 00:00"),
+    def test_a_note_tells_on_which_day_the_clocks_change(self):
+        for zone, start, way in (
+            ("Europe/Oslo", "2026-10-24T20:00:00Z", "back"),
+            ("Australia/Lord_Howe", "2026-04-04T12:00:00Z", "back"),
+            ("America/Sao_Paulo", "2017-10-14T20:00:00Z", "forward"),
+            ("America/Havana", "2026-10-31T20:00:00Z", "back"),
+            ("Pacific/Apia", "2011-12-30T10:30:00Z", "forward"),
         ):
             with self.subTest(zone):
-                self.assertEqual(self.notes("0 12 * * *", start, zone, 2), [note, None])
+                self.assertEqual(self.notes("0 12 * * *", start, zone, 2), [
+                    "the clocks go %s on this day" % way, None])
 
     def test_no_clocks_change_in_utc(self):
         self.assertEqual(set(self.notes("0 */6 * * *", "2026-03-28T12:00:00Z", "UTC", 999)), {None})
-
-    def test_an_offset_of_odd_seconds_is_rounded_to_what_can_be_written(self):
-        found = parse_rule("@daily", "Europe/Paris").local(-4_000_000_000)
-        self.assertEqual(found, "1843-03-31T17:02:20+00:09")
 
     def test_the_same_moment_in_every_zone(self):
         for zone in ("UTC", "Asia/Kathmandu", "America/St_Johns"):
