@@ -4226,14 +4226,11 @@ class Claims:
         return {"lease_boot": self.boot, "lease_monotonic": self._clock.monotonic() + seconds,
                 "lease_wall": now + seconds}
 
-    def claimable(self, limit, named=False):
-        """How many tasks a worker here could claim now, counted up to `limit`.
-
-        `named`: only of queues that name this machine.
-        """
+    def claimable(self, limit):
+        """How many tasks a worker here could claim now, counted up to `limit`."""
         found, now = 0, self._clock.now()
         for queue in self._queues.open(self.machine):
-            if queue["head"] is not None and found < limit and (queue["machines"] or not named):
+            if queue["head"] is not None and found < limit:
                 room = min(limit - found, self._queues.room(queue, now))
                 found += self._queues.count(PENDING, queue["name"], room)
         return found
@@ -5126,34 +5123,31 @@ class Rhythm:
 
 
 # Workers ---------------------------------------------------------------------
+#
+# A worker is a row, which counts under NbMaxWorker, and a lock file, which it and its runner hold
+# for life. A Starter reserves the row and starts the process; the process takes the lock, turns
+# the row live, renews it by heartbeats and removes it when it leaves (Workers). What became of a
+# worker whose lock is free or whose lease is over is the Reaper's. Modes says who starts workers
+# on this host, Interpreter with which Python.
 
 STARTING_SECONDS = 10.0         # a started process that never took its lock
 STARTING_LOCKED_SECONDS = 60.0  # one that holds its lock but is not ready
 START_RETRY_SECONDS = (1.0, 60.0)
-PROBE_SECONDS = 5.0             # for an interpreter to tell its version
 LOST_MAX = 2                    # workers lost young in a row are taken for the host's doing
 YOUNG_SECONDS = 60.0            # one that was killed later had its chance
 DETACHED_AGAIN_SECONDS = 3600.0
-ENDED_KEPT = 3                  # so many lives of workers that were killed show a habit
-ENDED_SECONDS = 6 * 3600.0      # ... if they are not older
 CRON_KNOWN_SECONDS = 65 * 60.0  # a cron that came within this, or two of its periods, comes again
 ENVIRONMENT_NAMES = frozenset(
     "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR VIRTUAL_ENV PYTHON_VERSION PYTHONPATH "
     "PYTHONHOME LD_LIBRARY_PATH".split())
 ENVIRONMENT_PREFIXES = ("LC_", "JOBQUEUE_")
 WORKER_LOG_MAX_BYTES = 256 << 10
-PROBE = ("import sqlite3, sys; "
-         "print('%d.%d.%d %s' % (sys.version_info[:3] + (sqlite3.sqlite_version,)))")
 SHORTAGES = {errno.EAGAIN: "process limit", errno.ENOMEM: "out of memory",
              errno.EMFILE: "too many open files", errno.ENFILE: "too many open files"}
 START_ERRORS = (OSError, SetupError, RuntimeError, MemoryError)
 STOPPED = "stopped by a signal"
-LOSSES = ("started workers did not report", "workers were ended soon after their start")
 MODE_WORDS = {"cron": "Cron works on the tasks",
               "slice": "Tasks run while this page is open or the tick address is called"}
-ENDS_WORDS = ("This host seems to end processes after about %d s: longer tasks fail. Split them, ask the "
-              "host, or set worker_mode to cron if cron's processes live longer.")
-WORK_EVENTS = "('succeeded', 'failed', 'retry', 'cancelled')"
 
 
 def grab_if_free(path):
@@ -5194,14 +5188,15 @@ def take_lock(path):
 
 def worker_environment(extra, environment=os.environ):
     """What workers inherit: an allow-list, since a web process may hold secrets of requests."""
-    names = set(extra.replace(",", " ").split())
+    names = ENVIRONMENT_NAMES.union(extra.replace(",", " ").split())
     return {name: value for name, value in environment.items()
-            if name in ENVIRONMENT_NAMES or name in names or name.startswith(ENVIRONMENT_PREFIXES)}
+            if name in names or name.startswith(ENVIRONMENT_PREFIXES)}
 
 
 def explain_start_error(error, what="a worker"):
     """Why a process could not be started, in a site owner's words."""
-    return "%s could not be started (%s)" % (what, SHORTAGES.get(getattr(error, "errno", None), error))
+    return "%s could not be started (%s)" % (
+        what, SHORTAGES.get(getattr(error, "errno", None), error))
 
 
 def file_stamps(files):
@@ -5216,117 +5211,56 @@ def file_stamps(files):
     return stamps
 
 
+def can_run(path):
+    """True if this is the whole path of a program."""
+    return os.path.isabs(path) and os.path.isfile(path) and os.access(path, os.X_OK)
+
+
 def possible_interpreters():
-    """Where a Python may be, best first; under some web servers sys.executable is the server."""
+    """Where a Python like ours may be, best first; sys.executable may be the web server."""
     import shutil
-    version = "python%d.%d" % sys.version_info[:2]
-    yield sys.executable if "python" in os.path.basename(sys.executable or "") else ""
-    yield os.path.join(sys.prefix, "bin", version)
-    yield os.path.join(sys.exec_prefix, "bin", version)
-    yield shutil.which(version) or ""
-    yield shutil.which("python3") or ""
-
-
-def runs_us(path):
-    """True if that is the Python that runs this process (Linux)."""
-    try:
-        return "python" in os.path.basename(path) and os.path.samefile("/proc/self/exe", path)
-    except (OSError, TypeError):
-        return False
-
-
-def probe_interpreter(path, environment):
-    """(version, SQLite's version) of a Python, as it says itself; SetupError: it is none for us."""
-    import subprocess
-    try:
-        done = subprocess.run(
-            [path, "-S", "-c", PROBE], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, timeout=PROBE_SECONDS, start_new_session=True,
-            cwd=str(HOME), env=environment)
-    except subprocess.TimeoutExpired:
-        raise TimeoutError("%s did not answer within %d s" % (path, PROBE_SECONDS)) from None
-    except OSError as error:
-        if error.errno in SHORTAGES:
-            raise
-        raise SetupError("it cannot be run: %s" % error.strerror) from None
-    said = done.stdout.decode("utf-8", "replace").strip().rpartition("\n")[2]
-    versions = re.fullmatch(r"(\d+(?:\.\d+)+) (\d+(?:\.\d+)+)", said)
-    if not versions:
-        raise SetupError("it ended with exit code %d instead of telling its version%s"
-                         % (done.returncode, said and ": " + shorten(storable(said), 150)))
-    for what, found, oldest in (("is Python", versions[1], OLDEST_PYTHON),
-                                ("has SQLite", versions[2], OLDEST_SQLITE)):
-        if tuple(map(int, found.split("."))) < oldest:
-            raise SetupError("it %s %s; %d.%d or newer is needed" % (what, found, *oldest))
-    return versions[1], versions[2]
+    name = "python%d.%d" % sys.version_info[:2]
+    found = (sys.executable, os.path.join(sys.prefix, "bin", name), shutil.which(name),
+             shutil.which("python3"))
+    return [path for path in found if path and "python" in os.path.basename(path)]
 
 
 class Interpreter:
-    """The Python that workers and tasks.py run with: chosen, else looked for, once, and remembered.
+    """The Python that workers and tasks.py run with: the setting, else one that is found.
 
-    It is looked at again when the setting, our own Python or the file that was found changes.
+    Nobody asks for its version: one that is too old says so when it is started.
     """
 
-    def __init__(self, database, settings):
-        self._database = database
+    def __init__(self, settings):
         self._settings = settings
         settings.tests["python"] = self._test
 
     def path(self):
-        """Where it is; SetupError says why nothing that was found will do."""
-        return self.describe()["path"]
-
-    def describe(self):
-        """{"path", "python", "sqlite", "passed": {path: why it was not taken}}"""
+        """Where it is; SetupError if there is none."""
         chosen = self._settings.get("python")
-        if not chosen and runs_us(sys.executable):
-            return {"path": sys.executable, "python": PYTHON_VERSION,
-                    "sqlite": sqlite3.sqlite_version, "passed": {}}
-        key = " ".join((machine_name(), sys.executable or sys.prefix, sys.version, chosen))
-        known = recall_of(self._database, ".python", key)
-        if known and file_stamps(known["files"]) == known["files"]:
-            return known
-        found = self._look_for(chosen)
-        with contextlib.suppress(JobQueueError), self._database.transaction(durable=False) as transaction:
-            remember_of(transaction, ".python", key, found)
-        return found
+        for path in [chosen] if chosen else possible_interpreters():
+            if can_run(path):
+                return path
+        raise SetupError("%s cannot be run: the setting python must be the path of a Python"
+                         % (chosen or "what was found"))
 
     def environment(self):
         """What processes that it runs inherit."""
         return worker_environment(self._settings.get("pass_environment"))
 
-    def _test(self, path):
-        try:
-            probe_interpreter(path, self.environment())
-        except SetupError as error:
-            raise field_error("python", "must be a Python that can be used: " + error.detail) from None
-        except OSError:                 # too few processes now: told when it is used
-            pass
-
-    def _look_for(self, chosen):
-        found = [chosen] if chosen else [
-            path for path in possible_interpreters() if path and os.access(path, os.X_OK)]
-        passed = {}
-        for path in dict.fromkeys(found):
-            try:
-                python, sqlite = probe_interpreter(path, self.environment())
-                return {"path": path, "python": python, "sqlite": sqlite, "passed": passed,
-                        "files": file_stamps([path])}
-            except SetupError as error:
-                passed[path] = error.detail
-        why = "; ".join("%s: %s" % one for one in passed.items())
-        raise SetupError("the setting python, %s" % why if chosen else
-                         "no Python was found, set `python`%s" % (passed and "; not " + why or ""))
+    @staticmethod
+    def _test(path):
+        if not can_run(path):
+            raise field_error("python", "must be the path of a Python that can be run")
 
 
 class Modes:
     """Who starts workers here, and whether `auto` does without detached ones for a while.
 
-    A worker is lost young if it was started and never reported, or if it was killed or told to stop
-    within YOUNG_SECONDS. LOST_MAX of these in a row make `auto` leave "detached" for an hour; then
-    one more is enough. A row is broken by a worker that left in order or lived longer. These do not
-    count: one that was started together with the last, one that ran the same task as the last
-    (the task may be the reason), and one that failed by itself, as the log of workers says.
+    A worker is lost young if it was started and never reported, or if it was killed or told to
+    stop within YOUNG_SECONDS. After LOST_MAX of these in a row, which ran different tasks or none,
+    `auto` leaves "detached" for an hour; then one more is enough. A worker that left in order or
+    lived longer ends the row. Those started before the last loss count as one with it.
     """
 
     def __init__(self, database, settings, claims, rhythm):
@@ -5339,19 +5273,15 @@ class Modes:
     def decide(self):
         """(detached, cron, slice or service; a sentence that says why)"""
         mode, lost = self._settings.get("worker_mode"), self._lost()
-        why = ""
-        if lost["count"] >= LOST_MAX:
-            why = "%s (%s)" % (lost["why"], time_of_day(lost["at"]))
         if mode != "auto":
-            return mode, "This is the setting worker_mode%s." % (
-                ", although " + why if why and mode == "detached" else "")
+            return mode, "This is the setting worker_mode."
         again = lost["at"] + DETACHED_AGAIN_SECONDS
-        if not why or self._clock.now() >= again:
-            return "detached", "Workers are started whenever there is work%s." % (
-                why and ", although " + why)
+        if lost["count"] < LOST_MAX or self._clock.now() >= again:
+            return "detached", "Workers are started whenever there is work."
         mode = "cron" if self.visitor("cron") else "slice"
-        return mode, "%s, because %s. Starting workers is tried again at %s." % (
-            MODE_WORDS[mode], why, time_of_day(again))
+        return mode, ("%s, because started workers did not live (%s). "
+                      "Starting them is tried again at %s."
+                      % (MODE_WORDS[mode], time_of_day(lost["at"]), time_of_day(again)))
 
     def takes_slices(self):
         """True if a process that waits for a task may work on it.
@@ -5372,82 +5302,44 @@ class Modes:
         patience = max(CRON_KNOWN_SECONDS, 2 * (visitor["period"] or 0))
         return visitor if self._clock.now() - visitor["last_at"] <= patience else None
 
-    def habit(self):
-        """After how many seconds this host ends workers, if the last that it ended lived much alike."""
-        if self._settings.get("worker_mode") not in ("auto", "detached"):
-            return None
-        now = self._clock.now()
-        ends = recall_of(self._database, ".workers_ended", self._claims.machine)
-        lives = sorted(life for at, life in ends or () if 0 <= now - at <= ENDED_SECONDS)
-        if (len(lives) < ENDED_KEPT or lives[0] < TEST_SECONDS
-                or lives[-1] > 2 * lives[0] + RENEW_SECONDS):
-            return None
-        return round(lives[len(lives) // 2])
-
-    def note_success(self, transaction, row):
-        """A worker leaves in order."""
-        if self._is_ours(row) and self._lost()["count"]:
-            self._remember(transaction, None)
-
-    def note_loss(self, transaction, row):
-        """A worker was killed or told to stop, or one that was started never reported."""
-        if not self._is_ours(row):
+    def note_end(self, transaction, row, is_loss):
+        """Learn from the end of a worker; `is_loss`: it was killed or told, or never reported."""
+        lost, here = self._lost(), (self._claims.machine, self._claims.boot)
+        if row["mode"] != "detached" or (row["machine"], row["boot"]) != here:
             return
-        lost, reported = self._lost(), row["state"] != "starting"
-        if reported:
-            self._note_end(transaction, row)
-        if row["started_at"] <= lost["at"]:
-            return                      # started together with the last one
-        if reported and row["seen_at"] - row["started_at"] >= YOUNG_SECONDS:
-            self._remember(transaction, None)
+        if not is_loss or (row["state"] != "starting"
+                           and row["seen_at"] - row["started_at"] >= YOUNG_SECONDS):
+            if lost["count"]:
+                remember_of(transaction, ".workers_lost", self._claims.machine, None)
             return
         tasks = [task["id"] for task in self._database.all(
             "SELECT id FROM task WHERE status=1 AND worker_id=?", (row["id"],))]
-        if not set(tasks) & set(lost["tasks"]):
-            self._remember(transaction, {"count": lost["count"] + 1, "at": self._clock.now(),
-                                         "why": LOSSES[reported], "tasks": tasks})
-
-    def _is_ours(self, row):
-        here = self._claims.machine, self._claims.boot
-        return row["mode"] == "detached" and (row["machine"], row["boot"]) == here
-
-    def _note_end(self, transaction, row):
-        """Keep how long the last that were killed had lived; those started together are one."""
-        now = self._clock.now()
-        life = max(0.0, min(now, row["seen_at"] + RENEW_SECONDS) - row["started_at"])
-        ends = recall_of(self._database, ".workers_ended", self._claims.machine) or []
-        if not ends or row["started_at"] > ends[-1][0]:
-            remember_of(transaction, ".workers_ended", self._claims.machine,
-                        [*ends, [now, life]][-ENDED_KEPT:])
+        if row["started_at"] <= lost["at"] or set(tasks) & set(lost["tasks"]):
+            return
+        remember_of(transaction, ".workers_lost", self._claims.machine,
+                    {"count": lost["count"] + 1, "at": self._clock.now(), "tasks": tasks})
+        if lost["count"] + 1 >= LOST_MAX:
+            remember(transaction, ".start_failure", None)   # it is of the mode that is left
 
     def _lost(self):
         """What is known of the last row of losses here; nothing once the clock was put back."""
         lost = recall_of(self._database, ".workers_lost", self._claims.machine)
         if lost and lost["at"] <= self._clock.now():
             return lost
-        return {"count": 0, "at": 0.0, "why": None, "tasks": []}
-
-    def _remember(self, transaction, lost):
-        remember_of(transaction, ".workers_lost", self._claims.machine, lost)
-        if lost and lost["count"] >= LOST_MAX:
-            remember(transaction, ".start_failure", None)   # it is of the mode that is left
+        return {"count": 0, "at": 0.0, "tasks": []}
 
 
 class Workers:
-    """The rows and lock files of worker processes, and starting them."""
+    """The rows of worker processes, their lock files, and what is known of starts that failed."""
 
-    def __init__(self, database, settings, claims, rhythm, interpreter):
+    def __init__(self, database, settings, claims, modes):
         self._database = database
         self._settings = settings
         self._claims = claims
-        self._interpreter = interpreter
-        self.modes = Modes(database, settings, claims, rhythm)
+        self._modes = modes
         self._clock = database.clock
-        self._children = {}             # process -> id of its row
         self.locks = database.folder / "locks"
         self.log = private_path(database.path, "worker.log")
-
-    # Rows
 
     def rows(self):
         """All worker rows, each with the id and function of the task it runs."""
@@ -5459,16 +5351,15 @@ class Workers:
 
     def reserve(self, transaction, mode, wanted=1):
         """Rows for up to `wanted` new workers, within NbMaxWorker: a list of (id, lock name)."""
-        limit = self._settings.get("NbMaxWorker")
-        room = limit - transaction.value("SELECT count(*) FROM worker")
-        now, monotonic = self._clock.now(), self._clock.monotonic()
-        made = []
-        for _ in range(max(0, min(wanted, room))):
+        room = (self._settings.get("NbMaxWorker")
+                - transaction.value("SELECT count(*) FROM worker"))
+        now, made = self._clock.now(), []
+        for _ in range(min(wanted, room)):
             lock = random_token(12)
             worker_id = transaction.insert("worker", {
-                "machine": self._claims.machine, "boot": self._claims.boot, "lock": lock, "mode": mode,
-                "state": "starting", "version": VERSION, "started_at": now, "seen_at": now,
-                "lease_monotonic": monotonic + LEASE_SECONDS, "lease_wall": now + LEASE_SECONDS})
+                "machine": self._claims.machine, "boot": self._claims.boot, "lock": lock,
+                "mode": mode, "state": "starting", "version": VERSION, "started_at": now,
+                **self._lease(now)})
             made.append((worker_id, lock))
         return made
 
@@ -5485,23 +5376,28 @@ class Workers:
 
     def heartbeat(self, transaction, worker_id, state, tasks, runner=(None, None)):
         """A worker's sign of life, with its runner's pid and birth; False if its row is gone."""
-        now = self._clock.now()
         return transaction.update("worker", {
-            "state": state, "tasks": tasks, "seen_at": now, "runner_pid": runner[0],
-            "runner_birth": runner[1], "lease_monotonic": self._clock.monotonic() + LEASE_SECONDS,
-            "lease_wall": now + LEASE_SECONDS}, "id=?", (worker_id,)) == 1
+            "state": state, "tasks": tasks, "runner_pid": runner[0], "runner_birth": runner[1],
+            **self._lease(self._clock.now())}, "id=?", (worker_id,)) == 1
+
+    def _lease(self, now):
+        return {"seen_at": now, "lease_wall": now + LEASE_SECONDS,
+                "lease_monotonic": self._clock.monotonic() + LEASE_SECONDS}
 
     def leave(self, transaction, worker_id, why, tasks=None):
         """Remove a worker's row; its lock file follows by whoever holds the lock."""
         row = transaction.one("SELECT * FROM worker WHERE id=?", (worker_id,))
         if row:
-            if why == STOPPED:
-                self.modes.note_loss(transaction, row)
-            else:
-                self.modes.note_success(transaction, row)
+            self._modes.note_end(transaction, row, why == STOPPED)
             transaction.run("DELETE FROM worker WHERE id=?", (worker_id,))
             note(transaction, self._clock.now(), "worker_ended", worker_id=worker_id,
                  message="%s after %d tasks" % (why, tasks) if tasks is not None else why)
+
+    def remove_lock(self, lock, handle):
+        """Remove a lock file that we hold."""
+        with contextlib.suppress(OSError):
+            (self.locks / lock).unlink()
+        os.close(handle)
 
     def are_there(self):
         """True if there is any worker."""
@@ -5518,7 +5414,91 @@ class Workers:
             "SELECT 1 FROM worker WHERE id<? AND state='idle' AND machine=?",
             (worker_id, self._claims.machine))
 
-    # The dead
+    def start_failed(self, transaction, message):
+        """Remember why no worker could be started, and when to try again."""
+        now, (least, most) = self._clock.now(), START_RETRY_SECONDS
+        before = recall(transaction, ".start_failure") or {"tries": 0, "next": 0}
+        tries = before["tries"] + (now >= before["next"])   # several at once are one occasion
+        pause = min(most, least * 2 ** min(tries - 1, 10)) * self._clock.uniform(1.0, 1.5)
+        message = shorten(message, 300)
+        remember(transaction, ".start_failure",
+                 {"at": now, "message": message, "tries": tries, "next": now + pause})
+        note(transaction, now, "worker_start_failed", message=message)
+
+    def last_words(self, since, until=math.inf):
+        """": " and the last line that workers printed, if that was between these; else ""."""
+        with contextlib.suppress(OSError, IndexError):
+            if since <= self.log.stat().st_mtime <= until:
+                text = self.log.read_text("utf-8", "replace")
+                return ": " + storable(text.strip().splitlines()[-1])
+        return ""
+
+
+class Reaper:
+    """Finds workers that nobody stands behind any more, and frees their places and tasks.
+
+    1. Each row is looked at. A worker is dead if its proven lock is free, or if its lease is over
+       and was doubted for as long as claims are; a reserved one if it did not report in time.
+    2. What the dead may have left running is ended: a runner whose start time the row knows, and a
+       worker that stands still with its lock in its hands. No other pid is ever signalled.
+    3. In one transaction the rows go, unless they moved since, and the tasks end as crashed.
+    4. Lock files are removed last, by who holds them.
+    """
+
+    def __init__(self, database, claims, workers, modes):
+        self._database = database
+        self._claims = claims
+        self._workers = workers
+        self._modes = modes
+        self._clock = database.clock
+        self._burials = Every(TICK_SECONDS, self._clock)
+
+    def look(self):
+        """Bury the dead, if this process has not just looked for them."""
+        if self._burials.is_due():
+            self.bury_dead()
+
+    def bury_dead(self):
+        """Free the places and tasks of dead workers, and the tasks whose leases are over."""
+        self._burials.put_off(TICK_SECONDS)
+        dead = self.find_dead()
+        try:
+            if dead or self._claims.lost((), self._clock.now()):
+                self._record(dead)
+        except BaseException:
+            for handle in (handle for _, handle, _ in dead if handle is not None):
+                os.close(handle)
+            raise
+        for row, handle, _ in dead:
+            if handle is not None:
+                self._workers.remove_lock(row["lock"], handle)
+        self._claims.doubt(self._clock.now())
+
+    def _record(self, dead):
+        with self._database.transaction(durable=False) as transaction:
+            now = self._clock.now()
+            buried = {row["id"] for row, _, why in dead if self.bury(transaction, row, why)}
+            for task in self._claims.lost(buried, now):
+                seconds = lost_after(task, now)
+                words = "The process that ran this task died after about %d s." % round(seconds)
+                outcome = Outcome("crashed", error_type="WorkerLost", error_message=words,
+                                  seconds=seconds)
+                self._claims.end(transaction, task["id"], task["claim"], outcome, now)
+
+    def bury(self, transaction, row, why):
+        """Remove a dead worker's row; False if it has moved since it was looked at."""
+        if not transaction.run("DELETE FROM worker WHERE id=? AND state=? AND lease_monotonic=?",
+                               (row["id"], row["state"], row["lease_monotonic"])):
+            return False
+        words = ""
+        if row["state"] == "starting":
+            words = self._workers.last_words(row["started_at"])
+            self._workers.start_failed(transaction, "a started worker %s%s" % (why, words))
+        note(transaction, self._clock.now(), "worker_lost", worker_id=row["id"],
+             message=why + words)
+        if not words and why != "silent":       # it failed by itself, or its machine stood still
+            self._modes.note_end(transaction, row, True)
+        return True
 
     def find_dead(self):
         """Rows nobody stands behind any more: a list of (row, lock descriptor or None, why)."""
@@ -5534,6 +5514,32 @@ class Workers:
                 os.close(handle)
         return dead
 
+    def _look_at(self, row, is_silent):
+        """(descriptor of its lock if free, why it counts as dead or None)"""
+        path, boot = self._workers.locks / row["lock"], self._claims.boot
+        if row["state"] == "starting" and (row["machine"], row["boot"]) == (
+                self._claims.machine, boot):
+            return self._look_at_starting(row, path)
+        is_here = boot and row["boot"] == boot
+        if row["lock_proven"] and (is_here or self._database.journal == "wal"):
+            handle = grab_if_free(path)         # in WAL mode all are of one machine
+            if handle is not None:
+                return handle, "died"
+        # One that stands still may have a runner that goes on: both end before others begin.
+        if not is_silent or (is_here and row["lock_proven"]
+                             and self._end_silent(row["pid"], path)):
+            return None, None
+        return None, "silent"
+
+    def _look_at_starting(self, row, path):
+        age = LEASE_SECONDS - (row["lease_monotonic"] - self._clock.monotonic())
+        if not self._claims.boot:               # that clock may have begun again
+            age = self._clock.now() - row["started_at"]
+        handle = grab_if_free(path)
+        held = handle is None and path.exists()
+        late = age > (STARTING_LOCKED_SECONDS if held else STARTING_SECONDS)
+        return handle, "did not report" if late else None
+
     def _end_runner(self, row):
         """Kill the runner of a dead worker, which may have closed all that it would die by.
 
@@ -5548,42 +5554,6 @@ class Workers:
             self._clock.sleep(0.01)
         return False
 
-    def _look_at(self, row, is_silent):
-        """(descriptor of its lock if free, why it counts as dead or None)"""
-        path, boot = self.locks / row["lock"], self._claims.boot
-        if row["state"] == "starting" and (row["machine"], row["boot"]) == (
-                self._claims.machine, boot):
-            handle, why = self._look_at_starting(row, path)
-            if boot or why:             # without a boot id its clock may have begun again
-                return handle, why
-        if not boot or row["boot"] != boot:
-            return self._look_at_stranger(row, path, is_silent)
-        handle = grab_if_free(path) if row["lock_proven"] else None
-        if handle is not None:
-            return handle, "died"
-        # It stands still, but its runner may go on: end both before anybody else begins.
-        if not is_silent or row["lock_proven"] and self._end_silent(row["pid"], path):
-            return None, None
-        return None, "silent"
-
-    def _look_at_stranger(self, row, path, is_silent):
-        """Of another machine, or of this one before it was started again."""
-        if self._database.journal == "wal" and row["lock_proven"]:      # one machine at a time
-            handle = grab_if_free(path)
-            if handle is not None:
-                return handle, "ended with its machine"
-        return None, "silent" if is_silent else None
-
-    def _look_at_starting(self, row, path):
-        age = LEASE_SECONDS - (row["lease_monotonic"] - self._clock.monotonic())
-        handle = grab_if_free(path)
-        held = handle is None and path.exists()
-        if age > (STARTING_LOCKED_SECONDS if held else STARTING_SECONDS):
-            return handle, "did not report"
-        if handle is not None:
-            os.close(handle)
-        return None, None
-
     @staticmethod
     def _end_silent(pid, path):
         """Kill a worker that holds its lock but shows no life; False if that is not its pid."""
@@ -5596,60 +5566,49 @@ class Workers:
             pass
         return False
 
-    def bury(self, transaction, row, why):
-        """Remove a dead worker's row; False if it has moved since it was looked at."""
-        if not transaction.run("DELETE FROM worker WHERE id=? AND state=? AND lease_monotonic=?",
-                               (row["id"], row["state"], row["lease_monotonic"])):
-            return False
-        words = self.last_words(row["started_at"]) if row["state"] == "starting" else ""
-        note(transaction, self._clock.now(), "worker_lost", worker_id=row["id"], message=why + words)
-        if row["state"] == "starting":
-            self.start_failed(transaction, "a started worker %s%s" % (why, words))
-        if not words and why != "silent":
-            self.modes.note_loss(transaction, row)
-        return True
-
-    def remove_lock(self, lock, handle):
-        """Remove a lock file that we hold."""
-        with contextlib.suppress(OSError):
-            (self.locks / lock).unlink()
-        os.close(handle)
-
     def sweep_locks(self):
         """Remove lock files that belong to no row and nobody; they are left by crashes."""
         known = {row[0] for row in self._database.all("SELECT lock FROM worker")}
-        for path in self.locks.iterdir():
+        for path in self._workers.locks.iterdir():
             with contextlib.suppress(OSError):
-                if path.name in known or self._clock.now() - path.stat().st_mtime < LEASE_SECONDS:
-                    continue
-                handle = grab_if_free(path)
-                if handle is not None:
-                    self.remove_lock(path.name, handle)
+                age = self._clock.now() - path.stat().st_mtime
+                if path.name not in known and age >= LEASE_SECONDS:
+                    handle = grab_if_free(path)
+                    if handle is not None:
+                        self._workers.remove_lock(path.name, handle)
 
-    # Starting
+
+class Starter:
+    """Starts worker processes: as many as there is work for and room."""
+
+    def __init__(self, database, settings, claims, interpreter, modes, workers, reaper):
+        self._database = database
+        self._settings = settings
+        self._claims = claims
+        self._interpreter = interpreter
+        self._modes = modes
+        self._workers = workers
+        self._reaper = reaper
+        self._clock = database.clock
+        self._children = {}             # process -> id of its row
 
     def start_needed(self, least=0):
-        """Start as many workers as there is work for and room; return how many were started.
+        """Start as many workers as there is work for and room; return how many were reserved.
 
         `least` are to be ready even if there is no work yet. In other modes than detached none is.
         """
         self._poll_children()
-        if not self.needed(least) or self.modes.decide()[0] != "detached":
+        if not self.needed(least) or self._modes.decide()[0] != "detached":
             return 0
         return len(self._start_all("detached", least))
 
-    def habit_words(self):
-        """A sentence about how long this host lets workers live, if it seems to end them; else ""."""
-        life = self.modes.habit()
-        return life and ENDS_WORDS % life or ""
-
     def work_slice(self, seconds=SLICE_SECONDS):
-        """Where nobody else works, work while the caller waits; returns how many attempts ended meanwhile.
+        """Where nobody else works, work while the caller waits; how many attempts ended meanwhile.
 
         What does it are children of this process. If they die with it others see that at once.
         """
         self._poll_children()
-        if not self.modes.takes_slices() or not self.needed():
+        if not self._modes.takes_slices() or not self.needed():
             return 0
         until = self._clock.monotonic() + seconds
         before = self._database.value("SELECT max(id) FROM activity") or 0
@@ -5658,69 +5617,56 @@ class Workers:
             self._clock.sleep(0.05)
             self._poll_children()
         return sum(row[0] in made for row in self._database.all(
-            "SELECT worker_id FROM activity WHERE id>? AND event IN " + WORK_EVENTS, (before,)))
-
-    def _start_all(self, mode, least, *more):
-        """Start what is needed; the ids of the rows of those that were started."""
-        with self._database.transaction(durable=False) as transaction:
-            made = self.reserve(transaction, mode, self.needed(least))
-        for worker_id, lock in made:
-            self._start_one(mode, worker_id, lock, *more)
-        return {worker_id for worker_id, _ in made}
-
-    def start_failed(self, transaction, message):
-        """Remember why no worker could be started, and when to try again."""
-        now = self._clock.now()
-        before = recall(transaction, ".start_failure") or {"tries": 0, "next": 0}
-        tries = before["tries"] + (now >= before["next"])   # several at once are one occasion
-        least, most = START_RETRY_SECONDS
-        pause = min(most, least * 2 ** min(tries - 1, 10)) * self._clock.uniform(1.0, 1.5)
-        message = shorten(message, 300)
-        remember(transaction, ".start_failure",
-                 {"at": now, "message": message, "tries": tries, "next": now + pause})
-        note(transaction, now, "worker_start_failed", message=message)
+            "SELECT worker_id FROM activity WHERE id>? "
+            "AND event IN ('succeeded', 'failed', 'retry', 'cancelled')", (before,)))
 
     def needed(self, least=0):
-        """How many more workers the claimable tasks could use, within the limit."""
-        limit = self._settings.get("NbMaxWorker")
+        """How many more workers the tasks that can be claimed here could use, within the limit.
+
+        Those of other machines are not counted on: a queue may name this one.
+        """
         workers = self._database.all("SELECT state, machine FROM worker")
-        room = limit - len(workers)
+        room = self._settings.get("NbMaxWorker") - len(workers)
         if room <= 0:
             return 0
-        ready = [row["machine"] for row in workers if row["state"] in ("idle", "starting")]
-        missing = max(self._missing(limit, len(ready)), least - len(ready))
-        here = ready.count(self._claims.machine)
-        if here < len(ready):           # others are ready, but not for what names this machine
-            missing = max(missing, self._missing(limit, here, named=True))
+        ready = sum(row["state"] in ("idle", "starting") and row["machine"] == self._claims.machine
+                    for row in workers)
+        missing = max(self._claims.claimable(room + ready), least) - ready
         if missing <= 0:
             return 0
         failure = recall(self._database, ".start_failure")
         if failure and 0 < failure["next"] - self._clock.now() < 2 * START_RETRY_SECONDS[1]:
             return 0                    # a pause that is longer comes from a clock that jumped
-        return min(room, missing, 1 if failure else room)   # many at once would leave none room for a runner
-
-    def _missing(self, limit, ready, **which):
-        return self._claims.claimable(limit + ready, **which) - ready
-
-    def _start_one(self, mode, worker_id, lock, *more):
-        try:
-            self._launch(worker_id, "--" + mode, str(worker_id), lock, str(self._database.folder),
-                         *map(str, more))
-        except START_ERRORS as error:
-            with self._database.transaction(durable=False) as transaction:
-                transaction.run("DELETE FROM worker WHERE id=? AND state='starting'", (worker_id,))
-                self.start_failed(transaction, explain_start_error(error))
+        return 1 if failure else min(room, missing)     # many at once would leave no room for a runner
 
     def start_test(self, token):
         """Start a process that does nothing but live, in the way in which workers are started."""
         self._poll_children()
         self._launch(None, "--test", token, str(self._database.folder))
 
+    def _start_all(self, mode, least, *more):
+        """Start what is needed; the ids of the rows of those that were started."""
+        with self._database.transaction(durable=False) as transaction:
+            made = self._workers.reserve(transaction, mode, self.needed(least))
+        for worker_id, lock in made:
+            try:
+                self._launch(worker_id, "--" + mode, str(worker_id), lock,
+                             str(self._database.folder), *map(str, more))
+            except START_ERRORS as error:
+                with self._database.transaction(durable=False) as transaction:
+                    transaction.run("DELETE FROM worker WHERE id=? AND state='starting'",
+                                    (worker_id,))
+                    self._workers.start_failed(transaction, explain_start_error(error))
+        return {worker_id for worker_id, _ in made}
+
     def _launch(self, worker_id, *arguments):
-        python = self._interpreter.path()
-        with self._open_log() as log:
+        python, log = self._interpreter.path(), self._workers.log
+        with contextlib.suppress(OSError):
+            if log.stat().st_size > WORKER_LOG_MAX_BYTES:
+                os.replace(log, "%s.old" % log)
+        with open(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as out:
             child = self._start(
-                [python, "-S", "-m", "worker", *arguments], stdout=log, stderr=log,
+                [python, "-S", "-m", "worker", *arguments], stdout=out, stderr=out,
                 start_new_session=True, cwd=str(HOME), env=self._interpreter.environment())
         self._children[child] = worker_id
 
@@ -5729,48 +5675,36 @@ class Workers:
         import subprocess
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
 
-    def _open_log(self):
-        with contextlib.suppress(OSError):
-            if self.log.stat().st_size > WORKER_LOG_MAX_BYTES:
-                os.replace(self.log, "%s.old" % self.log)
-        return open(os.open(self.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab")
-
     def _poll_children(self):
         """Collect ended children, so that none stays a zombie; one that ended early failed."""
         for child, worker_id in list(self._children.items()):
             if child.poll() is None or self._children.pop(child, None) is None:
                 continue                # it runs, or another thread has just seen its end
-            row = self._database.one("SELECT * FROM worker WHERE id=? AND state='starting'", (worker_id,))
+            row = self._database.one("SELECT * FROM worker WHERE id=? AND state='starting'",
+                                     (worker_id,))
             if row:
-                code = child.returncode     # 0, too, where a server ignores the end of children
-                why = "ended with exit code %d" % code if code >= 0 else "was ended by signal %d" % -code
                 with self._database.transaction(durable=False) as transaction:
-                    self.bury(transaction, row, why)
-
-    def last_words(self, since, until=math.inf):
-        """": " and the last line that workers printed, if that was between these; else nothing."""
-        with contextlib.suppress(OSError, IndexError):
-            status = self.log.stat()
-            if since <= status.st_mtime <= until:
-                with self.log.open("rb") as file:
-                    file.seek(max(0, status.st_size - 2000))
-                    return ": " + storable(file.read().decode("utf-8", "replace").strip().splitlines()[-1])
-        return ""
+                    self._reaper.bury(transaction, row, "ended with exit code %d" % child.returncode)
 
 
 # Catalogue -------------------------------------------------------------------
 
 CATALOGUE_SECONDS = 10.0
+FUNCTION_TEXTS = ("name", "title", "description", "who")
 
 
 class Catalogue:
-    """The functions that tasks.py declares; this process never imports it itself."""
+    """The functions that tasks.py declares; this process never imports it itself.
+
+    A child process announces them, as the runners of workers do. They are read again when a file
+    changes that they were made of. While they cannot be read the last good ones stay.
+    """
 
     def __init__(self, database, interpreter):
         self._database = database
         self._interpreter = interpreter
         self._reading = threading.Lock()
-        self._known = (0.0, None, None)     # until, state, functions
+        self._known = (0.0, None, None)     # until, state, {name: function}
 
     def functions(self):
         """All functions, in the order of their declaration."""
@@ -5794,11 +5728,11 @@ class Catalogue:
                 "file": str(TASKS_FILE) if is_admin else None, "read_at": iso(state["read_at"])}
 
     def files(self):
-        """What the functions are made of, as far as is known: to be stamped before it is read again."""
+        """What the functions are made of as far as is known, to be stamped before they are read."""
         return [TASKS_FILE, WORKER_FILE, *self.state()["files"]]
 
     def schedules(self):
-        """What @schedule said in tasks.py when it could be read the last time."""
+        """What @schedule said in tasks.py when it could be read the last time, as of now."""
         return (recall(self._database, ".catalogue") or self.state()).get("schedules", [])
 
     def refresh(self, wait=False):
@@ -5806,12 +5740,11 @@ class Catalogue:
 
         While another thread reads it, callers go on with what is known, unless that is nothing.
         """
-        if not self._changed():
-            return
-        if not self._reading.acquire(blocking=wait or not self.state()["files"]):
+        if (not self._has_changed()
+                or not self._reading.acquire(blocking=wait or not self.state()["files"])):
             return
         try:
-            if self._changed():
+            if self._has_changed():
                 stamps = file_stamps(self.files())
                 self.store(self._announcement(), stamps)
         except START_ERRORS as error:   # as soon as it can be started, all is well
@@ -5829,42 +5762,33 @@ class Catalogue:
         self._known = (0.0, None, None)     # others may just have stored what they read
         before, stamps = self.state(), dict(stamps)
         files = file_stamps([TASKS_FILE, WORKER_FILE, *announcement.get("files", stamps)])
-        state = {
-            "files": {name: stamps.get(name, stamp) for name, stamp in files.items()},
-            "error": announcement.get("error"),
-            "samples": announcement.get("samples", False),
-            "read_at": before["read_at"],
-            "schedules": announcement.get("schedules", []),
-        }
         functions = announcement.get("functions")
-        if functions is None:
-            state["schedules"] = before["schedules"]
-        if state == before and (functions is None or functions == self.functions()):
-            return state["files"]
-        state["read_at"] = self._database.clock.now()
-        with self._database.transaction(durable=False) as transaction:
-            remember(transaction, ".catalogue", state)
-            if functions is not None:
-                self._replace(transaction, functions)
-        self._known = (0.0, None, None)
+        known = before if functions is None else announcement
+        state = {"files": {name: stamps.get(name, stamp) for name, stamp in files.items()},
+                 "error": announcement.get("error"), "samples": announcement.get("samples", False),
+                 "read_at": before["read_at"], "schedules": known.get("schedules", [])}
+        if state != before or functions not in (None, self.functions()):
+            state["read_at"] = self._database.clock.now()
+            with self._database.transaction(durable=False) as transaction:
+                remember(transaction, ".catalogue", state)
+                if functions is not None:
+                    self._replace(transaction, functions)
+            self._known = (0.0, None, None)
         return state["files"]
 
     def _replace(self, transaction, functions):
-        self._make_queues(transaction, functions)
-        transaction.run("DELETE FROM function")
-        transaction.insert_all("function", (
-            {**{name: one[name] for name in ("name", "title", "description", "who")},
-             "schema": dump_json(one["schema"]), "options": dump_json(one["options"])}
-            for one in functions))
-
-    def _make_queues(self, transaction, functions):
-        """See to the queues that functions name; those of external ones are other people's."""
+        """Store functions and the queues they name; a queue of external ones is other people's."""
         transaction.update("queue", {"external": 0}, "external=1")
         for function in functions:
-            name = function["options"]["queue"]
-            Queues.ensure(transaction, name, self._database.clock.now())
+            queue = function["options"]["queue"]
+            Queues.ensure(transaction, queue, self._database.clock.now())
             if function.get("external"):
-                transaction.update("queue", {"external": 1}, "name=?", (name,))
+                transaction.update("queue", {"external": 1}, "name=?", (queue,))
+        transaction.run("DELETE FROM function")
+        transaction.insert_all("function", (
+            {**{name: one[name] for name in FUNCTION_TEXTS},
+             "schema": dump_json(one["schema"]), "options": dump_json(one["options"])}
+            for one in functions))
 
     def _load(self):
         """(until, state, {name: function}), read again after CACHE_SECONDS."""
@@ -5872,12 +5796,14 @@ class Catalogue:
         if known[0] < now:
             state = recall(self._database, ".catalogue") or {
                 "files": {}, "error": None, "samples": False, "read_at": None, "schedules": []}
-            rows = self._database.all("SELECT * FROM function ORDER BY id")
-            known = self._known = (now + CACHE_SECONDS, state,
-                                   {row["name"]: self._function_json(row) for row in rows})
+            functions = {row["name"]: {
+                **{name: row[name] for name in FUNCTION_TEXTS}, "schema": json.loads(row["schema"]),
+                "options": {**TASK_DEFAULTS, **json.loads(row["options"])}}
+                for row in self._database.all("SELECT * FROM function ORDER BY id")}
+            known = self._known = (now + CACHE_SECONDS, state, functions)
         return known
 
-    def _changed(self):
+    def _has_changed(self):
         known = self.state()["files"]
         return str(TASKS_FILE) not in known or file_stamps(known) != known
 
@@ -5886,24 +5812,20 @@ class Catalogue:
         import subprocess
         try:
             answer = subprocess.run(
-                [self._interpreter.path(), "-m", "worker", "--catalogue"], stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=CATALOGUE_SECONDS,
-                start_new_session=True, cwd=str(HOME), env=self._interpreter.environment())
+                [self._interpreter.path(), "-m", "worker", "--catalogue"],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                timeout=CATALOGUE_SECONDS, start_new_session=True, cwd=str(HOME),
+                env=self._interpreter.environment())
             return json.loads(answer.stdout)
         except subprocess.TimeoutExpired:
             return self._failure("it took longer than %d s to import" % CATALOGUE_SECONDS)
         except ValueError:
-            return self._failure("the process that reads it, of worker.py, failed without an answer")
+            said = storable(answer.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2])
+            return self._failure("the process that reads it failed: " + shorten(said, 300))
 
     @staticmethod
     def _failure(problem):
         return {"error": {"message": problem, "file": TASKS_FILE.name, "line": None}}
-
-    @staticmethod
-    def _function_json(row):
-        return {"name": row["name"], "title": row["title"], "description": row["description"],
-                "schema": json.loads(row["schema"]),
-                "options": {**TASK_DEFAULTS, **json.loads(row["options"])}, "who": row["who"]}
 
 
 # Keeping ---------------------------------------------------------------------
@@ -6037,23 +5959,23 @@ class Tick:
     again inside its transaction: any number of processes may tick at the same time.
     """
 
-    def __init__(self, database, settings, claims, workers, firing, declared,
-                 keeping, rhythm):
+    def __init__(self, database, settings, claims, rhythm, workers, reaper, starter, firing,
+                 declared, keeping):
         self._database = database
-        self._rhythm = rhythm
-        self._mark = Mark(database.folder / "tick.mark")
-        self._sweep_mark = Mark(database.folder / "sweep.mark")
         self._settings = settings
         self._claims = claims
+        self._rhythm = rhythm
         self._workers = workers
+        self._reaper = reaper
+        self._starter = starter
         self._firing = firing
         self._declared = declared
         self._keeping = keeping
         self._clock = database.clock
+        self._mark = Mark(database.folder / "tick.mark")
+        self._sweep_mark = Mark(database.folder / "sweep.mark")
         self._ticks = Every(TICK_SOON_SECONDS, self._clock)
-        self._burials = Every(TICK_SECONDS, self._clock)
         self._looks = Every(LOOK_FOR_SCHEDULES_SECONDS, self._clock)
-        self._sweeps = Every(SWEEP_SECONDS, self._clock)
         self._is_pruning = False
 
     def maybe(self, caller):
@@ -6089,10 +6011,10 @@ class Tick:
         self._ticks.put_off(TICK_SECONDS)
         self.clean(caller)
         if start:
-            self._workers.start_needed(self.sleepers_missing())
+            self._starter.start_needed(self.sleepers_missing())
 
     def sleepers_missing(self):
-        """1 if a worker should be asleep until what is scheduled is due, and there is none; else 0."""
+        """1 if a worker is to be asleep until what is scheduled is due, and none is; else 0."""
         if self._settings.get("stay_asleep") == "no" or self._workers.are_there():
             return 0
         return int(self.next_work() is not None)
@@ -6108,11 +6030,12 @@ class Tick:
         return min((due for due in dues if due is not None), default=None)
 
     def state(self):
-        """Who did this last (noted once a minute) and how often it is done, as people are shown it."""
+        """Who did this last and how often it is done, as people are shown it."""
         at, caller = self._rhythm.last()
         cron, period = self._rhythm.visitor("cron"), self._rhythm.period()
         if cron:
-            cron = {"last_at": iso(cron["last_at"]), "period": cron["period"] and round(cron["period"])}
+            cron = {"last_at": iso(cron["last_at"]),
+                    "period": cron["period"] and round(cron["period"])}
         return {"last_at": iso(at), "last_source": caller, "period": period and round(period),
                 "cron": cron, "resident": self._rhythm.is_resident()}
 
@@ -6122,8 +6045,9 @@ class Tick:
         is_due = due is not None and due <= now
         if self._is_pruning:
             least = 0.0
-        elif caller in PASSING:         # what was due at the last tick already could not be added then
-            least = TICK_SECONDS if is_due and not self._mark.is_after(due) else TICK_PASSING_SECONDS
+        elif caller in PASSING:         # what the last tick could not add may not be added now either
+            is_new = is_due and not self._mark.is_after(due)
+            least = TICK_SECONDS if is_new else TICK_PASSING_SECONDS
         else:
             least = TICK_SOON_SECONDS if is_due else TICK_SECONDS
         return self._mark.take(now, least, NOTE_SECONDS if caller == "server" else 0.0)
@@ -6135,7 +6059,7 @@ class Tick:
     def clean(self, caller="worker"):
         """All but starting workers."""
         self._database.sign()
-        self._bury_dead()
+        self._reaper.bury_dead()
         self._settle()
         self._promote()
         self._fire_schedules()
@@ -6144,42 +6068,8 @@ class Tick:
         if self._is_pruning:
             self._ticks.hasten(KEEP_AGAIN_SECONDS)
 
-    def bury_dead(self):
-        """Free the places and tasks of dead workers, if this process has not just looked for them."""
-        if self._burials.is_due():
-            self._bury_dead()
-
-    def _bury_dead(self):
-        self._burials.put_off(TICK_SECONDS)
-        dead = self._workers.find_dead()
-        handles = [(row["lock"], handle) for row, handle, _ in dead if handle is not None]
-        ids = {row["id"] for row, _, _ in dead}
-        try:
-            if dead or self._claims.lost(ids, self._clock.now()):
-                self._record_deaths(dead)
-        except BaseException:
-            for _, handle in handles:
-                os.close(handle)
-            raise
-        for lock, handle in handles:
-            self._workers.remove_lock(lock, handle)
-        self._claims.doubt(self._clock.now())
-
-    def _record_deaths(self, dead):
-        with self._database.transaction(durable=False) as transaction:
-            now = self._clock.now()
-            buried = {row["id"] for row, _, why in dead
-                      if self._workers.bury(transaction, row, why)}
-            for task in self._claims.lost(buried, now):
-                seconds = lost_after(task, now)
-                words = "The process that ran this task died after about %d s. %s" % (
-                    round(seconds), self._workers.habit_words())
-                outcome = Outcome("crashed", error_type="WorkerLost", error_message=words.rstrip(),
-                                  seconds=seconds)
-                self._claims.end(transaction, task["id"], task["claim"], outcome, now)
-
     def _settle(self):
-        """Go on with what comes after tasks that have ended, if not all of it could be done then."""
+        """Go on with what comes after tasks that have ended, if there was too much of it then."""
         deadline = self._clock.monotonic() + 0.25
         more = self._database.value("SELECT 1 FROM unsettled LIMIT 1")
         while more and self._clock.monotonic() <= deadline:
@@ -6203,20 +6093,19 @@ class Tick:
             self._ticks.hasten(max(TICK_SOON_SECONDS, due - now))
 
     def _sweep(self):
-        """Once an hour, one of all processes: what crashes, old sessions and old failures left behind."""
-        if not self._sweeps.is_due() or not self._sweep_mark.take(self._clock.now(), SWEEP_SECONDS):
+        """Once an hour, in one of all processes, remove what crashes and people left behind."""
+        now = self._clock.now()
+        if not self._sweep_mark.take(now, SWEEP_SECONDS):
             return
-        self._workers.sweep_locks()
+        self._reaper.sweep_locks()
         for path in private_path(self._database.path, "work").glob("[0-9]*"):
             if path.name.isdecimal() and not self._database.value(
                     "SELECT 1 FROM task WHERE id=?", (int(path.name),)):
                 remove_task_folder(self._database.folder, int(path.name))
-        old = (self._clock.now() - 3600,)
-        for rows in ("FROM session WHERE expires_at<?", "FROM throttle WHERE until<?",
-                     "FROM known_address WHERE until<?"):
-            if self._database.value("SELECT 1 %s LIMIT 1" % rows, old):
-                with self._database.transaction(durable=False) as transaction:
-                    transaction.run("DELETE " + rows, old)
+        with self._database.transaction(durable=False) as transaction:
+            for rows in ("session WHERE expires_at<?", "throttle WHERE until<?",
+                         "known_address WHERE until<?"):
+                transaction.run("DELETE FROM " + rows, (now - 3600,))
 
 
 # Accounts --------------------------------------------------------------------
@@ -6923,7 +6812,7 @@ class Task:
                 raise TimeoutError("task %d is still %s" % (self.id, self.status))
             self._queue.tick.maybe("code")
             with contextlib.suppress(JobQueueError):
-                self._queue.workers.work_slice(min(left, SLICE_SECONDS))
+                self._queue.starter.work_slice(min(left, SLICE_SECONDS))
             clock.sleep(pause)
             pause = min(1.0, pause * 1.3)
         return self
@@ -7000,16 +6889,21 @@ class JobQueue:
         self.queues = Queues(self.database)
         self.claims = Claims(self.database, self.queues)
         self.rhythm = Rhythm(self.database)
-        self.interpreter = Interpreter(self.database, self.settings)
-        self.workers = Workers(self.database, self.settings, self.claims, self.rhythm, self.interpreter)
+        self.interpreter = Interpreter(self.settings)
+        self.modes = Modes(self.database, self.settings, self.claims, self.rhythm)
+        self.workers = Workers(self.database, self.settings, self.claims, self.modes)
+        self.reaper = Reaper(self.database, self.claims, self.workers, self.modes)
+        self.starter = Starter(self.database, self.settings, self.claims, self.interpreter,
+                               self.modes, self.workers, self.reaper)
         self.catalogue = Catalogue(self.database, self.interpreter)
         self.accounts = Accounts(self.database, self.settings)
         self.firing = Firing(self)
         self.schedules = Schedules(self)
         self.declared_schedules = DeclaredSchedules(self)
         self.keeping = Keeping(self.database, self.settings, self.tasks)
-        self.tick = Tick(self.database, self.settings, self.claims, self.workers, self.firing,
-                         self.declared_schedules, self.keeping, self.rhythm)
+        self.tick = Tick(self.database, self.settings, self.claims, self.rhythm, self.workers,
+                         self.reaper, self.starter, self.firing, self.declared_schedules,
+                         self.keeping)
 
     def enqueue(self, function, arguments=None, owner=None, **options):
         """Add one task; returns it. Invalid names every field that is wrong."""
@@ -7129,8 +7023,8 @@ class JobQueue:
         """
         with in_passing("starting workers"):
             if not self.tick.maybe("code"):
-                self.tick.bury_dead()
-            self.workers.start_needed(self.tick.sleepers_missing())
+                self.reaper.look()
+            self.starter.start_needed(self.tick.sleepers_missing())
 
     def close(self):
         """Close the database."""
@@ -7670,7 +7564,7 @@ def start_worker_test(queue, door):
         with queue.database.transaction() as transaction:
             remember_of(transaction, ".worker_tests", starter, test)
         try:
-            queue.workers.start_test(token)
+            queue.starter.start_test(token)
         except START_ERRORS as error:
             note_worker_test(queue, token, error=explain_start_error(error))
     return worker_test(queue, starter)
@@ -8011,14 +7905,11 @@ def _check_authorization(queue):
 
 
 def _check_interpreter(queue):
-    found = queue.interpreter.describe()
-    text = "%(path)s: Python %(python)s, SQLite %(sqlite)s" % found
-    return [text] + [Finding("python_passed", NOTE, "not %s: %s" % one)
-                     for one in found["passed"].items()]
+    return queue.interpreter.path(),
 
 
 def _check_mode(queue):
-    mode, why = queue.workers.modes.decide()
+    mode, why = queue.modes.decide()
     found = ["%s. %s" % (mode, why.rstrip("."))]
     if mode == "slice":
         found.append(Finding("slices", NOTE))
@@ -8030,7 +7921,7 @@ def _check_mode(queue):
 
 
 def _check_ticks(queue):
-    ticks, cron = queue.tick.state(), queue.workers.modes.visitor("cron")
+    ticks, cron = queue.tick.state(), queue.modes.visitor("cron")
     if ticks["resident"]:
         return "a server or a service of ours is always there",
     text = "no cron has come"
@@ -8041,7 +7932,7 @@ def _check_ticks(queue):
     if ticks["period"]:
         often = how_often(ticks["period"])
         text += "; without visitors somebody looks about %s what is due" % often
-    if cron or queue.workers.modes.visitor("address"):
+    if cron or queue.modes.visitor("address"):
         return text,
     return text, Finding("nobody_comes", NOTE, "much waits for visitors", "give your host's cron "
                          "one of the lines to copy, or the tick address if it can only call one")
@@ -8049,7 +7940,7 @@ def _check_ticks(queue):
 
 def _check_worker_test(queue):
     known = last_worker_test(queue.database)
-    test, mode = show_worker_test(queue, known), queue.workers.modes.decide()[0]
+    test, mode = show_worker_test(queue, known), queue.modes.decide()[0]
     if test["state"] == "none":
         return "", Finding("untested", NOTE, "no worker was tested yet", "start a test worker, by "
                            "the button of that name or by python3 jobqueue.py check"
@@ -8170,7 +8061,11 @@ def _check_functions(queue):
 
 
 def _check_workers(queue):
-    return "%d of at most %d run" % (len(queue.workers.rows()), queue.settings.get("NbMaxWorker")),
+    lost = queue.database.value(
+        "SELECT count(*) FROM (SELECT event FROM activity ORDER BY id DESC LIMIT 10000) AS recent "
+        "WHERE event='worker_lost'")
+    return "%d of at most %d run; lost while the last 10,000 things happened: %d" % (
+        len(queue.workers.rows()), queue.settings.get("NbMaxWorker"), lost),
 
 
 def _check_schedules(queue):
@@ -8265,7 +8160,7 @@ def _describe_obstacles(queue):
 
 def _describe_starts(queue):
     """Who starts workers, and what becomes of the tasks that could be run now."""
-    failure, mode = recall(queue.database, ".start_failure"), queue.workers.modes.decide()[0]
+    failure, mode = recall(queue.database, ".start_failure"), queue.modes.decide()[0]
     waits = queue.claims.claimable(1) > 0
     rows = queue.database.all("SELECT state FROM worker") if waits else ()
     states = {row["state"] for row in rows}
@@ -8281,7 +8176,7 @@ def _describe_starts(queue):
             "Workers", ("no_worker", "Nothing is running: %s. Next try %s." % (
                 failure["message"], time_of_day(failure["next"]))) if is_said else None,
             failure["at"])
-    if mode == "slice" and waits and queue.workers.needed():
+    if mode == "slice" and waits and queue.starter.needed():
         yield Finding("slices_awaited", NOTE, said=("cron_wait", MODE_WORDS[mode] + "."))
     if mode == "service" and not queue.rhythm.has_service():
         yield Finding("service_missing", BAD, "None is there", "let the host keep worker.py "
@@ -8297,7 +8192,7 @@ def _describe_starts(queue):
 
 
 def _describe_cron(queue, nobody_works):
-    cron = queue.workers.modes.visitor("cron")
+    cron = queue.modes.visitor("cron")
     if not cron:
         yield Finding("cron_missing", BAD, "No cron comes",
                       "give your host's cron one of the lines to copy", "Worker mode",
@@ -8323,14 +8218,8 @@ def _describe_pause(queue):
                       since=row["paused_at"])
 
 
-def _describe_habits(queue):
-    words, now = queue.workers.habit_words(), queue.database.clock.now()
-    if words:
-        yield Finding(
-            "short_lived", NOTE, words.rstrip("."), "let no task take %d s, ask the host, or set "
-            "worker_mode to cron if cron's processes live longer" % queue.workers.modes.habit(),
-            "Workers", ("short_lived", words))
-    at = recall(queue.database, ".late")
+def _describe_lateness(queue):
+    at, now = recall(queue.database, ".late"), queue.database.clock.now()
     period = queue.rhythm.period() if at and 0 <= now - at < LATE_TOLD_SECONDS else None
     if period and period > TICK_PASSING_SECONDS:
         yield Finding("late", NOTE, since=at, said=(
@@ -8340,7 +8229,7 @@ def _describe_habits(queue):
 
 def describe_work(queue):
     """Yield what keeps tasks from being run, most important first; found as far as is asked."""
-    for describe in (_describe_storage, _describe_obstacles, _describe_starts, _describe_habits):
+    for describe in (_describe_storage, _describe_obstacles, _describe_starts, _describe_lateness):
         yield from describe(queue)
 
 
@@ -8446,8 +8335,6 @@ ADVICE = (
      ("cron-mode", "Cron is to do the tasks, but has not come yet."),
      ("slice", "Tasks are done a slice at a time, while this page is open or the tick address is "
                "called."),
-     ("short_lived", "Tasks begin at once, but this host seems to end processes after about "
-                     "%(life)s s."),
      ("tested", "Workers live on here after the request that started them, so tasks begin at "
                 "once."),
      ("test_tried", "Workers that the command line starts live on; those of the web server are "
@@ -8466,7 +8353,7 @@ ADVICE = (
                        "1 or 2.")))
 # What to do next: the remedy of the first that was found; BAD is anything bad.
 NEXT = ("exposed", "service_missing", "cron_missing", BAD, "no_admin", "nobody_comes",
-        "mode_chosen", "untested", "test_tried", "unlooked", "short_lived", "samples", "no_backup")
+        "mode_chosen", "untested", "test_tried", "unlooked", "samples", "no_backup")
 
 
 def next_step(report):
@@ -8482,7 +8369,7 @@ def next_step(report):
 
 def find_facts(queue, report):
     """(door, the words of ADVICE that are true here, what its sentences are filled with)"""
-    modes, test = queue.workers.modes, last_worker_test(queue.database)
+    modes, test = queue.modes, last_worker_test(queue.database)
     cron, called = modes.visitor("cron"), modes.visitor("address")
     period = min(filter(None, (one["period"] for one in (cron, called) if one)), default=None)
     mode = modes.decide()[0]
@@ -8491,7 +8378,7 @@ def find_facts(queue, report):
         "tested": test and test["door"] and show_worker_test(queue, test)["state"] == "ok",
         "resident": queue.rhythm.is_resident(), "cron": cron, "called": called, "period": period,
         "minutely": period and period <= 90, "shared": queue.database.journal != "wal"}
-    words = {"often": period and how_often(period), "life": modes.habit(),
+    words = {"often": period and how_often(period),
              "processes": resource_limits()["processes"], "next": next_step(report)}
     codes = {finding.code for finding in report.findings}
     return last_visit(queue).get("door"), codes | {name for name in facts if facts[name]}, words
@@ -9062,7 +8949,7 @@ def get_openapi(app, _):
 def tick(app, request):
     """Do the housekeeping and, where nobody else can, some work: for those who come by themselves."""
     ticked = app.tick(request)
-    worked = app.queue.workers.work_slice(
+    worked = app.queue.starter.work_slice(
         SLICE_PAGE_SECONDS if request.person and not app.queue.claims.has_crashed() else SLICE_SECONDS)
     answer = json_answer({"ticked": ticked, "worked": worked, "service": describe_service(app.queue)})
     answer.keep = None
@@ -9527,7 +9414,7 @@ def get_host(app, request):
         "checks": [vars(check) for check in report.checks],
         "advice": advice_for(queue, report),
         "files": host_files(queue),
-        "mode": dict(zip(("mode", "why"), queue.workers.modes.decide())),
+        "mode": dict(zip(("mode", "why"), queue.modes.decide())),
         "ticks": queue.tick.state(),
         "canary": {"token": canary_token(folder), "addresses": private_addresses(folder, *request.places)},
         "exposed": seen["exposed"],
@@ -10578,7 +10465,7 @@ def _tick_for_ever(queue):
                 queue.catalogue.refresh()       # it may hold new schedules
         queue.tick.maybe("server")
         with contextlib.suppress(JobQueueError):
-            queue.workers.work_slice()
+            queue.starter.work_slice()
         if _is_replaced():
             complain("jobqueue.py was replaced; restart this server, which goes on with the old one")
         queue.database.clock.sleep(TICK_SOON_SECONDS)

@@ -1776,7 +1776,7 @@ class Place:
         """Start who goes on; a host that refuses is asked again if one (`least`) must be here."""
         for pause in SUCCESSOR_SECONDS:
             self._database.clock.sleep(pause)
-            self._queue.workers.start_needed(least)
+            self._queue.starter.start_needed(least)
             if not least or self._queue.workers.are_there():
                 return
 
@@ -2278,7 +2278,7 @@ def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
         due = queue.tick.next_work()
         if not queue.claims.claimable(1) and (
                 due is None or due > queue.database.clock.now() + seconds):
-            queue.workers.start_needed(queue.tick.sleepers_missing())
+            queue.starter.start_needed(queue.tick.sleepers_missing())
             return 0
     worker = Worker(queue, mode, verbose, seconds)
     code = worker.run(row, lock)

@@ -218,7 +218,7 @@ class TestCase(unittest.TestCase):
         queue = jobqueue.JobQueue(**options)
         self.addCleanup(close_quietly, queue)
         queue.claims.machine, queue.claims.boot = "machine-1", "boot-1"
-        queue.workers._start = self._start
+        queue.starter._start = self._start
         queue.catalogue.refresh = lambda **_: None
         return queue
 

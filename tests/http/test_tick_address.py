@@ -107,7 +107,7 @@ class TickAddress(WebTestCase):
             self.check(self.nobody.get(self.address), 200)
 
     def test_in_mode_slice_it_works_for_a_while_and_for_a_page_shorter(self):
-        with mock.patch.object(self.queue.workers, "work_slice", return_value=3) as work:
+        with mock.patch.object(self.queue.starter, "work_slice", return_value=3) as work:
             self.assertEqual(self.nobody.get(self.address).json["worked"], 3)
             self.assertEqual(self.bob.post("/tick").json["worked"], 3)
         self.assertEqual([call.args for call in work.call_args_list], [
@@ -117,6 +117,6 @@ class TickAddress(WebTestCase):
         self.add()
         for crashes, seconds in ((0, jobqueue.SLICE_PAGE_SECONDS), (1, jobqueue.SLICE_SECONDS)):
             self.write("UPDATE task SET crashes=?", (crashes,))
-            with mock.patch.object(self.queue.workers, "work_slice", return_value=0) as work:
+            with mock.patch.object(self.queue.starter, "work_slice", return_value=0) as work:
                 self.bob.post("/tick")
             work.assert_called_once_with(seconds)

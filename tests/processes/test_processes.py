@@ -847,12 +847,12 @@ exec '%s' "$@"
 
     def mode(self):
         return json.loads(self.site.python(
-            "import json, jobqueue; print(json.dumps(jobqueue.JobQueue().workers.modes.decide()))"))
+            "import json, jobqueue; print(json.dumps(jobqueue.JobQueue().modes.decide()))"))
 
     def request(self, seconds, patience):
         """What a CGI process does for a tick request; the host ends it after `patience`, and all it left."""
         text = ("from jobqueue import JobQueue\nqueue = JobQueue()\n"
-                "queue.tick.clean()\nqueue.workers.work_slice(%g)" % seconds)
+                "queue.tick.clean()\nqueue.starter.work_slice(%g)" % seconds)
         with contextlib.suppress(subprocess.TimeoutExpired):
             subprocess.run([sys.executable, "-c", text], cwd=self.site.home, env=self.site.environment,
                            timeout=patience, check=True)
@@ -866,7 +866,7 @@ exec '%s' "$@"
         self.site.start_server()        # it sees at once how those end that it started itself
         ids = self.enqueue("ledger", [{"seconds": 0.02}] * 200, idle=True)
         wait_until(lambda: self.mode()[0] == "slice", 120, "mode slice", 0.3)      # two ticks of the server
-        self.assertIn("started workers did not report", self.mode()[1])
+        self.assertIn("started workers did not live", self.mode()[1])
         self.site.stop_server()
         self.kill(*self.site.workers())     # slices that the server may have begun meanwhile
         return ids

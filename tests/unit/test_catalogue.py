@@ -36,7 +36,8 @@ class TestCatalogue(TestCase):
         if isinstance(answer, Exception):
             raise answer
         text = answer if isinstance(answer, str) else json.dumps(answer)
-        return subprocess.CompletedProcess(arguments, 0, stdout=text.encode())
+        return subprocess.CompletedProcess(arguments, 0, stdout=text.encode(),
+                                           stderr=b"jobqueue needs Python 3.9 or newer\n")
 
     def announce(self, *names, **more):
         self.answers.append({"functions": [function_json(name) for name in names], "error": None, **more})
@@ -140,7 +141,8 @@ class TestCatalogue(TestCase):
                 self.touch()
                 self.answers.append(answer)
                 self.refresh()
-                self.assertIn("failed", self.catalogue.state()["error"]["message"])
+                self.assertIn("failed: jobqueue needs Python 3.9",
+                              self.catalogue.state()["error"]["message"])
 
     def read_while(self, change):
         """Something happens while the child imports; then the next visitor comes."""

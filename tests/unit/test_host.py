@@ -342,7 +342,7 @@ class TestAdvice(unittest.TestCase):
         modes = ("detached", "detached tested", "detached test_tried", "detached test_failed", "cron-mode",
                  "slice", "service service_missing", "service", "off detached")
         times = ("", "resident", "cron", "cron period", "cron period minutely", "called")
-        rest = ("", "shared few_processes", "short_lived")
+        rest = ("", "shared few_processes")
         for door, mode, when, more in itertools.product(jobqueue.DOORS, modes, times, rest):
             said = self.advice(door, " ".join((mode, when, more)))
             self.assertLessEqual(len(re.findall(r"[a-z)0-9][.](?: |$)", said)), 5, said)
@@ -819,7 +819,7 @@ class TestBackup(HostTestCase):
 
 class TestHostOverHttp(WebTestCase):
     def test_it_answers_where_no_process_can_be_started(self):
-        with mock.patch.object(self.queue.interpreter, "describe", side_effect=BlockingIOError(11, "no")):
+        with mock.patch.object(self.queue.interpreter, "path", side_effect=BlockingIOError(11, "no")):
             said = self.browser("ana").get("/api/host").json
         self.assertIn("python3", next(one["text"] for one in said["files"] if one["name"] == "crontab"))
         self.assertIn("no", next(one["text"] for one in said["checks"] if one["name"] == "Worker"))

@@ -278,15 +278,6 @@ class Machines(QueueCase):
         self.fill(5)
         self.assertEqual(len(self.started), 2, "as many as there is room for")
 
-    def test_idle_workers_elsewhere_count_for_what_they_may_run(self):
-        self.change_settings(NbMaxWorker=4)
-        self.make(machines=["machine-1"])
-        self.idle_workers("machine-2", 1)
-        self.fill(1, "default")
-        self.assertEqual(len(self.started), 0)
-        self.fill(1)
-        self.assertEqual(len(self.started), 1)
-
     def idle_workers(self, machine, count):
         """Rows of workers that wait on a machine."""
         other = self.another_queue()

@@ -104,8 +104,8 @@ class TestFiring(ScheduleCase):
         self.assertIn("schedule_next", plan[0]["detail"])
 
     def test_a_worker_can_be_kept_ready_for_what_comes_soon(self):
-        self.queue.workers.start_needed(least=1)
-        self.queue.workers.start_needed(least=1)
+        self.queue.starter.start_needed(least=1)
+        self.queue.starter.start_needed(least=1)
         self.assertEqual(len(self.started), 1)
 
     def test_one_tick_fires_all_that_are_due(self):
@@ -931,7 +931,7 @@ TICKER = """
 import sys, time, jobqueue
 jobqueue.SLOTS_AT_ONCE = 1
 queue = jobqueue.JobQueue(patience=60)
-queue.workers.start_needed = lambda *_: 0
+queue.starter.start_needed = lambda *_: 0
 while time.time() < float(sys.argv[1]):
     time.sleep(0.001)
 while queue.firing.next_due() <= time.time():

@@ -2,8 +2,6 @@
 
 import errno
 import os
-import sqlite3
-import subprocess
 import sys
 import unittest
 from unittest import mock
@@ -16,10 +14,10 @@ from tests.helpers.support import FakeProcess, TestCase
 class ModeCase(TestCase):
     def setUp(self):
         super().setUp()
-        self.workers = self.queue.workers
+        self.workers, self.starter = self.queue.workers, self.queue.starter
 
     def decide(self):
-        return self.workers.modes.decide()
+        return self.queue.modes.decide()
 
     def mode(self):
         return self.decide()[0]
@@ -30,7 +28,7 @@ class ModeCase(TestCase):
             with mock.patch.object(self.queue, "start_workers"):
                 self.add()
         self.clock.advance(60)          # whatever pause a failure made
-        self.assertEqual(self.workers.start_needed(), 1)
+        self.assertEqual(self.starter.start_needed(), 1)
         return self.database.one("SELECT * FROM worker ORDER BY id DESC")
 
     def never_report(self):
@@ -82,9 +80,9 @@ class TestAuto(ModeCase):
         self.never_report()
         mode, why = self.decide()
         self.assertEqual(mode, "slice")
-        self.assertRegex(why, r"because started workers did not report \(\d\d:\d\d UTC\)")
+        self.assertRegex(why, r"because started workers did not live \(\d\d:\d\d UTC\)")
         self.add()
-        self.assertEqual(self.workers.start_needed(), 0)
+        self.assertEqual(self.starter.start_needed(), 0)
 
     def test_cron_does_the_work_where_one_comes(self):
         for _ in range(2):
@@ -98,17 +96,15 @@ class TestAuto(ModeCase):
 
     def test_a_cron_every_two_hours_is_known_for_four(self):
         self.cron_came(3 * 3600, 3600)
-        self.assertTrue(self.workers.modes.visitor("cron"))
+        self.assertTrue(self.queue.modes.visitor("cron"))
         self.cron_came(7 * 3600, 5 * 3600)
-        self.assertIsNone(self.workers.modes.visitor("cron"))
+        self.assertIsNone(self.queue.modes.visitor("cron"))
 
     def test_workers_that_were_killed_soon_change_it(self):
         self.is_killed(after=5)
         self.assertEqual(self.mode(), "detached")
         self.is_killed(after=5)
-        mode, why = self.decide()
-        self.assertEqual(mode, "slice")
-        self.assertIn("because workers were ended soon after their start", why)
+        self.assertEqual(self.mode(), "slice")
 
     def test_so_do_those_that_were_told_to_stop_soon(self):
         for _ in range(2):
@@ -193,7 +189,6 @@ class TestAuto(ModeCase):
         self.assertEqual(self.mode(), "slice")
         self.clock.advance(2)
         self.assertEqual(self.mode(), "detached")
-        self.assertIn("there is work, although started workers did not report", self.decide()[1])
         self.never_report()
         self.assertEqual(self.mode(), "slice")
 
@@ -215,7 +210,7 @@ class TestAuto(ModeCase):
             self.never_report()
         other = self.another_queue()
         other.claims.machine = "machine-2"
-        self.assertEqual(other.workers.modes.decide()[0], "detached")
+        self.assertEqual(other.modes.decide()[0], "detached")
         self.assertEqual(self.mode(), "slice")
 
     def test_what_an_admin_says_counts(self):
@@ -223,43 +218,7 @@ class TestAuto(ModeCase):
             self.never_report()
         for mode in ("detached", "cron", "slice", "service"):
             self.change_settings(worker_mode=mode)
-            although = ", although started workers did not report" if mode == "detached" else "."
-            self.assertEqual(self.mode(), mode)
-            self.assertIn("This is the setting worker_mode" + although, self.decide()[1])
-
-
-class TestShortLives(ModeCase):
-    """A host that ends each worker so long after its start."""
-
-    def test_everybody_is_told_after_how_long(self):
-        self.change_settings(worker_mode="detached")
-        for _ in range(2):
-            self.is_killed(after=200)
-        self.assertIsNone(self.workers.modes.habit())
-        row = self.start()
-        task_id = self.claim(row["id"])["id"]
-        self.is_killed(after=200, row=row)
-        words = ("This host seems to end processes after about 200 s: longer tasks fail. Split them, ask the "
-                 "host, or set worker_mode to cron if cron's processes live longer.")
-        self.assertEqual(self.database.value("SELECT error_message FROM task WHERE id=?", (task_id,)),
-                         "The process that ran this task died after about 10 s. " + words)
-        self.write("DELETE FROM task")
-        self.assertEqual(self.said(), {"code": "short_lived", "since": None, "text": words})
-        report = jobqueue.check_host(self.queue)
-        [verdict] = [check for check in report.checks if check.name == "Workers"]
-        self.assertEqual(verdict.verdict, "note")
-        self.assertIn("after about 200 s", verdict.text)
-        self.assertIn("after about 200 s", jobqueue.advice_for(self.queue, report))
-        for mode, life in (("cron", None), ("auto", 200)):
-            self.change_settings(worker_mode=mode)
-            self.assertEqual(self.workers.modes.habit(), life)
-        self.clock.advance(jobqueue.ENDED_SECONDS)
-        self.assertIsNone(self.workers.modes.habit())
-
-    def test_lives_that_have_nothing_in_common_are_no_habit(self):
-        for after in (12, 200, 30, 1):
-            self.is_killed(after)
-        self.assertIsNone(self.workers.modes.habit())
+            self.assertEqual(self.decide(), (mode, "This is the setting worker_mode."))
 
 
 class TestOtherModes(ModeCase):
@@ -330,18 +289,18 @@ class TestSlice(ModeCase):
             return 0
 
         with mock.patch.object(FakeProcess, "poll", poll):
-            self.assertEqual(self.workers.work_slice(20), 2)
+            self.assertEqual(self.starter.work_slice(20), 2)
         self.assertEqual(len(self.started), 2)
 
     def test_it_waits_no_longer_than_it_may(self):
         self.add()
         before = self.clock.monotonic()
-        self.assertEqual(self.workers.work_slice(20), 0)
+        self.assertEqual(self.starter.work_slice(20), 0)
         self.assertAlmostEqual(self.clock.monotonic() - before, 20, delta=0.1)
 
     def test_a_slice_is_told_to_claim_nothing_at_the_end_of_its_request(self):
         self.add()
-        self.workers.work_slice(20)
+        self.starter.work_slice(20)
         row = self.workers.rows()[0]
         wanted = ["-m", "worker", "--slice", str(row["id"]), row["lock"], str(self.database.folder), "19.0"]
         self.assertEqual(self.started[0][-len(wanted):], wanted)
@@ -355,12 +314,12 @@ class TestSlice(ModeCase):
     def test_never_more_of_them_than_may_run(self):
         self.add_many("bob", 50)
         for _ in range(3):
-            self.workers.work_slice(1)
+            self.starter.work_slice(1)
         self.assertEqual(len(self.started), 2)
 
     def test_nothing_to_do_starts_and_waits_for_nobody(self):
         before = self.clock.monotonic()
-        self.assertEqual(self.workers.work_slice(20), 0)
+        self.assertEqual(self.starter.work_slice(20), 0)
         self.assertEqual((self.started, self.clock.monotonic()), ([], before))
 
     def test_where_auto_leaves_it_to_a_cron_that_comes_seldom_whoever_waits_works_too(self):
@@ -371,9 +330,9 @@ class TestSlice(ModeCase):
         for ago, works in (((1800, 900, 0), True), ((10,), True), ((120, 60, 0), False)):
             self.cron_came(*ago)
             self.assertEqual(self.mode(), "cron")
-            self.assertEqual(self.workers.modes.takes_slices(), works)
+            self.assertEqual(self.queue.modes.takes_slices(), works)
         self.cron_came(1800, 900, 0)
-        self.workers.work_slice(1)
+        self.starter.work_slice(1)
         self.assertIn("--slice", str(self.started))
 
     def test_in_other_modes_it_does_nothing(self):
@@ -381,7 +340,7 @@ class TestSlice(ModeCase):
             self.change_settings(worker_mode=mode)
             self.add()
             before = self.clock.monotonic()
-            self.assertEqual(self.workers.work_slice(20), 0)
+            self.assertEqual(self.starter.work_slice(20), 0)
             self.assertEqual(self.clock.monotonic(), before)
             self.assertNotIn("--slice", str(self.started))
 
@@ -389,7 +348,7 @@ class TestSlice(ModeCase):
         self.start_error = RuntimeError("can't start new thread")
         self.add()
         before = self.clock.monotonic()
-        self.assertEqual(self.workers.work_slice(20), 0)
+        self.assertEqual(self.starter.work_slice(20), 0)
         self.assertEqual(self.clock.monotonic(), before)
         said = jobqueue.describe_service(self.queue)
         self.assertEqual(said["code"], "no_worker")
@@ -398,7 +357,7 @@ class TestSlice(ModeCase):
 
     def test_what_its_request_left_behind_is_found_by_the_next(self):
         self.add()
-        self.workers.work_slice(1)
+        self.starter.work_slice(1)
         row = self.workers.rows()[0]
         self.die(self.arrive(row["id"], row["lock"]))      # its request is over, and the host has killed it
         self.clean()
@@ -406,144 +365,45 @@ class TestSlice(ModeCase):
         self.assertEqual(self.mode(), "slice")
 
 
-class TestProbe(unittest.TestCase):
-    def test_a_python_tells_its_versions(self):
-        with mock.patch.object(jobqueue, "PROBE_SECONDS", 60):
-            python, sqlite = jobqueue.probe_interpreter(sys.executable, dict(os.environ))
-        self.assertEqual(python, "%d.%d.%d" % sys.version_info[:3])
-        self.assertEqual(sqlite, sqlite3.sqlite_version)
-
-    def test_another_program_is_none(self):
-        for program in ("/bin/sh", "/bin/true", "/nonsense/python", "/dev/null"):
-            with self.assertRaises(jobqueue.SetupError):
-                jobqueue.probe_interpreter(program, {"PATH": "/bin"})
-
-
 class TestInterpreter(TestCase):
-    def setUp(self):
-        super().setUp()
-        self.interpreter = self.queue.interpreter
-        self.probed = []
-        run = mock.patch.object(subprocess, "run", self.answer)
-        run.start()
-        self.addCleanup(run.stop)
-        self.says = {}
-
-    def answer(self, arguments, **_):
-        self.probed.append(arguments[0])
-        said = self.says.get(arguments[0], "3.11.2 3.40.1\n")
-        if isinstance(said, Exception):
-            raise said
-        return subprocess.CompletedProcess(arguments, 0, stdout=said.encode())
-
-    def file(self, name, says=None):
+    def file(self, name="python3", mode=0o700):
         path = self.folder / name
         path.write_text("#!/bin/sh\n")
-        path.chmod(0o700)
-        if says is not None:
-            self.says[str(path)] = says
+        path.chmod(mode)
         return str(path)
 
-    def choose(self, path):
-        """As one that was right when it was chosen."""
-        with self.database.transaction() as transaction:
-            jobqueue.remember(transaction, "python", path)
-        self.queue.settings.describe()  # what others changed counts now, not in a second
+    def test_it_is_the_one_that_runs_us(self):
+        self.assertEqual(self.queue.interpreter.path(), sys.executable)
 
-    def elsewhere(self):
-        """As in a web server that embeds Python: sys.executable is the server."""
-        return mock.patch("sys.executable", "/usr/sbin/apache2")
-
-    def test_the_one_that_runs_us_needs_no_look(self):
-        self.assertEqual(self.interpreter.path(), sys.executable)
-        self.assertEqual(self.probed, [])
-
-    def test_one_is_found_where_the_server_is_none_and_remembered(self):
+    def test_one_is_found_where_the_server_is_none(self):
         for executable in ("/usr/sbin/apache2", "/usr/bin/uwsgi", "", None):
-            with mock.patch("sys.executable", executable):
-                self.assertIn("python", os.path.basename(self.interpreter.path()))
-        self.assertEqual(len(self.probed), 3, '"" and None are told apart by nobody')
-        with self.elsewhere():
-            self.another_queue().interpreter.path()
-        self.assertEqual(len(self.probed), 3)
-
-    def test_it_is_looked_at_again_when_the_file_the_setting_or_our_python_changes(self):
-        with self.elsewhere():
-            chosen = self.file("python3.12")
-            self.choose(chosen)
-            self.assertEqual(self.interpreter.path(), chosen)
-            for change in (lambda: os.utime(chosen, (1, 1)), lambda: self.choose(self.file("python3.13")),
-                           lambda: mock.patch("sys.version", "3.99").start()):
-                before = len(self.probed)
-                change()
-                self.interpreter.path()
-                self.interpreter.path()
-                self.assertEqual(len(self.probed), before + 1)
-            mock.patch.stopall()
-
-    def test_one_that_is_known_not_to_do_cannot_be_chosen(self):
-        for says, words in (
-                ("3.8.20 3.31.1", "it is Python 3.8.20; 3.9 or newer is needed"),
-                (FileNotFoundError(errno.ENOENT, "No such file or directory"), "No such file")):
-            with self.refused(jobqueue.Invalid, words) as caught:
-                self.change_settings(python=self.file("bad", says))
-            self.assertEqual([error["field"] for error in caught.exception.errors], ["python"])
-        self.assertEqual(self.queue.settings.get("python"), "")
-
-    def test_one_that_cannot_be_tried_now_or_does_can_be_chosen(self):
-        for says in ("3.12.1 3.45.1", BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")):
-            self.change_settings(python=self.file("maybe", says))
-            self.assertEqual(self.queue.settings.get("python"), str(self.folder / "maybe"))
-            self.change_settings(python="")
+            with self.subTest(executable), mock.patch("sys.executable", executable):
+                self.assertIn("python", os.path.basename(self.queue.interpreter.path()))
 
     def test_the_chosen_one_wins(self):
-        chosen = self.file("mypython", "3.9.0 3.26.0")
-        self.choose(chosen)
-        self.assertEqual({**self.interpreter.describe(), "files": 0}, {
-            "path": chosen, "python": "3.9.0", "sqlite": "3.26.0", "passed": {}, "files": 0})
+        self.change_settings(python=self.file())
+        self.add()
+        self.assertEqual(self.started[0][0], str(self.folder / "python3"))
 
-    def test_a_chosen_one_that_will_not_do_is_told_and_no_other_taken_for_it(self):
-        for says, words in (
-                ("3.8.20 3.31.1", "it is Python 3.8.20; 3.9 or newer is needed"),
-                ("2.7.18 3.8.1", "it is Python 2.7.18"),
-                ("3.9.18 3.14.2", "it has SQLite 3.14.2; 3.15 or newer is needed"),
-                ("Traceback\nModuleNotFoundError: No module named '_sqlite3'", "No module named '_sqlite3'"),
-                ("", "exit code 0 instead of telling its version"),
-                (PermissionError(errno.EACCES, "Permission denied"), "it cannot be run: Permission denied"),
-                (OSError(errno.ENOEXEC, "Exec format error"), "Exec format error"),
-                (FileNotFoundError(errno.ENOENT, "No such file or directory"), "No such file")):
-            chosen = self.file("python-" + str(len(self.says)), says)
-            self.choose(chosen)
-            with self.refused(jobqueue.SetupError, "the setting python, %s: " % chosen) as caught:
-                self.interpreter.path()
-            self.assertIn(words, caught.exception.detail)
-            self.add()
-            self.assertIn(words, recall(self.database, ".start_failure")["message"])
-            self.clock.advance(100)
+    def test_what_cannot_be_run_cannot_be_chosen(self):
+        for path in ("/nonsense/python", "python3", str(self.folder), self.file("text", 0o600)):
+            with self.subTest(path), self.refused(jobqueue.Invalid, "python must be the path"):
+                self.change_settings(python=path)
+        self.assertEqual(self.queue.settings.get("python"), "")
 
-    def test_one_that_is_found_and_will_not_do_is_passed_over_and_it_is_told_why(self):
-        old, new = self.file("python2", "2.7.5 3.7.17"), self.file("python3.12", "3.12.1 3.45.1")
-        with self.elsewhere(), mock.patch.object(
-                jobqueue, "possible_interpreters", return_value=["", "/nonsense", old, old, new]):
-            found = self.another_queue().interpreter.describe()
-        self.assertEqual((found["path"], found["python"]), (new, "3.12.1"))
-        self.assertEqual(found["passed"], {old: "it is Python 2.7.5; 3.9 or newer is needed"})
+    def test_a_chosen_one_that_is_gone_is_told_and_no_other_taken_for_it(self):
+        path = self.file()
+        self.change_settings(python=path)
+        os.unlink(path)
+        self.add()
+        self.assertIn(path + " cannot be run", recall(self.database, ".start_failure")["message"])
 
-    def test_if_none_will_do_all_reasons_are_told(self):
-        found = ["", self.file("python2", "2.7.5 3.7.17"), "/nonsense"]
-        with self.elsewhere(), mock.patch.object(jobqueue, "possible_interpreters", return_value=found):
-            with self.refused(jobqueue.SetupError, "it is Python 2.7.5"):
-                self.interpreter.path()
+    def test_if_there_is_none_that_is_told(self):
+        with mock.patch("sys.executable", ""), mock.patch("sys.prefix", "/nonsense"), \
+                mock.patch("shutil.which", return_value=None):
+            with self.refused(jobqueue.SetupError, "the setting python"):
+                self.queue.interpreter.path()
 
-    def test_what_may_be_over_soon_is_not_remembered(self):
-        chosen = self.file("slow")
-        self.choose(chosen)
-        for error, words in (
-                (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "process limit"),
-                (subprocess.TimeoutExpired("python", 5), "did not answer within 5 s")):
-            self.says[chosen] = error
-            self.add()
-            self.assertIn(words, recall(self.database, ".start_failure")["message"])
-            self.clock.advance(100)
-        del self.says[chosen]
-        self.assertEqual(self.interpreter.path(), chosen)
+
+if __name__ == "__main__":
+    unittest.main()

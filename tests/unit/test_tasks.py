@@ -145,7 +145,7 @@ class TestAdding(TaskCase):
         self.assertEqual(self.status(self.add()), "pending")
 
     def test_an_added_task_counts_even_if_the_database_is_busy_afterwards(self):
-        with mock.patch.object(self.queue.workers, "start_needed", side_effect=jobqueue.Busy("busy")):
+        with mock.patch.object(self.queue.starter, "start_needed", side_effect=jobqueue.Busy("busy")):
             self.assertEqual(self.status(self.add()), "pending")
 
     def test_nothing_can_be_added_without_a_function(self):

@@ -32,7 +32,7 @@ class WorkerCase(TestCase):
     def dead(self):
         """{id: why} of what counts as dead; locks that were grabbed are let go."""
         found = {}
-        for row, handle, why in self.workers.find_dead():
+        for row, handle, why in self.queue.reaper.find_dead():
             found[row["id"]] = why
             if handle is not None:
                 os.close(handle)
@@ -66,8 +66,8 @@ class TestReserving(WorkerCase):
         self.change_settings(NbMaxWorker=4)
         other = self.another_queue()
         self.add_many("bob", 10)
-        other.workers.start_needed()
-        self.workers.start_needed()
+        other.starter.start_needed()
+        self.queue.starter.start_needed()
         self.assertEqual((self.count(), len(self.started)), (4, 4))
 
 
@@ -233,7 +233,7 @@ class TestTheDead(WorkerCase):
         self.write("UPDATE worker SET boot='another'")
         self.assertEqual(self.dead(), {})
         self.die(handle)
-        self.assertEqual(self.dead(), {worker_id: "ended with its machine"})
+        self.assertEqual(self.dead(), {worker_id: "died"})
 
     def test_a_container_that_got_a_new_name_is_on_the_same_machine(self):
         worker_id, handle = self.live()
@@ -299,10 +299,10 @@ class TestTheDead(WorkerCase):
         self.claim(worker_id)
         self.die(handle)
         other = self.another_queue()
-        first = self.workers.find_dead()
-        second = other.workers.find_dead()
+        first = self.queue.reaper.find_dead()
+        second = other.reaper.find_dead()
         for queue, found in ((self.queue, first), (other, second)):
-            with mock.patch.object(queue.workers, "find_dead", return_value=found):
+            with mock.patch.object(queue.reaper, "find_dead", return_value=found):
                 self.tick(queue=queue)
         self.assertEqual(self.events(task_id).count("crashed"), 1)
         self.assertEqual(self.database.value("SELECT count(*) FROM activity WHERE event='worker_lost'"), 1)
@@ -313,12 +313,12 @@ class TestTheDead(WorkerCase):
         task_id = self.add()
         row = self.claim(worker_id)
         self.pass_in_silence(LEASE_SECONDS + 1)
-        found = self.workers.find_dead()
+        found = self.queue.reaper.find_dead()
         self.assertEqual([why for _, _, why in found], ["silent"])
         with self.database.transaction() as transaction:
             self.workers.heartbeat(transaction, worker_id, "busy", 0)
             self.queue.claims.renew(transaction, row["id"], row["claim"], self.clock.now())
-        with mock.patch.object(self.workers, "find_dead", return_value=found):
+        with mock.patch.object(self.queue.reaper, "find_dead", return_value=found):
             self.tick()
         self.assertIn(worker_id, [one["id"] for one in self.workers.rows()])
         self.assertEqual(self.status(task_id), "running")
@@ -331,7 +331,7 @@ class TestTheDead(WorkerCase):
         os.utime(self.workers.locks / "old", (now - 7200, now - 7200))
         os.utime(self.workers.locks / "held", (now - 7200, now - 7200))
         self.reserve()
-        self.workers.sweep_locks()
+        self.queue.reaper.sweep_locks()
         self.assertEqual([path.name for path in self.workers.locks.iterdir()], ["held"])
         os.close(handle)
 
@@ -339,7 +339,7 @@ class TestTheDead(WorkerCase):
         self.live()
         path = next(self.workers.locks.iterdir())
         os.utime(path, (0, 0))
-        self.workers.sweep_locks()
+        self.queue.reaper.sweep_locks()
         self.assertTrue(path.exists())
 
 
@@ -351,7 +351,7 @@ class TestStarting(WorkerCase):
         self.assertEqual(len(self.started), 2)
 
     def test_no_work_starts_nobody(self):
-        self.assertEqual(self.workers.start_needed(), 0)
+        self.assertEqual(self.queue.starter.start_needed(), 0)
         self.add(options={"delay": 60})
         self.assertEqual(self.started, [])
 
@@ -388,10 +388,10 @@ class TestStarting(WorkerCase):
         self.add_many("bob", 9)
         self.start_error = None
         self.clock.advance(5)
-        self.assertEqual(self.workers.start_needed(), 1)
+        self.assertEqual(self.queue.starter.start_needed(), 1)
         row = self.workers.rows()[0]
         self.workers.arrive(row["id"], row["lock"], True, os.getpid())
-        self.assertEqual(self.workers.start_needed(), 2)
+        self.assertEqual(self.queue.starter.start_needed(), 2)
 
     def test_it_is_tried_again_later_and_later(self):
         self.start_error = MemoryError()
@@ -401,9 +401,9 @@ class TestStarting(WorkerCase):
             failure = recall(self.database, ".start_failure")
             pauses.append(failure["next"] - self.clock.now())
             self.clock.advance(pauses[-1] - 0.01)
-            self.assertEqual(self.workers.start_needed(), 0)
+            self.assertEqual(self.queue.starter.start_needed(), 0)
             self.clock.advance(0.02)
-            self.workers.start_needed()
+            self.queue.starter.start_needed()
         self.assertEqual([round(pause) for pause in pauses[:7]], [1, 2, 4, 8, 16, 32, 60])
         self.assertLessEqual(max(pauses), 60)
 
@@ -419,7 +419,7 @@ class TestStarting(WorkerCase):
         self.start_error = None
         self.clock.wall -= 10 * 365 * 86400
         self.clock.ticks += 120
-        self.assertEqual(self.workers.start_needed(), 1)
+        self.assertEqual(self.queue.starter.start_needed(), 1)
 
     def test_each_error_is_told_in_an_owners_words(self):
         for number, words in (
@@ -448,10 +448,10 @@ class TestStarting(WorkerCase):
             children.append(FakeProcess())
             return children[-1]
 
-        self.workers._start = start
+        self.queue.starter._start = start
         self.add()
         children[0].returncode = 1
-        self.assertEqual(self.workers.start_needed(), 0)
+        self.assertEqual(self.queue.starter.start_needed(), 0)
         self.assertEqual(self.count(), 0)
         message = recall(self.database, ".start_failure")["message"]
         self.assertIn("exit code 1", message)
