@@ -7311,25 +7311,26 @@ def external(name, *, queue, who="user", **rest):
 # Host ------------------------------------------------------------------------
 #
 # What is known of this host: its limits, how its web server reaches us, what a browser could fetch,
-# whether it lets a worker live; and the lines to copy into its own files. What only a web server or a
-# browser can see is kept when an admin opens the page (.visit, .exposure), so that the command can
+# whether it lets a worker live; and the lines to copy into its own files. What only a web server or
+# a browser can see is kept when an admin opens the page (.visit, .exposure), so that the command can
 # tell it.
 
 TEST_SLACK_SECONDS = 5.0        # a test worker may be late on a slow host
 WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public".split())
-SQLITE_OPTIONS = ("THREADSAFE", "OMIT_", "DEFAULT_LOCKING", "DEFAULT_SYNC", "DEFAULT_WAL_SYNC",
-                  "TEMP_STORE")
 DOORS = {                       # in a few words, in a sentence, the start-up files that fit
     "server": ("the built-in server", "The built-in server answers on this host.",
                ("jobqueue.service", "supervisord.conf", "nginx.conf", "apache.conf")),
     "cgi": ("CGI: a new process for each request",
-            "The web server starts a new process for each request (CGI), as it can on nearly every host.",
+            "The web server starts a new process for each request (CGI).",
             ("jobqueue.cgi", "htaccess", "index.html")),
     "passenger": ("Passenger", "Passenger runs the page, and ends it while nobody asks for it.",
                   ("passenger_wsgi.py",)),
-    "mod_wsgi daemon": ("mod_wsgi in processes of its own", "Apache runs the page by mod_wsgi, in processes "
-                        "of its own.", ("wsgi.py", "apache.conf")),
-    "mod_wsgi embedded": ("mod_wsgi within Apache", "Apache runs the page by mod_wsgi, in its own processes.",
+    "mod_wsgi daemon": ("mod_wsgi in processes of its own",
+                        "Apache runs the page by mod_wsgi, in processes of its own.",
+                        ("wsgi.py", "apache.conf")),
+    "mod_wsgi embedded": ("mod_wsgi within Apache: let WSGIDaemonProcess use a user of your own, as in "
+                          "apache.conf, or other sites can read the data",
+                          "Apache runs the page by mod_wsgi, in its own processes.",
                           ("apache.conf", "wsgi.py")),
     "uwsgi": ("uWSGI", "uWSGI runs the page.", ("wsgi.py", "nginx.conf")),
     "wsgi": ("a WSGI server", "A WSGI server runs the page.", ("wsgi.py",))}
@@ -7344,14 +7345,7 @@ HOST_FILES = {                  # of static/hosts, and what they are for
     "supervisord.conf": "supervisord: keeps the server or a worker running",
     "nginx.conf": "nginx before the server or uWSGI",
     "apache.conf": "Apache: mod_wsgi, before the server, or CGI"}
-PERCENT_SIGNS = {"crontab": "\\%", "jobqueue.service": "%%", "supervisord.conf": "%%"}    # else % is special
-HOST_SIGNS = (                  # what a host runs, and where that can be seen
-    ("CloudLinux", ("/proc/lve", "/etc/cloudlinux-release")),
-    ("CageFS", ("/var/.cagefs", "/.cagefs")),
-    ("cPanel", ("/usr/local/cpanel",)),
-    ("Plesk", ("/usr/local/psa", "/opt/psa")),
-    ("DirectAdmin", ("/usr/local/directadmin",)),
-    ("LiteSpeed", ("/usr/local/lsws",)))
+PERCENT_SIGNS = {"crontab": "\\%", "jobqueue.service": "%%", "supervisord.conf": "%%"}
 
 
 def read_text(path):
@@ -7364,12 +7358,9 @@ def read_text(path):
 
 def version_of(path):
     """The version that a file of ours says it has, or None."""
-    with contextlib.suppress(OSError):
-        found = re.search(r'^\W*(?:meta name=")?version\W+(?:content=")?([0-9][0-9.]*)"',
-                          path.read_text("utf-8", "replace"), re.I | re.M)
-        return found and found[1]
-    return None
-
+    found = re.search(r'^\W*(?:meta name=")?version\W+(?:content=")?([0-9][0-9.]*)"',
+                      read_text(path), re.I | re.M)
+    return found and found[1]
 
 
 def stats_of(paths, **how):
@@ -7381,46 +7372,27 @@ def stats_of(paths, **how):
     return found
 
 
-def read_limit(text):
-    """A limit as the kernel writes it, or None."""
-    value = int(text) if text.strip().isdigit() else None
-    return None if value is None or value >= 1 << 60 else value
-
-
-def strictest(limits):
-    """The lowest of some limits, None if there is none among them."""
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
-def group_limit(controller, name):
+def group_limit(name):
     """The lowest limit of that name of the control groups that hold this process, or None."""
-    found = []
-    for line in read_text("/proc/self/cgroup").splitlines():
-        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
-        if controllers and controller not in controllers.split(","):
-            continue
-        root = Path("/sys/fs/cgroup", *([controller] if controllers else []))
-        inner = root / path.strip("/")
-        found += [read_limit(read_text(group / name)) for group in (inner, *inner.parents)
-                  if group.is_relative_to(root)]
-    return strictest(found)
+    inner = Path("/sys/fs/cgroup", read_text("/proc/self/cgroup").rpartition("::/")[2].strip())
+    found = [read_text(group / name).strip() for group in (inner, *inner.parents)]
+    return min((int(limit) for limit in found if limit.isdigit()), default=None)
 
 
 def resource_limits():
-    """{"processes", "memory", "open files", "CPU seconds"}: the strictest known limit, None without one."""
+    """{"processes", "memory", "open files", "CPU seconds"}: the strictest known, None without one."""
     import resource
 
-    def ours(number):
-        value = resource.getrlimit(number)[0]
-        return None if value == resource.RLIM_INFINITY else value
+    def strictest(name, *others):
+        known = [resource.getrlimit(name)[0], *others]
+        return min((one for one in known if one not in (None, resource.RLIM_INFINITY)), default=None)
 
-    processes = ours(resource.RLIMIT_NPROC) if os.getuid() else None    # root is not counted
     return {
-        "processes": strictest([processes, group_limit("pids", "pids.max")]),
-        "memory": strictest([ours(resource.RLIMIT_AS), group_limit("memory", "memory.max"),
-                             group_limit("memory", "memory.limit_in_bytes")]),
-        "open files": ours(resource.RLIMIT_NOFILE),
-        "CPU seconds": ours(resource.RLIMIT_CPU)}
+        "processes": strictest(resource.RLIMIT_NPROC, group_limit("pids.max"))
+                     if os.getuid() else None,      # root is not counted
+        "memory": strictest(resource.RLIMIT_AS, group_limit("memory.max")),
+        "open files": strictest(resource.RLIMIT_NOFILE),
+        "CPU seconds": strictest(resource.RLIMIT_CPU)}
 
 
 def count_processes():
@@ -7432,12 +7404,11 @@ def count_processes():
 
 def readers_of(database):
     """"PID (command), ..." of who reads a database in WAL mode now, as Linux tells by their locks."""
-    with contextlib.suppress(OSError):
-        index = os.stat("%s-shm" % database).st_ino
-        pids = re.findall(r" READ +(\d+) \S+:%d 12[3-7] " % index, read_text("/proc/locks"))
-        commands = {pid: read_text("/proc/%s/cmdline" % pid).replace("\0", " ") for pid in sorted(set(pids))}
-        return ", ".join("%s (%s)" % (pid, shorten(command, 80)) for pid, command in commands.items()
-                         if int(pid) != os.getpid())
+    index = next((status.st_ino for status in stats_of(["%s-shm" % database]).values()), 0)
+    pids = set(re.findall(r" READ +(\d+) \S+:%d 12[3-7] " % index, read_text("/proc/locks")))
+    return ", ".join(
+        "%s (%s)" % (pid, shorten(read_text("/proc/%s/cmdline" % pid).replace("\0", " "), 80))
+        for pid in sorted(pids - {str(os.getpid())}))
 
 
 def last_visit(queue):
@@ -7446,7 +7417,7 @@ def last_visit(queue):
 
 
 def note_visit(queue, visit):
-    """Keep how an admin reached the page, so that the command line can tell; daily if nothing is new."""
+    """Keep how an admin reached the page, for the command line; daily if nothing is new."""
     now, known = queue.database.clock.now(), last_visit(queue)
     if visit["authorization"] is None:
         visit["authorization"] = known.get("authorization")
@@ -7456,7 +7427,7 @@ def note_visit(queue, visit):
 
 
 def exposure(queue):
-    """{"exposed": addresses that an admin's browser could fetch, "at"}; None for both until one looked."""
+    """{"exposed": addresses that an admin's browser could fetch, "at"}; None until one looked."""
     return recall(queue.database, ".exposure") or {"exposed": None, "at": None}
 
 
@@ -7490,8 +7461,8 @@ def private_addresses(folder, script="", root=""):
     for path in files:
         if HOME in path.parents:
             found += [start + path.relative_to(HOME).as_posix() for start in starts]
-        roots = [place for place in path.parents if place.name.lower() in WEB_FOLDERS or str(place) == root]
-        found += ["/" + path.relative_to(place).as_posix() for place in roots]
+        found += ["/" + path.relative_to(place).as_posix() for place in path.parents
+                  if place.name.lower() in WEB_FOLDERS or str(place) == root]
     return [quote(address) for address in dict.fromkeys(found)]
 
 
@@ -7506,7 +7477,7 @@ def last_worker_test(db, starter=None):
 
 
 def note_worker_test(queue, token, **seen):
-    """Add what is seen of the test worker of that token; what was known, None of one that is forgotten."""
+    """Add what is seen of the test worker of that token; what was known, None of a forgotten one."""
     with queue.database.transaction(durable=False) as transaction:
         for starter, known in (recall(transaction, ".worker_tests") or {}).items():
             if known["token"] == token:
@@ -7515,43 +7486,35 @@ def note_worker_test(queue, token, **seen):
     return None
 
 
-def judge_worker_test(test, now):
-    """(state, text) of what stands in .worker_tests."""
-    arrived, age = test.get("arrived"), now - test["at"]
-    since = now - arrived["at"] if arrived else age
+def judge_worker_test(queue, test):
+    """(state, text, whether it failed by itself) of what stands in .worker_tests."""
+    arrived, patience = test.get("arrived"), TEST_SECONDS + TEST_SLACK_SECONDS
+    since = queue.database.clock.now() - (arrived or test)["at"]
     if "error" in test:
-        return "failed", test["error"]
+        return "failed", test["error"], True
     if "alone" in test:
         return "ok", "a worker lived for %d s%s; it had Python %s, SQLite %s and nice %d" % (
             TEST_SECONDS, ", beyond the end of the process that started it" if test["alone"] else "",
-            arrived["python"], arrived["sqlite"], arrived["nice"])
+            arrived["python"], arrived["sqlite"], arrived["nice"]), False
     if "signal" in test:
-        return "failed", "a worker was told to end by %s after %d s" % (test["signal"], test["after"])
-    if not -CLOCK_SLACK_SECONDS <= since <= TEST_SECONDS + TEST_SLACK_SECONDS:
-        return "failed", ("a worker was ended without a word within %d s" if arrived else
-                          "a started worker did not report within %d s") % (
-                              TEST_SECONDS + TEST_SLACK_SECONDS)
-    return "running", ("a worker is being watched for %d s" % TEST_SECONDS if arrived else
-                       "a worker is being started")
+        text = "a worker was told to end by %s after %d s" % (test["signal"], test["after"])
+    elif -CLOCK_SLACK_SECONDS <= since <= patience:
+        return "running", ("a worker is being watched for %d s" % TEST_SECONDS if arrived else
+                           "a worker is being started"), False
+    else:
+        text = ("a worker was ended without a word within %d s" if arrived else
+                "a started worker did not report within %d s") % patience
+    words = queue.workers.last_words(test["at"], test["at"] + patience)
+    return "failed", text + words, bool(words)
 
 
 def worker_test(queue, starter=None):
     """What the last test of a worker showed: {"state": none, running, ok or failed; "text", "at"}."""
-    return show_worker_test(queue, last_worker_test(queue.database, starter))
-
-
-def show_worker_test(queue, test):
-    """What worker_test() says of this one, as last_worker_test() found it."""
+    test = last_worker_test(queue.database, starter)
     if test is None:
         return {"state": "none", "text": "", "at": None}
-    state, text = judge_worker_test(test, queue.database.clock.now())
-    words = _words_of_test(queue, test) if state == "failed" else ""
-    return {"state": state, "text": text + words, "at": iso(test["at"])}
-
-
-def _words_of_test(queue, test):
-    """What a test worker that failed by itself printed last; "" if the host ended it."""
-    return queue.workers.last_words(test["at"], test["at"] + TEST_SECONDS + TEST_SLACK_SECONDS)
+    state, text, _ = judge_worker_test(queue, test)
+    return {"state": state, "text": text, "at": iso(test["at"])}
 
 
 def start_worker_test(queue, door):
@@ -7559,10 +7522,10 @@ def start_worker_test(queue, door):
     starter = "web" if door else "shell"
     if worker_test(queue, starter)["state"] != "running":
         token = random_token()
-        test = {"token": token, "at": queue.database.clock.now(), "door": door,
-                "starter": os.getpid()}
         with queue.database.transaction() as transaction:
-            remember_of(transaction, ".worker_tests", starter, test)
+            remember_of(transaction, ".worker_tests", starter, {
+                "token": token, "at": queue.database.clock.now(), "door": door,
+                "starter": os.getpid()})
         try:
             queue.starter.start_test(token)
         except START_ERRORS as error:
@@ -7576,14 +7539,6 @@ def worker_python(queue):
         return queue.interpreter.path()
     except (JobQueueError, OSError):
         return "python3"
-
-
-def how_to_repair(queue):
-    """What to do for another journal mode, with and without a shell."""
-    import shlex
-    return ("stop everything (NbMaxWorker 0, no page open) and run here: %s %s check --repair. Without a "
-            "shell give it to your host's cron and remove it once it ran"
-            % (shlex.quote(worker_python(queue)), shlex.quote(str(HOME / "jobqueue.py"))))
 
 
 def fill_in(text, python, visit):
@@ -7603,12 +7558,12 @@ def fill_in(text, python, visit):
 
 
 def host_files(queue):
-    """[{"title", "name", "text"}]: lines to copy, with this installation's paths; what fits comes first."""
-    visit = last_visit(queue)
+    """[{"title", "name", "text"}]: lines to copy, with our paths; what fits comes first."""
+    visit, python = last_visit(queue), worker_python(queue)
     fitting = DOORS[visit["door"]][2] if visit else ()
-    names = fitting if visit.get("door") == "server" else ("crontab", *fitting)
-    found = {name: read_text(STATIC_FOLDER / "hosts" / name) for name in dict.fromkeys([*names, *HOST_FILES])}
-    python = worker_python(queue)
+    first = fitting if visit.get("door") == "server" else ("crontab", *fitting)
+    found = {name: read_text(STATIC_FOLDER / "hosts" / name)
+             for name in dict.fromkeys((*first, *HOST_FILES))}
     return [{"title": HOST_FILES[name], "name": name,
              "text": fill_in(text, python, visit).replace("%", PERCENT_SIGNS.get(name, "%"))}
             for name, text in found.items() if text]
@@ -7616,46 +7571,130 @@ def host_files(queue):
 
 # Findings --------------------------------------------------------------------
 #
-# What is wrong here, or worth knowing, is found in one place: TOPICS and describe_work() are what
-# there is to find. A Finding has a code, a verdict, a sentence and a remedy. `check` and the page
-# This host show them by topic; the sentence on every list is the first that has one for everyone;
-# the advice ends with the remedy of the first of NEXT. All must answer even where nothing works.
+# What can be wrong here, or worth knowing, stands in one table, FINDINGS. The functions of TOPICS
+# and describe_work() look how things are: they yield words, and a Finding for each row that is true
+# here. `check` and the page This host show all of it by topic; the sentence on every list is the
+# first that has one for everyone; the advice ends with the first remedy. All must do where nothing
+# works: what a look raises becomes a Finding, too.
 
 READ_ALL_BYTES = 16 << 20       # of a database, while a browser waits
-BAD, NOTE, FINE = "bad", "note", "ok"
+BAD, NOTE, FINE = "bad", "note", "ok"         # the worst is the first in the alphabet
+FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sentence for everyone
+    "unknown": ("", BAD, "{why}"),
+    "files_missing": ("Files", BAD, "missing in {home}: {names}",
+                      "copy jobqueue.py, worker.py and static/ there"),
+    "files_mixed": ("Files", BAD, "but {names}", "copy all files of one version"),
+    "scrypt_missing": ("Python", BAD, SCRYPT_MISSING),
+    "program_open": ("User", BAD, "every user of this machine can change what runs here",
+                     "chmod o-w {paths}"),
+    "program_of_other": ("User", NOTE, "the program belongs to {owner}: cron jobs and the command "
+                         "line must run as {user}, too; and other sites that run as {user} can "
+                         "read and change all this"),
+    "data_none": ("Data", NOTE, "there is none yet; it is made when the page is opened first"),
+    "data_impossible": ("Data", BAD, "it is no folder and cannot be made: {user} must be able to "
+                        "write to {above}; else write another path into a text file called data"),
+    "data_open": ("Data", BAD, "other users can read it (mode {mode:o}). Run chmod 700 '{folder}'; "
+                  "if its file system ({system}) has no modes, move it elsewhere"),
+    "data_of_others": ("Data", BAD, "not all in it belongs to {owner}: {names}. As root, run "
+                       "chown -R '{owner}' '{folder}'"),
+    "data_gone": ("Data", BAD, "it is gone or cannot be read", "",
+                  "storage", "The data folder is gone or cannot be read."),
+    "data_closed": ("Disk", BAD, "nothing can be written to {folder} ({why})", "if the disk or "
+                    "your quota is full, remove something; else see to its owner and rights"),
+    "database_closed": ("Disk", BAD, "{paths} cannot be written", "chmod u+w {paths}"),
+    "locks_missing": ("Disk", NOTE, "files cannot be locked (flock), so that the end of a worker "
+                      "is noticed late: better use a folder that is not on a network"),
+    "disk_low": ("Disk", BAD, "", "remove something, or no task can be added soon"),
+    "disk_full": ("Disk", BAD, "", "remove something",
+                  "storage", "The disk is full: nothing can be added or recorded."),
+    "no_process": ("Limits", BAD, "there is no room for a worker",
+                   "end something, or ask the host for more"),
+    "scarce": ("Limits", NOTE, "{advice}"),
+    "old_password": ("Admin", BAD, "the password of {name} was kept without scrypt: set it anew"),
+    "no_admin": ("Admin", NOTE, "none yet",
+                 "open the page and make the first admin, with the code in {file}"),
+    "code_left": ("Admin", NOTE, "{files} can give an admin a new password", "delete it"),
+    "exposed": ("Exposure", BAD, "the web server gives away what is private: {addresses}",
+                "put .htaccess into the folder, or move everything but the start file out of the "
+                "web site, as README says of the red banner"),
+    "htaccess_missing": ("Exposure", BAD, "its .htaccess is missing: whoever guesses a name can "
+                         "download it", "move it, and write its new path into a text file data"),
+    "unlooked": ("Exposure", NOTE, "", "log in as an admin and open This host: the browser then "
+                 "tries to fetch what is private"),
+    "http_open": ("Web server", NOTE, "by HTTP, passwords can be read on their way",
+                  "open the page by https://, which nearly every host offers"),
+    "proxy_unknown": ("Web server", NOTE, "what {client} says of its visitors ({names}) does not "
+                      "count: if it is your host's proxy, set trusted_proxies to it; if it ends "
+                      "HTTPS, that or https to always"),
+    "authorization_lost": ("Web server", NOTE, "the web server removes the header Authorization: "
+                           "use X-Api-Key, or its lines from htaccess or apache.conf"),
+    "slices_awaited": ("", NOTE, "", "", "cron_wait", MODE_WORDS["slice"] + "."),
+    "service_missing": ("Workers", BAD, "No service is there", "let the host keep worker.py "
+                        "--service running, as supervisord.conf does", "no_worker", "Nothing is "
+                        "running: worker.py --service, which this host is to keep, is not there."),
+    "cron_missing": ("Workers", BAD, "No cron comes", "give your host's cron one of the lines to "
+                     "copy", "cron_wait", "Waiting for cron, which has not come lately: "
+                     "python3 worker.py has to be called."),
+    "cron_awaited": ("", NOTE, "", "",
+                     "cron_wait", "Waiting for cron{often}; it came last at {at}."),
+    "off": ("Workers", NOTE, "the setting NbMaxWorker is 0", "set it to 1 or more",
+            "off", "Nothing is running: NbMaxWorker is 0."),
+    "start_failed": ("Workers", BAD, "{why} at {at}", "",
+                     "no_worker", "Nothing is running: {why}. Next try {next}."),
+    "busy": ("", NOTE, "", "", "busy", "All workers are busy{more}."),
+    "starting": ("", NOTE, "", "", "starting", "A worker is being started."),
+    "paused": ("", NOTE, "", "", "paused", "{words}"),
+    "untested": ("Worker", NOTE, "no worker was tested yet", "start a test worker, by the button "
+                 "of that name or by python3 jobqueue.py check"),
+    "test_ended": ("Worker", NOTE),
+    "test_failed": ("Worker", BAD),
+    "nobody_comes": ("Cron", NOTE, "much waits for visitors", "give your host's cron one of the "
+                     "lines to copy, or the tick address if it can only call one"),
+    "late": ("", NOTE, "", "",
+             "cron_wait", "Schedules run late: housekeeping comes about {often} here."),
+    "several_machines": ("Journal", BAD, "several machines use the database, but WAL mode is for "
+                         "one", "stop everything and run {python} {program} check --repair, in a "
+                         "shell or by your host's cron"),
+    "log_long": ("Journal", BAD, "its log has grown to {size} MB: a program keeps reading the "
+                 "database and must be ended: {readers}", "", "storage", "The database's log has "
+                 "grown to {size} MB: something keeps it from being written back."),
+    "damaged": ("Database", BAD, "{name} is damaged: {why}",
+                "stop everything and put a backup in its place"),
+    "backup_due": ("Backup", NOTE, "", "make a backup: python3 jobqueue.py backup FILE"),
+    "no_function": ("Functions", NOTE, "{file} declares no function yet: README shows how"),
+    "samples": ("Functions", FINE, "", "write what your tasks are to do into tasks.py"),
+    "code_error": ("Functions", BAD, "{file} cannot be read: {why}", "",
+                   "code_error", "Nothing new is started: an admin has to fix tasks.py."),
+    "schedule_problem": ("Schedules", BAD, "{words}"),
+    "schedule_warning": ("Schedules", NOTE, "{words}"),
+    "script_idle": ("Schedules", NOTE, "schedules/{name} is not run: it is neither executable "
+                    "(rights 755) nor does its name end in .py"),
+    "task_lost": ("Tasks", BAD, "nobody has answered for task {id} for {seconds:.0f} s and nobody "
+                  "takes it over", "open the page or run python3 jobqueue.py tick"),
+    "task_old": ("Tasks", NOTE),
+    "clock_back": ("Clock", BAD, "it is {seconds:.0f} s behind what was last recorded ({at}): it "
+                   "was put back, or was wrong before")}
 LIMITS_LOW = (                  # what is scarce below so much, and then
-    ("processes", 60, "leave NbMaxWorker at 1 or 2: each worker takes two or three processes"),
+    ("processes", 60, "leave NbMaxWorker at 1 or 2: each worker takes two or three"),
     ("memory", 512 << 20, "leave NbMaxWorker at 1 or 2, and set runner_memory lower"),
-    ("open files", 64, "ask the host for 256 at least"),
-    ("CPU seconds", 3600, "processes are ended after so much computing: set worker_seconds below "
-                          "it"))
-
-
-class Check:
-    """One line of what `check` says: how it is, in a site owner's words."""
-
-    def __init__(self, name, verdict, text):
-        self.name = name
-        self.verdict = verdict          # BAD, NOTE or FINE
-        self.text = text
+    ("CPU seconds", 3600, "processes are ended after that: set worker_seconds below it"))
 
 
 class Finding:
-    """Something that is wrong here, or worth knowing.
+    """A row of FINDINGS that is true here, filled in with what was `seen`.
 
-    `said` is (code, sentence) for everyone, and `since` when that began.
+    `said` is (code, sentence) for everyone, or None; `since` is when that began.
     """
 
-    def __init__(self, code, verdict, text="", remedy="", topic=None, said=None, since=None):
+    def __init__(self, code, since=None, is_said=True, **seen):
         self.code = code
-        self.verdict = verdict
-        self.text = text
-        self.remedy = remedy            # as it stands behind "Next, "
-        self.topic = topic
-        self.said = said
+        self.topic, self.verdict, *texts = FINDINGS[code]
+        texts = [text.format(**seen) for text in (*texts, "", "", "", "")[:4]]
+        self.text, self.remedy = texts[:2]
+        self.said = tuple(texts[2:]) if texts[2] and is_said else None
         self.since = since
 
-    def words(self):
+    def __str__(self):
         """What is so and, unless that is fine, what to do."""
         return ": ".join(filter(None, (self.text, self.verdict != FINE and self.remedy)))
 
@@ -7665,497 +7704,299 @@ def _readable(moment):
     return iso(moment)[:19].replace("T", " ") + " UTC"
 
 
-def umask_words():
-    """The rights that a new file is not given, if this system tells."""
-    found = re.search(r"^Umask:\s*(\d+)", read_text("/proc/self/status"), re.M)
-    return "umask " + found[1] if found else "an unknown umask"
+# About the machine and the folders, by the data folder.
 
-
-# About the machine and the folders: each takes the data folder and returns (text, findings ...).
-
-def _check_files(_):
-    text = "jobqueue %s in %s" % (VERSION, HOME)
+def _look_at_files(_):
     versions = {name: version_of(HOME / name) for name in ("worker.py", "static/index.html")}
     missing = [name for name in versions if not (HOME / name).is_file()]
-    if missing:
-        return text, Finding("files_missing", BAD, "missing in %s: %s" % (HOME, ", ".join(missing)),
-                             "copy jobqueue.py, worker.py and static/ there")
     other = ["%s %s" % item for item in versions.items() if item[1] != VERSION]
-    if other:
-        return text, Finding("files_mixed", BAD, "but " + " and ".join(other),
-                             "copy all files of one version")
-    if (HOME / "jobqueue.cgi").exists() and not (HOME / "index.html").exists():
-        return text, Finding("files_listed", NOTE, "there is no index.html in %s, so that some web "
-                             "servers list what is there" % HOME, "copy it from static/hosts")
-    return text,
+    yield "jobqueue %s in %s" % (VERSION, HOME)
+    if missing:
+        yield Finding("files_missing", home=HOME, names=", ".join(missing))
+    elif other:
+        yield Finding("files_mixed", names=" and ".join(other))
 
 
-def knows_time_zones():
-    """True if this Python finds its time zones."""
-    try:
-        return _time_zone("Europe/Oslo") is not None
-    except JobQueueError:
-        return False
-
-
-def _check_python(_):
-    text = "%s %s" % (sys.executable, PYTHON_VERSION)
+def _look_at_python(_):
+    yield "%s %s, SQLite %s (%s)" % (
+        sys.executable, PYTHON_VERSION, sqlite3.sqlite_version, sqlite_build()[0][:10])
     if not knows_scrypt():
-        return text, Finding("scrypt_missing", BAD, SCRYPT_MISSING)
-    if not knows_time_zones():
-        return text, Finding("zones_missing", NOTE, "time zones are missing, so that schedules can "
-                             "only use UTC", "choose another Python, or install tzdata for it")
-    return text,
+        yield Finding("scrypt_missing")
 
 
-def _check_sqlite(_):
-    source, built = sqlite_build()
-    text = "SQLite %s (%s %s), %s" % (
-        sqlite3.sqlite_version, source[:10], source.split()[-1][:10],
-        ", ".join(name for name in built if name.startswith(SQLITE_OPTIONS)) or "built as usual")
-    if "THREADSAFE=0" in built:
-        return text, Finding("threads_missing", BAD, "it is built for one thread only",
-                             "choose another Python")
-    return text,
-
-
-def _check_owner(folder):
-    ours, code = os.getuid(), HOME.stat()
-    user = user_name(ours)
-    text = "runs as %s (uid %d), %s" % (user, ours, umask_words())
+def _look_at_user(folder):
+    ours, owner = os.getuid(), HOME.stat().st_uid
     found = stats_of([HOME, HOME / "jobqueue.py", WORKER_FILE, TASKS_FILE, folder.parent])
-    open_ones = [path for path, status in found.items()
+    open_ones = ["'%s'" % path for path, status in found.items()
                  if status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH]
+    yield "runs as %s (uid %d)" % (user_name(ours), ours)
     if open_ones:
-        return text, Finding(
-            "program_open", BAD, "every user of this machine can change what runs here",
-            "chmod o-w " + " ".join("'%s'" % path for path in open_ones))
-    if code.st_uid != ours and ours:
-        return text, Finding(
-            "program_of_other", NOTE, "the program belongs to %s: cron jobs and the command line "
-            "must run as %s, too, or they cannot open the data; and if the web server runs all "
-            "its sites as %s, every other site can read and change it"
-            % (user_name(code.st_uid), user, user))
-    if any(found[path].st_mode & 0o022 for path in (HOME, WORKER_FILE) if path in found):
-        return text, Finding("program_loose", NOTE, "others may change the program, and some web "
-                             "servers then refuse to start it", "chmod go-w %s" % HOME)
-    if ours == 0:
-        return text, Finding("root", NOTE, "your functions may then do anything",
-                             "use a user of their own")
-    return text + " and owns the program",
+        yield Finding("program_open", paths=" ".join(open_ones))
+    elif ours not in (0, owner):
+        yield Finding("program_of_other", owner=user_name(owner), user=user_name(ours))
 
 
-def _check_host(_):
-    found = [name for name, places in HOST_SIGNS if any(map(os.path.exists, places))]
-    system = "%s %s, processors: %d" % (os.uname().sysname, os.uname().release, os.cpu_count() or 1)
-    return ", ".join([system, *found]),
-
-
-def _check_data(folder):
-    text, above = str(folder), folder.parent
-    if os.path.lexists(folder) and not folder.is_dir():
-        return text, Finding("data_strange", BAD, "it is no folder, nor does it lead to one")
+def _look_at_data(folder):
+    yield str(folder)
     if not folder.is_dir():
-        if os.access(above, os.W_OK | os.X_OK):
-            return text, Finding("data_none", NOTE, "there is none yet; it is made when the page "
-                                 "is opened first")
-        why = ("%s may not write to %s. Give it the right" % (user_name(os.getuid()), above)
-               if above.is_dir() else "there is no folder %s. Make it" % above)
-        return text, Finding("data_impossible", BAD, "it cannot be made: %s, or write the path of "
-                             "another folder into a text file called data" % why)
-    mode = stat.S_IMODE(folder.stat().st_mode)
-    if mode & 0o077:                    # opening it has tried to mend that
-        return text, Finding(
-            "data_open", BAD, "other users of this machine can read it (mode %o). Run chmod 700 "
-            "'%s'; if that changes nothing, its file system (%s) has no modes: move it elsewhere "
-            "and write its new path into a text file called data"
-            % (mode, folder, file_system(folder)))
-    owner = folder.stat().st_uid
+        above = folder.parent
+        can_be_made = not os.path.lexists(folder) and os.access(above, os.W_OK | os.X_OK)
+        yield Finding("data_none" if can_be_made else "data_impossible", above=above,
+                      user=user_name(os.getuid()))
+        return
+    status = folder.stat()
     found = stats_of(folder.iterdir(), follow_symlinks=False)       # others' files come and go
-    strange = sorted(path.name for path, status in found.items() if status.st_uid != owner)
-    if strange:
-        return text, Finding(
-            "data_of_others", BAD,
-            "not all in it belongs to %s: %s. As root, run chown -R '%s' '%s'"
-            % (user_name(owner), ", ".join(strange), user_name(owner).lstrip("#"), folder))
-    return text + "; nothing is kept in the system's folder for temporary files",
+    strange = sorted(path.name for path, one in found.items() if one.st_uid != status.st_uid)
+    if status.st_mode & 0o077:          # opening it has tried to mend that
+        yield Finding("data_open", mode=stat.S_IMODE(status.st_mode), folder=folder,
+                      system=file_system(folder))
+    elif strange:
+        yield Finding("data_of_others", names=", ".join(strange), folder=folder,
+                      owner=user_name(status.st_uid).lstrip("#"))
 
 
-def _check_writing(folder):
-    """A file like a worker's lock is made, written and removed."""
-    path = folder / "locks" / ("check-" + random_token(6))
+def _look_at_disk(folder):
+    """How much room there is; a file like a worker's lock is made, written and removed."""
+    room = os.statvfs(folder if folder.is_dir() else HOME)
+    free = room.f_bavail * room.f_frsize
+    yield "%.1f GB free" % (free / 1e9)
+    if room.f_files:
+        yield "%d more files" % room.f_favail
+    if free < DISK_LOW_BYTES or room.f_files and room.f_favail < 1000:
+        yield Finding("disk_low")
     if not folder.is_dir():
-        return "",
+        return
+    path = folder / "locks" / ("check-" + random_token(6))
     try:
         handle, locks = take_lock(path)
         try:
             os.write(handle, b"." * 4096)
-            ahead = os.fstat(handle).st_mtime - time.time()
         finally:
             os.close(handle)
             path.unlink()
     except OSError as error:
-        return "", Finding(
-            "data_closed", BAD, "nothing can be written to %s (%s)" % (folder, error.strerror),
-            "the disk or your quota is full. Remove something or ask the host for more"
-            if error.errno in (errno.ENOSPC, errno.EDQUOT)
-            else "see to whom it belongs and its rights")
-    closed = [str(one) for one in sorted(folder.glob("jobqueue-*.db*"))
+        yield Finding("data_closed", folder=folder, why=error.strerror)
+        return
+    closed = ["'%s'" % one for one in sorted(folder.glob("jobqueue-*.db*"))
               if not os.access(one, os.W_OK)]
     if closed:
-        return "", Finding("database_closed", BAD, "%s cannot be written" % " and ".join(closed),
-                           "chmod u+w '%s'" % "' '".join(closed))
+        yield Finding("database_closed", paths=" ".join(closed))
     if not locks:
-        return "", Finding(
-            "locks_missing", NOTE, "files are written, but they cannot be locked (flock), so that "
-            "the end of a worker is noticed late: another folder, not on a network, would do "
-            "better")
-    if abs(ahead) > CLOCK_SLACK_SECONDS:
-        return "", Finding("disk_clock", NOTE, "the times of files differ from this machine's "
-                           "clock by %d s" % ahead)
-    return "files can be written and locked",
+        yield Finding("locks_missing")
 
 
-def _check_disk(folder):
-    room = os.statvfs(folder if folder.is_dir() else HOME)
-    free = room.f_bavail * room.f_frsize
-    text = "%.1f GB free" % (free / 1e9)
-    if room.f_files:
-        text += ", %d more files" % room.f_favail
-    if free < DISK_LOW_BYTES or room.f_files and room.f_favail < 1000:
-        return text, Finding("disk_low", BAD, "", "remove something, or no task can be added soon")
-    return text,
-
-
-def _check_limits(folder):
+def _look_at_limits(_):
     limits, running = resource_limits(), count_processes()
     words = ["%s %s" % (name, "without limit" if limit is None else "%d MB" % (limit >> 20)
                         if name == "memory" else limit) for name, limit in limits.items()]
-    text = "%d processes and threads of this user run; allowed: %s" % (running, ", ".join(words))
+    yield "%d processes and threads of this user run; allowed: %s" % (running, ", ".join(words))
     if os.path.exists("/proc/lve"):
-        text += "; what CloudLinux allows stands in the panel, under Resource Usage"
+        yield "what CloudLinux allows stands in the panel, under Resource Usage"
     if limits["processes"] is not None and limits["processes"] - running < 3:
-        return text, Finding("no_process", BAD, "there is no room for a worker",
-                             "end something, or ask the host for more")
+        yield Finding("no_process")
     for name, least, advice in LIMITS_LOW:
         if limits[name] is not None and limits[name] < least:
-            return text, Finding("few_" + name, NOTE, "", advice)
-    return text,
+            yield Finding("scarce", advice=advice)
 
 
-# About the queue: each takes the JobQueue and returns (text, findings ...).
+# About the queue, by the JobQueue.
 
-def _check_door(queue):
-    visit = last_visit(queue)
-    if not visit:
-        return "", Finding("unvisited", NOTE, "not known yet",
-            "log in as an admin and open This host")
-    text = "%s%s; %s; Python %s, SQLite %s" % (
-        DOORS[visit["door"]][0], " (%s)" % visit["software"] if visit["software"] else "",
-        "%s, each for %s" % (
-            "several processes" if visit["processes"] else "one process",
-            "several requests at once" if visit["threads"] else "one request at a time"),
-        visit["python"], visit["sqlite"])
-    if visit["door"] == "mod_wsgi embedded":
-        return text, Finding("door_shared", NOTE,
-                             "every site of this machine can then read the data",
-                             "let Apache use WSGIDaemonProcess with a user of your own, as in "
-                             "apache.conf")
-    return text,
+def _look_at_admin(queue):
+    old = queue.database.value("SELECT name FROM user WHERE password NOT LIKE 'scrypt$%'")
+    files = ", ".join(map(str, queue.accounts.code_files()))
+    yield "%d users" % len(queue.accounts.users())
+    if old:
+        yield Finding("old_password", name=old)
+    if not queue.accounts.has_admin():
+        yield Finding("no_admin", file=queue.accounts.code_file)
+    elif files:
+        yield Finding("code_left", files=files)
 
 
-def _check_https(queue):
-    visit = last_visit(queue)
-    if not visit or visit["https"]:
-        return "HTTPS" if visit else "",
-    if visit["forwarded"].get("X-Forwarded-Proto") == "https":
-        return "", Finding(
-            "https_hidden", NOTE, "HTTP arrives here, but a proxy seems to end HTTPS in front of "
-            "it: if that is your host's, set trusted_proxies to %s, or https to always"
-            % visit["client"])
-    if visit["client"] in LOOPBACK and not visit["forwarded"]:      # else it is that of a proxy
-        return "HTTP, from this machine",
-    return "", Finding("http_open", NOTE, "the page was opened by HTTP, so that passwords can be "
-                       "read on their way", "open it by https://, which nearly every host offers")
-
-
-def _check_proxy(queue):
-    visit = last_visit(queue)
-    if not visit or not visit["forwarded"]:
-        return "",
-    text = "what %s says of its visitors (%s)" % (visit["client"], ", ".join(visit["forwarded"]))
-    if visit["trusted"]:
-        return text + " counts",
-    return "", Finding(
-        "proxy_unknown", NOTE, text + " does not count, so that all share its address when wrong "
-        "passwords are counted", "name it in trusted_proxies if it is your host's proxy")
-
-
-def _check_authorization(queue):
-    visit = last_visit(queue)
-    if visit.get("authorization") is False:
-        return "", Finding(
-            "authorization_lost", NOTE, "the web server removes the header Authorization: "
-            "programs send their token as X-Api-Key, or add the lines about Authorization from "
-            "htaccess or apache.conf")
-    if not visit:
-        return "",
-    return ("the header Authorization arrives" if visit["authorization"] else
-            "whether the header Authorization arrives was not tried"),
-
-
-def _check_interpreter(queue):
-    return queue.interpreter.path(),
-
-
-def _check_mode(queue):
-    mode, why = queue.modes.decide()
-    found = ["%s. %s" % (mode, why.rstrip("."))]
-    if mode == "slice":
-        found.append(Finding("slices", NOTE))
-    if (mode in ("cron", "slice") and queue.settings.get("worker_mode") != "auto"
-            and worker_test(queue, "web")["state"] == "ok"):
-        found.append(Finding("mode_chosen", FINE, "",
-                             "set worker_mode to auto: the tested worker lived"))
-    return found
-
-
-def _check_ticks(queue):
-    ticks, cron = queue.tick.state(), queue.modes.visitor("cron")
-    if ticks["resident"]:
-        return "a server or a service of ours is always there",
-    text = "no cron has come"
-    if ticks["cron"]:
-        often = ", it comes about " + how_often(cron["period"]) if cron and cron["period"] else ""
-        last = queue.rhythm.visitor("cron")["last_at"]
-        text = "cron came last at %s%s" % (_readable(last), often)
-    if ticks["period"]:
-        often = how_often(ticks["period"])
-        text += "; without visitors somebody looks about %s what is due" % often
-    if cron or queue.modes.visitor("address"):
-        return text,
-    return text, Finding("nobody_comes", NOTE, "much waits for visitors", "give your host's cron "
-                         "one of the lines to copy, or the tick address if it can only call one")
-
-
-def _check_worker_test(queue):
-    known = last_worker_test(queue.database)
-    test, mode = show_worker_test(queue, known), queue.modes.decide()[0]
-    if test["state"] == "none":
-        return "", Finding("untested", NOTE, "no worker was tested yet", "start a test worker, by "
-                           "the button of that name or by python3 jobqueue.py check"
-                           if mode == "detached" else "")
-    if test["state"] == "running":
-        return "", Finding("test_running", NOTE, test["text"])
-    text = "%s, %s, started by %s" % (test["text"], _readable(known["at"]), (
-        "the web server" if known["door"] else "the command line"))
-    if test["state"] == "failed":       # a host that ends workers is no fault: auto gets on
-        is_fault = mode == "detached" and ("error" in known or _words_of_test(queue, known) or (
-            queue.settings.get("worker_mode") == "detached"))
-        return text, Finding("test_failed", BAD if is_fault else NOTE)
-    visit, arrived = last_visit(queue), known["arrived"]
-    if visit and visit["sqlite"] != arrived["sqlite"]:
-        return text, Finding("test_sqlite", NOTE, "but the web server has SQLite %s: choose the "
-                             "web server's Python in the setting python, or name what it needs in "
-                             "pass_environment" % visit["sqlite"])
-    if arrived["nice"] < queue.settings.get("nice"):
-        return text, Finding("test_nice", NOTE, "that is less than the setting nice asks for")
-    if mode == "detached" and not known["door"]:
-        return text, Finding("test_tried", FINE, "", "start a test worker by the button of that "
-                             "name, for the last one was not the web server's")
-    return text,
-
-
-def _check_exposure(queue):
+def _look_at_exposure(queue):
     folder, seen = queue.database.folder, exposure(queue)
     inside = WEB_FOLDERS.intersection(part.lower() for part in folder.parts)
-    text = "the data is %s a web folder" % ("inside" if inside else "not inside")
+    yield "the data is %s a web folder" % ("inside" if inside else "not inside")
     if seen["exposed"]:
-        return text, Finding(
-            "exposed", BAD, "the web server gives away what is private: "
-            + ", ".join(seen["exposed"]),
-            "put .htaccess into the folder; if that does not help, move everything but the start "
-            "file out of the web site, as README says of the red banner")
-    if inside and not (folder / ".htaccess").exists():
-        return text, Finding(
-            "htaccess_missing", BAD,
-            "its .htaccess is missing: whoever guesses a name can download it",
-            "move it, and write where it is now into a text file called data in its place")
-    if seen["at"]:
-        return "%s; an admin's browser could fetch nothing private, %s" % (
-            text, _readable(seen["at"])),
-    return text, Finding("unlooked", NOTE, "", "log in as an admin and open This host: the "
-                         "browser then tries to fetch what is private")
+        yield Finding("exposed", addresses=", ".join(seen["exposed"]))
+    elif inside and not (folder / ".htaccess").exists():
+        yield Finding("htaccess_missing")
+    elif seen["at"]:
+        yield "an admin's browser could fetch nothing private, %s" % _readable(seen["at"])
+    else:
+        yield Finding("unlooked")
 
 
-def _check_journal(queue):
-    database = queue.database
-    journal, is_wal = database.read_journal(), database.journal == "wal"
-    machines = sorted(journal.machines.items(), key=lambda item: -item[1]["last"])
-    text = "%s, because %s; used on %s%s" % (
-        database.journal.upper(), journal.said.get("why", "a former version chose so"), "; ".join(
-            "%s, %s %s" % (name, "refused" if "refused" in machine else "last seen",
-                           _readable(machine["last"])) if len(machines) > 1 else name
-            for name, machine in machines),
-        "; log %.1f MB" % (database.wal_bytes() / 1e6) if is_wal else "")
-    if is_wal and journal.sharing(database.clock.now()):
-        return text, Finding("several_machines", BAD, "several machines are to use the database, "
-                             "but WAL mode is for one", how_to_repair(queue))
-    return text,
+def _look_at_visit(queue):
+    visit = last_visit(queue)
+    if not visit:
+        yield "not known until an admin opens This host"
+        return
+    client, forwarded = visit["client"], visit["forwarded"]
+    yield "%s%s; Python %s, SQLite %s" % (
+        DOORS[visit["door"]][0], " (%s)" % visit["software"] if visit["software"] else "",
+        visit["python"], visit["sqlite"])
+    if visit["https"]:
+        yield "HTTPS"
+    elif client in LOOPBACK and not forwarded:      # else it is that of a proxy
+        yield "HTTP, from this machine"
+    elif forwarded.get("X-Forwarded-Proto") != "https":
+        yield Finding("http_open")
+    if forwarded and not visit["trusted"]:
+        yield Finding("proxy_unknown", client=client, names=", ".join(forwarded))
+    if visit["authorization"]:
+        yield "the header Authorization arrives"
+    elif visit["authorization"] is False:
+        yield Finding("authorization_lost")
 
 
-def _check_integrity(queue, reads_all=True):
-    path = queue.database.path
-    size = path.stat().st_size
-    if size > READ_ALL_BYTES and not reads_all:
-        return ("%.0f MB, not read through while a browser waits: python3 jobqueue.py check does "
-                "that"
-                % (size / 1e6)),
-    found = queue.database.damage()
-    if found:
-        return "", Finding("damaged", BAD, "%s is damaged: %s" % (path.name, shorten(found, 200)),
-                           "stop everything and put a backup in its place")
-    return "%s: intact, %.1f MB, schema %d" % (path.name, size / 1e6, SCHEMA_VERSION),
-
-
-def _check_backup(queue):
-    last = recall(queue.database, ".backup")
-    remedy = "make a backup: python3 jobqueue.py backup FILE"
-    if last is None:
-        return "", Finding("no_backup", NOTE, "none yet", remedy)
-    text = "the last one was made %s: %s" % (_readable(last["at"]), last["path"])
-    if queue.database.clock.now() - last["at"] >= 7 * 86400:
-        return text, Finding("old_backup", NOTE, "", remedy)
-    return text,
-
-
-def _check_admin(queue):
-    old = queue.database.value("SELECT name FROM user WHERE password NOT LIKE 'scrypt$%'")
-    if old:
-        return "", Finding("old_password", BAD, "the password of %s was kept without scrypt and "
-                           "does not count" % old, "set it anew")
-    if not queue.accounts.has_admin():
-        return "", Finding("no_admin", NOTE, "none yet", "open the page and make the first admin, "
-                           "with the code in %s" % queue.accounts.code_file)
-    left = ", ".join(str(path) for path in queue.accounts.code_files())
-    if left:
-        return "", Finding("code_left", NOTE,
-                           "%s can give an admin a new password, within an hour" % left,
-                           "delete it")
-    return "%d users" % len(queue.accounts.users()),
-
-
-def _check_functions(queue):
-    queue.catalogue.refresh(wait=True)
-    state = queue.catalogue.state()
-    if state["error"]:
-        return "",                      # describe_work() tells it
-    names = ", ".join(function["name"] for function in queue.catalogue.functions())
-    if not names:
-        return "", Finding("no_function", NOTE, "%s declares no function yet: README shows how"
-                           % TASKS_FILE)
-    if state["samples"]:
-        return "samples, until there is %s: %s" % (TASKS_FILE, names), Finding(
-            "samples", FINE, "", "write what your tasks are to do into tasks.py")
-    return "%s: %s" % (TASKS_FILE, names),
-
-
-def _check_workers(queue):
+def _look_at_workers(queue):
+    mode, why = queue.modes.decide()
     lost = queue.database.value(
         "SELECT count(*) FROM (SELECT event FROM activity ORDER BY id DESC LIMIT 10000) AS recent "
         "WHERE event='worker_lost'")
-    return "%d of at most %d run; lost while the last 10,000 things happened: %d" % (
-        len(queue.workers.rows()), queue.settings.get("NbMaxWorker"), lost),
+    yield "%d of at most %d run; lost while the last 10,000 things happened: %d" % (
+        len(queue.workers.rows()), queue.settings.get("NbMaxWorker"), lost)
+    yield "%s. %s" % (mode, why.rstrip("."))
 
 
-def _check_schedules(queue):
+def _look_at_worker(queue):
+    test, mode = last_worker_test(queue.database), queue.modes.decide()[0]
+    yield queue.interpreter.path()
+    if test is None:
+        yield Finding("untested") if mode == "detached" else "no worker was tested yet"
+        return
+    state, text, is_own_fault = judge_worker_test(queue, test)
+    yield "%s, %s, started by %s" % (
+        text, _readable(test["at"]), "the web server" if test["door"] else "the command line")
+    if state == "failed":               # a host that ends workers is no fault: auto gets on
+        is_bad = is_own_fault or queue.settings.get("worker_mode") == "detached"
+        yield Finding("test_failed" if is_bad and mode == "detached" else "test_ended")
+
+
+def _look_at_ticks(queue):
+    if queue.rhythm.is_resident():
+        yield "a server or a service of ours is always there"
+        return
+    cron, period = queue.rhythm.visitor("cron"), queue.rhythm.period()
+    yield "cron came last at " + _readable(cron["last_at"]) if cron else "no cron has come"
+    if period:
+        yield "without visitors somebody looks about %s what is due" % how_often(period)
+    if not any(map(queue.modes.visitor, VISITORS)):
+        yield Finding("nobody_comes")
+
+
+def _look_at_journal(queue):
+    import shlex
+    database = queue.database
+    journal, is_wal = database.read_journal(), database.journal == "wal"
+    machines = sorted(journal.machines.items(), key=lambda item: -item[1]["last"])
+    yield "%s, because %s" % (database.journal.upper(),
+                              journal.said.get("why", "a former version chose so"))
+    yield "used on " + "; ".join(
+        "%s, %s %s" % (name, "refused" if "refused" in machine else "last seen",
+                       _readable(machine["last"])) for name, machine in machines)
+    if is_wal:
+        yield "log %.1f MB" % (database.wal_bytes() / 1e6)
+    if is_wal and journal.sharing(database.clock.now()):
+        yield Finding("several_machines", python=shlex.quote(worker_python(queue)),
+                      program=shlex.quote(str(HOME / "jobqueue.py")))
+
+
+def _look_at_database(queue, reads_all=True):
+    path = queue.database.path
+    size = path.stat().st_size
+    if size > READ_ALL_BYTES and not reads_all:
+        yield ("%.0f MB, not read through while a browser waits: python3 jobqueue.py check does so"
+               % (size / 1e6))
+        return
+    damage = queue.database.damage()
+    if damage:
+        yield Finding("damaged", name=path.name, why=shorten(damage, 200))
+    else:
+        yield "%s: intact, %.1f MB, schema %d" % (path.name, size / 1e6, SCHEMA_VERSION)
+
+
+def _look_at_backup(queue):
+    last = recall(queue.database, ".backup")
+    yield "the last one: %s, %s" % (_readable(last["at"]), last["path"]) if last else "none yet"
+    if not last or queue.database.clock.now() - last["at"] >= 7 * 86400:
+        yield Finding("backup_due")
+
+
+def _look_at_functions(queue):
+    queue.catalogue.refresh(wait=True)
+    state = queue.catalogue.state()
+    names = ", ".join(function["name"] for function in queue.catalogue.functions())
+    if state["error"]:
+        return                          # describe_work() tells it
+    if not names:
+        yield Finding("no_function", file=TASKS_FILE)
+    elif state["samples"]:
+        yield "samples, until there is %s: %s" % (TASKS_FILE, names)
+        yield Finding("samples")
+    else:
+        yield "%s: %s" % (TASKS_FILE, names)
+
+
+def _look_at_schedules(queue):
     found = queue.schedules.find()
-    due = min((one["next_at"] for one in found if one["next_at"]), default=None)
-    text = "%d schedules%s" % (
-        len(found), ", the next run is at " + due[:19].replace("T", " ") + " UTC" if due else "")
-    for key, verdict in (("problem", BAD), ("warning", NOTE)):
+    yield "%d schedules" % len(found)
+    for key in ("problem", "warning"):
         some = [one for one in found if one[key] and not one["paused"]]
         if some:
-            return text, Finding("schedule_" + key, verdict, "%d of %d, such as %d (%s): %s" % (
+            yield Finding("schedule_" + key, words="%d of %d, such as %d (%s): %s" % (
                 len(some), len(found), some[0]["id"], some[0]["name"] or some[0]["function"],
                 some[0][key]))
-    if due and due < iso(queue.database.clock.now() - LATE_SECONDS):
-        return text, Finding("schedule_due", NOTE, "that is over: only a server, a worker, an "
-                             "open page or cron looks at schedules")
-    idle = find_scripts(runs=False)
-    if idle:
-        return text, Finding("script_idle", NOTE, "schedules/%s is not run: it is neither "
-                             "executable (rights 755) nor does its name end in .py" % idle[0])
-    return text,
+    for name in find_scripts(runs=False)[:1]:
+        yield Finding("script_idle", name=name)
 
 
-def _check_running(queue):
-    leases = queue.claims.leases(queue.database.clock.now())
-    if not leases:
-        return "no task runs",
-    task_id, left = min(leases.items(), key=lambda item: item[1])
+def _look_at_tasks(queue):
+    now = queue.database.clock.now()
+    leases = queue.claims.leases(now)
+    yield "%d running" % len(leases)
+    left, task_id = min(((left, task_id) for task_id, left in leases.items()), default=(0, None))
     if left < -LEASE_SECONDS:
-        return "", Finding("task_lost", BAD, "nobody has answered for task %d for %d s and nobody "
-                           "takes it over" % (task_id, -left),
-                           "open the page or run python3 jobqueue.py tick")
-    return ("tasks running: %d; unless its worker reports within %d s, task %d is taken over"
-            % (len(leases), left, task_id)),
-
-
-def _check_oldest(queue):
+        yield Finding("task_lost", id=task_id, seconds=-left)
     oldest = queue.database.value("""
         SELECT min(CASE WHEN run_at>created_at THEN run_at ELSE created_at END)
-        FROM (SELECT created_at, run_at FROM task %s WHERE status=0 LIMIT 10000) AS some""" % BY_CLAIM)
-    if oldest is None:
-        return "no task is waiting",
-    seconds = max(0, queue.database.clock.now() - oldest)
-    text = "the oldest pending task has waited %d min" % (seconds // 60)
-    return (text, Finding("task_old", NOTE)) if seconds >= 3600 else (text,)
+        FROM (SELECT created_at, run_at FROM task %s
+              WHERE status=0 LIMIT 10000) AS some""" % BY_CLAIM)
+    if oldest is not None:
+        yield "the oldest pending task has waited %d min" % (max(0, now - oldest) // 60)
+        if now - oldest >= 3600:
+            yield Finding("task_old")
 
 
-def _check_clock(queue):
+def _look_at_clock(queue):
+    now = queue.database.clock.now()
     newest = queue.database.value("SELECT at FROM activity ORDER BY id DESC LIMIT 1") or 0
-    ahead = newest - queue.database.clock.now()
-    if ahead > CLOCK_SLACK_SECONDS:
-        return "", Finding("clock_back", BAD, "it is %d s behind what was last recorded (%s): it "
-                           "was put back, or was wrong before" % (ahead, _readable(newest)))
-    return _readable(queue.database.clock.now()),
+    yield _readable(now)
+    if newest - now > CLOCK_SLACK_SECONDS:
+        yield Finding("clock_back", seconds=newest - now, at=_readable(newest))
 
 
 # What is said to everyone, too. In the order in which it matters; a list has the first sentence.
 
-def _describe_storage(queue):
-    database = queue.database
+def _describe_obstacles(queue):
+    database, error = queue.database, queue.catalogue.state()["error"]
     try:
-        free = free_bytes(database.folder)
+        if free_bytes(database.folder) < 1 << 20:
+            yield Finding("disk_full")
     except OSError:
-        yield Finding("data_gone", BAD, "it is gone or cannot be read", "", "Data",
-                      ("storage", "The data folder is gone or cannot be read."))
+        yield Finding("data_gone")
         return
-    if free < 1 << 20:
-        yield Finding("disk_full", BAD, "", "remove something", "Disk",
-                      ("storage", "The disk is full: nothing can be added or recorded."))
     size = database.wal_bytes() if database.journal == "wal" else 0
     if size > WAL_ALARM_BYTES:
-        yield Finding(
-            "log_long", BAD, "its log has grown to %d MB: a program keeps reading the database "
-            "and must be ended: %s" % (
-                size >> 20, readers_of(database.path) or "which one cannot be told here"),
-            "", "Journal",
-            ("storage", "The database's log has grown to %d MB: something keeps it from being "
-             "written back." % (size >> 20)))
-
-
-def _describe_obstacles(queue):
+        yield Finding("log_long", size=size >> 20, readers=readers_of(database.path)
+                      or "which one cannot be told here")
     if queue.settings.get("NbMaxWorker") == 0:
-        yield Finding("off", NOTE, "the setting NbMaxWorker is 0", "set it to 1 or more", "Workers",
-                      ("off", "Nothing is running: NbMaxWorker is 0."))
-    error = queue.catalogue.state()["error"]
+        yield Finding("off")
     if error:
-        place = "%s, line %s" % (error["file"], error["line"]) if error["line"] else error["file"]
-        yield Finding("code_error", BAD, "%s cannot be read: %s%s" % (
-            TASKS_FILE, error["message"], " (%s)" % place if place else ""), "", "Functions",
-            ("code_error", "Nothing new is started: an admin has to fix tasks.py."))
+        place = ", line ".join(str(error[key]) for key in ("file", "line") if error[key])
+        yield Finding("code_error", file=TASKS_FILE,
+                      why=error["message"] + (" (%s)" % place if place else ""))
 
 
 def _describe_starts(queue):
@@ -8171,39 +8012,23 @@ def _describe_starts(queue):
         # Once the pause is over, the page that is told what comes first tries slices again.
         is_said = waits and not states - {"starting"} and not (
             queue.database.clock.now() >= failure["next"] and mode == "slice")
-        yield Finding(
-            "start_failed", BAD, "%s at %s" % (failure["message"], _readable(failure["at"])), "",
-            "Workers", ("no_worker", "Nothing is running: %s. Next try %s." % (
-                failure["message"], time_of_day(failure["next"]))) if is_said else None,
-            failure["at"])
+        yield Finding("start_failed", failure["at"], is_said, why=failure["message"],
+                      at=_readable(failure["at"]), next=time_of_day(failure["next"]))
     if mode == "slice" and waits and queue.starter.needed():
-        yield Finding("slices_awaited", NOTE, said=("cron_wait", MODE_WORDS[mode] + "."))
+        yield Finding("slices_awaited")
     if mode == "service" and not queue.rhythm.has_service():
-        yield Finding("service_missing", BAD, "None is there", "let the host keep worker.py "
-                      "--service running, as supervisord.conf does", "Worker mode",
-                      ("no_worker", "Nothing is running: worker.py --service, which this host is "
-                       "to keep alive, is not there.") if nobody_works else None)
+        yield Finding("service_missing", is_said=nobody_works)
     if mode == "cron":
-        yield from _describe_cron(queue, nobody_works)
+        cron = queue.modes.visitor("cron")
+        if not cron:
+            yield Finding("cron_missing", is_said=nobody_works)
+        elif nobody_works:
+            often = ", which comes about %s" % how_often(cron["period"]) if cron["period"] else ""
+            yield Finding("cron_awaited", cron["last_at"], often=often,
+                          at=time_of_day(cron["last_at"]))
     if waits and "idle" not in states:
-        yield Finding("busy", NOTE, said=(
-            "busy", "All workers are busy%s." % (", and " + failure["message"] if failure else ""))
-            if "busy" in states else ("starting", "A worker is being started."))
-
-
-def _describe_cron(queue, nobody_works):
-    cron = queue.modes.visitor("cron")
-    if not cron:
-        yield Finding("cron_missing", BAD, "No cron comes",
-                      "give your host's cron one of the lines to copy", "Worker mode",
-                      ("cron_wait", "Waiting for cron, which has not come lately: "
-                       "python3 worker.py has to be called.")
-                      if nobody_works else None)
-    elif nobody_works:
-        often = ", which comes about %s" % how_often(cron["period"]) if cron["period"] else ""
-        yield Finding("cron_awaited", NOTE, since=cron["last_at"], said=(
-            "cron_wait",
-            "Waiting for cron%s; it came last at %s." % (often, time_of_day(cron["last_at"]))))
+        yield Finding("busy" if "busy" in states else "starting",
+                      more=", and " + failure["message"] if failure else "")
 
 
 def _describe_pause(queue):
@@ -8214,23 +8039,18 @@ def _describe_pause(queue):
     if rows and all(row["paused"] for row in rows):     # else limits hold back the others: no worry
         row = min(rows, key=lambda row: row["paused_at"] or 0)
         more = "" if len(rows) == 1 else " (and %d more)" % (len(rows) - 1)
-        yield Finding("paused", NOTE, said=("paused", paused_words(row, more)),
-                      since=row["paused_at"])
-
-
-def _describe_lateness(queue):
-    at, now = recall(queue.database, ".late"), queue.database.clock.now()
-    period = queue.rhythm.period() if at and 0 <= now - at < LATE_TOLD_SECONDS else None
-    if period and period > TICK_PASSING_SECONDS:
-        yield Finding("late", NOTE, since=at, said=(
-            "cron_wait", "Schedules run late: housekeeping comes about %s here."
-            % how_often(period)))
+        yield Finding("paused", row["paused_at"], words=paused_words(row, more))
 
 
 def describe_work(queue):
     """Yield what keeps tasks from being run, most important first; found as far as is asked."""
-    for describe in (_describe_storage, _describe_obstacles, _describe_starts, _describe_lateness):
-        yield from describe(queue)
+    yield from _describe_obstacles(queue)
+    yield from _describe_starts(queue)
+    at = recall(queue.database, ".late")
+    is_told = at and 0 <= queue.database.clock.now() - at < LATE_TOLD_SECONDS
+    period = queue.rhythm.period() if is_told else None
+    if period and period > TICK_PASSING_SECONDS:
+        yield Finding("late", at, often=how_often(period))
 
 
 def describe_service(queue):
@@ -8241,59 +8061,38 @@ def describe_service(queue):
 
 
 HOST_TOPICS = {
-    "Files": (_check_files,), "Python": (_check_python, _check_sqlite), "User": (_check_owner,),
-    "Data": (_check_data,), "Disk": (_check_disk, _check_writing),
-    "Limits": (_check_host, _check_limits)}
+    "Files": _look_at_files, "Python": _look_at_python, "User": _look_at_user,
+    "Data": _look_at_data, "Disk": _look_at_disk, "Limits": _look_at_limits}
 TOPICS = {
-    "Web server": (_check_door, _check_https, _check_proxy, _check_authorization),
-    "Exposure": (_check_exposure,), "Worker mode": (_check_mode,),
-    "Worker": (_check_interpreter, _check_worker_test), "Cron": (_check_ticks,),
-    "Journal": (_check_journal,), "Database": (_check_integrity,), "Backup": (_check_backup,),
-    "Admin": (_check_admin,), "Functions": (_check_functions,), "Workers": (_check_workers,),
-    "Schedules": (_check_schedules,), "Tasks": (_check_running, _check_oldest),
-    "Clock": (_check_clock,)}
+    "Admin": _look_at_admin, "Exposure": _look_at_exposure, "Web server": _look_at_visit,
+    "Workers": _look_at_workers, "Worker": _look_at_worker, "Cron": _look_at_ticks,
+    "Journal": _look_at_journal, "Database": _look_at_database, "Backup": _look_at_backup,
+    "Functions": _look_at_functions, "Schedules": _look_at_schedules, "Tasks": _look_at_tasks,
+    "Clock": _look_at_clock}
+Check = collections.namedtuple("Check", "name verdict text")        # one line of what `check` says
+Report = collections.namedtuple("Report", "checks findings")
 
 
-class Report:
-    """What was found: `checks`, one for each topic, and `findings`."""
-
-    def __init__(self, checks, findings):
-        self.checks = checks
-        self.findings = findings
-
-
-def _look_at(functions, about):
-    """(texts, findings) of a topic, whatever goes wrong on the way."""
-    texts, findings = [], []
-    for function in functions:
+def _look(topics, about):
+    """Yield (topic, words or Finding) of each topic, whatever goes wrong on the way."""
+    for topic, look in topics.items():
         try:
-            text, *found = function(about)
-            texts.append(text)
-            findings += found
+            yield from ((topic, one) for one in look(about))
         except JobQueueError as error:
-            findings.append(Finding("unknown", BAD, error.detail))
+            yield topic, Finding("unknown", why=error.detail)
         except Exception as error:      # what is broken must not hide the rest
-            findings.append(Finding("unknown", BAD, "this could not be looked at: %s: %s" % (
-                type(error).__name__, storable(shorten(str(error), 300)))))
-    return texts, findings
+            yield topic, Finding("unknown", why="this could not be looked at: %s: %s" % (
+                type(error).__name__, storable(shorten(str(error), 300))))
 
 
-def _look_at_all(topics, about):
-    return {name: _look_at(functions, about) for name, functions in topics.items()}
-
-
-def _report(found, others=()):
-    """A Report of topics as _look_at_all() found them, and of `others` that belong to them."""
-    with contextlib.suppress(JobQueueError):            # the topics tell of it
-        for finding in others:
-            found.get(finding.topic, ([], []))[1].append(finding)
-    checks = []
-    for name, (texts, findings) in found.items():
-        verdicts = [finding.verdict for finding in findings]
-        words = filter(None, [*texts, *(finding.words() for finding in findings)])
-        checks.append(Check(name, BAD if BAD in verdicts else NOTE if NOTE in verdicts else FINE,
-                            "; ".join(words)))
-    return Report(checks, [one for _, findings in found.values() for one in findings])
+def _report(found):
+    """The Report of many (topic, words or Finding)."""
+    topics, findings = {}, [one for _, one in found if isinstance(one, Finding)]
+    for topic, one in found:
+        topics.setdefault(topic, []).append(one)
+    checks = [Check(topic, min((one.verdict for one in here if one in findings), default=FINE),
+                    "; ".join(filter(None, map(str, here)))) for topic, here in topics.items()]
+    return Report(checks, findings)
 
 
 def check_host(queue, reads_all=True):
@@ -8301,107 +8100,47 @@ def check_host(queue, reads_all=True):
 
     Without `reads_all` a large database is not read through, because somebody waits.
     """
-    topics = {**TOPICS, "Database": (functools.partial(_check_integrity, reads_all=reads_all),)}
-    return _report({**_look_at_all(HOST_TOPICS, queue.database.folder),
-                    **_look_at_all(topics, queue)}, describe_work(queue))
+    looks = {**TOPICS, "Database": functools.partial(_look_at_database, reads_all=reads_all)}
+    found = [*_look(HOST_TOPICS, queue.database.folder), *_look(looks, queue)]
+    with contextlib.suppress(JobQueueError):            # the topics tell of it
+        found += ((one.topic, one) for one in describe_work(queue) if one.topic)
+    return _report(found)
 
 
 def check_installation(data=None):
     """(Report, the JobQueue or None) of what may be broken: nothing is made, and nothing raised."""
+    folder, topic, queue = HOME / "data", "Data", None
     try:
-        folder = data_folder(data)
-    except SetupError as error:
-        found = _look_at_all(HOST_TOPICS, HOME / "data")
-        return _report({**found, "Data": ([], [Finding("data_unknown", BAD, error.detail)])}), None
-    found = _look_at_all(HOST_TOPICS, folder)
-    if not os.path.lexists(folder):
-        return _report(found), None
-    try:
-        queue = JobQueue(data)
+        folder, topic = data_folder(data), "Database"
+        queue = JobQueue(data) if os.path.lexists(folder) else None
     except (JobQueueError, OSError, sqlite3.Error) as error:
-        name = "Settings" if isinstance(error, Invalid) else "Database"
-        return _report({**found, name: ([], [Finding("unusable", BAD, str(error))])}), None
-    return check_host(queue), queue
-
-
-# Of each group the first sentence is said whose words are all true, with - false. The words are
-# codes of findings and what find_facts() adds. The door comes before them, what is next behind.
-ADVICE = (
-    (("off", "No task is run, because NbMaxWorker is 0."),
-     ("service -service_missing", "A worker that the host keeps alive does the tasks."),
-     ("service_missing", "The host is to keep a worker alive, but none is there."),
-     ("cron-mode period", "Cron does the tasks and comes about %(often)s."),
-     ("cron-mode cron", "Cron does the tasks; how often it comes will be seen."),
-     ("cron-mode", "Cron is to do the tasks, but has not come yet."),
-     ("slice", "Tasks are done a slice at a time, while this page is open or the tick address is "
-               "called."),
-     ("tested", "Workers live on here after the request that started them, so tasks begin at "
-                "once."),
-     ("test_tried", "Workers that the command line starts live on; those of the web server are "
-      "not tested yet."),
-     ("test_failed", "Workers are started for new tasks, but the tested one did not live: see "
-                     "Worker."),
-     ("", "Workers are started for new tasks; whether the host lets them live on is not tested.")),
-    (("resident", "Schedules and retries are on time, since a process of ours is always there."),
-     ("minutely", "Schedules and retries are on time, since somebody comes every minute."),
-     ("period", "Schedules and retries can be late, since somebody comes only about %(often)s."),
-     ("cron", "Schedules and retries wait for cron, which has come once."),
-     ("called", "Schedules and retries wait for the next call of the tick address."),
-     ("", "Schedules and retries wait for visitors, since nobody else comes.")),
-    (("shared", "The data is written as network folders need it, which is safe and slower."),
-     ("few_processes", "Only %(processes)s processes are allowed in all, so leave NbMaxWorker at "
-                       "1 or 2.")))
-# What to do next: the remedy of the first that was found; BAD is anything bad.
-NEXT = ("exposed", "service_missing", "cron_missing", BAD, "no_admin", "nobody_comes",
-        "mode_chosen", "untested", "test_tried", "unlooked", "samples", "no_backup")
-
-
-def next_step(report):
-    """A sentence that says what to do next."""
-    bad = [check.name for check in report.checks if check.verdict == BAD]
-    found = {finding.code: finding.remedy for finding in reversed(report.findings)
-             if finding.remedy}
-    if bad:
-        found[BAD] = "see to what is bad: " + ", ".join(bad)
-    return next(("Next, %s." % found[code] for code in NEXT if code in found),
-        "Nothing has to be done.")
-
-
-def find_facts(queue, report):
-    """(door, the words of ADVICE that are true here, what its sentences are filled with)"""
-    modes, test = queue.modes, last_worker_test(queue.database)
-    cron, called = modes.visitor("cron"), modes.visitor("address")
-    period = min(filter(None, (one["period"] for one in (cron, called) if one)), default=None)
-    mode = modes.decide()[0]
-    facts = {
-        "cron-mode" if mode == "cron" else mode: True,
-        "tested": test and test["door"] and show_worker_test(queue, test)["state"] == "ok",
-        "resident": queue.rhythm.is_resident(), "cron": cron, "called": called, "period": period,
-        "minutely": period and period <= 90, "shared": queue.database.journal != "wal"}
-    words = {"often": period and how_often(period),
-             "processes": resource_limits()["processes"], "next": next_step(report)}
-    codes = {finding.code for finding in report.findings}
-    return last_visit(queue).get("door"), codes | {name for name in facts if facts[name]}, words
-
-
-def advise(door, facts, words):
-    """A paragraph: what this host is, what works, what to do next."""
-    def holds(names):
-        return all(name[1:] not in facts if name[0] == "-" else name in facts
-                   for name in names.split())
-    said = [DOORS[door][1] if door else
-        "How the page is run is known once an admin opens This host."]
-    for group in ADVICE:
-        said += [sentence % words for names, sentence in group if holds(names)][:1]
-    return " ".join([*said, words["next"]])
+        topic = "Settings" if isinstance(error, Invalid) else topic
+        trouble = topic, Finding("unknown", why=str(error))
+        return _report([*_look(HOST_TOPICS, folder), trouble]), None
+    return check_host(queue) if queue else _report([*_look(HOST_TOPICS, folder)]), queue
 
 
 def advice_for(queue, report):
-    """The paragraph for this host; of a database that cannot be read, what is wrong with it."""
+    """A paragraph: what this host is, how tasks begin, if schedules are on time, what is next."""
     try:
-        return advise(*find_facts(queue, report))
+        door, period = last_visit(queue).get("door"), queue.rhythm.period()
+        mode = "The worker mode is %s. %s" % queue.modes.decide()
     except JobQueueError as error:
         return error.detail
+    page = DOORS[door][1] if door else "How the page is run is known once an admin opens This host."
+    times = ("wait for visitors, since nobody else comes" if period is None else
+             "are on time, since somebody comes " + how_often(period) if period <= 120 else
+             "can be late, since somebody comes only about " + how_often(period))
+    return "%s %s Schedules and retries %s. %s" % (page, mode, times, next_step(report))
+
+
+def next_step(report):
+    """What to do next: the first remedy, of what is bad if anything is."""
+    bad = [one for one in report.findings if one.verdict == BAD]
+    remedy = next((one.remedy for one in bad or report.findings if one.remedy), None)
+    if bad and not remedy:
+        return "Next, see to what is bad."
+    return "Next, %s." % remedy if remedy else "Nothing has to be done."
 
 
 # Backup ----------------------------------------------------------------------
@@ -9411,7 +9150,7 @@ def get_host(app, request):
     note_visit(queue, request.visit())
     report, seen = check_host(queue, False), exposure(queue)
     return json_answer({
-        "checks": [vars(check) for check in report.checks],
+        "checks": [check._asdict() for check in report.checks],
         "advice": advice_for(queue, report),
         "files": host_files(queue),
         "mode": dict(zip(("mode", "why"), queue.modes.decide())),
@@ -11170,7 +10909,7 @@ def cmd_check(_, options):
         with contextlib.suppress(JobQueueError):        # a check says why it cannot be tested
             watch_worker_test(queue)
         report = check_host(queue)
-    shown = {"checks": [vars(check) for check in report.checks], "advice": None, "files": None}
+    shown = {"checks": [check._asdict() for check in report.checks], "advice": None, "files": None}
     lines = ["%-5s %-11s %s" % (check.verdict, check.name, check.text) for check in report.checks]
     if queue:
         shown["advice"] = advice_for(queue, report)

@@ -2,7 +2,6 @@
 
 import errno
 import io
-import itertools
 import os
 import re
 import shutil
@@ -36,15 +35,6 @@ class TestChecks(HostTestCase):
     def test_a_healthy_queue_has_nothing_bad(self):
         bad = [check.text for check in jobqueue.check_host(self.queue).checks if check.verdict == "bad"]
         self.assertEqual(bad, [])
-
-    def test_a_cgi_folder_that_may_be_listed_is_a_note(self):
-        shutil.copytree(ROOT / "static", self.folder / "static")
-        shutil.copy(ROOT / "worker.py", self.folder)
-        with mock.patch.object(jobqueue, "HOME", self.folder):
-            for name, verdict in ((None, "ok"), ("jobqueue.cgi", "note"), ("index.html", "ok")):
-                if name:
-                    shutil.copy(ROOT / "static" / "hosts" / name, self.folder)
-                self.assertEqual(self.verdict("Files"), verdict)
 
     def test_a_damaged_database_is_bad(self):
         self.add_many("bob", 200)
@@ -112,10 +102,10 @@ class TestChecks(HostTestCase):
             self.assertEqual(self.verdict("Python", "choose another one"), "bad")
 
     def test_a_running_task_is_told_with_its_lease(self):
-        self.assertEqual(self.verdict("Tasks", "no task runs"), "ok")
+        self.assertEqual(self.verdict("Tasks", "0 running"), "ok")
         self.add("bob")
         self.claim()
-        self.assertEqual(self.verdict("Tasks", "unless its worker reports within 60 s, task 1"), "ok")
+        self.assertEqual(self.verdict("Tasks", "1 running"), "ok")
         self.clock.advance(130)
         self.assertEqual(self.verdict("Tasks", "nobody takes it over"), "bad")
 
@@ -209,7 +199,7 @@ class TestBrokenInstallations(HostTestCase):
         with mock.patch.object(os, "access", return_value=False):
             self.broken("Data", "cannot be made")
         (self.home / "data").write_text("/nonexist/x")
-        self.broken("Data", "there is no folder /nonexist. Make it")
+        self.broken("Data", "must be able to write to /nonexist")
 
     def test_an_empty_file_called_data(self):
         shutil.rmtree(self.database.folder)
@@ -230,7 +220,7 @@ class TestBrokenInstallations(HostTestCase):
     def test_a_link_that_leads_nowhere(self):
         shutil.rmtree(self.database.folder)
         (self.home / "data").symlink_to(self.home / "nowhere")
-        self.broken("Data", "nor does it lead to one")
+        self.broken("Data", "it is no folder")
 
     def test_a_setting_of_the_environment_that_is_none(self):
         with mock.patch.dict(os.environ, {"JOBQUEUE_NBMAXWORKER": "many"}):
@@ -301,63 +291,32 @@ class TestLimits(HostTestCase):
         files = {"/proc/self/cgroup": "0::/user/me\n", "/sys/fs/cgroup/user/me/pids.max": "max\n",
                  "/sys/fs/cgroup/user/pids.max": "40\n"}
         with mock.patch.object(jobqueue, "read_text", lambda path: files.get(str(path), "")):
-            self.assertEqual(jobqueue.group_limit("pids", "pids.max"), 40)
-        files = {"/proc/self/cgroup": "4:memory:/me\n3:cpu,pids:/me\n",
-                 "/sys/fs/cgroup/memory/me/memory.limit_in_bytes": "1073741824\n"}
-        with mock.patch.object(jobqueue, "read_text", lambda path: files.get(str(path), "")):
-            self.assertEqual(jobqueue.group_limit("memory", "memory.limit_in_bytes"), 1 << 30)
-            self.assertIsNone(jobqueue.group_limit("pids", "pids.max"))
+            self.assertEqual(jobqueue.group_limit("pids.max"), 40)
+            self.assertIsNone(jobqueue.group_limit("memory.max"))
 
 
-class TestAdvice(unittest.TestCase):
-    """What is said of any combination of facts."""
+class TestFindings(HostTestCase):
+    """The table of what can be wrong."""
 
-    WORDS = {"life": 25, "often": "every 15 minutes", "processes": 25, "next": "Nothing has to be done."}
+    def test_each_row_can_be_found_and_filled_in(self):
+        text = (ROOT / "jobqueue.py").read_text("utf-8")
+        found = set(re.findall(r'"(\w+)"', text[text.index("class Finding:"):]))
+        for code, (topic, verdict, *texts) in jobqueue.FINDINGS.items():
+            self.assertIn(code.replace("_problem", "_").replace("_warning", "_"), found)
+            self.assertIn(topic, {"", *jobqueue.HOST_TOPICS, *jobqueue.TOPICS})
+            self.assertIn(verdict, ("bad", "note", "ok"))
+            self.assertIn(len(texts), (0, 1, 2, 4), code)
 
-    def advice(self, door, facts):
-        return jobqueue.advise(door, set(facts.split()), self.WORDS)
+    def test_what_is_bad_is_what_comes_next(self):
+        def next_of(*codes):
+            seen = dict.fromkeys("addresses file why name home names".split(), "x")
+            findings = [jobqueue.Finding(code, **seen) for code in codes]
+            return jobqueue.next_step(jobqueue.Report([], findings))
 
-    def test_what_matters_most_comes_first(self):
-        codes = ["exposed", "no_admin", "samples", "root"]
-        for words in ("Next, see to exposed.", "Next, see to what is bad: Disk.", "Next, see to no_admin.",
-                      "Next, see to samples.", "Nothing has to be done."):
-            checks = [jobqueue.Check("Disk", "ok" if "no_admin" not in codes else "bad", "")]
-            findings = [jobqueue.Finding(code, "note", "", "see to " + code) for code in reversed(codes)]
-            if words == "Next, see to no_admin.":
-                checks = []
-            self.assertEqual(jobqueue.next_step(jobqueue.Report(checks, findings)), words)
-            if "bad" not in words:
-                codes.remove(words[13:-1]) if words.startswith("Next") else None
-
-    def test_each_code_of_what_is_next_is_found_somewhere(self):
-        found = set(re.findall(r'Finding\(\s*"(\w+)"', (ROOT / "jobqueue.py").read_text("utf-8")))
-        self.assertLessEqual(set(jobqueue.NEXT) - {"bad"}, found)
-        used = {name.lstrip("-") for group in jobqueue.ADVICE for names, _ in group for name in names.split()}
-        self.assertGreater(len(used & found), 3)
-
-    def test_before_anybody_looked_it_says_how_to_find_out(self):
-        self.assertIn("once an admin opens This host", self.advice(None, "detached admin"))
-
-    def test_it_is_five_sentences_at_most_and_never_at_odds_with_itself(self):
-        modes = ("detached", "detached tested", "detached test_tried", "detached test_failed", "cron-mode",
-                 "slice", "service service_missing", "service", "off detached")
-        times = ("", "resident", "cron", "cron period", "cron period minutely", "called")
-        rest = ("", "shared few_processes")
-        for door, mode, when, more in itertools.product(jobqueue.DOORS, modes, times, rest):
-            said = self.advice(door, " ".join((mode, when, more)))
-            self.assertLessEqual(len(re.findall(r"[a-z)0-9][.](?: |$)", said)), 5, said)
-            for one, other in (("on time", "wait for"), ("begin at once", "a slice at a time"),
-                               ("begin at once", "is not tested"),
-                               ("keeps alive does", "none is there")):
-                self.assertFalse(one in said and other in said, said)
-
-    def test_every_sentence_can_be_said(self):
-        for group in jobqueue.ADVICE:
-            for names, sentence in group:
-                known = {name for name in names.split() if name[0] != "-"}
-                more = itertools.product(*(("", name) for name in "resident tested".split()))
-                said = [jobqueue.advise("cgi", known | set(some), self.WORDS) for some in more]
-                self.assertTrue(any(sentence % self.WORDS in one for one in said), sentence)
+        self.assertEqual(next_of("no_admin", "files_mixed"), "Next, copy all files of one version.")
+        self.assertIn("make the first admin", next_of("locks_missing", "no_admin", "samples"))
+        self.assertEqual(next_of("scrypt_missing", "no_admin"), "Next, see to what is bad.")
+        self.assertEqual(next_of("locks_missing"), "Nothing has to be done.")
 
 
 class TestHostFiles(HostTestCase):
@@ -411,24 +370,24 @@ class TestHostFiles(HostTestCase):
         self.assertEqual(list(self.files(door="passenger"))[:2], ["crontab", "passenger_wsgi.py"])
 
     def test_how_the_page_was_reached_is_said(self):
-        self.assertEqual(self.verdict("Web server", "not known yet"), "note")
+        self.assertEqual(self.verdict("Web server", "not known until"), "ok")
         self.visit(door="mod_wsgi embedded")
-        self.assertEqual(self.verdict("Web server", "WSGIDaemonProcess"), "note")
+        self.assertEqual(self.verdict("Web server", "WSGIDaemonProcess"), "ok")
         self.visit(https=False)
-        self.assertEqual(self.verdict("Web server", "open it by https"), "note")
+        self.assertEqual(self.verdict("Web server", "open the page by https"), "note")
         self.visit(https=False, client="127.0.0.1")
         self.assertEqual(self.verdict("Web server", "from this machine"), "ok")
         self.visit(https=False, client="127.0.0.1", trusted=True, forwarded={"X-Forwarded-Proto": "http"})
-        self.assertEqual(self.verdict("Web server", "open it by https"), "note")
+        self.assertEqual(self.verdict("Web server", "open the page by https"), "note")
         self.visit(https=False, forwarded={"X-Forwarded-Proto": "https"})
         self.assertEqual(self.verdict("Web server", "https to always"), "note")
         self.assertEqual(self.verdict("Web server", "trusted_proxies"), "note")
         self.visit(forwarded={"X-Forwarded-For": ""}, trusted=True)
-        self.assertEqual(self.verdict("Web server", "says of its visitors (X-Forwarded-For) counts"), "ok")
+        self.assertEqual(self.verdict("Web server"), "ok")
 
     def test_whether_authorization_arrives_is_remembered(self):
         self.visit()
-        self.assertEqual(self.verdict("Web server", "was not tried"), "ok")
+        self.assertEqual(self.verdict("Web server"), "ok")
         self.visit(authorization=False)
         self.visit()
         self.assertEqual(self.verdict("Web server", "removes the header"), "note")
@@ -436,54 +395,50 @@ class TestHostFiles(HostTestCase):
         self.assertEqual(self.verdict("Web server", "arrives"), "ok")
 
 
-class TestFacts(HostTestCase):
-    """What advice is given from, as this queue has it."""
+class TestWhoComes(HostTestCase):
+    def advice(self):
+        return jobqueue.advice_for(self.queue, jobqueue.check_host(self.queue))
 
-    def facts(self):
-        return jobqueue.find_facts(self.queue, jobqueue.check_host(self.queue))
-
-    def test_a_queue_without_anything(self):
-        door, facts, words = self.facts()
-        codes = {"detached", "unvisited", "unlooked", "untested", "nobody_comes", "no_backup"}
-        self.assertEqual((door, facts & codes, facts & {"no_admin", "off", "resident"}), (None, codes, set()))
-        self.assertIn("give your host's cron", words["next"])
+    def test_a_queue_without_anything_waits_for_visitors(self):
+        self.assertEqual(self.verdict("Cron", "no cron has come"), "note")
+        self.assertIn("wait for visitors", self.advice())
+        self.assertIn("once an admin opens This host", self.advice())
 
     def test_a_cron_counts_as_long_as_it_comes(self):
         for _ in range(4):
             self.clock.advance(900)
             self.queue.tick.force("cron")
-        _, facts, words = self.facts()
-        self.assertLessEqual({"cron", "period"}, facts)
-        self.assertEqual(words["often"], "every 15 minutes")
+        self.assertIn("can be late, since somebody comes only about every 15 minutes", self.advice())
         self.assertEqual(self.verdict("Cron", "every 15 minutes"), "ok")
         self.clock.advance(2 * 3600)
-        self.assertNotIn("cron", self.facts()[1])
+        self.assertIn("wait for visitors", self.advice())
         self.assertEqual(self.verdict("Cron", "cron came last at"), "note")
 
     def test_a_service_that_is_not_there_is_bad(self):
         self.change_settings(worker_mode="service")
-        self.assertEqual(self.verdict("Worker mode", "None is there"), "bad")
+        self.assertEqual(self.verdict("Workers", "No service is there"), "bad")
         self.live("service", proven=False, pid=1)
-        self.assertEqual(self.verdict("Worker mode", "service"), "ok")
-        self.assertLessEqual({"service", "resident"}, self.facts()[1])
+        self.assertEqual(self.verdict("Workers", "service"), "ok")
+        self.assertIn("are on time", self.advice())
 
-    def test_a_tested_worker_counts_by_who_started_it(self):
-        for door, fact in ((None, "test_tried"), ("cgi", "tested")):
+    def test_a_tested_worker_is_told_with_who_started_it(self):
+        for door, starter in ((None, "the command line"), ("cgi", "the web server")):
             jobqueue.start_worker_test(self.queue, door)
             test = jobqueue.last_worker_test(self.database)
             jobqueue.note_worker_test(self.queue, test["token"], alone=True,
                                       arrived={"at": 0, **TestWorkerTest.ARRIVED})
-            self.assertEqual(self.facts()[1] & {"tested", "test_tried", "test_failed"}, {fact})
+            self.assertEqual(self.verdict("Worker", "started by " + starter), "ok")
 
 
 class TestKindsOfHosts(HostTestCase):
     """The kinds of the handbook's table, made up by what is found on them."""
 
-    def be(self, door, worker=None, mode="auto", cron=None, address=None, processes=None, **more):
+    def be(self, door, worker=None, mode="auto", cron=None, address=None, **more):
         """What is looked at is as on such a host; what it then says, and its first lines to copy."""
         TestHostFiles.visit(self, door=door)
         jobqueue.note_exposure(self.queue, [])
-        self.write("INSERT INTO setting (name, value) VALUES ('.backup', '{\"at\": 0, \"path\": \"x\"}')")
+        with self.database.transaction() as transaction:
+            jobqueue.remember(transaction, ".backup", {"at": self.clock.now(), "path": "x"})
         self.change_settings(worker_mode=mode)
         self.database.journal = "truncate" if more.get("network") else "wal"
         if more.get("service"):
@@ -508,10 +463,7 @@ class TestKindsOfHosts(HostTestCase):
             self.clock.advance(jobqueue.STARTING_SECONDS + 1)
             self.clean()
             self.clock.advance(1)
-        limits = {"processes": processes, "memory": None, "open files": 1024, "CPU seconds": None}
-        with mock.patch.object(jobqueue, "resource_limits", return_value=limits), \
-                mock.patch.object(jobqueue, "count_processes", return_value=5):
-            said = jobqueue.advice_for(self.queue, jobqueue.check_host(self.queue))
+        said = jobqueue.advice_for(self.queue, jobqueue.check_host(self.queue))
         return said, [file["name"] for file in jobqueue.host_files(self.queue)]
 
     def says(self, kind, *words, files=()):
@@ -521,51 +473,50 @@ class TestKindsOfHosts(HostTestCase):
         self.assertEqual(tuple(names[:len(files)]), files)
 
     def test_a_panel_with_passenger(self):
-        self.says({"door": "passenger", "worker": "lives", "cron": 900}, "Passenger runs", "begin at once",
-                  "every 15 minutes", "Nothing has to be done", files=("crontab", "passenger_wsgi.py"))
+        self.says({"door": "passenger", "worker": "lives", "cron": 900}, "Passenger runs",
+                  "whenever there is work", "every 15 minutes", "Nothing has to be done",
+                  files=("crontab", "passenger_wsgi.py"))
 
     def test_cgi_where_workers_live(self):
-        self.says({"door": "cgi", "worker": "lives"}, "(CGI)", "begin at once", "wait for visitors",
-                  "lines to copy", files=("crontab", "jobqueue.cgi", "htaccess"))
+        self.says({"door": "cgi", "worker": "lives"}, "(CGI)", "whenever there is work",
+                  "wait for visitors", "lines to copy", files=("crontab", "jobqueue.cgi", "htaccess"))
 
     def test_cgi_where_persistent_processes_are_ended_and_cron_works(self):
-        self.says({"door": "cgi", "worker": "dies", "cron": 600}, "Cron does the tasks", "every 10 minutes",
-                  "Nothing has to be done")
-
-    def test_a_host_that_allows_25_processes(self):
-        self.says({"door": "cgi", "worker": "lives", "cron": 900, "processes": 25}, "Only 25 processes",
-                  "NbMaxWorker at 1 or 2")
+        self.says({"door": "cgi", "worker": "dies", "cron": 600}, "Cron works on the tasks",
+                  "every 10 minutes", "Nothing has to be done")
 
     def test_an_hourly_cron_and_a_network_folder(self):
         self.says({"door": "cgi", "worker": "dies", "cron": 3600, "network": True}, "every hour",
-                  "network folders", "can be late")
+                  "can be late")
 
     def test_a_cron_that_only_calls_addresses(self):
-        self.says({"door": "cgi", "worker": "dies", "address": 300}, "a slice at a time", "every 5 minutes",
-                  "Nothing has to be done")
+        self.says({"door": "cgi", "worker": "dies", "address": 300},
+                  "the tick address is called", "every 5 minutes", "Nothing has to be done")
 
     def test_an_always_on_task_on_a_shared_file_server(self):
         kind = {"door": "uwsgi", "mode": "service", "network": True}
-        self.says({**kind, "service": True}, "uWSGI", "the host keeps alive", "on time", "network folders",
+        self.says({**kind, "service": True}, "uWSGI", "mode is service", "on time",
                   "Nothing has to be done", files=("crontab", "wsgi.py"))
 
     def test_an_always_on_task_that_is_not_there(self):
-        self.says({"door": "uwsgi", "mode": "service"}, "none is there", "keep worker.py --service running")
+        self.says({"door": "uwsgi", "mode": "service"}, "keep worker.py --service running")
 
     def test_a_free_account_with_neither_cron_nor_processes(self):
-        self.says({"door": "uwsgi", "worker": "dies", "network": True}, "a slice at a time",
+        self.says({"door": "uwsgi", "worker": "dies", "network": True}, "while this page is open",
                   "wait for visitors", "or the tick address")
 
     def test_a_cron_that_was_chosen_and_does_not_come(self):
-        self.says({"door": "cgi", "mode": "cron"}, "has not come yet", "one of the lines to copy")
+        self.says({"door": "cgi", "mode": "cron"}, "mode is cron", "one of the lines to copy")
 
     def test_a_shell_and_a_server(self):
-        self.says({"door": "server", "worker": "lives", "resident": True}, "built-in server", "begin at once",
-                  "on time", "Nothing has to be done", files=("jobqueue.service", "supervisord.conf"))
+        self.says({"door": "server", "worker": "lives", "resident": True}, "built-in server",
+                  "whenever there is work", "on time", "Nothing has to be done",
+                  files=("jobqueue.service", "supervisord.conf"))
 
     def test_apache_with_mod_wsgi_and_a_cron_every_minute(self):
-        self.says({"door": "mod_wsgi daemon", "worker": "lives", "cron": 60}, "mod_wsgi", "every minute",
-                  "on time", files=("crontab", "wsgi.py", "apache.conf"))
+        self.says({"door": "mod_wsgi daemon", "worker": "lives", "cron": 60}, "mod_wsgi",
+                  "on time, since somebody comes every minute",
+                  files=("crontab", "wsgi.py", "apache.conf"))
 
 
 class TestWorkerTest(HostTestCase):
@@ -687,19 +638,6 @@ class TestWorkerTest(HostTestCase):
         self.clock.advance(30)
         self.assertEqual(jobqueue.worker_test(self.queue, "shell")["state"], "failed")
         self.assertEqual(self.verdict("Worker", "by the web server"), "ok")
-        facts = jobqueue.find_facts(self.queue, jobqueue.check_host(self.queue))[1]
-        self.assertLessEqual({"tested", "detached"}, facts)
-
-    def test_another_sqlite_and_less_nice_than_asked_for_are_notes(self):
-        TestHostFiles.visit(self, sqlite="3.34.1")
-        self.start()
-        self.note_arrival()
-        self.note(alone=False)
-        self.assertEqual(self.verdict("Worker", "the web server has SQLite 3.34.1"), "note")
-        TestHostFiles.visit(self, sqlite="3.40.1")
-        self.assertEqual(self.verdict("Worker"), "ok")
-        self.note_arrival(nice=0)
-        self.assertEqual(self.verdict("Worker", "less than the setting nice"), "note")
 
     def test_the_worker_itself_says_that_it_is_here_and_lives(self):
         self.start()

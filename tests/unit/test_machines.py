@@ -523,7 +523,7 @@ class TestWhatCheckSays(TestCase):
                 jobqueue.open_database(self.folder / "data", self.clock).close()
 
     def test_which_machines_were_seen_and_of_several_when(self):
-        self.assertIn("used on %s; log" % jobqueue.machine_name(), self.look("Journal").text)
+        self.assertIn("used on %s, last seen 2027" % jobqueue.machine_name(), self.look("Journal").text)
         self.clock.advance(7200)
         self.use_on(Machine("other", "boot", "ext4"))
         self.assertIn("used on other, last seen 2027-01-15 10:00:00 UTC; %s, last seen 2027-01-15 "
@@ -537,7 +537,7 @@ class TestWhatCheckSays(TestCase):
             self.clock.advance(jobqueue.MACHINE_NOTE_SECONDS)
             self.use_on(two)
         self.assertEqual(self.look("Journal").verdict, "bad")
-        self.assertIn("jobqueue.py check --repair. Without a shell give it to your host's cron",
+        self.assertIn("jobqueue.py check --repair, in a shell or by your host's cron",
                       self.look("Journal").text)
 
     def test_who_was_refused(self):

