@@ -52,7 +52,6 @@ import io
 import itertools
 import json
 import math
-import operator
 import os
 import re
 import signal
@@ -554,14 +553,6 @@ def birth(pid):
         return None if fields[0] in "ZX" else fields[19] + os.readlink("/proc/self/ns/pid")
     except (OSError, TypeError, IndexError):
         return None
-
-
-def up_seconds():
-    """How long this system has been running; 0 where that cannot be told."""
-    try:
-        return float(Path("/proc/uptime").read_text("ascii").split()[0])
-    except (OSError, ValueError, IndexError):
-        return 0.0
 
 
 # Schedule rules --------------------------------------------------------------
@@ -1557,13 +1548,14 @@ def migrate(transaction):
 
 # Database --------------------------------------------------------------------
 #
-# SQLite 3.7.0 to 3.51.2 can corrupt a WAL database when a checkpoint meets a write
-# (sqlite.org/wal.html#walresetbug). Nearly every host has such a version, so automatic
-# checkpoints are off on every connection and ours run only while we hold the write lock.
-#
-# Only this section and the schema know SQLite's dialect. Statements elsewhere are what other
-# databases understand, too; rows are added and changed by Connection's verbs, and what SQLite's
-# planner cannot know is told to it by these hints, which another database may leave out.
+# Only this section and the schema know SQLite's dialect; who uses them need not. In this order:
+#   dialect      hints for SQLite's planner, and what its errors mean for people
+#   Connection   one connection in a few verbs
+#   WriteLock    one process, and one thread of it, writes at a time
+#   Journal      how the file is written, and on which machine
+#   DataFile     the care of the file and its log: guards, connections, copying the log back
+#   Database     reads, waiting, transactions
+#   data folder  made once, opened by its owner only, repaired while everything is stopped
 
 WRITE_POLL_SECONDS = (0.0001, 0.003)    # how often who waits asks again: at first and later
 WRITE_GAP_SECONDS = 0.00005     # writing again within this is back-to-back
@@ -1575,76 +1567,66 @@ VARIABLES_MAX = 999             # of one statement, before SQLite 3.32
 CHECKPOINT_PAUSE_SECONDS = 1.0
 MACHINE_SIGN_SECONDS = 60.0     # who uses the log shows so often that this machine lives
 MACHINE_SILENT_SECONDS = 150.0  # another one may use it after so long without a sign
-MACHINE_NOTE_SECONDS = 3600.0   # how often it is noted that a machine uses the database
-MACHINE_KNOWN_SECONDS = 86400.0 # ... and how long that is known
 LOOK_STEPS = 1000               # of SQLite, for some 30 tasks: so often a reading can be cut off
 LOCAL_FILE_SYSTEMS = frozenset(
     "ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay simfs ufs".split())
+DENY = ("<IfModule mod_authz_core.c>\nRequire all denied\n</IfModule>\n"
+        "<IfModule !mod_authz_core.c>\nOrder deny,allow\nDeny from all\n</IfModule>\n"
+        "<IfModule mod_rewrite.c>\nRewriteEngine On\nRewriteRule ^ - [F,L]\n</IfModule>\n")
 
+# What another database may leave out, or says otherwise.
 BY_CLAIM, BY_TURN, BY_OWNER, BY_UNIQUE, BY_FOLLOWER = (
     "INDEXED BY " + index
     for index in ("task_claim", "task_turn", "task_owner", "task_unique", "task_after_follower"))
 BY_ID = "NOT INDEXED"
 THEN_JOIN = "CROSS JOIN"        # the table on its left is read first
+CONTAINS = "instr(lower(%s), lower(?))>0"
+
+# What SQLite says when the database or the disk is to blame (its codes are known since Python 3.11
+# only), the error and its sentence. Everything else is a mistake of ours.
+FULL = "The disk or the quota is full; nothing was changed."
+UNUSABLE = "The database %(path)s cannot be used: %(said)s."
+STORAGE_ERRORS = (
+    ("locked|locking protocol|busy", Busy,
+     "The queue is busy; nothing was changed. Please try again."),
+    ("foreign key", Conflict,
+     "The user whom this is for was deleted meanwhile; nothing was changed."),
+    ("is full", StorageFull, FULL),
+    ("readonly", StorageBroken, "The database %(path)s cannot be written by this user."),
+    ("malformed|not a database", StorageBroken,
+     "The database %(path)s is damaged (%(said)s). It is left as it is: put a backup in its "
+     "place."),
+    ("disk i/o error|unable to open|unsupported file format|could not decode|no such table"
+     "|permission denied|closed database", StorageBroken, UNUSABLE),
+)
 
 
-def is_busy(error):
-    """True if trying again later may help."""
-    text = str(error)
-    return (isinstance(error, sqlite3.OperationalError)
-            and ("locked" in text or "busy" in text or "locking protocol" in text))
+def storage_error(error, path):
+    """The error that a person should see for this one of SQLite's; itself if it is our mistake."""
+    said = str(error)
+    for words, kind, sentence in STORAGE_ERRORS:
+        if re.search(words, said.lower()):
+            if sentence == UNUSABLE and has_no_room(path):
+                return storage_full()
+            return kind(sentence % {"path": path, "said": said},
+                        retry_after=2 if kind is Busy else None)
+    return error
 
 
 def still_busy():
     """The error for whoever has waited long enough."""
-    return Busy("The queue is busy; nothing was changed. Please try again.", retry_after=2)
+    return storage_error(sqlite3.OperationalError("busy"), None)
+
+
+def storage_full():
+    """The error for whoever has no room to write."""
+    return StorageFull(FULL)
 
 
 def emptied(path):
     """The error for a database without anything in it: a new one is never begun over it."""
     return StorageBroken("The database %s is empty: it was overwritten or emptied. "
                          "Put a backup in its place." % path)
-
-
-# What SQLite says when the database or the disk is to blame. Everything else is a mistake of ours.
-# Its codes are known to Python since 3.11 only.
-STORAGE_WORDS = (
-    "locked", "locking protocol", "busy", "is full", "disk i/o error", "unable to open", "readonly",
-    "malformed", "not a database", "unsupported file format", "could not decode", "no such table",
-    "permission denied", "closed database", "foreign key")
-
-
-def is_storage_error(error):
-    """True for what SQLite raises that is no fault of ours."""
-    return isinstance(error, sqlite3.Error) and any(
-        words in str(error).lower() for words in STORAGE_WORDS)
-
-
-def sqlite_build():
-    """(SQLite's version of its source, the options it was built with)"""
-    with contextlib.closing(sqlite3.connect(":memory:")) as link:
-        return (link.execute("SELECT sqlite_source_id()").fetchone()[0],
-                [row[0] for row in link.execute("PRAGMA compile_options")])
-
-
-def free_bytes(path):
-    """How much we may still write to the file system that holds `path`; OSError if there is none."""
-    room = os.statvfs(path)
-    return room.f_bavail * room.f_frsize
-
-
-def has_no_room(path):
-    """True if there is no room for the index of a database's log: then SQLite cannot even read it,
-    and calls that an I/O error."""
-    try:
-        return free_bytes(path) < 32768
-    except OSError:
-        return False
-
-
-def storage_full():
-    """The error for whoever has no room to write."""
-    return StorageFull("The disk or the quota is full; nothing was changed.")
 
 
 def cannot_write(folder, error):
@@ -1654,40 +1636,18 @@ def cannot_write(folder, error):
     return StorageBroken("Nothing can be written in %s: %s." % (folder, error.strerror))
 
 
-def storage_error(error, path):
-    """The error a person should see for one that SQLite raised."""
-    text = str(error)
-    if is_busy(error):
-        return still_busy()
-    if isinstance(error, sqlite3.IntegrityError):
-        return Conflict("The user whom this is for was deleted meanwhile; nothing was changed.")
-    if "full" in text:
-        return storage_full()
-    if "readonly" in text:
-        return StorageBroken("The database %s cannot be written by this user." % path)
-    if "malformed" in text or "not a database" in text:
-        return StorageBroken("The database %s is damaged (%s). It is left as it is: "
-                             "put a backup in its place." % (path, text))
-    if has_no_room(path):
-        return storage_full()
-    return StorageBroken("The database %s cannot be used: %s." % (path, text))
+def free_bytes(path):
+    """How much we may still write to the file system that holds `path`; OSError if none does."""
+    room = os.statvfs(path)
+    return room.f_bavail * room.f_frsize
 
 
-def file_system(path):
-    """The type of the file system that holds `path`, or "unknown"."""
-    best, kind, path = "", "unknown", os.path.realpath(path)
+def has_no_room(path):
+    """True if the index of a database's log has no room: SQLite calls that an I/O error."""
     try:
-        lines = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
+        return free_bytes(path) < 32768
     except OSError:
-        return kind
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        mount = left.split(" ", 5)[4]
-        if "\\" in mount:
-            mount = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), mount)
-        if len(mount) >= len(best) and (path + "/").startswith(mount.rstrip("/") + "/"):
-            best, kind = mount, right.split(" ")[0]
-    return kind
+        return False
 
 
 class Reader:
@@ -1707,7 +1667,8 @@ class Reader:
 @functools.lru_cache(maxsize=100)
 def _insertion(words, table, columns, rows=1):
     marks = "(%s)" % ", ".join("?" * len(columns))
-    return "%s INTO %s (%s) VALUES %s" % (words, table, ", ".join(columns), ", ".join([marks] * rows))
+    return "%s INTO %s (%s) VALUES %s" % (
+        words, table, ", ".join(columns), ", ".join([marks] * rows))
 
 
 class Connection(Reader):
@@ -1717,7 +1678,7 @@ class Connection(Reader):
         self._link = sqlite3.connect("file:%s?mode=rw" % quote(str(path)), uri=True, timeout=0,
                                      isolation_level=None, check_same_thread=False)
         self._link.row_factory = sqlite3.Row
-        self._link.execute("PRAGMA wal_autocheckpoint=0")   # only Database copies the log back
+        self._link.execute("PRAGMA wal_autocheckpoint=0")   # only DataFile copies the log back
         self._link.execute("PRAGMA temp_store=MEMORY")      # not in the system's shared folder
 
     def run(self, statement, values=()):
@@ -1736,15 +1697,8 @@ class Connection(Reader):
         """Add a row unless there is one with its key; True if it is new."""
         return self._insert("INSERT OR IGNORE", table, row).rowcount == 1
 
-    def upsert(self, table, key, row):
-        """Give the row with this key (a dictionary, too) these values, adding it if there is none."""
-        if not self.update(table, row, " AND ".join(name + "=?" for name in key), key.values()):
-            self.insert(table, {**key, **row})
-
-    def update(self, table, changes, where, values=()):
-        """Change columns of the rows for which `where` holds; return their number."""
-        return self.run("UPDATE %s SET %s WHERE %s" % (
-            table, ", ".join(name + "=?" for name in changes), where), (*changes.values(), *values))
+    def _insert(self, words, table, row):
+        return self._link.execute(_insertion(words, table, tuple(row)), tuple(row.values()))
 
     def insert_all(self, table, rows, most=VARIABLES_MAX):
         """Add rows with the same columns, several by one statement, of at most `most` values.
@@ -1756,17 +1710,20 @@ class Connection(Reader):
         first = next(rows, None)
         if first is None:
             return
-        size = max(1, most // len(first))
-        values = map(operator.itemgetter(*first), itertools.chain([first], rows))
-        columns = tuple(first)
-        for some in iter(lambda: list(itertools.islice(values, size)), []):
-            if len(some) == size:
-                self.run(_insertion("INSERT", table, columns, size), list(itertools.chain(*some)))
-            else:
-                self.many(_insertion("INSERT", table, columns), some)
+        rows, size = itertools.chain([first], rows), max(1, most // len(first))
+        for some in iter(lambda: list(itertools.islice(rows, size)), []):
+            self.run(_insertion("INSERT", table, tuple(first), len(some)),
+                     [value for row in some for value in row.values()])
 
-    def _insert(self, words, table, row):
-        return self._link.execute(_insertion(words, table, tuple(row)), tuple(row.values()))
+    def upsert(self, table, key, row):
+        """Give the row with this key (a dictionary, too) these values, adding it if it is new."""
+        if not self.update(table, row, " AND ".join(name + "=?" for name in key), key.values()):
+            self.insert(table, {**key, **row})
+
+    def update(self, table, changes, where, values=()):
+        """Change columns of the rows for which `where` holds; return their number."""
+        return self.run("UPDATE %s SET %s WHERE %s" % (
+            table, ", ".join(name + "=?" for name in changes), where), (*changes.values(), *values))
 
     def all(self, statement, values=()):
         """All rows."""
@@ -1784,10 +1741,11 @@ class Connection(Reader):
         finally:
             self._link.set_progress_handler(None, 0)
 
-    @property
-    def open_transaction(self):
-        """True between BEGIN and its end."""
-        return self._link.in_transaction
+    def roll_back(self):
+        """Undo an open transaction, if there is one."""
+        if self._link.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                self.run("ROLLBACK")
 
     def copy_to(self, path):
         """Copy the database into the file `path`; what was copied is checked."""
@@ -1806,7 +1764,8 @@ class WriteLock:
     """Lets one write at a time: threads by a lock, processes by `flock` on one file.
 
     SQLite's own waiting starves: older waiters sleep longer. Here everybody asks again within
-    a millisecond, and who has written back-to-back for a while stays away for a moment.
+    a millisecond, and who has written back-to-back for a while stays away for a moment, if a
+    shared lock on the second file says that somebody waits.
     """
 
     def __init__(self, path, clock):
@@ -1814,7 +1773,6 @@ class WriteLock:
         self._threads = threading.Lock()
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self._waiting = os.open("%s.wait" % path, os.O_RDWR | os.O_CREAT, 0o600)
-        self._works = True
         self._released = self._streak = 0.0
 
     def take(self, seconds):
@@ -1824,7 +1782,7 @@ class WriteLock:
             raise still_busy()
         try:
             self._rest()
-            if not self._lock(self._file, fcntl.LOCK_EX):
+            if not self._flock(self._file, fcntl.LOCK_EX):
                 self._wait(deadline)
         except BaseException:
             self._threads.release()
@@ -1832,8 +1790,7 @@ class WriteLock:
 
     def give(self):
         """Let the next one write."""
-        if self._works:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+        self._flock(self._file, fcntl.LOCK_UN)
         self._released = self._clock.monotonic()
         self._threads.release()
 
@@ -1843,58 +1800,52 @@ class WriteLock:
             os.close(file)
         self._file = self._waiting = -1
 
-    def _wait(self, deadline):
-        """Ask again and again, while a shared lock on the second file says that somebody waits."""
-        self._lock(self._waiting, fcntl.LOCK_SH)
-        pause, longest = WRITE_POLL_SECONDS
-        try:
-            while not self._lock(self._file, fcntl.LOCK_EX):
-                if self._clock.monotonic() > deadline:
-                    raise still_busy()
-                self._clock.sleep(self._clock.uniform(pause / 2, pause))
-                pause = min(longest, pause * 1.5)
-        finally:
-            fcntl.flock(self._waiting, fcntl.LOCK_UN)
-
-    def _lock(self, file, kind):
-        if not self._works:
-            return True
-        try:
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES, errno.EINTR):
-                return False
-            self._works = False         # a host without flock: SQLite's own lock must do
-        return True
-
     def _rest(self):
         now = self._clock.monotonic()
         if now - self._released > WRITE_GAP_SECONDS:
             self._streak = now
         elif now - self._streak > WRITE_STREAK_SECONDS:
-            if self._somebody_waits():
+            if not self._flock(self._waiting, fcntl.LOCK_EX):
                 self._clock.sleep(WRITE_REST_SECONDS)
+            self._flock(self._waiting, fcntl.LOCK_UN)
             self._streak = self._clock.monotonic()
 
-    def _somebody_waits(self):
-        if self._works and self._lock(self._waiting, fcntl.LOCK_EX):
-            fcntl.flock(self._waiting, fcntl.LOCK_UN)
+    def _wait(self, deadline):
+        """Ask again and again."""
+        self._flock(self._waiting, fcntl.LOCK_SH)
+        pause, longest = WRITE_POLL_SECONDS
+        try:
+            while not self._flock(self._file, fcntl.LOCK_EX):
+                if self._clock.monotonic() > deadline:
+                    raise still_busy()
+                self._clock.sleep(self._clock.uniform(pause / 2, pause))
+                pause = min(longest, pause * 1.5)
+        finally:
+            self._flock(self._waiting, fcntl.LOCK_UN)
+
+    @staticmethod
+    def _flock(file, kind):
+        """False if somebody else holds it. On a host without flock SQLite's own lock must do."""
+        try:
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
             return False
-        return self._works
+        except OSError:
+            pass
+        return True
 
 
 def find_database(folder):
     """The one jobqueue-*.db in `folder`, never empty; every other sight is an error."""
     try:
         found = [name for name in os.listdir(folder) if re.fullmatch(r"jobqueue-.*\.db", name)]
-    except FileNotFoundError:
-        raise SetupError("There is no data folder %s." % folder) from None
     except OSError as error:
-        raise SetupError("The data folder %s cannot be read: %s." % (folder, error.strerror)) from None
+        raise SetupError("The data folder %s cannot be read: %s."
+                         % (folder, error.strerror)) from None
     if len(found) != 1:
-        raise SetupError("The data folder %s holds %s: exactly one is expected, so nothing was changed.%s" % (
-            folder, ", ".join(found) or "no jobqueue-*.db",
-            "" if found else " Is it a new, empty folder? Delete it: it is made when there is none."))
+        raise SetupError("The data folder %s holds %s: exactly one is expected. (A folder that is "
+                         "new and empty can be deleted: it is made when there is none.)"
+                         % (folder, ", ".join(found) or "no jobqueue-*.db"))
     path = Path(folder) / found[0]
     status = path.stat()
     if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
@@ -1908,18 +1859,17 @@ def private_path(database, name):
     Some web servers give away what is in this folder, whatever is done against that.
     """
     stem, dot, ending = name.partition(".")
-    return database.with_name("%s-%s%s%s" % (stem, database.stem.partition("-")[2], dot, ending))
+    word = database.stem.partition("-")[2]
+    return database.with_name("%s-%s%s%s" % (stem, word, dot, ending))
 
 
-def write_private(path, text, at=None):
-    """Write a small file that only we may read, whole or not at all; `at` is the time it bears."""
+def write_private(path, text):
+    """Write a small file that only we may read, whole or not at all."""
     part = path.with_name(path.name + "." + random_token(4))
     try:
         handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        if at is not None:
-            os.utime(part, (at, at))
         os.replace(part, path)
     except OSError:
         with contextlib.suppress(OSError):
@@ -1936,164 +1886,201 @@ def file_identity(path):
         return None
 
 
+def file_system(path):
+    """The type of the file system that holds `path`, or "unknown"."""
+    best, kind, path = "", "unknown", os.path.realpath(path)
+    try:
+        lines = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return kind
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        mount = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), left.split(" ", 5)[4])
+        if len(mount) >= len(best) and (path + "/").startswith(mount.rstrip("/") + "/"):
+            best, kind = mount, right.split(" ")[0]
+    return kind
+
+
+def choose_journal(folder, shared=False):
+    """(mode that is safe where `folder` is and, if it is `shared`, for several machines, why)"""
+    kind = file_system(folder)
+    if shared:
+        return "truncate", "several machines are to use it"
+    if kind in LOCAL_FILE_SYSTEMS:
+        return "wal", "%s is a local disk" % kind
+    return "truncate", "%s is a network or unknown file system" % kind
+
+
 class Journal:
-    """How the database is written, "wal" or "truncate", and which machines use it.
+    """How the database is written, "wal" or "truncate", and on which machine.
 
     It stands in a small file that is read before SQLite opens the database, since a log that two
     machines share corrupts. A machine is a kernel: containers have names of their own, but share
     what a log needs. The file's time is the last sign of life of the machine that uses the log.
-    Its JSON has the keys mode, why, machine (the one that uses the log) and machines: {name: {"boot",
-    "first", "last"}}, with "refused" for one that may not use the log.
     """
 
     def __init__(self, database):
         self._database = database
         self.path = private_path(database, "journal.json")
-        self._read()
-
-    def _read(self):
-        self._stamp = self._stamp_of_file()
+        self._file = file_identity(self.path)   # another one after each write
         try:
-            self.said = json.loads(self.path.read_text("utf-8"))
-            self.mode, owner = self.said["mode"], self.said["machine"]
+            said = json.loads(self.path.read_text("utf-8"))
+            self.mode, self.machine = said["mode"], said["machine"]
+            self.why, self._boot = said.get("why"), said.get("boot")
             if self.mode not in ("wal", "truncate"):
                 raise ValueError(self.mode)
-            at = self.path.stat().st_mtime
         except (OSError, ValueError, KeyError, TypeError):
-            raise SetupError("%s is missing or unreadable; it says how the database is written. With "
-                             "everything stopped, make it anew: python3 jobqueue.py check --repair"
-                             % self.path) from None
-        self.machines = self.said.get("machines") or {      # a former version kept others elsewhere
-            owner: {"boot": self.said.get("boot"), "first": at, "last": at}}
+            raise SetupError(
+                "%s is missing or unreadable; it says how the database is written. With everything "
+                "stopped, make it anew: python3 jobqueue.py check --repair" % self.path) from None
 
     @staticmethod
-    def decide(database, mode, why, now, machines=None):
-        """From now on this machine uses the database, and in this way; none is refused any more."""
-        known = {name: machine for name, machine in (machines or {}).items() if "refused" not in machine}
-        known[machine_name()] = {"boot": boot_id(), "first": now, "last": now}
-        write_private(private_path(database, "journal.json"), dump_json(
-            {"mode": mode, "why": why, "machine": machine_name(), "machines": known}))
+    def decide(database, mode, why, now):
+        """From now on this machine uses the database, in this way."""
+        path = private_path(database, "journal.json")
+        write_private(path, dump_json(
+            {"mode": mode, "why": why, "machine": machine_name(), "boot": boot_id()}))
+        os.utime(path, (now, now))
 
     def admit(self, now):
-        """Let this machine use the log; SetupError if it cannot, or if another one does."""
-        if self.mode != "wal":
-            return
+        """The journal as it is once this machine may use the log; SetupError if it may not."""
         kind = file_system(self.path.parent)
-        if kind not in LOCAL_FILE_SYSTEMS:
-            self._refuse(now, "The data folder %s is written in WAL mode, which is not safe on this file "
-                         "system (%s). Stop everything, then run on %s, where it was made: python3 "
-                         "jobqueue.py check --repair" % (self.path.parent, kind, self.said["machine"]))
+        if self.mode == "wal" and kind not in LOCAL_FILE_SYSTEMS:
+            raise SetupError(
+                "The data folder %s is written in WAL mode, which is not safe on this file system "
+                "(%s). Stop everything, then run on %s, where it was made: python3 jobqueue.py "
+                "check --repair shared" % (self.path.parent, kind, self.machine))
         self.refuse_another(now)
-        if not self._is_ours():
-            self.said["machine"] = machine_name()
-            self._note(machine_name(), now, at=now)
-            self._read()
+        if self.mode == "wal" and self._boot != boot_id():
+            self.decide(self._database, "wal", self.why, now)
+        return Journal(self._database)
 
     def refuse_another(self, now):
         """SetupError if another machine uses the log and lives."""
-        last, owner = self.path.stat().st_mtime, self.said["machine"]
-        if self.mode == "wal" and not self._is_ours() and not self._is_gone(now - last):
-            self._refuse(now, "The data folder %s is in use on the machine %s, and its WAL mode allows one "
-                         "machine only. If both are to use it, stop everything on both and run on %s: "
-                         "python3 jobqueue.py check --repair. If this is %s under a new name, wait until "
-                         "%s UTC." % (self.path.parent, owner, owner, owner,
-                                      iso(last + MACHINE_SILENT_SECONDS)[11:19]))
+        last = self.path.stat().st_mtime
+        if (self.mode == "wal" and not self._is_ours()
+                and -MACHINE_SILENT_SECONDS < now - last < MACHINE_SILENT_SECONDS):
+            raise SetupError(
+                "The data folder %s is in use on the machine %s, and its WAL mode allows one machine "
+                "only. If both are to use it, stop everything on both and run there: python3 "
+                "jobqueue.py check --repair shared. If this is that machine under a new name, wait "
+                "until %s UTC." % (self.path.parent, self.machine,
+                                   iso(last + MACHINE_SILENT_SECONDS)[11:19]))
 
     def sign(self, now):
-        """Show other machines that this one lives; note once an hour that it uses the database."""
-        with contextlib.suppress(OSError, SetupError):
-            at = self.path.stat().st_mtime
-            if self.mode == "wal" and abs(now - at) >= MACHINE_SIGN_SECONDS:
+        """Show other machines that this one lives."""
+        with contextlib.suppress(OSError):
+            if self.mode == "wal" and abs(now - self.path.stat().st_mtime) >= MACHINE_SIGN_SECONDS:
                 os.utime(self.path, (now, now))
-            if not self._is_noted(machine_name(), now):
-                self._read()            # others note themselves, too
-                self._note(machine_name(), now, self.path.stat().st_mtime)
 
     def check(self):
         """StorageBroken if it was decided anew, or if another machine took over while we slept."""
-        if self._stamp_of_file() == self._stamp:
+        if file_identity(self.path) == self._file:
             return
         found = Journal(self._database)
         if found.mode != self.mode:
-            raise StorageBroken("How the database is written was changed to %s while it was in use. "
-                                "Stop and start everything." % found.mode.upper())
+            raise StorageBroken("How the database is written was changed to %s while it was in "
+                                "use. Stop and start everything." % found.mode.upper())
         if found.mode == "wal" and not found._is_ours():
-            raise StorageBroken("The database is used on the machine %s now. If both are to use it, stop "
-                                "everything on both and run there: python3 jobqueue.py check --repair"
-                                % found.said["machine"])
-        self.said, self.machines, self._stamp = found.said, found.machines, found._stamp
-
-    def sharing(self, now):
-        """Names of the machines that used the database by turns within a day, or were refused.
-
-        None if they followed each other, as when it has moved, or when a container gets a new name at
-        every start.
-        """
-        known = {name: machine for name, machine in self.machines.items()
-                 if abs(now - machine["last"]) < MACHINE_KNOWN_SECONDS}
-        names = {name for name, machine in known.items() if "refused" in machine}
-        users = [item for item in known.items() if item[0] not in names]
-        if names:
-            names.add(self.said["machine"])
-        for (one, first), (two, second) in itertools.combinations(users, 2):
-            if (first["boot"] != second["boot"]
-                    and first["first"] <= second["last"] and second["first"] <= first["last"]):
-                names |= {one, two}
-        return sorted(names)
-
-    def others(self, now):
-        """Machines besides this one that share the database; SetupError if one uses its log now."""
-        self.refuse_another(now)
-        return [name for name in self.sharing(now) if name not in (machine_name(), self._our_name())]
-
-    def _stamp_of_file(self):
-        """What is another one after each write; None if the file is gone."""
-        try:
-            status = os.stat(self.path)
-            return status.st_ino, status.st_ctime_ns
-        except OSError:
-            return None
+            raise StorageBroken("The database is used on the machine %s now." % found.machine)
+        self._file = found._file
 
     def _is_ours(self):
-        owner, boot = self.said["machine"], boot_id()
-        known = self.machines.get(owner, {}).get("boot")
-        return known == boot if boot and known else owner == machine_name()
+        return self.machine == machine_name() or boot_id() != "" and self._boot == boot_id()
 
-    def _is_gone(self, silent):
-        """True if its machine is silent for long, or is this one before it was started again."""
-        return (not -MACHINE_SILENT_SECONDS < silent < MACHINE_SILENT_SECONDS
-                or (self.said["machine"] == machine_name() and silent > up_seconds() > 0))
 
-    def _is_noted(self, name, now):
-        known = self.machines.get(name, {})
-        return (abs(now - known.get("last", 0)) < MACHINE_NOTE_SECONDS
-                and known.get("boot") == boot_id())
+class DataFile:
+    """The care of the file that SQLite keeps the database in, and of its log.
 
-    def _note(self, name, now, at, **more):
-        """Keep that a machine was here; the file then bears the time `at`.
+    Not opened where that could corrupt it or lose what is in it, and not written any more once it
+    is another file. The log is copied back by the one that holds the write lock.
+    """
 
-        Machines of yesterday go, and other names of this one, which containers had.
+    def __init__(self, folder, clock):
+        self.folder = Path(folder)
+        self.clock = clock
+        self.path = find_database(self.folder)
+        self._wal = Path(str(self.path) + "-wal")
+        self._journal = Journal(self.path).admit(clock.now())
+        self.journal = self._journal.mode
+        self._checkpoints = Every(CHECKPOINT_PAUSE_SECONDS, clock)
+        if self.journal == "wal":
+            self._refuse_missing_log()
+
+    def sign(self):
+        """Show other machines that this one lives."""
+        self._journal.sign(self.clock.now())
+
+    def check_file(self):
+        """StorageBroken if file or log was removed or replaced: what we write would be lost."""
+        if self._identity() != self._opened:
+            raise StorageBroken("The database %s or its log was removed or replaced while it was "
+                                "in use. Stop and start everything." % self.path)
+        self._journal.check()
+
+    def wal_bytes(self):
+        """Size of the log's file; at most WAL_CHECKPOINT_BYTES while copying back keeps up."""
+        try:
+            return self._wal.stat().st_size
+        except OSError:
+            return 0
+
+    def _identity(self):
+        return file_identity(self.path), file_identity(self._wal)
+
+    def _refuse_missing_log(self):
+        """StorageBroken if the log was deleted: without it the database is an older one.
+
+        SQLite makes the log before the index that goes with it, and removes it after that.
         """
-        boot, owner = boot_id(), self.said["machine"]
-        known = {one: machine for one, machine in self.machines.items() if one == owner or (
-            abs(now - machine["last"]) < MACHINE_KNOWN_SECONDS
-            and (one == name or "refused" in machine or not boot or machine["boot"] != boot))}
-        is_known = abs(now - known.get(name, {"last": -math.inf})["last"]) < MACHINE_KNOWN_SECONDS
-        known[name] = {"boot": boot, "first": known[name]["first"] if is_known else now, "last": now,
-                       **more}
-        self.machines = known
-        write_private(self.path, dump_json({**self.said, "machines": known}), at)
+        index = Path(str(self.path) + "-shm")
+        for _ in range(2):              # others that open and close look like it for a moment
+            if self._wal.exists() or not index.exists():
+                return
+        raise StorageBroken(
+            "The log of the database, %s, was deleted: without it the newest tasks are missing. "
+            "Put it back; if it is lost, delete %s to go on with what is left."
+            % (self._wal, index.name))
 
-    def _refuse(self, now, words):
-        """Remember who was refused: `check --repair` must know of all that are to use the database."""
-        if not self._is_noted(self._our_name(), now):
-            with contextlib.suppress(OSError):
-                self._note(self._our_name(), now, self.path.stat().st_mtime, refused=True)
-        raise SetupError(words)
+    def _connect(self):
+        link = Connection(self.path)
+        try:
+            link.run("PRAGMA foreign_keys=ON")
+            link.run("PRAGMA cache_size=-250")      # others' commits empty it anyway
+            if self.journal == "wal":
+                # The log's file keeps this size, so that commits need not make it longer, and a
+                # longer one tells that there is something to copy back.
+                link.run("PRAGMA journal_size_limit=%d" % WAL_CHECKPOINT_BYTES)
+                link.value("SELECT count(*) FROM sqlite_master")
+                if link.value("PRAGMA journal_mode") != "wal":
+                    self.journal = "truncate"       # somebody else's program has turned it off
+            else:
+                link.value("PRAGMA journal_mode=TRUNCATE")
+                link.run("PRAGMA synchronous=FULL")
+        except BaseException:
+            link.close()
+            raise
+        return link
 
-    def _our_name(self):
-        """This machine as one that was refused is called: by how it sees the folder, too."""
-        return "%s (%s)" % (machine_name(), file_system(self.path.parent))
+    def _checkpoint_if_due(self, writer, reader):
+        """Copy the log back for a moment at most, while `writer` keeps everybody from writing."""
+        if (self.journal != "wal" or self.wal_bytes() <= WAL_CHECKPOINT_BYTES
+                or not self._checkpoints.is_due()):
+            return
+        deadline, before, pages, copied = self.clock.monotonic() + 0.05, None, 1, 0
+        try:
+            writer.run("BEGIN IMMEDIATE")
+            while copied not in (pages, before) and self.clock.monotonic() < deadline:
+                before = copied         # as long as that gets further
+                _, pages, copied = reader.one("PRAGMA wal_checkpoint(PASSIVE)")
+        except sqlite3.Error:
+            return
+        finally:
+            writer.roll_back()
+        if copied == pages:
+            self._checkpoints.hasten(0.0)
+        if self.wal_bytes() > WAL_ALARM_BYTES:
+            writer.run("PRAGMA application_id=0")       # a copied log gets short with a next write
 
 
 class Deadline(threading.local):
@@ -2102,44 +2089,53 @@ class Deadline(threading.local):
     at = math.inf
 
 
-class Database(Reader):
-    """The data folder's database: reads, write transactions, checkpoints.
+class Database(DataFile, Reader):
+    """The data folder's database: what is read and written, by any number of threads.
 
     Reading and writing have a connection each; threads take turns at both, because `sqlite3`
-    gives up the interpreter at every row and is slower when they do not.
+    gives up the interpreter at every row and is slower when they do not. A transaction
+
+    1. waits for the write lock, until the thread's deadline at most;
+    2. looks whether the file is still the same one and this machine may write it;
+    3. begins, runs its block and commits; a stranger who keeps it busy is waited for;
+    4. copies a long log back before it gives up the write lock.
     """
 
     def __init__(self, folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
-        self.folder = Path(folder)
-        self.clock = clock
+        super().__init__(folder, clock)
         self.patience = patience        # seconds until Busy, where no deadline() is sooner
         self._deadline = Deadline()
-        self.path = find_database(self.folder)
-        self._journal = Journal(self.path)
-        self._journal.admit(clock.now())
-        self.journal = self._journal.mode
+        self._reading, self._looking = threading.Lock(), threading.Lock()
+        self._writer_thread = self._synchronous = None
+        self._reader = self._writer = self._looker = None
         try:
             self._write_lock = WriteLock(self.folder / "turn.lock", clock)
         except OSError as error:
             raise cannot_write(self.folder, error) from None
-        self._writer_thread = self._looker = None
-        self._reading, self._looking = threading.Lock(), threading.Lock()
-        self._synchronous = None
-        self._checkpoints = Every(CHECKPOINT_PAUSE_SECONDS, clock)
-        self._signs = Every(MACHINE_SIGN_SECONDS, clock)
-        self._wal = Path(str(self.path) + "-wal")
-        self._links = []
         try:
-            if self.journal == "wal":
-                self._refuse_missing_log()
             with self.deadline(patience):
                 self._reader = self._patiently(self._connect)
                 self._writer = self._patiently(self._connect)
-                self._file, self._log_file = file_identity(self.path), file_identity(self._wal)
+                self._opened = self._identity()
                 self._check_schema()
         except BaseException:
             self.close()
             raise
+
+    def _check_schema(self):
+        version = self.schema_version()
+        if version == 0:
+            raise emptied(self.path)
+        if version != SCHEMA_VERSION:
+            with self.transaction() as transaction:
+                migrate(transaction)
+
+    def close(self):
+        """Close all connections."""
+        with self._looking, self._reading:
+            for link in filter(None, (self._reader, self._writer, self._looker)):
+                link.close()
+        self._write_lock.close()
 
     # Reading
 
@@ -2149,8 +2145,12 @@ class Database(Reader):
             return self._writer.all(statement, values)
         return self._patiently(lambda: self._read(statement, values))
 
+    def _read(self, statement, values):
+        with self._reading:
+            return self._reader.all(statement, values)
+
     def look(self, statement, values=(), seconds=math.inf):
-        """(rows, seconds that took) of what may read much; no rows but None if that takes too long.
+        """(rows, seconds that took) of what may read much; None for rows if that takes too long.
 
         Who reads little does not wait for it, since it has a connection of its own.
         """
@@ -2173,14 +2173,22 @@ class Database(Reader):
         """A number that changes when anybody commits, ourselves included."""
         return self.value("PRAGMA data_version")
 
-    @property
-    def in_transaction(self):
-        """True inside a transaction of this thread."""
-        return self._writer_thread == threading.get_ident()
+    def damage(self):
+        """What SQLite finds wrong with the file, None if nothing; all of it is read."""
+        try:
+            found = self._apart(lambda link: link.value("PRAGMA quick_check(1)"))
+        except StorageBroken as error:
+            found = error.detail
+        return None if found == "ok" else found
 
-    def _read(self, statement, values):
-        with self._reading:
-            return self._reader.all(statement, values)
+    def copy_to(self, path):
+        """Copy everything, as it is at one moment, into the empty file `path`, and check it."""
+        self._apart(lambda link: link.copy_to(path))
+
+    def _apart(self, action):
+        """Do what takes long with a connection of its own, so that nobody waits for it."""
+        with contextlib.closing(self._patiently(lambda: Connection(self.path))) as link:
+            return self._patiently(lambda: action(link))
 
     # Waiting
 
@@ -2207,7 +2215,25 @@ class Database(Reader):
         """How long this thread may wait now."""
         return max(0.0, min(self.patience, self._deadline.at - self.clock.monotonic()))
 
+    def _patiently(self, action):
+        """Do `action`, again while the database is busy and the deadline has not passed."""
+        until = None
+        while True:
+            try:
+                return action()
+            except sqlite3.Error as error:
+                problem, now = storage_error(error, self.path), self.clock.monotonic()
+                until = until or now + self.seconds_left()
+                if not isinstance(problem, Busy) or now >= until:
+                    raise problem
+            self.clock.sleep(self.clock.uniform(0.0005, 0.005))
+
     # Writing
+
+    @property
+    def in_transaction(self):
+        """True inside a transaction of this thread."""
+        return self._writer_thread == threading.get_ident()
 
     @contextlib.contextmanager
     def transaction(self, durable=True):
@@ -2219,137 +2245,22 @@ class Database(Reader):
         if self.in_transaction:
             raise RuntimeError("a transaction within a transaction")
         with self.deadline(self.patience):
-            self._begin(durable)
+            self._write_lock.take(self.seconds_left())
             try:
+                self._patiently(lambda: self._begin(durable))
                 self._writer_thread = threading.get_ident()
                 yield self._writer
                 self._patiently(lambda: self._writer.run("COMMIT"))
-                self._checkpoint_if_due()
-            except BaseException as error:
-                self._roll_back()
-                if is_storage_error(error):
-                    raise storage_error(error, self.path) from error
-                raise
+                with self._looking, self._reading:
+                    self._checkpoint_if_due(self._writer, self._reader)
+            except sqlite3.Error as error:
+                raise storage_error(error, self.path)
             finally:
+                self._writer.roll_back()
                 self._writer_thread = None
                 self._write_lock.give()
 
-    def check_file(self):
-        """StorageBroken if file or log was removed or replaced: what we write would be lost."""
-        if file_identity(self.path) != self._file or file_identity(self._wal) != self._log_file:
-            raise StorageBroken("The database %s or its log was removed or replaced while it was "
-                                "in use. Stop and start everything." % self.path)
-        self._journal.check()
-
-    def sign(self):
-        """Now and then, show that this machine uses the database; it does not matter if that fails."""
-        if self._signs.is_due():
-            self._journal.sign(self.clock.now())
-
-    def read_journal(self):
-        """The Journal as it is now."""
-        return Journal(self.path)
-
-    def _refuse_missing_log(self):
-        """StorageBroken if the log was deleted: without it the database is an older one.
-
-        SQLite makes the log before the index that goes with it, and removes it after that.
-        """
-        index = Path(str(self.path) + "-shm")
-        for _ in range(2):              # others that open and close look like it for a moment
-            if self._wal.exists() or not index.exists():
-                return
-        raise StorageBroken("The log of the database, %s, was deleted: without it the newest tasks are "
-                            "missing. Put it back; if it is lost, delete %s to go on with what is left."
-                            % (self._wal, index.name))
-
-    def damage(self):
-        """What SQLite finds wrong with the file, None if nothing; all of it is read.
-
-        By a connection of its own, like copying: nobody waits for what takes long.
-        """
-        with contextlib.closing(Connection(self.path)) as link:
-            try:
-                found = self._patiently(lambda: link.value("PRAGMA quick_check(1)"))
-            except StorageBroken as error:
-                found = error.detail
-        return None if found == "ok" else found
-
-    def copy_to(self, path):
-        """Copy everything, as it is at one moment, into the empty file `path`, and check it."""
-        with contextlib.closing(Connection(self.path)) as link:
-            self._patiently(lambda: link.copy_to(path))
-
-    def wal_bytes(self):
-        """Size of the log's file; at most WAL_CHECKPOINT_BYTES while copying back keeps up."""
-        try:
-            return self._wal.stat().st_size
-        except OSError:
-            return 0
-
-    def close(self):
-        """Close all connections."""
-        with self._looking, self._reading:
-            for link in self._links:
-                link.close()
-        self._write_lock.close()
-
-    def _connect(self):
-        link = Connection(self.path)
-        try:
-            self._configure(link)
-        except BaseException:
-            link.close()
-            raise
-        self._links.append(link)
-        return link
-
-    def _configure(self, link):
-        link.run("PRAGMA foreign_keys=ON")
-        link.run("PRAGMA cache_size=-250")     # others' commits empty it anyway
-        if self.journal == "wal":
-            # The log's file keeps this size, so that commits need not make it longer, and a
-            # longer one tells that there is something to copy back.
-            link.run("PRAGMA journal_size_limit=%d" % WAL_CHECKPOINT_BYTES)
-            link.value("SELECT count(*) FROM sqlite_master")
-            if link.value("PRAGMA journal_mode") != "wal":
-                self.journal = "truncate"       # somebody else's program has turned the log off
-        else:
-            link.value("PRAGMA journal_mode=TRUNCATE")
-            link.run("PRAGMA synchronous=FULL")
-
-    def _check_schema(self):
-        version = self.schema_version()
-        if version == 0:
-            raise emptied(self.path)
-        if version != SCHEMA_VERSION:
-            with self.transaction() as transaction:
-                migrate(transaction)
-
-    def _patiently(self, action):
-        """Do `action`, again while the database is busy and the deadline has not passed."""
-        until = None
-        while True:
-            try:
-                return action()
-            except sqlite3.Error as error:
-                if not is_storage_error(error):
-                    raise
-                now = self.clock.monotonic()
-                until = until or now + self.seconds_left()
-                if not is_busy(error) or now >= until:
-                    raise storage_error(error, self.path) from error
-            self.clock.sleep(self.clock.uniform(0.0005, 0.005))
-
     def _begin(self, durable):
-        self._write_lock.take(self.seconds_left())
-        try:
-            self._patiently(lambda: self._begin_once(durable))
-        except BaseException:
-            self._write_lock.give()
-            raise
-
-    def _begin_once(self, durable):
         wanted = "FULL" if durable or self.journal != "wal" else "NORMAL"
         self.check_file()
         if wanted != self._synchronous:
@@ -2357,88 +2268,33 @@ class Database(Reader):
             self._synchronous = wanted
         self._writer.run("BEGIN IMMEDIATE")
 
-    def _roll_back(self):
-        if self._writer.open_transaction:
-            with contextlib.suppress(sqlite3.Error):
-                self._writer.run("ROLLBACK")
 
-    def _checkpoint_if_due(self):
-        """Copy the log back while holding turn and write lock, for a moment at most."""
-        if (self.journal != "wal" or self.wal_bytes() <= WAL_CHECKPOINT_BYTES
-                or not self._checkpoints.is_due()):
-            return
-        started = self.clock.monotonic()
-        try:
-            self._writer.run("BEGIN IMMEDIATE")
-        except sqlite3.Error:
-            return
-        try:
-            with self._looking, self._reading:
-                if self._copy_back(started + 0.05):
-                    self._checkpoints.hasten(0.0)
-        except sqlite3.Error:
-            return
-        finally:
-            self._roll_back()
-        if self.wal_bytes() > WAL_ALARM_BYTES:
-            self._shorten_log()
-
-    def _shorten_log(self):
-        """Write something that changes nothing: only with the next write a copied log gets short.
-
-        After a very large transaction that may be long in coming.
-        """
-        with contextlib.suppress(sqlite3.Error):
-            self._writer.run("PRAGMA application_id=0")
-
-    def _copy_back(self, deadline):
-        """Copy the log back as long as that gets further; True if all of it is copied."""
-        before = None
-        while self.clock.monotonic() < deadline:
-            busy, pages, copied = self._reader.one("PRAGMA wal_checkpoint(PASSIVE)")
-            if not busy and pages == copied:
-                return True
-            if copied == before:        # somebody still reads what is behind
-                return False
-            before = copied
-        return False
+@contextlib.contextmanager
+def _alone(path, mode):
+    """A connection to a database that nobody else uses; from now on it is written in this mode."""
+    try:
+        with contextlib.closing(Connection(path)) as link:
+            link.run("PRAGMA page_size=1024")   # a commit writes whole pages: small ones cost less
+            found = link.value("PRAGMA journal_mode=" + mode.upper())
+            if found != mode:
+                raise StorageBroken("SQLite keeps its journal here as %s only" % found)
+            yield link
+    except sqlite3.Error as error:
+        raise storage_error(error, path)
 
 
 def _make_database(path, mode):
-    """A new database without rows; StorageBroken if it cannot be kept in this way."""
     write_private(path, "")
-    link = Connection(path)
-    try:
-        link.run("PRAGMA page_size=1024")       # a commit writes whole pages: small ones cost less
-        found = link.value("PRAGMA journal_mode=" + mode.upper())
-        if found != mode:
-            raise StorageBroken("SQLite keeps its journal here as %s only" % found)
+    with _alone(path, mode) as link:
         link.run("PRAGMA synchronous=FULL")
         link.run("BEGIN IMMEDIATE")
         migrate(link)
         link.run("COMMIT")
-    except sqlite3.Error as error:
-        raise storage_error(error, path) from error
-    finally:
-        link.close()
-
-
-def choose_journal(folder, others=()):
-    """(mode that is safe where `folder` is and for the others that use it, why)"""
-    kind = file_system(folder)
-    if others:
-        return "truncate", "it is also used on %s" % " and ".join(others)
-    if kind in LOCAL_FILE_SYSTEMS:
-        return "wal", "%s is a local disk" % kind
-    return "truncate", "%s is a network or unknown file system" % kind
 
 
 def _fill_data_folder(room):
     (room / "locks").mkdir(mode=0o700)
-    deny = ("<IfModule mod_authz_core.c>\nRequire all denied\n</IfModule>\n"
-            "<IfModule !mod_authz_core.c>\nOrder deny,allow\nDeny from all\n</IfModule>\n"
-            "<IfModule mod_rewrite.c>\nRewriteEngine On\nRewriteRule ^ - [F,L]\n</IfModule>\n")
-    for name, text in ((".htaccess", deny), ("index.html", ""), ("canary.txt", random_token())):
+    for name, text in ((".htaccess", DENY), ("index.html", ""), ("canary.txt", random_token())):
         write_private(room / name, text)
     path = room / ("jobqueue-%s.db" % random_token(8))
     mode, why = choose_journal(room)
@@ -2463,13 +2319,11 @@ def create_data_folder(folder):
         _fill_data_folder(room)
         os.rename(room, folder)
     except OSError as error:
+        if not folder.is_dir():         # else another process was first
+            raise SetupError("The data folder %s cannot be made: %s."
+                             % (folder, error.strerror)) from None
+    finally:
         shutil.rmtree(room, ignore_errors=True)
-        if folder.is_dir():
-            return                      # another process was first
-        raise SetupError("The data folder %s cannot be made: %s." % (folder, error.strerror)) from None
-    except BaseException:
-        shutil.rmtree(room, ignore_errors=True)
-        raise
 
 
 def user_name(number):
@@ -2481,29 +2335,27 @@ def user_name(number):
         return "#%d" % number
 
 
-def close_to_others(folder):
-    """Copying with FTP opens a folder and its files to all users of the machine: mend that."""
-    for path in (folder, *Path(folder).iterdir()):
-        with contextlib.suppress(OSError):
-            if not path.is_symlink():
-                path.chmod(0o700 if path.is_dir() else 0o600)
-
-
 def refuse_other_user(folder):
-    """Files made by another user lock the owner out: say the command that works instead."""
+    """Files made by another user lock the owner out: say the command that works instead.
+
+    Copying with FTP opens a folder and its files to all users of the machine: mend that.
+    """
     try:
         status = os.stat(folder)
     except OSError as error:
-        raise SetupError("The data folder %s cannot be read: %s." % (folder, error.strerror)) from None
+        raise SetupError("The data folder %s cannot be read: %s."
+                         % (folder, error.strerror)) from None
     if status.st_uid != os.getuid():
         owner = user_name(status.st_uid)
         raise SetupError(
-            "The data folder %s belongs to the user %s, and this runs as %s. Run it as that user, such as "
-            "by sudo -u '%s' python3 '%s' ...; if that is the web server's own, use the page, and have "
-            "cron call the address that the page shows."
+            "The data folder %s belongs to the user %s, and this runs as %s. Run it as that user, "
+            "such as by sudo -u '%s' python3 '%s' ...; if that is the web server's own, use the "
+            "page, and have cron call the address that the page shows."
             % (folder, owner, user_name(os.getuid()), owner, HOME / "jobqueue.py"))
-    if status.st_mode & 0o077:
-        close_to_others(folder)
+    for path in (folder, *Path(folder).iterdir()) if status.st_mode & 0o077 else ():
+        with contextlib.suppress(OSError):
+            if not path.is_symlink():
+                path.chmod(0o700 if path.is_dir() else 0o600)
 
 
 def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
@@ -2516,27 +2368,18 @@ def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
     return database
 
 
-def repair_journal(folder):
-    """Choose the journal mode that is safe for all that use the database now.
+def repair_journal(folder, shared=False):
+    """Choose the journal mode that is safe here or, if it is `shared`, for several machines.
 
-    Everything must be stopped: the exclusive lock that changing it needs proves that.
+    Everything must be stopped: the exclusive lock that changing it needs proves that. A sentence.
     """
     refuse_other_user(folder)
-    path = find_database(Path(folder))
-    now, journal = Clock.now(), None
-    with contextlib.suppress(SetupError):       # one that is lost is made anew
-        journal = Journal(path)
-    mode, why = choose_journal(folder, journal.others(now) if journal else ())
-    link = Connection(path)
-    try:
-        found = link.value("PRAGMA journal_mode=" + mode.upper())
-    except sqlite3.Error as error:
-        raise storage_error(error, path) from error
-    finally:
-        link.close()
-    if found != mode:
-        raise SetupError("SQLite could not change to %s; it stays at %s." % (mode, found))
-    Journal.decide(path, mode, why, now, journal and journal.machines)
+    path, now = find_database(Path(folder)), Clock.now()
+    if private_path(path, "journal.json").exists():
+        Journal(path).refuse_another(now)
+    mode, why = choose_journal(folder, shared)
+    with _alone(path, mode):
+        Journal.decide(path, mode, why, now)
     return "%s, because %s" % (mode, why)
 
 
@@ -7652,9 +7495,6 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
                      "lines to copy, or the tick address if it can only call one"),
     "late": ("", NOTE, "", "",
              "cron_wait", "Schedules run late: housekeeping comes about {often} here."),
-    "several_machines": ("Journal", BAD, "several machines use the database, but WAL mode is for "
-                         "one", "stop everything and run {python} {program} check --repair, in a "
-                         "shell or by your host's cron"),
     "log_long": ("Journal", BAD, "its log has grown to {size} MB: a program keeps reading the "
                  "database and must be ended: {readers}", "", "storage", "The database's log has "
                  "grown to {size} MB: something keeps it from being written back."),
@@ -7718,8 +7558,7 @@ def _look_at_files(_):
 
 
 def _look_at_python(_):
-    yield "%s %s, SQLite %s (%s)" % (
-        sys.executable, PYTHON_VERSION, sqlite3.sqlite_version, sqlite_build()[0][:10])
+    yield "%s %s, SQLite %s" % (sys.executable, PYTHON_VERSION, sqlite3.sqlite_version)
     if not knows_scrypt():
         yield Finding("scrypt_missing")
 
@@ -7887,20 +7726,12 @@ def _look_at_ticks(queue):
 
 
 def _look_at_journal(queue):
-    import shlex
     database = queue.database
-    journal, is_wal = database.read_journal(), database.journal == "wal"
-    machines = sorted(journal.machines.items(), key=lambda item: -item[1]["last"])
-    yield "%s, because %s" % (database.journal.upper(),
-                              journal.said.get("why", "a former version chose so"))
-    yield "used on " + "; ".join(
-        "%s, %s %s" % (name, "refused" if "refused" in machine else "last seen",
-                       _readable(machine["last"])) for name, machine in machines)
-    if is_wal:
+    journal = Journal(database.path)
+    yield "%s, because %s" % (database.journal.upper(), journal.why)
+    if database.journal == "wal":
+        yield "used on %s" % journal.machine
         yield "log %.1f MB" % (database.wal_bytes() / 1e6)
-    if is_wal and journal.sharing(database.clock.now()):
-        yield Finding("several_machines", python=shlex.quote(worker_python(queue)),
-                      program=shlex.quote(str(HOME / "jobqueue.py")))
 
 
 def _look_at_database(queue, reads_all=True):
@@ -11100,8 +10931,9 @@ COMMANDS = {
     "tick": (cmd_tick, []),
     "backup": (cmd_backup, [("file", {"metavar": "FILE"})]),
     "check": (cmd_check, [
-        ("--repair", {"action": "store_true", "default": False,
-                      "help": "with everything stopped: choose the journal mode for this file system"}),
+        ("--repair", {"nargs": "?", "const": "alone", "choices": ["alone", "shared"], "default": None,
+                      "help": "with everything stopped: choose the journal mode for this file "
+                              "system, or for several machines (shared)"}),
         ("--quick", {"action": "store_true", "default": False,
                      "help": "without the worker that is tested for 10 s"}),
         ("--files", {"action": "store_true", "default": False,
@@ -11195,14 +11027,13 @@ def main(arguments=None):
     os.umask(0o077)
     try:
         if options.command == "check" and options.repair:
-            say("journal mode: " + repair_journal(data_folder(options.data)))
+            say("journal mode: " + repair_journal(data_folder(options.data),
+                                                  options.repair == "shared"))
         return run(_site(options), options) or 0
     except JobQueueError as error:
         complain(error.detail)
         return error.exit_code
-    except (OSError, ValueError, OverflowError, sqlite3.Error) as error:
-        if isinstance(error, sqlite3.Error) and not is_storage_error(error):
-            raise                       # a bug: its traceback is wanted
+    except (OSError, ValueError, OverflowError) as error:
         complain("%s: %s" % (type(error).__name__, error))
         return 1
     except KeyboardInterrupt:

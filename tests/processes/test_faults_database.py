@@ -567,8 +567,8 @@ class TestLogSafety(WriterCase):
         self.assertEqual(self.stamps(data), before)
 
     def test_every_connection_turns_automatic_copying_off(self):
-        """All but one in memory, and that of a backup to its target, which nobody else has open."""
-        self.assertEqual(unguarded((ROOT / "jobqueue.py").read_text("utf-8")), ["copy_to", "sqlite_build"])
+        """All but that of a backup to its target, which nobody else has open."""
+        self.assertEqual(unguarded((ROOT / "jobqueue.py").read_text("utf-8")), ["copy_to"])
         self.assertEqual(unguarded((ROOT / "worker.py").read_text("utf-8")), [])
 
     def test_that_look_sees_one_that_does_not(self):

@@ -702,7 +702,7 @@ class TestOurMistakes(DatabaseCase):
                 with self.assertRaises(sqlite3.Error) as caught, self.database.transaction() as transaction:
                     jobqueue.remember(transaction, ".x", 5)
                     transaction.all(statement, values)
-                self.assertFalse(jobqueue.is_storage_error(caught.exception), caught.exception)
+                self.assertIs(jobqueue.storage_error(caught.exception, ""), caught.exception)
                 self.assertIsNone(jobqueue.recall(self.database, ".x"))
                 if statement.startswith("SEL"):
                     for read in (self.database.all, self.database.look):
