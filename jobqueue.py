@@ -26,8 +26,8 @@ Contents (each section uses only the sections above it)
     Adding             orders become tasks, once, within their owner's limit
     Tasks              find, cancel, retry, delete
     Claims             claim, renew, end, promote, reap: every way into and out of "running"
-    Schedules          rows that add tasks at times, each slot once
     Rhythm             who does the housekeeping, when, and how long nobody does
+    Schedules          rows that add tasks at times, each slot once
     Workers            rows, lock files, which Python, who starts processes here, starting them
     Catalogue          the functions that tasks.py declares, as a child process announced them
     Keeping            removes what is older than an admin wants, a little at a time
@@ -4240,27 +4240,124 @@ class Claims:
             WHERE id=:id AND status=1 AND claim=:claim""", leaving)
 
 
+# Rhythm ----------------------------------------------------------------------
+#
+# A tick must be cheap where every request is a process of its own. So the time of the last one is
+# that of a tiny file, which costs no transaction; figures are kept in a setting once a minute.
+
+PASSING = ("request", "address")        # tick seldom, and leave long work to others
+VISITORS = ("cron", "address")          # come by themselves and go again
+NOTE_SECONDS = 50.0                     # how often each caller is noted
+
+
+class Mark:
+    """A moment that all processes know: the time of a file, which is empty until it is set."""
+
+    def __init__(self, path):
+        self._path = path
+
+    def age(self, now):
+        """Seconds since it was set, None if it never was; negative where the clock went back."""
+        try:
+            return round(now - os.stat(self._path).st_mtime, 3)
+        except OSError:
+            return None
+
+    def take(self, now, least):
+        """True if it is `least` seconds old, or in the future; then it is set.
+
+        Of several who ask in the same instant more than one may go on, and all where it cannot be
+        set: they would only do the same twice.
+        """
+        try:
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+            try:                        # now a network folder knows the true time, too
+                known = os.fstat(file)
+                if known.st_size and 0 <= round(now - known.st_mtime, 3) < least:
+                    return False
+                os.ftruncate(file, 1)
+                os.utime(file, (now, now))
+            finally:
+                os.close(file)
+        except OSError:
+            pass
+        return True
+
+
+class Rhythm:
+    """Who did the housekeeping last, and how long nobody does. Who they may be is told by Tick."""
+
+    def __init__(self, database):
+        self._database = database
+        self._clock = database.clock
+
+    def note(self, caller):
+        """Remember now and then that somebody ticks; after a jump of the clock only that."""
+        now = self._clock.now()
+        if -CLOCK_SLACK_SECONDS < now - self._known()["seen"].get(caller, 0.0) < NOTE_SECONDS:
+            return
+        with self._database.deadline(0.2), self._database.transaction(durable=False) as transaction:
+            known = self._known()
+            elapsed = now - max(known["seen"].values(), default=now)
+            if not -CLOCK_SLACK_SECONDS < elapsed < 30 * 86400:
+                known = {"seen": {}, "visits": {}}
+            known["seen"][caller] = now
+            if caller in VISITORS:
+                known["visits"][caller] = [*known["visits"].get(caller, ()), now][-10:]
+            remember(transaction, ".rhythm", known)
+
+    def last(self):
+        """(when, who) of the last that was noted; (None, None) before the first."""
+        seen = self._known()["seen"]
+        return max(((at, caller) for caller, at in seen.items()), default=(None, None))
+
+    def visitor(self, caller):
+        """{"last_at", "period"} (None if not known) of one of VISITORS; None if it never came."""
+        visits = self._known()["visits"].get(caller)
+        if not visits:
+            return None
+        gaps = sorted(later - at for at, later in zip(visits, visits[1:]))
+        return {"last_at": visits[-1], "period": gaps[len(gaps) // 2] if gaps else None}
+
+    def is_resident(self):
+        """True while a server of ours runs, or a worker that never ends by itself."""
+        last = self._known()["seen"].get("server", -math.inf)
+        return abs(self._clock.now() - last) < 2 * NOTE_SECONDS or self.has_service()
+
+    def has_service(self):
+        """True while a worker that never ends by itself is there."""
+        return bool(self._database.value(
+            "SELECT 1 FROM worker WHERE mode='service' AND state<>'starting' LIMIT 1"))
+
+    def period(self):
+        """Seconds between the ticks of what comes by itself; None where only people look."""
+        now, found = self._clock.now(), [TICK_SECONDS] if self.is_resident() else []
+        for visitor in filter(None, map(self.visitor, VISITORS)):
+            if visitor["period"] and now - visitor["last_at"] < 2 * visitor["period"] + 300:
+                found.append(visitor["period"])
+        return min(found, default=None)
+
+    def _known(self):
+        return recall(self._database, ".rhythm") or {"seen": {}, "visits": {}}
+
+
 # Schedules -------------------------------------------------------------------
 #
 # A schedule is due at `next_at`. Whoever ticks then adds its task and moves `next_at` on, in one
 # transaction with a row of `slot`, which can be there only once: so a slot adds its task at most
-# once, whatever runs at the same time and wherever the clock jumps.
+# once, whatever runs at the same time and wherever the clock jumps. Firing does that; Schedules are
+# what people make and change; DeclaredSchedules keeps in step what tasks.py and folders ask for.
 
-CATCH_UPS = ("none", "once", "all")
-OVERLAPS = ("skip", "queue", "allow")
 SCHEDULES_MAX = 1000            # of one owner
 SCHEDULES_MAX_CHARACTERS = 4_000_000    # ... of all their arguments
-SCHEDULES_AT_ONCE = 100         # read at once, of those that are due
 FIRE_SECONDS = 1.0              # of a tick
 SLOTS_AT_ONCE = 100             # filled in one transaction
 CATCH_UP_MAX = 1000             # of what was missed, catch_up="all" runs the newest
 UNFINISHED_MAX = 1000           # tasks of a schedule; a slot that would add one more is skipped
 LATE_TOLD_SECONDS = 86400.0     # how long it is said that schedules ran late
 LATE_SECONDS = 900.0            # a run that comes after more is late; catch_up="none" leaves it out
-RULE_RETRY_SECONDS = 3600.0     # when a rule that cannot be read is looked at again
 GONE_SECONDS = 60.0             # how long a schedule stays whose source is gone, maybe on its way
 GONE_WORDS = "It is not in tasks.py or the folder schedules any more; in a minute it is removed."
-HISTORY_ROWS = 50
 UPCOMING = 10                   # times to come that are shown
 
 # Executable files in these folders of SCRIPTS_FOLDER run at that pace. SCRIPT_LEFT_OUT are hidden
@@ -4272,13 +4369,14 @@ SCRIPT_FUNCTION = "folder-script"       # what runs them; nobody can add it
 
 SCHEDULE_DEFAULTS = {"arguments": {}, "zone": "UTC", "catch_up": "once", "overlap": "skip",
                      "options": {}}
+PLAN = ("function", "rule", "zone", "catch_up", "overlap")     # columns as people give them
 _SCHEDULE = {
     "function": TEXT,
     "arguments": {"type": "object"},
     "rule": about(TEXT, RULE_HINT),
     "zone": about(TEXT, "such as Europe/Oslo (UTC)"),
-    "catch_up": about({"enum": list(CATCH_UPS)}, "what to run of what was missed (once)"),
-    "overlap": about({"enum": list(OVERLAPS)}, "while the last one has not ended (skip)"),
+    "catch_up": about({"enum": ["none", "once", "all"]}, "what to run of what was missed (once)"),
+    "overlap": about({"enum": ["skip", "queue", "allow"]}, "while the last one goes on (skip)"),
     "options": titled("ChosenOptions", about(_object(**OPTION_SCHEMAS),
                                              "instead of the function's own")),
     "owner": about(TEXT_OR_NULL, "for admins: whose tasks these become"),
@@ -4290,22 +4388,24 @@ SOURCES = {"code": "tasks.py", "folder": "a file in the folder schedules"}
 
 SCHEDULE_ROW = ("SELECT schedule.*, user.name AS owner, user.disabled FROM schedule "
                 "%s user ON user.id=schedule.owner_id WHERE " % THEN_JOIN)
-SCHEDULE_SHOWN = ("SELECT schedule.*, user.name AS owner, task.status AS last_status FROM schedule "
-                  "%s user ON user.id=schedule.owner_id LEFT JOIN task "
-                  "ON task.id=schedule.last_task_id AND task.cancel_requested<2 WHERE " % THEN_JOIN)
-SCHEDULE_COLUMNS = ["schedule." + name for name in (
-    "id owner_id name source function options rule zone start catch_up overlap paused paused_by paused_at "
-    "paused_why problem gone_at next_at last_at last_task_id late_at created_at").split()]
-SCHEDULE_LISTED = SCHEDULE_SHOWN.replace("schedule.*", ", ".join(
-    [*SCHEDULE_COLUMNS, SHORT_ARGUMENTS.replace("task", "schedule")]))
+SHOWN_AS_THEY_ARE = ("id", "name", "source", *PLAN, "paused_by", "paused_why")
+SHOWN_AS_TIMES = ("paused_at", "next_at", "last_at", "created_at")
+SCHEDULE_SHOWN = (
+    "SELECT %s, %s, user.name AS owner, task.status AS last_status "
+    "FROM schedule %s user ON user.id=schedule.owner_id LEFT JOIN task "
+    "ON task.id=schedule.last_task_id AND task.cancel_requested<2 WHERE " % (
+        ", ".join("schedule." + name for name in (
+            *SHOWN_AS_THEY_ARE, *SHOWN_AS_TIMES, "owner_id", "options", "start", "paused",
+            "problem", "gone_at", "last_task_id", "late_at")),
+        SHORT_ARGUMENTS.replace("task", "schedule"), THEN_JOIN))
 
 
 def plan_errors(given, now):
     """What is wrong with when a schedule is to run; `given` is as SCHEDULE_SCHEMA wants it."""
     errors = []
     if (given["catch_up"], given["overlap"]) == ("all", "skip"):
-        errors = wrong("overlap", "must be queue or allow if all that was missed is to be caught up: "
-                                   "else all but the first would be skipped")
+        errors = wrong("overlap", "must be queue or allow if all that was missed is to be caught "
+                                  "up: else all but the first would be skipped")
     try:
         preview(parse_rule(given["rule"], given["zone"], now), now, 1)
     except Invalid as error:
@@ -4313,33 +4413,21 @@ def plan_errors(given, now):
     return errors
 
 
-def is_right(row, columns, now):
-    """Whether a schedule is as its source says, or has just been marked as gone from it."""
-    if columns is None:
-        return row["gone_at"] is not None and abs(now - row["gone_at"]) < GONE_SECONDS
-    return row["gone_at"] is None and all(row[name] == value for name, value in columns.items())
-
-
-def _can_run(entry):
-    """Whether a file is executable, or Python, since FTP loses the mode."""
-    return entry.name.endswith(".py") or os.access(entry.path, os.X_OK)
-
-
 def find_scripts(runs=True):
     """The scripts that lie in SCRIPTS_FOLDER, as FOLDER/NAME; OSError if that cannot be told.
 
-    With `runs=False` the files that look like some, but cannot be run.
+    With `runs=False` the files that look like some, but are neither executable nor Python (FTP
+    loses the mode).
     """
     found = []
     for folder in SCRIPT_FOLDERS:
-        try:
-            with os.scandir(SCRIPTS_FOLDER / folder) as entries:
-                found += sorted("%s/%s" % (folder, entry.name) for entry in entries
-                                if storable(entry.name) == entry.name and os.path.isfile(entry.path)
-                                and not re.fullmatch(SCRIPT_LEFT_OUT, entry.name)
-                                and _can_run(entry) == runs)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), \
+                os.scandir(SCRIPTS_FOLDER / folder) as entries:
+            found += sorted(
+                "%s/%s" % (folder, entry.name) for entry in entries
+                if storable(entry.name) == entry.name and os.path.isfile(entry.path)
+                and not re.fullmatch(SCRIPT_LEFT_OUT, entry.name)
+                and (entry.name.endswith(".py") or os.access(entry.path, os.X_OK)) == runs)
     return found
 
 
@@ -4373,84 +4461,86 @@ def of_rule(row, look, otherwise):
 
 
 def lateness(row, now, period):
-    """What is to be said of a schedule that was late within a day; None where ticks come all the time.
-
-    `period` is Rhythm.period().
-    """
-    if row["paused"] or period and period <= TICK_PASSING_SECONDS:
-        return None
-    if row["late_at"] is None or not 0 <= now - row["late_at"] < LATE_TOLD_SECONDS:
-        return None
-    return "Runs were late or fell together at %s: %s." % (time_of_day(row["late_at"]), (
-        "housekeeping comes about %s here" % how_often(period) if period else "nobody looked in time"))
+    """What is to be said of a schedule that was late within a day; `period` is Rhythm.period()."""
+    was_late = row["late_at"] is not None and 0 <= now - row["late_at"] < LATE_TOLD_SECONDS
+    if row["paused"] or not was_late or period and period <= TICK_PASSING_SECONDS:
+        return None                     # or ticks come all the time now
+    return "Runs were late or fell together at %s: %s." % (
+        time_of_day(row["late_at"]), "housekeeping comes about %s here" % how_often(period) if period
+        else "nobody looked in time")
 
 
-def schedule_json(row, warning, listed=False):
-    """A schedule as HTTP and command line show it; `listed` leaves out the arguments."""
-    shown = {} if listed else {"arguments": json.loads(row["arguments"])}
+def schedule_json(row, now, period):
+    """A schedule of SCHEDULE_SHOWN as a list has it."""
     return {
-        **shown,
-        "id": row["id"], "owner": row["owner"], "name": row["name"], "source": row["source"],
-        "function": row["function"], "summary": summarize(row["arguments"]),
-        "options": json.loads(row["options"]),
-        "rule": row["rule"], "zone": row["zone"],
+        **{name: row[name] for name in ("owner", *SHOWN_AS_THEY_ARE)},
+        **{name: iso(row[name]) for name in SHOWN_AS_TIMES},
+        "summary": summarize(row["arguments"]), "options": json.loads(row["options"]),
         "words": of_rule(row, lambda rule: rule.words(), row["rule"]),
-        "catch_up": row["catch_up"], "overlap": row["overlap"], "paused": bool(row["paused"]),
-        "paused_by": row["paused_by"], "paused_at": iso(row["paused_at"]),
-        "paused_why": row["paused_why"],
-        "problem": row["problem"] if row["gone_at"] is None else GONE_WORDS, "warning": warning,
-        "next_at": iso(row["next_at"]), "last_at": iso(row["last_at"]),
-        "last_task": _task_reference(row["last_task_id"], row["last_status"]),
-        "created_at": iso(row["created_at"])}
+        "paused": bool(row["paused"]),
+        "problem": row["problem"] if row["gone_at"] is None else GONE_WORDS,
+        "warning": lateness(row, now, period),
+        "last_task": _task_reference(row["last_task_id"], row["last_status"])}
 
 
 def before_newest(rule, first, now, most):
     """A moment after which `rule` has its newest `most` until `now`; `first` is the oldest."""
-    def are_few(after):
-        moments = rule.upcoming(after, most + 1)
-        return len(moments) <= most or moments[-1] > now
-    low, high = first - 0.5, now        # moments are a second apart or more
-    if are_few(low):
-        return low
+    low, high = first - 1.5, now        # moments are a second apart or more
     while high - low > 0.5:
         middle = (low + high) / 2
-        low, high = (low, middle) if are_few(middle) else (middle, high)
+        moments = rule.upcoming(middle, most + 1)
+        are_few = len(moments) <= most or moments[-1] > now
+        low, high = (low, middle) if are_few else (middle, high)
     return high
 
 
 class Due:
-    """What a schedule that is due wants done: `slots` now, `missed` not at all, then `next_at`."""
+    """What a schedule that is due wants done.
+
+    `slots` are (at, why it adds nothing or None), then it is due at `next_at`; `problem` is why no
+    slot can add anything now.
+    """
 
     def __init__(self, row, now):
-        self.slots, self.missed, self.problem, self.is_late = [], None, None, False
+        self.slots, self.problem, self.is_late = [], None, False
         try:
-            rule = rule_of(row)
-            first = self.next_at = rule.next_after(row["next_at"] - 0.001)
-            if first is not None and first <= now:
-                self._choose(rule, row["catch_up"], first, now)
-        except Exception as error:      # a host that lost its time zones: it must not stop the others
+            self._choose(rule_of(row), row, now)
+        except Exception as error:      # such as lost time zones: it must not stop the others
             self.problem = getattr(error, "detail", "%s: %s" % (type(error).__name__, error))
-            self.slots, self.missed, self.next_at = [], None, now + RULE_RETRY_SECONDS
+            self.slots, self.next_at = [], now + 3600
 
-    def _choose(self, rule, catch_up, first, now):
-        most = CATCH_UP_MAX if catch_up == "all" else 1
+    def _choose(self, rule, row, now):
+        first = self.next_at = rule.next_after(row["next_at"] - 0.001)
+        if first is None or first > now:
+            return
+        most = CATCH_UP_MAX if row["catch_up"] == "all" else 1
         moments = rule.upcoming(before_newest(rule, first, now, most), min(most, SLOTS_AT_ONCE))
-        self.slots = [moment for moment in moments if moment <= now]
-        self.next_at = rule.next_after(self.slots[-1])
-        self.is_late = self.slots[-1] != first or now - first > LATE_SECONDS
-        if catch_up == "none" and now - self.slots[0] > LATE_SECONDS:
-            self.slots = []
-        if self.slots[:1] != [first]:
-            self.missed = first
+        moments = [moment for moment in moments if moment <= now]
+        self.next_at = rule.next_after(moments[-1])
+        self.is_late = moments[-1] != first or now - first > LATE_SECONDS
+        if row["catch_up"] == "none" and now - moments[0] > LATE_SECONDS:
+            moments = []
+        if moments[:1] != [first]:
+            self.slots = [(first, "missed, as all until %s: nobody looked meanwhile"
+                           % iso(moments[0] if moments else now))]
+        self.slots += [(moment, None) for moment in moments]
 
 
 class Firing:
-    """Schedules that are due: each slot adds its task, or says why not; `site` is the JobQueue."""
+    """Schedules that are due: each slot adds its task, or says why not.
 
-    def __init__(self, site):
-        self._site = site
-        self._database = site.database
-        self._clock = site.database.clock
+    1. fire() finds what is due; for each, outside of any transaction, Due says which slots there
+       are, and order() which task they add.
+    2. In one transaction: if the row is as it was, slots without a task get theirs, or the reason
+       why not; next_at moves on. Who was slower finds another row and leaves it.
+    """
+
+    def __init__(self, database, adding, check_requests, person):
+        self._database = database
+        self._clock = database.clock
+        self._adding = adding
+        self._check_requests = check_requests
+        self._person = person           # the Person of a user's id, or None
 
     def fire(self, now):
         """Add the tasks of the schedules that are due, for FIRE_SECONDS at most.
@@ -4458,17 +4548,14 @@ class Firing:
         Each has a transaction of its own, so that nobody who adds tasks meanwhile waits for all.
         """
         self._heed_clock(now)
-        deadline, last, goes_on = self._clock.monotonic() + FIRE_SECONDS, (-1.0, 0), True
-        while goes_on:
-            rows = self._database.all(
-                SCHEDULE_ROW + "paused=0 AND next_at<=? AND gone_at IS NULL AND "
-                "(next_at, schedule.id)>(?, ?) ORDER BY next_at, schedule.id LIMIT ?",
-                (now, *last, SCHEDULES_AT_ONCE))
-            for row in rows:
-                last = row["next_at"], row["id"]
-                while row is not None:
-                    row = self._fire_one(row, now)
-            goes_on = rows and self._clock.monotonic() <= deadline
+        deadline = self._clock.monotonic() + FIRE_SECONDS
+        for (schedule_id,) in self._database.all(
+                "SELECT id FROM schedule WHERE paused=0 AND next_at<=? AND gone_at IS NULL "
+                "ORDER BY next_at, id", (now,)):
+            while self._fire_one(schedule_id, now):
+                pass
+            if self._clock.monotonic() > deadline:
+                break
 
     def next_due(self):
         """When the next schedule is due, or None."""
@@ -4484,24 +4571,29 @@ class Firing:
                     "UPDATE schedule SET next_at=CASE WHEN next_at IS NULL THEN NULL ELSE ? END, "
                     "next_from=? WHERE next_from>?", (now, now, ahead))
 
-    def _fire_one(self, row, now):
-        """Fill some slots of a schedule in one transaction; its row if there are more."""
-        due, order = Due(row, now), None
+    def _row(self, schedule_id):
+        return self._database.one(SCHEDULE_ROW + "schedule.id=?", (schedule_id,))
+
+    def _fire_one(self, schedule_id, now):
+        """Fill some slots of a schedule in one transaction; True if there are more."""
+        row, order = self._row(schedule_id), None
+        if row is None or row["next_at"] is None or row["next_at"] > now:
+            return False
+        due = Due(row, now)
         try:
             order = self.order(row)
         except Invalid as error:
             due.problem = due.problem or error.detail
         except Busy:
-            return None                 # tasks.py cannot be read, and never could: later
+            return False                # tasks.py cannot be read, and never could: later
         with self._database.transaction(durable=False) as transaction:
-            known = transaction.one(SCHEDULE_ROW + "schedule.id=?", (row["id"],))
+            known = self._row(schedule_id)
             if known is None or tuple(known) != tuple(row):
-                return None             # somebody else was quicker, or changed it
+                return False            # somebody else was quicker, or changed it
             self._fill(transaction, row, due, order, now)
             if due.is_late:
                 remember(transaction, ".late", now)
-            row = transaction.one(SCHEDULE_ROW + "schedule.id=?", (row["id"],))
-        return row if due.slots and row["next_at"] is not None and row["next_at"] <= now else None
+        return bool(due.slots)
 
     def order(self, row):
         """The Order for a task of this schedule; Invalid says why there can be none."""
@@ -4511,54 +4603,35 @@ class Firing:
             return Order(SCRIPT_FUNCTION, row["arguments"], TASK_DEFAULTS)
         person = None
         if row["set_by"] is not None:
-            person = (self._site.accounts.person(row["set_by"])
-                      or self._site.accounts.person(row["owner_id"]))
-        function = self._site.catalogue.find(row["function"])
-        if person and not person.is_admin and function and function["who"] == "admin":
-            raise Invalid("The function %s is for admins only." % row["function"])
+            person = self._person(row["set_by"]) or self._person(row["owner_id"])
         return self.check_task(row["function"], json.loads(row["arguments"]),
-                                json.loads(row["options"]), person)
+                               json.loads(row["options"]), person)
+
+    def check_task(self, function, arguments, options, person):
+        """The Order for a task as a schedule adds it; Invalid names every wrong field."""
+        return self._check_requests(
+            [{"function": function, "arguments": arguments, **options}], person)[0]
 
     def _fill(self, transaction, row, due, order, now):
         """Add the tasks of the slots that nobody has filled, and move on."""
         last_at, last_task, problem = row["last_at"], row["last_task_id"], due.problem
-        if due.missed is not None:
-            self._take_slot(transaction, row, due.missed,
-                            "missed, as all until %s: nobody looked meanwhile"
-                            % iso(due.slots[0] if due.slots else now))
-        for at in due.slots:
-            if not self._take_slot(transaction, row, at, problem):
-                continue
-            last_at, unfinished = at, self.unfinished(last_task)
-            if problem:
-                continue
-            skipped = self._why_skipped(row, unfinished)
-            if skipped:
-                self._tell(transaction, row, at, None, skipped)
-                continue
-            try:
-                last_task = self.add_task(transaction, row, order, unfinished, now)
-                self._tell(transaction, row, at, last_task, None)
-            except TooMany as error:
-                problem = error.detail
-                self._tell(transaction, row, at, None, problem)
+        for at, why in due.slots:
+            slot = {"schedule_id": row["id"], "at": at}
+            if transaction.value("SELECT task_id FROM slot WHERE schedule_id=? AND at=?",
+                                 (row["id"], at)) is not None:
+                continue                # one that added nothing may come again
+            last_at, task_id, unfinished = at, None, self.unfinished(last_task)
+            why = why or problem or self._why_skipped(row, unfinished)
+            if why is None:
+                try:
+                    last_task = task_id = self.add_task(transaction, row, order, unfinished, now)
+                except TooMany as error:
+                    why = problem = error.detail
+            transaction.upsert("slot", slot, {"task_id": task_id, "message": why})
         transaction.update("schedule", {
             "next_at": due.next_at, "next_from": now, "last_at": last_at, "last_task_id": last_task,
             "problem": problem, "late_at": now if due.is_late else row["late_at"]},
             "id=?", (row["id"],))
-
-    @staticmethod
-    def _take_slot(transaction, row, at, message):
-        """True if this slot is ours to fill; one that was missed or skipped may come again."""
-        transaction.insert_or_ignore(
-            "slot", {"schedule_id": row["id"], "at": at, "message": message})
-        return transaction.value("SELECT task_id FROM slot WHERE schedule_id=? AND at=?",
-                                 (row["id"], at)) is None
-
-    @staticmethod
-    def _tell(transaction, row, at, task_id, message):
-        transaction.update("slot", {"task_id": task_id, "message": message},
-                           "schedule_id=? AND at=?", (row["id"], at))
 
     def _why_skipped(self, row, unfinished):
         """Why a slot adds nothing while tasks of its schedule have not ended; None if it does."""
@@ -4583,43 +4656,36 @@ class Firing:
                 "SELECT id FROM task WHERE id=? AND owner_id=? AND cancel_requested<2",
                 (unfinished, row["owner_id"]))]
             order.after_failure = "run" if order.after else None
-        return self._site.adding.add(transaction, row["owner_id"], [order], now)[0]
-
-    def check_task(self, function, arguments, options, person):
-        """The Order for a task as a schedule adds it; Invalid names every wrong field."""
-        return self._site.check_requests(
-            [{"function": function, "arguments": arguments, **options}], person)[0]
+        return self._adding.add(transaction, row["owner_id"], [order], now)[0]
 
 
 class Schedules:
-    """What people want added at times; `site` is the JobQueue."""
+    """What people want added at times."""
 
-    def __init__(self, site):
-        self._site = site
-        self._firing = site.firing
-        self._database = site.database
-        self._clock = site.database.clock
-
-    # Looking
+    def __init__(self, database, tasks, rhythm, firing):
+        self._database = database
+        self._clock = database.clock
+        self._tasks = tasks
+        self._rhythm = rhythm
+        self._firing = firing
 
     def find(self, owner_id=None, limit=INTEGER_MAX, after=0):
         """Schedules of an owner, or (None) of everybody, oldest first."""
         where, values = ("1", ()) if owner_id is None else ("schedule.owner_id=?", (owner_id,))
-        now, period = self._clock.now(), self._site.rhythm.period()
-        rows = self._database.all(
-            SCHEDULE_LISTED + where + " AND schedule.id>? ORDER BY schedule.id LIMIT ?",
-            (*values, after, limit))
-        return [schedule_json(row, lateness(row, now, period), listed=True) for row in rows]
+        now, period = self._clock.now(), self._rhythm.period()
+        return [schedule_json(row, now, period) for row in self._database.all(
+            SCHEDULE_SHOWN + where + " AND schedule.id>? ORDER BY schedule.id LIMIT ?",
+            (*values, after, limit))]
 
     def get(self, schedule_id, owner_id=None):
         """One schedule with its history and what is to come; NotFound if not `owner_id`'s."""
-        row = self._row(schedule_id, owner_id, SCHEDULE_SHOWN)
+        row, now = self._row(schedule_id, owner_id, SCHEDULE_SHOWN), self._clock.now()
         slots = self._database.all(
             "SELECT slot.*, task.status FROM slot LEFT JOIN task ON task.id=slot.task_id "
-            "AND task.cancel_requested<2 WHERE slot.schedule_id=? ORDER BY at DESC LIMIT ?",
-            (schedule_id, HISTORY_ROWS))
-        now = self._clock.now()
-        return {**schedule_json(row, lateness(row, now, self._site.rhythm.period())),
+            "AND task.cancel_requested<2 WHERE slot.schedule_id=? ORDER BY at DESC LIMIT 50",
+            (schedule_id,))
+        return {**schedule_json(row, now, self._rhythm.period()),
+                "arguments": json.loads(self._row(schedule_id)["arguments"]),
                 "upcoming": of_rule(row, lambda rule: preview(rule, now, UPCOMING), []),
                 "history": [_slot_json(slot) for slot in slots]}
 
@@ -4629,15 +4695,12 @@ class Schedules:
             raise NotFound("There is no schedule %s." % schedule_id)
         return row
 
-    # Changing
-
     def add(self, given, owner_id, person=None):
         """Make a schedule as in POST /api/schedules; its id. Invalid names every wrong field."""
-        wanted = self._checked({**SCHEDULE_DEFAULTS, **given}, person)
+        wanted = {**self._checked({**SCHEDULE_DEFAULTS, **given}, person), "owner_id": owner_id}
         with self._database.transaction() as transaction:
-            self._check_room(transaction, owner_id, wanted)
-            schedule_id = self.insert(transaction, {
-                **wanted, "owner_id": owner_id, "source": "person", "set_by": person and person.id})
+            self._check_room(transaction, wanted)
+            schedule_id = self.insert(transaction, {**wanted, "source": "person"})
             self._set_paused(transaction, schedule_id, given, person)
         return schedule_id
 
@@ -4647,18 +4710,15 @@ class Schedules:
         wanted = {}
         if set(given) - {"paused", "paused_why"}:
             self._refuse_foreign(row, "is changed there")
-            wanted = self._checked({**self._as_given(row), **given}, person)
+            wanted = {**self._checked({**self._as_given(row), **given}, person),
+                      "owner_id": owner_id or row["owner_id"]}
         with self._database.transaction() as transaction:
             known = self._row(schedule_id, scope)
-            if wanted and self._as_given(known) != self._as_given(row):
-                raise Conflict("Somebody else changed this schedule meanwhile; look at it again.")
             if wanted:
-                owner_id = owner_id or known["owner_id"]
-                if (owner_id != known["owner_id"]
-                        or len(wanted["arguments"]) > len(known["arguments"])):
-                    self._check_room(transaction, owner_id, wanted, schedule_id)
-                self.define(transaction, known, {**wanted, "owner_id": owner_id,
-                                                  "set_by": person and person.id})
+                if self._as_given(known) != self._as_given(row):
+                    raise Conflict("Somebody else changed it meanwhile; look at it again.")
+                self._check_room(transaction, wanted, schedule_id)
+                self.define(transaction, known, wanted)
             self._set_paused(transaction, schedule_id, given, person)
 
     def delete(self, schedule_id, scope=None):
@@ -4670,31 +4730,26 @@ class Schedules:
 
     def run(self, schedule_id, scope=None, person=None):
         """Add its task now, besides its slots; the task's row."""
-        row = self._row(schedule_id, scope)
-        order = self._firing.order(row)
+        order = self._firing.order(self._row(schedule_id, scope))
         with self._database.transaction() as transaction:
             row, at = self._row(schedule_id, scope), self._clock.now()
-            while transaction.value("SELECT 1 FROM slot WHERE schedule_id=? AND at=?",
-                                    (schedule_id, at)):
-                at += 0.001             # the time of a slot is that slot's
             unfinished = self._firing.unfinished(row["last_task_id"])
             if unfinished and row["overlap"] == "skip":
                 raise Conflict("Its task %d has not ended yet, and its tasks must not overlap."
                                % unfinished)
             task_id = self._firing.add_task(transaction, row, order, unfinished, at)
-            transaction.insert("slot", {"schedule_id": schedule_id, "at": at, "task_id": task_id,
-                                        "message": "run by %s" % _who(person)})
+            transaction.upsert("slot", {"schedule_id": schedule_id, "at": at}, {
+                "task_id": task_id, "message": "run by %s" % _who(person)})
             transaction.update("schedule", {"problem": None, "last_task_id": task_id},
                                "id=?", (schedule_id,))
-            return self._site.tasks.get(task_id)
+            return self._tasks.get(task_id)
 
     @staticmethod
-    def _check_room(transaction, owner_id, wanted, besides=0):
+    def _check_room(transaction, wanted, besides=0):
         """Conflict if an owner has too many schedules, or too much in them, for one like this."""
         count, size = transaction.one(
             "SELECT count(*), coalesce(sum(length(arguments)), 0) FROM schedule "
-            "WHERE owner_id=? AND id<>?",
-            (owner_id, besides))
+            "WHERE owner_id=? AND id<>?", (wanted["owner_id"], besides))
         if count >= SCHEDULES_MAX:
             raise Conflict("There can be at most %d schedules of one owner." % SCHEDULES_MAX)
         if size + len(wanted["arguments"]) > SCHEDULES_MAX_CHARACTERS:
@@ -4712,16 +4767,15 @@ class Schedules:
             errors += error.errors
         if errors:
             raise refusal("The schedule is not right", errors)
-        return {"function": given["function"], "arguments": order.arguments,
-                "options": dump_json(given["options"]), "rule": " ".join(given["rule"].split()),
-                "zone": given["zone"], "catch_up": given["catch_up"], "overlap": given["overlap"]}
+        return {**{name: given[name] for name in PLAN}, "rule": " ".join(given["rule"].split()),
+                "arguments": order.arguments, "options": dump_json(given["options"]),
+                "set_by": person and person.id}
 
     @staticmethod
     def _as_given(row):
         """A row as the request that would make it."""
-        return {"function": row["function"], "arguments": json.loads(row["arguments"]),
-                "options": json.loads(row["options"]), "rule": row["rule"], "zone": row["zone"],
-                "catch_up": row["catch_up"], "overlap": row["overlap"]}
+        return {**{name: row[name] for name in PLAN}, "arguments": json.loads(row["arguments"]),
+                "options": json.loads(row["options"])}
 
     @staticmethod
     def _refuse_foreign(row, message):
@@ -4757,14 +4811,15 @@ class Schedules:
         row, now = self._row(schedule_id), self._clock.now()
         if row["paused"] and person and not person.is_admin and row["paused_by"] != person.name:
             raise Denied("%s paused it; only an admin can resume it." % row["paused_by"])
+        changes = {"paused": given["paused"], "next_from": now}
         if given["paused"]:
-            changes = {"paused_at": now, "paused_by": _who(person), "next_at": None,
-                       "paused_why": given.get("paused_why")}
+            changes.update(paused_at=now, paused_by=_who(person), next_at=None,
+                           paused_why=given.get("paused_why"))
         else:
-            changes = {"paused_at": None, "paused_by": None, "paused_why": None,
-                       "next_at": rule_of(row).next_after(now) if row["paused"] else row["next_at"]}
-        transaction.update("schedule", {"paused": given["paused"], "next_from": now, **changes},
-                           "id=?", (schedule_id,))
+            changes.update(
+                paused_at=None, paused_by=None, paused_why=None,
+                next_at=rule_of(row).next_after(now) if row["paused"] else row["next_at"])
+        transaction.update("schedule", changes, "id=?", (schedule_id,))
 
     @staticmethod
     def remove(transaction, schedule_id):
@@ -4774,195 +4829,62 @@ class Schedules:
 
 
 class DeclaredSchedules:
-    """What tasks.py and folders want added at times; `site` is the JobQueue."""
+    """What tasks.py and folders want added at times: becomes rows, of the default owner."""
 
-    def __init__(self, site):
-        self._site = site
-        self._schedules = site.schedules
-        self._database = site.database
-        self._clock = site.database.clock
+    def __init__(self, database, schedules, announced, default_owner):
+        self._database = database
+        self._schedules = schedules
+        self._announced = announced         # what @schedule said in tasks.py
+        self._default_owner = default_owner
 
     def synchronise(self):
         """Make the schedules that tasks.py and the folders ask for those that are there."""
         try:
-            found = self._site.accounts.default_owner()["id"], find_scripts()
+            found = self._default_owner()["id"], find_scripts()
         except (SetupError, NotFound, OSError):
             return                      # nobody yet who could own them, or no way to read a folder
-        now = self._clock.now()
-        if self._differences(self._announced(*found), self._foreign(), now):
+        now = self._database.clock.now()
+        if self._differences(*found, now):
             with self._database.transaction(durable=False) as transaction:
-                wanted = self._announced(*found)
-                for key, row in self._differences(wanted, self._foreign(), now):
-                    self._replace(transaction, key, row, wanted.get(key), now)
+                for row, columns in self._differences(*found, now):
+                    self._replace(transaction, row, columns, now)
 
-    def _announced(self, owner_id, scripts):
+    def _differences(self, owner_id, scripts, now):
+        """(row or None, columns or None) of what is to be made, changed, called gone or removed."""
+        wanted = self._wanted(owner_id, scripts)
+        known = {(row["source"], row["name"]): row
+                 for row in self._database.all(SCHEDULE_ROW + "source<>'person'")}
+        found = [(known.get(key), wanted.get(key)) for key in {**wanted, **known}]
+        return [(row, columns) for row, columns in found if not self._is_right(row, columns, now)]
+
+    def _wanted(self, owner_id, scripts):
         """{(source, name): columns} of the schedules in tasks.py and in folders."""
-        common = {"owner_id": owner_id, "catch_up": "once", "overlap": "skip", "zone": "UTC",
-                  "options": "{}"}
-        wanted = {("folder", script): {
-            **common, "function": SCRIPT_FUNCTION, "arguments": dump_json({"script": script}),
-            "rule": SCRIPT_FOLDERS[script.split("/")[0]]} for script in scripts}
-        for one in self._site.catalogue.schedules():
-            name, columns = one["name"], {**common, **one, "arguments": dump_json(one["arguments"]),
-                                          "options": dump_json(one["options"])}
-            del columns["name"]
-            wanted["code", name] = columns
+        folders = [{"name": script, "function": SCRIPT_FUNCTION, "arguments": {"script": script},
+                    "rule": SCRIPT_FOLDERS[script.split("/")[0]]} for script in scripts]
+        wanted = {}
+        for source, found in (("folder", folders), ("code", self._announced())):
+            for one in found:
+                given = {**SCHEDULE_DEFAULTS, **one, "owner_id": owner_id, "source": source}
+                wanted[source, one["name"]] = {**given, "arguments": dump_json(given["arguments"]),
+                                               "options": dump_json(given["options"])}
         return wanted
 
-    def _foreign(self):
-        """{(source, name): row} of the schedules that are from tasks.py and from folders."""
-        return {(row["source"], row["name"]): row
-                for row in self._database.all(SCHEDULE_ROW + "source<>'person'")}
-
     @staticmethod
-    def _differences(wanted, known, now):
-        """(key, row or None) of what is to be made, changed, called gone or removed."""
-        return [(key, row) for key, row in {**dict.fromkeys(wanted), **known}.items()
-                if row is None or not is_right(row, wanted.get(key), now)]
+    def _is_right(row, columns, now):
+        """Whether a schedule is as its source says, or has just been marked as gone from it."""
+        if row is None or columns is None:
+            return row and row["gone_at"] is not None and abs(now - row["gone_at"]) < GONE_SECONDS
+        return row["gone_at"] is None and all(row[name] == value for name, value in columns.items())
 
-    def _replace(self, transaction, key, row, columns, now):
-        if columns is None and row["gone_at"] is None:
-            transaction.update("schedule", {"gone_at": now}, "id=?", (row["id"],))
-        elif columns is None:
-            self._schedules.remove(transaction, row["id"])
-        elif row is None:
-            self._schedules.insert(transaction, {**columns, "source": key[0], "name": key[1]})
-        else:
+    def _replace(self, transaction, row, columns, now):
+        if row is None:
+            self._schedules.insert(transaction, columns)
+        elif columns is not None:
             self._schedules.define(transaction, row, columns)
-
-
-# Rhythm ----------------------------------------------------------------------
-#
-# A tick must be cheap where every request is a process of its own. So the time of the last one is
-# that of an empty file, which costs no transaction; figures are kept in a setting once a minute.
-
-PASSING = ("request", "address")        # tick seldom, and leave long work to others
-VISITORS = ("cron", "address")          # come by themselves and go again
-NOTE_SECONDS = 50.0                     # how often each caller is noted
-VISITS_KEPT = 10
-ALIVE_SECONDS = 300.0                   # so much later than usual a visitor may come
-SILENCE_MAX_SECONDS = 30 * 86400.0      # after a longer one the clock may have jumped
-
-
-class Mark:
-    """A moment that all processes know: the time of an empty file."""
-
-    def __init__(self, path):
-        self._path = path
-
-    def age(self, now):
-        """Seconds since it was set, None if it never was; negative where the clock went back."""
-        try:
-            return round(now - os.stat(self._path).st_mtime, 3)
-        except OSError:
-            return None
-
-    def is_after(self, moment):
-        """True if it was set to a later moment than this."""
-        age = self.age(moment)
-        return age is not None and age < 0
-
-    def take(self, now, least, lasts=0.0):
-        """True for one of all who ask once it is `least` seconds old, or in the future; then it is set.
-
-        One that is younger than `lasts` is left as it is. Where none can be set, all go on.
-        """
-        try:
-            file, is_new = self._open()
-        except OSError:
-            return True
-        try:
-            return self._take(file, now, 0.0 if is_new else least, 0.0 if is_new else lasts)
-        except OSError:
-            return True
-        finally:
-            os.close(file)
-
-    def _open(self):
-        """Its descriptor, whether it is new. Opening asks a network folder for the true time."""
-        try:
-            return os.open(self._path, os.O_RDWR), False
-        except FileNotFoundError:
-            return os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600), True
-
-    @staticmethod
-    def _take(file, now, least, lasts):
-        def is_younger(seconds):
-            return 0 <= round(now - os.fstat(file).st_mtime, 3) < seconds
-        if is_younger(least):
-            return False
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:
-            pass                        # a host without flock: now and then two go on
-        if is_younger(least):
-            return False
-        if not is_younger(lasts):
-            os.utime(file, (now, now))
-        return True
-
-
-class Rhythm:
-    """Who did the housekeeping last, and how long nobody does. Who they may be is told by Tick."""
-
-    def __init__(self, database):
-        self._database = database
-        self._clock = database.clock
-
-    def note(self, caller):
-        """Remember now and then that somebody ticks."""
-        now = self._clock.now()
-        if not -CLOCK_SLACK_SECONDS < now - self._known()["seen"].get(caller, 0.0) < NOTE_SECONDS:
-            with self._database.deadline(0.2), self._database.transaction(durable=False) as transaction:
-                known = self._known()
-                self._add(known, caller, now)
-                remember(transaction, ".rhythm", known)
-
-    def last(self):
-        """(when, who) of the last that was noted; (None, None) before the first."""
-        seen = self._known()["seen"]
-        return max(((at, caller) for caller, at in seen.items()), default=(None, None))
-
-    def visitor(self, caller):
-        """{"last_at", "period"} of cron or the address, None if it never came; the usual period, or None."""
-        visits = self._known()["visits"].get(caller)
-        if not visits:
-            return None
-        gaps = sorted(later - at for at, later in zip(visits, visits[1:]))
-        return {"last_at": visits[-1], "period": gaps[len(gaps) // 2] if gaps else None}
-
-    def is_resident(self):
-        """True while a server of ours runs, or a worker that never ends by itself."""
-        last = self._known()["seen"].get("server", -math.inf)
-        return abs(self._clock.now() - last) < 2 * NOTE_SECONDS or self.has_service()
-
-    def has_service(self):
-        """True while a worker that never ends by itself is there."""
-        return bool(self._database.value(
-            "SELECT 1 FROM worker WHERE mode='service' AND state<>'starting' LIMIT 1"))
-
-    def period(self):
-        """Seconds between the ticks of what comes by itself; None where only people look."""
-        now, found = self._clock.now(), [TICK_SECONDS] if self.is_resident() else []
-        for visitor in filter(None, map(self.visitor, VISITORS)):
-            if visitor["period"] and now - visitor["last_at"] < 2 * visitor["period"] + ALIVE_SECONDS:
-                found.append(visitor["period"])
-        return min(found, default=None)
-
-    def _known(self):
-        return recall(self._database, ".rhythm") or {"seen": {}, "visits": {}}
-
-    @staticmethod
-    def _add(known, caller, now):
-        """Note a visit; after a jump of the clock nothing from before it counts."""
-        elapsed = now - max(known["seen"].values(), default=now)
-        if not -CLOCK_SLACK_SECONDS < elapsed < SILENCE_MAX_SECONDS:
-            known.update(seen={}, visits={})
-        known["seen"][caller] = now
-        if caller in VISITORS:
-            known["visits"][caller] = [*known["visits"].get(caller, ()), now][-VISITS_KEPT:]
+        elif row["gone_at"] is None:
+            transaction.update("schedule", {"gone_at": now}, "id=?", (row["id"],))
+        else:
+            self._schedules.remove(transaction, row["id"])
 
 
 # Workers ---------------------------------------------------------------------
@@ -5889,11 +5811,11 @@ class Tick:
         if self._is_pruning:
             least = 0.0
         elif caller in PASSING:         # what the last tick could not add may not be added now either
-            is_new = is_due and not self._mark.is_after(due)
+            is_new = is_due and (self._mark.age(due) or 0) >= 0
             least = TICK_SECONDS if is_new else TICK_PASSING_SECONDS
         else:
             least = TICK_SOON_SECONDS if is_due else TICK_SECONDS
-        return self._mark.take(now, least, NOTE_SECONDS if caller == "server" else 0.0)
+        return self._mark.take(now, least)
 
     def _note(self, caller):
         with contextlib.suppress(JobQueueError):        # a full disk: it is not worth more
@@ -6740,9 +6662,10 @@ class JobQueue:
                                self.modes, self.workers, self.reaper)
         self.catalogue = Catalogue(self.database, self.interpreter)
         self.accounts = Accounts(self.database, self.settings)
-        self.firing = Firing(self)
-        self.schedules = Schedules(self)
-        self.declared_schedules = DeclaredSchedules(self)
+        self.firing = Firing(self.database, self.adding, self.check_requests, self.accounts.person)
+        self.schedules = Schedules(self.database, self.tasks, self.rhythm, self.firing)
+        self.declared_schedules = DeclaredSchedules(
+            self.database, self.schedules, self.catalogue.schedules, self.accounts.default_owner)
         self.keeping = Keeping(self.database, self.settings, self.tasks)
         self.tick = Tick(self.database, self.settings, self.claims, self.rhythm, self.workers,
                          self.reaper, self.starter, self.firing, self.declared_schedules,

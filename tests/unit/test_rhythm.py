@@ -2,7 +2,6 @@
 
 import errno
 import os
-import threading
 import unittest
 from unittest import mock
 
@@ -18,8 +17,8 @@ class TestMark(TestCase):
         super().setUp()
         self.mark = Mark(self.folder / "some mark")
 
-    def take(self, least=10.0, **more):
-        return self.mark.take(self.clock.now(), least, **more)
+    def take(self, least=10.0):
+        return self.mark.take(self.clock.now(), least)
 
     def test_it_is_free_at_first_and_again_when_it_is_old_enough(self):
         self.assertIsNone(self.mark.age(self.clock.now()))
@@ -29,40 +28,11 @@ class TestMark(TestCase):
             self.assertEqual(self.take(), free)
         self.assertEqual(self.mark.age(self.clock.now()), 1)
 
-    def test_of_many_who_ask_at_the_same_time_one_gets_it(self):
-        self.take()
-        self.clock.advance(10)
-        gate, taken = threading.Barrier(20), []
-
-        def ask():
-            gate.wait()
-            taken.append(self.take())
-
-        threads = [threading.Thread(target=ask) for _ in range(20)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual(sorted(taken), [False] * 19 + [True])
-
     def test_a_clock_that_jumps_back_frees_it(self):
         self.take()
         self.clock.wall -= DAY
         self.assertTrue(self.take())
         self.assertFalse(self.take())
-
-    def test_it_may_last_longer_than_it_is_asked_for(self):
-        self.take()
-        self.clock.advance(10)
-        self.assertTrue(self.take(lasts=30))
-        self.assertEqual(self.mark.age(self.clock.now()), 10)
-        self.clock.advance(20)
-        self.assertTrue(self.take(lasts=30))
-        self.assertEqual(self.mark.age(self.clock.now()), 0)
-
-    def test_a_host_without_flock_keeps_it_too(self):
-        with mock.patch("fcntl.flock", side_effect=OSError(errno.ENOLCK, "no locks")):
-            self.assertEqual([self.take(), self.take()], [True, False])
 
     def test_where_none_can_be_set_all_go_on(self):
         for name in ("open", "utime"):
