@@ -1100,9 +1100,9 @@ def check_value(schema, value, field):
     `schema` is the part of JSON Schema 2020-12 that functions and options use.
     """
     if "enum" in schema:
-        if any(value == choice and type(value) is type(choice)
-               for choice in (*schema["enum"], *schema.get("enumNames", ()))):
-            return []
+        for choice in (*schema["enum"], *schema.get("enumNames", ())):
+            if value == choice and type(value) is type(choice):
+                return []
         return wrong(field, "must be one of %s" % ", ".join(choice_names(schema)))
     kinds = schema.get("type")
     if kinds is not None:
@@ -2626,18 +2626,19 @@ LOG_PAGE_BYTES = 256 << 10
 def activity_row(at, event, task=None, worker_id=None, waited=None, seconds=None,
                  cpu_seconds=None, peak_memory=None, message=None):
     """What happened to a task (a row of it) or a worker, as note_all() takes it."""
-    row = {"at": at, "event": event, "worker_id": worker_id, "waited": waited, "seconds": seconds,
-           "cpu_seconds": cpu_seconds, "peak_memory": peak_memory, "message": message,
-           "task_id": None, "attempt": None, "owner_id": None, "function": None, "queue": None}
+    about = (None,) * 5
     if task is not None:
-        row.update(task_id=task["id"], attempt=task["attempts"] or None, owner_id=task["owner_id"],
-                   function=task["function"], queue=task["queue"])
-    return row
+        about = (task["id"], task["attempts"] or None, task["owner_id"], task["function"],
+                 task["queue"])
+    return (at, event, worker_id, waited, seconds, cpu_seconds, peak_memory, message, *about)
 
 
 def note_all(transaction, rows):
-    """Append rows to the activity."""
-    transaction.insert_all("activity", rows)
+    """Append rows to the activity; tuples, since two are written for each attempt."""
+    transaction.many(
+        "INSERT INTO activity (at, event, worker_id, waited, seconds, cpu_seconds, peak_memory, "
+        "message, task_id, attempt, owner_id, function, queue) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
 
 def note(transaction, at, event, *about, **details):
@@ -3308,7 +3309,7 @@ class Adding:
         transaction.insert_all(
             "task", (Adding._new_row(owner_id, *one, now) for one in placed),
             VARIABLES_MAX // (1 + longest // 20_000))
-        note_all(transaction, (
+        transaction.insert_all("activity", (
             {"at": now, "event": "added", "task_id": task_id, "owner_id": owner_id,
              "function": order.function, "queue": order.options["queue"]}
             for task_id, order, _, _ in placed))

@@ -1297,7 +1297,7 @@ OUTCOME_SCHEMA = {
     "properties": {
         "kind": {"enum": ["succeeded", "error", "fail", "unknown_function"]},
         "result": _TEXT, "error_type": _TEXT, "error_message": _TEXT, "retry_after": _NUMBER,
-        "seconds": _NUMBER, "cpu_seconds": _NUMBER, "peak_memory": _NUMBER,
+        "seconds": _NUMBER, "cpu_seconds": _NUMBER, "peak_memory": {"type": "integer"},
         "traceback": _TEXT, "report": REPORT_SCHEMA, "left": _TEXT}}
 OUTCOME_FIELDS = set(OUTCOME_SCHEMA["properties"]) - {"traceback", "report", "left"}
 
