@@ -9431,15 +9431,17 @@ def application(environ, start_response):
 # The built-in web server is Python's http.server with a thread for each connection. Ours are the
 # gate, which only well-formed heads pass, the body, which is read when the application wants it,
 # and the time that clients may take. A thread blocks while it waits for its client; the main
-# thread looks every second who is late and closes that connection's socket, which wakes the
-# thread. It does the same to the slowest client when there is no room for another one.
+# thread looks every second who is late and shuts that connection, which wakes the thread. It does
+# the same to the slowest client when there is no room for another one. What is larger than
+# LARGE_BYTES, body or answer, waits in a file without a name and not in memory.
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 REQUEST_LINE = rb"([A-Z]{3,10}) (/[!-~]{0,8000}) HTTP/1\.([01])\r\n"
-HEADER_LINE = rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)\r\n"
+HEADER_LINE = rb"(?:([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}):([^\x00-\x08\x0a-\x1f\x7f]*))?\r\n"
 GIVEN_ONCE = {
     "host": HOST, "content-length": "[0-9]{1,12}", "content-type": ".*", "authorization": ".*"}
+HEAD_MAX_BYTES, HEAD_MAX_LINES = 32 << 10, 100
 PATIENCE = {                            # seconds for a client in each phase of its connection
     "head": 10.0,                       # to send it, from its first byte or the connection on
     "body": 30.0,                       # ... and a second for each 64 KiB
@@ -9448,20 +9450,14 @@ PATIENCE = {                            # seconds for a client in each phase of 
     "idle": 15.0,                       # until its next request
     "farewell": 2.0}                    # to stop sending after the last answer
 UPLOAD_BYTES_PER_SECOND = 64 << 10      # at least, after those seconds
-HEAD_MAX_BYTES, HEAD_MAX_LINES = 32 << 10, 100
 CONNECTIONS_MAX = 512
-ANSWERS_AT_ONCE = 32                    # are made; the memory of more would be counted too late
-HELD_MAX_BYTES = 32 << 20               # of bodies and answers, in memory
+ANSWERS_AT_ONCE = 32                    # are made, each in memory
 LARGE_BYTES = 64 << 10                  # larger bodies take turns: as Python's values JSON can be
-UPLOADS_MAX = 4                         # 30 times as large; so many above BODY_MAX_BYTES at once
-STOP_SECONDS = 5.0                      # for the last answers
+STOP_SECONDS = 5.0                      # 30 times as large; so long last answers may take
 SHUT_READ, SHUT_WRITE, SHUT_BOTH = 0, 1, 2      # as the module socket has them
-RESERVE_THREADS = 2                     # for when a host allows no more
-ROOM_TRIES = 20                         # each at most 0.05 s, until one that was cut off has ended
 UNKNOWN_NAME = (
     "This server is not known by that name. On the host, python3 jobqueue.py settings host_names "
     "NAME adds it; behind a proxy, settings trusted_proxies ADDRESS does.")
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 # What requests import where they use it. A server that has run out of descriptors cannot any more.
 NEEDED_LATER = ("hashlib hmac io ipaddress random resource shutil subprocess tempfile traceback "
                 "wsgiref.handlers zlib zoneinfo").split()
@@ -9492,155 +9488,140 @@ def compose(status, headers, body, keep=False):
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace") + body
 
 
-class Link:
-    """A connection: in which phase it is, since when and until when; other threads may end it."""
-
-    def __init__(self, socket, clock):
-        self._socket = socket
-        self._clock = clock
-        self.is_late = False            # with what it was to send: nothing more is read
-        self.may_stay = True            # for more requests
-        self.held = 0                   # bytes of a body or an answer in memory
-        self.enter("head")
-
-    def enter(self, phase):
-        """Begin a phase."""
-        self.phase = phase
-        self.since = self._clock.monotonic()
-        self.deadline = self.since + PATIENCE[phase]
-
-    def advance(self, size):
-        """The client sent or took so many bytes, which makes up for some of its time."""
-        later = self.since + size / UPLOAD_BYTES_PER_SECOND
-        self.since = min(later, self._clock.monotonic())
-        self.deadline = self.since + PATIENCE[self.phase]
-
-    def hurry(self):
-        """Read no more of a client that is late, so that it can be told; cut it if it was."""
-        how, self.is_late = SHUT_BOTH if self.is_late else SHUT_READ, True
-        self.deadline += PATIENCE["farewell"]
-        self.end(how)
-
-    def end(self, how=SHUT_BOTH):
-        """End what its thread waits for."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(how)
+def compose_refusal(status, detail, accepts=""):
+    """The whole response to a request that the server refuses."""
+    return compose(*problem(BadRequest(status, detail), accepts).to())
 
 
 class Body:
     """The body of a request, taken as a whole when the application first reads of it.
 
-    So who may not send it hears that before, and nobody who holds a lock waits for a client. A
-    small body is kept in memory, a large one in a file without a name.
+    So who may not send it hears that before, and nobody who holds a lock waits for a client.
     """
 
-    def __init__(self, exchange, length, asks_first):
-        self.is_taken = length == 0     # nothing of it is left where the next request begins
+    def __init__(self, exchange, resources):
         self._exchange = exchange
-        self._length = length
-        self._is_upload = length > BODY_MAX_BYTES
-        self._asks_first = asks_first   # the client waits until it is told to go on
-        self._resources = contextlib.ExitStack()
+        self._resources = resources     # an ExitStack: what is given back after the answer
+        self._left = int(exchange.headers.get("content-length", 0))
+        self._is_large = self._left > LARGE_BYTES
+        self._turn = exchange.server.turns[self._left > BODY_MAX_BYTES]
+        self._asks_first = exchange.headers.get("expect", "").lower() == "100-continue"
         self._file = io.BytesIO()
+        self.is_taken = not self._left  # nothing of it is left where the next request begins
 
     def read(self, size):
         """The next bytes; BadRequest if they come too late or there is no room for them."""
         if not self.is_taken:
-            try:
-                self._take()
-            except OSError:
-                raise BadRequest(507, "There is no room on the disk for so much at once; nothing "
-                                      "was changed.") from None
+            self._take()
         return self._file.read(size)
-
-    def close(self):
-        """Forget it, and let others have its room and its turn."""
-        with contextlib.suppress(OSError):          # what was not written yet may not fit
-            self._resources.close()
-        self._exchange.link.held = 0
 
     def _take(self):
         exchange = self._exchange
-        if self._is_upload:
-            self._file = self._make_file(exchange.server)
-        exchange.link.enter("body")
-        if self._asks_first:
-            exchange.connection.sendall(CONTINUE)
-        with exchange.server.letting_others_answer():
-            while self._file.tell() < self._length:
-                self._file.write(self._next_piece(self._length - self._file.tell()))
-            self._file.seek(0)
-            self.is_taken = True
-            exchange.link.enter("work")
-            if self._length > LARGE_BYTES:
-                self._resources.enter_context(exchange.server.turns[self._is_upload])
+        exchange.enter("body")
+        exchange.server.answering.release()     # others may answer while we wait
+        try:
+            self._receive(exchange.server.folder)
+            if self._is_large:
+                self._resources.enter_context(self._turn)
+        except OSError:
+            raise BadRequest(507, "There is no room on the disk for so much at once; nothing was "
+                                  "changed.") from None
+        finally:
+            exchange.server.answering.acquire()
+        self.is_taken = True
+        exchange.enter("work")
 
-    def _make_file(self, server):
-        import tempfile
-        if free_bytes(server.folder) < DISK_LOW_BYTES + 2 * self._length:
-            raise OSError(errno.ENOSPC, "too little is free")
-        file = self._resources.enter_context(tempfile.TemporaryFile(dir=server.folder))
-        if not server.uploads.acquire(blocking=False):
-            raise BadRequest(503, "Too many large bodies are being sent at once.")
-        self._resources.callback(server.uploads.release)
-        return file
+    def _receive(self, folder):
+        if self._is_large:
+            import tempfile
+            self._file = self._resources.enter_context(tempfile.TemporaryFile(dir=folder))
+        while self._left:
+            if self._is_large and free_bytes(folder) < DISK_LOW_BYTES + 2 * self._left:
+                raise OSError(errno.ENOSPC, "too little is free")
+            piece = self._next_piece()
+            if not piece:
+                break                   # the client has left; its request is too short
+            self._left -= self._file.write(piece)
+        self._file.seek(0)
 
-    def _next_piece(self, left):
-        link, piece = self._exchange.link, b""
-        with contextlib.suppress(ConnectionError):
-            piece = self._exchange.rfile.read1(min(left, PIECE_BYTES))
-        if link.is_late:
+    def _next_piece(self):
+        exchange, piece = self._exchange, b""
+        with contextlib.suppress(OSError):      # as good as an end
+            if self._asks_first:
+                exchange.connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+                self._asks_first = False
+            piece = exchange.rfile.read1(min(self._left, PIECE_BYTES))
+        if exchange.is_late:
             raise BadRequest(408, "The request took too long.")
-        if not piece:
-            raise Malformed("The body is shorter than its Content-Length.")
-        link.advance(len(piece))
-        if not self._is_upload and not self._exchange.server.has_room_for(link, len(piece)):
-            raise BadRequest(503, "Too much is being sent at once.")
+        exchange.advance(len(piece))
         return piece
 
 
 class Exchange:
-    """A connection's requests and answers: what is ours of a BaseHTTPRequestHandler."""
+    """A connection with its requests and answers: what is ours of a BaseHTTPRequestHandler.
+
+    It knows in which phase it is, since when and until when; the server's main thread may end it.
+    """
 
     disable_nagle_algorithm = True
+    is_late = False                     # with what it was to send: nothing more is read
 
     def setup(self):
-        """Find what the server knows of the connection."""
-        self.link = self.server.links[self.request]
+        """Let the server know of it."""
         super().setup()
+        self.enter("head")
+        self.server.connections[self.request] = self
+
+    def enter(self, phase):
+        """Begin a phase."""
+        self.phase = phase
+        self.since = self.server.clock.monotonic()
+        self.deadline = self.since + PATIENCE[phase]
+
+    def advance(self, size):
+        """The client sent or took so many bytes, which makes up for some of its time."""
+        later = self.since + size / UPLOAD_BYTES_PER_SECOND
+        self.since = min(later, self.server.clock.monotonic())
+        self.deadline = self.since + PATIENCE[self.phase]
+
+    def hurry(self):
+        """End what is late; who is late with a request can still be told so."""
+        self.is_late = True
+        self.end(SHUT_READ if self.phase in ("head", "body") else SHUT_BOTH)
+
+    def end(self, how=SHUT_BOTH):
+        """End what its thread waits for."""
+        with contextlib.suppress(OSError):
+            self.request.shutdown(how)
 
     def handle_one_request(self):
         """Answer a request as soon as its first byte is there."""
         self.close_connection = True
-        if self.rfile.peek(1):
-            self.link.enter("head")
-            super().handle_one_request()
+        if not self.rfile.peek(1):
+            return
+        self.enter("head")
+        try:
+            self.parse_request()
+        except BadRequest as refusal:
+            return self._send(compose_refusal(refusal.status, refusal.detail), False)
+        self.enter("work")
+        with self.server.answering, contextlib.ExitStack() as resources:
+            source, keep = self._answer(Body(self, resources))
+        self._send(source, keep)
 
     def parse_request(self):
-        """The gate: read the head of a request; True if it may be answered."""
-        try:
-            self._read_head()
-        except BadRequest as refusal:
-            self._refuse(refusal)
-            return False
-        return True
-
-    def send_error(self, *_):
-        """What the base class says of a first line that is longer than all lines may be."""
-        self._refuse(BadRequest(431, "The header is too large."))
-
-    def _read_head(self):
-        first = self._match(REQUEST_LINE, self.raw_requestline, "The request line is malformed.")
+        """The gate: read the head of a request; BadRequest unless it is well-formed."""
+        self._head_left = HEAD_MAX_BYTES
+        first = self._read_line(REQUEST_LINE, "The request line is malformed.")
         self.command, self.path = first[1].decode("ascii"), first[2].decode("ascii")
-        self.headers, size = {}, len(self.raw_requestline)
-        for number in itertools.count(2):
-            line = self.rfile.readline(HEAD_MAX_BYTES)
-            if line == b"\r\n":
+        self.headers = {}
+        for _ in range(HEAD_MAX_LINES):
+            line = self._read_line(HEADER_LINE, "A header line is malformed.")
+            if line[1] is None:
                 break
-            size += len(line)
-            if size > HEAD_MAX_BYTES or number > HEAD_MAX_LINES:
-                raise BadRequest(431, "The header is too large.")
-            self._add_header(self._match(HEADER_LINE, line, "A header line is malformed."))
+            self._add_header(line[1].decode("ascii").lower(), line[2].decode("latin-1").strip(" \t"))
+        else:
+            raise BadRequest(431, "The header is too large.")
         if self.command not in METHODS:
             raise BadRequest(501, "This method is not known.")
         if "host" not in self.headers and first[3] == b"1":
@@ -9652,18 +9633,21 @@ class Exchange:
         self._may_follow = (first[3] == b"1" and "close" not in words and (
             "content-length" in self.headers or self.command not in ("POST", "PUT", "PATCH")))
 
-    def _match(self, pattern, line, words):
+    def _read_line(self, pattern, words):
+        line = self.rfile.readline(self._head_left + 1)
+        self._head_left -= len(line)
+        if self._head_left < 0:
+            raise BadRequest(431, "The header is too large.")
         match = re.fullmatch(pattern, line)
-        if not match and self.link.is_late:
+        if not match and self.is_late:
             raise BadRequest(408, "The request took too long.")
-        if not match and not line.endswith(b"\n") and len(line) < HEAD_MAX_BYTES:
+        if not match and not line.endswith(b"\n"):
             raise ConnectionAbortedError("the client left in the midst of a line")
         if not match:
             raise BadRequest(400, words)
         return match
 
-    def _add_header(self, match):
-        name, value = match[1].decode("ascii").lower(), match[2].decode("latin-1").strip(" \t")
+    def _add_header(self, name, value):
         if "_" in name:
             return                      # would look like another header to WSGI
         if not re.fullmatch(GIVEN_ONCE.get(name, ".*"), value, re.ASCII):
@@ -9674,30 +9658,27 @@ class Exchange:
             value = "%s%s%s" % (self.headers[name], "; " if name == "cookie" else ", ", value)
         self.headers[name] = value
 
-    def answer(self):
-        """Send what the application answers."""
-        self.link.enter("work")
-        length = int(self.headers.get("content-length", 0))
-        body = Body(self, length, self.headers.get("expect", "").lower() == "100-continue")
-        with self.server.answering:
-            with contextlib.closing(body), self.server.app.queue.database.deadline():
-                data, keep = self._make_answer(body)
-            if len(data) > LARGE_BYTES:
-                self.server.has_room_for(self.link, len(data))  # what reads slowest must go
-        self._send_all(data, keep)
-
-    do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = answer
-
-    def _make_answer(self, body):
+    def _answer(self, body):
         """(the whole response, True if the connection stays)"""
         if not self.server.answers_to(self.headers.get("host"), self.client_address[0]):
-            return self._refusal(BadRequest(421, UNKNOWN_NAME)), False
+            return compose_refusal(421, UNKNOWN_NAME, self.headers.get("accept", "")), False
         said = []
         content = b"".join(self.server.app(
             self._environ(body), lambda *told: said.extend(told)))
-        keep = (self._may_follow and self.link.may_stay and body.is_taken and said[0] < "4"
-                and not self.server.is_stopping)
-        return compose(*said, content, keep), keep
+        keep = (self._may_follow and body.is_taken and said[0] < "4" and not self.server.is_stopping
+                and self.connection.gettimeout() is None)
+        return self._put_aside(compose(*said, content, keep)), keep
+
+    def _put_aside(self, data):
+        """What is to be sent; a file, if it is large and there is room for one."""
+        if len(data) > LARGE_BYTES:
+            import tempfile
+            with contextlib.suppress(OSError):
+                file = tempfile.TemporaryFile(dir=self.server.folder, buffering=0)
+                if file.write(data) == len(data):
+                    file.seek(0)
+                    return file
+        return data
 
     def _environ(self, body):
         path, _, query = self.path.partition("?")
@@ -9720,26 +9701,19 @@ class Exchange:
                 result["HTTP_" + name.upper().replace("-", "_")] = value
         return result
 
-    def _refusal(self, error):
-        accepts = self.headers.get("accept", "") if error.status == 421 else ""
-        return compose(*problem(error, accepts).to())
-
-    def _refuse(self, error):
-        self._send_all(self._refusal(error), False)
-
-    def _send_all(self, data, keep):
-        """Send a response; without `keep` the connection ends after it."""
-        self.link.enter("answer")
-        for start in range(0, len(data), PIECE_BYTES):
-            self.connection.sendall(data[start:start + PIECE_BYTES])
-            self.link.advance(PIECE_BYTES)
-        self.link.held = 0
-        self.link.enter("idle")
+    def _send(self, source, keep):
+        """Send a response, bytes or a file; without `keep` the connection ends after it."""
+        self.enter("answer")
+        with io.BytesIO(source) if isinstance(source, bytes) else source as file:
+            for piece in iter(lambda: file.read(PIECE_BYTES), b""):
+                self.connection.sendall(piece)
+                self.advance(len(piece))
+        self.enter("idle")
         self.close_connection = not keep
 
     def finish(self):
         """Close our side first and read on for a moment, so that the answer is not lost."""
-        self.link.enter("farewell")
+        self.enter("farewell")
         with contextlib.suppress(OSError):
             self.connection.shutdown(SHUT_WRITE)
             while self.connection.recv(PIECE_BYTES):
@@ -9750,54 +9724,47 @@ class Exchange:
 class Server:
     """The built-in web server: what is ours of a ThreadingHTTPServer, see open_server().
 
-    At the limits of connections, threads, descriptors and memory the client that has been waited
-    for the longest is cut off; nobody else waits for it.
+    At the limits of connections and descriptors the client that has been waited for the longest is
+    cut off; nobody else waits for it.
     """
 
     daemon_threads = True
     block_on_close = False
+    timeout = 0.5                       # so often `run` looks around
 
     def __init__(self, app, address, clock, background, handler):
-        import importlib
-        import queue
         import socket
         super().__init__(address, handler, bind_and_activate=False)
-        self.socket.close()
+        self.socket.close()             # this one has no name of ours looked up, which takes long
         self.socket = socket.create_server(
             address, backlog=128,
             family=socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
-        self.socket.settimeout(0.5)     # so often `run` looks around
         self.address = self.socket.getsockname()[:2]
-        for name in NEEDED_LATER:
-            importlib.import_module(name)
         self.app = app
+        self.clock = clock
         self.folder = app.queue.database.folder
         self.is_stopping = False
-        self.links = {}                 # socket -> its Link
+        self.connections = {}           # socket -> its Exchange, None before its thread runs
         self.answering = threading.BoundedSemaphore(ANSWERS_AT_ONCE)
-        self.uploads = threading.BoundedSemaphore(UPLOADS_MAX)
         self.turns = threading.Lock(), threading.Lock()     # of large bodies, of uploads
+        self._background = background   # to be run in a thread, as soon as this host allows one
         self._is_public = address[0] not in (*LOOPBACK, "localhost")
         self._names = LOOPBACK_HOSTS
-        self._clock = clock
-        self._in_turn = queue.SimpleQueue()         # connections that could get no thread
-        # What threads are to do as soon as this host allows them, the last one first.
-        self._wanted = [background] * bool(background) + [self._serve_in_turn] * RESERVE_THREADS
         self._looks = Every(1.0, clock)
-        self._changed = threading.Condition()       # guards `links`
+        self._changed = threading.Condition()       # guards `connections`
 
     def run(self):
         """Serve until `stop`; ends when what was begun has been answered, or after STOP_SECONDS."""
         while not self.is_stopping:
-            self._look_around()
+            if self._looks.is_due():
+                self._look_around()
             self.handle_request()
         self.server_close()
-        deadline = self._clock.monotonic() + STOP_SECONDS
+        deadline = self.clock.monotonic() + STOP_SECONDS
         with self._changed:
-            while self.links and self._clock.monotonic() < deadline:
-                for link in self.links.values():
-                    if link.phase not in ("work", "answer"):
-                        link.end()
+            while self.connections and self.clock.monotonic() < deadline:
+                for exchange in self._exchanges("head", "body", "idle", "farewell"):
+                    exchange.end()
                 self._changed.wait(0.05)
 
     def stop(self):
@@ -9807,18 +9774,25 @@ class Server:
             self.socket.shutdown(SHUT_BOTH)
 
     def _look_around(self):
-        """Once a second: hurry those who are late, and start the threads that there should be."""
-        if not self._looks.is_due():
-            return
-        now = self._clock.monotonic()
+        """Hurry those who are late, and start the background thread where that was not possible."""
+        now = self.clock.monotonic()
         with self._changed:
-            for link in self.links.values():
-                if link.deadline < now:
-                    link.hurry()
-        with contextlib.suppress(RuntimeError):     # this host allows none now
-            while self._wanted:
-                threading.Thread(target=self._wanted[-1], daemon=True).start()
-                self._wanted.pop()
+            for exchange in self._exchanges(*PATIENCE):
+                if exchange.deadline < now:
+                    exchange.hurry()
+        if self._background:
+            with contextlib.suppress(RuntimeError):
+                threading.Thread(target=self._background, daemon=True).start()
+                self._background = None
+
+    def _exchanges(self, *phases):
+        return [one for one in self.connections.values() if one and one.phase in phases]
+
+    def _cut_the_slowest(self):
+        """End the exchange that has been waited for the longest, unless all wait for us."""
+        slow = self._exchanges(*PATIENCE.keys() - {"work"})
+        if slow:
+            min(slow, key=lambda exchange: exchange.since).end()
 
     def get_request(self):
         """Accept a connection, as soon as there is a descriptor for it."""
@@ -9834,37 +9808,27 @@ class Server:
     def process_request(self, request, client_address):
         """Give a connection its thread, at the limit in place of the slowest one; else 503."""
         with self._changed:
-            for _ in range(ROOM_TRIES):
-                if len(self.links) < CONNECTIONS_MAX or not self._cut_the_slowest():
-                    break
-                self._changed.wait(0.05)
-            if len(self.links) < CONNECTIONS_MAX and self._hand_over(request, client_address):
-                return
+            if len(self.connections) >= CONNECTIONS_MAX:
+                self._cut_the_slowest()
+                self._changed.wait_for(lambda: len(self.connections) < CONNECTIONS_MAX, 1.0)
+            has_room = len(self.connections) < CONNECTIONS_MAX
+            if has_room:
+                self.connections[request] = None
+        try:
+            if has_room:
+                return super().process_request(request, client_address)
+        except RuntimeError:            # this host allows no thread more: nobody else is served
+            request.settimeout(1.0)
+            return self.process_request_thread(request, client_address)
         with contextlib.suppress(OSError):
             request.settimeout(0)
-            request.sendall(compose(*problem(BadRequest(503, "Too many connections.")).to()))
+            request.sendall(compose_refusal(503, "Too many connections."))
         self.shutdown_request(request)
-
-    def _hand_over(self, request, client_address):
-        """False if there is no thread for a connection, nor one in reserve."""
-        link = self.links[request] = Link(request, self._clock)
-        try:
-            super().process_request(request, client_address)
-        except RuntimeError:            # this host allows no thread more
-            if self._serve_in_turn in self._wanted:
-                return False
-            link.may_stay = False
-            self._in_turn.put((request, client_address))
-        return True
-
-    def _serve_in_turn(self):
-        while True:
-            self.process_request_thread(*self._in_turn.get())
 
     def shutdown_request(self, request):
         """Forget a connection and close it, while nobody cuts it."""
         with self._changed:
-            self.links.pop(request, None)
+            self.connections.pop(request, None)
             super().shutdown_request(request)
             self._changed.notify_all()
 
@@ -9873,30 +9837,6 @@ class Server:
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             report_bug(error)
-
-    def has_room_for(self, link, size):
-        """Count what a link keeps in memory; False if that is too much and nobody else is slow."""
-        with self._changed:
-            link.held += size
-            held = sum(other.held for other in self.links.values())
-            return held <= HELD_MAX_BYTES or self._cut_the_slowest(
-                lambda other: other.held and other is not link)
-
-    @contextlib.contextmanager
-    def letting_others_answer(self):
-        """Do without our place among those who answer for a while: a client is waited for."""
-        self.answering.release()
-        try:
-            yield
-        finally:
-            self.answering.acquire()
-
-    def _cut_the_slowest(self, condition=lambda _: True):
-        """Cut the link that has been waited for the longest; False if all wait for us."""
-        waiting = [link for link in self.links.values() if link.phase != "work" and condition(link)]
-        if waiting:
-            min(waiting, key=lambda link: link.since).end()
-        return bool(waiting)
 
     def answers_to(self, host, address):
         """True if we may be asked under this name; a page of another site may use only its own."""
@@ -9912,7 +9852,10 @@ class Server:
 
 def open_server(app, host, port, clock=Clock, background=None):
     """A Server that listens; CGI requests, too, read this file, and do without http.server."""
+    import importlib
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+    for name in NEEDED_LATER:
+        importlib.import_module(name)
     handler = type("HttpExchange", (Exchange, BaseHTTPRequestHandler), {})
     server = type("HttpServer", (Server, ThreadingHTTPServer), {})
     return server(app, (host, port), clock, background, handler)
