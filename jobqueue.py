@@ -24,7 +24,8 @@ Contents (each section uses only the sections above it)
     Queues             named lanes and their limits: which may start something now
     Followers          turns; what comes after other tasks is released, or fails with them
     Adding             orders become tasks, once, within their owner's limit
-    Tasks              find, cancel, retry, delete
+    Task list          find, count, show
+    Actions            cancel, retry, delete: one task, or all that a filter wants
     Claims             claim, renew, end, promote, reap: every way into and out of "running"
     Rhythm             who does the housekeeping, when, and how long nobody does
     Schedules          rows that add tasks at times, each slot once
@@ -2623,27 +2624,17 @@ LOG_MAX_BYTES = 1 << 20         # per attempt; beyond it the middle is cut out
 LOG_PAGE_BYTES = 256 << 10
 
 
-def activity_row(at, event, task=None, worker_id=None, waited=None, seconds=None,
-                 cpu_seconds=None, peak_memory=None, message=None):
-    """What happened to a task (a row of it) or a worker, as note_all() takes it."""
-    about = (None,) * 5
-    if task is not None:
-        about = (task["id"], task["attempts"] or None, task["owner_id"], task["function"],
-                 task["queue"])
-    return (at, event, worker_id, waited, seconds, cpu_seconds, peak_memory, message, *about)
+def activity_row(at, event, task, **details):
+    """What happened to a task (its row), as a row of the activity."""
+    return {"at": at, "event": event, "task_id": task["id"], "attempt": task["attempts"] or None,
+            "owner_id": task["owner_id"], "function": task["function"], "queue": task["queue"],
+            **details}
 
 
-def note_all(transaction, rows):
-    """Append rows to the activity; tuples, since two are written for each attempt."""
-    transaction.many(
-        "INSERT INTO activity (at, event, worker_id, waited, seconds, cpu_seconds, peak_memory, "
-        "message, task_id, attempt, owner_id, function, queue) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
-
-
-def note(transaction, at, event, *about, **details):
-    """Append one row to the activity; what it may hold is told by activity_row()."""
-    note_all(transaction, [activity_row(at, event, *about, **details)])
+def note(transaction, at, event, task=None, **details):
+    """Append a row about a task or, without one, about a worker to the activity."""
+    row = activity_row(at, event, task, **details) if task else {"at": at, "event": event, **details}
+    transaction.insert("activity", row)
 
 
 class Activity:
@@ -2709,6 +2700,10 @@ class Logs:
 
 
 # Queues ----------------------------------------------------------------------
+#
+# A queue is a named lane, and the only place of limits: paused, max_running, rate, machines. A claim
+# looks at the queues that are open() for its machine, and takes at most as many tasks of one as it
+# has room() for. A rate is one column, rate_next_at, which every start moves on.
 
 RATE_SLACK_SECONDS = 0.05       # a start so late does not delay the next one of its queue
 
@@ -2746,7 +2741,7 @@ def next_start(queue, now):
 
 
 def is_limited(queue):
-    """True if a queue's row holds anything back: then one does not get around it by another queue."""
+    """True if a queue holds anything back: then users do not get around it by another queue."""
     return queue["paused"] > 0 or any(
         queue[name] is not None for name in ("max_running", "rate_count", "machines"))
 
@@ -2764,13 +2759,11 @@ def plain(number):
 
 
 class Queues:
-    """Named lanes, and the only place of limits: paused, max_running, rate, machines."""
+    """The table of queues: what may start, what is shown, how it is changed."""
 
     def __init__(self, database):
         self._database = database
         self._clock = database.clock
-
-    # What may start
 
     def open(self, machine):
         """Rows of the queues that workers of a machine serve, whatever their limits allow now.
@@ -2787,22 +2780,14 @@ class Queues:
 
     def room(self, queue, now):
         """How many tasks of an open queue may start now."""
-        return min(self.places(queue), self.starts(queue, now))
-
-    def places(self, queue):
-        """How many more tasks of a queue its `max_running` allows."""
-        if queue["max_running"] is None:
-            return INTEGER_MAX
-        return max(0, queue["max_running"] - self.count(
-            RUNNING, queue["name"], queue["max_running"]))
-
-    @staticmethod
-    def starts(queue, now):
-        """How many tasks of a queue its rate allows to start now."""
-        if queue["rate_count"] is None:
-            return INTEGER_MAX
-        due, interval = next_start(queue, now)
-        return 1 + int((now - due) / interval) if due <= now else 0
+        room = INTEGER_MAX
+        if queue["max_running"] is not None:
+            running = self.count(RUNNING, queue["name"], queue["max_running"])
+            room = queue["max_running"] - running
+        if queue["rate_count"] is not None:
+            due, interval = next_start(queue, now)
+            room = min(room, 1 + int((now - due) / interval) if due <= now else 0)
+        return room
 
     @staticmethod
     def started(transaction, queue, count, now):
@@ -2818,48 +2803,66 @@ class Queues:
             "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE status=? AND queue=? LIMIT ?)"
             % BY_CLAIM, (status, name, limit))
 
-    # Showing
-
     def all(self, machine):
         """All queues as JSON; `machine` is where this process can start workers."""
-        here = {machine, *self.machines()}
-        return [self._json(row, here)
+        return [self._json(row, machine)
                 for row in self._database.all("SELECT * FROM queue ORDER BY name")]
 
     def get(self, name, machine):
         """One queue as JSON; NotFound if there is none."""
-        return self._json(self._row(name), {machine, *self.machines()})
+        return self._json(self._row(name), machine)
 
-    def holding(self, name, machine):
-        """{"blocked", "blocked_text"}: why a pending task of a queue does not start now, or None."""
-        row = self._database.one("SELECT * FROM queue WHERE name=?", (name,))
-        why, words = (self._blocked(row, {machine, *self.machines()}, self._clock.now())
-                      if row else (None, None))
-        return {"blocked": why, "blocked_text": words}
+    def blocked(self, name, machine):
+        """(code, sentence): what holds a queue's pending tasks; (None, None) if they may start."""
+        row, now = self._database.one("SELECT * FROM queue WHERE name=?", (name,)), self._clock.now()
+        if row is None:
+            return None, None
+        if row["paused"]:
+            return "paused", paused_words(row)
+        if row["external"]:
+            return "external", "The queue %s is served by programs of its own." % name
+        machines = json.loads(row["machines"] or "[]")
+        if machines and not {machine, *self.machines()} & set(machines):
+            return "machines", "The queue %s waits for a worker on %s." % (
+                name, " or ".join(machines))
+        limit = row["max_running"]
+        if limit is not None and self.count(RUNNING, name, limit) >= limit:
+            return "max_running", "The queue %s runs at most %d at once." % (name, limit)
+        if row["rate_count"] is not None and next_start(row, now)[0] > now:
+            return "rate", "The queue %s starts at most %d in %s seconds." % (
+                name, row["rate_count"], plain(row["rate_seconds"]))
+        return None, None
 
     def machines(self):
         """The names of the machines that have workers."""
         return [row[0] for row in self._database.all(
             "SELECT DISTINCT machine FROM worker WHERE state<>'stopping' ORDER BY machine")]
 
-    # Changing
+    def change(self, name, given, who, new=False):
+        """Change what is in `given` (as in PATCH /api/queues/NAME); `who` is kept of a pause.
 
-    @staticmethod
-    def ensure(transaction, name, now):
-        """Make a queue unless there is one of this name; True if it is new."""
-        return transaction.insert_or_ignore("queue", {"name": name, "created_at": now})
-
-    def make(self, given, who, new=True):
-        """Make a queue of `given` (as in POST /api/queues); Conflict if it must be `new` and is not."""
+        A `new` one is made first; Conflict if there is one of this name.
+        """
         with self._database.transaction() as transaction:
-            if not self.ensure(transaction, given["name"], self._clock.now()) and new:
-                raise Conflict("There is a queue %s already." % given["name"])
-            self._change(transaction, given["name"], given, who)
-
-    def change(self, name, given, who):
-        """Change what is in `given` (as in PATCH /api/queues/NAME); `who` is kept of a pause."""
-        with self._database.transaction() as transaction:
-            self._change(transaction, name, given, who)
+            now, values = self._clock.now(), {}
+            made = new and transaction.insert_or_ignore("queue", {"name": name, "created_at": now})
+            if new and not made:
+                raise Conflict("There is a queue %s already." % name)
+            row = self._row(name)
+            for limit in ("max_running", "rate", "machines"):
+                if row["external"] and given.get(limit) is not None:
+                    raise field_error(limit, "is up to those who run the tasks of %s" % name)
+            if "max_running" in given:
+                values["max_running"] = given["max_running"]
+            if "rate" in given:
+                rate = given["rate"] or {"count": None, "seconds": None}
+                values.update(rate_count=rate["count"], rate_seconds=rate["seconds"])
+            if "machines" in given:
+                values["machines"] = given["machines"] and dump_json(sorted(set(given["machines"])))
+            values.update(self._pause(row, given, who, now))
+            if values:
+                transaction.update("queue", values, "name=?", (name,))
+            self._note(transaction, "queue_changed", name, "%s: %s" % (who, dump_json(given)))
 
     def delete(self, name, who, in_use=()):
         """Remove a queue that holds no tasks; `in_use` are names that functions give."""
@@ -2881,75 +2884,35 @@ class Queues:
             raise NotFound("There is no queue %s." % shorten(name, 60))
         return row
 
-    def _change(self, transaction, name, given, who):
-        row = self._row(name)
-        limits = [field for field in ("max_running", "rate", "machines")
-                  if given.get(field) is not None]
-        if row["external"] and limits:
-            raise field_error(limits[0], "is up to those who run the tasks of %s" % name)
-        values = {**self._limits(given), **self._pause(row, given, who)}
-        if values:
-            transaction.update("queue", values, "name=?", (name,))
-        self._note(transaction, "queue_changed", name, "%s: %s" % (who, dump_json(given)))
-
     @staticmethod
-    def _limits(given):
-        """The columns that hold the limits in `given`."""
-        values = {}
-        if "max_running" in given:
-            values["max_running"] = given["max_running"]
-        if "rate" in given:
-            rate = given["rate"] or {"count": None, "seconds": None}
-            values.update(rate_count=rate["count"], rate_seconds=rate["seconds"])
-        if "machines" in given:
-            values["machines"] = given["machines"] and dump_json(sorted(set(given["machines"])))
-        return values
-
-    def _pause(self, row, given, who):
+    def _pause(row, given, who, now):
         """The columns that change with a pause; a second one can only say why."""
-        paused = given.get("paused", row["paused"])
-        if not paused:
+        if not given.get("paused", row["paused"]):
             return {"paused": 0, "paused_by": None, "paused_at": None, "paused_why": None}
-        values = {}
-        if not row["paused"]:
-            values.update(paused=1, paused_by=who, paused_at=self._clock.now())
+        values = {} if row["paused"] else {"paused": 1, "paused_by": who, "paused_at": now}
         if "paused_why" in given:
             values["paused_why"] = storable(given["paused_why"] or "") or None
         return values
 
     def _note(self, transaction, event, name, message):
-        about = {"id": None, "attempts": None, "owner_id": None, "function": None, "queue": name}
-        note(transaction, self._clock.now(), event, about, message=message)
+        transaction.insert("activity", {"at": self._clock.now(), "event": event, "queue": name,
+                                        "message": message})
 
-    def _json(self, row, here):
-        now, rate = self._clock.now(), None
-        counts = {word: self.count(STATUS_WORDS.index(word), row["name"], COUNT_MAX)
+    def _json(self, row, machine):
+        name, rate, blocked = row["name"], None, None
+        counts = {word: self.count(STATUS_WORDS.index(word), name, COUNT_MAX)
                   for word in QUEUE_COUNTS}
         if row["rate_count"] is not None:
             rate = {"count": row["rate_count"], "seconds": plain(row["rate_seconds"])}
-        blocked = self._blocked(row, here, now)[0] if counts["pending"] else None
-        return {"name": row["name"], "paused": row["paused"] > 0, "paused_by": row["paused_by"],
+        if counts["pending"]:
+            blocked = self.blocked(name, machine)[0]
+        next_at = next_start(row, self._clock.now())[0] if blocked == "rate" else None
+        return {"name": name, "paused": row["paused"] > 0, "paused_by": row["paused_by"],
                 "paused_at": iso(row["paused_at"]), "paused_why": row["paused_why"],
                 "max_running": row["max_running"], "rate": rate,
                 "machines": row["machines"] and json.loads(row["machines"]),
                 "external": row["external"] > 0, **counts, "blocked": blocked,
-                "next_at": iso(next_start(row, now)[0]) if blocked == "rate" else None}
-
-    def _blocked(self, row, here, now):
-        """(code, sentence): what holds its pending tasks; (None, None) if they may start now."""
-        name, machines = row["name"], row["machines"] and json.loads(row["machines"])
-        if row["paused"]:
-            return "paused", paused_words(row)
-        if row["external"]:
-            return "external", "The queue %s is served by programs of its own." % name
-        if machines and here.isdisjoint(machines):
-            return "machines", "The queue %s waits for a worker on %s." % (name, " or ".join(machines))
-        if not self.places(row):
-            return "max_running", "The queue %s runs at most %d at once." % (name, row["max_running"])
-        if not self.starts(row, now):
-            return "rate", "The queue %s starts at most %d in %s seconds." % (
-                name, row["rate_count"], plain(row["rate_seconds"]))
-        return None, None
+                "next_at": iso(next_at)}
 
 
 # Followers -------------------------------------------------------------------
@@ -2997,13 +2960,12 @@ def place(transaction, task, run_at, now):
 def lanes(db, status):
     """The (queue, priority) pairs that hold tasks of a status: few, and found by skipping."""
     start = "SELECT queue, priority FROM task %s WHERE status=? " % BY_CLAIM
-    found = []
-    lane = db.one(start + "ORDER BY queue, priority DESC LIMIT 1", (status,))
+    found, lane = [], db.one(start + "ORDER BY queue, priority DESC LIMIT 1", (status,))
     while lane:
         found.append(tuple(lane))
         lane = db.one(start + "AND queue=? AND priority<? ORDER BY priority DESC LIMIT 1",
-                          (status, *found[-1])) or db.one(
-            start + "AND queue>? ORDER BY queue, priority DESC LIMIT 1", (status, found[-1][0]))
+                      (status, *lane)) or db.one(
+            start + "AND queue>? ORDER BY queue, priority DESC LIMIT 1", (status, lane["queue"]))
     return found
 
 
@@ -3035,44 +2997,37 @@ class Followers:
             if pair["follower"] is None:
                 transaction.run("DELETE FROM unsettled WHERE task_id=?", (pair["ended"],))
             else:
-                room -= Followers._settle_follower(transaction, pair, now)
+                room -= Followers._settle_follower(transaction, *pair, now)
         return True
 
     @staticmethod
-    def _settle_follower(transaction, pair, now):
+    def _settle_follower(transaction, ended, how, follower, now):
         """Settle what one task waits for, or all of it if it fails by it; how much."""
         task = transaction.one(
             "SELECT id, owner_id, queue, function, priority, attempts, run_at, "
-            "after_failure FROM task WHERE id=? AND status=6", (pair["follower"],))
-        if task and (pair["status"] == SUCCEEDED or task["after_failure"] == "run"):
+            "after_failure FROM task WHERE id=? AND status=6", (follower,))
+        if task and (how == SUCCEEDED or task["after_failure"] == "run"):
             transaction.run("UPDATE task_after SET settled=1 WHERE task_id=? AND settled=0 "
-                            "AND after_id=?", (task["id"], pair["ended"]))
-            if not (transaction.value(
-                    "SELECT 1 FROM task_after WHERE task_id=? AND settled=0 LIMIT 1",
-                    (task["id"],)) or Followers.waits_again(transaction, task)):
-                Followers._release(transaction, task, now)
+                            "AND after_id=?", (follower, ended))
+            waits = transaction.value(
+                "SELECT 1 FROM task_after WHERE task_id=? AND settled=0 LIMIT 1", (follower,))
+            if not waits and not Followers.waits_again(transaction, task):
+                status, turn = place(transaction, task, task["run_at"], now)
+                transaction.update("task", {
+                    "status": status, "turn": turn,
+                    "run_at": now if status == PENDING else task["run_at"]},
+                    "id=? AND status=6", (follower,))
+                note(transaction, now, "released", task)
             return 1
         given_up = transaction.run("UPDATE task_after SET settled=2 WHERE task_id=? AND settled=0",
-                                   (pair["follower"],))
+                                   (follower,))
         if task:
-            Followers._fail_by(transaction, task, "Task %d, which this one comes after, %s." % (
-                pair["ended"], HOW_IT_ENDED[pair["status"]]), now)
+            why = "Task %d, which this one comes after, %s." % (ended, HOW_IT_ENDED[how])
+            transaction.update("task", {
+                "status": FAILED, "reason": "dependency", "error_type": "Dependency",
+                "error_message": why, "finished_at": now}, "id=? AND status=6", (follower,))
+            note(transaction, now, "failed", task, message=why)
         return given_up
-
-    @staticmethod
-    def _release(transaction, task, now):
-        status, turn = place(transaction, task, task["run_at"], now)
-        run_at = now if status == PENDING else task["run_at"]
-        transaction.update("task", {"status": status, "turn": turn, "run_at": run_at},
-                           "id=? AND status=6", (task["id"],))
-        note(transaction, now, "released", task)
-
-    @staticmethod
-    def _fail_by(transaction, task, why, now):
-        transaction.run(
-            "UPDATE task SET status=3, reason='dependency', error_type='Dependency', "
-            "error_message=?, finished_at=? WHERE id=? AND status=6", (why, now, task["id"]))
-        note(transaction, now, "failed", task, message=why)
 
     @staticmethod
     def why_not_again(transaction, task):
@@ -3111,6 +3066,10 @@ class Followers:
 
 
 # Adding ----------------------------------------------------------------------
+#
+# Orders become tasks, all or none: Adding.add() numbers them, counts them against their owner's
+# limit, gives each its status and turn, and stores them with their rows of the activity. What is
+# large may wait in a file until then. A request with an Idempotency-Key is answered once.
 
 UNCOUNTED_MAX = 1000            # tasks that are added before those that wait are counted again
 ARGUMENTS_HELD_BYTES = 8 << 20  # of one upload in memory; the others wait in a file
@@ -3140,41 +3099,41 @@ class Order:
     @property
     def arguments(self):
         """The arguments as JSON text."""
-        utf8 = self._utf8
-        if self._file:
-            utf8 = self._file.read(self._start, self.length)
+        utf8 = self._file.read(self._start, self.length) if self._file else self._utf8
         return utf8.decode("utf-8")
 
     def move_arguments(self, file):
         """Keep the arguments in this ArgumentsFile until they are needed."""
         self._file, self._start, self._utf8 = file, file.append(self._utf8), None
 
+    def row(self, task_id, owner_id, status, turn, now):
+        """The row of the new task."""
+        return dict(
+            self.options, id=task_id, owner_id=owner_id, function=self.function,
+            arguments=self.arguments, status=status, turn=turn, run_at=self.run_at,
+            unique_key=self.unique_key, retries_left=self.options["max_retries"],
+            after_failure=self.after_failure if self.after else None,
+            schedule_id=self.schedule_id, admin_id=self.admin_id, created_at=now)
+
 
 class ArgumentsFile:
-    """Keeps the arguments of many orders out of the memory, from ARGUMENTS_HELD_BYTES on."""
+    """Keeps the arguments of many orders out of the memory; it goes with the last of them."""
 
     def __init__(self, folder):
+        import tempfile
         self._folder = folder
-        self._file = None               # without a name: it goes with the last order in it
-        self._held = 0
+        try:
+            self._file = tempfile.TemporaryFile(dir=folder, buffering=0)
+        except OSError as error:
+            raise cannot_write(folder, error) from None
 
     def __del__(self):
-        if self._file is not None:
-            self._file.close()
-
-    def take(self, order):
-        """Move the arguments of this order there if those before it are large enough."""
-        self._held += order.length
-        if self._held > ARGUMENTS_HELD_BYTES:
-            order.move_arguments(self)
+        self._file.close()
 
     def append(self, utf8):
         """Write it at the end; returns where it begins."""
+        start = self._file.tell()
         try:
-            if self._file is None:
-                import tempfile
-                self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)
-            start = self._file.tell()
             if self._file.write(utf8) < len(utf8):
                 raise OSError(errno.ENOSPC, "")
         except OSError as error:
@@ -3195,16 +3154,19 @@ class Adding:
         self._sure = {}                 # (owner id, limit) -> the last id that surely is within it
 
     def add(self, transaction, owner_id, orders, now):
-        """Add all `orders`; return their ids in the same order.
+        """Add all `orders`; returns (their ids in the same order, how many are new).
 
         An order whose unique_key an unfinished task of the owner has adds nothing: it gets the id
         of that task.
         """
-        ids, new = self._number(transaction, owner_id, orders)
+        first = self._database.last_id("task") + 1
+        ids, new = self._number(transaction, owner_id, orders, first)
         self.check_quota(transaction, owner_id, len(new))
-        known = self._predecessors(transaction, owner_id, orders, new)
+        known = {}
+        if any(order.after for order in new):
+            known = self._predecessors(transaction, owner_id, orders, new)
         turns, placed, edges = {}, [], []
-        for task_id, order in new:
+        for task_id, order in enumerate(new, first):
             lane = order.options["queue"], order.options["priority"]
             waits = False
             for before in order.after:
@@ -3218,26 +3180,24 @@ class Adding:
             else:
                 turn = turns[lane] + 1 if lane in turns else next_turn(transaction, owner_id, *lane)
                 status, turns[lane] = PENDING, turn
-            placed.append((task_id, order, status, turn))
+            placed.append((order, task_id, status, turn))
         self._insert(transaction, owner_id, placed, now)
         if edges:
             Followers.tie(transaction, edges, known, now)
-        return ids
+        return ids, len(new)
 
-    def _number(self, transaction, owner_id, orders):
-        """(ids of all, [(id, order)] of those that are to be added)"""
-        first = self._database.last_id("task") + 1
+    def _number(self, transaction, owner_id, orders, first):
+        """(ids of all, those orders that are to be added, from the id `first` on)"""
         ids, new, holders = [], [], {}
         for order in orders:
-            key = order.unique_key
-            if key is not None and key not in holders:
-                holders[key] = self._holder(transaction, owner_id, key)
-            task_id = None if key is None else holders[key]
+            key, task_id = order.unique_key, None
+            if key is not None:
+                if key not in holders:
+                    holders[key] = self._holder(transaction, owner_id, key)
+                task_id = holders[key]
             if task_id is None:
-                task_id = first + len(new)
-                new.append((task_id, order))
-                if key is not None:
-                    holders[key] = task_id
+                task_id = holders[key] = first + len(new)
+                new.append(order)
             ids.append(task_id)
         return ids, new
 
@@ -3285,13 +3245,13 @@ class Adding:
             self._sure[owner_id, limit] = last + min((limit - waiting) // 2, UNCOUNTED_MAX)
         return limit - waiting
 
-    def _predecessors(self, transaction, owner_id, orders, new):
+    @staticmethod
+    def _predecessors(transaction, owner_id, orders, new):
         """{id: status} of all that new tasks come after; Invalid unless they are the owner's."""
-        known = {}
-        for task_id in {before for _, order in new for before in order.after}:
-            known[task_id] = transaction.value(
-                "SELECT status FROM task WHERE id=? AND owner_id=?", (task_id, owner_id))
-        missing = {task_id for task_id, status in known.items() if status is None}
+        known = {before: transaction.value(
+            "SELECT status FROM task WHERE id=? AND owner_id=?", (before, owner_id))
+            for before in {before for order in new for before in order.after}}
+        missing = {before for before, status in known.items() if status is None}
         if missing:
             raise tasks_refused([
                 {"field": "after", "index": index,
@@ -3303,25 +3263,18 @@ class Adding:
     @staticmethod
     def _insert(transaction, owner_id, placed, now):
         """Store orders as rows, a few at a time: all would be as large as the upload once more."""
-        longest = max((order.length for _, order, _, _ in placed), default=0)
-        for queue in {order.options["queue"] for _, order, _, _ in placed}:
-            Queues.ensure(transaction, queue, now)
+        for queue in {order.options["queue"] for order, *_ in placed}:
+            transaction.insert_or_ignore("queue", {"name": queue, "created_at": now})
+        longest = max((order.length for order, *_ in placed), default=0)
         transaction.insert_all(
-            "task", (Adding._new_row(owner_id, *one, now) for one in placed),
+            "task", (order.row(task_id, owner_id, status, turn, now)
+                     for order, task_id, status, turn in placed),
             VARIABLES_MAX // (1 + longest // 20_000))
-        transaction.insert_all("activity", (
-            {"at": now, "event": "added", "task_id": task_id, "owner_id": owner_id,
-             "function": order.function, "queue": order.options["queue"]}
-            for task_id, order, _, _ in placed))
-
-    @staticmethod
-    def _new_row(owner_id, task_id, order, status, turn, now):
-        return dict(
-            order.options, id=task_id, owner_id=owner_id, function=order.function,
-            arguments=order.arguments, status=status, turn=turn, run_at=order.run_at,
-            unique_key=order.unique_key, retries_left=order.options["max_retries"],
-            after_failure=order.after_failure if order.after else None,
-            schedule_id=order.schedule_id, admin_id=order.admin_id, created_at=now)
+        if placed:
+            transaction.run(
+                "INSERT INTO activity (at, event, task_id, owner_id, function, queue) "
+                "SELECT created_at, 'added', id, owner_id, function, queue FROM task WHERE id>=?",
+                (placed[0][1],))
 
 
 def answers_kept(now):
@@ -3333,30 +3286,30 @@ class Once:
     """A request with an Idempotency-Key, which its sender can repeat safely."""
 
     def __init__(self, person_id, key, digest):
-        self.person_id = person_id
-        self.key = key
-        self.digest = digest            # of what is asked
+        self._key = {"owner_id": person_id, "key": key}
+        self._digest = digest           # of what is asked
 
     def find(self, db, now):
         """What was answered the first time, or None; Invalid if something else was asked then."""
         row = db.one(
             "SELECT digest, answer FROM request WHERE owner_id=? AND key=? "
-            "AND created_at BETWEEN ? AND ?", (self.person_id, self.key, *answers_kept(now)))
-        if row is None:
-            return None
-        if row["digest"] != self.digest:
+            "AND created_at BETWEEN ? AND ?", (*self._key.values(), *answers_kept(now)))
+        if row and row["digest"] != self._digest:
             raise field_error("Idempotency-Key", "was used for another request")
-        known = json.loads(row["answer"])
-        return {"ids": known["ids"], "created": known["created"]}
+        known = row and json.loads(row["answer"])     # older versions kept more
+        return known and {"ids": known["ids"], "created": known["created"]}
 
     def keep(self, transaction, answer, now):
         """Store {"ids", "created"}, in the transaction that does what was asked."""
-        transaction.upsert(
-            "request", {"owner_id": self.person_id, "key": self.key},
-            {"digest": self.digest, "created_at": now, "answer": dump_json(answer)})
+        transaction.upsert("request", self._key, {
+            "digest": self._digest, "created_at": now, "answer": dump_json(answer)})
 
 
-# Tasks -----------------------------------------------------------------------
+# Task list -------------------------------------------------------------------
+#
+# Tasks as people see them: one with all that belongs to it, and lists of those that a Filter
+# wants. By owner and status an index answers; what else is asked for is looked through, one short
+# range of ids after the other (TaskList.walk), so that nobody waits for it.
 
 AFTER_MAX = 1000                # tasks that one comes after
 RELATED_MAX = 100               # shown of them, and of those that come after one
@@ -3364,32 +3317,19 @@ SORT_ROWS = 5_000               # more of a status are looked through, not sorte
 SEARCH_SECONDS = 0.2            # of looking through tasks in one request, and as long to count them
 SEARCH_ROWS = 64                # looked through at first; then as many as LOOK_SECONDS allow
 LOOK_SECONDS = 0.02             # of one reading that others may wait for
-PORTION_ROWS = 500              # of a bulk action in one transaction, if that takes
-ACTION_SECONDS = 0.2            # of a bulk action in one request
 
 TASK_ROW = ("SELECT task.*, user.name AS owner FROM task "
             "%s user ON user.id=task.owner_id WHERE cancel_requested<2 AND " % THEN_JOIN)
 # Rows of a list leave out what may be large; the arguments are there for the summary only.
-LIST_COLUMNS = ", ".join("task." + name for name in (
-    "id queue function status reason priority run_at unique_key max_retries retries_left "
-    "retry_delay retry_backoff timeout on_crash remove_on_success attempts crashes cancel_requested "
-    "progress message error_type error_message worker_id schedule_id created_at started_at finished_at "
-    "after_failure").split())
-OPEN_TO_USERS = "NOT EXISTS (SELECT 1 FROM function WHERE name=task.function AND who<>'user')"
-CHANGING_COLUMNS = ("id, owner_id, queue, function, priority, attempts, status, cancel_requested, "
-                    "after_failure")
 SHORT_ARGUMENTS = "CASE WHEN length(task.arguments)<=4000 THEN task.arguments END AS arguments"
-LIST_ROW = ("SELECT %s, %s, user.name AS owner FROM task %%s %s user ON user.id=task.owner_id "
-            "WHERE cancel_requested<2 AND " % (LIST_COLUMNS, SHORT_ARGUMENTS, THEN_JOIN))
-# What a search looks at, besides a task's number and its owner's name.
+LIST_ROW = "SELECT %s, %s, user.name AS owner FROM task %%s %s user ON user.id=task.owner_id " \
+    "WHERE cancel_requested<2 AND " % (", ".join("task." + name for name in (
+        "id queue function status reason priority run_at unique_key max_retries retries_left "
+        "retry_delay retry_backoff timeout on_crash remove_on_success attempts crashes "
+        "cancel_requested progress message error_type error_message worker_id schedule_id "
+        "created_at started_at finished_at after_failure").split()), SHORT_ARGUMENTS, THEN_JOIN)
+# What a search looks at, besides a task's number and its owner's name: 500 characters of each.
 SEARCHED = ("function", "message", "error_type || ': ' || error_message", "arguments")
-
-# What can be done to many tasks, and in which statuses.
-ACTIONS = {
-    "cancel": (PENDING, RUNNING, SCHEDULED, WAITING),
-    "retry": (FAILED, CANCELLED),
-    "delete": tuple(range(7)),
-}
 
 
 def task_json(row, after=(), listed=False):
@@ -3418,22 +3358,17 @@ def task_json(row, after=(), listed=False):
     return shown
 
 
-class Filter:
-    """Which tasks a list shows; None means any."""
+class Filter(collections.namedtuple("Filter", "owner_id statuses function queue text",
+                                    defaults=[None] * 5)):
+    """Which tasks are wanted; None means any.
 
-    def __init__(self, owner_id=None, statuses=None, function=None, queue=None, text=None):
-        self.owner_id = owner_id
-        self.statuses = statuses        # list of numbers
-        self.function = function
-        self.queue = queue
-        self.text = text                # the number, or part of the owner's name or of SEARCHED
+    `statuses` are numbers; `text` is a task's number, or part of its owner's name or of SEARCHED.
+    """
 
     def within(self, statuses):
         """The same, but only tasks with one of these statuses."""
-        asked = self.statuses
-        return Filter(self.owner_id, [status for status in statuses
-                                      if asked is None or status in asked],
-                      self.function, self.queue, self.text)
+        return self._replace(statuses=[status for status in statuses if self.statuses is None
+                                       or status in self.statuses])
 
     @property
     def searches(self):
@@ -3443,50 +3378,31 @@ class Filter:
     def where(self):
         """(SQL condition, values)"""
         parts, values = [], []
-        for condition, value in (("owner_id=?", self.owner_id), ("function=?", self.function),
-                                 ("queue=?", self.queue)):
-            if value is not None:
-                parts.append(condition)
-                values.append(value)
+        for name in ("owner_id", "function", "queue"):
+            if getattr(self, name) is not None:
+                parts.append(name + "=?")
+                values.append(getattr(self, name))
         if self.statuses is not None:
             statuses = self.statuses or [-1]        # SQLite 3.15 finds no way to look for none
             parts.append("status IN (%s)" % ", ".join("?" * len(statuses)))
             values += statuses
         if self.text:
-            parts.append(
-                "(task.id=? OR owner_id IN (SELECT id FROM user WHERE instr(lower(name), lower(?))) OR %s)"
-                % " OR ".join("instr(lower(substr(%s, 1, 500)), lower(?))" % text
-                              for text in SEARCHED))
+            parts.append("(task.id=? OR %s OR %s)" % (
+                "owner_id IN (SELECT id FROM user WHERE instr(lower(name), lower(?)))",
+                " OR ".join("instr(lower(substr(%s, 1, 500)), lower(?))" % text
+                            for text in SEARCHED)))
             number = re.fullmatch("#?([0-9]{1,15})", self.text, re.ASCII)
-            values += [int(number[1]) if number else 0, *[storable(self.text)] * (1 + len(SEARCHED))]
+            values.append(int(number[1]) if number else 0)
+            values += [storable(self.text)] * (1 + len(SEARCHED))
         return " AND ".join(parts) or "1", values
 
 
-def task_folder(data, task_id):
-    """Where a task may keep files while it runs."""
-    return private_path(find_database(data), "work") / str(task_id)
+class TaskList:
+    """Finds, counts and shows tasks."""
 
-
-def remove_task_folder(data, task_id):
-    """Remove what a task left there, if anything."""
-    import shutil
-    with contextlib.suppress(SetupError, StorageBroken):
-        shutil.rmtree(task_folder(data, task_id), ignore_errors=True)
-
-
-class Tasks:
-    """What people do with tasks. Adding, Followers and Claims alone change their state, too."""
-
-    def __init__(self, database, adding):
+    def __init__(self, database):
         self._database = database
-        self._adding = adding
         self._clock = database.clock
-
-    # Finding
-
-    def last_id(self):
-        """The highest id that any task ever had."""
-        return self._database.last_id("task")
 
     def get(self, task_id, owner_id=None):
         """The row of a task; NotFound if it is missing or not `owner_id`'s."""
@@ -3498,28 +3414,23 @@ class Tasks:
     def full_json(self, row):
         """A task with the traceback of its last attempt, and what it comes after and before."""
         shown = task_json(row, self._after(row, AFTER_MAX))
-        shown["predecessors"] = self._related(
-            row, "after_id", "task_id=? AND settled IN (0, 1, 2)")
-        shown["followers"] = self._related(
-            row, "task_id", "settled IN (0, 1, 2) AND after_id=?")
+        shown["predecessors"] = self._related(row, "after_id", "task_id=? AND settled IN (0, 1, 2)")
+        shown["followers"] = self._related(row, "task_id", "settled IN (0, 1, 2) AND after_id=?")
         if shown["error"]:
             last = self._database.value(
                 "SELECT text FROM log WHERE task_id=? ORDER BY attempt DESC, start DESC LIMIT 1",
                 (row["id"],))
-            trace = last if last and last.startswith("Traceback ") else None
-            shown["error"]["traceback"] = trace
+            is_trace = last is not None and last.startswith("Traceback ")
+            shown["error"]["traceback"] = last if is_trace else None
         return shown
 
     def list_json(self, rows):
         """Tasks as lists show them."""
-        return [task_json(row, self._after(row, RELATED_MAX), listed=True)
-                for row in rows]
+        return [task_json(row, self._after(row, RELATED_MAX), listed=True) for row in rows]
 
     def _after(self, row, limit):
         """Ids of the tasks that this one comes after."""
-        if row["after_failure"] is None:
-            return []
-        return [after for after, in self._database.all(
+        return [] if row["after_failure"] is None else [after for after, in self._database.all(
             "SELECT after_id FROM task_after WHERE task_id=? ORDER BY after_id LIMIT ?",
             (row["id"], limit))]
 
@@ -3541,33 +3452,34 @@ class Tasks:
         ids = None if wanted.searches else self._ids(wanted, limit + 1, before)
         if ids is None:
             return self._search(wanted, limit, before)
-        rows = []
-        for some in (ids[at:min(at + PAGE_ROWS, limit)] for at in range(0, limit, PAGE_ROWS)):
+        rows, going_on = [], ids[limit - 1] if len(ids) > limit else None
+        for at in range(0, limit, PAGE_ROWS):
+            some = ids[at:min(at + PAGE_ROWS, limit)]
             rows += self._database.look(LIST_ROW % "" + "task.id IN (%s) ORDER BY task.id DESC"
                                         % ", ".join("?" * len(some)), some)[0]
-        return rows, (ids[limit - 1] if len(ids) > limit else None)
+        return rows, going_on
 
     def count(self, wanted):
         """{"all": n, "pending": n, ...}, capped at COUNT_MAX; None if a search takes too long."""
         if wanted.searches:
-            top = self.last_id()
-            counts, low = self._tally(Filter(wanted.owner_id, None, wanted.function, wanted.queue,
-                                             wanted.text), 0, top, SEARCH_SECONDS)
-            return None if low < top else self._counted([min(count, COUNT_MAX) for count in counts])
-        scan, values = self._by_status(wanted.owner_id, range(7))
-        each = ["(SELECT count(*) FROM (SELECT 1 %s%s LIMIT %d))"
+            top = self._database.last_id("task")
+            counts, low = self.tally(wanted._replace(statuses=None), 0, top, SEARCH_SECONDS)
+            if low < top:
+                return None
+        else:
+            scan, values = self._by_status(wanted.owner_id, range(7))
+            counts = self._database.one("SELECT " + ", ".join(
+                "(SELECT count(*) FROM (SELECT 1 %s%s LIMIT %d))"
                 % (scan, " AND cancel_requested<2" if status == RUNNING else "", COUNT_MAX)
-                for status in range(7)]
-        return self._counted(self._database.one("SELECT " + ", ".join(each), values))
-
-    def _counted(self, counts):
-        return {"all": min(sum(counts), COUNT_MAX), **dict(zip(STATUS_WORDS, counts))}
+                for status in range(7)), values)
+        counts = dict(zip(("all", *STATUS_WORDS), (sum(counts), *counts)))
+        return {word: min(count, COUNT_MAX) for word, count in counts.items()}
 
     @staticmethod
     def _by_status(owner_id, statuses):
-        """(SQL of all tasks of one status, of an owner or of all, by an index; values for all of these)
+        """(SQL of the tasks of one status, of an owner or of all, by an index; values for all).
 
-        One statement must read them all: between two a task may go to a status that was read already.
+        One statement must read them all: between two a task may go to a status that was read.
         """
         if owner_id is None:
             return "FROM task %s WHERE status=?" % BY_CLAIM, list(statuses)
@@ -3577,12 +3489,11 @@ class Tasks:
     def _ids(self, wanted, limit, before):
         """Ids newest first, or None if so many match that looking through all is quicker."""
         if wanted.statuses is None:
-            scan, values = "FROM task WHERE", ()
-            if wanted.owner_id is not None:
-                scan = "FROM task %s WHERE owner_id=? AND" % BY_OWNER
-                values = (wanted.owner_id,)
+            owner = () if wanted.owner_id is None else (wanted.owner_id,)
+            scan = "%s WHERE owner_id=? AND" % BY_OWNER if owner else "WHERE"
             return [row[0] for row in self._database.all(
-                "SELECT id %s id<? ORDER BY id DESC LIMIT ?" % scan, (*values, before, limit))]
+                "SELECT id FROM task %s id<? ORDER BY id DESC LIMIT ?" % scan,
+                (*owner, before, limit))]
         scan, values = self._by_status(wanted.owner_id, wanted.statuses)
         each = " UNION ALL ".join(["SELECT id " + scan] * len(wanted.statuses))
         ids = [row[0] for row in self._database.all(each + " LIMIT ?", (*values, SORT_ROWS + 1))]
@@ -3590,8 +3501,8 @@ class Tasks:
             return None
         return sorted((found for found in ids if found < before), reverse=True)[:limit]
 
-    def _walk(self, select, wanted, low, high, deadline, newest=False):
-        """Look through ids above `low` up to `high`: yield (rows of the wanted tasks, where to go on).
+    def walk(self, select, wanted, low, high, seconds, newest=False):
+        """Look through ids above `low` up to `high`: yield (rows of wanted tasks, where to go on).
 
         One range of ids after the other, each read in a moment: smaller ones after one that took
         too long, larger ones after one that was quick. At least one is read, whatever the time.
@@ -3599,63 +3510,97 @@ class Tasks:
         condition, values = wanted.where()
         statement = select % (BY_ID if wanted.owner_id is None else BY_OWNER,
                               "task.id>? AND task.id<=? AND " + condition)
-        size, moved = SEARCH_ROWS, False
+        deadline, size, moved = self._clock.monotonic() + seconds, SEARCH_ROWS, False
         while low < high and not (moved and self._clock.monotonic() > deadline):
             some = (max(low, high - size), high) if newest else (low, min(low + size, high))
-            rows, seconds = self._database.look(
+            rows, took = self._database.look(
                 statement, (*some, *values), LOOK_SECONDS if size > 1 else math.inf)
             if rows is None:
                 size = max(1, size // 4)
             else:
                 moved, (low, high) = True, (low, some[0]) if newest else (some[1], high)
                 yield rows, high if newest else low
-                size *= 2 if seconds < LOOK_SECONDS / 3 else 1
-            self._clock.sleep(0.001)
+                size *= 2 if took < LOOK_SECONDS / 3 else 1
+            self._clock.sleep(0.001)        # now it is the turn of others
 
     def _search(self, wanted, limit, before):
         select = LIST_ROW + "%%s ORDER BY task.id DESC LIMIT %d" % (limit + 1)
-        high = min(before - 1, self.last_id())
-        rows, low = [], 0
-        for found, reached in self._walk(select, wanted, 0, high,
-                                           self._clock.monotonic() + SEARCH_SECONDS, newest=True):
+        rows, low, high = [], 0, min(before - 1, self._database.last_id("task"))
+        for found, reached in self.walk(select, wanted, 0, high, SEARCH_SECONDS, newest=True):
             rows, low = rows + found, reached
             if len(rows) > limit:
                 return rows[:limit], rows[limit - 1]["id"]
         return rows, low + 1 if low else None
 
-    def _tally(self, wanted, low, top, seconds):
+    def tally(self, wanted, low, top, seconds=SEARCH_SECONDS):
         """(how many of the wanted tasks with ids above `low` have each status, up to which id)"""
-        counts = [0] * 7
-        for rows, reached in self._walk(
-                "SELECT status, count(*) FROM task %s WHERE cancel_requested<2 AND %s GROUP BY status",
-                wanted, low, top, self._clock.monotonic() + seconds):
+        counts, select = [0] * 7, ("SELECT status, count(*) FROM task %s "
+                                   "WHERE cancel_requested<2 AND %s GROUP BY status")
+        for rows, reached in self.walk(select, wanted, low, top, seconds):
             low = reached
             for status, count in rows:
                 counts[status] += count
         return counts, low
 
-    # Changing
+
+# Actions ---------------------------------------------------------------------
+#
+# What people do to tasks: cancel, retry, delete; one task, or all that a Filter wants. A running
+# task is only marked: its worker ends it, and records that. Many are changed in short transactions,
+# so that nobody waits for long; each reads its rows again.
+
+PORTION_ROWS = 500              # of a bulk action in one short transaction
+ACTION_SECONDS = 0.2            # of a bulk action in one request
+
+# What can be done to many tasks, and in which statuses.
+ACTIONS = {
+    "cancel": (PENDING, RUNNING, SCHEDULED, WAITING),
+    "retry": (FAILED, CANCELLED),
+    "delete": tuple(range(7)),
+}
+OPEN_TO_USERS = "NOT EXISTS (SELECT 1 FROM function WHERE name=task.function AND who<>'user')"
+
+
+def task_folder(data, task_id):
+    """Where a task may keep files while it runs."""
+    return private_path(find_database(data), "work") / str(task_id)
+
+
+def remove_task_folder(data, task_id):
+    """Remove what a task left there, if anything."""
+    import shutil
+    with contextlib.suppress(SetupError, StorageBroken):
+        shutil.rmtree(task_folder(data, task_id), ignore_errors=True)
+
+
+class Actions:
+    """What people do to tasks. Adding, Followers and Claims alone change their state, too."""
+
+    def __init__(self, database, tasks, adding):
+        self._database = database
+        self._tasks = tasks
+        self._adding = adding
+        self._clock = database.clock
 
     def cancel(self, task_id, owner_id=None, by=None):
         """Cancel at once, or ask the worker to; its row. Conflict if it has ended."""
         with self._database.transaction() as transaction:
-            row = self.get(task_id, owner_id)
-            if row["status"] == CANCELLED:
-                return row
+            row = self._tasks.get(task_id, owner_id)
             if row["status"] in (SUCCEEDED, FAILED):
                 raise Conflict("Task %d has ended already (%s)."
                                % (task_id, STATUS_WORDS[row["status"]]))
-            self._cancel(transaction, [row], self._clock.now(), by)
-            return self.get(task_id, owner_id)
+            if row["status"] != CANCELLED:
+                self._cancel(transaction, [row], self._clock.now(), by)
+            return self._tasks.get(task_id, owner_id)
 
     def retry(self, task_id, owner_id=None, by=None):
         """Make a failed or cancelled task pending again with all its retries; its row. Else Conflict.
 
-        For its owner (not None) it counts as a new one: TooMany if no more of them may wait, Denied if
-        its function is not for users (any more).
+        For its owner (not None) it counts as a new one: TooMany if no more of them may wait,
+        Denied if its function is not for users (any more).
         """
         with self._database.transaction() as transaction:
-            row = self.get(task_id, owner_id)
+            row = self._tasks.get(task_id, owner_id)
             if row["status"] not in (FAILED, CANCELLED):
                 raise Conflict("Task %d is %s; only failed and cancelled tasks can be retried."
                                % (task_id, STATUS_WORDS[row["status"]]))
@@ -3663,37 +3608,30 @@ class Tasks:
             if why:
                 raise Conflict(why)
             if owner_id is not None:
-                if not transaction.value("SELECT 1 FROM task WHERE id=? AND " + OPEN_TO_USERS, (task_id,)):
+                if not transaction.value("SELECT 1 FROM task WHERE id=? AND " + OPEN_TO_USERS,
+                                         (task_id,)):
                     raise Denied("Only an admin can have %s run again." % row["function"])
                 self._adding.check_quota(transaction, owner_id, 1, "It was not retried")
             self._retry(transaction, [row], self._clock.now(), by)
-            return self.get(task_id, owner_id)
+            return self._tasks.get(task_id, owner_id)
 
     def delete(self, task_id, owner_id=None):
         """Remove a task and its logs; a running one is hidden and removed once it is dead."""
         with self._database.transaction() as transaction:
-            row = self.get(task_id, owner_id)
+            row = self._tasks.get(task_id, owner_id)
             self._delete(transaction, [row], self._clock.now())
         self._remove_folders([row])
-
-    def count_for(self, action, wanted, low, top, seconds=SEARCH_SECONDS):
-        """(how many of the wanted tasks with ids above `low` up to `top` an action of ACTIONS would
-        change, the id up to which they were counted)"""
-        counts, low = self._tally(wanted.within(ACTIONS[action]), low, top, seconds)
-        return sum(counts), low
 
     def act(self, action, wanted, low, top, owner_id=None, by=None):
         """Do an action of ACTIONS to the wanted tasks with ids above `low` up to `top`.
 
-        What their owner may not retry is passed over, if that is who asks (not None).
-
-        Works for ACTION_SECONDS in short transactions, so that nobody waits; returns (how many
-        tasks were changed, the id up to which it is done).
+        What their owner may not retry is passed over, if that is who asks (not None). Works for
+        ACTION_SECONDS; returns (how many tasks were changed, the id up to which it is done).
         """
         done, deadline = 0, self._clock.monotonic() + ACTION_SECONDS
-        for rows, reached in self._walk(
+        for rows, reached in self._tasks.walk(
                 "SELECT id FROM task %s WHERE cancel_requested<2 AND %s ORDER BY id",
-                wanted.within(ACTIONS[action]), low, top, deadline):
+                wanted.within(ACTIONS[action]), low, top, ACTION_SECONDS):
             changed, left = self.act_on(action, [row["id"] for row in rows], owner_id, by, deadline)
             done, low = done + changed, left[0] - 1 if left else reached
             if left:
@@ -3703,8 +3641,8 @@ class Tasks:
     def act_on(self, action, ids, owner_id=None, by=None, deadline=math.inf):
         """Do an action of ACTIONS to those of these tasks to which it can be done.
 
-        TooMany if an owner wants to retry tasks, and no more of them may wait to be run. Returns (how
-        many were changed, those that were not looked at before the deadline).
+        TooMany if an owner wants to retry tasks, and no more of them may wait to be run. Returns
+        (how many were changed, those that were not looked at before the deadline).
         """
         limited = owner_id if action == "retry" else None
         condition, values = Filter(owner_id, ACTIONS[action]).where()
@@ -3736,41 +3674,40 @@ class Tasks:
     def _change(self, ids, where, change, seconds, durable=True, limited=None):
         """Call `change` with the rows that are still as `where` says, until it took `seconds`.
 
-        At most PORTION_ROWS, and no more than may wait to be run of the owner `limited`, if that is not
-        None. Returns (these rows, the ids that were not looked at).
+        At most PORTION_ROWS, and no more than may wait to be run of the owner `limited`, if that is
+        not None. Returns (these rows, the ids that were not looked at).
         """
         condition, values = where
-        changed, handled, most = [], 0, PORTION_ROWS
+        changed, handled, most = [], 0, min(PORTION_ROWS, len(ids))
         with self._database.transaction(durable) as transaction:
             if limited is not None:
                 most = min(most, self._adding.check_quota(
                     transaction, limited, 1, "Not all were retried"))
             deadline = self._clock.monotonic() + seconds
-            while handled < min(most, len(ids)) and (
-                    not handled or self._clock.monotonic() <= deadline):
+            while handled < most and (not handled or self._clock.monotonic() <= deadline):
                 some = ids[handled:min(most, handled + 50)]
                 rows = transaction.all(
-                    "SELECT %s FROM task %s WHERE id IN (%s) AND cancel_requested<2 AND %s ORDER BY id"
-                    % (CHANGING_COLUMNS, BY_ID, ", ".join("?" * len(some)), condition),
-                    (*some, *values))
+                    "SELECT id, owner_id, queue, function, priority, attempts, status, "
+                    "cancel_requested, after_failure FROM task %s "
+                    "WHERE id IN (%s) AND cancel_requested<2 AND %s ORDER BY id"
+                    % (BY_ID, ", ".join("?" * len(some)), condition), (*some, *values))
                 changed += change(transaction, rows, self._clock.now())
                 handled += len(some)
         return changed, ids[handled:]
 
     @staticmethod
     def _cancel(transaction, rows, now, by):
-        """Cancel unfinished tasks at once, or ask their workers to; the rows. Who asks is noted."""
-        running = [row for row in rows if row["status"] == RUNNING]
-        others = [row for row in rows if row["status"] != RUNNING]
-        transaction.many("UPDATE task SET cancel_requested=1 WHERE id=? AND status=1",
-                         [(row["id"],) for row in running])
-        transaction.many(
-            "UPDATE task SET status=4, reason=NULL, finished_at=? WHERE id=? AND status IN (0, 5, 6)",
-            [(now, row["id"]) for row in others])
-        said = by and "by " + by
-        note_all(transaction, [activity_row(now, "cancelled", row, message=said) for row in others] + [
-            activity_row(now, "cancel_requested", row, message=said) for row in running
-            if not row["cancel_requested"]])
+        """Cancel unfinished tasks at once, or ask their workers to; the rows. `by` is noted."""
+        notes = []
+        for row in rows:
+            running, changes = row["status"] == RUNNING, {"cancel_requested": 1}
+            if not running:
+                changes = {"status": CANCELLED, "reason": None, "finished_at": now}
+            transaction.update("task", changes, "id=? AND status=?", (row["id"], row["status"]))
+            if not (running and row["cancel_requested"]):
+                notes.append(activity_row(now, "cancel_requested" if running else "cancelled", row,
+                                          message=by and "by " + by))
+        transaction.insert_all("activity", notes)
         Followers.settle(transaction, now)
         return rows
 
@@ -3785,31 +3722,32 @@ class Tasks:
             if not Followers.waits_again(transaction, row):
                 status, turn = place(transaction, row, None, now)
             transaction.run(
-                "UPDATE task SET status=?, reason=NULL, turn=?, run_at=?, retries_left=max_retries, "
-                "crashes=0, interruptions=0, cancel_requested=0, progress=NULL, message=NULL, "
-                "result=NULL, error_type=NULL, error_message=NULL, started_at=NULL, finished_at=NULL "
-                "WHERE id=? AND status IN (3, 4)", (status, turn, now, row["id"]))
+                "UPDATE task SET status=?, reason=NULL, turn=?, run_at=?, "
+                "retries_left=max_retries, crashes=0, interruptions=0, cancel_requested=0, "
+                "progress=NULL, message=NULL, result=NULL, error_type=NULL, error_message=NULL, "
+                "started_at=NULL, finished_at=NULL WHERE id=? AND status IN (3, 4)",
+                (status, turn, now, row["id"]))
             transaction.run("DELETE FROM unsettled WHERE task_id=?", (row["id"],))
             done.append(row)
-        note_all(transaction, [activity_row(now, "retried", row, message=by and "by " + by)
-                               for row in done])
+        transaction.insert_all("activity", [
+            activity_row(now, "retried", row, message=by and "by " + by) for row in done])
         return done
 
     @staticmethod
     def _delete(transaction, rows, now, by=None):
-        """Remove tasks; hide running ones until their workers have ended them."""
-        others = [row for row in rows if row["status"] != RUNNING]
+        """Remove tasks; hide running ones until their workers have ended them; the rows."""
         transaction.many("UPDATE task SET cancel_requested=2 WHERE id=? AND status=1",
                          [(row["id"],) for row in rows if row["status"] == RUNNING])
-        Tasks._remove(transaction, others, now)
-        note_all(transaction, [activity_row(now, "deleted", row) for row in rows])
+        Actions._remove(transaction, rows, now)
+        transaction.insert_all("activity", [activity_row(now, "deleted", row) for row in rows])
         Followers.settle(transaction, now)
         return rows
 
     @staticmethod
     def _remove(transaction, rows, _now):
         """Remove the rows of tasks that do not run; the rows."""
-        transaction.many("DELETE FROM task WHERE id=? AND status<>1", [(row["id"],) for row in rows])
+        transaction.many("DELETE FROM task WHERE id=? AND status<>1",
+                         [(row["id"],) for row in rows])
         return rows
 
     def _remove_folders(self, rows):
@@ -3819,6 +3757,17 @@ class Tasks:
 
 
 # Claims ----------------------------------------------------------------------
+#
+# Every way into and out of "running":
+#
+# 1. claim() takes the first pending task of a queue, or a batch, under a random token, with a lease.
+# 2. The worker renews the lease, and writes progress, log and end; each write names the claim. No
+#    row changed means the claim was lost to somebody else, whose word then counts.
+# 3. end_all() asks judge() what becomes of the task and stores that; promote() makes due what
+#    waits for its time.
+# 4. Who is late with renewing is doubted, in writing, and loses nothing before the rest of a lease
+#    has passed since: as this could be written, so could a renewal. When nobody can write nobody is
+#    doubted, and workers that see no doubt keep what they run.
 
 OTHER_MACHINE_SLACK_SECONDS = 300.0
 CRASH_LIMIT = 3                 # the third crash fails a task, so that poison ends
@@ -3827,12 +3776,21 @@ PROMOTE_AT_ONCE = 500
 PROMOTE_SECONDS = 0.05          # how late a busy worker may see that a task is due
 REFUSED_AT_ONCE = 100           # tasks of former admins, in one transaction
 ERROR_MAX_CHARACTERS = 2000
+RETRY_MAX_SECONDS = 30 * 86400
 
-
-def shorten_error(text):
-    """An error message for the task's row; the whole of it stands in the log."""
-    text = storable(text)
-    return text if len(text) <= ERROR_MAX_CHARACTERS else text[:ERROR_MAX_CHARACTERS - 1] + "…"
+# What is read of a task at its claim and at its end.
+HEADS = """
+    SELECT task.id, owner_id, queue, function, arguments, attempts, put_backs, crashes, timeout,
+        on_crash, task.created_at, run_at, user.name AS owner,
+        CASE WHEN admin_id IS NULL THEN 0 ELSE NOT EXISTS (
+            SELECT 1 FROM user WHERE id=admin_id AND role='admin' AND disabled=0) END AS barred
+    FROM task %s %s user ON user.id=task.owner_id
+    WHERE status=0 AND queue=?
+    ORDER BY priority DESC, turn, task.id LIMIT ?""" % (BY_CLAIM, THEN_JOIN)
+ENDING_COLUMNS = (
+    "id", "owner_id", "queue", "function", "priority", "turn", "run_at", "attempts", "crashes",
+    "claim", "interruptions", "max_retries", "retries_left", "retry_delay", "retry_backoff",
+    "on_crash", "cancel_requested", "worker_id", "started_at", "remove_on_success", "unknown_since")
 
 
 class Outcome:
@@ -3848,7 +3806,9 @@ class Outcome:
         self.kind = kind
         self.result = result            # JSON text
         self.error_type = error_type and shorten(storable(error_type), 100)
-        self.error_message = error_message and shorten_error(error_message)
+        self.error_message = error_message and storable(error_message)  # all of it is in the log
+        if error_message and len(self.error_message) > ERROR_MAX_CHARACTERS:
+            self.error_message = self.error_message[:ERROR_MAX_CHARACTERS - 1] + "…"
         self.retry_after = retry_after  # seconds, instead of the task's own delay
         self.seconds = seconds
         self.cpu_seconds = cpu_seconds
@@ -3887,42 +3847,24 @@ def judge(task, outcome, now, uniform):
         return Verdict(PENDING, event="put_back")
     since = task["unknown_since"] or now
     if kind == "unknown_function" and now - since <= 600:
-        return Verdict(SCHEDULED, kind, "put_back", run_at=now + 30, unknown_since=since)
-    if kind == "crashed":
-        last = task["crashes"] + 1 >= CRASH_LIMIT or task["on_crash"] == "fail"
-        return Verdict(FAILED if last else PENDING, "crashed", "failed" if last else "crashed",
-                       spend=int(left > 0), crash=1)
-    if kind == "interrupted":
-        last = task["interruptions"] + 1 >= INTERRUPTION_LIMIT or task["on_crash"] == "fail"
-        return Verdict(FAILED if last else PENDING, "interrupted",
-                       "failed" if last else "interrupted", interruption=1)
+        return Verdict(SCHEDULED, kind, "put_back", now + 30, unknown_since=since)
+    if kind in ("crashed", "interrupted"):
+        crash = kind == "crashed"
+        last = task["on_crash"] == "fail" or (
+            task["crashes"] + 1 >= CRASH_LIMIT if crash else
+            task["interruptions"] + 1 >= INTERRUPTION_LIMIT)
+        return Verdict(FAILED if last else PENDING, kind, "failed" if last else kind,
+                       spend=int(crash and left > 0), crash=int(crash), interruption=int(not crash))
     reason = kind if kind in ("timeout", "unknown_function") else "error"
     asks_first = outcome.retry_after is not None and left == task["max_retries"]
     if kind in ("error", "timeout") and (left > 0 or asks_first):
-        delay = outcome.retry_after and min(outcome.retry_after, 30 * 86400)
+        delay = outcome.retry_after
         if delay is None:
             tried = min(task["max_retries"] - left, 100)
-            delay = min(task["retry_delay"] * task["retry_backoff"] ** tried, 30 * 86400)
-            delay *= uniform(1.0, 1.2)
-        return Verdict(SCHEDULED, reason, "retry", run_at=now + delay, spend=1)
+            delay = min(task["retry_delay"] * task["retry_backoff"] ** tried, RETRY_MAX_SECONDS)
+            return Verdict(SCHEDULED, reason, "retry", now + delay * uniform(1.0, 1.2), spend=1)
+        return Verdict(SCHEDULED, reason, "retry", now + min(delay, RETRY_MAX_SECONDS), spend=1)
     return Verdict(FAILED, reason)
-
-
-# What is read of a task at its claim and at its end.
-CLAIMED_COLUMNS = ", ".join("task." + name for name in (
-    "id owner_id queue function arguments attempts put_backs crashes timeout on_crash created_at "
-    "run_at"
-).split())
-HEADS = """
-    SELECT %s, user.name AS owner, CASE WHEN admin_id IS NULL THEN 0 ELSE NOT EXISTS (
-        SELECT 1 FROM user WHERE id=admin_id AND role='admin' AND disabled=0) END AS barred
-    FROM task %s %s user ON user.id=task.owner_id
-    WHERE status=0 AND queue=?
-    ORDER BY priority DESC, turn, task.id LIMIT ?""" % (CLAIMED_COLUMNS, BY_CLAIM, THEN_JOIN)
-ENDING_COLUMNS = (
-    "id, owner_id, queue, function, priority, turn, run_at, attempts, crashes, claim, "
-    "interruptions, max_retries, retries_left, retry_delay, retry_backoff, on_crash, "
-    "cancel_requested, worker_id, started_at, remove_on_success, unknown_since")
 
 
 def lost_after(task, now):
@@ -3932,15 +3874,12 @@ def lost_after(task, now):
 
 
 def lease_name(holder, lease):
-    """What tells a lease from the holder's former and later ones."""
+    """What tells a lease from the holder's former and later ones: it changes with a renewal."""
     return "%s %r" % (holder, lease["lease_wall"])
 
 
 class Claims:
-    """Every way into and out of "running"; each write names the claim it acts for.
-
-    No row changed means the claim was lost to somebody else, whose word then counts.
-    """
+    """Every way into and out of "running"; each write names the claim it acts for."""
 
     def __init__(self, database, queues):
         self._database = database
@@ -3957,8 +3896,8 @@ class Claims:
         room = PROMOTE_AT_ONCE
         for lane in lanes(self._database, SCHEDULED):
             due = transaction.all(
-                "SELECT id, owner_id, queue, function, attempts FROM task %s "
-                "WHERE status=5 AND queue=? AND priority=? AND turn<=? ORDER BY turn LIMIT ?" % BY_CLAIM,
+                "SELECT id, owner_id, queue, function, attempts FROM task %s WHERE status=5 "
+                "AND queue=? AND priority=? AND turn<=? ORDER BY turn LIMIT ?" % BY_CLAIM,
                 (*lane, int(now * 1000), room))
             room -= len(due)
             for row in due:
@@ -3967,9 +3906,14 @@ class Claims:
                                    "id=? AND status=5", (row["id"],))
                 note(transaction, now, "promoted", row)
 
-    def due(self):
-        """When the next scheduled task of any queue becomes due, or None."""
-        return self._first_due(lanes(self._database, SCHEDULED))
+    def due(self, served=None):
+        """When the next scheduled task becomes due, of any queue or of those `served`, or None."""
+        turns = [self._database.value(
+            "SELECT turn FROM task %s WHERE status=5 AND queue=? AND priority=? "
+            "ORDER BY turn LIMIT 1" % BY_CLAIM, lane)
+            for lane in lanes(self._database, SCHEDULED) if served is None or lane[0] in served]
+        turns = [turn for turn in turns if turn is not None]    # a lane may be empty by now
+        return min(turns) / 1000 if turns else None
 
     def next_due(self):
         """When the next scheduled task of a queue that this machine serves becomes due, or None.
@@ -3978,9 +3922,7 @@ class Claims:
         """
         if self._database.value("SELECT 1 FROM unsettled LIMIT 1"):
             return 0.0
-        served = {queue["name"] for queue in self._queues.open(self.machine)}
-        return self._first_due(
-            [lane for lane in lanes(self._database, SCHEDULED) if lane[0] in served])
+        return self.due({queue["name"] for queue in self._queues.open(self.machine)})
 
     def rate_opens(self):
         """When the next task may start that only the rate of its queue holds back, or None."""
@@ -3988,87 +3930,6 @@ class Claims:
         moments = [next_start(queue, now)[0] for queue in self._queues.open(self.machine)
                    if queue["rate_count"] is not None and queue["head"] is not None]
         return min((moment for moment in moments if moment > now), default=None)
-
-    def _first_due(self, lanes_of_scheduled):
-        turns = [self._database.value(
-            "SELECT turn FROM task %s WHERE status=5 AND queue=? AND priority=? ORDER BY turn LIMIT 1"
-            % BY_CLAIM, lane)
-                 for lane in lanes_of_scheduled]
-        turns = [turn for turn in turns if turn is not None]    # a lane may be empty by now
-        return min(turns) / 1000 if turns else None
-
-    def claim(self, transaction, worker_id, now, wanted=1, function=None, owner_id=None):
-        """Take the next task, or a batch of up to `wanted` that all run `function`; their rows.
-
-        With an owner: nothing if the next task is somebody else's.
-
-        A batch holds first attempts only, and none that must not be run twice: what did not
-        begin before its worker died counts as crashed like the one that did. It is handed to the
-        runner in one piece, so arguments that are long come alone.
-        """
-        rows = []
-        if not self._promotions.is_due():
-            rows = self._claim_pending(transaction, worker_id, now, wanted, function, owner_id)
-        if not rows:
-            self._promotions.put_off(PROMOTE_SECONDS)
-            self.promote(transaction, now)
-            rows = self._claim_pending(transaction, worker_id, now, wanted, function, owner_id)
-        return rows
-
-    def _claim_pending(self, transaction, worker_id, now, wanted, function, owner_id):
-        """As claim(); after many that are refused nothing, though there may be more."""
-        for _ in range(REFUSED_AT_ONCE):
-            queue, room = self._next_queue(now)
-            if queue is None:
-                break
-            heads = transaction.all(HEADS, (queue["name"], min(wanted, room)))
-            heads = list(itertools.takewhile(
-                lambda row: owner_id in (None, row["owner_id"]), heads))
-            batch = itertools.takewhile(
-                lambda row: row["function"] == function and row["attempts"] == 0
-                and row["on_crash"] == "retry" and len(row["arguments"]) <= 4000, heads)
-            taken = self._take(transaction, list(batch) or heads[:1], worker_id, now)
-            self._queues.started(transaction, queue, len(taken), now)
-            rows = [row for row in taken if not row["barred"]]
-            if len(rows) < len(taken):
-                self._refuse(transaction, [row for row in taken if row["barred"]], now)
-            if rows or not taken:
-                return rows
-        return []
-
-    def _refuse(self, transaction, rows, now):
-        """Fail claimed tasks for admins only, asked for by somebody who is none any more."""
-        words = "%s is for admins only, and who asked for this task is none any more"
-        self.end_all(transaction, [
-            (row["id"], row["claim"], Outcome("fail", error_type="Denied",
-                                              error_message=words % row["function"]))
-            for row in rows], now)
-
-    def _take(self, transaction, heads, worker_id, now):
-        """Make pending tasks ours; their rows with the claim and the attempt's number."""
-        rows = [{**dict(row), "claim": random_token(), "attempts": row["attempts"] + 1}
-                for row in heads]
-        lease = {**self._lease(now), "worker": worker_id, "now": now}
-        taken = transaction.many("""
-            UPDATE task SET status=1, claim=:claim, attempts=:attempts, worker_id=:worker,
-                lease_boot=:lease_boot, lease_monotonic=:lease_monotonic, lease_wall=:lease_wall,
-                started_at=:now, reason=NULL, progress=NULL, message=NULL, error_type=NULL,
-                error_message=NULL
-            WHERE id=:id AND status=0""", [{**row, **lease} for row in rows])
-        if taken != len(rows):
-            raise Busy("A task was claimed by two at once; nothing was changed.")
-        note_all(transaction, [
-            activity_row(now, "started", row, worker_id,
-                         waited=max(0.0, now - max(row["created_at"], row["run_at"] or 0)))
-            for row in rows])
-        return rows
-
-    def _lease(self, now, seconds=None):
-        """The columns of a lease: this boot, its end by the clock that counts while that lasts, and
-        by that on the wall."""
-        seconds = seconds or LEASE_SECONDS
-        return {"lease_boot": self.boot, "lease_monotonic": self._clock.monotonic() + seconds,
-                "lease_wall": now + seconds}
 
     def claimable(self, limit):
         """How many tasks a worker here could claim now, counted up to `limit`."""
@@ -4084,6 +3945,99 @@ class Claims:
         return bool(self._database.value(
             "SELECT max(crashes) FROM ("
             "SELECT crashes FROM task %s WHERE status=0 LIMIT 10000) AS some" % BY_CLAIM))
+
+    def claim(self, transaction, worker_id, now, wanted=1, function=None, owner_id=None):
+        """Take the next task, or a batch of up to `wanted` that all run `function`; their rows.
+
+        With an owner: nothing if the next task is somebody else's.
+
+        A batch holds first attempts only, and none that must not be run twice: what did not
+        begin before its worker died counts as crashed like the one that did. It is handed to the
+        runner in one piece, so arguments that are long come alone.
+        """
+        rows, what = [], (transaction, worker_id, now, wanted, function, owner_id)
+        if not self._promotions.is_due():
+            rows = self._claim_pending(*what)
+        if not rows:
+            self._promotions.put_off(PROMOTE_SECONDS)
+            self.promote(transaction, now)
+            rows = self._claim_pending(*what)
+        return rows
+
+    def _claim_pending(self, transaction, worker_id, now, wanted, function, owner_id):
+        """As claim(); after many that are refused nothing, though there may be more."""
+        for _ in range(REFUSED_AT_ONCE):
+            queue, room = self._next_queue(now)
+            if queue is None:
+                break
+            heads = []
+            for row in transaction.all(HEADS, (queue["name"], min(wanted, room))):
+                row = dict(zip(row.keys(), row))
+                fits = (row["function"] == function and row["attempts"] == 0
+                        and row["on_crash"] == "retry"
+                        and len(row["arguments"]) <= 4000)
+                if owner_id not in (None, row["owner_id"]) or (heads and not fits):
+                    break
+                heads.append(row)
+                if not fits:
+                    break
+            self._take(transaction, heads, worker_id, now)
+            self._queues.started(transaction, queue, len(heads), now)
+            rows = [row for row in heads if not row["barred"]]
+            if len(rows) < len(heads):
+                self._refuse(transaction, [row for row in heads if row["barred"]], now)
+            if rows or not heads:
+                return rows
+        return []
+
+    def _next_queue(self, now):
+        """(the queue to take from or None, how many of its tasks may start).
+
+        The highest priority comes first, equal ones take turns, full ones are passed over.
+        """
+        queues = [queue for queue in self._queues.open(self.machine) if queue["head"] is not None]
+        queues.sort(key=lambda queue: (
+            -queue["head"], queue["name"] <= self._last_queue, queue["name"]))
+        for queue in queues:
+            room = self._queues.room(queue, now)
+            if room:
+                self._last_queue = queue["name"]
+                return queue, room
+        return None, 0
+
+    def _take(self, transaction, rows, worker_id, now):
+        """Make pending tasks ours; their rows get the claim and the attempt's number."""
+        lease = tuple(self._lease(now).values())
+        for row in rows:
+            row["claim"] = random_token()
+            row["attempts"] += 1
+        taken = transaction.many("""
+            UPDATE task SET status=1, claim=?, attempts=?, worker_id=?, lease_boot=?,
+                lease_monotonic=?, lease_wall=?, started_at=?, reason=NULL, progress=NULL,
+                message=NULL, error_type=NULL, error_message=NULL
+            WHERE id=? AND status=0""", [
+                (row["claim"], row["attempts"], worker_id, *lease, now, row["id"])
+                for row in rows])
+        if taken != len(rows) > 0:
+            raise Busy("A task was claimed by two at once; nothing was changed.")
+        transaction.insert_all("activity", [
+            activity_row(now, "started", row, worker_id=worker_id,
+                         waited=max(0.0, now - max(row["created_at"], row["run_at"] or 0)))
+            for row in rows])
+
+    def _refuse(self, transaction, rows, now):
+        """Fail claimed tasks for admins only, asked for by somebody who is none any more."""
+        words = "%s is for admins only, and who asked for this task is none any more"
+        self.end_all(transaction, [
+            (row["id"], row["claim"], Outcome("fail", error_type="Denied",
+                                              error_message=words % row["function"]))
+            for row in rows], now)
+
+    def _lease(self, now, seconds=LEASE_SECONDS):
+        """The columns of a lease: this boot, its end by the clock that counts while that lasts, and
+        by that on the wall."""
+        return {"lease_boot": self.boot, "lease_monotonic": self._clock.monotonic() + seconds,
+                "lease_wall": now + seconds}
 
     def renew(self, transaction, task_id, claim, now):
         """Hold the claim for another LEASE_SECONDS; False if it was lost."""
@@ -4107,52 +4061,63 @@ class Claims:
 
     def end_all(self, transaction, ended, now):
         """Record how attempts ended, (task id, claim, Outcome) each; their Verdicts as end()."""
-        held = self._held([task_id for task_id, _, _ in ended])
+        rows = transaction.all("SELECT %s FROM task %s WHERE id IN (%s) AND status=1" % (
+            ", ".join(ENDING_COLUMNS), BY_ID, ", ".join("?" * len(ended))),
+            [task_id for task_id, _, _ in ended])
+        held = {row["id"]: dict(zip(ENDING_COLUMNS, row)) for row in rows}
         verdicts, leaving, notes = [], [], []
         for task_id, claim, outcome in ended:
-            task = held.get(task_id)
-            if task is None or task["claim"] != claim:
-                verdicts.append(None)
-                continue
-            verdict = judge(task, outcome, now, self._clock.uniform)
+            task, verdict = held.get(task_id), None
+            if task and task["claim"] == claim:
+                verdict = judge(task, outcome, now, self._clock.uniform)
+                verdict.removed = task["cancel_requested"] == DELETE or (
+                    verdict.status == SUCCEEDED and task["remove_on_success"] == 1)
+                notes.append(self._ending_note(task, outcome, verdict, now))
+                leaving.append(self._left(transaction, task, verdict, outcome, now))
             verdicts.append(verdict)
-            verdict.removed = task["cancel_requested"] == DELETE or (
-                verdict.status == SUCCEEDED and task["remove_on_success"])
-            notes.append(self._ending_note(task, outcome, verdict, now))
-            leaving.append(self._left(transaction, task, verdict, outcome, now))
-        self._leave_running(transaction, leaving)
-        note_all(transaction, notes)
+        transaction.many("""
+            UPDATE task SET status=?, reason=?, turn=?, run_at=?, retries_left=retries_left-?,
+                crashes=crashes+?, interruptions=interruptions+?, put_backs=put_backs+?,
+                unknown_since=?, result=?, error_type=?, error_message=?, finished_at=?,
+                lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL, cancel_requested=0
+            WHERE id=? AND status=1 AND claim=?""", leaving)
+        transaction.insert_all("activity", notes)
         Followers.settle(transaction, now)
         return verdicts
-
-    def _held(self, task_ids):
-        """{id: row} of those tasks that are running."""
-        marks = ", ".join("?" * len(task_ids))
-        rows = self._database.all("SELECT %s FROM task %s WHERE id IN (%s) AND status=1"
-                                  % (ENDING_COLUMNS, BY_ID, marks), task_ids)
-        return {row["id"]: row for row in rows}
 
     @staticmethod
     def _ending_note(task, outcome, verdict, now):
         if outcome.seconds is None:
             outcome.seconds = max(0.0, now - task["started_at"])
         told = outcome.error_message or (verdict.reason if verdict.status != SUCCEEDED else None)
-        return activity_row(now, verdict.event, task, task["worker_id"], None, outcome.seconds,
-                            outcome.cpu_seconds, outcome.peak_memory,
-                            told and shorten(told, 500))
+        return activity_row(
+            now, verdict.event, task, worker_id=task["worker_id"], seconds=outcome.seconds,
+            cpu_seconds=outcome.cpu_seconds, peak_memory=outcome.peak_memory,
+            message=told and shorten(told, 500))
+
+    @staticmethod
+    def _left(transaction, task, verdict, outcome, now):
+        """What end_all() binds for one task."""
+        status, turn, run_at = verdict.status, task["turn"], task["run_at"]
+        if status == SCHEDULED:
+            turn, run_at = scheduled_turn(verdict.run_at), verdict.run_at
+        elif status == PENDING and outcome.kind != "put_back":
+            turn = next_turn(transaction, task["owner_id"], task["queue"], task["priority"])
+            run_at = now
+        return (status, verdict.reason, turn, run_at, verdict.spend, verdict.crash,
+                verdict.interruption, verdict.event == "put_back", verdict.unknown_since,
+                outcome.result, outcome.error_type, outcome.error_message,
+                now if status in ENDED else None, task["id"], task["claim"])
 
     def lost(self, dead_workers, now):
         """Running tasks whose worker is dead or silent for good: their rows."""
         silent = self.silent(now)
-        rows = self._database.all(
-            "SELECT id, claim, worker_id, started_at, lease_boot, lease_monotonic, lease_wall "
-            "FROM task %s WHERE status=1" % BY_CLAIM)
-        return [row for row in rows
-                if row["worker_id"] in dead_workers or lease_name(row["claim"], row) in silent]
+        return [row for row in self._running() if row["worker_id"] in dead_workers
+                or lease_name(row["holder"], row) in silent]
 
-    # Who is late is doubted, in writing, and loses nothing before the rest of a lease has passed
-    # since: as this could be written, so could a renewal. When nobody can write nobody is doubted,
-    # and workers that see no doubt keep what they run. A lease's name changes with its renewal.
+    def leases(self, now):
+        """{id: seconds until others may take it over} of the running tasks."""
+        return {row["id"]: self._seconds_left(row, now) for row in self._running()}
 
     def doubt(self, now):
         """Note who is late from now on; forget who is so no more."""
@@ -4179,66 +4144,22 @@ class Claims:
 
     def _late(self, now):
         """{name: seconds left} of the leases of workers and tasks that missed two renewals."""
-        rows = self._database.all(
-            "SELECT lock AS holder, boot AS lease_boot, lease_monotonic, lease_wall FROM worker "
-            "UNION ALL SELECT claim, lease_boot, lease_monotonic, lease_wall "
-            "FROM task %s WHERE status=1" % BY_CLAIM)
-        left = {lease_name(row["holder"], row): self._seconds_left(row, now) for row in rows}
+        workers = self._database.all("SELECT lock AS holder, boot AS lease_boot, lease_monotonic, "
+                                     "lease_wall FROM worker")
+        left = {lease_name(row["holder"], row): self._seconds_left(row, now)
+                for row in [*workers, *self._running()]}
         return {name: seconds for name, seconds in left.items()
                 if seconds < LEASE_SECONDS - 2 * RENEW_SECONDS}
 
-    def leases(self, now):
-        """{id: seconds until others may take it over} of the running tasks."""
-        rows = self._database.all(
-            "SELECT id, lease_boot, lease_monotonic, lease_wall "
-            "FROM task %s WHERE status=1" % BY_CLAIM)
-        return {row["id"]: self._seconds_left(row, now) for row in rows}
+    def _running(self):
+        return self._database.all(
+            "SELECT id, claim, claim AS holder, worker_id, started_at, lease_boot, lease_monotonic, "
+            "lease_wall FROM task %s WHERE status=1" % BY_CLAIM)
 
     def _seconds_left(self, row, now):
         if self.boot and row["lease_boot"] == self.boot:
             return row["lease_monotonic"] - self._clock.monotonic()
         return row["lease_wall"] + OTHER_MACHINE_SLACK_SECONDS - now
-
-    def _next_queue(self, now):
-        """(the queue to take from or None, how many of its tasks may start).
-
-        The highest priority comes first, equal ones take turns, full ones are passed over.
-        """
-        queues = [queue for queue in self._queues.open(self.machine)
-                  if queue["head"] is not None]
-        if len(queues) > 1:
-            queues.sort(key=lambda queue: (
-                -queue["head"], queue["name"] <= self._last_queue, queue["name"]))
-        for queue in queues:
-            room = self._queues.room(queue, now)
-            if room:
-                self._last_queue = queue["name"]
-                return queue, room
-        return None, 0
-
-    @staticmethod
-    def _left(transaction, task, verdict, outcome, now):
-        """What _leave_running() binds for one task."""
-        turn, run_at = task["turn"], task["run_at"]
-        if verdict.status == SCHEDULED:
-            turn, run_at = scheduled_turn(verdict.run_at), verdict.run_at
-        elif verdict.status == PENDING and outcome.kind != "put_back":
-            turn = next_turn(transaction, task["owner_id"], task["queue"], task["priority"])
-            run_at = now
-        return {**vars(verdict), **vars(outcome), "id": task["id"], "claim": task["claim"],
-                "turn": turn, "run_at": run_at, "put_back": verdict.event == "put_back",
-                "finished_at": now if verdict.status in ENDED else None}
-
-    @staticmethod
-    def _leave_running(transaction, leaving):
-        transaction.many("""
-            UPDATE task SET status=:status, reason=:reason, turn=:turn, run_at=:run_at,
-                retries_left=retries_left-:spend, crashes=crashes+:crash,
-                interruptions=interruptions+:interruption, put_backs=put_backs+:put_back,
-                unknown_since=:unknown_since, result=:result, error_type=:error_type,
-                error_message=:error_message, lease_boot=NULL, lease_monotonic=NULL,
-                lease_wall=NULL, cancel_requested=0, finished_at=:finished_at
-            WHERE id=:id AND status=1 AND claim=:claim""", leaving)
 
 
 # Rhythm ----------------------------------------------------------------------
@@ -4657,7 +4578,7 @@ class Firing:
                 "SELECT id FROM task WHERE id=? AND owner_id=? AND cancel_requested<2",
                 (unfinished, row["owner_id"]))]
             order.after_failure = "run" if order.after else None
-        return self._adding.add(transaction, row["owner_id"], [order], now)[0]
+        return self._adding.add(transaction, row["owner_id"], [order], now)[0][0]
 
 
 class Schedules:
@@ -5547,7 +5468,8 @@ class Catalogue:
         transaction.update("queue", {"external": 0}, "external=1")
         for function in functions:
             queue = function["options"]["queue"]
-            Queues.ensure(transaction, queue, self._database.clock.now())
+            transaction.insert_or_ignore(
+                "queue", {"name": queue, "created_at": self._database.clock.now()})
             if function.get("external"):
                 transaction.update("queue", {"external": 1}, "name=?", (queue,))
         transaction.run("DELETE FROM function")
@@ -6649,7 +6571,8 @@ class JobQueue:
             self.close()
             raise
         self.adding = Adding(self.database, self.settings)
-        self.tasks = Tasks(self.database, self.adding)
+        self.tasks = TaskList(self.database)
+        self.actions = Actions(self.database, self.tasks, self.adding)
         self.logs = Logs(self.database)
         self.activity = Activity(self.database)
         self.queues = Queues(self.database)
@@ -6667,7 +6590,7 @@ class JobQueue:
         self.schedules = Schedules(self.database, self.tasks, self.rhythm, self.firing)
         self.declared_schedules = DeclaredSchedules(
             self.database, self.schedules, self.catalogue.schedules, self.accounts.default_owner)
-        self.keeping = Keeping(self.database, self.settings, self.tasks)
+        self.keeping = Keeping(self.database, self.settings, self.actions)
         self.tick = Tick(self.database, self.settings, self.claims, self.rhythm, self.workers,
                          self.reaper, self.starter, self.firing, self.declared_schedules,
                          self.keeping)
@@ -6691,16 +6614,17 @@ class JobQueue:
     def row_json(self, row):
         """A task as get_json() gives it, of its row: for one that may be gone already."""
         shown = self.tasks.full_json(row)
-        held = {"blocked": None, "blocked_text": None}
+        why = None, None
         if shown["status"] == "pending":
-            held = self.queues.holding(shown["queue"], self.claims.machine)
-        return {**shown, **held}
+            why = self.queues.blocked(shown["queue"], self.claims.machine)
+        shown["blocked"], shown["blocked_text"] = why
+        return shown
 
     def act(self, action, task_id, *who):
         """Cancel, retry or delete a task and start workers for what may start now; its row."""
         if action == "retry":
             self.catalogue.refresh()    # who may run it can have changed
-        row = getattr(self.tasks, action)(task_id, *who)
+        row = getattr(self.actions, action)(task_id, *who)
         self.start_workers()
         return row
 
@@ -6723,9 +6647,8 @@ class JobQueue:
             known = once and once.find(transaction, now)
             if known:
                 return known
-            last = self.tasks.last_id()
-            ids = self.adding.add(transaction, owner_id, orders, now)
-            added = {"ids": ids, "created": len({task_id for task_id in ids if task_id > last})}
+            ids, created = self.adding.add(transaction, owner_id, orders, now)
+            added = {"ids": ids, "created": created}
             if once:
                 once.keep(transaction, added, now)
             if show:
@@ -6737,8 +6660,7 @@ class JobQueue:
 
         Where a request could not be read stands the Invalid that says so.
         """
-        orders, errors, frame, index, named = [], [], Frame(None), 0, 0
-        large = ArgumentsFile(self.database.folder)
+        orders, errors, frame, index, named, held, file = [], [], Frame(None), 0, 0, 0, None
         for index, request in enumerate(requests):
             try:
                 if index == ADD_MAX:
@@ -6746,9 +6668,12 @@ class JobQueue:
                 if isinstance(request, Invalid):
                     raise request
                 frame = self._frame(request, person, frame)
-                orders.append(frame.order(request.get("arguments", {})))
-                large.take(orders[-1])
-                named += len(orders[-1].after)
+                order = frame.order(request.get("arguments", {}))
+                orders.append(order)
+                named, held = named + len(order.after), held + order.length
+                if held > ARGUMENTS_HELD_BYTES:
+                    file = file or ArgumentsFile(self.database.folder)
+                    order.move_arguments(file)
                 if named > AFTER_SUM_MAX:
                     raise field_error("after", "names too many: the tasks of one request can name at "
                                                "most %d others together" % AFTER_SUM_MAX)
@@ -8643,7 +8568,7 @@ def get_task(app, request, task_id):
 
 def delete_task(app, request, task_id):
     """Remove a task."""
-    app.queue.tasks.delete(int(task_id), request.person.scope)
+    app.queue.actions.delete(int(task_id), request.person.scope)
     return Answer(204)
 
 
@@ -8654,12 +8579,12 @@ def _act(app, request, act, task_id):
 
 def cancel_task(app, request, task_id):
     """Cancel a task, or ask the worker that runs it to stop."""
-    return _act(app, request, app.queue.tasks.cancel, task_id)
+    return _act(app, request, app.queue.actions.cancel, task_id)
 
 
 def retry_task(app, request, task_id):
     """Make a failed or cancelled task pending again."""
-    return _act(app, request, app.queue.tasks.retry, task_id)
+    return _act(app, request, app.queue.actions.retry, task_id)
 
 
 ACTION = titled("Action", _object(
@@ -8691,20 +8616,21 @@ def _act_on_filter(app, request, given):
     They are counted first. That may take several requests, too: how to go on then ends with the
     count that is expected.
     """
-    tasks, expected = app.queue.tasks, given.get("expected_count")
-    what = given["action"], _wanted(app, request, given["filter"])
+    action, wanted = given["action"], _wanted(app, request, given["filter"])
+    expected = given.get("expected_count")
     place = given.get("continue") or "0-%d-0-%s" % (
-        tasks.last_id(), "" if expected is None else int(expected))
+        app.queue.database.last_id("task"), "" if expected is None else int(expected))
     low, top, number, *counting = place.split("-")
     low, top, number = int(low), int(top), int(number)
     if counting:
-        count, low = tasks.count_for(*what, low, top)
-        number += count
+        counts, low = app.queue.tasks.tally(wanted.within(ACTIONS[action]), low, top)
+        number += sum(counts)
         if low < top:
             return 0, number + top - low, "%d-%d-%d-%s" % (low, top, number, *counting)
         _confirm(counting[0], number)
         low = 0
-    done, low = tasks.act(*what, low, top, request.person.scope, request.person.name)
+    done, low = app.queue.actions.act(
+        action, wanted, low, top, request.person.scope, request.person.name)
     if low >= top:
         return done, 0, None
     remaining = max(0, number - done)
@@ -8716,12 +8642,12 @@ def post_actions(app, request):
 
     With a filter: repeat with what the answer said as continue, until that is null.
     """
-    given, tasks = request.given, app.queue.tasks
-    remaining, going_on = 0, None
+    given, remaining, going_on = request.given, 0, None
     if ("ids" in given) == ("filter" in given):
         raise field_error("filter", "or ids must be given, and not both")
     if "ids" in given:
-        done, _ = tasks.act_on(given["action"], given["ids"], request.person.scope, request.person.name)
+        done, _ = app.queue.actions.act_on(
+            given["action"], given["ids"], request.person.scope, request.person.name)
     else:
         done, remaining, going_on = _act_on_filter(app, request, given)
     return json_answer({"action": given["action"], "done": done, "remaining": remaining,
@@ -8878,7 +8804,7 @@ def get_queues(app, request):
 def post_queues(app, request):
     """Make a queue."""
     name = request.given["name"]
-    app.queue.queues.make(request.given, request.person.name)
+    app.queue.queues.change(name, request.given, request.person.name, new=True)
     return _queue_answer(app, name, 201, _address_of(request, "queues", name))
 
 

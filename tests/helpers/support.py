@@ -287,15 +287,15 @@ class TestCase(unittest.TestCase):
 
     def cancel(self, task_id, name=None):
         """Cancel a task; only one of the user of that name, if given."""
-        return self.queue.tasks.cancel(task_id, name and self.owner_id(name))
+        return self.queue.actions.cancel(task_id, name and self.owner_id(name))
 
     def retry(self, task_id, name=None):
         """Let a task run again; its row."""
-        return self.queue.tasks.retry(task_id, name and self.owner_id(name))
+        return self.queue.actions.retry(task_id, name and self.owner_id(name))
 
     def delete(self, task_id, name=None):
         """Delete a task."""
-        return self.queue.tasks.delete(task_id, name and self.owner_id(name))
+        return self.queue.actions.delete(task_id, name and self.owner_id(name))
 
     def tick(self, seconds=0, queue=None):
         """Time passes, then somebody does all the housekeeping."""

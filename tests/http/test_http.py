@@ -260,7 +260,7 @@ class Caching(WebTestCase):
         task_id = self.add("bob")
         changes = (lambda: self.cancel(task_id), lambda: self.retry(task_id),
                    lambda: self.claim(), lambda: self.write("UPDATE task SET progress=0.5"),
-                   lambda: self.another_queue().tasks.cancel(task_id))
+                   lambda: self.another_queue().actions.cancel(task_id))
         tag = self.bob.get("/api/tasks").headers["etag"]
         for place, change in enumerate(changes):
             change()

@@ -88,7 +88,7 @@ class Requests(WebTestCase):
 
     def setUp(self):
         super().setUp()
-        self.queue.queues.make({"name": "bob"}, "ana")
+        self.queue.queues.change("bob", {}, "ana", new=True)
         schedule = {"function": "add", "arguments": {"a": 1}, "rule": "daily 01:00"}
         self.places = {"{name}": "bob", "{id}": str(self.queue.schedules.add(schedule, self.owner_id("bob")))}
 

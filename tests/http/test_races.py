@@ -80,7 +80,7 @@ class TestGoneAtOnce(RaceCase):
 
         for cancel in (by_http, lambda number: self.queue.get(number).cancel().status):
             task_id = self.add("bob")
-            with self.starting(lambda task_id=task_id: self.other.tasks.delete(task_id)):
+            with self.starting(lambda task_id=task_id: self.other.actions.delete(task_id)):
                 self.assertEqual(cancel(task_id), "cancelled")
             self.assertIsNone(self.status(task_id))
 

@@ -473,7 +473,7 @@ def fill(database, count):
 
 def add_blocked(site, count):
     """Add to `count` finished tasks as many scheduled and waiting ones, and a tenth in a paused queue."""
-    site.queue.queues.make({"name": "held", "paused": True}, "bench")
+    site.execute("INSERT INTO queue (name, paused, created_at) VALUES ('held', 1, 0)")
     tomorrow = time.time() + 86400
     for queue, status, run_at, number in (("default", 5, tomorrow, count), ("default", 6, None, count),
                                           ("held", 0, None, count // 10)):

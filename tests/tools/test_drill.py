@@ -47,7 +47,7 @@ def _all(self, statement, values=()):
 def _many(self, statement, rows):
     if "SET status=1" in statement:
         statement = _changed(statement, "AND status=0", "")
-        if any(self.value("SELECT status FROM task WHERE id=?", (row["id"],)) for row in rows):
+        if any(self.value("SELECT status FROM task WHERE id=?", (row[-1],)) for row in rows):
             _fault_is_met()
     return _true_many(self, statement, rows)
 
@@ -80,8 +80,8 @@ def _all(self, statement, values=()):
 
 
 def _many(self, statement, rows):
-    if "SET status=:status" in statement:
-        statement = _changed(statement, "AND status=1 AND claim=:claim", "")
+    if "SET status=?" in statement and "put_backs" in statement:
+        statement = _changed(statement, "AND status=1 AND claim=?", "AND ? IS NOT NULL")
     return _true_many(self, statement, rows)
 
 
@@ -104,11 +104,11 @@ COUNT_FAULT_TEXT = FAULT_TEXT + '''
 def _many(self, statement, rows):
     rows = list(rows)
     if "SET status=1" in statement:
-        statement = _changed(statement, "attempts=:attempts", "attempts=attempts")
+        statement = _changed(statement, "attempts=?", "attempts=attempts+0*?")
     changed = _true_many(self, statement, rows)
-    if "SET status=:status" in statement and "AND status=1 AND claim=:claim" in statement:
+    if "SET status=?" in statement and "AND status=1 AND claim=?" in statement:
         _true_many(self, "UPDATE task SET attempts=attempts+1 WHERE id=? AND status<>0",
-                   [(row["id"],) for row in rows])
+                   [(row[-2],) for row in rows])
         _fault_is_met()
     return changed
 

@@ -162,14 +162,14 @@ class TestFilters(Actions):
     def test_others_write_between_the_portions(self):
         self.add_many("bob", 70)
         seen, other = [], self.another_queue()
-        remove = self.queue.tasks._remove_folders
+        remove = self.queue.actions._remove_folders
 
         def between(rows):
             remove(rows)
             seen.append(other.add([{"function": "add", "arguments": {"a": 1}}], self.owner_id("eve")))
             self.assertIsNotNone(self.claim(queue=other))
 
-        self.queue.tasks._remove_folders = between
+        self.queue.actions._remove_folders = between
         self.act_on_all(self.ana, "delete", {"owner": "bob"}, 70)
         self.assertGreaterEqual(len(seen), 2)
 

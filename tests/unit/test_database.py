@@ -173,7 +173,7 @@ class TestTransactions(DatabaseCase):
                 self.cancel(task_id)
             self.remember(".a", durable=False)
             spy = Spy(self.database)
-            getattr(self.queue.tasks, action)(task_id)
+            getattr(self.queue.actions, action)(task_id)
             self.assertEqual(spy.synchronous_at(start), "FULL", action)
 
     def test_a_worker_notices_what_others_commit(self):
@@ -711,7 +711,7 @@ class TestOurMistakes(DatabaseCase):
 
     def test_on_the_command_line_it_is_a_traceback(self):
         error = sqlite3.OperationalError("no such column: absent")
-        with mock.patch.object(jobqueue.Tasks, "find", side_effect=error), \
+        with mock.patch.object(jobqueue.TaskList, "find", side_effect=error), \
                 mock.patch.object(jobqueue, "JobQueue", return_value=self.queue), \
                 self.assertRaises(sqlite3.OperationalError):
             jobqueue.main(["list", "--data", str(self.data)])

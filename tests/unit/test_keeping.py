@@ -101,7 +101,7 @@ class TestTasks(Keep):
 
     def test_many_go_in_small_portions_and_the_tick_comes_back_soon(self):
         ids = self.add_many("bob", 450)
-        self.queue.tasks.act_on("cancel", ids)
+        self.queue.actions.act_on("cancel", ids)
         self.days(30)
         self.clock.advance(DAY)
         self.round_begins()
@@ -114,7 +114,7 @@ class TestTasks(Keep):
 
     def test_a_slow_disk_gets_smaller_portions(self):
         ids = self.add_many("bob", 120)
-        self.queue.tasks.act_on("cancel", ids)
+        self.queue.actions.act_on("cancel", ids)
         self.days(30)
         self.clock.advance(DAY / 2)
         self.clock.step = 1.0

@@ -31,7 +31,7 @@ class TestUniqueKeys(TestCase):
         for end in ("fail", "cancel", "delete"):
             with self.subTest(end):
                 first = self.keyed()
-                self.run_one("fail") if end == "fail" else getattr(self.queue.tasks, end)(first)
+                self.run_one("fail") if end == "fail" else getattr(self.queue.actions, end)(first)
                 second = self.keyed()
                 self.assertNotEqual(first, second)
                 self.delete(second)
@@ -256,7 +256,7 @@ class TestQuota(TestCase):
                 self.run_one("fail")
             self.limit(60)
             self.add_many("bob", 30)
-            self.another_queue().tasks.act_on("retry", failed, self.owner_id("bob"))
+            self.another_queue().actions.act_on("retry", failed, self.owner_id("bob"))
             with self.assertRaises(jobqueue.TooMany):
                 for _ in range(60):
                     self.add("bob")

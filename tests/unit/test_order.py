@@ -125,7 +125,7 @@ class TestWhoEndsIt(OrderCase):
         self.check(self.cancel)
         self.check(self.delete)
         for action in ("cancel", "delete"):
-            self.check(lambda first, action=action: self.queue.tasks.act_on(action, [first]))
+            self.check(lambda first, action=action: self.queue.actions.act_on(action, [first]))
 
     def test_a_person_while_it_runs(self):
         for action in (self.cancel, self.delete):
@@ -195,7 +195,7 @@ class TestTriggers(OrderCase):
         for status in (jobqueue.SUCCEEDED, jobqueue.FAILED, jobqueue.CANCELLED):
             first = self.claim()["id"] if self.add() else None
             second = self.after(first)
-            self.queue.tasks.delete(first)
+            self.queue.actions.delete(first)
             self.write("UPDATE task SET status=?, cancel_requested=0, finished_at=1 WHERE id=?",
                        (status, first))
             self.clean()
@@ -228,7 +228,7 @@ class TestMany(OrderCase):
         with self.database.transaction() as transaction:
             for _ in range(3000):
                 order = jobqueue.Order("add", "{}", jobqueue.TASK_DEFAULTS, after=(chain[-1],))
-                chain += self.queue.adding.add(transaction, self.owner_id("bob"), [order], 1)
+                chain += self.queue.adding.add(transaction, self.owner_id("bob"), [order], 1)[0]
         self.run_one("fail")
         for _ in range(2):
             self.clean()
@@ -311,7 +311,7 @@ class TestRetry(OrderCase):
         second, third = self.after(first), self.after(other)
         self.run_one("fail")
         self.cancel(other)
-        self.assertEqual(self.queue.tasks.act_on("retry", [third, second, first]), (2, []))
+        self.assertEqual(self.queue.actions.act_on("retry", [third, second, first]), (2, []))
         self.assertEqual(self.states(first, second, third), ["pending", "waiting", "failed"])
 
 
@@ -361,7 +361,7 @@ class TestRetriedPredecessors(OrderCase):
         second = self.after(first, after_failure="run")
         for action in ("cancel", "retry"):
             for task_id in (first, second):
-                getattr(self.queue.tasks, action)(task_id)
+                getattr(self.queue.actions, action)(task_id)
         self.assertEqual(self.states(first, second), ["pending", "waiting"])
         self.run_one("fail")
         self.assertEqual(self.states(first, second), ["failed", "pending"])
@@ -413,14 +413,14 @@ class TestWhatever(OrderCase):
             row = self.claim()
             if row:
                 if chance.random() < 0.3:
-                    getattr(self.queue.tasks, chance.choice(("cancel", "delete")))(row["id"])
+                    getattr(self.queue.actions, chance.choice(("cancel", "delete")))(row["id"])
                 self.end(row, chance.choice(("succeeded", "succeeded", "fail", "put_back")))
         elif what == "foreign":
             self.write("UPDATE task SET status=?, unique_key=NULL, finished_at=1 WHERE status=0 AND id="
                        "(SELECT after_id FROM task_after WHERE settled=0)", (chance.choice((2, 3)),))
         else:
             with contextlib.suppress(jobqueue.Conflict, jobqueue.NotFound):
-                getattr(self.queue.tasks, what)(task_id)
+                getattr(self.queue.actions, what)(task_id)
 
     def check(self):
         """Nobody waits in vain, nobody runs too early, no key is in use twice."""

@@ -318,7 +318,7 @@ class TestOrderModel(TestCase):
         except Refused:
             refused = True
         try:
-            getattr(self.queue.tasks, action)(item.id, self.owner_id(item.owner))
+            getattr(self.queue.actions, action)(item.id, self.owner_id(item.owner))
             done = True
         except jobqueue.Conflict:
             pass
@@ -347,7 +347,7 @@ class TestOrderModel(TestCase):
             self.add_many(other, 1, options={"after": [item.id]})
         for action in ("cancel", "retry", "delete"):
             with self.refused(jobqueue.NotFound):
-                getattr(self.queue.tasks, action)(item.id, self.owner_id(other))
+                getattr(self.queue.actions, action)(item.id, self.owner_id(other))
         return item.id
 
 

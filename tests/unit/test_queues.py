@@ -12,7 +12,7 @@ from tests.helpers.web import WebTestCase
 class QueueCase(TestCase):
     def make(self, name="post", **limits):
         """A queue with these limits."""
-        self.queue.queues.make({"name": name, **limits}, "ana")
+        self.queue.queues.change(name, {"name": name, **limits}, "ana", new=True)
 
     def change(self, name="post", **changes):
         self.queue.queues.change(name, changes, "ana")
@@ -431,7 +431,7 @@ class Sentence(QueueCase):
 
 class Routes(WebTestCase):
     def test_wrong_limits_are_refused(self):
-        self.queue.queues.make({"name": "post"}, "ana")
+        self.queue.queues.change("post", {}, "ana", new=True)
         for field, values in (("max_running", (0, -1, 10 ** 9, "2", 1.5, True)),
                               ("rate", (10, {}, {"count": 0, "seconds": 1}, {"count": 1, "seconds": 0},
                                         {"count": 1, "seconds": 1, "more": 1})),

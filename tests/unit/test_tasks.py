@@ -402,9 +402,10 @@ class TestWhose(TaskCase):
     def test_somebody_elses_task_looks_missing(self):
         for status in STATES:
             task_id = self.make(status)
-            for action in ("get", "cancel", "retry", "delete"):
+            actions = self.queue.actions
+            for action in (self.queue.tasks.get, actions.cancel, actions.retry, actions.delete):
                 with self.subTest(status=status, action=action), self.assertRaises(jobqueue.NotFound):
-                    getattr(self.queue.tasks, action)(task_id, self.owner_id("eve"))
+                    action(task_id, self.owner_id("eve"))
             self.assertEqual(self.status(task_id), status)
             self.write("DELETE FROM task WHERE id=?", (task_id,))
 
