@@ -5804,9 +5804,11 @@ SETUP_CODE_SECONDS = 3600.0
 SETUP_CODE_MIN_CHARACTERS = 16
 PASSWORD_MIN, PASSWORD_MAX = 8, 256
 SCRYPT_COST = (2 ** 14, 8, 5)   # OWASP's 16 MiB row
+STORED_PASSWORD = "scrypt$%d,%d,%d$%s$%s"
+NOBODYS_PASSWORD = STORED_PASSWORD % (*SCRYPT_COST, "00" * 16, "00" * 64)   # takes as long
 SCRYPT_MISSING = "scrypt, which passwords need, is missing in this Python: choose another one"
 HASHES_AT_ONCE = 2              # 16 MiB each on hosts with 1 GiB
-# How many are free, for how many seconds they count, the shortest and the longest wait after them.
+# How many are free, how many seconds they count, the shortest and the longest wait after them.
 GUESSES, GUESSES_BY_ADDRESS = (5, 3600.0, 1.0, 900.0), (20, 60.0, 60.0, 60.0)
 # Passwords that guessers try first, of those long enough to be accepted.
 COMMON_PASSWORDS = frozenset(
@@ -5821,7 +5823,8 @@ TOKEN_SCOPES = ("user", "tick")       # may do what its user may; may tick and n
 LOG_IN = titled("Login", _object(("name", "password"), name=TEXT, password=TEXT))
 SET_UP = titled("Setup", _object(
     ("code", "name", "password"), name=TEXT, password=TEXT,
-    code=about(TEXT, "from the printed link, or a file setup-code*.txt in data or beside jobqueue.py")))
+    code=about(TEXT, "from the printed link, or a file setup-code*.txt in data or beside "
+               "jobqueue.py")))
 NEW_USER = titled("NewUser", _object(
     ("name", "password"), name=TEXT, password=TEXT, role={"enum": list(ROLES)}))
 CHANGED_USER = titled("UserChange", _object(
@@ -5846,12 +5849,12 @@ class Person:
         self.name = row["name"]
         self.role = row["role"]
         self.is_admin = self.role == "admin"
-        self.scope = None if self.is_admin else self.id     # whose things are seen; None: everybody's
+        self.scope = None if self.is_admin else self.id     # whose things are seen; None: all
         self.expires_at = expires_at
 
     @property
     def answerable(self):
-        """The Person whose rights count for what is asked; the site's own code has none to be asked for."""
+        """The Person whose rights count for what is asked; the site's own code has none."""
         return self
 
 
@@ -5867,19 +5870,15 @@ def _scrypt(password, salt, cost):
     if not knows_scrypt():
         raise SetupError(SCRYPT_MISSING)
     n, r, p = cost
-    return hashlib.scrypt(password.encode("utf-8"), salt=salt, n=n, r=r, p=p, maxmem=64 << 20)
+    return hashlib.scrypt(password.encode("utf-8", "surrogatepass"), salt=salt, n=n, r=r, p=p,
+                          maxmem=64 << 20)
 
 
 def hash_password(password):
     """A password as it is stored: method$parameters$salt$key, so that the cost can rise later."""
     salt = os.urandom(16)
     key = _scrypt(password, salt, SCRYPT_COST)
-    return "scrypt$%d,%d,%d$%s$%s" % (*SCRYPT_COST, salt.hex(), key.hex())
-
-
-def nobodys_password():
-    """What a password is compared with if there is no such user, so that it takes as long."""
-    return "scrypt$%d,%d,%d$%s$%s" % (*SCRYPT_COST, "00" * 16, "00" * 64)
+    return STORED_PASSWORD % (*SCRYPT_COST, salt.hex(), key.hex())
 
 
 def verify_password(password, stored):
@@ -5893,6 +5892,15 @@ def verify_password(password, stored):
         return False
 
 
+def check_password(password, name):
+    """Invalid unless `password` is long enough and not one that guessers try first."""
+    if not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
+        raise field_error("password", "must have %d to %d characters"
+                          % (PASSWORD_MIN, PASSWORD_MAX))
+    if password.lower() in COMMON_PASSWORDS or password.lower() == name.lower():
+        raise field_error("password", "is one that guessers try first; please choose another")
+
+
 def wrong_password(field):
     """The error for whoever does not know their own password, which this field asks for."""
     return Denied("The current password is not right.", wrong(field, "is not right"))
@@ -5903,51 +5911,20 @@ def wrong_log_in():
     return Unauthorized("The name or the password is not right.")
 
 
-def check_password(password, name):
-    """Invalid unless `password` is long enough and not one that guessers try first."""
-    if not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
-        raise field_error("password", "must have %d to %d characters" % (PASSWORD_MIN, PASSWORD_MAX))
-    try:
-        password.encode("utf-8")
-    except UnicodeEncodeError:
-        raise field_error("password", "holds half a character") from None
-    if password.lower() in COMMON_PASSWORDS or password.lower() == name.lower():
-        raise field_error("password", "is one that guessers try first; please choose another")
+def end_sessions(transaction, user_id, programs):
+    """End all sessions of a user, and with `programs` their tokens."""
+    for table in ("session", "token") if programs else ("session",):
+        transaction.run("DELETE FROM %s WHERE user_id=?" % table, (user_id,))
 
 
-def changed_at(file):
-    """When a file came to be as it is; the time of its content may have been uploaded with it."""
-    return os.fstat(file.fileno()).st_ctime
-
-
-def decode_text(data):
-    """Text from whatever editor saved it."""
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return data.decode("utf-16", "replace")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return data.decode("latin-1")
-
-
-def plain_code(text):
-    """A code as it is compared: line ends and spaces around words do not count."""
-    return " ".join(text.split())
-
-
-def read_code(path, now):
-    """(code, None) of a file with a set-up code, however it was uploaded; else (None, why not)."""
-    try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            text, since = decode_text(file.read(4096)), changed_at(file)
-    except OSError as error:
-        return None, "cannot be read here (%s): give it the rights 644" % error.strerror
-    code = plain_code(text)
-    if len(code) < SETUP_CODE_MIN_CHARACTERS:
-        return None, "must hold %d or more characters" % SETUP_CODE_MIN_CHARACTERS
-    if now - since > SETUP_CODE_SECONDS:
-        return None, "is older than an hour: upload it again"
-    return code, None
+def note_use(database, row, table, column):
+    """Note that a session or token was used, by its user; not worth an error if that is busy."""
+    now = database.clock.now()
+    if now - (row[column] or 0) > 60:
+        with contextlib.suppress(JobQueueError), database.deadline(0.2), \
+                database.transaction(durable=False) as transaction:
+            transaction.update(table, {column: now}, "id=?", (row["used_id"],))
+            transaction.update("user", {"last_seen_at": now}, "id=?", (row["id"],))
 
 
 def address_subject(address):
@@ -5955,124 +5932,62 @@ def address_subject(address):
     if ":" in address:
         from ipaddress import ip_address, ip_network
         with contextlib.suppress(ValueError):
-            address = ip_address(address).ipv4_mapped or ip_network(address + "/64", strict=False)
+            address = (ip_address(address).ipv4_mapped
+                       or ip_network(address + "/64", strict=False))
     return "address:%s" % address
 
 
-class Accounts:
-    """Users, how they prove who they are, and what they may hold."""
+class Throttle:
+    """Slows down who guesses: attempts count by name, account or address, and then must wait.
 
-    def __init__(self, database, settings):
+    An attempt counts before it is judged, so that parallel guesses count too.
+    """
+
+    def __init__(self, database):
+        self._database = database
+
+    def count(self, *subjects):
+        """Count an attempt under each subject; TooMany while one of them has to wait."""
+        now = self._database.clock.now()
+        with self._database.transaction(durable=False) as transaction:
+            for subject in subjects:
+                row = transaction.one("SELECT * FROM throttle WHERE subject=?", (subject,))
+                if row and now < row["until"] < now + 2 * GUESSES[3]:
+                    raise TooMany("Too many attempts. Please wait.",
+                                  retry_after=math.ceil(row["until"] - now))
+                free, memory, least, most = (
+                    GUESSES_BY_ADDRESS if subject.startswith("address:") else GUESSES)
+                failures = row["failures"] + 1 if row and now - row["failed_at"] < memory else 1
+                pause = min(most, least * 2 ** min(failures - free, 20)) if failures >= free else 0
+                transaction.upsert(
+                    "throttle", {"subject": subject},
+                    {"failures": failures, "failed_at": now, "until": now + pause})
+
+    @staticmethod
+    def forgive(transaction, *subjects):
+        """Forget what was counted."""
+        for subject in subjects:
+            transaction.run("DELETE FROM throttle WHERE subject=?", (subject,))
+
+
+class Users:
+    """Who may log in, and their passwords. There is always an admin once there was one."""
+
+    def __init__(self, database, settings, throttle):
         self._database = database
         self._settings = settings
+        self._throttle = throttle
+        self._hashing = threading.Semaphore(HASHES_AT_ONCE)
         settings.tests["default_owner"] = self._test_owner
-        self._clock = database.clock
-        self._hashing = threading.BoundedSemaphore(HASHES_AT_ONCE)
-        self.code_file = private_path(database.path, "setup-code.txt")
-        self._home = HOME
-
-    # First admin, lost password
 
     def has_admin(self):
         """True once somebody can administer this."""
-        return self._database.value("SELECT 1 FROM user WHERE role='admin' LIMIT 1") is not None
+        return self._database.value(
+            "SELECT 1 FROM user WHERE role='admin' LIMIT 1") is not None
 
-    def setup_code(self):
-        """The one-time code for the first admin, renewed every SETUP_CODE_SECONDS."""
-        code, problem = read_code(self.code_file, self._clock.now())
-        if problem:
-            with self._database.transaction(durable=False):     # of two at once the later finds the other's
-                code, problem = read_code(self.code_file, self._clock.now())
-                if problem:
-                    code = random_token(16)
-                    write_private(self.code_file, code + "\n")
-        return code
-
-    def set_up(self, code, name, password, address="", doubtful=()):
-        """Make the first admin, or give an admin a new password, for whoever knows a file's code.
-
-        The code is used up. With a new password the `doubtful` settings are forgotten, which may have
-        locked everybody out. Returns the user's row; NotFound if there is an admin and no file.
-        """
-        is_first = not self.has_admin()
-        if is_first:
-            self.setup_code()
-        files = self.code_files()
-        code = self._check_code(code, files, address)
-        row = self._new_user(name, password, "admin") if is_first else self._new_password(name, password)
-        with self._database.transaction() as transaction:
-            self._use_up(transaction, code)
-            if not is_first:
-                self._reset(transaction, row, doubtful)
-            elif self.has_admin():
-                raise NotFound("This is set up already.")
-            else:
-                self._insert_user(transaction, row)
-            self._forgive(transaction, address_subject(address))
-        for path in files:
-            with contextlib.suppress(OSError):
-                path.unlink()
-        return self.find(row[0])
-
-    def code_files(self):
-        """Our own file and what the site's owner uploaded, here or there, under such a name."""
-        return sorted(path for folder in (self._database.folder, self._home)
-                      for path in folder.glob("setup-code*.txt"))
-
-    def _check_code(self, code, files, address):
-        """The code as it is compared; Denied unless a file holds it, and says what is wrong with them."""
-        import hmac
-        if not files:
-            raise NotFound("This is set up already. If an admin's password is lost: upload a text file with "
-                           "%d or more characters of your own beside jobqueue.py, named setup-code-WORD.txt "
-                           "with a word that nobody can guess, and enter them here within an hour."
-                           % SETUP_CODE_MIN_CHARACTERS)
-        self._slow_down(address_subject(address))
-        code = plain_code(code)
-        problems = []
-        for path in files:
-            known, problem = read_code(path, self._clock.now())
-            if known and hmac.compare_digest(digest(known), digest(code)):
-                return code
-            if problem and path != self.code_file:
-                problems.append("%s %s." % (path.name, problem))
-        raise Denied(
-            " ".join(["This is not the code, or it is older than an hour: open the file whose name begins "
-                      "with setup-code in your file manager and copy the code from there.", *problems]),
-            wrong("code", " ".join(["is not right, or older than an hour.", *problems])))
-
-    @staticmethod
-    def _use_up(transaction, code):
-        """A code counts once, even if its file cannot be deleted."""
-        used = digest(code)
-        if recall(transaction, ".used_code") == used:
-            raise Denied("This code has been used: delete its file, or write another code into it.",
-                         wrong("code", "has been used"))
-        remember(transaction, ".used_code", used)
-
-    def _new_password(self, name, password):
-        check_password(password, name)
-        return name, self._hash(password)
-
-    def _reset(self, transaction, row, doubtful):
-        name, password = row
-        admins = {user["name"].lower(): user for user in transaction.all(
-            "SELECT id, name FROM user WHERE role='admin' AND disabled=0 ORDER BY id")}
-        if name.lower() not in admins:
-            names = ", ".join(user["name"] for user in admins.values())
-            raise field_error("name", "must be that of an admin: " + names)
-        user = admins[name.lower()]
-        transaction.update("user", {"password": password}, "id=?", (user["id"],))
-        self._shut_out(transaction, user["id"], True)
-        for setting in doubtful:
-            remember(transaction, setting, None)
-        self._forgive(transaction, "user:" + name.lower())
-
-    # Users
-
-    def users(self):
+    def all(self):
         """All users as admins see them."""
-        return [self._user_json(row) for row in self._database.all("SELECT * FROM user ORDER BY id")]
+        return [self._json(row) for row in self._database.all("SELECT * FROM user ORDER BY id")]
 
     def find(self, name):
         """The row of a user; NotFound if there is none."""
@@ -6087,57 +6002,55 @@ class Accounts:
         return row and Person(row)
 
     def owner(self, name=None):
-        """The row of the user of this name, without one of the default owner."""
-        return self.find(name) if name else self.default_owner()
+        """The row of this user, without a name of the one whose tasks code and shell add."""
+        if name:
+            return self.find(name)
+        name = self._settings.get("default_owner")
+        row = self._database.one("""
+            SELECT * FROM user WHERE name=? OR ?='' AND role='admin' AND disabled=0
+            ORDER BY id LIMIT 1""", (name, name))
+        if row is None:
+            raise SetupError(
+                "There is no user %s, whom the setting default_owner names." % name if name else
+                "There is no admin yet who could own the task. Open the page and make one, or "
+                "run: python3 jobqueue.py user add NAME --admin")
+        return row
 
     def _test_owner(self, name):
         try:
             self.find(name)
-        except NotFound as error:
-            raise field_error("default_owner", "must be a user: " + error.detail.rstrip(".")) from None
+        except NotFound:
+            raise field_error("default_owner", "must be the name of a user") from None
 
-    def default_owner(self):
-        """Whose tasks those from code and command line are."""
-        name = self._settings.get("default_owner")
-        if name:
-            try:
-                return self.find(name)
-            except NotFound:
-                raise SetupError("There is no user %s, whom the setting default_owner names."
-                                 % name) from None
-        row = self._database.one(
-            "SELECT * FROM user WHERE role='admin' AND disabled=0 ORDER BY id LIMIT 1")
-        if row is None:
-            raise SetupError("There is no admin yet who could own the task. Open the page and make "
-                             "one, or run: python3 jobqueue.py user add NAME --admin")
-        return row
-
-    def add_user(self, name, password, role="user"):
+    def add(self, name, password, role="user"):
         """Make a user; Conflict if the name is taken."""
-        row = self._new_user(name, password, role)
+        columns = self.prepare(name, password, role)
         with self._database.transaction() as transaction:
             if transaction.value("SELECT 1 FROM user WHERE name=?", (name,)):
                 raise Conflict("There is a user %s already." % name, wrong("name", "is taken"))
-            self._insert_user(transaction, row)
-        return self._user_json(self.find(name))
+            transaction.insert("user", columns)
+        return self._json(self.find(name))
 
-    def change_user(self, name, **changes):
-        """Change columns of a user; a new password or a disabled user ends all their sessions.
+    def prepare(self, name, password, role):
+        """The columns of a new user; Invalid if the name or the password is not allowed."""
+        if not re.fullmatch(NAME_PATTERN, name):
+            raise field_error("name", "must be 1 to 50 letters, digits, _ . @ + or -, and begin "
+                              "with a letter or digit")
+        check_password(password, name)
+        return {"name": name, "password": self.hash(password), "role": role,
+                "created_at": self._database.clock.now()}
 
-        None changes nothing, but `max_pending` None means: as the setting of this name says.
+    def change(self, name, known=None, **changes):
+        """Change columns of a user; a new password or disabling ends their sessions and tokens.
+
+        None changes nothing, but `max_pending` None means: as the setting of this name says. With
+        `known`, what confirm() gave, tokens go on; Denied if that is not the password any more.
         """
         changes = {column: value for column, value in changes.items()
                    if value is not None or column == "max_pending"}
         if "password" in changes:
             check_password(changes["password"], self.find(name)["name"])
-            changes["password"] = self._hash(changes["password"])
-        return self._change_user(name, changes)
-
-    def _change_user(self, name, changes, known=None):
-        """Change columns of a user; Denied unless the stored password is `known`, if that is given.
-
-        Whoever sets a password without the old one, or disables a user, also ends their tokens.
-        """
+            changes["password"] = self.hash(changes["password"])
         with self._database.transaction() as transaction:
             row = self.find(name)
             if known not in (None, row["password"]):
@@ -6145,38 +6058,34 @@ class Accounts:
             if changes:
                 transaction.update("user", changes, "id=?", (row["id"],))
             if "password" in changes or changes.get("disabled"):
-                self._shut_out(transaction, row["id"], known is None)
+                end_sessions(transaction, row["id"], known is None)
             self._keep_an_admin(transaction)
-            return self._user_json(self.find(name))
-
-    def change_own_password(self, person, current, password):
-        """Change one's own password, which needs the current one; Denied if that is wrong."""
-        known = self.confirm(person, current, "current_password")
-        check_password(password, person.name)
-        return self._change_user(person.name, {"password": self._hash(password)}, known)
+            return self._json(self.find(name))
 
     def confirm(self, person, password, field="password"):
-        """How a person's password is stored; Denied, which names the field, if this is another."""
+        """How a person's password is stored; Denied, which names the field, if it is another."""
         subject = "password:%d" % person.id     # only who is logged in can guess here
-        self._slow_down(subject)
+        self._throttle.count(subject)
         stored = self.find(person.name)["password"]
-        if not self._verify(password, stored):
+        if not self.verify(password, stored):
             raise wrong_password(field)
         with self._database.transaction(durable=False) as transaction:
-            self._forgive(transaction, subject)
+            self._throttle.forgive(transaction, subject)
         return stored
 
-    def delete_user(self, name):
+    def delete(self, name):
         """Remove a user who owns no task and will own none; Conflict otherwise."""
         with self._database.transaction() as transaction:
             row = self.find(name)
             if row["name"].lower() == self._settings.get("default_owner").lower():
-                raise Conflict("%s cannot be deleted: the setting default_owner names %s." % (name, name))
+                raise Conflict("%s cannot be deleted: the setting default_owner names %s."
+                               % (name, name))
             for table in ("task", "schedule"):
-                if transaction.value("SELECT 1 FROM %s WHERE owner_id=? LIMIT 1" % table, (row["id"],)):
+                if transaction.value("SELECT 1 FROM %s WHERE owner_id=? LIMIT 1" % table,
+                                     (row["id"],)):
                     raise Conflict("%s owns %ss; disable the user instead." % (row["name"], table))
-            for table in ("session", "token", "known_address"):
-                transaction.run("DELETE FROM %s WHERE user_id=?" % table, (row["id"],))
+            end_sessions(transaction, row["id"], True)
+            transaction.run("DELETE FROM known_address WHERE user_id=?", (row["id"],))
             transaction.run("DELETE FROM user WHERE id=?", (row["id"],))
             self._keep_an_admin(transaction)
 
@@ -6185,45 +6094,176 @@ class Accounts:
         if not transaction.value("SELECT 1 FROM user WHERE role='admin' AND disabled=0 LIMIT 1"):
             raise Conflict("This is the last admin; make another one first.")
 
-    def _new_user(self, name, password, role):
-        if not re.fullmatch(NAME_PATTERN, name):
-            raise field_error("name", "must be 1 to 50 letters, digits, _ . @ + or -, and begin "
-                              "with a letter or digit")
-        check_password(password, name)
-        return name, self._hash(password), role
-
-    def _insert_user(self, transaction, row):
-        name, password, role = row
-        transaction.insert("user", {"name": name, "password": password, "role": role,
-                                    "created_at": self._clock.now()})
-
     @staticmethod
-    def _user_json(row):
+    def _json(row):
         return {"name": row["name"], "role": row["role"], "disabled": bool(row["disabled"]),
                 "max_pending": row["max_pending"], "created_at": iso(row["created_at"]),
                 "last_seen_at": iso(row["last_seen_at"])}
 
-    # Logging in
+    def hash(self, password):
+        """A password as it is stored."""
+        with self._hashing:
+            return hash_password(password)
+
+    def verify(self, password, stored):
+        """True if `password` is the stored one."""
+        if password is None or len(password) > PASSWORD_MAX:
+            return False
+        with self._hashing:
+            return verify_password(password, stored)
+
+
+def changed_at(file):
+    """When a file came to be as it is; the time of its content may have been uploaded with it."""
+    return os.fstat(file.fileno()).st_ctime
+
+
+def plain_code(text):
+    """A code as it is compared: line ends and spaces around words do not count."""
+    return " ".join(text.split())
+
+
+def read_code(path, now):
+    """The code in a text file; None if it is short, older than an hour, or cannot be read here."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            code = plain_code(file.read(4096).decode("utf-8-sig", "replace"))
+            is_young = now - changed_at(file) <= SETUP_CODE_SECONDS
+    except OSError:
+        return None
+    return code if is_young and len(code) >= SETUP_CODE_MIN_CHARACTERS else None
+
+
+class SetUp:
+    """The first admin, and an admin's lost password, for whoever knows what a file here holds.
+
+    1. While there is no admin, our own file holds a code, a new one every hour. The site's owner
+       may upload another file, with a code of their own, at any time.
+    2. Who sends a code is counted as guessing, then the files are looked through for it.
+    3. In one transaction the code is marked as used, and the admin is made or gets the password.
+    4. All these files are deleted.
+    """
+
+    def __init__(self, database, users, throttle):
+        self._database = database
+        self._users = users
+        self._throttle = throttle
+        self._clock = database.clock
+        self._home = HOME
+        self.file = private_path(database.path, "setup-code.txt")
+
+    def code(self):
+        """The one-time code for the first admin, renewed every SETUP_CODE_SECONDS."""
+        with self._database.transaction(durable=False):     # two at once agree on one code
+            code = read_code(self.file, self._clock.now())
+            if not code:
+                code = random_token(16)
+                write_private(self.file, code + "\n")
+        return code
+
+    def files(self):
+        """Our own file and what the site's owner uploaded, here or there, under such a name."""
+        return sorted(path for folder in (self._database.folder, self._home)
+                      for path in folder.glob("setup-code*.txt"))
+
+    def redeem(self, code, name, password, address="", doubtful=()):
+        """Make the first admin, or give an admin a new password; returns the user's row.
+
+        With a new password the `doubtful` settings are forgotten, which may have locked everybody
+        out. NotFound if there is an admin and no file; Denied if no file holds the code.
+        """
+        is_first = not self._users.has_admin()
+        if is_first:
+            self.code()
+        files = self.files()
+        code = self._check(code, files, address)
+        columns = self._users.prepare(name, password, "admin")
+        with self._database.transaction() as transaction:
+            self._use_up(transaction, code)
+            if not is_first:
+                self._reset(transaction, columns, doubtful)
+            elif self._users.has_admin():
+                raise NotFound("This is set up already.")
+            else:
+                transaction.insert("user", columns)
+            self._throttle.forgive(transaction, address_subject(address))
+        for path in files:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        return self._users.find(name)
+
+    def _check(self, code, files, address):
+        """The code as it is compared; Denied unless a file holds it."""
+        import hmac
+        if not files:
+            raise NotFound(
+                "This is set up already. If an admin's password is lost: upload a text file with "
+                "%d or more characters of your own beside jobqueue.py, named setup-code-WORD.txt "
+                "with a word that nobody can guess, and enter them here within an hour."
+                % SETUP_CODE_MIN_CHARACTERS)
+        self._throttle.count(address_subject(address))
+        code = plain_code(code)
+        for path in files:
+            known = read_code(path, self._clock.now())
+            if known and hmac.compare_digest(digest(known), digest(code)):
+                return code
+        words = ("is not that of a file whose name begins with setup-code, which can be read here "
+                 "(rights 644), is not older than an hour and has %d or more characters"
+                 % SETUP_CODE_MIN_CHARACTERS)
+        raise Denied("This code %s." % words, wrong("code", words))
+
+    @staticmethod
+    def _use_up(transaction, code):
+        """A code counts once, even if its file cannot be deleted."""
+        used = digest(code)
+        if recall(transaction, ".used_code") == used:
+            raise Denied("This code has been used: delete its file, or write another code into it.",
+                         wrong("code", "has been used"))
+        remember(transaction, ".used_code", used)
+
+    def _reset(self, transaction, columns, doubtful):
+        name = columns["name"].lower()
+        admins = transaction.all(
+            "SELECT id, name FROM user WHERE role='admin' AND disabled=0 ORDER BY id")
+        ids = [admin["id"] for admin in admins if admin["name"].lower() == name]
+        if not ids:
+            raise field_error("name", "must be that of an admin: "
+                              + ", ".join(admin["name"] for admin in admins))
+        transaction.update("user", {"password": columns["password"]}, "id=?", ids)
+        end_sessions(transaction, ids[0], True)
+        for setting in doubtful:
+            remember(transaction, setting, None)
+        self._throttle.forgive(transaction, "user:" + name)
+
+
+class Sessions:
+    """Logging in by name and password; the token of a session is stored as a digest only."""
+
+    def __init__(self, database, users, throttle):
+        self._database = database
+        self._users = users
+        self._throttle = throttle
+        self._clock = database.clock
 
     def log_in(self, name, password, address):
         """A new session's token; Unauthorized for a wrong name or password alike."""
         subject, place = "user:" + storable(name.lower()[:100]), address_subject(address)
         row = self._database.one(
-            "SELECT *, (SELECT until FROM known_address WHERE user_id=user.id AND address=?) AS known "
-            "FROM user WHERE name=?", (place, storable(name)))
-        if row and (row["known"] or 0) > self._clock.now():     # strangers must not lock anybody out
+            "SELECT *, (SELECT until FROM known_address WHERE user_id=user.id AND address=?) "
+            "AS known FROM user WHERE name=?", (place, storable(name)))
+        if row and (row["known"] or 0) > self._clock.now():     # strangers lock nobody out
             subject = "known:%d %s" % (row["id"], place)        # no name that is sent can be this
-        self._slow_down(subject, place)
-        right = self._verify(password, row["password"] if row else nobodys_password())
+        self._throttle.count(subject, place)
+        right = self._users.verify(password, row["password"] if row else NOBODYS_PASSWORD)
         if not right or row is None or row["disabled"]:
             raise wrong_log_in()
-        return self.open_session(row, address, subject, place)
+        return self.open(row, address, subject, place)
 
-    def open_session(self, row, address, *subjects):
-        """A new session for a user's row; returns its token, which is stored only as a digest.
+    def open(self, row, address, *subjects):
+        """The token of a new session for a user's row.
 
-        Unauthorized if that is not their password any more, or they may not log in any more. What was
-        counted under `subjects` is forgiven.
+        Unauthorized if that is not their password any more, or they may not log in any more. What
+        was counted under `subjects` is forgiven.
         """
         token, now = random_token(32), self._clock.now()
         with self._database.transaction() as transaction:
@@ -6233,46 +6273,44 @@ class Accounts:
             transaction.insert("session", {
                 "digest": digest(token), "user_id": row["id"], "created_at": now, "seen_at": now,
                 "expires_at": now + SESSION_SECONDS})
-            self._forgive(transaction, *subjects)
+            self._throttle.forgive(transaction, *subjects)
             transaction.update("user", {"last_seen_at": now}, "id=?", (row["id"],))
             transaction.upsert(
                 "known_address", {"user_id": row["id"], "address": address_subject(address)},
                 {"until": now + 30 * 86400})
         return token
 
-    def person_of_session(self, token):
+    def person(self, token):
         """The Person behind a session cookie, or None."""
         now = self._clock.now()
         row = self._database.one(
-            "SELECT user.*, session.id AS session_id, session.seen_at, session.expires_at "
+            "SELECT user.*, session.id AS used_id, session.seen_at, session.expires_at "
             "FROM session JOIN user ON user.id=session.user_id "
             "WHERE session.digest=? AND user.disabled=0", (digest(token),))
         if row is None or row["expires_at"] < now or row["seen_at"] + SESSION_IDLE_SECONDS < now:
             return None
-        if now - row["seen_at"] > 60:
-            self._touch("session", {"seen_at": now}, row["session_id"])
-            self._touch("user", {"last_seen_at": now}, row["id"])
+        note_use(self._database, row, "session", "seen_at")
         return Person(row, row["expires_at"])
 
-    def close_session(self, token):
+    def close(self, token):
         """Log out."""
         with self._database.transaction() as transaction:
             transaction.run("DELETE FROM session WHERE digest=?", (digest(token),))
 
-    @staticmethod
-    def _shut_out(transaction, user_id, programs):
-        """End all sessions of a user, and what their programs hold."""
-        for table in ("session", "token") if programs else ("session",):
-            transaction.run("DELETE FROM %s WHERE user_id=?" % table, (user_id,))
 
-    # Tokens
+class Tokens:
+    """What programs prove themselves with: a token does what its user may, or may only tick."""
 
-    def tokens(self, user_id=None):
+    def __init__(self, database, throttle):
+        self._database = database
+        self._throttle = throttle
+
+    def all(self, user_id=None):
         """A user's tokens, or everybody's, without what is secret of them."""
-        return [self._token_json(row) for row in self._database.all(
+        return [self._json(row) for row in self._database.all(
             TOKEN_ROW + "coalesce(?, user_id)=user_id ORDER BY token.id", (user_id,))]
 
-    def add_token(self, user_id, name, scope="user", known=None):
+    def add(self, user_id, name, scope="user", known=None):
         """A new token; its text is in the answer and nowhere else.
 
         Denied if the user's stored password is not the `known` one (if given) any more.
@@ -6281,95 +6319,41 @@ class Accounts:
         with self._database.transaction() as transaction:
             token_id = transaction.insert("token", {
                 "digest": digest(token), "user_id": user_id, "name": name.strip(), "scope": scope,
-                "created_at": self._clock.now()})
+                "created_at": self._database.clock.now()})
             row = transaction.one(TOKEN_ROW + "token.id=?", (token_id,))
             if known not in (None, row["password"]):
                 raise wrong_password("password")
-        return {**self._token_json(row), "token": token}
+        return {**self._json(row), "token": token}
 
-    def delete_token(self, user_id, token_id):
+    def delete(self, user_id, token_id):
         """Revoke a token; NotFound if it is not this user's (None: anybody's)."""
         with self._database.transaction() as transaction:
             if not transaction.run("DELETE FROM token WHERE id=? AND user_id=coalesce(?, user_id)",
                                    (token_id, user_id)):
                 raise NotFound("There is no token %s." % token_id)
 
-    def person_of_token(self, token, scope="user"):
+    def person(self, token, scope="user"):
         """The Person behind an API token of this scope, or None."""
-        now = self._clock.now()
         row = self._database.one(
-            "SELECT user.*, token.id AS token_id, token.last_used_at FROM token "
+            "SELECT user.*, token.id AS used_id, token.last_used_at FROM token "
             "JOIN user ON user.id=token.user_id WHERE token.digest=? AND token.scope=? "
             "AND user.disabled=0", (digest(token), scope))
         if row is None:
             return None
-        if now - (row["last_used_at"] or 0) > 60:
-            self._touch("token", {"last_used_at": now}, row["token_id"])
-            if scope == "user":
-                self._touch("user", {"last_seen_at": now}, row["id"])
+        note_use(self._database, row, "token", "last_used_at")
         return Person(row)
 
-    def check_tick_token(self, token, address):
+    def check_tick(self, token, address):
         """Unauthorized if that is no token of the scope tick; who guesses is slowed down."""
-        if self.person_of_token(token, "tick") is None:
-            self._slow_down(address_subject(address) + " tick")
+        if self.person(token, "tick") is None:
+            self._throttle.count(address_subject(address) + " tick")
             raise Unauthorized("This is not a token for this address.")
 
     @staticmethod
-    def _token_json(row):
-        return {"id": row["id"], "owner": row["owner"], "name": row["name"], "scope": row["scope"],
-                "created_at": iso(row["created_at"]), "last_used_at": iso(row["last_used_at"])}
-
-    # Guessing
-
-    def _slow_down(self, *subjects):
-        """Count an attempt before it is judged, so that parallel guesses count too; TooMany."""
-        now = self._clock.now()
-        with self._database.transaction(durable=False) as transaction:
-            for subject in subjects:
-                row = transaction.one("SELECT * FROM throttle WHERE subject=?", (subject,))
-                if row and now < row["until"] < now + 2 * GUESSES[3]:
-                    raise TooMany("Too many attempts. Please wait.",
-                                  retry_after=math.ceil(row["until"] - now))
-                self._count_attempt(transaction, subject, row, now)
-
-    @staticmethod
-    def _count_attempt(transaction, subject, row, now):
-        free, memory, least, most = GUESSES_BY_ADDRESS if subject.startswith("address:") else GUESSES
-        failures = row["failures"] + 1 if row and now - row["failed_at"] < memory else 1
-        until = now + min(most, least * 2 ** min(failures - free, 20)) if failures >= free else now
-        transaction.upsert("throttle", {"subject": subject},
-                           {"failures": failures, "failed_at": now, "until": until})
-
-    @staticmethod
-    def _forgive(transaction, *subjects):
-        for subject in subjects:
-            transaction.run("DELETE FROM throttle WHERE subject=?", (subject,))
-
-    def _hash(self, password):
-        with self._one_of_few():
-            return hash_password(password)
-
-    def _verify(self, password, stored):
-        if password is None or len(password) > PASSWORD_MAX:
-            return False
-        with self._one_of_few():
-            return verify_password(password, stored)
-
-    @contextlib.contextmanager
-    def _one_of_few(self):
-        if not self._hashing.acquire(timeout=self._database.seconds_left()):
-            raise Busy("Too many people are logging in. Please try again.", retry_after=2)
-        try:
-            yield
-        finally:
-            self._hashing.release()
-
-    def _touch(self, table, changes, row_id):
-        """Note that something was used; not worth an error if the database is busy."""
-        with contextlib.suppress(JobQueueError):
-            with self._database.deadline(0.2), self._database.transaction(durable=False) as transaction:
-                transaction.update(table, changes, "id=?", (row_id,))
+    def _json(row):
+        return {"id": row["id"], "owner": row["owner"], "name": row["name"],
+                "scope": row["scope"], "created_at": iso(row["created_at"]),
+                "last_used_at": iso(row["last_used_at"])}
 
 
 # Python interface ------------------------------------------------------------
@@ -6447,7 +6431,7 @@ def _enqueue(queue, function, many, options):
     owner = options.pop("owner", None)
     requests = ({"function": function, "arguments": arguments, **options} for arguments in many)
     if running is None:
-        return queue.add(requests, queue.accounts.owner(owner)["id"])
+        return queue.add(requests, queue.users.owner(owner)["id"])
     if owner not in (None, running.owner):
         raise field_error("owner", "cannot be chosen inside a task: what it adds is its owner's, %s"
                           % running.owner)
@@ -6585,11 +6569,15 @@ class JobQueue:
         self.starter = Starter(self.database, self.settings, self.claims, self.interpreter,
                                self.modes, self.workers, self.reaper)
         self.catalogue = Catalogue(self.database, self.interpreter)
-        self.accounts = Accounts(self.database, self.settings)
-        self.firing = Firing(self.database, self.adding, self.check_requests, self.accounts.person)
+        throttle = Throttle(self.database)
+        self.users = Users(self.database, self.settings, throttle)
+        self.setup = SetUp(self.database, self.users, throttle)
+        self.sessions = Sessions(self.database, self.users, throttle)
+        self.tokens = Tokens(self.database, throttle)
+        self.firing = Firing(self.database, self.adding, self.check_requests, self.users.person)
         self.schedules = Schedules(self.database, self.tasks, self.rhythm, self.firing)
         self.declared_schedules = DeclaredSchedules(
-            self.database, self.schedules, self.catalogue.schedules, self.accounts.default_owner)
+            self.database, self.schedules, self.catalogue.schedules, self.users.owner)
         self.keeping = Keeping(self.database, self.settings, self.actions)
         self.tick = Tick(self.database, self.settings, self.claims, self.rhythm, self.workers,
                          self.reaper, self.starter, self.firing, self.declared_schedules,
@@ -7491,12 +7479,12 @@ def _look_at_limits(_):
 
 def _look_at_admin(queue):
     old = queue.database.value("SELECT name FROM user WHERE password NOT LIKE 'scrypt$%'")
-    files = ", ".join(map(str, queue.accounts.code_files()))
-    yield "%d users" % len(queue.accounts.users())
+    files = ", ".join(map(str, queue.setup.files()))
+    yield "%d users" % len(queue.users.all())
     if old:
         yield Finding("old_password", name=old)
-    if not queue.accounts.has_admin():
-        yield Finding("no_admin", file=queue.accounts.code_file)
+    if not queue.users.has_admin():
+        yield Finding("no_admin", file=queue.setup.file)
     elif files:
         yield Finding("code_left", files=files)
 
@@ -8392,7 +8380,7 @@ def _session_json(app, person):
 
 
 def _session_answer(app, request, token, status):
-    person = app.queue.accounts.person_of_session(token)
+    person = app.queue.sessions.person(token)
     if person is None:                  # disabled in this moment
         raise wrong_log_in()
     return json_answer(_session_json(app, person), status,
@@ -8404,14 +8392,14 @@ def post_setup(app, request):
 
     Needs the code of a setup-code file. 404 if there is an admin and no such file.
     """
-    row = app.queue.accounts.set_up(**request.given, address=request.address,
+    row = app.queue.setup.redeem(**request.given, address=request.address,
                                     doubtful=request.doubtful())
-    return _session_answer(app, request, app.queue.accounts.open_session(row, request.address), 201)
+    return _session_answer(app, request, app.queue.sessions.open(row, request.address), 201)
 
 
 def post_session(app, request):
     """Log in."""
-    token = app.queue.accounts.log_in(**request.given, address=request.address)
+    token = app.queue.sessions.log_in(**request.given, address=request.address)
     return _session_answer(app, request, token, 200)
 
 
@@ -8423,7 +8411,7 @@ def get_session(app, request):
 def delete_session(app, request):
     """Log out."""
     for token in request.cookies(app.cookie_name(request)):
-        app.queue.accounts.close_session(token)
+        app.queue.sessions.close(token)
     return Answer(204, headers=[("Set-Cookie", app.cookie(request, "", 0))])
 
 
@@ -8441,7 +8429,7 @@ def _owner_for(app, request, names):
     if len(names) > 1:
         raise field_error("owner", "must be the same for all tasks of one request")
     try:
-        return app.queue.accounts.find(names.pop())["id"]
+        return app.queue.users.find(names.pop())["id"]
     except NotFound:
         raise field_error("owner", "is no user") from None
 
@@ -8506,7 +8494,7 @@ def _wanted_owner(app, request, name):
         return request.person.scope
     if not request.person.is_admin and name != request.person.name:
         raise Denied("Only admins see what is other people's.")
-    return app.queue.accounts.find(name)["id"]
+    return app.queue.users.find(name)["id"]
 
 
 def _wanted_statuses(text):
@@ -8876,12 +8864,12 @@ def patch_settings(app, request):
 
 def get_users(app, request):
     """All users."""
-    return json_answer({"users": app.queue.accounts.users()})
+    return json_answer({"users": app.queue.users.all()})
 
 
 def post_users(app, request):
     """Make a user."""
-    user = app.queue.accounts.add_user(**request.given)
+    user = app.queue.users.add(**request.given)
     return json_answer(user, 201, _address_of(request, "users", user["name"]))
 
 
@@ -8889,14 +8877,14 @@ def _new_session_header(app, request):
     """A changed password ends all sessions; whoever changed it gets a new one."""
     if not request.cookies(app.cookie_name(request)):
         return []
-    accounts = app.queue.accounts
-    token = accounts.open_session(accounts.find(request.person.name), request.address)
+    row = app.queue.users.find(request.person.name)
+    token = app.queue.sessions.open(row, request.address)
     return [("Set-Cookie", app.cookie(request, token, int(SESSION_SECONDS)))]
 
 
 def patch_user(app, request, name):
     """Change a user: admins anybody, others their own password."""
-    accounts, person, given = app.queue.accounts, request.person, dict(request.given)
+    users, person, given = app.queue.users, request.person, dict(request.given)
     own = name.lower() == person.name.lower()
     if not own and not person.is_admin:
         raise NotFound("There is no user %s." % shorten(name, 60))
@@ -8905,35 +8893,36 @@ def patch_user(app, request, name):
         if set(given) - {"password"}:
             raise Denied("Only admins may change roles and limits and disable users.")
         check_password(given.get("password") or "", person.name)
-        user = accounts.change_own_password(person, current, given["password"])
+        known = users.confirm(person, current, "current_password")
+        user = users.change(person.name, known, password=given["password"])
         return json_answer(user, headers=_new_session_header(app, request))
-    return json_answer(accounts.change_user(name, **given))
+    return json_answer(users.change(name, **given))
 
 
 def delete_user(app, request, name):
     """Remove a user who owns no tasks."""
-    app.queue.accounts.delete_user(name)
+    app.queue.users.delete(name)
     return Answer(204)
 
 
 def get_tokens(app, request):
     """API tokens: one's own, an admin everybody's or those of one `owner`."""
     owner_id = _wanted_owner(app, request, request.given.get("owner"))
-    return json_answer({"tokens": app.queue.accounts.tokens(owner_id)})
+    return json_answer({"tokens": app.queue.tokens.all(owner_id)})
 
 
 def post_tokens(app, request):
     """A new API token, shown once; it outlives the session, in which the password is asked for."""
-    given, accounts = request.given, app.queue.accounts
+    given = request.given
     is_known = request.bearer() or request.person.answerable is None
-    known = None if is_known else accounts.confirm(request.person, given.get("password"))
-    return json_answer(accounts.add_token(
+    known = None if is_known else app.queue.users.confirm(request.person, given.get("password"))
+    return json_answer(app.queue.tokens.add(
         request.person.id, given["name"], given.get("scope", "user"), known), 201)
 
 
 def delete_token(app, request, token_id):
     """Revoke one of one's own tokens; an admin anybody's."""
-    app.queue.accounts.delete_token(request.person.scope, int(token_id))
+    app.queue.tokens.delete(request.person.scope, int(token_id))
     return Answer(204)
 
 
@@ -9192,12 +9181,12 @@ class Application:
     def _invited_to_setup(self, error):
         """The 401 that says if there is no admin, whose code is then there to be read."""
         try:
-            error.extra = {"setup": not self.queue.accounts.has_admin()}
+            error.extra = {"setup": not self.queue.users.has_admin()}
         except JobQueueError as trouble:
             return trouble
         with in_passing("making the set-up code"):
             if error.extra["setup"]:
-                self.queue.accounts.setup_code()
+                self.queue.setup.code()
         return error
 
     def route(self, request):
@@ -9248,11 +9237,11 @@ class Application:
         """True if a tick token is sent, in the address or as API tokens are; Unauthorized by a wrong one."""
         token = request.query.get("token")
         if token is None and request.method == "POST":
-            return request.bearer() and self.queue.accounts.person_of_token(request.bearer(), "tick")
+            return request.bearer() and self.queue.tokens.person(request.bearer(), "tick")
         token = token or request.bearer()
         if not token:
             raise Unauthorized("This address needs ?token= and a token of the scope tick.")
-        self.queue.accounts.check_tick_token(token, request.address)
+        self.queue.tokens.check_tick(token, request.address)
         return True
 
     def _who_is_missing(self, request):
@@ -9267,12 +9256,12 @@ class Application:
         """The Person of the API token if one is sent, else of the session cookie."""
         token = request.bearer()
         if token is not None:
-            return self.queue.accounts.person_of_token(token)
-        accounts, tokens = self.queue.accounts, request.cookies(self.cookie_name(request))
-        people = list(filter(None, map(accounts.person_of_session, tokens)))
+            return self.queue.tokens.person(token)
+        tokens = request.cookies(self.cookie_name(request))
+        people = list(filter(None, map(self.queue.sessions.person, tokens)))
         if len({person.id for person in people}) > 1:
             for token in tokens:        # one was planted by somebody else, and nobody knows which
-                accounts.close_session(token)
+                self.queue.sessions.close(token)
             error = Unauthorized("Two people were logged in here at once, and both were logged out. "
                                  "Please log in again.")
             error.headers = [("Set-Cookie", self.cookie(request, "", 0))]
@@ -9891,12 +9880,12 @@ def _say_where(queue, address):
     """Print where the page is, and how it is opened for the first time and from another computer."""
     place = ("[%s]:%d" if ":" in address[0] else "%s:%d") % address
     link = "http://%s%s/" % (place, queue.settings.get("base_path"))
-    if queue.accounts.has_admin():
+    if queue.users.has_admin():
         say("jobqueue %s is at %s" % (VERSION, link))
     else:
         say("jobqueue %s is at %s\n"
             "Open this link to make the first admin; it works once, for an hour:\n\n"
-            "    %s#setup=%s\n" % (VERSION, link, link, queue.accounts.setup_code()))
+            "    %s#setup=%s\n" % (VERSION, link, link, queue.setup.code()))
     if address[0] in ("0.0.0.0", "::"):
         say("%s stands for every address of this machine: write there the one that your browser can reach"
             % address[0])
@@ -10057,14 +10046,14 @@ class Shell:
 
     name, role, is_admin, scope, answerable = "the command line", "admin", True, None, None
 
-    def __init__(self, accounts, owner):
-        self._accounts = accounts
+    def __init__(self, users, owner):
+        self._users = users
         self._owner = owner
 
     @property
     def id(self):
         """Whose tasks are added; NotFound, or SetupError while there is nobody."""
-        return self._accounts.owner(self._owner)["id"]
+        return self._users.owner(self._owner)["id"]
 
 
 class ThisSite:
@@ -10090,7 +10079,7 @@ class ThisSite:
             "CONTENT_LENGTH": str(body.seek(0, os.SEEK_END)), "jobqueue.door": "shell"},
             self._app.queue.settings)
         body.seek(0)
-        request.person = Shell(self._app.queue.accounts, owner)
+        request.person = Shell(self._app.queue.users, owner)
         with self._app.queue.database.deadline():
             body = self._app.route(request).body
         return json.loads(body) if body else None

@@ -65,7 +65,7 @@ import json, sys
 from jobqueue import JobQueue
 queue = JobQueue()
 queue.catalogue.refresh(wait=True)
-print(json.dumps(queue.add(json.load(sys.stdin), queue.accounts.find("bob")["id"])))
+print(json.dumps(queue.add(json.load(sys.stdin), queue.users.find("bob")["id"])))
 '''
 BROKEN = '''
 import importlib.util, json

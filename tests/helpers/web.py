@@ -177,7 +177,7 @@ class WebTestCase(TestCase):
         cheap.start()
         self.addCleanup(cheap.stop)
         self.queue.catalogue.refresh = lambda **_: None
-        nobody = mock.patch.object(jobqueue, "nobodys_password", lambda: quick_hash("nobody has this"))
+        nobody = mock.patch.object(jobqueue, "NOBODYS_PASSWORD", quick_hash("nobody has this"))
         nobody.start()
         self.addCleanup(nobody.stop)
         self.app = jobqueue.Application(self.queue)
@@ -187,7 +187,7 @@ class WebTestCase(TestCase):
     def browser(self, name, **options):
         """A browser in which `name` has just logged in."""
         prefix = "__Host-" if options.get("secure") else ""
-        token = self.queue.accounts.open_session(self.queue.accounts.find(name), "192.0.2.200")
+        token = self.queue.sessions.open(self.queue.users.find(name), "192.0.2.200")
         return Visitor(self.app, cookie="%sjobqueue=%s" % (prefix, token), **options)
 
     def remove_users(self):
@@ -201,7 +201,7 @@ class WebTestCase(TestCase):
 
     def make_token(self, name):
         """(id, text) of a new API token."""
-        token = self.queue.accounts.add_token(self.queue.accounts.find(name)["id"], "test")
+        token = self.queue.tokens.add(self.queue.users.find(name)["id"], "test")
         return token["id"], token["token"]
 
     def check(self, reply, status, code=None):

@@ -856,13 +856,13 @@ class ForgeryMatrix(WebTestCase):
 
     def test_nor_the_first_set_up(self):
         self.remove_users()
-        code = self.queue.accounts.setup_code()
+        code = self.queue.setup.code()
         body = {"code": code, "name": "mallory", "password": "another horse"}
         for name, headers in FORGERIES.items():
             if name != NO_ORIGIN:
                 reply = self.nobody.post("/api/setup", body, **headers)
                 self.assertIn(reply.status, (403, 415), name)
-        self.assertEqual(self.queue.accounts.users(), [])
+        self.assertEqual(self.queue.users.all(), [])
 
     def test_each_would_be_heard_from_our_own_page(self):
         for method, path, _ in UNSAFE:
@@ -938,7 +938,7 @@ class SameWork(TestCase):
 
     def setUp(self):
         super().setUp()
-        self.accounts = self.queue.accounts
+        self.sessions, self.tokens = self.queue.sessions, self.queue.tokens
         self.write("UPDATE user SET password=?", (jobqueue.hash_password(PASSWORD),))
         self.write("UPDATE user SET disabled=1 WHERE name='eve'")
 
@@ -963,7 +963,7 @@ class SameWork(TestCase):
         return done
 
     def log_in(self, name, password):
-        return self.work(self.accounts.log_in, name, password, "192.0.2.1")
+        return self.work(self.sessions.log_in, name, password, "192.0.2.1")
 
     def test_logging_in(self):
         usual = self.log_in("bob", "wrong password")
@@ -980,9 +980,9 @@ class SameWork(TestCase):
             self.assertEqual(works[1:], works[:1] * 2, password[:5])
 
     def test_a_token_that_differs_in_its_first_or_last_sign(self):
-        token = self.accounts.add_token(self.owner_id("bob"), "x")["token"]
+        token = self.tokens.add(self.owner_id("bob"), "x")["token"]
         wrong = ("jq_" + "." + token[4:], token[:-1] + ".", "jq_", "x" * 46, "")
-        works = [self.work(self.accounts.person_of_token, text) for text in wrong]
+        works = [self.work(self.tokens.person, text) for text in wrong]
         self.assertEqual(works, [[works[0][0]]] * len(wrong))
 
 
@@ -1010,10 +1010,10 @@ class Values(WebTestCase):
     """Bounds that other files do not look at."""
 
     def test_tokens_sessions_and_codes_cannot_be_guessed(self):
-        accounts = self.queue.accounts
+        queue = self.queue
         self.assertGreaterEqual(len(self.make_token("bob")[1]), len("jq_") + 43)
-        self.assertGreaterEqual(len(accounts.open_session(accounts.find("bob"), "")), 43)
-        self.assertGreaterEqual(len(accounts.setup_code()), 22)
+        self.assertGreaterEqual(len(queue.sessions.open(queue.users.find("bob"), "")), 43)
+        self.assertGreaterEqual(len(queue.setup.code()), 22)
 
     def test_at_most_two_passwords_are_hashed_at_once(self):
         inside, most, gate, two = [], [], threading.Lock(), threading.Event()
@@ -1030,13 +1030,13 @@ class Values(WebTestCase):
                 inside.pop()
             return "scrypt$2,1,1$00$00"
 
-        accounts = self.queue.accounts
+        users, sessions = self.queue.users, self.queue.sessions
         with mock.patch.object(jobqueue, "hash_password", slow), \
                 mock.patch.object(jobqueue, "verify_password", lambda *_: not slow()), \
                 ThreadPoolExecutor(12) as pool:
             for number in range(6):
-                pool.submit(accounts.add_user, "user%d" % number, PASSWORD)
-                pool.submit(accounts.log_in, "name%d" % number, "x", "192.0.2.%d" % number)
+                pool.submit(users.add, "user%d" % number, PASSWORD)
+                pool.submit(sessions.log_in, "name%d" % number, "x", "192.0.2.%d" % number)
         self.assertEqual((len(most), max(most)), (12, 2))
 
     def test_every_answer_of_every_route_carries_the_security_headers(self):

@@ -334,7 +334,7 @@ class Setup(WebTestCase):
     def setUp(self):
         super().setUp()
         self.remove_users()
-        self.code = self.queue.accounts.setup_code()
+        self.code = self.queue.setup.code()
         changed = mock.patch.object(jobqueue, "changed_at", lambda file: self.clock.now())
         changed.start()
         self.addCleanup(changed.stop)

@@ -74,7 +74,7 @@ class Matrix(WebTestCase):
     def setUp(self):
         super().setUp()
         for name in ("dora", "mara"):
-            self.queue.accounts.add_user(name, PASSWORD, "admin")
+            self.queue.users.add(name, PASSWORD, "admin")
         self.visitors = {"anonymous": self.nobody, "owner": self.bob, "token": self.program("bob"),
                          "stranger": self.eve, "admin": self.ana,
                          "disabled": self.browser("dora"), "disabled token": self.program("dora"),
@@ -95,12 +95,12 @@ class Matrix(WebTestCase):
     def left(self, name):
         """Who logged out and kept the cookie."""
         visitor = self.browser(name)
-        self.queue.accounts.close_session(visitor.cookie.split("=")[1])
+        self.queue.sessions.close(visitor.cookie.split("=")[1])
         return visitor
 
     def revoked(self, name):
         token_id, token = self.make_token(name)
-        self.queue.accounts.delete_token(self.owner_id(name), token_id)
+        self.queue.tokens.delete(self.owner_id(name), token_id)
         return Visitor(self.app, token=token)
 
     def address(self, path, which, owner="bob"):
@@ -406,7 +406,7 @@ class Power(WebTestCase):
     """What makes somebody an admin works at once, in both directions, and only for admins."""
 
     def test_a_demoted_admin_is_none_at_the_next_request(self):
-        self.queue.accounts.change_user("bob", role="admin")
+        self.queue.users.change("bob", role="admin")
         program = self.program("bob")
         self.check(program.get("/api/users"), 200)
         self.ana.patch("/api/users/bob", {"role": "user"})
@@ -418,7 +418,7 @@ class Power(WebTestCase):
                      {"disabled": False, **NEW_PASSWORD}):
             self.check(self.bob.patch("/api/users/bob", body), 403)
             self.check(self.bob.patch("/api/users/BOB", body), 403)
-        self.assertEqual(self.queue.accounts.find("bob")["role"], "user")
+        self.assertEqual(self.queue.users.find("bob")["role"], "user")
 
     def test_a_user_adds_tasks_for_nobody_else(self):
         for owner in ("eve", "ana", "nobody", "BOB ", ["eve"], {"name": "eve"}, 1, True):

@@ -284,9 +284,9 @@ class Caching(WebTestCase):
 
     def test_a_demoted_admin_gets_no_admins_list_from_the_cache(self):
         self.add("eve")
-        self.queue.accounts.change_user("bob", role="admin")
+        self.queue.users.change("bob", role="admin")
         self.assertEqual(len(self.bob.get("/api/tasks").json["tasks"]), 1)
-        self.queue.accounts.change_user("bob", role="user")
+        self.queue.users.change("bob", role="user")
         self.assertEqual(self.bob.get("/api/tasks").json["tasks"], [])
 
     def test_different_questions_have_different_answers(self):
@@ -499,7 +499,7 @@ class Headers(WebTestCase):
     def test_a_401_before_the_first_admin_makes_the_code(self):
         self.remove_users()
         self.nobody.get("/api/session")
-        self.assertTrue(self.queue.accounts.code_file.is_file())
+        self.assertTrue(self.queue.setup.file.is_file())
 
     def test_a_401_is_one_even_if_the_code_cannot_be_written(self):
         self.remove_users()
@@ -571,7 +571,7 @@ class Prefix(WebTestCase):
         reply = ana.post("/api/users", {"name": "Жанна@x", "password": "correct horse"})
         self.assertEqual(reply.headers["location"], "/jobs/api/users/%D0%96%D0%B0%D0%BD%D0%BD%D0%B0%40x")
         self.check(ana.patch(reply.headers["location"][len("/jobs"):], {"role": "admin"}), 200)
-        self.assertEqual(self.queue.accounts.find("Жанна@x")["role"], "admin")
+        self.assertEqual(self.queue.users.find("Жанна@x")["role"], "admin")
 
 
 class Numbers(WebTestCase):

@@ -29,7 +29,7 @@ class RaceCase(WebTestCase):
     def setUp(self):
         super().setUp()
         self.other = self.another_queue()       # somebody else's process
-        self.accounts = self.queue.accounts
+        self.users = self.queue.users
         cheap = mock.patch.object(jobqueue, "hash_password", quick_hash)
         cheap.start()
         self.addCleanup(cheap.stop)
@@ -93,37 +93,38 @@ class TestPasswords(RaceCase):
         return self.eve.patch("/api/users/eve", {"password": ANOTHER, "current_password": PASSWORD})
 
     def reset(self, **changes):
-        self.other.accounts.change_user("eve", **(changes or {"password": "set by the admin"}))
+        self.other.users.change("eve", **(changes or {"password": "set by the admin"}))
 
     def sessions(self):
         return self.database.value("SELECT count(*) FROM session WHERE user_id=?", (self.owner_id("eve"),))
 
     def test_the_old_one_opens_nothing_once_it_was_changed(self):
-        with meanwhile(self.accounts, "_verify", self.reset):
+        with meanwhile(self.users, "verify", self.reset):
             self.check(self.log_in(), 401)
         self.assertEqual(self.sessions(), 0)
 
     def test_nor_for_who_was_disabled_or_deleted(self):
-        for name, deed in (("_verify", lambda: self.reset(disabled=True)),
-                           ("open_session", lambda: self.reset(disabled=True)),
-                           ("_verify", lambda: self.other.accounts.delete_user("eve"))):
+        for where, name, deed in (
+                (self.users, "verify", lambda: self.reset(disabled=True)),
+                (self.queue.sessions, "open", lambda: self.reset(disabled=True)),
+                (self.users, "verify", lambda: self.other.users.delete("eve"))):
             self.write("UPDATE user SET disabled=0")
-            with self.subTest(name), meanwhile(self.accounts, name, deed):
+            with self.subTest(name), meanwhile(where, name, deed):
                 self.check(self.log_in(), 401)
 
     def test_who_knew_the_old_one_does_not_undo_what_an_admin_set(self):
-        with meanwhile(self.accounts, "_verify", self.reset):
+        with meanwhile(self.users, "verify", self.reset):
             self.check(self.change_own(), 403)
-        stored = self.accounts.find("eve")["password"]
+        stored = self.users.find("eve")["password"]
         self.assertTrue(jobqueue.verify_password("set by the admin", stored))
 
     def test_a_user_who_is_gone_is_told_so(self):
-        with meanwhile(self.accounts, "_slow_down", lambda: self.other.accounts.delete_user("eve")):
+        with meanwhile(self.users, "confirm", lambda: self.other.users.delete("eve")):
             self.check(self.change_own(), 404)
 
     def test_a_new_one_leaves_the_quota_that_somebody_set(self):
         self.reset(max_pending=5)
-        with meanwhile(self.accounts, "_hash", lambda: self.reset(max_pending=100)):
+        with meanwhile(self.users, "hash", lambda: self.reset(max_pending=100)):
             user = self.check(self.ana.patch("/api/users/eve", {"password": ANOTHER}), 200)
         self.assertEqual(user["max_pending"], 100)
 
@@ -132,21 +133,21 @@ class TestDeletedUsers(RaceCase):
     def test_what_they_were_about_to_add_is_refused_in_words(self):
         for path, body, where, name in (
                 ("/api/tasks", ADD, self.queue, "add_orders"),
-                ("/api/tokens", {"name": "n", "password": PASSWORD}, self.accounts, "add_token"),
+                ("/api/tokens", {"name": "n", "password": PASSWORD}, self.queue.tokens, "add"),
                 ("/api/schedules", {**ADD, "rule": "@daily"}, self.queue.schedules, "add")):
             visitor = self.browser("eve")
-            deed = mock.Mock(side_effect=lambda: self.other.accounts.delete_user("eve"))
+            deed = mock.Mock(side_effect=lambda: self.other.users.delete("eve"))
             with self.subTest(path), meanwhile(where, name, deed, first=True):
                 answer = self.check(visitor.post(path, body), 409, "conflict")
             self.assertIn("was deleted meanwhile; nothing was changed", answer["detail"])
             deed.assert_called_once()
-            self.accounts.add_user("eve", PASSWORD)
+            self.users.add("eve", PASSWORD)
 
     def test_one_whom_default_owner_has_just_begun_to_name_stays(self):
         self.assertEqual(self.other.settings.get("default_owner"), "")
         self.change_settings(default_owner="eve")
         with self.refused(jobqueue.Conflict, "default_owner names eve"):
-            self.other.accounts.delete_user("eve")
+            self.other.users.delete("eve")
 
 
 class TestSchedules(RaceCase):

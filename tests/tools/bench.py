@@ -379,7 +379,7 @@ class BenchSite(Site):
         if journal == "truncate":
             module.file_system = lambda path: "nfs4"
         self.queue = module.JobQueue(self.data, environment={})
-        self.queue.accounts.add_user("admin", secrets.token_urlsafe(12), "admin")
+        self.queue.users.add("admin", secrets.token_urlsafe(12), "admin")
         self.queue.settings.change({"NbMaxWorker": workers, "nice": 0})
         return self.queue
 
@@ -991,7 +991,7 @@ def measure_asleep(sizes, library):
     with library.fresh() as site:
         queue = site.open(workers=1)
         queue.settings.change({"stay_asleep": "yes", "linger": 0})
-        owner = queue.accounts.default_owner()["id"]
+        owner = queue.users.owner()["id"]
         queue.schedules.add({"function": "nothing", "rule": "@yearly"}, owner)
         wait_until(lambda: queue.database.value("SELECT pid FROM worker WHERE state='idle'"), "a worker")
         time.sleep(ASLEEP_AFTER_SECONDS)
@@ -1064,7 +1064,7 @@ def measure_path(_, library):
     with library.fresh() as site:
         queue = site.open(workers=0)
         make = queue.add.__func__.__globals__["Application"]
-        token = queue.accounts.add_token(queue.accounts.find("admin")["id"], "bench")["token"]
+        token = queue.tokens.add(queue.users.find("admin")["id"], "bench")["token"]
         body = b'{"function": "nothing", "arguments": {"value": 1}}'
         application = make(queue)
         for _ in range(3):              # the first ones read tasks.py and tick
@@ -1095,7 +1095,7 @@ def measure_blocked(sizes, library):
 def list_server(site):
     """A server on a site from the library; a logged-in Browser of it."""
     password = secrets.token_urlsafe(12)
-    site.queue.accounts.change_user("admin", password=password)
+    site.queue.users.change("admin", password=password)
     site.start()
     browser = Browser(site.server)
     try:
@@ -1331,7 +1331,7 @@ def measure_schedules(sizes, library):
     with library.fresh() as site:
         queue = site.open(workers=2)
         site.start_services(2)
-        owner = queue.accounts.default_owner()["id"]
+        owner = queue.users.owner()["id"]
         for _ in range(sizes.schedules):
             queue.schedules.add({"function": "nothing", "rule": "every 1h"}, owner)
         due = time.time() + 5

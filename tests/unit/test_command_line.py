@@ -53,7 +53,7 @@ class Adding(CommandTestCase):
         self.ok("add", "add", "a=1")
         self.assertEqual([self.queue.get_json(number)["owner"] for number in (1, 2, 3)],
                          ["ana", "bob", "eve"])
-        self.fails(2, "settings", "default_owner", "kim", words="must be a user: There is no user kim")
+        self.fails(2, "settings", "default_owner", "kim", words="must be the name of a user")
         self.write("UPDATE user SET name='kim' WHERE name='eve'")
         self.fails(1, "add", "add", "a=1", words="There is no user eve, whom the setting default_owner names")
 
@@ -341,19 +341,19 @@ class Owners(CommandTestCase):
     def test_a_user_is_added_with_a_password_from_standard_input(self):
         self.ok("user", "add", "zoe", given=NEW + "\n")
         self.ok("user", "add", "max", "--admin", given=NEW)
-        self.assertTrue(self.queue.accounts.log_in("zoe", NEW, ""))
+        self.assertTrue(self.queue.sessions.log_in("zoe", NEW, ""))
         self.assertEqual([(user["name"], user["role"]) for user in self.json("user", "list")["users"]][3:],
                          [("zoe", "user"), ("max", "admin")])
         self.assertIn("zoe", self.ok("user", "list"))
 
     def test_a_password_changes_and_users_are_disabled_and_enabled(self):
         self.ok("user", "password", "bob", given=NEW + "\n")
-        self.queue.accounts.log_in("bob", NEW, "")
+        self.queue.sessions.log_in("bob", NEW, "")
         self.ok("user", "disable", "bob")
         with self.assertRaises(jobqueue.Unauthorized):
-            self.queue.accounts.log_in("bob", NEW, "")
+            self.queue.sessions.log_in("bob", NEW, "")
         self.ok("user", "enable", "bob")
-        self.queue.accounts.log_in("bob", NEW, "")
+        self.queue.sessions.log_in("bob", NEW, "")
 
     def test_a_user_without_tasks_can_be_deleted(self):
         self.add("bob")
@@ -398,7 +398,7 @@ class Owners(CommandTestCase):
 
     def test_tokens_are_added_listed_and_deleted(self):
         token = self.ok("token", "add", "laptop", "--owner", "bob")
-        self.assertEqual(self.queue.accounts.person_of_token(token).name, "bob")
+        self.assertEqual(self.queue.tokens.person(token).name, "bob")
         self.assertTrue(self.json("token", "add", "cron")["token"].startswith("jq_"))
         listed = self.ok("token", "list", "--owner", "bob")
         self.assertIn("laptop", listed)
@@ -409,7 +409,7 @@ class Owners(CommandTestCase):
         self.assertRegex(everybodys, "ana +cron")
         self.fails(4, "token", "delete", number, "--owner", "ana", words="There is no token")
         self.ok("token", "delete", number)
-        self.assertIsNone(self.queue.accounts.person_of_token(token))
+        self.assertIsNone(self.queue.tokens.person(token))
 
     def test_a_new_token_goes_to_a_file_that_is_there_only_if_all_went_well(self):
         file = self.folder / "token.txt"
@@ -417,9 +417,9 @@ class Owners(CommandTestCase):
         self.fails(2, "token", "add", " ", "--file", file, words="name")
         self.fails(1, "token", "add", "laptop", "--file", self.folder / "missing" / "token.txt")
         self.assertEqual(sorted(path.name for path in self.folder.iterdir()), ["data"])
-        self.assertEqual(self.queue.accounts.tokens(), [])
+        self.assertEqual(self.queue.tokens.all(), [])
         self.assertEqual(self.ok("token", "add", "laptop", "--file", file), "")
-        self.assertEqual(self.queue.accounts.person_of_token(file.read_text().strip()).name, "ana")
+        self.assertEqual(self.queue.tokens.person(file.read_text().strip()).name, "ana")
         self.assertEqual(file.stat().st_mode & 0o777, 0o600)
 
     def test_queues_are_set_listed_paused_and_deleted(self):

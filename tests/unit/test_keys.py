@@ -191,7 +191,7 @@ class TestQuota(TestCase):
         if user is None:
             self.change_settings(max_pending=number)
         else:
-            self.queue.accounts.change_user(user, max_pending=number)
+            self.queue.users.change(user, max_pending=number)
 
     def test_more_than_allowed_is_refused_in_words(self):
         self.limit(3)
@@ -293,7 +293,7 @@ class TestQuotaOverHttp(WebTestCase):
         ids = [self.add("bob") for _ in range(count)]
         for _ in ids:
             self.run_one("fail")
-        self.queue.accounts.change_user("bob", max_pending=count - 3)
+        self.queue.users.change("bob", max_pending=count - 3)
         return ids
 
     def test_a_retry_counts_as_a_new_task_unless_an_admin_wants_it(self):
@@ -316,7 +316,7 @@ class TestQuotaOverHttp(WebTestCase):
                 what = {"ids": ids} if target == "ids" else {"filter": {}, "expected_count": 3}
                 answer = self.check(self.ana.post("/api/tasks/actions", {"action": "retry", **what}), 200)
                 self.assertEqual(answer["done"], 3)
-                self.queue.accounts.change_user("bob", max_pending=0)
+                self.queue.users.change("bob", max_pending=0)
                 self.check(self.bob.post("/api/tasks/actions", {"action": "delete", "ids": ids}), 200)
 
     def test_wrong_ones_are_refused_and_users_cannot_change_their_own(self):

@@ -356,7 +356,7 @@ class TestWhoMayRead(TestCase):
     def use_all(self):
         """Make every file that the data folder ever holds."""
         data = self.folder / "data"
-        self.queue.accounts.setup_code()
+        self.queue.setup.code()
         jobqueue.canary_token(data)
         (jobqueue.TaskContext(7, "bob", 1, 0, "t", data, None, None).folder / "x").touch()
         os.close(jobqueue.take_lock(self.queue.workers.locks / "one")[0])

@@ -450,7 +450,7 @@ class TestChanging(ScheduleCase):
     def test_who_owns_a_schedule_is_not_deleted(self):
         self.schedule()
         with self.refused(Conflict, "bob owns schedules"):
-            self.queue.accounts.delete_user("bob")
+            self.queue.users.delete("bob")
 
 
 class TestCode(ScheduleCase):
