@@ -66,27 +66,25 @@ from enum import Enum
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlencode
 
-OLDEST_PYTHON, OLDEST_SQLITE = (3, 9), (3, 15)
-
 
 def refuse_old(name, found, oldest):
     """Exit if a Python or an SQLite is too old, in one line; web servers' start files show it."""
-    if tuple(found) < oldest:
+    if found < oldest:
         words = "jobqueue needs %s %d.%d or newer; this is %s %d.%d" % (
-            name, oldest[0], oldest[1], name, found[0], found[1])
+            name, *oldest, name, *found)
         if __name__ == "__main__" and "GATEWAY_INTERFACE" in os.environ:
             print("Status: 500 Internal Server Error\nContent-Type: text/plain\n\n%s" % words)
-        sys.exit(words + " (%s)." % sys.executable if __name__ == "__main__" else words)
+        sys.exit(words)
 
 
-refuse_old("Python", sys.version_info[:2], OLDEST_PYTHON)
-refuse_old("SQLite", sqlite3.sqlite_version_info[:2], OLDEST_SQLITE)
+refuse_old("Python", sys.version_info[:2], (3, 9))
+refuse_old("SQLite", sqlite3.sqlite_version_info[:2], (3, 15))
 if os.name != "posix":
     sys.exit("jobqueue needs Linux, macOS or another POSIX system; Windows is not supported.")
 
 
 def refuse_half(path):
-    """Exit if the end of this file of ours is missing: what an upload left of it may still be Python."""
+    """Exit if the end of a file of ours is missing: what an upload left may still be Python."""
     with open(path, "rb") as file:
         file.seek(-1000, os.SEEK_END)
         if b'"__main__":' not in file.read():
@@ -115,7 +113,7 @@ DELETE = 2                      # what cancel_requested says, where 1 asks for t
 
 LEASE_SECONDS = 60.0            # how long a claim holds without being renewed
 RENEW_SECONDS = 10.0
-SELF_FENCE_SECONDS = 50.0       # a worker that only others keep from renewing kills its runner by then
+SELF_FENCE_SECONDS = 50.0       # a worker that others keep from renewing kills its runner by then
 TICK_SECONDS = 2.0              # a killed worker's task starts again within 5 s
 TICK_PASSING_SECONDS = 5.0      # ... of those who only pass by, as requests do
 SLICE_SECONDS = 20.0            # in a request of a program; hosts end those that take longer
@@ -155,13 +153,13 @@ class JobQueueError(Exception):
     exit_code = 1
     public = None                       # what the web is told instead of `detail`, which has paths
     extra = {}                          # what programs are told besides
-    headers = ()                        # of the answer
 
-    def __init__(self, detail, errors=(), retry_after=None):
+    def __init__(self, detail, errors=(), retry_after=None, headers=()):
         super().__init__(detail)
         self.detail = detail
         self.errors = list(errors)
         self.retry_after = retry_after
+        self.headers = headers          # of the answer
 
 
 class Malformed(JobQueueError):
@@ -185,12 +183,8 @@ class NotFound(JobQueueError):
 
 
 class NotAllowed(JobQueueError):
-    """The path exists, but not for this method; `allowed` are those it is there for."""
+    """The path exists, but not for this method."""
     status, code = 405, "method_not_allowed"
-
-    def __init__(self, detail, allowed):
-        super().__init__(detail)
-        self.allowed = allowed
 
 
 class Conflict(JobQueueError):
@@ -226,8 +220,8 @@ class Busy(JobQueueError):
 class StorageBroken(JobQueueError):
     """The database cannot be read or written; it is left exactly as it is."""
     status, code = 503, "storage"
-    public = ("The queue cannot be used at the moment. The web server's error log says why, and so does "
-              "python3 jobqueue.py check on the host.")
+    public = ("The queue cannot be used at the moment. The web server's error log says why, and so "
+              "does python3 jobqueue.py check on the host.")
 
 
 class StorageFull(JobQueueError):
@@ -266,28 +260,19 @@ def field_error(field, message):
     return Invalid("%s %s" % (field, message), wrong(field, message))
 
 
-def row_name(index):
-    """One of many tasks, as people count them and as programs do."""
-    return "row %d (index %d)" % (index + 1, index)
-
-
-def _error_text(error):
-    """What is wrong with which field, and in which of many tasks."""
-    place = error["field"]
-    if "index" in error:
-        place = row_name(error["index"]) + (": " + place if place else "")
-    return ("%s %s" % (place, error["message"])).strip()
-
-
 def join_errors(errors):
-    """All of them in one sentence."""
-    text = "; ".join(map(_error_text, errors))
-    return text if text.endswith("?") else text + "."
+    """The first of them in one sentence, with the places of tasks as people and programs count."""
+    texts = []
+    for error in errors[:5]:
+        index = error.get("index")
+        place = [] if index is None else ["row %d (index %d):" % (index + 1, index)]
+        texts.append(" ".join(filter(None, [*place, error["field"], error["message"]])))
+    return "; ".join(texts) + "."
 
 
 def refusal(words, errors):
     """The Invalid that says what is not done (`words`) and the first of what is wrong."""
-    return Invalid("%s: %s" % (words, join_errors(errors[:5])), errors[:ERRORS_MAX])
+    return Invalid("%s: %s" % (words, join_errors(errors)), errors[:ERRORS_MAX])
 
 
 def tasks_refused(errors, alone):
@@ -303,34 +288,26 @@ def escape_controls(text):
 
 
 def complain(text):
-    """A message for a person, on standard error if there is one, as far as it can show it."""
-    encoding = getattr(sys.stderr, "encoding", None) or "ascii"
-    text = escape_controls(text).encode(encoding, "backslashreplace").decode(encoding)
-    with contextlib.suppress(OSError, ValueError):
-        print("jobqueue: " + text.replace("\\u2026", "..."), file=sys.stderr, flush=True)
+    """A message for a person, on standard error if there is one."""
+    if sys.stderr:
+        with contextlib.suppress(OSError, ValueError):
+            print("jobqueue: " + escape_controls(text), file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def in_passing(what):
-    """What goes wrong in here must not end what it is done beside; it is tried again by others.
-
-    That the queue is busy or cannot be used now is no news; everything else is said.
-    """
+    """What goes wrong in here must not end what it is done beside; others will try it again."""
     try:
         yield
-    except JobQueueError:
+    except JobQueueError:               # that the queue is busy or cannot be used now is no news
         pass
     except Exception as error:
         complain("%s failed: %s: %s" % (what, type(error).__name__, error))
 
 
 def report_bug(error):
-    """The traceback of what nobody foresaw; its words if even that fails."""
-    try:
-        import traceback
-        traceback.print_exception(type(error), error, error.__traceback__)
-    except Exception:
-        complain("%s: %s" % (type(error).__name__, error))
+    """The traceback of what nobody foresaw."""
+    sys.__excepthook__(type(error), error, error.__traceback__)
 
 
 # Time and text ---------------------------------------------------------------
@@ -401,10 +378,9 @@ def parse_moment(text):
     if not match:
         raise ValueError("not a time with an offset: %s" % text)
     day, clock, fraction, offset = match.groups()
-    offset = "+00:00" if offset in "Zz" else offset
-    fraction = ".%s" % (fraction or "0").ljust(6, "0")[:6]
-    seconds = clock if len(clock) == 8 else clock + ":00"
-    return datetime.fromisoformat("%sT%s%s%s" % (day, seconds, fraction, offset))
+    return datetime.fromisoformat("%sT%s.%s%s" % (
+        day, (clock + ":00")[:8], (fraction or "").ljust(6, "0")[:6],
+        offset.upper().replace("Z", "+00:00")))
 
 
 def parse_time(text, field):
@@ -421,12 +397,11 @@ def parse_time(text, field):
 
 def how_often(seconds, exactly=False):
     """How often something comes ("every 15 minutes"); if not `exactly`, as people round it."""
-    unit, size = next(
-        (unit, size) for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
-        if size == 1 or (seconds % size == 0 if exactly else
-                         seconds >= 2 * size or abs(seconds - size) < size / 10))
-    number = round(seconds / size)
-    return "every %s" % unit if number == 1 else "every %d %ss" % (number, unit)
+    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1)):
+        is_near = seconds >= 2 * size or abs(seconds - size) < size / 10
+        if size == 1 or (seconds % size == 0 if exactly else is_near):
+            number = round(seconds / size)
+            return "every %s" % unit if number == 1 else "every %d %ss" % (number, unit)
 
 
 def storable(text):
@@ -550,7 +525,8 @@ def birth(pid):
     None if it is not there, or where that cannot be known. A zombie is not there.
     """
     try:
-        fields = Path("/proc/%d/stat" % pid).read_text("ascii", "replace").rpartition(")")[2].split()
+        said = Path("/proc/%d/stat" % pid).read_text("ascii", "replace")
+        fields = said.rpartition(")")[2].split()
         return None if fields[0] in "ZX" else fields[19] + os.readlink("/proc/self/ns/pid")
     except (OSError, TypeError, IndexError):
         return None
@@ -1127,7 +1103,7 @@ def checked(schema, value):
     """`value`; Invalid names every field that is not as `schema` wants it."""
     errors = check_value(schema, value, "")
     if errors:
-        raise Invalid(join_errors(errors[:5]), errors[:ERRORS_MAX])
+        raise Invalid(join_errors(errors), errors[:ERRORS_MAX])
     return value
 
 
@@ -6838,7 +6814,7 @@ class Function:
                 raise TypeError("must be a dictionary of arguments")
             return self.arguments((), item)
         except TypeError as error:
-            raise TypeError("%s: %s" % (row_name(index), error)) from None
+            raise TypeError("row %d (index %d): %s" % (index + 1, index, error)) from None
 
     def arguments(self, positional, named):
         """The arguments by name, as JSON has them; TypeError as a call would raise it."""
@@ -7953,8 +7929,6 @@ def problem(error, accepts=""):
         headers.append(("Retry-After", str(max(1, math.ceil(error.retry_after)))))
     if error.status == 401:
         headers.append(("WWW-Authenticate", "Bearer"))
-    if error.status == 405:
-        headers.append(("Allow", ", ".join(error.allowed)))
     if "text/html" in accepts:
         return Answer(error.status, ("jobqueue: %s\n" % detail).encode("utf-8"),
                       "text/plain; charset=utf-8", headers)
@@ -8124,7 +8098,7 @@ def read_query(schema, text):
             given[name] = max(low, min(high, value))
     errors = check_value(schema, given, "")
     if errors:
-        raise Malformed(join_errors(errors[:5]), errors)
+        raise Malformed(join_errors(errors), errors)
     return given
 
 
@@ -9202,8 +9176,9 @@ class Application:
                 allowed.append(route.method)
         if allowed:
             allowed += ["HEAD"] if "GET" in allowed else []
-            raise NotAllowed("%s is not possible here; possible: %s."
-                             % (shorten(request.method, 20), ", ".join(allowed)), allowed)
+            allowed = ", ".join(allowed)
+            raise NotAllowed("%s is not possible here; possible: %s." % (
+                shorten(request.method, 20), allowed), headers=[("Allow", allowed)])
         raise NotFound("There is nothing at this address.")
 
     def _handle(self, request, route, parts):
@@ -10124,7 +10099,7 @@ class OtherSite:
     @staticmethod
     def _refusal(error):
         """The error that a site answered with, as it was raised there."""
-        kinds = {kind.code: kind for kind in JobQueueError.__subclasses__() if kind is not NotAllowed}
+        kinds = {kind.code: kind for kind in JobQueueError.__subclasses__()}
         try:
             told = json.loads(error.read())
             raised = kinds.get(told["code"], JobQueueError)(told["detail"], told["errors"])
