@@ -9779,23 +9779,15 @@ def run_cgi():
 
 # Command line ----------------------------------------------------------------
 #
-# A command returns its exit code, if that is not 0.
+# A command is a row of COMMANDS: what runs it, and its arguments. Nearly all ask the API, of this
+# host's queue or of another site, and print its answer: with --json as it is, else in words. So
+# their checks and errors are those of the handlers, and options and help come from the same
+# schemas. What runs a command gets the site, and the options: `given` is what its own arguments
+# are. It returns the exit code, if that is not 0.
 
+OTHER_SITE_SECONDS = 60.0
 EXIT_AWAITED_FAILED, EXIT_TIMED_OUT = 3, 124
 EXIT_PIPE_CLOSED = 141                  # as a shell tells of SIGPIPE
-
-
-def _tick_for_ever(queue):
-    for number in itertools.count():
-        if number % LOOK_FOR_SCHEDULES_SECONDS == 0:
-            with contextlib.suppress(JobQueueError):
-                queue.catalogue.refresh()       # it may hold new schedules
-        queue.tick.maybe("server")
-        with contextlib.suppress(JobQueueError):
-            queue.starter.work_slice()
-        if _is_replaced():
-            complain("jobqueue.py was replaced; restart this server, which goes on with the old one")
-        queue.database.clock.sleep(TICK_SOON_SECONDS)
 
 
 def say(text):
@@ -9811,59 +9803,58 @@ def say(text):
         raise SystemExit(EXIT_PIPE_CLOSED) from None
 
 
-SEND_CODE = """
-import importlib.util, marshal, sys
-for name in ("worker", "jobqueue"):     # workers read what Python keeps of both
-    code = importlib.util.find_spec(name).loader.get_code(name)
-marshal.dump(code, sys.stdout.buffer)
-"""
-SERVE_CODE = """
-import marshal, sys
-code = marshal.load(open(int(sys.argv.pop(1)), "rb"))
-jobqueue = {"__name__": "jobqueue", "__file__": sys.argv.pop(1)}
-exec(code, jobqueue)
-del code
-sys.exit(jobqueue["main"]())
-"""
+def show(options, value, text):
+    """Print a result: `value` as JSON if that was asked for, else `text`."""
+    if options.json:
+        text = "" if value is None else json.dumps(value, indent=2, ensure_ascii=False)
+    if text:
+        say(text)
 
 
-def _use_compiled_module(queue, options):
-    """Go on as a new process with the code that a child sends: who compiles keeps 20 MB for good.
+def table(titles, rows):
+    """Columns of text, each as wide as its widest cell."""
+    rows = [titles] + [["" if cell is None else str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
 
-    The child takes what Python has compiled, if Python may write that here. The code goes through a
-    file without a name: nobody can change it, and it is never older than the source.
-    """
+
+def _tick_for_ever(queue):
+    for number in itertools.count():
+        if number % LOOK_FOR_SCHEDULES_SECONDS == 0:
+            with contextlib.suppress(JobQueueError):
+                queue.catalogue.refresh()       # it may hold new schedules
+        queue.tick.maybe("server")
+        with contextlib.suppress(JobQueueError):
+            queue.starter.work_slice()
+        if _is_replaced():
+            complain("jobqueue.py was replaced: restart this server, which runs the old one")
+        queue.database.clock.sleep(TICK_SOON_SECONDS)
+
+
+def _use_compiled_module(host, port, data):
+    """Go on as a process that finds this file compiled: who compiles it keeps 20 MB for good."""
     if __name__ != "__main__" or not sys.executable:
         return
     import subprocess
-    import tempfile
     os.environ.setdefault("MALLOC_ARENA_MAX", "1")      # else glibc keeps a heap per thread
-    data = queue.database.folder.absolute()
     with contextlib.suppress(OSError, subprocess.CalledProcessError):   # no room: at the next start
-        code = tempfile.TemporaryFile(dir=data)
-        subprocess.run([sys.executable, "-c", SEND_CODE], cwd=HOME, stdin=subprocess.DEVNULL,
-                       stdout=code, stderr=subprocess.DEVNULL, check=True)
-        code.seek(0)
-        os.set_inheritable(code.fileno(), True)
+        subprocess.run([sys.executable, "-c", "import jobqueue"], cwd=HOME, check=True,
+                       stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.chdir(HOME)
         os.execv(sys.executable, [
-            sys.executable, "-c", SERVE_CODE, str(code.fileno()), __file__, "serve",
-            "--host", options.host, "--port", str(options.port), "--data", str(data)])
+            sys.executable, "-c", "import jobqueue, sys; sys.exit(jobqueue.main())", "serve",
+            "--host", host, "--port", str(port), "--data", str(data)])
 
 
 def _say_where(queue, address):
-    """Print where the page is, and how it is opened for the first time and from another computer."""
+    """Print where the page is, and how it is opened at first and from another computer."""
     place = ("[%s]:%d" if ":" in address[0] else "%s:%d") % address
     link = "http://%s%s/" % (place, queue.settings.get("base_path"))
-    if queue.users.has_admin():
-        say("jobqueue %s is at %s" % (VERSION, link))
-    else:
-        say("jobqueue %s is at %s\n"
-            "Open this link to make the first admin; it works once, for an hour:\n\n"
-            "    %s#setup=%s\n" % (VERSION, link, link, queue.setup.code()))
-    if address[0] in ("0.0.0.0", "::"):
-        say("%s stands for every address of this machine: write there the one that your browser can reach"
-            % address[0])
+    say("jobqueue %s is at %s" % (VERSION, link))
+    if not queue.users.has_admin():
+        say("Open this link to make the first admin; it works once, for an hour:\n\n"
+            "    %s#setup=%s\n" % (link, queue.setup.code()))
     came = os.environ.get("SSH_CONNECTION", "").split()     # whence, its port, where to, its port
     if address[0] in LOOPBACK and len(came) == 4:
         say("For a browser on your own computer run there: ssh -L %d:%s %s@%s"
@@ -9872,14 +9863,15 @@ def _say_where(queue, address):
 
 def cmd_serve(queue, options):
     """Run the built-in web server until interrupted."""
-    _use_compiled_module(queue, options)
+    host, port = options.given["host"], options.given["port"]
+    _use_compiled_module(host, port, queue.database.folder.absolute())
     queue.database.look("SELECT 1")     # it is open before descriptors may be short
     try:
-        server = open_server(Application(queue, "server"), options.host, options.port,
+        server = open_server(Application(queue, "server"), host, port,
                              background=lambda: _tick_for_ever(queue))
     except OSError as error:
         raise SetupError("Port %d on %s cannot be used: %s. Choose another with --port."
-                         % (options.port, options.host, error.strerror)) from None
+                         % (port, host, error.strerror)) from None
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
     _say_where(queue, server.address)
@@ -9887,148 +9879,28 @@ def cmd_serve(queue, options):
     say("stopped; workers go on until their tasks are done")
 
 
-def _typed(function, name, text):
-    """A parameter's value as the function's schema wants it."""
-    return parse_text(function["schema"]["properties"].get(name, {}), storable(text))
-
-
-def _typed_arguments(function, texts):
-    arguments = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise field_error(text, "must be written as name=value")
-        if name in arguments:
-            raise field_error("arguments." + name, "is given twice")
-        arguments[name] = _typed(function, name, value)
-    return arguments
-
-
-def read_csv(file):
-    """(line, cells) of each row that holds something; the first row tells the separator.
-
-    `file` was opened with surrogateescape: a byte that is not UTF-8 is told with its line.
-    """
-    import csv
-    first = file.readline()
-    rows = csv.reader(itertools.chain([first], file), delimiter=max(",;\t", key=first.count),
-                      strict=True)
-    try:
-        for cells in rows:
-            if re.search("[\udc80-\udcff]", "".join(cells)):
-                raise Malformed("Line %d is not UTF-8: save the file as CSV UTF-8." % rows.line_num)
-            if "\0" in "".join(cells):
-                raise Malformed("Line %d holds a NUL, which no text may." % rows.line_num)
-            if any(cells):
-                yield rows.line_num, cells
-    except csv.Error as error:
-        raise Malformed("Line %d cannot be read: %s." % (rows.line_num, error)) from None
-
-
-class Sheet:
-    """A CSV file of arguments, one task a row; the first row names the parameters."""
-
-    def __init__(self, function, given, rows):
-        self._function = function
-        self._given = given             # what is the same for all rows
-        self._rows = rows
-        self._names = [name.strip() for name in next(rows, (1, []))[1]]
-        self._lines = []                # where the rows stand in the file
-        self._check_names()
-
-    def _check_names(self):
-        if not self._names:
-            raise Malformed("The file is empty: its first row must name the parameters.")
-        schema = self._function["schema"]
-        for name in self._names:
-            if name not in schema["properties"] and not schema.get("additionalProperties"):
-                raise field_error("arguments." + name, "is not known here; known are %s"
-                                  % (", ".join(schema["properties"]) or "none"))
-            if self._names.count(name) > 1 or name in self._given:
-                raise field_error("arguments." + name, "is given twice")
-
-    def arguments(self):
-        """The arguments of each row, or the Invalid that says what is wrong with it."""
-        for line, cells in self._rows:
-            self._lines.append(line)
-            try:
-                yield {**self._given, **self._typed(cells)}
-            except Invalid as error:
-                yield error
-
-    def explain(self, error):
-        """The same Invalid with lines and columns of the file."""
-        told = ["line %d, %s: %s" % (self._lines[one.get("index", 0)],
-                                     re.sub(r"^arguments\.", "", one["field"]) or "the row", one["message"])
-                for one in error.errors[:ERRORS_MAX]]
-        return Invalid("\n".join(["Nothing was added."] + told), error.errors)
-
-    def _typed(self, cells):
-        """An empty cell leaves a parameter that is not required at its default."""
-        if len(cells) != len(self._names):
-            raise field_error("", "must have as many cells as the first row, %d; it has %d"
-                              % (len(self._names), len(cells)))
-        required = self._function["schema"].get("required", ())
-        return {name: self._cell(name, text)
-                for name, text in zip(self._names, cells) if text or name in required}
-
-    def _cell(self, name, text):
-        value = _typed(self._function, name, text)
-        if not text and value is not None:
-            raise field_error("arguments." + name, "is required, but this cell is empty")
-        return value
-
-
-def _open_csv(path):
-    """A CSV file as spreadsheets write it, or standard input."""
-    options = {"encoding": "utf-8-sig", "errors": "surrogateescape", "newline": ""}
-    try:
-        return io.TextIOWrapper(sys.stdin.buffer, **options) if path == "-" else open(path, **options)
-    except OSError as error:
-        raise Malformed("%s cannot be read: %s." % (path, error.strerror)) from None
-
-
-def _add_each(site, function, request, path):
-    """Add a task for each row of a CSV file, all or none; what the API answers."""
-    import tempfile
-    wrong_rows, count = [], 0
-    with _open_csv(path) as file, tempfile.SpooledTemporaryFile(PIECE_BYTES) as lines:
-        sheet = Sheet(function, request["arguments"], read_csv(file))
-        for row in sheet.arguments():
-            errors = row.errors if isinstance(row, Invalid) else check_value(
-                function["schema"], row, "arguments")
-            wrong_rows += [{**one, "index": count} for one in errors]
-            if not wrong_rows:
-                lines.write(json.dumps({**request, "arguments": row}).encode("ascii") + b"\n")
-            count += 1
-            if len(wrong_rows) >= ERRORS_MAX:
-                break
-        if wrong_rows:
-            raise sheet.explain(Invalid("", wrong_rows))
-        if not count:
-            raise Malformed("There is no row below the first one, which names the parameters.")
-        try:
-            return site.ask("POST", "/api/tasks", lines=lines)
-        except Invalid as error:
-            raise sheet.explain(error) from None
-
-
 class Shell:
-    """Who asks on the command line of this host: the site's own code, which may do everything.
-
-    What it adds belongs to `owner`, a user's name; without one to the default owner.
-    """
+    """Who asks on the command line of this host: the site's own code, which may do everything."""
 
     name, role, is_admin, scope, answerable = "the command line", "admin", True, None, None
 
     def __init__(self, users, owner):
-        self._users = users
-        self._owner = owner
+        self._find = functools.partial(users.owner, owner)
 
     @property
     def id(self):
-        """Whose tasks are added; NotFound, or SetupError while there is nobody."""
-        return self._users.owner(self._owner)["id"]
+        """Whose tasks are added: the named owner's, else the default one's."""
+        return self._find()["id"]
+
+
+def _as_sent(method, given):
+    """(query, body, its type) of a request for what is given."""
+    if isinstance(given, bytes):
+        return "", given, LINES_TYPE
+    if method not in ("GET", "DELETE"):
+        return "", json.dumps(given or {}).encode("ascii"), JSON_TYPE
+    given = {name: value for name, value in (given or {}).items() if value is not None}
+    return urlencode(given, errors="replace"), b"", JSON_TYPE
 
 
 class ThisSite:
@@ -10038,26 +9910,24 @@ class ThisSite:
         self._app = Application(queue, "code")
         self.clock = queue.database.clock
 
-    def ask(self, method, path, given=None, lines=None):
-        """What the API answers, None for nothing; `given` is the query of a GET, else the body.
+    def ask(self, method, path, given=None):
+        """What the API answers, None for nothing; errors are raised.
 
-        `lines` is a file of JSON lines that is sent instead. Errors are raised.
+        `given` is the query of a GET, else the body; bytes are JSON lines, one for each task.
         """
-        import io
-        given = dict(given or {})
-        owner = given.pop("owner", None) if method == "POST" and "filter" not in given else None
-        query, body = _query_and_body(method, given)
-        body = lines or io.BytesIO(body)
+        owner = None
+        if method == "POST" and isinstance(given, dict):
+            given = dict(given)
+            owner = given.pop("owner", None)
+        query, body, kind = _as_sent(method, given)
         request = Request({
             "REQUEST_METHOD": method, "PATH_INFO": unquote(path, "latin-1"), "QUERY_STRING": query,
-            "CONTENT_TYPE": LINES_TYPE if lines else JSON_TYPE, "wsgi.input": body,
-            "CONTENT_LENGTH": str(body.seek(0, os.SEEK_END)), "jobqueue.door": "shell"},
-            self._app.queue.settings)
-        body.seek(0)
+            "CONTENT_TYPE": kind, "CONTENT_LENGTH": str(len(body)), "wsgi.input": io.BytesIO(body),
+            "jobqueue.door": "shell"}, self._app.queue.settings)
         request.person = Shell(self._app.queue.users, owner)
         with self._app.queue.database.deadline():
-            body = self._app.route(request).body
-        return json.loads(body) if body else None
+            answer = self._app.route(request).body
+        return json.loads(answer) if answer else None
 
 
 class OtherSite:
@@ -10066,33 +9936,26 @@ class OtherSite:
     clock = Clock
 
     def __init__(self, address, token_file):
-        if not re.match("https?://", address):
-            raise field_error("--server", "must be an address such as https://example.org/jobs")
         self._address = address.rstrip("/")
         self._token = Path(token_file).read_text("utf-8").strip() if token_file else ""
 
-    def ask(self, method, path, given=None, lines=None):
+    def ask(self, method, path, given=None):
         """As ThisSite.ask() does."""
         import urllib.error
         import urllib.request
-        query, body = _query_and_body(method, given or {})
-        request = urllib.request.Request(
-            self._address + path + ("?" + query if query else ""), lines or body or None, method=method,
-            headers={"Content-Type": LINES_TYPE if lines else JSON_TYPE})
-        if lines:
-            request.add_header("Content-Length", str(lines.seek(0, os.SEEK_END)))
-            lines.seek(0)
-        request.add_unredirected_header("X-Api-Key", self._token)
+        query, body, kind = _as_sent(method, given)
         try:
+            request = urllib.request.Request("%s%s?%s" % (self._address, path, query), body or None,
+                                             {"Content-Type": kind}, method=method)
+            request.add_unredirected_header("X-Api-Key", self._token)
             with urllib.request.urlopen(request, timeout=OTHER_SITE_SECONDS) as answer:
-                body = answer.read()
+                text = answer.read()
+            return json.loads(text) if text else None
         except urllib.error.HTTPError as error:
             raise self._refusal(error) from None
         except OSError as error:
             raise SetupError("%s cannot be reached: %s." % (
                 self._address, getattr(error, "reason", error))) from None
-        try:
-            return json.loads(body) if body else None
         except ValueError:
             raise SetupError("%s is not the address of a jobqueue." % self._address) from None
 
@@ -10109,246 +9972,336 @@ class OtherSite:
         return raised
 
 
-def _query_and_body(method, given):
-    """How a request carries what is given."""
-    if method == "GET":
-        return urlencode({name: value for name, value in given.items() if value is not None},
-                         errors="replace"), b""
-    return "", b"" if method == "DELETE" else json.dumps(given).encode("ascii")
+def argument(flag, schema, null=None, parse=parse_text, **details):
+    """The row of an argument that must be as `schema` wants it; `details` are argparse's.
+
+    The word `null` stands for nothing.
+    """
+    def read(text):
+        import argparse
+        value = None if text == null else parse(schema, text)
+        errors = check_value(schema, value, "")
+        if value is None and text != null:
+            errors = wrong("", "must not be empty")
+        if errors:
+            raise argparse.ArgumentTypeError(("%(field)s %(message)s" % errors[0]).strip())
+        return value
+
+    row = {"help": schema.get("description", "").replace("%", "%%")}
+    if schema.get("type") == "boolean":
+        return flag, {**row, "action": "store_const", "const": True}
+    if "enum" in schema:
+        row["metavar"] = "|".join(filter(None, schema["enum"]))
+    return flag, {**row, "type": read, **details}
 
 
-def ask_all(site, path, key, given, most=math.inf):
-    """A list of the API with the rows of all its pages, or the first `most`."""
-    rows = []
+POSITIVE, SWITCH = _integer(1, INTEGER_MAX), {"type": "boolean"}
+PLACES = {                              # what stands in addresses
+    "id": argument("id", POSITIVE, metavar="ID"), "name": ("name", {"metavar": "NAME"})}
+
+
+def arguments(schemas, *names):
+    """The rows of the options that have these names in `schemas`."""
+    return [argument("--" + name.replace("_", "-"), schemas[name]) for name in names]
+
+
+def _in_address(name):
+    return quote(str(name), safe="", errors="replace")
+
+
+def ask_all(site, path, key, given):
+    """A list of the API with the rows of all its pages, or the first `limit`."""
+    rows, cursor, limit = [], None, given.get("limit")
     while True:
-        page = site.ask("GET", path, {**given, "limit": min(most - len(rows), PAGE_ROWS_MAX)})
-        rows += page[key]
-        if page["next"] is None or len(rows) >= most:
-            return {**page, key: rows}
-        given = {**given, "cursor": page["next"]}
+        page = site.ask("GET", path, {**given, "cursor": cursor})
+        rows, cursor = rows + page[key], page.get("next")
+        given = {**given, "limit": limit and limit - len(rows)}
+        if cursor is None or len(rows) == limit:
+            break
+    if page.get("error"):
+        complain("tasks.py cannot be read: " + page["error"]["message"])
+    return {**page, key: rows}
 
 
-def show(options, value, text):
-    """Print a result: `value` as JSON if that was asked for, else `text`."""
-    if options.json:
-        text = "" if value is None else json.dumps(value, indent=2, ensure_ascii=False, default=jsonable)
-    if text:
-        say(text)
+def asks(words, method, path, *rows, text=lambda value: None, key=None, **fixed):
+    """A command that asks the API and prints the answer as `text` does; `words` are its help.
+
+    It sends what is given for the arguments `rows` and what is `fixed`, called if it can be. A list
+    of the API has its rows in `key`.
+    """
+    places = [row for name, row in PLACES.items() if "{%s}" % name in path]
+
+    def run(site, options):
+        given = {name: value() if callable(value) else value for name, value in fixed.items()}
+        given.update(options.given)
+        address = path.format(**{name: _in_address(given.pop(name)) for name, _ in places})
+        value = ask_all(site, path, key, given) if key else site.ask(method, address, given)
+        show(options, value, text(value))
+
+    run.__doc__ = words
+    return run, [*places, *rows]
 
 
-def table(titles, rows):
-    """Columns of text, each as wide as its widest cell."""
-    rows = [titles] + [["" if cell is None else str(cell) for cell in row] for row in rows]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(titles))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+def lists(words, path, key, cells, *rows):
+    """A command that prints a list of the API as a table, as asks() does.
 
-
-def columns(key, cells):
-    """A printer of a list: `cells` are {title: a key of its rows, or what makes a text of one}."""
+    `cells` are {title: a key of the list's rows, or what makes a text of one}.
+    """
     def text(value):
         return table(list(cells), [[one[cell] if isinstance(cell, str) else cell(one)
                                     for cell in cells.values()] for one in value[key]])
-    return text
-
-
-def chosen(options, fields):
-    """Those of the fields that were given on the command line."""
-    given = vars(options)
-    return {name: given[name] for name in fields if given.get(name) is not None}
-
-
-def asks(method, path, *fields, text=lambda value: None, **fixed):
-    """A command that asks the API once: `fields` are options that it sends, `fixed` is always sent.
-
-    `text` makes what is printed of the answer.
-    """
-    def run(site, options):
-        names = {name: quote(str(value), safe="", errors="replace")
-                 for name, value in vars(options).items()}
-        given = {**fixed, **{name: vars(options)[name] for name in fields if name in vars(options)}}
-        if "password" in fields:
-            given["password"] = read_password()
-        value = site.ask(method, path.format(**names), given)
-        show(options, value, text(value))
-    return run
-
-
-def cmd_add(site, options):
-    """Add a task and print its id, or one for each row of a CSV file and print how many."""
-    known = site.ask("GET", "/api/functions")
-    function = next((one for one in known["functions"] if one["name"] == options.function),
-                    {"schema": {"properties": {}}})
-    request = {"function": options.function, "arguments": _typed_arguments(function, options.argument),
-               **chosen(options, REQUEST_SCHEMA["properties"])}
-    if "each" in options:
-        if "unique_key" in request:
-            raise field_error("unique_key", "cannot be the same for all rows")
-        added = _add_each(site, function, request, options.each)
-        show(options, added, "%d %s" % (added["created"], "task" if added["created"] == 1 else "tasks"))
-        return
-    added = site.ask("POST", "/api/tasks", request)
-    show(options, added, str(added["id"] if "id" in added else added["ids"][0]))
-    if known["error"]:
-        complain("tasks.py cannot be read: %s. The task waits until that is mended."
-                 % known["error"]["message"])
+    return asks(words, "GET", path, *rows, text=text, key=key)
 
 
 def _kind_text(schema):
-    kind = schema.get("format", schema.get("type", "JSON"))
-    kind = kind if isinstance(kind, str) else " or ".join(kind)
-    return "|".join(choice_names(schema)) if "enum" in schema else kind
+    if "enum" in schema:
+        return "|".join(choice_names(schema))
+    kinds = schema.get("format", schema.get("type", "JSON"))
+    return kinds if isinstance(kinds, str) else " or ".join(kinds)
 
 
 def _parameters_text(schema):
-    """A function's parameters as they are written behind `add`, in brackets what may be left out."""
-    parts = [("%s=%s" if name in schema.get("required", ()) else "[%s=%s]") % (name, _kind_text(one))
+    """A function's parameters as they are written behind `add`; in brackets if not required."""
+    required = schema.get("required", ())
+    parts = [("%s=%s" if name in required else "[%s=%s]") % (name, _kind_text(one))
              for name, one in schema["properties"].items()]
     return " ".join(parts + ["[name=value ...]"] * bool(schema.get("additionalProperties")))
-
-
-def _functions_text(value):
-    if value["error"]:
-        complain("tasks.py cannot be read: " + value["error"]["message"])
-    return columns("functions", {
-        "FUNCTION": "name", "PARAMETERS": lambda one: _parameters_text(one["schema"]),
-        "WHAT": "title"})(value)
-
-
-def cmd_help_of(site, options):
-    """Print how one function is added: its parameters and what its options are unless said."""
-    known = {one["name"]: one for one in site.ask("GET", "/api/functions")["functions"]}
-    if options.function not in known:
-        raise field_error("function", "%s is not known; known are %s" % (
-            options.function, ", ".join(known)))
-    function = known[options.function]
-    schema, described = function["schema"], []
-    for name, one in schema["properties"].items():
-        usual = "required" if name in schema.get("required", ()) else dump_json(one.get("default"))
-        described.append((name, _kind_text(one), usual, one.get("description", "")))
-    chosen_here = [("--" + name.replace("_", "-"), _kind_text(OPTION_SCHEMAS[name]), dump_json(usual),
-                    OPTION_SCHEMAS[name]["description"]) for name, usual in function["options"].items()]
-    say("usage: jobqueue.py add %s %s\n\n%s\n" % (
-        function["name"], _parameters_text(schema), function["description"] or function["title"]))
-    say(table(("PARAMETER", "TYPE", "DEFAULT", ""), described))
-    say("\n" + table(("OPTION", "TYPE", "DEFAULT", ""), chosen_here))
-    say("\nAll options: python3 jobqueue.py add --help")
 
 
 def _status_text(task):
     return "%s (%s)" % (task["status"], task["reason"]) if task["reason"] else task["status"]
 
 
-def cmd_list(site, options):
-    """Print tasks, newest first."""
-    found = ask_all(site, "/api/tasks", "tasks", chosen(options, WHICH_TASKS), options.limit)
-    show(options, found, columns("tasks", {
-        "ID": "id", "STATUS": _status_text, "OWNER": "owner", "FUNCTION": "function",
-        "WHAT": lambda task: shorten(task["summary"], 60)})(found))
-
-
-def _lines(value, *left_out):
-    return ["%-15s %s" % (name, part if isinstance(part, str) else dump_json(part))
-            for name, part in value.items() if part not in (None, [], False) and name not in left_out]
+def _lines(value):
+    return "\n".join("%-15s %s" % (name, part if isinstance(part, str) else dump_json(part))
+                     for name, part in value.items() if part not in (None, [], False))
 
 
 def _task_text(task):
-    error = task["error"] and (task["error"]["traceback"] or task["error"]["message"] or "").rstrip()
-    return "\n".join(_lines({**task, "error": error}))
+    error = task["error"] or {}
+    words = error.get("traceback") or error.get("message") or ""
+    return _lines({**task, "error": words.rstrip() or None})
+
+
+def _standing(one):
+    """Why a queue or a schedule does nothing, or what is wrong with it."""
+    if not one["paused"]:
+        return one.get("blocked") or one.get("problem") or one.get("warning")
+    why = ": " + one["paused_why"] if one["paused_why"] else ""
+    return "paused by %s%s" % (one["paused_by"], why)
+
+
+def _schedule_text(shown):
+    coming = ["%s  due%s" % (run["local"], run["note"] and ", " + run["note"] or "")
+              for run in reversed(shown["upcoming"]) if not shown["paused"]]
+    history = ["%s  %s" % (slot["at"], slot["message"] or "task %(id)d %(status)s" % slot["task"])
+               for slot in shown["history"] if slot["message"] or slot["task"]]
+    return "\n".join([_lines({**shown, "upcoming": [], "history": []}), *coming, *history])
+
+
+def _count_text(name):
+    return lambda one: one[name] if one[name] < COUNT_MAX else "%d+" % (COUNT_MAX - 1)
+
+
+def _parse_rate(_, text):
+    """N/SECONDS as a queue's rate; what is no number stays a text."""
+    count, _, seconds = text.partition("/")
+    return {"count": parse_text(POSITIVE, count),
+            "seconds": parse_text({"type": "number"}, seconds)}
+
+
+def known_function(site, name):
+    """What the API says of one function; the least of one that is not known."""
+    known = ask_all(site, "/api/functions", "functions", {})["functions"]
+    return next((one for one in known if one["name"] == name), {"schema": {"properties": {}}})
+
+
+def cmd_help_of(site, options):
+    """Print how one function is added: its parameters and what its options are unless said."""
+    function = known_function(site, options.given["function"])
+    if "name" not in function:
+        raise field_error("function", "%(function)s is not known; see the command functions"
+                          % options.given)
+    schema, required = function["schema"], function["schema"].get("required", ())
+    rows = [(name, _kind_text(one), dump_json(one.get("default")) if name not in required else
+             "required", one.get("description")) for name, one in schema["properties"].items()]
+    rows += [("--" + name.replace("_", "-"), _kind_text(OPTION_SCHEMAS[name]), dump_json(usual),
+              OPTION_SCHEMAS[name]["description"]) for name, usual in function["options"].items()]
+    say("usage: jobqueue.py add %s %s\n\n%s\n" % (
+        function["name"], _parameters_text(schema), function["description"] or function["title"]))
+    say(table(("", "TYPE", "DEFAULT", ""), rows))
+    say("\nAll options: python3 jobqueue.py add --help")
+
+
+def _typed_arguments(function, texts):
+    """What name=value texts say, each value as the function's schema wants it."""
+    given, known = {}, function["schema"]["properties"]
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise field_error(text, "must be written as name=value")
+        if name in given:
+            raise field_error("arguments." + name, "is given twice")
+        given[name] = parse_text(known.get(name, {}), storable(value))
+    return given
+
+
+def read_csv(path):
+    """(line, cells) of each row that holds something, of a CSV file or of standard input (-).
+
+    The first row tells the separator.
+    """
+    import csv
+    written = {"encoding": "utf-8-sig", "newline": ""}
+    try:
+        with (io.TextIOWrapper(sys.stdin.buffer, **written) if path == "-"
+              else open(path, **written)) as file:
+            first = file.readline()
+            rows = csv.reader(itertools.chain([first], file), strict=True,
+                              delimiter=max(",;\t", key=first.count))
+            yield from ((rows.line_num, cells) for cells in rows if any(cells))
+    except (OSError, UnicodeError, csv.Error) as error:
+        raise Malformed("%s cannot be read as CSV UTF-8: %s." % (path, error)) from None
+
+
+def _typed_rows(function, words, path):
+    """(line, arguments) of each row of a CSV file, whose first row names the parameters.
+
+    `words` hold for all rows. An empty cell leaves a parameter at its default, or is null.
+    """
+    rows, schema = read_csv(path), function["schema"]
+    names = [name.strip() for name in next(rows, (1, []))[1]]
+    nullable = [name for name in schema.get("required", ())
+                if "null" in schema["properties"][name].get("type", ())]
+    for line, cells in rows:
+        if len(cells) != len(names):
+            raise Malformed("Line %d must have as many cells as the first row, %d; it has %d."
+                            % (line, len(names), len(cells)))
+        texts = ["%s=%s" % cell for cell in zip(names, cells) if cell[1] or cell[0] in nullable]
+        yield line, _typed_arguments(function, [*words, *texts])
+
+
+def _add_each(site, request, rows):
+    """Add a task for each of the rows, all or none; what the API answers."""
+    places, body = [], io.BytesIO()
+    for line, given in rows:
+        places.append(line)
+        body.write(json.dumps({**request, "arguments": given}).encode("ascii") + b"\n")
+    if not places:
+        raise Malformed("There is no row below the first one, which names the parameters.")
+    try:
+        return site.ask("POST", "/api/tasks", body.getvalue())
+    except Invalid as error:
+        told = ["line %d, %s: %s" % (places[one.get("index", 0)],
+                                     re.sub(r"^arguments\.", "", one["field"]), one["message"])
+                for one in error.errors]
+        raise Invalid("\n".join(["Nothing was added."] + told), error.errors) from None
+
+
+def cmd_add(site, options):
+    """Add a task and print its id, or one for each row of a CSV file and print how many."""
+    request = dict(options.given)
+    words, path = request.pop("words"), request.pop("each", None)
+    function = known_function(site, request["function"])
+    if path is None:
+        request["arguments"] = _typed_arguments(function, words)
+        added = site.ask("POST", "/api/tasks", request)
+        return show(options, added, str(added["id"] if "id" in added else added["ids"][0]))
+    if "unique_key" in request:
+        raise field_error("unique_key", "cannot be the same for all rows")
+    added = _add_each(site, request, _typed_rows(function, words, path))
+    return show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
 
 
 def cmd_wait(site, options):
     """Wait until a task has finished; exit code 3 if it did not succeed, 124 after --timeout."""
-    deadline = site.clock.monotonic() + options.timeout
-    pause = 0.02
-    while True:
-        task = site.ask("GET", "/api/tasks/%d" % options.id)
-        if task["finished_at"] or site.clock.monotonic() > deadline:
-            break
+    path = "/api/tasks/%(id)d" % options.given
+    deadline, pause = site.clock.monotonic() + options.given["timeout"], 0.02
+    task = site.ask("GET", path)
+    while not task["finished_at"]:
+        if site.clock.monotonic() > deadline:
+            complain("task %(id)d is still %(status)s" % task)
+            return EXIT_TIMED_OUT
         site.ask("POST", "/tick")
         site.clock.sleep(pause)
         pause = min(1.0, pause * 1.3)
-    if not task["finished_at"]:
-        complain("task %d is still %s" % (options.id, task["status"]))
-        return EXIT_TIMED_OUT
+        task = site.ask("GET", path)
     show(options, task, _status_text(task))
     return 0 if task["status"] == "succeeded" else EXIT_AWAITED_FAILED
 
 
 def cmd_log(site, options):
     """Print what a task's last attempt printed, or that of --attempt."""
-    address, given = "/api/tasks/%d/log" % options.id, chosen(options, ("attempt",))
-    part = whole = site.ask("GET", address, given)
+    given = dict(options.given)
+    path = "/api/tasks/%d/log" % given.pop("id")
+    part = whole = site.ask("GET", path, given)
     while part["text"]:
-        part = site.ask("GET", address, {"attempt": whole["attempt"], "offset": part["next"]})
+        part = site.ask("GET", path, {"attempt": whole["attempt"], "offset": part["next"]})
         whole = {**whole, "text": whole["text"] + part["text"], "next": part["next"]}
     show(options, whole, whole["text"].rstrip("\n"))
 
 
-ACTION_ROUTES = {"cancel": ("POST", "/cancel"), "retry": ("POST", "/retry"), "delete": ("DELETE", "")}
+ACTION_ROUTES = {"cancel": ("POST", "/api/tasks/%d/cancel"),
+                 "retry": ("POST", "/api/tasks/%d/retry"), "delete": ("DELETE", "/api/tasks/%d")}
 
 
 def _act_on_each(site, action, ids):
     """Do it to one after the other; the exit code of the last that could not be changed."""
     code = 0
-    method, way = ACTION_ROUTES[action]
+    method, path = ACTION_ROUTES[action]
     for task_id in ids:
         try:
-            site.ask(method, "/api/tasks/%d%s" % (task_id, way))
+            site.ask(method, path % task_id)
         except (NotFound, Conflict) as error:
             complain(error.detail)
             code = error.exit_code
     return code
 
 
-def _act_on_all(site, action, options):
-    """Say how many tasks match; with --yes do it to them."""
-    asked = {"action": action, "filter": chosen(options, WHICH_TASKS), "expected_count": None}
-    done = 0
-    while True:
-        try:
-            answer = site.ask("POST", "/api/tasks/actions", asked)
-        except Conflict as error:       # they are counted
-            count = error.extra["count"]
-            if not options.yes:
-                raise Conflict("%d tasks match that %s can change; nothing was changed. "
-                               "Say --yes to do it." % (count, action)) from None
-            asked = {**asked, "expected_count": count, "continue": None}
-            continue
-        done += answer["done"]
-        if answer["continue"] is None:
-            break
-        asked["continue"] = answer["continue"]
-    show(options, {**answer, "done": done}, "%d of %d tasks" % (done, count))
-    return 0
-
-
 def cmd_act(site, options):
-    """Cancel, delete or retry (if they failed or were cancelled) the given tasks, or all that match."""
-    by_filter = options.all or chosen(options, WHICH_TASKS)
-    if bool(options.id) == bool(by_filter):
+    """Cancel, delete or retry (if failed or cancelled) the given tasks, or all that match."""
+    wanted, action = dict(options.given), options.command
+    ids, sure = wanted.pop("ids"), wanted.pop("yes", False)
+    if bool(ids) == bool(wanted):
         raise field_error("ID", "or a filter such as --status failed must be given (--all for all "
                                 "tasks), and not both")
-    if options.id:
-        return _act_on_each(site, options.command, options.id)
-    return _act_on_all(site, options.command, options)
+    if ids:
+        return _act_on_each(site, action, ids)
+    wanted.pop("all", None)
+    done, place = 0, {"expected_count": None}
+    while place:
+        try:
+            answer = site.ask("POST", "/api/tasks/actions", {
+                "action": action, "filter": wanted, **place})
+        except Conflict as error:       # they are counted
+            count = error.extra["count"]
+            if not sure:
+                raise Conflict("%d tasks match that %s can change; nothing was changed. "
+                               "Say --yes to do it." % (count, action)) from None
+            place = {"expected_count": count}
+        else:
+            done += answer["done"]
+            place = answer["continue"] and {"continue": answer["continue"]}
+    return show(options, {**answer, "done": done}, "%d of %d tasks" % (done, count))
 
 
 def cmd_settings(site, options):
     """Print all settings, print one, or change one."""
-    name = options.name
-    if name is not None and name not in SETTINGS:
+    name, value = options.given.get("name"), options.given.get("value")
+    if name is None:
+        return LIST_SETTINGS(site, options)
+    if name not in SETTINGS:
         raise field_error(name, "is not a setting; known are %s" % ", ".join(SETTINGS))
-    if options.value is None:
+    if value is None:
         found = site.ask("GET", "/api/settings")
     else:
-        found = site.ask("PATCH", "/api/settings", {name: parse_text(SETTINGS[name].schema, options.value)})
-    rows = [row for row in found["settings"] if name in (None, row["name"])]
-    if name is not None:
-        show(options, rows[0], str(rows[0]["value"]))
-    else:
-        show(options, found, columns("settings", {
-            "NAME": "name", "VALUE": "value", "FROM": "from", "WHAT IT IS FOR": "help"})(found))
+        found = site.ask("PATCH", "/api/settings", {name: parse_text(SETTINGS[name].schema, value)})
+    row = next(row for row in found["settings"] if row["name"] == name)
+    return show(options, row, str(row["value"]))
+
+
+LIST_SETTINGS, _ = lists("Print all settings.", "/api/settings", "settings", {
+    "NAME": "name", "VALUE": "value", "FROM": "from", "WHAT IT IS FOR": "help"})
 
 
 def read_password():
@@ -10364,108 +10317,51 @@ def read_password():
 
 def cmd_add_token(site, options):
     """Make an API token, which is printed once or written to a file."""
-    token = site.ask("POST", "/api/tokens", chosen(options, ("name", "scope", "owner")))
-    if "file" not in options:
-        show(options, token, token["token"])
-        return
+    given = dict(options.given)
+    path = given.pop("file", None)
+    token = site.ask("POST", "/api/tokens", given)
+    if path is None:
+        return show(options, token, token["token"])
     try:
-        write_private(Path(options.file), token["token"] + "\n")
+        return write_private(Path(path), token["token"] + "\n")
     except OSError:
         site.ask("DELETE", "/api/tokens/%d" % token["id"])
         raise
 
 
-def cmd_delete_token(site, options):
-    """Revoke an API token; with --owner only if it is that user's."""
-    if "owner" in options:
-        mine = site.ask("GET", "/api/tokens", {"owner": options.owner})["tokens"]
-        if options.id not in [one["id"] for one in mine]:
-            raise NotFound("There is no token %d." % options.id)
-    show(options, site.ask("DELETE", "/api/tokens/%d" % options.id), None)
-
-
-def cmd_preview(site, options):
-    """Print when a rule is due; without another site nothing but the rule is needed."""
-    given = {"rule": " ".join(options.words), **chosen(options, ("zone", "from"))}
-    if isinstance(site, OtherSite):
-        found = site.ask("POST", "/api/schedules/preview", {**given, "count": options.count})
-    else:
-        found = preview_rule({**checked(PREVIEW, given), "count": options.count}, Clock.now())
+def cmd_preview(_, options):
+    """Print when a rule is due."""
+    given = dict(options.given)
+    given["rule"] = " ".join(given.pop("words"))
+    found = preview_rule(checked(PREVIEW, given), Clock.now())
     show(options, found, "\n".join(moment["local"] for moment in found["times"]))
 
 
 def cmd_add_schedule(site, options):
     """Add a schedule and print its id."""
-    name, *words = options.words or [""]
-    known = {one["name"]: one for one in site.ask("GET", "/api/functions")["functions"]}
-    function = known.get(name, {"schema": {"properties": {}}})
+    given = dict(options.given)
+    name, *words = given.pop("words") or [""]
+    typed = [word for word in words if "=" in word]
     made = site.ask("POST", "/api/schedules", {
-        "function": name, "rule": " ".join(word for word in words if "=" not in word),
-        "arguments": _typed_arguments(function, [word for word in words if "=" in word]),
-        "options": chosen(options, OPTION_SCHEMAS),
-        **chosen(options, ("zone", "catch_up", "overlap", "owner"))})
+        "function": name, "rule": " ".join(word for word in words if word not in typed),
+        "arguments": _typed_arguments(known_function(site, name), typed),
+        "options": {option: given.pop(option) for option in OPTION_SCHEMAS if option in given},
+        **given})
     show(options, made, str(made["id"]))
-
-
-def _standing(schedule):
-    """What a schedule's row in the list says besides: why it is paused, or what is wrong with it."""
-    if schedule["paused"]:
-        return "paused" + (schedule["paused_why"] and ": " + schedule["paused_why"] or "")
-    return schedule["problem"] or schedule["warning"] or ""
-
-
-def cmd_list_schedules(site, options):
-    """Print schedules."""
-    found = ask_all(site, "/api/schedules", "schedules", {})
-    if "owner" in options:
-        found["schedules"] = [one for one in found["schedules"] if one["owner"] == options.owner]
-    show(options, found, columns("schedules", {
-        "ID": "id", "OWNER": "owner", "FUNCTION": "function",
-        "WHAT": lambda one: shorten(one["summary"], 30), "WHEN": "words", "NEXT": "next_at",
-        "": _standing})(found))
-
-
-def _schedule_text(shown):
-    history = ["%s  %s" % (slot["at"], slot["message"] or "task %(id)d %(status)s" % slot["task"])
-               for slot in shown["history"] if slot["message"] or slot["task"]]
-    coming = ["%s  due%s" % (run["local"], run["note"] and ", " + run["note"] or "")
-              for run in reversed(shown["upcoming"]) if not shown["paused"]]
-    return "\n".join(_lines(shown, "upcoming", "history") + coming + history)
-
-
-def _count_text(name):
-    return lambda one: one[name] if one[name] < COUNT_MAX else "%d+" % (COUNT_MAX - 1)
-
-
-def _rate_text(one):
-    return "%d/%s" % (one["rate"]["count"], one["rate"]["seconds"]) if one["rate"] else ""
-
-
-def _parse_rate(text):
-    match = re.fullmatch(r"([0-9]{1,15})/([0-9]{1,15}(?:\.[0-9]{1,15})?)", text, re.ASCII)
-    if not match:
-        raise field_error("rate", "must be N/SECONDS, such as 500/3600, or none")
-    return {"count": int(match.group(1)), "seconds": plain(float(match.group(2)))}
-
-
-def _blocked_text(one):
-    if not one["paused"]:
-        return one["blocked"] or ""
-    why = ": " + shorten(one["paused_why"], 60) if one["paused_why"] else ""
-    return "paused by %s%s" % (one["paused_by"], why)
 
 
 def cmd_set_queue(site, options):
     """Set limits of a queue, and make it if it is new."""
-    limits = {name: vars(options)[name] for name in QUEUE_LIMITS if name in options}
+    limits = dict(options.given)
+    name = limits.pop("name")
     try:
-        made = site.ask("PATCH", "/api/queues/" + quote(options.name, safe="", errors="replace"), limits)
+        made = site.ask("PATCH", "/api/queues/" + _in_address(name), limits)
     except NotFound:
-        made = site.ask("POST", "/api/queues", {"name": options.name, **limits})
+        made = site.ask("POST", "/api/queues", {"name": name, **limits})
     show(options, made, None)
 
 
-def cmd_tick(queue, options):
+def cmd_tick(queue, _):
     """Do the housekeeping once: bury dead workers, fire schedules, promote, start workers."""
     queue.catalogue.refresh()
     queue.tick.force("cron")
@@ -10473,10 +10369,10 @@ def cmd_tick(queue, options):
 
 def cmd_backup(queue, options):
     """Copy the database to a file, while everything goes on."""
-    back_up(queue, options.file)
-    size = os.path.getsize(options.file)
-    show(options, {"file": options.file, "bytes": size},
-         "%s: %.1f MB, checked" % (options.file, size / 1e6))
+    path = options.given["file"]
+    back_up(queue, path)
+    size = os.path.getsize(path)
+    show(options, {"file": path, "bytes": size}, "%s: %.1f MB, checked" % (path, size / 1e6))
 
 
 def watch_worker_test(queue):
@@ -10485,307 +10381,226 @@ def watch_worker_test(queue):
     test = start_worker_test(queue, None)
     while test["state"] == "running":
         queue.database.clock.sleep(0.5)
-        before, test = test["text"], worker_test(queue, "shell")
-        if test["text"] != before:
-            complain(test["text"])
+        test = worker_test(queue, "shell")
+    complain(test["text"])
 
 
 def cmd_check(_, options):
     """Say what this host and this queue are like; exit code 1 if something is bad."""
+    if "repair" in options.given:
+        say("journal mode: " + repair_journal(data_folder(options.data),
+                                              options.given["repair"] == "shared"))
     report, queue = check_installation(options.data)
-    if queue and not options.quick and not options.files:
+    if queue and "quick" not in options.given and "files" not in options.given:
         with contextlib.suppress(JobQueueError):        # a check says why it cannot be tested
             watch_worker_test(queue)
         report = check_host(queue)
-    shown = {"checks": [check._asdict() for check in report.checks], "advice": None, "files": None}
-    lines = ["%-5s %-11s %s" % (check.verdict, check.name, check.text) for check in report.checks]
+    shown = {"checks": [check._asdict() for check in report.checks],
+             "advice": advice_for(queue, report) if queue else None,
+             "files": host_files(queue) if queue and "files" in options.given else None}
+    lines = ["%(verdict)-5s %(name)-11s %(text)s" % check for check in shown["checks"]]
     if queue:
-        shown["advice"] = advice_for(queue, report)
         lines += ["", shown["advice"], "Lines to copy: python3 jobqueue.py check --files"]
-    if queue and options.files:
-        shown["files"] = host_files(queue)
+    if shown["files"]:
         lines = ["# %(title)s: %(name)s\n\n%(text)s" % file for file in shown["files"]]
     show(options, shown, "\n".join(lines))
     return 1 if any(check.verdict == BAD for check in report.checks) else 0
 
 
-def whole_number(low, high, words=None):
-    """A parser of command line numbers within bounds, which `words` say if given."""
-    def parse(text):
-        if not re.fullmatch(r"-?[0-9]{1,16}", text, re.ASCII) or not low <= int(text) <= high:
-            import argparse
-            raise argparse.ArgumentTypeError(
-                "must be " + (words or "a whole number from %d to %d" % (low, high)))
-        return int(text)
-    return parse
-
-
-ID_NUMBER = whole_number(1, INTEGER_MAX, "a task's number")
-
-
-def typed(schema, parse=None, words=None):
-    """A parser of what is written behind an option, which must be as `schema` wants it.
-
-    Else it says `words`, or what the schema says.
-    """
-    def read(text):
-        import argparse
-        try:
-            value = parse(text) if parse else parse_text(schema, text)
-            errors = check_value(schema, value, "")
-            if value is None and not parse:
-                errors = wrong("", "must not be empty")
-        except Invalid as error:
-            errors = error.errors
-        if errors:
-            raise argparse.ArgumentTypeError(words or errors[0]["message"])
-        return value
-    return read
-
-
-def option(name, schema, flag=None, parse=None, metavar=None):
-    """The row of an option that sends the field `name`."""
-    row = {"dest": name, "help": schema.get("description", "").replace("%", "%%") or None}
-    if schema.get("type") == "boolean":
-        row.update(action="store_const", const=True)
-    else:
-        kinds = "|".join(choice_names(schema)[:-1 if None in schema["enum"] else None]) \
-            if "enum" in schema else metavar or name.upper()
-        row.update(type=typed(schema, parse), metavar=kinds)
-    return flag or "--" + name.replace("_", "-"), row
-
-
-def _unless(word, parse):
-    """A parser that reads `word` as nothing."""
-    return lambda text: None if text == word else parse(text)
-
-
-OTHER_SITE_SECONDS = 60.0
-NAME_ARGUMENT = ("name", {"metavar": "NAME"})
+TASK, SCHEDULE = "/api/tasks/{id}", "/api/schedules/{id}"
+QUEUE, ACCOUNT = "/api/queues/{name}", "/api/users/{name}"
 OWNER = ("--owner", {"metavar": "USER"})
-TASK_ID = ("id", {"metavar": "ID", "type": ID_NUMBER})
-TOKEN_ID = ("id", {"metavar": "ID", "type": whole_number(
-    1, INTEGER_MAX, "a token's number, see: token list")})
-SCHEDULE_ID = ("id", {"metavar": "ID", "type": whole_number(
-    1, INTEGER_MAX, "a schedule's number, see: schedule list")})
-ADD_OPTIONS = [option(name, schema) for name, schema in REQUEST_SCHEMA["properties"].items()
-               if name not in ("function", "arguments")]
-LIST_FILTERS = [option(name, WHICH_TASKS[name]) for name in ("status", "function", "queue", "owner")]
-MANY_TASKS = [
-    ("id", {"type": ID_NUMBER, "nargs": "*", "default": (), "metavar": "ID"}),
-    *LIST_FILTERS,
-    option("q", WHICH_TASKS["q"], "--search", metavar="TEXT"),
-    ("--all", {"action": "store_true", "default": False, "help": "all tasks"}),
-    ("--yes", {"action": "store_true", "default": False,
-               "help": "do it, instead of saying how many match"})]
-SCHEDULE_WORDS = {"nargs": "*", "default": ()}
-ZONE = option("zone", _SCHEDULE["zone"], "--tz")
-LIMIT = QUEUE_LIMITS["max_running"]
-QUOTA = CHANGED_USER["properties"]["max_pending"]
+WHY = argument("--why", _SCHEDULE["paused_why"], dest="paused_why", metavar="TEXT")
+ZONE = argument("--tz", _SCHEDULE["zone"], dest="zone", metavar="ZONE")
+FILTERS = arguments(WHICH_TASKS, "status", "function", "queue", "owner")
+# Of all commands, and of those that ask the API.
+COMMON = [
+    ("--data", {"metavar": "DIR", "default": None,
+                "help": "data folder (default: data beside jobqueue.py)"}),
+    ("--json", {"action": "store_true", "default": False,
+                "help": "print JSON: what the API answers"})]
+ABOUT_SITES = [
+    ("--server", {"metavar": "URL", "default": None,
+                  "help": "ask another site, such as https://example.org/jobs"}),
+    ("--token-file", {"metavar": "FILE", "default": None,
+                      "help": "with --server: what holds an API token of it"})]
 
-# Each is a command, or two words for an action of one: (what runs it, its arguments, its help if
-# what runs it does not say it). LOCAL ones are about this host, and get its queue; all others get a
-# site whose API they ask.
+# {a command, or two words for an action of one: (what runs it, its arguments)}. Those in LOCAL are
+# about this host and get its queue; all others get a site whose API they ask.
 COMMANDS = {
     "serve": (cmd_serve, [
         ("--host", {"default": "127.0.0.1", "help": "address to listen on (127.0.0.1)"}),
-        ("--port", {"type": whole_number(0, 65535), "default": 8000,
-                    "help": "port to listen on (8000)"})]),
+        argument("--port", _integer(0, 65535), default=8000, help="port to listen on (8000)")]),
     "add": (cmd_add, [
         ("function", {"metavar": "FUNCTION", "help": "see the command functions"}),
-        ("argument", {"metavar": "name=value", "nargs": "*", "default": ()}),
-        *ADD_OPTIONS,
+        ("words", {"metavar": "name=value", "nargs": "*", "default": ()}),
+        *arguments(REQUEST_SCHEMA["properties"], *list(REQUEST_SCHEMA["properties"])[2:]),
         ("--each", {"metavar": "FILE.csv", "help": "a task for each row; the first row names the "
                                                    "parameters; - is standard input"})]),
-    "functions": (asks("GET", "/api/functions", text=_functions_text), [],
-                  "Print the functions that can be added, and their parameters."),
-    "list": (cmd_list, [
-        *LIST_FILTERS,
-        ("--limit", {"type": whole_number(1, 1000), "default": PAGE_ROWS, "metavar": "N"})]),
-    "show": (asks("GET", "/api/tasks/{id}", text=_task_text), [TASK_ID], "Print one task."),
-    "wait": (cmd_wait, [
-        TASK_ID, ("--timeout", {"type": float, "default": math.inf, "metavar": "SECONDS"})]),
-    "log": (cmd_log, [
-        TASK_ID, ("--attempt", {"type": whole_number(1, INTEGER_MAX), "metavar": "N"})]),
-    **dict.fromkeys(ACTION_ROUTES, (cmd_act, MANY_TASKS)),
-    "settings": (cmd_settings, [
-        ("name", {"nargs": "?", "default": None}), ("value", {"nargs": "?", "default": None})]),
-    "user list": (asks("GET", "/api/users", text=columns("users", {
+    "functions": lists("Print the functions that can be added, and their parameters.",
+                       "/api/functions", "functions", {
+        "FUNCTION": "name", "PARAMETERS": lambda one: _parameters_text(one["schema"]),
+        "WHAT": "title"}),
+    "list": lists("Print tasks, newest first.", "/api/tasks", "tasks", {
+        "ID": "id", "STATUS": _status_text, "OWNER": "owner", "FUNCTION": "function",
+        "WHAT": lambda task: shorten(task["summary"], 60)},
+        *FILTERS, argument("--limit", _integer(1, 1000), default=PAGE_ROWS, metavar="N")),
+    "show": asks("Print one task.", "GET", TASK, text=_task_text),
+    "wait": (cmd_wait, [PLACES["id"], argument(
+        "--timeout", {"type": "number", "minimum": 0}, default=math.inf, metavar="SECONDS")]),
+    "log": (cmd_log, [PLACES["id"], argument("--attempt", POSITIVE, metavar="N")]),
+    **dict.fromkeys(ACTION_ROUTES, (cmd_act, [
+        argument("ids", POSITIVE, nargs="*", default=(), metavar="ID"), *FILTERS,
+        argument("--search", WHICH_TASKS["q"], dest="q", metavar="TEXT"),
+        argument("--all", about(SWITCH, "all tasks")),
+        argument("--yes", about(SWITCH, "do it, instead of saying how many match"))])),
+    "settings": (cmd_settings, [("name", {"nargs": "?", "default": None}),
+                                ("value", {"nargs": "?", "default": None})]),
+    "user list": lists("Print all users.", "/api/users", "users", {
         "NAME": "name", "ROLE": "role", "DISABLED": lambda one: "yes" if one["disabled"] else "",
-        "QUOTA": "max_pending", "LAST SEEN": "last_seen_at"})), [], "Print all users."),
-    "user add": (asks("POST", "/api/users", "name", "password", "role"), [
-        NAME_ARGUMENT, ("--admin", {"dest": "role", "action": "store_const", "const": "admin",
-                                    "help": "an admin"})],
-        "Make a user; the password is asked for, or read from standard input."),
-    "user disable": (asks("PATCH", "/api/users/{name}", disabled=True), [NAME_ARGUMENT],
-                     "Keep a user out, whose sessions and tokens end."),
-    "user enable": (asks("PATCH", "/api/users/{name}", disabled=False), [NAME_ARGUMENT],
-                    "Let a user in again."),
-    "user delete": (asks("DELETE", "/api/users/{name}"), [NAME_ARGUMENT],
-                    "Remove a user who owns no tasks."),
-    "user password": (asks("PATCH", "/api/users/{name}", "password"), [NAME_ARGUMENT],
-                      "Change a password, which is asked for, or read from standard input."),
-    "user quota": (asks("PATCH", "/api/users/{name}", "max_pending"), [
-        NAME_ARGUMENT,
-        ("max_pending", {"metavar": "N|none", "help": QUOTA["description"], "type": typed(
-            QUOTA, _unless("none", lambda text: parse_text(QUOTA, text) if text else text),
-            "must be a whole number from 0 to 1000000, or none")})],
-        "Set how many tasks of a user may wait to be run; none: as the setting max_pending says."),
-    "token list": (asks("GET", "/api/tokens", "owner", text=columns("tokens", {
+        "QUOTA": "max_pending", "LAST SEEN": "last_seen_at"}),
+    "user add": asks(
+        "Make a user; the password is asked for, or read from standard input.", "POST",
+        "/api/users", PLACES["name"], ("--admin", {
+            "dest": "role", "action": "store_const", "const": "admin", "help": "an admin"}),
+        password=read_password),
+    "user disable": asks("Keep a user out, whose sessions and tokens end.", "PATCH", ACCOUNT,
+                         disabled=True),
+    "user enable": asks("Let a user in again.", "PATCH", ACCOUNT, disabled=False),
+    "user delete": asks("Remove a user who owns no tasks.", "DELETE", ACCOUNT),
+    "user password": asks("Change a password, which is asked for, or read from standard input.",
+                          "PATCH", ACCOUNT, password=read_password),
+    "user quota": asks(
+        "Set how many tasks of a user may wait to be run; none: as the setting max_pending says.",
+        "PATCH", ACCOUNT, argument("max_pending", CHANGED_USER["properties"]["max_pending"],
+                                   null="none", metavar="N|none")),
+    "token list": lists("Print API tokens.", "/api/tokens", "tokens", {
         "ID": "id", "OWNER": "owner", "NAME": "name", "SCOPE": "scope",
-        "LAST USED": "last_used_at"})), [OWNER], "Print API tokens."),
+        "LAST USED": "last_used_at"}, OWNER),
     "token add": (cmd_add_token, [
-        NAME_ARGUMENT,
-        ("--scope", {"choices": TOKEN_SCOPES,
-                     "help": "what it may: all that USER may, or only call the address /tick"}),
-        ("--file", {"metavar": "FILE", "help": "write it there, for you only to read"}),
-        OWNER]),
-    "token delete": (cmd_delete_token, [TOKEN_ID, OWNER]),
-    "schedule list": (cmd_list_schedules, [OWNER]),
+        PLACES["name"], OWNER,
+        argument("--scope", NEW_TOKEN["properties"]["scope"],
+                 help="what it may: all that USER may, or only call the address /tick"),
+        ("--file", {"metavar": "FILE", "help": "write it there, for you only to read"})]),
+    "token delete": asks("Revoke an API token.", "DELETE", "/api/tokens/{id}"),
+    "schedule list": lists("Print schedules.", "/api/schedules", "schedules", {
+        "ID": "id", "OWNER": "owner", "FUNCTION": "function",
+        "WHAT": lambda one: shorten(one["summary"], 30), "WHEN": "words", "NEXT": "next_at",
+        "": _standing}),
     "schedule add": (cmd_add_schedule, [
-        ("words", {**SCHEDULE_WORDS, "metavar": "FUNCTION RULE name=value ...",
+        ("words", {"nargs": "*", "default": (), "metavar": "FUNCTION RULE name=value ...",
                    "help": "a rule is " + RULE_HINT.replace("%", "%%")}),
-        ZONE, option("catch_up", _SCHEDULE["catch_up"]), option("overlap", _SCHEDULE["overlap"]),
-        *(option(name, OPTION_SCHEMAS[name]) for name in OPTION_SCHEMAS), OWNER]),
-    "schedule show": (asks("GET", "/api/schedules/{id}", text=_schedule_text), [SCHEDULE_ID],
-                      "Print one schedule, when it is due and what came of it."),
+        ZONE, *arguments(_SCHEDULE, "catch_up", "overlap"), OWNER,
+        *arguments(OPTION_SCHEMAS, *OPTION_SCHEMAS)]),
+    "schedule show": asks("Print one schedule, when it is due and what came of it.", "GET",
+                          SCHEDULE, text=_schedule_text),
     "schedule preview": (cmd_preview, [
-        ("words", {**SCHEDULE_WORDS, "metavar": "RULE"}), ZONE,
-        option("from", PREVIEW["properties"]["from"], metavar="TIME"),
-        ("--count", {"type": whole_number(1, 1000), "default": UPCOMING, "metavar": "N"})]),
-    "schedule pause": (asks("PATCH", "/api/schedules/{id}", "paused_why", paused=True), [
-        SCHEDULE_ID, option("paused_why", _SCHEDULE["paused_why"], "--why", metavar="TEXT")],
-        "Let a schedule add nothing until it is resumed."),
-    "schedule resume": (asks("PATCH", "/api/schedules/{id}", paused=False), [SCHEDULE_ID],
-                        "Let a schedule go on."),
-    "schedule run": (asks("POST", "/api/schedules/{id}/run", text=lambda task: str(task["id"])),
-                     [SCHEDULE_ID], "Add a schedule's task now and print its id."),
-    "schedule delete": (asks("DELETE", "/api/schedules/{id}"), [SCHEDULE_ID], "Remove a schedule."),
-    "queue list": (asks("GET", "/api/queues", text=columns("queues", {
-        "NAME": "name", "PENDING": _count_text("pending"), "RUNNING": _count_text("running"),
-        "MOST": "max_running", "RATE": _rate_text,
-        "MACHINES": lambda one: ",".join(one["machines"] or []), "BLOCKED BY": _blocked_text})),
-        [], "Print all queues with their limits and what is in them."),
+        ("words", {"nargs": "*", "default": (), "metavar": "RULE"}), ZONE,
+        *arguments(PREVIEW["properties"], "from", "count")]),
+    "schedule pause": asks("Let a schedule add nothing until it is resumed.", "PATCH", SCHEDULE,
+                           WHY, paused=True),
+    "schedule resume": asks("Let a schedule go on.", "PATCH", SCHEDULE, paused=False),
+    "schedule run": asks("Add a schedule's task now and print its id.", "POST", SCHEDULE + "/run",
+                         text=lambda task: str(task["id"])),
+    "schedule delete": asks("Remove a schedule.", "DELETE", SCHEDULE),
+    "queue list": lists(
+        "Print all queues with their limits and what is in them.", "/api/queues", "queues", {
+            "NAME": "name", "PENDING": _count_text("pending"), "RUNNING": _count_text("running"),
+            "MOST": "max_running",
+            "RATE": lambda one: one["rate"] and "%(count)d/%(seconds)s" % one["rate"],
+            "MACHINES": lambda one: ",".join(one["machines"] or []), "BLOCKED BY": _standing}),
     "queue set": (cmd_set_queue, [
-        NAME_ARGUMENT,
-        option("max_running", LIMIT, metavar="N|none",
-               parse=_unless("none", lambda text: parse_text(LIMIT, text))),
-        option("rate", QUEUE_LIMITS["rate"], metavar="N/SECONDS|none",
-               parse=_unless("none", _parse_rate)),
-        option("machines", QUEUE_LIMITS["machines"], metavar="NAME[,NAME]|any",
-               parse=_unless("any", lambda text: text.split(",")))]),
-    "queue pause": (asks("PATCH", "/api/queues/{name}", "paused_why", paused=True), [
-        NAME_ARGUMENT, option("paused_why", QUEUE_LIMITS["paused_why"], "--why", metavar="TEXT")],
-        "Start none of a queue's tasks until it is resumed."),
-    "queue resume": (asks("PATCH", "/api/queues/{name}", paused=False), [NAME_ARGUMENT],
-                     "Let a queue go on."),
-    "queue delete": (asks("DELETE", "/api/queues/{name}"), [NAME_ARGUMENT],
-                     "Remove a queue that holds no tasks."),
-    "workers": (asks("GET", "/api/workers", text=columns("workers", {
+        PLACES["name"],
+        argument("--max-running", QUEUE_LIMITS["max_running"], null="none", metavar="N|none"),
+        argument("--rate", QUEUE_LIMITS["rate"], null="none", parse=_parse_rate,
+                 metavar="N/SECONDS|none"),
+        argument("--machines", QUEUE_LIMITS["machines"], null="any", metavar="NAME[,NAME]|any")]),
+    "queue pause": asks("Start none of a queue's tasks until it is resumed.", "PATCH", QUEUE,
+                        WHY, paused=True),
+    "queue resume": asks("Let a queue go on.", "PATCH", QUEUE, paused=False),
+    "queue delete": asks("Remove a queue that holds no tasks.", "DELETE", QUEUE),
+    "workers": lists("Print the worker processes.", "/api/workers", "workers", {
         name.upper(): name for name in
-        ("id", "machine", "pid", "state", "mode", "tasks", "task", "function")})), [],
-        "Print the worker processes."),
+        ("id", "machine", "pid", "state", "mode", "tasks", "task", "function")}),
     "tick": (cmd_tick, []),
     "backup": (cmd_backup, [("file", {"metavar": "FILE"})]),
     "check": (cmd_check, [
-        ("--repair", {"nargs": "?", "const": "alone", "choices": ["alone", "shared"], "default": None,
+        ("--repair", {"nargs": "?", "const": "alone", "choices": ["alone", "shared"],
                       "help": "with everything stopped: choose the journal mode for this file "
                               "system, or for several machines (shared)"}),
-        ("--quick", {"action": "store_true", "default": False,
-                     "help": "without the worker that is tested for 10 s"}),
-        ("--files", {"action": "store_true", "default": False,
-                     "help": "print the lines for cron and web servers"})])}
-LOCAL = "serve tick backup check".split()
-GROUPS = {"user": "List, add, disable, enable or delete users; set a password or a quota.",
-          "token": "List, add or delete API tokens.",
-          "schedule": "List, add, show, pause, resume, run or delete schedules; print when a rule is due.",
-          "queue": "List queues, set limits of one, pause, resume or delete it."}
+        argument("--quick", about(SWITCH, "without the worker that is tested for 10 s")),
+        argument("--files", about(SWITCH, "print the lines for cron and web servers"))])}
+NEED_NOTHING = ("check", "schedule preview")
+LOCAL = ("serve", "tick", "backup", *NEED_NOTHING)
 # Nothing is made by them: a missing data folder is a typing error.
 LOOKING = "list show wait log cancel retry delete backup".split()
-
-
-def _parents():
-    """(options of all commands, options of those that ask the API)"""
-    import argparse
-    common, api = (argparse.ArgumentParser(add_help=False) for _ in range(2))
-    common.add_argument("--data", metavar="DIR", help="data folder (default: data beside jobqueue.py)")
-    common.add_argument("--json", action="store_true", help="print JSON: what the API answers")
-    api.add_argument("--server", metavar="URL", help="ask another site, such as https://example.org/jobs")
-    api.add_argument("--token-file", metavar="FILE", help="with --server: what holds an API token of it")
-    return common, api
 
 
 def command_parser():
     """The parser of all commands."""
     import argparse
-    common, api = _parents()
     parser = argparse.ArgumentParser(
         prog="jobqueue.py", description="Background jobs for a web site on a cheap shared host. "
-                                         "Without a command it serves the page.",
+                                        "Without a command it serves the page.",
         epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 the awaited task failed, 4 not found, "
                "5 refused, 75 busy, 124 wait timed out, 141 nobody read the output on.")
     parser.add_argument("--version", action="version", version="jobqueue " + VERSION)
-    parsers = {"": parser.add_subparsers(dest="command", metavar="[COMMAND]")}
-    for name, (run, arguments, *help_text) in COMMANDS.items():
+    groups = {"": parser.add_subparsers(dest="command", metavar="[COMMAND]")}
+    for name, (run, rows) in COMMANDS.items():
         group, _, action = name.rpartition(" ")
-        if group not in parsers:
-            words = GROUPS[group]
-            parsers[group] = parsers[""].add_parser(group, help=words, description=words).add_subparsers(
-                dest="action", metavar="ACTION", required=True)
-        words = help_text[0] if help_text else run.__doc__.splitlines()[0]
-        sub = parsers[group].add_parser(
-            action, parents=[common] if name in LOCAL else [common, api], help=words,
-            description=words, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+        if group not in groups:
+            actions = [other.split()[1] for other in COMMANDS if other.startswith(group + " ")]
+            words = "%ss: %s." % (group.capitalize(), ", ".join(actions))
+            groups[group] = groups[""].add_parser(
+                group, help=words, description=words).add_subparsers(
+                    dest="action", metavar="ACTION", required=True)
+        words = run.__doc__.partition("\n")[0]
+        sub = groups[group].add_parser(
+            action, help=words, description=words, allow_abbrev=False,
+            argument_default=argparse.SUPPRESS)
         sub.set_defaults(name_of_command=name, run=run)
-        for argument, details in arguments:
-            sub.add_argument(argument, **details)
+        for flag, details in (*COMMON, *(ABOUT_SITES if name not in LOCAL else ()), *rows):
+            sub.add_argument(flag, **details)
     return parser
 
 
-def parse_command(arguments):
-    """The options of a command line; name=value may also stand behind --options."""
+def parse_command(words):
+    """(options, what runs them) of a command line; name=value may also stand behind --options."""
     parser = command_parser()
-    if arguments[:1] == ["add"] and {"-h", "--help"} & set(arguments):
-        arguments = [word for word in arguments if word not in ("-h", "--help")]
-        if len(arguments) == 1:
-            arguments.append("--help")
-        else:
-            return parser.parse_args(arguments), cmd_help_of
-    options, rest = parser.parse_known_args(arguments)
-    words = {"add": "argument", "schedule add": "words", "schedule preview": "words"}.get(
-        getattr(options, "name_of_command", None))
-    if rest and (words is None or any(word.startswith("-") for word in rest)):
+    helpless = [word for word in words if word not in ("-h", "--help")]
+    wants_help = words[:1] == ["add"] and 1 < len(helpless) < len(words)
+    options, rest = parser.parse_known_args(helpless if wants_help else words)
+    if rest and ("words" not in options or any(word.startswith("-") for word in rest)):
         parser.error("unrecognized arguments: " + " ".join(rest))
     if rest:
-        setattr(options, words, [*getattr(options, words), *rest])
-    return options, options.run
+        options.words = [*options.words, *rest]
+    general = [flag[2:].replace("-", "_") for flag, _ in (*COMMON, *ABOUT_SITES)]
+    options.given = {name: value for name, value in vars(options).items()
+                     if name not in ("command", "action", "name_of_command", "run", *general)}
+    return options, cmd_help_of if wants_help else options.run
 
 
 def _site(options):
-    """What a command asks: this host's queue or its API, another site's; None where nothing is needed."""
+    """What a command asks: this host's queue or its API, or another site's; None for nothing."""
     name = options.name_of_command
+    if name in NEED_NOTHING:
+        return None
     if getattr(options, "server", None):
         return OtherSite(options.server, options.token_file)
-    if name in ("check", "schedule preview"):
-        return None
     if name in LOOKING and not os.path.lexists(data_folder(options.data)):
         raise SetupError("There is no data folder %s." % data_folder(options.data))
     queue = JobQueue(options.data)
     return queue if name in LOCAL else ThisSite(queue)
 
 
-def main(arguments=None):
+def main(words=None):
     """Run one command; returns its exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments or (arguments[0].startswith("-")
-                         and arguments[0] not in ("-h", "--help", "--version")):
-        arguments = ["serve", *arguments]
-    options, run = parse_command(arguments)
+    words = sys.argv[1:] if words is None else words
+    if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help", "--version")):
+        words = ["serve", *words]
+    options, run = parse_command(words)
     os.umask(0o077)
     try:
-        if options.command == "check" and options.repair:
-            say("journal mode: " + repair_journal(data_folder(options.data),
-                                                  options.repair == "shared"))
         return run(_site(options), options) or 0
     except JobQueueError as error:
         complain(error.detail)
@@ -10797,21 +10612,18 @@ def main(arguments=None):
         return 130
 
 
-def _is_run_by_another_script():
-    """True if a CGI script of the site (PHP, Perl) runs us: its query must not be taken for ours."""
-    script = os.environ.get("SCRIPT_FILENAME", "")
-    return os.path.isfile(script) and not os.path.basename(script).startswith("jobqueue")
-
-
 def _start():
-    """Run one command; or as a CGI script, whose arguments are words of a query and are never read."""
+    """Run one command, or be a CGI script, whose arguments are words of a query: never read."""
     if "GATEWAY_INTERFACE" not in os.environ:
         return main()
-    if not _is_run_by_another_script():
+    script = os.environ.get("SCRIPT_FILENAME", "")
+    if not os.path.isfile(script) or os.path.basename(script).startswith("jobqueue"):
         return run_cgi()
+    # A CGI script of the site (PHP, Perl) runs us: its query must not be taken for ours.
     complain("to run a command from a CGI script of your own, take GATEWAY_INTERFACE out of its "
              "environment: env -u GATEWAY_INTERFACE python3 jobqueue.py ...")
-    print("Status: 500 Internal Server Error\nContent-Type: text/plain\n\nSee the web server's log.")
+    print("Status: 500 Internal Server Error\nContent-Type: text/plain\n\n"
+          "See the web server's log.")
     return 2
 
 

@@ -79,7 +79,6 @@ class OtherSite(WebTestCase):
         self.ok("token", "delete", json.loads(number)["id"])
         self.assertEqual(self.ok("schedule", "add", "add", "daily 01:00", "a=1", "--tz", "Europe/Oslo"), "1")
         self.assertIn("Every day at 01:00 (Europe/Oslo)", self.ok("schedule", "list"))
-        self.assertEqual(len(self.ok("schedule", "preview", "@daily", "--count", "3").splitlines()), 3)
 
     def test_refusals_have_the_same_exit_codes(self):
         self.assertEqual(self.run_command("show", "99"), (4, "", "jobqueue: There is no task 99."))
@@ -96,7 +95,7 @@ class OtherSite(WebTestCase):
             self.assertTrue(err.startswith("jobqueue: "), err)
 
     def test_commands_about_this_host_ask_no_other(self):
-        for command in ("serve", "tick", "check", "backup x"):
+        for command in ("serve", "tick", "check", "backup x", "schedule preview @daily"):
             with self.assertRaises(SystemExit) as end:
                 self.run_command(*command.split())
             self.assertEqual(end.exception.code, 2)

@@ -73,7 +73,7 @@ class Adding(CommandTestCase):
         with mock.patch.object(self.queue.catalogue, "state", lambda: state):
             done = self.run_command("add", "add", "a=1")
         self.assertEqual((done.code, done.out.strip()), (0, "1"))
-        self.assertIn("tasks.py cannot be read: SyntaxError. The task waits", done.err)
+        self.assertIn("tasks.py cannot be read: SyntaxError", done.err)
 
     def test_every_option_arrives(self):
         self.ok("add", "add", "a=1", "--priority", "7", "--delay", "60", "--queue", "mail", "--max-retries",
@@ -207,7 +207,7 @@ class Tasks(CommandTestCase):
 
     def test_list_refuses_an_odd_limit(self):
         for limit in ("0", "-1", "-3", "1001"):
-            self.fails(2, "list", "--limit", limit, "--json", words="a whole number from 1 to 1000")
+            self.fails(2, "list", "--limit", limit, "--json", words="--limit: must be from 1 to 1000")
 
     def test_show_prints_a_traceback_as_text(self):
         self.add("bob")
@@ -245,7 +245,7 @@ class Tasks(CommandTestCase):
             for line in ('city +string +required +where', 'kind +a.b +"a"', 'more +integer or null +null',
                          '--timeout +number +3600 +seconds after', '--queue +string +"default"'):
                 self.assertRegex(text, "(?m)^" + line)
-        self.fails(2, "add", "nothing", "--help", words="nothing is not known; known are report")
+        self.fails(2, "add", "nothing", "--help", words="function nothing is not known")
         self.assertIn("--retry-backoff", self.run_command("add", "--help").out)
 
     def test_a_broken_tasks_py_is_told_beside_the_functions(self):
@@ -294,9 +294,9 @@ class Tasks(CommandTestCase):
                 done = self.run_command(command, number)
                 self.assertIn(done.code, (2, 4), (command, number))
                 self.assertNotIn("Traceback", done.err)
-        self.fails(2, "show", "x", words="must be a task's number")
-        self.fails(2, "add", "add", "--after", "1,x", words="--after: must be a whole number")
-        self.fails(2, "list", "--limit", "x", words="must be a whole number from 1 to 1000")
+        self.fails(2, "show", "x", words="ID: must be a whole number")
+        self.fails(2, "add", "add", "--after", "1,x", words="--after: [1] must be a whole number")
+        self.fails(2, "list", "--limit", "x", words="--limit: must be a whole number")
 
     def test_wait_tells_by_its_exit_code_how_it_ended(self):
         self.add_many("bob", 3)
@@ -373,7 +373,7 @@ class Owners(CommandTestCase):
         self.ok("user", "quota", "bob", "none")
         self.ok("add", "add", "a=1", "--owner", "bob")
         self.fails(2, "user", "quota", "bob", words="required: N|none")
-        self.fails(2, "user", "quota", "bob", "-1", words="or none")
+        self.fails(2, "user", "quota", "bob", "-1", words="N|none: must be from 0 to 1000000")
 
     def test_users_that_are_wrong_are_refused(self):
         self.fails(2, "user", "add", "zoe", given="short\n", words="password")
@@ -394,7 +394,7 @@ class Owners(CommandTestCase):
                                     "token=" + token}, checked=False).status, 200)
         self.assertEqual(call(app, {"REQUEST_METHOD": "GET", "PATH_INFO": "/api/tasks", "HTTP_X_API_KEY":
                                     token}, checked=False).status, 401)
-        self.fails(2, "token", "add", "x", "--scope", "all", words="invalid choice: 'all'")
+        self.fails(2, "token", "add", "x", "--scope", "all", words="--scope: must be one of user, tick")
 
     def test_tokens_are_added_listed_and_deleted(self):
         token = self.ok("token", "add", "laptop", "--owner", "bob")
@@ -407,7 +407,6 @@ class Owners(CommandTestCase):
         everybodys = self.ok("token", "list")
         self.assertRegex(everybodys, "bob +laptop")
         self.assertRegex(everybodys, "ana +cron")
-        self.fails(4, "token", "delete", number, "--owner", "ana", words="There is no token")
         self.ok("token", "delete", number)
         self.assertIsNone(self.queue.tokens.person(token))
 
@@ -445,12 +444,12 @@ class Owners(CommandTestCase):
     def test_queues_that_are_wrong_are_refused(self):
         self.fails(2, "queue", "set", words="required: NAME")
         self.fails(2, "queue", "set", "a b", words="name")
-        for option, value in (("--rate", "0/1"), ("--rate", "1/0"),
-                              ("--max-running", "0"), ("--max-running", "x"), ("--machines", "")):
-            self.fails(2, "queue", "set", "post", option, value, words=option)
-        for value in ("often", "7", "1/2/3", "1/", "/1", "none/5", "1.5/5", ""):
-            self.fails(2, "queue", "set", "post", "--rate", value,
-                       words="--rate: must be N/SECONDS, such as 500/3600, or none")
+        for option, value in (("--max-running", "0"), ("--max-running", "x"), ("--machines", "")):
+            self.fails(2, "queue", "set", "post", option, value, words=option + ": must ")
+        for value in ("often", "none/5", "1.5/5", "/1", "", "0/1"):
+            self.fails(2, "queue", "set", "post", "--rate", value, words="--rate: count must be ")
+        for value in ("7", "1/2/3", "1/", "1/0"):
+            self.fails(2, "queue", "set", "post", "--rate", value, words="--rate: seconds must be ")
         self.fails(5, "queue", "delete", "default", words="always there")
         self.assertEqual([one["name"] for one in self.json("queue", "list")["queues"]], ["default", "mail"])
 
@@ -569,11 +568,6 @@ class Others(CommandTestCase):
         raw.flush()
         self.assertIn(b"\\u65e5", raw.buffer.getvalue())
 
-    def test_an_address_that_no_browser_can_open_is_said_to_be_one(self):
-        with contextlib.redirect_stdout(io.StringIO()) as said:
-            jobqueue._say_where(self.queue, ("0.0.0.0", 8000))
-        self.assertIn("0.0.0.0 stands for every address of this machine", said.getvalue())
-
     def test_what_is_stored_steers_no_terminal(self):
         shown = io.StringIO()
         shown.isatty = lambda: True
@@ -640,19 +634,18 @@ class Real(unittest.TestCase):
         self.assertRegex(said, r"ssh -L (\d+):127\.0\.0\.1:\1 \w+@192\.0\.2\.2\n")
         self.assertEqual(site.stop_server(), 0)
 
-    def test_the_server_is_as_small_where_python_may_keep_nothing_compiled(self):
-        """Who compiles the source keeps a third more; so a child does."""
+    def test_the_server_is_as_small_when_it_is_started_for_the_first_time(self):
+        """Who compiles the source keeps more than half of it; so a child does."""
         need(Path("/proc/self/smaps_rollup").exists(), "a kernel that tells how much memory a process has")
         sizes, kept = [], self.site.home / "__pycache__"
+        self.site.environment.pop("PYTHONDONTWRITEBYTECODE", None)
         for _ in range(2):
             self.site.start_server()
             text = Path("/proc/%d/smaps_rollup" % self.site.server.pid).read_text()
             sizes.append(int(re.search(r"Pss:\s+(\d+)", text)[1]))
             self.site.stop_server()
             shutil.rmtree(kept, ignore_errors=True)
-            kept.touch()                # nothing can be kept in it
         self.assertLess(sizes[1], 1.25 * sizes[0])
-        kept.unlink()
 
     def test_a_server_that_can_start_no_child_runs_all_the_same(self):
         text = ("import os, runpy, subprocess, sys\n"
