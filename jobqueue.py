@@ -1210,7 +1210,6 @@ def data_folder(flag=None, environment=os.environ):
 # status of a task, since every change moves its entries: two must do.
 
 SCHEMA_VERSION = 6              # of SCHEMA; PRAGMA user_version says it of a database
-OLDEST_VERSION = 4              # that migrate() can bring over
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS user (
@@ -1220,16 +1219,13 @@ CREATE TABLE IF NOT EXISTS user (
     role TEXT NOT NULL,                 -- user or admin
     disabled INTEGER NOT NULL DEFAULT 0,
     max_pending INTEGER,                -- NULL: the setting of this name
-    created_at REAL NOT NULL,
-    last_seen_at REAL
+    created_at REAL NOT NULL, last_seen_at REAL
 );
 CREATE TABLE IF NOT EXISTS session (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     digest TEXT NOT NULL UNIQUE,        -- SHA-256 of the cookie
     user_id INTEGER NOT NULL REFERENCES user(id),
-    created_at REAL NOT NULL,
-    seen_at REAL NOT NULL,
-    expires_at REAL NOT NULL
+    created_at REAL NOT NULL, seen_at REAL NOT NULL, expires_at REAL NOT NULL
 );
 CREATE TABLE IF NOT EXISTS token (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -1237,15 +1233,12 @@ CREATE TABLE IF NOT EXISTS token (
     user_id INTEGER NOT NULL REFERENCES user(id),
     name TEXT NOT NULL,
     scope TEXT NOT NULL,                -- one of TOKEN_SCOPES
-    created_at REAL NOT NULL,
-    last_used_at REAL
+    created_at REAL NOT NULL, last_used_at REAL
 );
 CREATE TABLE IF NOT EXISTS throttle (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     subject TEXT NOT NULL UNIQUE,       -- user:NAME, address:IP, known:ID address:IP or password:ID
-    failures INTEGER NOT NULL,
-    failed_at REAL NOT NULL,
-    until REAL NOT NULL
+    failures INTEGER NOT NULL, failed_at REAL NOT NULL, until REAL NOT NULL
 );
 CREATE TABLE IF NOT EXISTS known_address (  -- where a user logged in from lately
     user_id INTEGER NOT NULL REFERENCES user(id),
@@ -1260,9 +1253,7 @@ CREATE TABLE IF NOT EXISTS setting (
 );
 CREATE TABLE IF NOT EXISTS function (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
-    name TEXT NOT NULL UNIQUE,
-    title TEXT NOT NULL,
-    description TEXT NOT NULL,
+    name TEXT NOT NULL UNIQUE, title TEXT NOT NULL, description TEXT NOT NULL,
     schema TEXT NOT NULL,               -- JSON Schema 2020-12 of the arguments
     options TEXT NOT NULL,              -- JSON, see TASK_OPTIONS
     who TEXT NOT NULL                   -- user, admin or nobody
@@ -1270,23 +1261,17 @@ CREATE TABLE IF NOT EXISTS function (
 CREATE TABLE IF NOT EXISTS queue (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL UNIQUE,
-    paused INTEGER NOT NULL DEFAULT 0,
-    paused_by TEXT,
-    paused_at REAL,
-    paused_why TEXT,
+    paused INTEGER NOT NULL DEFAULT 0, paused_by TEXT, paused_at REAL, paused_why TEXT,
     max_running INTEGER,                -- NULL: no limit
     rate_count INTEGER,                 -- at most rate_count starts in rate_seconds
-    rate_seconds REAL,
-    rate_next_at REAL,
+    rate_seconds REAL, rate_next_at REAL,
     machines TEXT,                      -- JSON list of names; NULL: any
     external INTEGER NOT NULL DEFAULT 0,    -- 1: only other people's workers serve it
     created_at REAL NOT NULL
 );
 CREATE TABLE IF NOT EXISTS worker (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
-    machine TEXT NOT NULL,
-    boot TEXT NOT NULL,
-    pid INTEGER,
+    machine TEXT NOT NULL, boot TEXT NOT NULL, pid INTEGER,
     lock TEXT NOT NULL,                 -- name of its file in locks/
     lock_proven INTEGER NOT NULL DEFAULT 0,
     mode TEXT NOT NULL,                 -- detached, cron, slice or service
@@ -1295,16 +1280,13 @@ CREATE TABLE IF NOT EXISTS worker (
     tasks INTEGER NOT NULL DEFAULT 0,   -- ended by it so far
     runner_pid INTEGER,
     runner_birth TEXT,                  -- see birth(); NULL where that cannot be known
-    started_at REAL NOT NULL,
-    seen_at REAL NOT NULL,
-    lease_monotonic REAL NOT NULL,
-    lease_wall REAL NOT NULL
+    started_at REAL NOT NULL, seen_at REAL NOT NULL,
+    lease_monotonic REAL NOT NULL, lease_wall REAL NOT NULL
 );
 CREATE TABLE IF NOT EXISTS task (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     owner_id INTEGER NOT NULL REFERENCES user(id),
-    queue TEXT NOT NULL,
-    function TEXT NOT NULL,
+    queue TEXT NOT NULL, function TEXT NOT NULL,
     arguments TEXT NOT NULL,            -- JSON object
     status INTEGER NOT NULL,            -- index into STATUS_WORDS
     reason TEXT,                        -- why failed, or why it waits for a retry
@@ -1314,16 +1296,13 @@ CREATE TABLE IF NOT EXISTS task (
     unique_key TEXT,                    -- NULL when finished, see task_ended
     max_retries INTEGER NOT NULL,
     retries_left INTEGER NOT NULL,      -- -1: max_retries is 0, and RetryAfter was granted
-    retry_delay REAL NOT NULL,
-    retry_backoff REAL NOT NULL,
-    timeout REAL NOT NULL,
+    retry_delay REAL NOT NULL, retry_backoff REAL NOT NULL, timeout REAL NOT NULL,
     on_crash TEXT NOT NULL,             -- retry or fail
     after_failure TEXT,                 -- fail or run, for tasks that come after others
     remove_on_success INTEGER NOT NULL DEFAULT 0,
     admin_id INTEGER,                   -- who asked for what only admins may; NULL: the site's code
     attempts INTEGER NOT NULL DEFAULT 0,
-    crashes INTEGER NOT NULL DEFAULT 0,
-    interruptions INTEGER NOT NULL DEFAULT 0,
+    crashes INTEGER NOT NULL DEFAULT 0, interruptions INTEGER NOT NULL DEFAULT 0,
     put_backs INTEGER NOT NULL DEFAULT 0,   -- attempts that ran no function, and cost nothing
     unknown_since REAL,                 -- since when no tasks.py that we saw has its function
     claim TEXT,                         -- random, proves an attempt; stays after the end
@@ -1335,12 +1314,9 @@ CREATE TABLE IF NOT EXISTS task (
     progress REAL,                      -- 0..1
     message TEXT,
     result TEXT,                        -- JSON
-    error_type TEXT,
-    error_message TEXT,
+    error_type TEXT, error_message TEXT,
     schedule_id INTEGER,
-    created_at REAL NOT NULL,
-    started_at REAL,
-    finished_at REAL
+    created_at REAL NOT NULL, started_at REAL, finished_at REAL
 );
 CREATE INDEX IF NOT EXISTS task_claim ON task (status, queue, priority DESC, turn, id);
 CREATE INDEX IF NOT EXISTS task_turn ON task (owner_id, status, queue, priority, turn);
@@ -1383,15 +1359,9 @@ BEGIN
     DELETE FROM log WHERE task_id=old.id;
 END;
 CREATE TABLE IF NOT EXISTS activity (
-    id INTEGER PRIMARY KEY,
-    at REAL NOT NULL,
-    event TEXT NOT NULL,
-    task_id INTEGER,
-    attempt INTEGER,
-    worker_id INTEGER,
-    owner_id INTEGER,
-    function TEXT,
-    queue TEXT,
+    id INTEGER PRIMARY KEY, at REAL NOT NULL, event TEXT NOT NULL,
+    task_id INTEGER, attempt INTEGER, worker_id INTEGER, owner_id INTEGER,
+    function TEXT, queue TEXT,
     waited REAL,                        -- seconds from due to started
     seconds REAL,                       -- seconds from started to ended
     cpu_seconds REAL,
@@ -1401,16 +1371,14 @@ CREATE TABLE IF NOT EXISTS activity (
 CREATE INDEX IF NOT EXISTS activity_task ON activity (task_id);
 CREATE TABLE IF NOT EXISTS log (
     id INTEGER PRIMARY KEY,
-    task_id INTEGER NOT NULL,
-    attempt INTEGER NOT NULL,
+    task_id INTEGER NOT NULL, attempt INTEGER NOT NULL,
     start INTEGER NOT NULL,             -- offset of this piece in bytes of UTF-8
     length INTEGER NOT NULL,
     text TEXT NOT NULL,
     UNIQUE (task_id, attempt, start)
 );
 CREATE TABLE IF NOT EXISTS request (        -- answers to requests with an Idempotency-Key
-    owner_id INTEGER NOT NULL,
-    key TEXT NOT NULL,
+    owner_id INTEGER NOT NULL, key TEXT NOT NULL,
     digest TEXT NOT NULL,               -- SHA-256 of what was asked
     created_at REAL NOT NULL,
     answer TEXT NOT NULL,               -- JSON
@@ -1424,15 +1392,11 @@ CREATE TABLE IF NOT EXISTS schedule (
     function TEXT NOT NULL,
     arguments TEXT NOT NULL,            -- JSON object
     options TEXT NOT NULL,              -- JSON, those of TASK_OPTIONS that were chosen
-    rule TEXT NOT NULL,
-    zone TEXT NOT NULL,
+    rule TEXT NOT NULL, zone TEXT NOT NULL,
     start REAL NOT NULL,                -- where "every N seconds" begins to count
     catch_up TEXT NOT NULL,             -- none, once or all
     overlap TEXT NOT NULL,              -- skip, queue or allow
-    paused INTEGER NOT NULL DEFAULT 0,
-    paused_by TEXT,
-    paused_at REAL,
-    paused_why TEXT,
+    paused INTEGER NOT NULL DEFAULT 0, paused_by TEXT, paused_at REAL, paused_why TEXT,
     problem TEXT,                       -- why it could not add its task the last time
     gone_at REAL,                       -- since when its source does not name it; NULL: it does
     next_at REAL,                       -- NULL: never again, or paused
@@ -1446,8 +1410,7 @@ CREATE TABLE IF NOT EXISTS schedule (
 CREATE INDEX IF NOT EXISTS schedule_next ON schedule (paused, next_at);
 CREATE INDEX IF NOT EXISTS schedule_next_from ON schedule (next_from);
 CREATE TABLE IF NOT EXISTS slot (           -- each time a schedule was due, once
-    schedule_id INTEGER NOT NULL,
-    at REAL NOT NULL,
+    schedule_id INTEGER NOT NULL, at REAL NOT NULL,
     task_id INTEGER,                    -- NULL: skipped, and why
     message TEXT,
     PRIMARY KEY (schedule_id, at)
@@ -1455,33 +1418,31 @@ CREATE TABLE IF NOT EXISTS slot (           -- each time a schedule was due, onc
 INSERT OR IGNORE INTO queue (name, created_at) VALUES ('default', strftime('%s', 'now'));
 """
 
-# What tables of OLDEST_VERSION and later may lack, and what fills it.
-ADDED_COLUMNS = (
-    ("worker", "runner_pid INTEGER", None),
-    ("worker", "runner_birth TEXT", None),
-    ("schedule", "late_at REAL", None),
-    ("schedule", "gone_at REAL", """
-        UPDATE schedule SET gone_at=next_from, problem=NULL
-        WHERE problem LIKE 'It is not in tasks.py or the folder schedules any more;%'"""),
-    ("task", "unknown_since REAL", None),
-    ("task", "put_backs INTEGER NOT NULL DEFAULT 0", """
-        UPDATE task SET put_backs=(
-            SELECT count(*) FROM activity WHERE task_id=task.id AND event='put_back')
-        WHERE attempts>0 AND status<>2"""),
-    ("task", "admin_id INTEGER", """
-        UPDATE task SET admin_id=owner_id
-        WHERE status IN (0, 1, 5, 6) AND function IN (SELECT name FROM function WHERE who='admin')
-            AND owner_id IN (SELECT id FROM user WHERE role='admin')"""),
-)
-# What older versions left to whoever came by, and tables that nothing uses any more.
-LEFT_UNDONE = """
+# What a database of each version that can be brought over needs, once SCHEMA was run on it.
+MIGRATIONS = {0: "", 6: "", 4: """
+ALTER TABLE worker ADD COLUMN runner_pid INTEGER;
+ALTER TABLE worker ADD COLUMN runner_birth TEXT;
+ALTER TABLE schedule ADD COLUMN late_at REAL;
+ALTER TABLE schedule ADD COLUMN gone_at REAL;
+ALTER TABLE task ADD COLUMN unknown_since REAL;
+ALTER TABLE task ADD COLUMN put_backs INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE task ADD COLUMN admin_id INTEGER;
+UPDATE schedule SET gone_at=next_from, problem=NULL
+WHERE problem LIKE 'It is not in tasks.py or the folder schedules any more;%';
+UPDATE task SET put_backs=(
+    SELECT count(*) FROM activity WHERE task_id=task.id AND event='put_back')
+WHERE attempts>0 AND status<>2;
+UPDATE task SET admin_id=owner_id
+WHERE status IN (0, 1, 5, 6) AND function IN (SELECT name FROM function WHERE who='admin')
+    AND owner_id IN (SELECT id FROM user WHERE role='admin');
+UPDATE task SET unique_key=NULL WHERE unique_key IS NOT NULL AND status IN (2, 3, 4);
 INSERT OR IGNORE INTO unsettled (task_id, status)
 SELECT DISTINCT after_id, status FROM task_after LEFT JOIN task ON task.id=after_id
 WHERE settled=0 AND (status IS NULL OR status IN (2, 3, 4));
-UPDATE task SET unique_key=NULL WHERE unique_key IS NOT NULL AND status IN (2, 3, 4);
+DELETE FROM setting WHERE name='.worker_mode';
 DROP TABLE IF EXISTS task_key;
 DROP TABLE IF EXISTS machine;
-"""
+"""}
 
 
 def statements(script):
@@ -1495,30 +1456,18 @@ def statements(script):
 
 
 def migrate(transaction):
-    """Make an empty database's schema, or bring an older one to the newest version.
+    """Bring an empty or older database to the newest version, all in one transaction.
 
-    1. What the tables lack is added to them, and filled.
-    2. SCHEMA makes what is not there yet.
-    3. What older versions left undone is done.
-
-    All in one transaction; SetupError for a version that is newer or too old.
+    SetupError for a version that is newer, or too old.
     """
     version = transaction.value("PRAGMA user_version")
-    if version > SCHEMA_VERSION:
-        raise SetupError("The database has schema version %d, this jobqueue.py knows %d. Copy the "
-                         "newer jobqueue.py and worker.py here." % (version, SCHEMA_VERSION))
-    if 0 < version < OLDEST_VERSION:
-        raise SetupError("The database has schema version %d, this jobqueue.py can use %d and newer "
-                         "ones." % (version, OLDEST_VERSION))
     if version == SCHEMA_VERSION:
         return
-    for table, column, filling in ADDED_COLUMNS if version else ():
-        columns = {row["name"] for row in transaction.all("PRAGMA table_info(%s)" % table)}
-        if column.split()[0] not in columns:
-            transaction.run("ALTER TABLE %s ADD COLUMN %s" % (table, column))
-            if filling:
-                transaction.run(filling)
-    for statement in statements(SCHEMA + LEFT_UNDONE if version else SCHEMA):
+    if version not in MIGRATIONS:
+        raise SetupError("The database has schema version %d, this jobqueue.py has %d: copy the "
+                         "jobqueue.py and worker.py here that belong to it."
+                         % (version, SCHEMA_VERSION))
+    for statement in statements(SCHEMA + MIGRATIONS[version]):
         transaction.run(statement)
     transaction.run("PRAGMA user_version=%d" % SCHEMA_VERSION)
 
