@@ -2311,14 +2311,17 @@ def repair_journal(folder, shared=False):
 
 # Settings --------------------------------------------------------------------
 
+# What an admin can change while everything runs: a row of SETTINGS each. The table keeps the values
+# that were changed and, under names with a dot, what we remember ourselves. Whoever uses a setting
+# may plant a further test of its new values in Settings.tests.
+
 def tidy_path(text):
     """A path as it stands in front of others: "/jq", or "" for none."""
-    parts = [part for part in text.strip().split("/") if part]
-    if not all(re.fullmatch("[A-Za-z0-9._~-]*[A-Za-z0-9_~-][A-Za-z0-9._~-]*", part) for part in parts):
-        raise ValueError("must be the path of an address, such as /jq")
-    if parts[:1] and parts[0] in ("api", "static", "tick", "healthz", "openapi.json"):
-        raise ValueError("must not begin like our own addresses")
-    return "".join("/" + part for part in parts)
+    path = re.sub("/+", "/", "/%s/" % text.strip())[:-1]
+    if (not re.fullmatch(r"(/(?!\.+(/|$))[A-Za-z0-9._~-]+)*", path)
+            or re.match(r"/(api|static|tick|healthz|openapi\.json)(/|$)", path)):
+        raise ValueError("must be the path of an address, such as /jq, and not one of our own")
+    return path
 
 
 @functools.lru_cache(maxsize=4)
@@ -2327,95 +2330,66 @@ def read_networks(text):
     from ipaddress import ip_network
     found = []
     for word in text.replace(",", " ").split():
-        try:
+        with contextlib.suppress(ValueError):
             found.append(ip_network(word, strict=False))
-        except ValueError:
-            raise ValueError("must list addresses or networks, such as 127.0.0.1 or 10.0.0.0/8; %s is "
-                             "neither" % shorten(word, 60)) from None
-        if not found[-1].prefixlen:
-            raise ValueError("must not trust everybody (%s)" % word)
+            if found[-1].prefixlen:
+                continue
+        raise ValueError("must list addresses or networks, such as 127.0.0.1 or 10.0.0.0/8, and not "
+                         "everybody's; %s is none" % shorten(word, 60))
     return found
 
 
-def tidy_networks(text):
-    """A list of addresses and networks in one form."""
-    return ", ".join(str(network).replace("/32", "") if network.version == 4 else str(network)
-                     for network in read_networks(text))
-
-
 NO_OR_YES = {"enum": ["no", "yes"]}
-TIDY = {"base_path": tidy_path, "trusted_proxies": tidy_networks}   # brings a text into one form
+TIDY = {"base_path": tidy_path,
+        "trusted_proxies": lambda text: text if read_networks(text) else ""}
 Setting = collections.namedtuple("Setting", "schema default help")
 SETTINGS = {name: Setting(*row) for name, row in {
-    "NbMaxWorker": (
-        _integer(0, 256), 2,
-        "Most worker processes at once. 0 stops all work. Cheap hosts allow 25 to 100 processes "
-        "in all."),
-    "worker_mode": (
-        {"enum": ["auto", "detached", "cron", "slice", "service"]}, "auto",
+    "NbMaxWorker": (_integer(0, 256), 2,
+        "Most worker processes at once. 0 stops all work. Cheap hosts allow 25 to 100 in all."),
+    "worker_mode": ({"enum": ["auto", "detached", "cron", "slice", "service"]}, "auto",
         "Who starts workers. detached: whatever adds a task; cron: a cron job that calls "
         "worker.py; slice: this page while it is open, and the tick address; service: the host "
         "keeps worker.py --service alive. auto finds out what works here."),
-    "linger": (
-        _integer(0, 3600), 15,
+    "linger": (_integer(0, 3600), 15,
         "Seconds a worker waits for more work before it ends itself."),
-    "linger_due": (
-        _integer(0, 86400), 300,
-        "A worker also stays while a scheduled task or a schedule is due within this many "
-        "seconds."),
-    "stay_asleep": (
-        NO_OR_YES, "no",
+    "linger_due": (_integer(0, 86400), 300,
+        "A worker also stays while a task or a schedule is due within this many seconds."),
+    "stay_asleep": (NO_OR_YES, "no",
         "yes: one worker sleeps as long as anything is scheduled, and whatever ticks starts one "
         "that is missing. For hosts with neither cron nor a resident server."),
-    "worker_seconds": (
-        _integer(10, 86400), 3000,
+    "worker_seconds": (_integer(10, 86400), 3000,
         "A worker is replaced after this many seconds; some hosts kill older processes."),
-    "runner_tasks": (
-        _integer(1, 1000000), 10000,
+    "runner_tasks": (_integer(1, 1000000), 10000,
         "The process that runs the functions is replaced after this many tasks."),
-    "runner_memory": (
-        _integer(16, 1000000), 512,
+    "runner_memory": (_integer(16, 1000000), 512,
         "... or once it has used this many megabytes."),
-    "runner_per_owner": (
-        NO_OR_YES, "no",
+    "runner_per_owner": (NO_OR_YES, "no",
         "yes: ... and whenever the next task is another owner's, so that nothing can be left for "
         "it in that process. Each change costs the start of Python and of tasks.py."),
-    "nice": (
-        _integer(0, 19), 10,
+    "nice": (_integer(0, 19), 10,
         "How much workers give way to other processes (19 the most)."),
-    "max_pending": (
-        _integer(0, 1000000), 200000,
-        "Most tasks of one user that wait to be run (pending, scheduled or waiting); 0: no "
-        "limit. Admins have none."),
-    "default_owner": (
-        _words(100), "",
+    "max_pending": (_integer(0, 1000000), 200000,
+        "Most tasks of one user that wait to be run; 0: no limit. Admins have none."),
+    "default_owner": (_words(100), "",
         "Owner of tasks added by code and command line; empty: the first admin."),
-    "keep_days": (
-        _integer(0, 36500), 30,
+    "keep_days": (_integer(0, 36500), 30,
         "Days until finished tasks and their logs are removed; 0 keeps them for ever."),
-    "keep_activity_days": (
-        _integer(0, 36500), 90,
+    "keep_activity_days": (_integer(0, 36500), 90,
         "Days until what happened (activity, runs of schedules) is forgotten; 0: never."),
-    "pass_environment": (
-        _words(2000), "",
+    "pass_environment": (_words(2000), "",
         "Names of environment variables that workers get besides the usual ones."),
-    "python": (
-        _words(1000), "",
+    "python": (_words(1000), "",
         "Interpreter for workers; empty: found by itself."),
-    "host_names": (
-        _words(2000), "",
+    "host_names": (_words(2000), "",
         "Names under which browsers reach the built-in server, besides localhost."),
-    "base_path": (
-        _words(200), "",
-        "Path below which browsers find this page, such as /jq; empty: found by itself. Only for "
-        "a proxy in front that does not tell. A wrong one locks everybody out until an admin's "
+    "base_path": (_words(200), "",
+        "Path below which browsers find this page, such as /jq; empty: found by itself. Only for a "
+        "proxy in front that does not tell. A wrong one locks everybody out until an admin's "
         "password is set anew with a file setup-code-WORD.txt."),
-    "https": (
-        {"enum": ["auto", "always"]}, "auto",
+    "https": ({"enum": ["auto", "always"]}, "auto",
         "always: browsers reach this page by HTTPS only, although this server cannot see it. "
         "Where that is not so, nobody can log in: see base_path."),
-    "trusted_proxies": (
-        _words(2000), "",
+    "trusted_proxies": (_words(2000), "",
         "Addresses and networks of the proxies in front, whose X-Forwarded-For, -Proto and -Host "
         "are believed; everybody who can send from there is. Empty: none."),
 }.items()}
@@ -2468,14 +2442,13 @@ class Settings:
 
     def __init__(self, database, flags=None, environment=os.environ):
         self._database = database
-        self.tests = {}                 # {name: what a new value must pass besides, by those who use it}
+        self.tests = {}                 # {name: what a new value must pass besides}
         self._known = (-math.inf, None)     # until, {name: value}
         self._fixed = {}
         for name, (schema, _, _) in SETTINGS.items():
             text = environment.get("JOBQUEUE_" + name.upper())
             if text is not None:
-                value = parse_text(schema, text)
-                self._fixed[name] = ("environment", tidy_setting(name, value))
+                self._fixed[name] = ("environment", tidy_setting(name, parse_text(schema, text)))
         for name, value in (flags or {}).items():
             self._fixed[name] = ("flag", tidy_setting(name, value))
 
@@ -2490,8 +2463,17 @@ class Settings:
 
     def describe(self):
         """All settings as the page shows them."""
-        table = self._read()
-        return [self._describe_one(name, table) for name in SETTINGS]
+        table, found = self._table(is_fresh=True), []
+        for name, (schema, default, text) in SETTINGS.items():
+            origin, value = self._fixed.get(name) or (
+                ("table", table[name]) if name in table else ("default", default))
+            kind = "choice" if "enum" in schema else schema["type"].replace("string", "text")
+            found.append({
+                "name": name, "value": value, "default": default, "from": origin, "type": kind,
+                "minimum": schema.get("minimum"),
+                "maximum": schema.get("maximum", schema.get("maxLength")),
+                "choices": schema.get("enum"), "help": text})
+        return found
 
     def change(self, values):
         """Store the given values, all or none; None means back to the default."""
@@ -2508,15 +2490,12 @@ class Settings:
                 remember(transaction, name, value)
         self._known = (-math.inf, None)
 
-    def _table(self):
-        until, table = self._known
-        return table if self._database.clock.monotonic() <= until else self._read()
-
-    def _read(self):
-        until = self._database.clock.monotonic() + CACHE_SECONDS
-        table = {row["name"]: json.loads(row["value"]) for row in self._database.all(
-            "SELECT name, value FROM setting WHERE name NOT LIKE '.%'")}
-        self._known = (until, table)
+    def _table(self, is_fresh=False):
+        now, (until, table) = self._database.clock.monotonic(), self._known
+        if is_fresh or now > until:
+            table = {row["name"]: json.loads(row["value"]) for row in self._database.all(
+                "SELECT name, value FROM setting WHERE name NOT LIKE '.%'")}
+            self._known = (now + CACHE_SECONDS, table)
         return table
 
     def _check(self, name, value):
@@ -2528,19 +2507,6 @@ class Settings:
         if value and name in self.tests:
             self.tests[name](value)
         return value
-
-    def _describe_one(self, name, table):
-        schema, default, text = SETTINGS[name]
-        origin, value = "default", default
-        if name in self._fixed:
-            origin, value = self._fixed[name]
-        elif name in table:
-            origin, value = "table", table[name]
-        kind = "choice" if "enum" in schema else schema["type"].replace("string", "text")
-        return {"name": name, "value": value, "default": default, "from": origin, "type": kind,
-                "minimum": schema.get("minimum"),
-                "maximum": schema.get("maximum", schema.get("maxLength")),
-                "choices": schema.get("enum"), "help": text}
 
 
 # Log and activity ------------------------------------------------------------
@@ -2570,14 +2536,11 @@ class Activity:
 
     def find(self, owner_id=None, task_id=None, limit=PAGE_ROWS, before=None):
         """Rows newest first, of one owner's tasks or (None) of everything."""
-        where, values = ["1"], []
-        for column, value in (("owner_id=?", owner_id), ("task_id=?", task_id), ("id<?", before)):
-            if value is not None:
-                where.append(column)
-                values.append(value)
+        asked = {"owner_id=?": owner_id, "task_id=?": task_id, "id<?": before}
+        asked = {words: value for words, value in asked.items() if value is not None}
         rows = self._database.all(
-            "SELECT * FROM activity WHERE %s ORDER BY id DESC LIMIT ?" % " AND ".join(where),
-            (*values, limit + 1))
+            "SELECT * FROM activity WHERE %s ORDER BY id DESC LIMIT ?"
+            % " AND ".join(["1=1", *asked]), (*asked.values(), limit + 1))
         return rows[:limit], (rows[limit - 1]["id"] if len(rows) > limit else None)
 
 
@@ -5443,9 +5406,12 @@ class Catalogue:
 
 # Keeping ---------------------------------------------------------------------
 
-KEEP_ROWS = 200                 # pruned in one transaction, if that takes
+KEEP_ROWS = 500                 # looked at, and removed in one transaction, if that takes
 KEEP_ROUND_SECONDS = 3600.0
 SLOTS_KEPT = 1000               # of each schedule, besides those of two days
+# The id of a row, when it was made, and when it ended.
+TASK_AGES = "id, created_at, CASE WHEN status IN (2, 3, 4) THEN finished_at END FROM task"
+ACTIVITY_AGES = "id, at, at FROM activity"
 
 
 class Keeping:
@@ -5456,10 +5422,10 @@ class Keeping:
     the last look, whatever the reason, nothing is removed for as many days as tasks are kept.
     """
 
-    def __init__(self, database, settings, tasks):
+    def __init__(self, database, settings, actions):
         self._database = database
         self._settings = settings
-        self._tasks = tasks
+        self._actions = actions
         self._clock = database.clock
         self._round = None              # of _portions(), while it lasts
         self._rounds = Every(KEEP_ROUND_SECONDS, self._clock)
@@ -5490,63 +5456,46 @@ class Keeping:
         return now >= start
 
     def _portions(self, now):
-        """Removes something before each of its values, which are False if there was nothing."""
-        for name, prune in (("keep_days", self._prune_tasks),
-                            ("keep_activity_days", self._prune_activity)):
-            days = self._settings.get(name)
-            if days:
-                yield from prune(now - days * 86400, now)
-        yield from self._prune_slots(now)
-        yield from self._prune_requests(now)
-
-    def _prune_tasks(self, before, now):
-        low = 0
-        while True:
-            first = self._database.one(
-                "SELECT id, created_at FROM task WHERE id>? ORDER BY id LIMIT 1", (low,))
-            if first is None or before <= first["created_at"] <= now:
-                return
-            low, high = first["id"] - 1, first["id"] + 1000
-            ids = [row[0] for row in self._database.all(
-                "SELECT id FROM task %s WHERE id>? AND id<=? AND status IN (2, 3, 4) "
-                "AND finished_at<? ORDER BY id LIMIT ?" % BY_ID, (low, high, before, KEEP_ROWS))]
-            low = self._tasks.prune(ids, before) if ids else high
-            yield bool(ids)
-
-    def _prune_activity(self, before, now):
-        low, last = 0, None
-        while last is None or not before <= last["at"] <= now:
-            rows = self._database.all(
-                "SELECT id, at FROM activity WHERE id>? ORDER BY id LIMIT ?", (low, KEEP_ROWS))
-            if not rows:
-                return
-            last = rows[-1]
-            low = last["id"]
-            yield self._remove("DELETE FROM activity WHERE id=? AND at<?", [
-                (row["id"], before) for row in rows if row["at"] < before])
-
-    def _prune_slots(self, now):
-        """Old runs of schedules and, unless they are young, those beyond SLOTS_KEPT of one schedule."""
-        days = self._settings.get("keep_activity_days")
-        old, young = now - days * 86400 if days else -math.inf, now - 2 * 86400
+        """Remove something before each value, which is False if there was nothing."""
+        tasks, activity = [
+            now - days * 86400 if days else -math.inf
+            for days in map(self._settings.get, ("keep_days", "keep_activity_days"))]
+        for ids in self._oldest(TASK_AGES, tasks, now):
+            found = bool(ids)
+            while ids:
+                last = self._actions.prune(ids, tasks)
+                ids = [one for one in ids if one > last]
+                if ids:
+                    yield True
+            yield found
+        for ids in self._oldest(ACTIVITY_AGES, activity, now):
+            yield self._remove("DELETE FROM activity WHERE id=?", [(one,) for one in ids])
         for (schedule_id,) in self._database.all("SELECT id FROM schedule"):
             newest, last = [self._database.value(
                 "SELECT at FROM slot WHERE schedule_id=? ORDER BY at DESC LIMIT 1 OFFSET ?",
                 (schedule_id, skipped)) or -math.inf for skipped in (0, SLOTS_KEPT - 1)]
-            before = min(newest, max(old, min(young, last)))        # the newest stays
+            before = min(newest, max(activity, min(now - 2 * 86400, last)))     # the newest stays
             yield from self._remove_all(
                 "DELETE FROM slot WHERE schedule_id=? AND at=?", "SELECT schedule_id, at FROM slot "
-                "WHERE schedule_id=? AND at<? ORDER BY at LIMIT ?", (schedule_id, before, KEEP_ROWS))
+                "WHERE schedule_id=? AND at<? ORDER BY at LIMIT ?", (schedule_id, before))
+        yield from self._remove_all(
+            "DELETE FROM request WHERE owner_id=? AND key=?", "SELECT owner_id, key FROM request "
+            "WHERE created_at NOT BETWEEN ? AND ? LIMIT ?", answers_kept(now))
 
-    def _prune_requests(self, now):
-        return self._remove_all(
-            "DELETE FROM request WHERE owner_id=? AND key=?",
-            "SELECT owner_id, key FROM request WHERE created_at NOT BETWEEN ? AND ? LIMIT ?",
-            (*answers_kept(now), KEEP_ROWS))
+    def _oldest(self, ages, before, now):
+        """Ids of what ended before a time, in portions, until a row was made since then."""
+        low, made = 0, -math.inf
+        while not before <= made <= now:
+            rows = self._database.all(
+                "SELECT %s WHERE id>? ORDER BY id LIMIT ?" % ages, (low, KEEP_ROWS))
+            if not rows:
+                return
+            low, made, _ = rows[-1]
+            yield [row[0] for row in rows if row[2] is not None and row[2] < before]
 
     def _remove_all(self, statement, look, values):
         """Remove what `look` finds, until it finds nothing more."""
-        for rows in iter(lambda: self._database.all(look, values), []):
+        for rows in iter(lambda: self._database.all(look, (*values, KEEP_ROWS)), []):
             yield self._remove(statement, rows)
 
     def _remove(self, statement, rows):

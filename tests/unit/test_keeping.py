@@ -100,7 +100,7 @@ class TestTasks(Keep):
         self.assertEqual((self.count(), self.count("activity")), (2, before))
 
     def test_many_go_in_small_portions_and_the_tick_comes_back_soon(self):
-        ids = self.add_many("bob", 450)
+        ids = self.add_many("bob", 1200)
         self.queue.actions.act_on("cancel", ids)
         self.days(30)
         self.clock.advance(DAY)
@@ -110,7 +110,7 @@ class TestTasks(Keep):
             self.look_in("worker")
             self.clock.advance(jobqueue.KEEP_AGAIN_SECONDS)
             left.append(self.count())
-        self.assertEqual(left, [450, 250, 50, 0])
+        self.assertEqual(left, [1200, 700, 200, 0])
 
     def test_a_slow_disk_gets_smaller_portions(self):
         ids = self.add_many("bob", 120)
