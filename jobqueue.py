@@ -3551,13 +3551,13 @@ class Actions:
     def prune(self, ids, before):
         """Remove those of these tasks that ended before a time and that nothing waits for.
 
-        One short transaction; returns the last id that was looked at.
+        One short transaction; returns those that were not looked at.
         """
         condition = ("status IN (2, 3, 4) AND finished_at<? AND NOT EXISTS "
                      "(SELECT 1 FROM task_after WHERE after_id=task.id AND settled=0)")
         rows, left = self._change(ids, (condition, (before,)), self._remove, 0.02, False)
         self._remove_folders(rows)
-        return left[0] - 1 if left else ids[-1]
+        return left
 
     def _change(self, ids, where, change, seconds, durable=True, limited=None):
         """Call `change` with the rows that are still as `where` says, until it took `seconds`.
@@ -5463,8 +5463,7 @@ class Keeping:
         for ids in self._oldest(TASK_AGES, tasks, now):
             found = bool(ids)
             while ids:
-                last = self._actions.prune(ids, tasks)
-                ids = [one for one in ids if one > last]
+                ids = self._actions.prune(ids, tasks)
                 if ids:
                     yield True
             yield found
