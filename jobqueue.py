@@ -34,6 +34,7 @@ Contents (each section uses only the sections above it)
     Keeping            removes what is older than an admin wants, a little at a time
     Tick               the housekeeping that any process does in passing
     Accounts           first admin, lost password, users, sessions, tokens, who guesses
+    Requests           what is to be added, checked: against its function, and who may ask so
     Python interface   JobQueue, Task, current_task, @task, command, http_request, external
     Host               limits, doors, what a browser could fetch, a test worker, lines to copy
     Findings           what `check` says of this host and the queue
@@ -6229,12 +6230,171 @@ class Tokens:
                 "last_used_at": iso(row["last_used_at"])}
 
 
-# Python interface ------------------------------------------------------------
+# Requests --------------------------------------------------------------------
+#
+# What somebody wants to be added, as POST /api/tasks takes it, becomes Orders. Every door and every
+# schedule comes through here: a request is checked against REQUEST_SCHEMA, the function's own
+# schema and what this person may choose. In a row of many most differ in their arguments only, so
+# what stands around those (a Frame) is checked once.
 
 ARGUMENTS_MAX_CHARACTERS = 200_000
 ADD_MAX = 100_000               # tasks in one transaction
 AFTER_SUM_MAX = 200_000         # others that the tasks of one request come after
+REQUEST_SCHEMA = titled("NewTask", _object(
+    ("function",),
+    function=TEXT,
+    arguments=about({"type": "object"}, "as the function's schema says, see /api/functions"),
+    run_at=about({"type": ["string", "null"], "format": "date-time"},
+                 "such as 2026-01-31T12:00:00Z"),
+    delay=about(_number(0, 10 * 365 * 86400, ["number", "null"]),
+                "seconds until it may start; not together with run_at"),
+    owner=about(TEXT_OR_NULL, "for admins: whose task it becomes"),
+    after=about({"type": ["array", "null"], "items": _integer(1, INTEGER_MAX),
+                 "maxItems": AFTER_MAX}, "wait until these tasks of the same owner have succeeded"),
+    after_failure=about({"enum": ["fail", "run", None]}, "if one of them does not succeed (fail)"),
+    unique_key=about({**_text(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,200}",
+                              "must be 1 to 200 characters on one line"),
+                      "type": ["string", "null"]}, "add nothing while an unfinished task has it"),
+    **OPTION_SCHEMAS))
 
+
+# All of a request but its arguments; `order` makes an Order of those.
+Frame = collections.namedtuple("Frame", "rest schema errors order")
+
+
+class Requests:
+    """Makes Orders of requests, for a person or (None) for the site's own code."""
+
+    def __init__(self, database, catalogue):
+        self._database = database
+        self._catalogue = catalogue
+
+    def check(self, requests, person=None):
+        """The Orders for `requests`; Invalid names every wrong field, with its index if many.
+
+        Where a request could not be read stands the Invalid that says so.
+        """
+        orders, errors, frame, index, named, held, file = [], [], None, 0, 0, 0, None
+        for index, request in enumerate(requests):
+            try:
+                if index == ADD_MAX:
+                    raise TooLarge("More than %d tasks cannot be added at once." % ADD_MAX)
+                if isinstance(request, Invalid):
+                    raise request
+                frame = self._frame(request, person, frame)
+                order = self._order(frame, request.get("arguments", {}))
+                orders.append(order)
+                named, held = named + len(order.after), held + order.length
+                if held > ARGUMENTS_HELD_BYTES:
+                    file = file or ArgumentsFile(self._database.folder)
+                    order.move_arguments(file)
+                if named > AFTER_SUM_MAX:
+                    raise field_error("after", "names too many: the tasks of one request can name "
+                                               "%d others together" % AFTER_SUM_MAX)
+            except Invalid as error:
+                errors += [{**one, "index": index} for one in error.errors]
+                if len(errors) >= ERRORS_MAX:
+                    break
+        if errors:
+            raise tasks_refused(errors, index == 0 and not isinstance(request, Invalid))
+        return orders
+
+    def function(self, name, person=None):
+        """The function of that name, if `person` may add it."""
+        catalogue = self._catalogue
+        if catalogue.find(name) is None:
+            catalogue.refresh(wait=True)
+        open_to = WHO_MAY_ADD if person is None else ROLES if person.is_admin else ("user",)
+        found, functions = catalogue.find(name), catalogue.functions()
+        if found and found["who"] in open_to:
+            return found
+        error = catalogue.state()["error"]
+        if error and not functions:
+            raise Busy("The functions cannot be read at the moment: %s." % error["message"],
+                       retry_after=10)
+        known = [function["name"] for function in functions if function["who"] in open_to]
+        raise field_error("function", "%s is not known; known are %s"
+                          % (shorten(name, 60), ", ".join(known) or "none"))
+
+    @staticmethod
+    def _order(frame, arguments):
+        """The Order for these arguments; Invalid names all that is wrong."""
+        errors = frame.errors + check_value(frame.schema, arguments, "arguments")
+        if errors:
+            raise Invalid("", errors)
+        known = {key: arguments[key] for key in frame.schema["properties"] if key in arguments}
+        try:
+            text = dump_json({**known, **arguments})        # in the order of the parameters
+        except (ValueError, TypeError) as error:
+            raise field_error("arguments", "cannot be written as JSON: %s" % error) from None
+        if len(text) > ARGUMENTS_MAX_CHARACTERS:
+            raise field_error("arguments", "are longer than %d characters"
+                              % ARGUMENTS_MAX_CHARACTERS)
+        return frame.order(text)
+
+    def _frame(self, request, person, last):
+        """The Frame of a request; the `last` one if it is the same."""
+        if not isinstance(request, dict):
+            raise Invalid("", wrong("", "must be an object"))
+        rest = {key: value for key, value in request.items() if key != "arguments"}
+        if last and rest == last.rest:
+            return last
+        errors = check_value(REQUEST_SCHEMA, rest, "")
+        if any(error["field"] == "function" for error in errors):
+            raise Invalid("", errors)
+        function = self.function(rest["function"], person)
+        errors = errors or self._check_choices(rest, function["options"], person)
+        if errors:
+            return Frame(rest, function["schema"], errors, None)
+        run_at = rest.get("run_at") and parse_time(rest["run_at"], "run_at")
+        if rest.get("delay") is not None:
+            run_at = self._database.clock.now() + rest["delay"]
+        options = {key: rest.get(key, default) for key, default in function["options"].items()}
+        return Frame(rest, function["schema"], [], functools.partial(
+            Order, function["name"], options=options, run_at=run_at,
+            after=tuple(dict.fromkeys(map(int, rest.get("after") or ()))),
+            after_failure=rest.get("after_failure"), unique_key=rest.get("unique_key"),
+            admin_id=person.id if person and function["who"] == "admin" else None))
+
+    def _check_choices(self, rest, declared, person):
+        """What is wrong with two fields together, or for who asks."""
+        own, queue = declared["queue"], rest.get("queue", declared["queue"])
+        is_user = person and not person.is_admin
+        is_bolder = declared["on_crash"] == "fail" and rest.get("on_crash") == "retry"
+        why_not = self._why_not_queue(queue, own, is_user) if queue != own else None
+        return [error for field, is_wrong, words in (
+            ("delay", rest.get("run_at") is not None and rest.get("delay") is not None,
+             "cannot be given together with run_at"),
+            ("priority", is_user and rest.get("priority", 0) > 0,
+             "must be 0 or less; higher ones are for admins"),
+            ("timeout", is_user and rest.get("timeout", 0) > declared["timeout"],
+             "must be at most %s, as the function says; longer ones are for admins"
+             % plain(declared["timeout"])),
+            ("on_crash", is_user and is_bolder,
+             "must be fail, as the function says; only an admin can choose retry"),
+            ("queue", why_not, why_not)) if is_wrong for error in wrong(field, words)]
+
+    def _why_not_queue(self, name, own, is_user):
+        """Why a task cannot stand in this queue instead of its function's `own`; None if it can."""
+        there, left = (self._database.one("SELECT * FROM queue WHERE name=?", (one,))
+                       for one in (name, own))
+        if left and left["external"]:
+            return "must be %s: nobody else runs this function" % own
+        if there and there["external"]:
+            return "must be another: nobody there runs this function"
+        if is_user and (own != TASK_DEFAULTS["queue"] or left and is_limited(left)):
+            return "must be %s: only an admin can choose another" % own
+        if is_user and not there:
+            return "is not a queue here; an admin can begin a new one"
+        return None
+
+
+# Python interface ------------------------------------------------------------
+#
+# What people's own code uses: JobQueue is the whole queue of a data folder, Task a row of it,
+# Function what @task and its kin make in tasks.py, and current_task() what a running function knows
+# of its task. Code that runs inside a task adds through its worker, since a runner never opens the
+# database. Importing this declares nothing and opens nothing.
 
 class TaskContext:
     """What a running function knows of its task; the runner makes one for each attempt."""
@@ -6249,7 +6409,7 @@ class TaskContext:
         self.claim = claim
         self._data = data
         self._report = report
-        self.enqueue = enqueue          # adds tasks through the worker, for the same owner; their ids
+        self.enqueue = enqueue          # adds tasks of the same owner through the worker
 
     def progress(self, n, total=1, message=None):
         """Say that `n` of `total` is done, and what is being done now."""
@@ -6269,39 +6429,20 @@ def current_task():
     return TaskContext.running
 
 
-REQUEST_SCHEMA = titled("NewTask", _object(
-    ("function",),
-    function=TEXT,
-    arguments=about({"type": "object"}, "as the function's schema says, see /api/functions"),
-    run_at=about({"type": ["string", "null"], "format": "date-time"}, "such as 2026-01-31T12:00:00Z"),
-    delay=about(_number(0, 10 * 365 * 86400, ["number", "null"]),
-                "seconds until it may start; not together with run_at"),
-    owner=about(TEXT_OR_NULL, "for admins: whose task it becomes"),
-    after=about({"type": ["array", "null"], "items": _integer(1, INTEGER_MAX), "maxItems": AFTER_MAX},
-                "wait until these tasks of the same owner have succeeded"),
-    after_failure=about({"enum": ["fail", "run", None]}, "if one of them does not succeed (fail)"),
-    unique_key=about({**_text(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,200}",
-                              "must be 1 to 200 characters on one line"),
-                      "type": ["string", "null"]}, "add nothing while an unfinished task has it"),
-    **OPTION_SCHEMAS))
-
-
-def _as_json(options):
-    """The same options as JSON has them: after=[...] may be Tasks, or a single one, run_at a datetime."""
-    options = dict(options)
-    if options.get("after") is not None:
-        after = options["after"]
-        after = after if isinstance(after, (list, tuple, set, frozenset)) else [after]
-        options["after"] = [getattr(one, "id", one) for one in after]
-    if isinstance(options.get("run_at"), datetime):
-        options["run_at"] = options["run_at"].isoformat()
-    return options
+def _ids(after):
+    """What `after` may hold, ids and Tasks or a single one, as a list of ids."""
+    after = after if isinstance(after, (list, tuple, set, frozenset)) else [after]
+    return [getattr(one, "id", one) for one in after]
 
 
 def _enqueue(queue, function, many, options):
-    """Add a task for each of `many` argument objects, through the worker of a running task; their ids."""
-    options, running = _as_json(options), current_task()
+    """Add a task for each of `many` argument objects, in a task through its worker; their ids."""
+    options, running = dict(options), current_task()
     owner = options.pop("owner", None)
+    if options.get("after") is not None:
+        options["after"] = _ids(options["after"])
+    if isinstance(options.get("run_at"), datetime):
+        options["run_at"] = options["run_at"].isoformat()
     requests = ({"function": function, "arguments": arguments, **options} for arguments in many)
     if running is None:
         return queue.add(requests, queue.users.owner(owner)["id"])
@@ -6315,7 +6456,7 @@ class Task:
     """A task as Python sees it: attributes named like the JSON keys, and what one can do to it."""
 
     def __init__(self, queue, values):
-        self._queue = queue
+        self._queue = queue             # None in a runner, which has no database
         self.id = values["id"]
         self._values = values
 
@@ -6338,7 +6479,7 @@ class Task:
 
     def refresh(self):
         """Read it again; returns itself. NotFound if it was deleted."""
-        if self._queue is None:         # a runner has no database of its own
+        if self._queue is None:
             raise RuntimeError("inside a task, other tasks are known by their id only")
         self._values = self._queue.get_json(self.id)
         return self
@@ -6346,13 +6487,12 @@ class Task:
     def wait(self, timeout=None):
         """Wait until it is finished; returns itself. TimeoutError after `timeout` seconds."""
         if current_task():
-            raise RuntimeError("a task must not wait for another task: two workers that wait for each "
-                               "other never end")
-        clock = self._queue.database.clock
-        deadline = None if timeout is None else clock.monotonic() + timeout
-        pause = 0.02
+            raise RuntimeError("a task must not wait for another task: two workers that wait for "
+                               "each other never end")
+        clock, pause = self._queue.database.clock, 0.02
+        deadline = math.inf if timeout is None else clock.monotonic() + timeout
         while not self.refresh().is_finished:
-            left = math.inf if deadline is None else deadline - clock.monotonic()
+            left = deadline - clock.monotonic()
             if left < 0:
                 raise TimeoutError("task %d is still %s" % (self.id, self.status))
             self._queue.tick.maybe("code")
@@ -6363,13 +6503,13 @@ class Task:
         return self
 
     def then(self, function, *positional, **named):
-        """Add a task of another function, for the same owner, that runs once this one has succeeded.
+        """Add a task of another function, of the same owner, that runs once this has succeeded.
 
         For more than that: other.using(after=[a, b], after_failure="run").enqueue(...).
         """
-        before = _as_json(function._chosen).get("after") or []
         owner = {} if current_task() else {"owner": self.owner}     # there it is the running task's
-        chosen = {**owner, **function._chosen, "after": [*before, self.id]}
+        chosen = {**owner, **function._chosen}
+        chosen["after"] = [*_ids(chosen.get("after") or []), self.id]
         return function.using(**chosen).enqueue(*positional, **named)
 
     def cancel(self):
@@ -6387,33 +6527,6 @@ class Task:
     def _act(self, action):
         self._values = self._queue.row_json(self._queue.act(action, self.id))
         return self
-
-
-class Frame:
-    """All of a request but its arguments, checked: the function, the options, what to wait for."""
-
-    def __init__(self, rest, function=None, options=None, **waits):
-        self.rest = rest
-        self.options = options
-        self._function = function
-        self._waits = waits             # as Order has them
-
-    def order(self, arguments):
-        """The Order for these arguments; Invalid names what is wrong with them."""
-        schema = self._function["schema"]
-        errors = check_value(schema, arguments, "arguments")
-        if errors:
-            raise Invalid("", errors)
-        known = [key for key in schema["properties"] if key in arguments]
-        if known != list(arguments):
-            arguments = {**{key: arguments[key] for key in known}, **arguments}
-        try:
-            text = dump_json(arguments)
-        except (ValueError, TypeError) as error:
-            raise field_error("arguments", "cannot be written as JSON: %s" % error) from None
-        if len(text) > ARGUMENTS_MAX_CHARACTERS:
-            raise field_error("arguments", "are longer than %d characters" % ARGUMENTS_MAX_CHARACTERS)
-        return Order(self._function["name"], text, self.options, **self._waits)
 
 
 class JobQueue:
@@ -6442,12 +6555,13 @@ class JobQueue:
         self.starter = Starter(self.database, self.settings, self.claims, self.interpreter,
                                self.modes, self.workers, self.reaper)
         self.catalogue = Catalogue(self.database, self.interpreter)
+        self.requests = Requests(self.database, self.catalogue)
         throttle = Throttle(self.database)
         self.users = Users(self.database, self.settings, throttle)
         self.setup = SetUp(self.database, self.users, throttle)
         self.sessions = Sessions(self.database, self.users, throttle)
         self.tokens = Tokens(self.database, throttle)
-        self.firing = Firing(self.database, self.adding, self.check_requests, self.users.person)
+        self.firing = Firing(self.database, self.adding, self.requests.check, self.users.person)
         self.schedules = Schedules(self.database, self.tasks, self.rhythm, self.firing)
         self.declared_schedules = DeclaredSchedules(
             self.database, self.schedules, self.catalogue.schedules, self.users.owner)
@@ -6458,7 +6572,8 @@ class JobQueue:
 
     def enqueue(self, function, arguments=None, owner=None, **options):
         """Add one task; returns it. Invalid names every field that is wrong."""
-        return Task(self, {"id": self.enqueue_many(function, [arguments or {}], owner, **options)[0]})
+        [task_id] = self.enqueue_many(function, [arguments or {}], owner, **options)
+        return Task(self, {"id": task_id})
 
     def enqueue_many(self, function, many, owner=None, **options):
         """Add a task for each of `many` argument objects (any iterable), all or none; their ids."""
@@ -6469,7 +6584,7 @@ class JobQueue:
         return Task(self, self.get_json(task_id))
 
     def get_json(self, task_id, owner_id=None):
-        """A task as a dictionary of all its keys; NotFound if it is not `owner_id`'s (None: any)."""
+        """A task with all its keys; NotFound if it is not `owner_id`'s (None: anybody's)."""
         return self.row_json(self.tasks.get(task_id, owner_id))
 
     def row_json(self, row):
@@ -6492,16 +6607,15 @@ class JobQueue:
     def add(self, requests, owner_id, person=None):
         """Add tasks for `requests` (as in POST /api/tasks), all or none; returns their ids."""
         self.catalogue.refresh()
-        added = self.add_orders(self.check_requests(requests, person), owner_id)
+        added = self.add_orders(self.requests.check(requests, person), owner_id)
         self.start_workers()
         return added["ids"]
 
     def add_orders(self, orders, owner_id, once=None, show=False):
-        """Add what check_requests() gave, all or none.
+        """Add Orders, all or none: {"ids", "created": how many are new, see Adding.add()}.
 
-        Returns {"ids", "created": how many are new, see Adding.add()}; with `show` also "task", the
-        first one's JSON before anybody could run it. A request that is answered but `once` gets the
-        ids of the first answer again.
+        With `show` also "task", the first one's JSON before anybody could run it. A request that is
+        answered but `once` gets the ids of the first answer again.
         """
         with self.database.transaction() as transaction:
             now = self.database.clock.now()
@@ -6516,58 +6630,10 @@ class JobQueue:
                 added["task"] = self.get_json(ids[0])
         return added
 
-    def check_requests(self, requests, person=None):
-        """The Orders for `requests`; Invalid names every wrong field, with its index if many.
-
-        Where a request could not be read stands the Invalid that says so.
-        """
-        orders, errors, frame, index, named, held, file = [], [], Frame(None), 0, 0, 0, None
-        for index, request in enumerate(requests):
-            try:
-                if index == ADD_MAX:
-                    raise TooLarge("More than %d tasks cannot be added at once." % ADD_MAX)
-                if isinstance(request, Invalid):
-                    raise request
-                frame = self._frame(request, person, frame)
-                order = frame.order(request.get("arguments", {}))
-                orders.append(order)
-                named, held = named + len(order.after), held + order.length
-                if held > ARGUMENTS_HELD_BYTES:
-                    file = file or ArgumentsFile(self.database.folder)
-                    order.move_arguments(file)
-                if named > AFTER_SUM_MAX:
-                    raise field_error("after", "names too many: the tasks of one request can name at "
-                                               "most %d others together" % AFTER_SUM_MAX)
-            except Invalid as error:
-                errors += [{**one, "index": index} for one in error.errors]
-                if len(errors) >= ERRORS_MAX:
-                    break
-        if errors:
-            raise tasks_refused(errors, index == 0 and not isinstance(request, Invalid))
-        return orders
-
-    def function(self, name, person=None):
-        """The function that is to be run, if `person` (None: the site's own code) may add it."""
-        if self.catalogue.find(name) is None:
-            self.catalogue.refresh(wait=True)
-        open_to = WHO_MAY_ADD
-        if person:
-            open_to = ROLES if person.is_admin else ("user",)
-        found, error = self.catalogue.find(name), self.catalogue.state()["error"]
-        if found and found["who"] in open_to:
-            return found
-        functions = self.catalogue.functions()
-        if error and not functions:
-            raise Busy("The functions cannot be read at the moment: %s." % error["message"],
-                       retry_after=10)
-        known = [function["name"] for function in functions if function["who"] in open_to]
-        raise field_error("function", "%s is not known; known are %s"
-                          % (shorten(name, 60), ", ".join(known) or "none"))
-
     def delete_queue(self, name, who):
         """Remove a queue that holds no tasks and that no function names."""
         self.queues.delete(name, who, {function["options"]["queue"]
-                                  for function in self.catalogue.functions()})
+                                       for function in self.catalogue.functions()})
 
     def start_workers(self):
         """Start workers for what was just added; if that cannot be done now, a tick will.
@@ -6582,80 +6648,6 @@ class JobQueue:
     def close(self):
         """Close the database."""
         self.database.close()
-
-    def _frame(self, request, person, last):
-        """What is around a request's arguments, checked; many in a row often share one."""
-        if not isinstance(request, dict):
-            raise Invalid("", wrong("", "must be an object"))
-        rest = {key: value for key, value in request.items() if key != "arguments"}
-        if rest == last.rest and isinstance(request.get("arguments", {}), dict):
-            return last
-        errors = check_value(REQUEST_SCHEMA, request, "")
-        if any(error["field"] == "function" for error in errors):
-            raise Invalid("", errors)
-        function = self.function(request["function"], person)
-        errors += self._check_choices(request, person, function)
-        if errors:
-            if isinstance(request.get("arguments", {}), dict):
-                errors += check_value(function["schema"], request.get("arguments", {}), "arguments")
-            raise Invalid("", errors)
-        options = {key: request.get(key, default) for key, default in function["options"].items()}
-        options = last.options if options == last.options else options      # 100,000 can share it
-        after = tuple(dict.fromkeys(map(int, request.get("after") or ())))
-        return Frame(rest, function, options, run_at=self._run_at(request), after=after,
-                     after_failure=request.get("after_failure"),
-                     unique_key=request.get("unique_key"),
-                     admin_id=person.id if person and function["who"] == "admin" else None)
-
-    def _check_choices(self, request, person, function):
-        """What depends on who asks, or on two fields together."""
-        errors = []
-        if request.get("run_at") is not None and request.get("delay") is not None:
-            errors += wrong("delay", "cannot be given together with run_at")
-        if person and not person.is_admin:
-            errors += self._check_bounds_of_users(request, function["options"])
-        queue = request.get("queue", function["options"]["queue"])
-        if queue != function["options"]["queue"]:
-            errors += self._check_queue(str(queue), function, person)
-        return errors
-
-    @staticmethod
-    def _check_bounds_of_users(request, declared):
-        """What a plain user cannot choose: to go first, or less care than `declared`."""
-        errors = []
-        for name, limit, words in (
-                ("priority", 0, "must be 0 or less; higher ones are for admins"),
-                ("timeout", declared["timeout"],
-                 "must be at most %s, as the function says; longer ones are for admins"
-                 % plain(declared["timeout"]))):
-            if isinstance(request.get(name), (int, float)) and request[name] > limit:
-                errors += wrong(name, words)
-        if declared["on_crash"] == "fail" and request.get("on_crash") == "retry":
-            errors += wrong("on_crash", "must be fail, as the function says; only an admin can choose "
-                                         "retry")
-        return errors
-
-    def _check_queue(self, queue, function, person):
-        """What is wrong with another queue than the function's own."""
-        known = {row["name"]: row for row in self.database.all("SELECT * FROM queue")}
-        own = function["options"]["queue"]
-        if own in known and known[own]["external"]:
-            return wrong("queue", "must be %s: nobody else runs %s" % (own, function["name"]))
-        if queue in known and known[queue]["external"]:
-            return wrong("queue", "must be another: nobody there runs %s" % function["name"])
-        if person and not person.is_admin:
-            if own != TASK_OPTIONS["queue"][1] or (own in known and is_limited(known[own])):
-                return wrong("queue", "must be %s: only an admin can choose another" % own)
-            if queue not in known:
-                return wrong("queue", "is not a queue here; an admin can begin a new one")
-        return []
-
-    def _run_at(self, request):
-        if request.get("delay") is not None:
-            return self.database.clock.now() + request["delay"]
-        if request.get("run_at") is not None:
-            return parse_time(request["run_at"], "run_at")
-        return None
 
 
 _opened = {}                            # process id -> its JobQueue: none may cross a fork
@@ -6702,96 +6694,94 @@ class Function:
 
     def enqueue_many(self, many):
         """Add a task for each argument object in `many` (any iterable), all or none; their ids."""
-        many = [self._row(index, item) for index, item in enumerate(many)]
-        return _enqueue(None if current_task() else default_queue(), self.name, many, self._chosen)
-
-    def _row(self, index, item):
-        try:
-            if not isinstance(item, dict):
-                raise TypeError("must be a dictionary of arguments")
-            return self.arguments((), item)
-        except TypeError as error:
-            raise TypeError("row %d (index %d): %s" % (index + 1, index, error)) from None
+        arguments = []
+        for index, one in enumerate(many):
+            try:
+                if not isinstance(one, dict):
+                    raise TypeError("must be a dictionary of arguments")
+                arguments.append(self.arguments((), one))
+            except TypeError as error:
+                raise TypeError("row %d (index %d): %s" % (index + 1, index, error)) from None
+        queue = None if current_task() else default_queue()
+        return _enqueue(queue, self.name, arguments, self._chosen)
 
     def arguments(self, positional, named):
         """The arguments by name, as JSON has them; TypeError as a call would raise it."""
-        if self.parameters is not None:
-            names = list(self.parameters)
-            if len(positional) > len(names):
-                raise TypeError("%s takes at most %d arguments" % (self.name, len(names)))
-            named = {**dict(zip(names, positional)), **named}
-        else:
+        if self.parameters is None:
             import inspect
             signature = inspect.signature(self.target)
-            bound = signature.bind(*positional, **named).arguments
+            given = signature.bind(*positional, **named).arguments
             for parameter in signature.parameters.values():
                 if parameter.kind is parameter.VAR_KEYWORD:
-                    bound.update(bound.pop(parameter.name, {}))
-            named = bound
-        return json.loads(dump_json(dict(named)))
+                    given.update(given.pop(parameter.name, {}))
+        elif len(positional) > len(self.parameters):
+            raise TypeError("%s takes at most %d arguments" % (self.name, len(self.parameters)))
+        else:
+            given = {**dict(zip(self.parameters, positional)), **named}
+        return json.loads(dump_json(dict(given)))
 
 
 RETURNS_BEFORE_IT_RUNS = 0x20 | 0x80 | 0x200    # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
+PLACE = r"\{([A-Za-z_]\w*)\}"           # where the value of a parameter is put
 declared = {}                           # name -> Function, filled by importing tasks.py
 scheduled = []                          # (function, what @schedule says), in the same way
 
 
-def _task_options(options):
-    for name, value in options.items():
-        if name not in TASK_OPTIONS:
-            raise TypeError("%s is no option of a task; known are %s" % (name, ", ".join(TASK_OPTIONS)))
-        errors = check_value(TASK_OPTIONS[name][0], value, name)
-        if errors:
-            raise ValueError("%(field)s %(message)s" % errors[0])
-    return {**TASK_DEFAULTS, **options}
+def _declare(name, kind, target, who, keywords, places=None):
+    """Note a Function. Keywords named like options of tasks are options, the others parameters.
 
-
-def _take_options(keywords):
-    """Those that are options of tasks, taken out of the keywords; the others are parameters."""
-    return {name: keywords.pop(name) for name in list(keywords) if name in TASK_OPTIONS}
-
-
-def _declare(function):
-    if function.who not in WHO_MAY_ADD:
-        raise ValueError("who must be one of %s" % ", ".join(WHO_MAY_ADD))
-    if not function.name:
-        raise ValueError("its name is missing")
-    if function.name == SCRIPT_FUNCTION:
-        raise ValueError("%s is a name of jobqueue's own" % SCRIPT_FUNCTION)
-    known = declared.get(function.name)
-    if known is not None and known.target is not function.target and \
-            getattr(known.target, "__module__", 1) == getattr(function.target, "__module__", 1):
-        raise ValueError("two functions are called %s" % function.name)
-    declared[function.name] = function
-    return function
-
-
-def _refuse_unfit(function):
-    code = getattr(function, "__code__", None)
-    if code and code.co_flags & RETURNS_BEFORE_IT_RUNS:
-        raise TypeError("%s: a function that is async or has yield returns before it runs, and cannot "
-                        "be a task" % function.__name__)
-    if code and code.co_posonlyargcount:
-        raise TypeError("%s: a parameter before / cannot be given by its name" % function.__name__)
+    `places` is the text in which parameters have a {place}.
+    """
+    options = {key: value for key, value in keywords.items() if key in TASK_OPTIONS}
+    parameters = {key: value for key, value in keywords.items() if key not in TASK_OPTIONS}
+    if kind == "python" and parameters:
+        raise TypeError("%s is no option of a task; known are %s"
+                        % (min(parameters), ", ".join(TASK_OPTIONS)))
+    errors = check_value(_object(**OPTION_SCHEMAS), options, "")
+    if who not in WHO_MAY_ADD:
+        errors += wrong("who", "must be one of %s" % ", ".join(WHO_MAY_ADD))
+    if name in ("", SCRIPT_FUNCTION):
+        errors += wrong("its name", "is missing" if not name else "is one of jobqueue's own")
+    used = set(re.findall(PLACE, places or ""))
+    errors += [error for place in sorted(used - set(parameters))
+               for error in wrong("{%s}" % place, "is no parameter")]
+    if kind == "command":
+        errors += [error for place in sorted(set(parameters) - used)
+                   for error in wrong("the parameter " + place, "has no {place}")]
+    known = declared.get(name)
+    if known is not None and known.target is not target and (
+            getattr(known.target, "__module__", 1) == getattr(target, "__module__", 1)):
+        errors += wrong("two functions", "are called %s" % name)
+    if errors:
+        raise ValueError("%s: %s" % (name, join_errors(errors)))
+    declared[name] = Function(name, kind, target, {**TASK_DEFAULTS, **options}, who,
+                              None if kind == "python" else parameters)
+    return declared[name]
 
 
 def task(target=None, *, who="user", **options):
     """Declare a Python function that tasks can run: @task or @task(max_retries=3, ...)."""
     def declare(function):
-        _refuse_unfit(function)
-        return _declare(
-            Function(function.__name__, "python", function, _task_options(options), who, None))
+        code = getattr(function, "__code__", None)
+        if code and code.co_flags & RETURNS_BEFORE_IT_RUNS:
+            raise TypeError("%s: a function that is async or has yield returns before it runs, and "
+                            "cannot be a task" % function.__name__)
+        if code and code.co_posonlyargcount:
+            raise TypeError("%s: a parameter before / cannot be given by its name"
+                            % function.__name__)
+        return _declare(function.__name__, "python", function, who, options)
     return declare(target) if target is not None else declare
 
 
 def schedule(rule, zone=None, arguments=None, catch_up="once", overlap="skip", **options):
-    """Declare when a function of tasks.py runs: beside @task, above or below it, as often as one likes.
+    """Declare when a function of tasks.py runs: beside @task, as often as one likes.
 
     `arguments` are those of its tasks by name; `options` are those of @task.
     """
-    given = {"rule": rule, "zone": zone or "UTC", "arguments": json.loads(dump_json(arguments or {})),
-             "catch_up": catch_up, "overlap": overlap, "options": options}
-    errors = check_value(SCHEDULE_SCHEMA, {"function": "", **given}, "") or plan_errors(given, Clock.now())
+    given = {"rule": rule, "zone": zone or "UTC", "catch_up": catch_up, "overlap": overlap,
+             "arguments": json.loads(dump_json(arguments or {})), "options": options}
+    errors = (check_value(SCHEDULE_SCHEMA, {"function": "", **given}, "")
+              or plan_errors(given, Clock.now()))
     if errors:
         raise ValueError("schedule(%r): %s" % (rule, join_errors(errors)))
 
@@ -6801,33 +6791,16 @@ def schedule(rule, zone=None, arguments=None, catch_up="once", overlap="skip", *
     return declare
 
 
-PLACE = r"\{([A-Za-z_]\w*)\}"           # where the value of a parameter is put
-
-
-def _places(text):
-    return set(re.findall(PLACE, text))
-
-
-def _check_places(name, texts, parameters):
-    used, known = set().union(*map(_places, texts)), set(parameters)
-    if used - known:
-        raise ValueError("command(%r): {%s} is no parameter" % (name, min(used - known)))
-    if known - used:
-        raise ValueError("command(%r): the parameter %s has no {place}" % (name, min(known - used)))
-
-
 def command(name, arguments, *, who="user", **rest):
     """Declare a program: a list of arguments with {places} for the parameters; no shell, ever.
 
     Keywords that are options of tasks are options, all others are parameters: a type, or a
     default value.
     """
-    options = _take_options(rest)
     if isinstance(arguments, str) or not all(isinstance(part, (str, Path)) for part in arguments):
         raise TypeError("command(%r): the program and its arguments must be a list of texts" % name)
     arguments = [str(part) for part in arguments]
-    _check_places(name, arguments, rest)
-    return _declare(Function(name, "command", arguments, _task_options(options), who, rest))
+    return _declare(name, "command", arguments, who, rest, " ".join(arguments))
 
 
 def http_request(name, method, address, *, who="user", headers=None, **rest):
@@ -6835,7 +6808,6 @@ def http_request(name, method, address, *, who="user", headers=None, **rest):
 
     With GET, HEAD and DELETE the other parameters become the query.
     """
-    options = _take_options(rest)
     if not re.match(r"https?://[^/{}@\s]+(/|$)", address):
         raise ValueError("http_request(%r): the address must begin with http:// or https:// and a "
                          "host, without places, name or password" % name)
@@ -6843,11 +6815,8 @@ def http_request(name, method, address, *, who="user", headers=None, **rest):
         if not re.fullmatch(r"[\t -~\xa0-\xff]*", str(value)):
             raise ValueError("http_request(%r): the header %s holds a line break or another "
                              "character that cannot be sent" % (name, header))
-    missing = _places(address) - set(rest)
-    if missing:
-        raise ValueError("http_request(%r): {%s} is no parameter" % (name, missing.pop()))
     target = {"method": method.upper(), "address": address, "headers": dict(headers or {})}
-    return _declare(Function(name, "http_request", target, _task_options(options), who, rest))
+    return _declare(name, "http_request", target, who, rest, address)
 
 
 def external(name, *, queue, who="user", **rest):
@@ -6855,10 +6824,9 @@ def external(name, *, queue, who="user", **rest):
 
     Our own workers leave its queue alone, so it must be one that no other function uses.
     """
-    options = _task_options({**_take_options(rest), "queue": queue})
-    if queue == TASK_OPTIONS["queue"][1]:
+    if queue == TASK_DEFAULTS["queue"]:
         raise ValueError("external(%r): the queue must be one of its own, not %s" % (name, queue))
-    return _declare(Function(name, "external", None, options, who, rest))
+    return _declare(name, "external", None, who, {**rest, "queue": queue})
 
 
 # Host ------------------------------------------------------------------------
@@ -8333,7 +8301,7 @@ def _add_once(app, request, asked, show):
 
     try:
         with app.queue.database.unhurried():    # the body is read meanwhile
-            orders = app.queue.check_requests(noticed(), request.person.answerable)
+            orders = app.queue.requests.check(noticed(), request.person.answerable)
         if not orders:
             raise Malformed("There is no task in the body.")
         return app.queue.add_orders(orders, _owner_for(app, request, owners), request.once(), show)

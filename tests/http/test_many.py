@@ -51,7 +51,7 @@ class TestLines(WebTestCase):
     def test_wrong_lines_are_named_by_place_and_field_and_nothing_is_added(self):
         body = lines(add(1), add("x"), {"function": "nosuch"}, add(1, priority=1000), 7, add(2))
         self.assertEqual(self.wrong(body), [(1, "arguments.a"), (2, "function"), (3, "priority"),
-                                            (3, "priority"), (4, "")])
+                                            (4, "")])
 
     def test_lines_that_are_not_json_are_named_too(self):
         body = lines(add(1)) + b'{"function": \n\xff\n' + lines(add(2)) + b'{"a":1,"a":2}\n{"a": NaN}'
@@ -396,7 +396,7 @@ class TestEach(TestCase):
         self.wrong("a,c\n1,2\n", "line 2, c: is not known here; known are a, b")
         self.wrong("a,a\n1,2\n", "arguments.a is given twice")
         with self.refused(jobqueue.Invalid, "arguments.a is given twice"):
-            jobqueue._typed_arguments(self.queue.function("add"), ["a=1", "a=2"])
+            jobqueue._typed_arguments(self.queue.requests.function("add"), ["a=1", "a=2"])
 
     def test_what_is_no_csv_file_in_utf_8_is_refused(self):
         self.wrong(b"name\nOslo\nK\xf6ln\n", "rows.csv cannot be read as CSV UTF-8", function="greet")

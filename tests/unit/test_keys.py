@@ -48,7 +48,7 @@ class TestUniqueKeys(TestCase):
 
     def test_two_processes_add_one_task(self):
         queues = self.queue, self.another_queue()
-        orders = [queue.check_requests([KEYED]) for queue in queues]
+        orders = [queue.requests.check([KEYED]) for queue in queues]
         added = [queue.add_orders(order, self.owner_id("bob")) for queue, order in zip(queues, orders)]
         self.assertEqual(added, [{"ids": [1], "created": 1}, {"ids": [1], "created": 0}])
 

@@ -108,24 +108,24 @@ class TestAdding(TaskCase):
                 request = {"function": function, "arguments": {"a": 1} if function == "add" else {}}
                 with self.subTest(function=function, name=name):
                     if name in allowed:
-                        self.queue.check_requests([request], self.people[name])
+                        self.queue.requests.check([request], self.people[name])
                     else:
                         with self.refused(jobqueue.Invalid, "is not known"):
-                            self.queue.check_requests([request], self.people[name])
+                            self.queue.requests.check([request], self.people[name])
         self.add("bob", "cleanup")
 
     def test_a_high_priority_is_for_admins_and_code(self):
         request = {"function": "add", "arguments": {"a": 1}, "priority": 1}
         with self.refused(jobqueue.Invalid, "higher ones are for admins"):
-            self.queue.check_requests([request], self.people["bob"])
-        self.queue.check_requests([request], self.people["ana"])
-        self.queue.check_requests([{**request, "priority": 0}], self.people["bob"])
+            self.queue.requests.check([request], self.people["bob"])
+        self.queue.requests.check([request], self.people["ana"])
+        self.queue.requests.check([{**request, "priority": 0}], self.people["bob"])
 
     def test_a_functions_own_high_priority_is_for_everyone(self):
         from tests.helpers.support import function_json
 
         self.declare(function_json("urgent", priority=50))
-        orders = self.queue.check_requests([{"function": "urgent"}], self.people["bob"])
+        orders = self.queue.requests.check([{"function": "urgent"}], self.people["bob"])
         self.assertEqual(orders[0].options["priority"], 50)
 
     def test_arguments_are_kept_in_the_order_of_the_signature(self):
