@@ -2516,17 +2516,27 @@ LOG_MAX_BYTES = 1 << 20         # per attempt; beyond it the middle is cut out
 LOG_PAGE_BYTES = 256 << 10
 
 
-def activity_row(at, event, task, **details):
-    """What happened to a task (its row), as a row of the activity."""
-    return {"at": at, "event": event, "task_id": task["id"], "attempt": task["attempts"] or None,
-            "owner_id": task["owner_id"], "function": task["function"], "queue": task["queue"],
-            **details}
+def activity_row(at, event, task, worker_id=None, message=None, waited=None, seconds=None,
+                 cpu_seconds=None, peak_memory=None):
+    """What happened to a task (its row), as note_all() takes it."""
+    return (at, event, task["id"], task["attempts"] or None, task["owner_id"], task["function"],
+            task["queue"], worker_id, message, waited, seconds, cpu_seconds, peak_memory)
+
+
+def note_all(transaction, rows):
+    """Append rows to the activity; tuples, since two are written for each attempt."""
+    transaction.many(
+        "INSERT INTO activity (at, event, task_id, attempt, owner_id, function, queue, worker_id, "
+        "message, waited, seconds, cpu_seconds, peak_memory) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
 
 def note(transaction, at, event, task=None, **details):
-    """Append a row about a task or, without one, about a worker to the activity."""
-    row = activity_row(at, event, task, **details) if task else {"at": at, "event": event, **details}
-    transaction.insert("activity", row)
+    """Append a row about a task or, without one, about a worker or a queue to the activity."""
+    if task:
+        note_all(transaction, [activity_row(at, event, task, **details)])
+    else:
+        transaction.insert("activity", {"at": at, "event": event, **details})
 
 
 class Activity:
@@ -2751,7 +2761,8 @@ class Queues:
             values.update(self._pause(row, given, who, now))
             if values:
                 transaction.update("queue", values, "name=?", (name,))
-            self._note(transaction, "queue_changed", name, "%s: %s" % (who, dump_json(given)))
+            note(transaction, now, "queue_changed", queue=name,
+                 message="%s: %s" % (who, dump_json(given)))
 
     def delete(self, name, who, in_use=()):
         """Remove a queue that holds no tasks; `in_use` are names that functions give."""
@@ -2765,7 +2776,7 @@ class Queues:
                 raise Conflict("The queue %s still holds tasks; those that have ended count too."
                                % name)
             transaction.run("DELETE FROM queue WHERE name=?", (name,))
-            self._note(transaction, "queue_deleted", name, who)
+            note(transaction, self._clock.now(), "queue_deleted", queue=name, message=who)
 
     def _row(self, name):
         row = self._database.one("SELECT * FROM queue WHERE name=?", (storable(name),))
@@ -2782,10 +2793,6 @@ class Queues:
         if "paused_why" in given:
             values["paused_why"] = storable(given["paused_why"] or "") or None
         return values
-
-    def _note(self, transaction, event, name, message):
-        transaction.insert("activity", {"at": self._clock.now(), "event": event, "queue": name,
-                                        "message": message})
 
     def _json(self, row, machine):
         name, rate, blocked = row["name"], None, None
@@ -3596,7 +3603,7 @@ class Actions:
             if not (running and row["cancel_requested"]):
                 notes.append(activity_row(now, "cancel_requested" if running else "cancelled", row,
                                           message=by and "by " + by))
-        transaction.insert_all("activity", notes)
+        note_all(transaction, notes)
         Followers.settle(transaction, now)
         return rows
 
@@ -3618,7 +3625,7 @@ class Actions:
                 (status, turn, now, row["id"]))
             transaction.run("DELETE FROM unsettled WHERE task_id=?", (row["id"],))
             done.append(row)
-        transaction.insert_all("activity", [
+        note_all(transaction, [
             activity_row(now, "retried", row, message=by and "by " + by) for row in done])
         return done
 
@@ -3628,7 +3635,7 @@ class Actions:
         transaction.many("UPDATE task SET cancel_requested=2 WHERE id=? AND status=1",
                          [(row["id"],) for row in rows if row["status"] == RUNNING])
         Actions._remove(transaction, rows, now)
-        transaction.insert_all("activity", [activity_row(now, "deleted", row) for row in rows])
+        note_all(transaction, [activity_row(now, "deleted", row) for row in rows])
         Followers.settle(transaction, now)
         return rows
 
@@ -3909,8 +3916,8 @@ class Claims:
                 for row in rows])
         if taken != len(rows) > 0:
             raise Busy("A task was claimed by two at once; nothing was changed.")
-        transaction.insert_all("activity", [
-            activity_row(now, "started", row, worker_id=worker_id,
+        note_all(transaction, [
+            activity_row(now, "started", row, worker_id,
                          waited=max(0.0, now - max(row["created_at"], row["run_at"] or 0)))
             for row in rows])
 
@@ -3970,7 +3977,7 @@ class Claims:
                 unknown_since=?, result=?, error_type=?, error_message=?, finished_at=?,
                 lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL, cancel_requested=0
             WHERE id=? AND status=1 AND claim=?""", leaving)
-        transaction.insert_all("activity", notes)
+        note_all(transaction, notes)
         Followers.settle(transaction, now)
         return verdicts
 
@@ -3979,10 +3986,8 @@ class Claims:
         if outcome.seconds is None:
             outcome.seconds = max(0.0, now - task["started_at"])
         told = outcome.error_message or (verdict.reason if verdict.status != SUCCEEDED else None)
-        return activity_row(
-            now, verdict.event, task, worker_id=task["worker_id"], seconds=outcome.seconds,
-            cpu_seconds=outcome.cpu_seconds, peak_memory=outcome.peak_memory,
-            message=told and shorten(told, 500))
+        return activity_row(now, verdict.event, task, task["worker_id"], told and shorten(told, 500),
+                            None, outcome.seconds, outcome.cpu_seconds, outcome.peak_memory)
 
     @staticmethod
     def _left(transaction, task, verdict, outcome, now):
