@@ -5148,15 +5148,13 @@ class Reaper:
         return False
 
     def sweep_locks(self):
-        """Remove lock files that belong to no row and nobody; they are left by crashes."""
+        """Remove old lock files that no row names any more; they are left by crashes."""
         known = {row[0] for row in self._database.all("SELECT lock FROM worker")}
         for path in self._workers.locks.iterdir():
             with contextlib.suppress(OSError):
                 age = self._clock.now() - path.stat().st_mtime
                 if path.name not in known and age >= LEASE_SECONDS:
-                    handle = grab_if_free(path)
-                    if handle is not None:
-                        self._workers.remove_lock(path.name, handle)
+                    path.unlink()
 
 
 class Starter:
@@ -5568,15 +5566,23 @@ class Tick:
             return False
 
     def force(self, caller, start=True):
-        """Tick whoever has just done so; without `start` no workers are started."""
+        """Tick as run() does, whoever has just done so."""
         self._mark.take(self._clock.now(), 0.0)
         self._note(caller)
         self.run(caller, start)
 
     def run(self, caller="worker", start=True):
-        """Do all that is due now."""
+        """Do all that is due now; without `start` no workers are started."""
         self._ticks.put_off(TICK_SECONDS)
-        self.clean(caller)
+        self._database.sign()
+        self._reaper.bury_dead()
+        self._settle()
+        self._promote()
+        self._fire_schedules()
+        self._sweep()
+        self._is_pruning = caller not in PASSING and self._keeping.prune()
+        if self._is_pruning:
+            self._ticks.hasten(KEEP_AGAIN_SECONDS)
         if start:
             self._starter.start_needed(self.sleepers_missing())
 
@@ -5607,33 +5613,16 @@ class Tick:
                 "cron": cron, "resident": self._rhythm.is_resident()}
 
     def _is_our_turn(self, caller):
-        """True for one of all who ask, if it is time; for a schedule that is due that is sooner."""
+        """True if nobody has ticked for long; where a schedule is due, that is sooner."""
         now, due = self._clock.now(), self._firing.next_due()
-        is_due = due is not None and due <= now
-        if self._is_pruning:
-            least = 0.0
-        elif caller in PASSING:         # what the last tick could not add may not be added now either
-            is_new = is_due and (self._mark.age(due) or 0) >= 0
-            least = TICK_SECONDS if is_new else TICK_PASSING_SECONDS
-        else:
-            least = TICK_SOON_SECONDS if is_due else TICK_SECONDS
-        return self._mark.take(now, least)
+        usual, soon = ((TICK_PASSING_SECONDS, TICK_SECONDS) if caller in PASSING else
+                       (TICK_SECONDS, TICK_SOON_SECONDS))
+        least = soon if due is not None and due <= now else usual
+        return self._mark.take(now, 0.0 if self._is_pruning else least)
 
     def _note(self, caller):
         with contextlib.suppress(JobQueueError):        # a full disk: it is not worth more
             self._rhythm.note(caller)
-
-    def clean(self, caller="worker"):
-        """All but starting workers."""
-        self._database.sign()
-        self._reaper.bury_dead()
-        self._settle()
-        self._promote()
-        self._fire_schedules()
-        self._sweep()
-        self._is_pruning = caller not in PASSING and self._keeping.prune()
-        if self._is_pruning:
-            self._ticks.hasten(KEEP_AGAIN_SECONDS)
 
     def _settle(self):
         """Go on with what comes after tasks that have ended, if there was too much of it then."""
@@ -5861,8 +5850,7 @@ class Users:
 
     def has_admin(self):
         """True once somebody can administer this."""
-        return self._database.value(
-            "SELECT 1 FROM user WHERE role='admin' LIMIT 1") is not None
+        return bool(self._database.value("SELECT 1 FROM user WHERE role='admin' LIMIT 1"))
 
     def all(self):
         """All users as admins see them."""
@@ -5886,7 +5874,7 @@ class Users:
             return self.find(name)
         name = self._settings.get("default_owner")
         row = self._database.one("""
-            SELECT * FROM user WHERE name=? OR ?='' AND role='admin' AND disabled=0
+            SELECT * FROM user WHERE name=? OR (?='' AND role='admin' AND disabled=0)
             ORDER BY id LIMIT 1""", (name, name))
         if row is None:
             raise SetupError(

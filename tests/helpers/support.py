@@ -305,7 +305,7 @@ class TestCase(unittest.TestCase):
     def clean(self, seconds=0, queue=None):
         """The same, but that no workers are started."""
         self.clock.advance(seconds)
-        (queue or self.queue).tick.clean()
+        (queue or self.queue).tick.run(start=False)
 
     def look_in(self, caller, queue=None):
         """Somebody who came for something else asks for the housekeeping; True if it was done."""

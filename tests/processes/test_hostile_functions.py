@@ -156,7 +156,7 @@ class TestHostileFunctions(unittest.TestCase):
         self.site.python("from jobqueue import JobQueue; q = JobQueue(); "
                          "t = q.database.transaction(); "
                          "c = t.__enter__(); c.run('UPDATE worker SET lease_monotonic=0 WHERE id=%d'); "
-                         "t.__exit__(None, None, None); q.tick.clean()" % row["id"])
+                         "t.__exit__(None, None, None); q.tick.run(start=False)" % row["id"])
         self.site.rows("UPDATE setting SET value=replace(value, '\"lease_monotonic\":', "
                        "'\"lease_monotonic\":-') WHERE name='.doubts'")       # as if a while had passed
         wait_until(lambda: self.site.run("tick") and row["pid"] not in self.site.processes()

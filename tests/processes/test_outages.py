@@ -123,7 +123,7 @@ class Rules:
         with mock.patch.object(attempt, "_store"):
             while not attempt.ending:
                 self.clock.advance(1)
-                others.tick.clean()
+                others.tick.run(start=False)
                 attempt.check()
         self.assertEqual((attempt.ending, bool(self.killed)), ("lost", True))
         self.assertEqual(self.status(self.task_id), "running")

@@ -852,7 +852,7 @@ exec '%s' "$@"
     def request(self, seconds, patience):
         """What a CGI process does for a tick request; the host ends it after `patience`, and all it left."""
         text = ("from jobqueue import JobQueue\nqueue = JobQueue()\n"
-                "queue.tick.clean()\nqueue.starter.work_slice(%g)" % seconds)
+                "queue.tick.run(start=False)\nqueue.starter.work_slice(%g)" % seconds)
         with contextlib.suppress(subprocess.TimeoutExpired):
             subprocess.run([sys.executable, "-c", text], cwd=self.site.home, env=self.site.environment,
                            timeout=patience, check=True)

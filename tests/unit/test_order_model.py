@@ -335,7 +335,7 @@ class TestOrderModel(TestCase):
         return self.ask("delete")
 
     def tick(self):
-        self.queue.tick.clean()
+        self.queue.tick.run(start=False)
 
     def stranger(self):
         """Somebody else finds nothing, and cannot let a task of theirs come after it."""

@@ -64,11 +64,11 @@ class TestTick(TestCase):
         self.assertEqual(other.database.version_seen(), version)
 
     def test_it_is_done_now_and_then_only(self):
-        with mock.patch.object(self.queue.tick, "clean") as clean:
-            for _ in range(10):
-                self.look_in("worker")
-                self.clock.advance(TICK_SECONDS / 5)
-        self.assertIn(clean.call_count, (2, 3))
+        done = 0
+        for _ in range(10):
+            done += self.look_in("worker")
+            self.clock.advance(TICK_SECONDS / 5)
+        self.assertIn(done, (2, 3))
 
     def test_old_sessions_and_old_failures_are_swept_once_an_hour(self):
         now = self.clock.now()
