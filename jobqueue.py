@@ -904,6 +904,10 @@ def preview(rule, at, count):
 
 
 # Values ----------------------------------------------------------------------
+#
+# What a value must be is said by a schema (a part of JSON Schema 2020-12), once: check_value() judges
+# arguments, bodies, queries, settings and outcomes by it, parse_text() reads what was typed, and
+# /openapi.json, --help and the forms of the page tell it. Here are the words to write schemas with.
 
 SUMMARY_MAX_CHARACTERS = 120
 
@@ -966,10 +970,8 @@ TASK_OPTIONS = {
     "retry_delay": (about(_number(0, 30 * 86400), "seconds until it is tried again"), 60),
     "retry_backoff": (about(_number(1, 10), "how much longer each next delay is"), 2),
     "timeout": (about(_number(1, 30 * 86400), "seconds after which it is stopped"), 3600),
-    "on_crash": (about({"enum": ["retry", "fail"]}, "what becomes of it if its worker dies"),
-                 "retry"),
-    "remove_on_success": (about({"type": "boolean"}, "do not keep it once it has succeeded"),
-                          False),
+    "on_crash": (about({"enum": ["retry", "fail"]}, "what to do if its worker dies"), "retry"),
+    "remove_on_success": (about({"type": "boolean"}, "do not keep it if it succeeds"), False),
 }
 OPTION_SCHEMAS = {name: schema for name, (schema, _) in TASK_OPTIONS.items()}
 TASK_DEFAULTS = {name: default for name, (_, default) in TASK_OPTIONS.items()}
@@ -986,12 +988,16 @@ TYPE_CHECKS = {
     "object": lambda value: isinstance(value, dict),
     "null": lambda value: value is None,
 }
-TEXT_FORMS = {                  # how it is written, who reads it, an example
-    "date": (r"\d{4}-\d\d-\d\d", date.fromisoformat, "2026-01-31"),
-    "time": (r"\d\d:\d\d(:\d\d(\.\d{3,6})?)?", clock_time.fromisoformat, "14:30")}
+TEXT_FORMS = {                  # how it is written, who reads it, what it is
+    "date": (r"\d{4}-\d\d-\d\d", date.fromisoformat, "a date such as 2026-01-31"),
+    "time": (r"\d\d:\d\d(:\d\d(\.\d{3,6})?)?", clock_time.fromisoformat, "a time such as 14:30"),
+    "date-time": (RFC3339, parse_moment, "a time with an offset, such as 2026-01-31T12:00:00Z")}
 SECRET_WORDS = ("password", "passwd", "token", "secret", "apikey", "api_key")
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-
+BOOLEANS = {**dict.fromkeys(TRUE_WORDS, True), **dict.fromkeys(FALSE_WORDS, False)}
+PARSERS = {
+    "integer": int, "number": lambda text: float(text) if abs(float(text)) < math.inf else text,
+    "boolean": lambda text: BOOLEANS[text.lower()], "array": json.loads, "object": json.loads}
 PLAIN_TYPES = {"string": str, "integer": int, "number": float, "boolean": bool}
 WORDS_ABOUT = {"default", "description", "type"}
 
@@ -1004,39 +1010,27 @@ def is_plain(schema, value):
             and (kind in ("string", "boolean") or -INTEGER_MAX <= value <= INTEGER_MAX))
 
 
-def _has_form(form, value):
-    pattern, parse, _ = TEXT_FORMS[form]
-    with contextlib.suppress(ValueError):
-        return re.fullmatch(pattern, value, re.ASCII) is not None and parse(value) is not None
-    return False
-
-
 def _check_text(schema, value, field):
     if len(value) > schema.get("maxLength", math.inf):
         return wrong(field, "must have at most %d characters" % schema["maxLength"])
     if "pattern" in schema and not re.fullmatch(schema["pattern"], value):
         return wrong(field, schema.get("patternMessage", "does not have the right form"))
-    form = schema.get("format")
-    if form in TEXT_FORMS and not _has_form(form, value):
-        return wrong(field, "must be a %s such as %s" % (form, TEXT_FORMS[form][2]))
-    if form == "date-time":
-        try:
-            parse_time(value, field)
-        except Invalid as error:
-            return error.errors
-    return []
+    if schema.get("format") not in TEXT_FORMS:
+        return []
+    pattern, parse, words = TEXT_FORMS[schema["format"]]
+    with contextlib.suppress(ValueError, OverflowError):
+        if re.fullmatch(pattern, value, re.ASCII) and parse(value):
+            return []
+    return wrong(field, "must be " + words)
 
 
 def _check_bounds(schema, value, field):
-    if value is None or isinstance(value, bool):
+    low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
+    if value is None or isinstance(value, bool) or low <= value <= high:
         return []
-    low, high = schema.get("minimum"), schema.get("maximum")
-    if (low is not None and value < low) or (high is not None and value > high):
-        if high is None:
-            return wrong(field, "must be at least %s" % low)
-        return wrong(field, "must be at most %s" % high if low is None
-                      else "must be from %s to %s" % (low, high))
-    return []
+    words = {"minimum": "at least %s", "maximum": "at most %s"}
+    return wrong(field, "must be " + " and ".join(
+        form % schema[limit] for limit, form in words.items() if limit in schema))
 
 
 def _check_object(schema, value, field):
@@ -1108,30 +1102,8 @@ def checked(schema, value):
     return value
 
 
-def _parse_boolean(text):
-    if text.lower() in TRUE_WORDS + FALSE_WORDS:
-        return text.lower() in TRUE_WORDS
-    raise ValueError(text)
-
-
-def _parse_integer(text):
-    if not re.fullmatch("[+-]?[0-9]{1,18}", text, re.ASCII):
-        raise ValueError(text)
-    return int(text)
-
-
-def _parse_number(text):
-    if not math.isfinite(float(text)):
-        raise ValueError(text)
-    return float(text)
-
-
-_PARSERS = {"integer": _parse_integer, "number": _parse_number, "boolean": _parse_boolean,
-            "array": json.loads, "object": json.loads}
-
-
 def parse_text(schema, text):
-    """A value typed on the command line, read as `schema` wants it; the text itself if that fails."""
+    """What was typed, read as `schema` wants it; the text itself if that fails."""
     if "enum" in schema:
         texts = choice_names({"enum": schema["enum"]}, "") + choice_names(schema, "")
         return schema["enum"][texts.index(text) % len(schema["enum"])] if text in texts else text
@@ -1142,8 +1114,8 @@ def parse_text(schema, text):
     try:
         if kinds[0] == "array" and not text.startswith("["):
             return [parse_text(schema.get("items", {}), part.strip()) for part in text.split(",")]
-        return _PARSERS.get(kinds[0], str)(text)
-    except (ValueError, OverflowError):
+        return PARSERS.get(kinds[0], str)(text)
+    except (ValueError, KeyError):
         return text
 
 

@@ -526,7 +526,7 @@ class Others(CommandTestCase):
     def test_complaints_are_as_readable_as_the_terminal_allows(self):
         for encoding, shown in (("utf-8", "Ås \u2026 日本"), ("latin-1", "Ås \\u2026 \\u65e5\\u672c"),
                                 ("ascii", "\\xc5s \\u2026 \\u65e5\\u672c")):
-            raw = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors=sys.stderr.errors)
+            raw = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="backslashreplace")
             with mock.patch("sys.stderr", raw):
                 jobqueue.complain("Ås \u2026 日本")
             self.assertEqual(raw.buffer.getvalue().decode(encoding), "jobqueue: %s\n" % shown)

@@ -90,7 +90,7 @@ class TestCheckValue(unittest.TestCase):
         self.assertEqual(check_value(schema, {"anything": [1]}, ""), [])
 
     def test_bounds(self):
-        self.wrong({"type": "number", "minimum": 1, "maximum": 5}, "must be from 1 to 5", 0, 6)
+        self.wrong({"type": "number", "minimum": 1, "maximum": 5}, "must be at least 1 and at most 5", 0, 6)
         self.wrong({"type": "number", "minimum": 1}, "must be at least 1", 0)
         self.wrong({"type": "number", "maximum": 5}, "must be at most 5", 6)
         self.right({"type": "number", "minimum": 1, "maximum": 5}, 1, 5)
