@@ -7663,8 +7663,11 @@ def back_up(queue, target):
 
 
 # HTTP ------------------------------------------------------------------------
+#
+# A request as handlers see it, whichever web server took it, and an answer as WSGI wants it. What
+# proxies say counts only if they are trusted; a body is read only if somebody wants it, and never
+# beyond its limit.
 
-LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
 STATUS_TITLES = {               # http.HTTPStatus calls some otherwise, and not on every Python alike
     200: "OK", 201: "Created", 202: "Accepted", 204: "No Content", 304: "Not Modified",
     308: "Permanent Redirect", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden",
@@ -7684,14 +7687,18 @@ SECURITY_HEADERS = [
     ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
 ]
-BUG_WORDS = "Something went wrong here; the server's log says what."
 JSON_TYPE, LINES_TYPE = "application/json", "application/x-ndjson"
-PACK_BYTES, PACK_LEVEL = 1024, 6        # shorter answers are sent as they are
+LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
+PACK_BYTES = 1024                       # shorter answers are sent as they are
 ACCEPTS_GZIP = r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))"
 COMMENT_LINES = re.compile(rb"^ *(//[^\n]*|/\*((?!\*/).)*\*/)\n", re.M | re.S)
 STATIC_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
                 ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
                 ".json": "application/json", ".png": "image/png", ".ico": "image/x-icon"}
+HOST = r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?"
+FORWARDED = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host")
+PROXIES_MAX = 10                        # one behind the other
+COOKIES_MAX = 4                         # of one name
 
 
 class Answer:
@@ -7714,7 +7721,7 @@ class Answer:
     def packed(self):
         """The body compressed."""
         import zlib
-        packer = zlib.compressobj(PACK_LEVEL, zlib.DEFLATED, 31)    # 31: as gzip does
+        packer = zlib.compressobj(6, zlib.DEFLATED, 31)     # 31: as gzip does
         return packer.compress(self.body) + packer.flush()
 
     def to(self, request=None):
@@ -7736,7 +7743,7 @@ class Answer:
             if status != 204:
                 headers += [("Content-Type", self._kind), ("Content-Length", str(len(body)))]
         has_body = status != 304 and not (request and request.method == "HEAD")
-        return "%d %s" % (status, STATUS_TITLES.get(status, "Unknown")), headers, body if has_body else b""
+        return "%d %s" % (status, STATUS_TITLES[status]), headers, body if has_body else b""
 
 
 def json_answer(value, status=200, headers=()):
@@ -7748,13 +7755,10 @@ def problem(error, accepts=""):
     """An error as application/problem+json (RFC 9457); in plain words where a person looks."""
     if not isinstance(error, JobQueueError):
         report_bug(error)
-        error = JobQueueError(BUG_WORDS)
+        error = JobQueueError("Something went wrong here; the server's log says what.")
     if error.public:
         complain(error.detail)
-    title = STATUS_TITLES.get(error.status, "Error")
     detail, headers = error.public or error.detail, list(error.headers)
-    value = {"type": "about:blank", "title": title, "status": error.status, "code": error.code,
-             "detail": detail, "errors": error.errors, **error.extra}
     if error.retry_after is not None:
         headers.append(("Retry-After", str(max(1, math.ceil(error.retry_after)))))
     if error.status == 401:
@@ -7762,18 +7766,16 @@ def problem(error, accepts=""):
     if "text/html" in accepts:
         return Answer(error.status, ("jobqueue: %s\n" % detail).encode("utf-8"),
                       "text/plain; charset=utf-8", headers)
+    value = {"type": "about:blank", "title": STATUS_TITLES[error.status], "status": error.status,
+             "code": error.code, "detail": detail, "errors": error.errors, **error.extra}
     return Answer(error.status, dump_json(value).encode("utf-8"), "application/problem+json", headers)
-
-
-HOST = r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?"
-PROXIES_MAX = 10                        # one behind the other
-COOKIES_MAX = 4                         # of one name
 
 
 def read_address(text):
     """An IP address, also with a port or in brackets; None for anything else."""
     from ipaddress import ip_address
-    match = re.fullmatch(r"\[([0-9a-fA-F:.]+)\](?::[0-9]+)?|([0-9.]+):[0-9]+|([0-9a-fA-F:.]+)", text.strip())
+    match = re.fullmatch(
+        r"\[([0-9a-fA-F:.]+)\](?::[0-9]+)?|([0-9.]+):[0-9]+|([0-9a-fA-F:.]+)", text.strip())
     try:
         address = ip_address(match[match.lastindex] if match else "")
     except ValueError:
@@ -7787,15 +7789,6 @@ def is_trusted(text, networks):
     return address is not None and any(address in network for network in read_networks(networks))
 
 
-def proxy_settings(settings):
-    """base_path, https and trusted_proxies; their defaults while the database cannot be read."""
-    names = ("base_path", "https", "trusted_proxies")
-    try:
-        return [settings.get(name) for name in names]
-    except JobQueueError:
-        return [SETTINGS[name].default for name in names]
-
-
 class Proxies:
     """What trusted proxies in front add to a request; without one nothing that a header says counts.
 
@@ -7806,34 +7799,26 @@ class Proxies:
 
     def __init__(self, environ, trusted):
         self._environ = environ
-        self._trusted = trusted
         self.client = environ.get("REMOTE_ADDR", "")
         self.are_trusted = is_trusted(self.client, trusted)
+        self.address = self._nearest(trusted) if self.are_trusted else self.client
+        host = self.added("HTTP_X_FORWARDED_HOST")      # that the browser asked for
+        self.host = (host if re.fullmatch(HOST, host) else environ.get("HTTP_HOST", "")).lower()
 
     def added(self, name):
         """What the proxy added to a header; "" if that is nothing, or nobody we trust."""
         text = self._environ.get(name, "") if self.are_trusted else ""
         return text.rpartition(",")[2].strip()
 
-    def address(self):
+    def _nearest(self, trusted):
         """The nearest address that is not a trusted proxy's."""
-        if not self.are_trusted:
-            return self.client
         nearest = self.client
         for item in reversed(self._environ.get("HTTP_X_FORWARDED_FOR", "").rsplit(",", PROXIES_MAX)):
             address = read_address(item)
-            if address is None or not is_trusted(nearest, self._trusted):
+            if address is None or not is_trusted(nearest, trusted):
                 break
             nearest = str(address)
         return nearest
-
-    def host(self):
-        """The name and port that the browser asked for."""
-        host = self.added("HTTP_X_FORWARDED_HOST")
-        return (host if re.fullmatch(HOST, host) else self._environ.get("HTTP_HOST", "")).lower()
-
-
-FORWARDED = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host")
 
 
 def door(environ):
@@ -7882,54 +7867,9 @@ def find_base(environ, base_path=""):
                  encoding="latin-1", errors="replace")
 
 
-def path_below(environ, base_path):
-    """PATH_INFO, without a base path that the proxy has left in front of it."""
-    path = inner_path(environ)
-    return path[len(base_path):] if (path + "/").startswith(base_path + "/") else path
-
-
-QUERIES_KEPT = 256                      # pages ask the same again and again
-
-
 def kept_within(low, high):
-    """The schema of a whole number in a query: one that is too small or too large is taken for a bound."""
+    """The schema of a whole number in a query: one too small or too large is taken for a bound."""
     return {"type": ["integer", "null"], "keptWithin": [low, high]}
-
-
-class Query(dict):
-    """The schema of a query; as one of a route's it is known by itself, not by what it holds."""
-
-    __hash__ = object.__hash__
-
-    def __eq__(self, other):
-        return self is other
-
-
-def parse_query(text):
-    """A query as {name: last value}."""
-    try:
-        pairs = parse_qs(text, keep_blank_values=True, max_num_fields=50)
-    except ValueError:
-        raise Malformed("The query has too many fields.") from None
-    return {name: values[-1] for name, values in pairs.items()}
-
-
-@functools.lru_cache(maxsize=QUERIES_KEPT)
-def read_query(schema, text):
-    """A query as its Query wants it, not to be changed; Malformed names every wrong field.
-
-    An unknown one is wrong: with a typo in a filter everything would match.
-    """
-    given, known = parse_query(text), schema["properties"]
-    for name in given.keys() & known.keys():
-        value = given[name] = parse_text(known[name], given[name])
-        if isinstance(value, int) and "keptWithin" in known[name]:
-            low, high = known[name]["keptWithin"]
-            given[name] = max(low, min(high, value))
-    errors = check_value(schema, given, "")
-    if errors:
-        raise Malformed(join_errors(errors), errors)
-    return given
 
 
 class Request:
@@ -7937,13 +7877,20 @@ class Request:
 
     def __init__(self, environ, settings):
         self._environ = environ
-        base_path, https, trusted = proxy_settings(settings)
+        names = ("base_path", "https", "trusted_proxies")
+        try:
+            base_path, https, trusted = map(settings.get, names)
+        except JobQueueError:           # the database cannot be read
+            base_path, https, trusted = (SETTINGS[name].default for name in names)
         self._proxies = Proxies(environ, trusted)
+        self.address = self._proxies.address    # where this comes from, as far as anybody knows
         self.door = door(environ)
         self.method = environ["REQUEST_METHOD"]
         self.base = find_base(environ, base_path)
-        path = path_below(environ, base_path)
-        self._came_below = path != inner_path(environ)      # the base path
+        path = inner_path(environ)
+        self._came_below = (path + "/").startswith(base_path + "/") and base_path != ""
+        if self._came_below:            # the proxy has left the base path in front
+            path = path[len(base_path):]
         # Without a slash at the end of the address relative links would point beside the folder.
         self.lacks_slash = path in ("", "/") and not (asked_path(environ) or path).endswith("/")
         self.path = (path or "/").encode("latin-1", "replace").decode("utf-8", "replace")
@@ -7959,90 +7906,55 @@ class Request:
         self._length = int(length) if re.fullmatch("[0-9]{1,12}", length, re.ASCII) else None
         self._left = self._length or 0
 
+    def header(self, name):
+        """A header's value, or None."""
+        return self._environ.get("HTTP_" + name.upper().replace("-", "_"))
+
     def doubtful(self):
         """The settings that this request does not bear out; wrong, they keep browsers from the cookie."""
         by_http = (self.header("Origin") or "").startswith("http://")
         return ([] if self._came_below else ["base_path"]) + (["https"] if by_http else [])
 
     @property
-    def address(self):
-        """Where this comes from, as far as anybody we trust knows."""
-        return self._proxies.address()
-
-    def header(self, name):
-        """A header's value, or None."""
-        return self._environ.get("HTTP_" + name.upper().replace("-", "_"))
-
-    @property
     def query(self):
         """The query as {name: last value}."""
-        return parse_query(self.query_text)
-
-    def json(self):
-        """The body as JSON."""
-        if self.content_type != JSON_TYPE:
-            raise UnsupportedType("Send the body as application/json.")
         try:
-            return load_json(self._body().decode("utf-8"))
-        except UnicodeDecodeError:
-            raise Malformed("The body is not UTF-8.") from None
+            pairs = parse_qs(self.query_text, keep_blank_values=True, max_num_fields=50)
+        except ValueError:
+            raise Malformed("The query has too many fields.") from None
+        return {name: values[-1] for name, values in pairs.items()}
 
-    def object(self, schema):
+    def read_query(self, schema):
+        """The query as `schema` wants it; Malformed names every wrong field.
+
+        An unknown one is wrong: with a typo in a filter everything would match.
+        """
+        given, known = self.query, schema["properties"]
+        for name in given.keys() & known.keys():
+            value = given[name] = parse_text(known[name], given[name])
+            if isinstance(value, int) and "keptWithin" in known[name]:
+                low, high = known[name]["keptWithin"]
+                given[name] = max(low, min(high, value))
+        errors = check_value(schema, given, "")
+        if errors:
+            raise Malformed(join_errors(errors), errors)
+        return given
+
+    def read_object(self, schema):
         """The body, a JSON object as `schema` wants it; Invalid names every wrong field."""
         given = self.json()
         if not isinstance(given, dict):
             raise Malformed("The body must be a JSON object.")
         return checked(schema, given)
 
-    def cookies(self, name):
-        """The values of a cookie: one left from another base path does not hide the right one."""
-        pairs = [part.strip().partition("=") for part in self._environ.get("HTTP_COOKIE", "").split(";")]
-        return [value for key, _, value in pairs if key == name and value][:COOKIES_MAX]
-
-    def visit(self):
-        """What the web server shows of itself and of who asks."""
-        environ, token, host = self._environ, self.header("Authorization"), self._proxies.host()
-        return {
-            "door": self.door,
-            "software": shorten(environ.get("SERVER_SOFTWARE", ""), 100),
-            "processes": bool(environ.get("wsgi.multiprocess")),
-            "threads": bool(environ.get("wsgi.multithread")),
-            "https": self.secure,
-            "host": host if re.fullmatch(HOST, host) else "localhost",
-            "base": self.base,
-            "client": self._proxies.client,
-            "trusted": self._proxies.are_trusted,
-            "forwarded": {name: self.header(name) if name == "X-Forwarded-Proto" else ""
-                          for name in FORWARDED if self.header(name) is not None},
-            "authorization": token is not None if token or self.header("X-Probe") else None,
-            "python": PYTHON_VERSION,
-            "sqlite": sqlite3.sqlite_version,
-        }
-
-    @property
-    def places(self):
-        """(address of the start-up file, folder that the web server serves), as far as it says so."""
-        return self._environ.get("SCRIPT_NAME", ""), self._environ.get("DOCUMENT_ROOT", "").rstrip("/")
-
-    def bearer(self):
-        """The API token of Authorization: Bearer or X-Api-Key, or None."""
-        sent = self.header("Authorization") or self._environ.get("REDIRECT_HTTP_AUTHORIZATION", "")
-        kind, _, token = sent.partition(" ")        # Apache renames what a rewrite rule has passed on
-        return token.strip() if kind.lower() == "bearer" else self.header("X-Api-Key")
-
-    def check_origin(self, strict):
-        """Denied unless a browser says that our own page sent this (CSRF)."""
-        site, origin = self.header("Sec-Fetch-Site"), self.header("Origin")
-        if site is not None:
-            right = site == "same-origin"
-        elif origin is not None:
-            scheme, port = ("https", ":443") if self.secure else ("http", ":80")
-            right = origin == "%s://%s" % (scheme, re.sub(port + "$", "", self._proxies.host()))
-        else:
-            right = not strict
-        if not right:
-            raise Denied("This request does not come from this site's own page. If it does, a proxy in "
-                         "front hides the page's address: see the settings trusted_proxies and https.")
+    def json(self):
+        """The body as JSON."""
+        if self.content_type != JSON_TYPE:
+            raise UnsupportedType("Send the body as application/json.")
+        try:
+            return load_json(b"".join(self._pieces(BODY_MAX_BYTES)).decode("utf-8"))
+        except UnicodeDecodeError:
+            raise Malformed("The body is not UTF-8.") from None
 
     def lines(self):
         """The objects of a body with one JSON object a line; for each bad line an Invalid."""
@@ -8055,7 +7967,6 @@ class Request:
                 yield Invalid("", wrong("", error.detail.replace("This is", "is", 1).rstrip(".")))
 
     def _body_lines(self):
-        """The lines of the body, read in pieces."""
         rest = b""
         for piece in self._pieces(LINES_MAX_BYTES):
             *whole, rest = (rest + piece).split(b"\n")
@@ -8063,9 +7974,6 @@ class Request:
                 raise TooLarge("A line is longer than %d bytes." % BODY_MAX_BYTES)
             yield from whole
         yield rest
-
-    def _body(self):
-        return b"".join(self._pieces(BODY_MAX_BYTES))
 
     def _pieces(self, limit):
         """The body in pieces of PIECE_BYTES or less; TooLarge if it has more than `limit` bytes."""
@@ -8105,6 +8013,52 @@ class Request:
             raise Malformed("An Idempotency-Key has 1 to 200 printable characters.")
         return Once(self.person.id, key, self._digest.hexdigest())
 
+    def cookies(self, name):
+        """The values of a cookie: one left from another base path does not hide the right one."""
+        pairs = [part.strip().partition("=") for part in self._environ.get("HTTP_COOKIE", "").split(";")]
+        return [value for key, _, value in pairs if key == name and value][:COOKIES_MAX]
+
+    def bearer(self):
+        """The API token of Authorization: Bearer or X-Api-Key, or None."""
+        sent = self.header("Authorization") or self._environ.get("REDIRECT_HTTP_AUTHORIZATION", "")
+        kind, _, token = sent.partition(" ")        # Apache renames what a rewrite rule has passed on
+        return token.strip() if kind.lower() == "bearer" else self.header("X-Api-Key")
+
+    def check_origin(self, strict):
+        """Denied unless a browser says that our own page sent this (CSRF)."""
+        site, origin = self.header("Sec-Fetch-Site"), self.header("Origin")
+        if site is not None:
+            right = site == "same-origin"
+        elif origin is not None:
+            scheme, port = ("https", ":443") if self.secure else ("http", ":80")
+            right = origin == "%s://%s" % (scheme, re.sub(port + "$", "", self._proxies.host))
+        else:
+            right = not strict
+        if not right:
+            raise Denied("This request does not come from this site's own page. If it does, a proxy in "
+                         "front hides the page's address: see the settings trusted_proxies and https.")
+
+    @property
+    def places(self):
+        """(address of the start-up file, folder that the web server serves), as far as it says so."""
+        return self._environ.get("SCRIPT_NAME", ""), self._environ.get("DOCUMENT_ROOT", "").rstrip("/")
+
+    def visit(self):
+        """What the web server shows of itself and of who asks."""
+        environ, token, proxies = self._environ, self.header("Authorization"), self._proxies
+        return {
+            "door": self.door, "https": self.secure, "base": self.base,
+            "software": shorten(environ.get("SERVER_SOFTWARE", ""), 100),
+            "processes": bool(environ.get("wsgi.multiprocess")),
+            "threads": bool(environ.get("wsgi.multithread")),
+            "host": proxies.host if re.fullmatch(HOST, proxies.host) else "localhost",
+            "client": proxies.client, "trusted": proxies.are_trusted,
+            "forwarded": {name: self.header(name) if name == "X-Forwarded-Proto" else ""
+                          for name in FORWARDED if self.header(name) is not None},
+            "authorization": token is not None if token or self.header("X-Probe") else None,
+            "python": PYTHON_VERSION, "sqlite": sqlite3.sqlite_version,
+        }
+
 
 class StaticFiles:
     """The files of static/, by a fixed list of names; browsers get them without their comments."""
@@ -8133,7 +8087,9 @@ class StaticFiles:
 
 # Handlers --------------------------------------------------------------------
 #
-# Each takes (application, request, *parts of the path) and returns an Answer.
+# What a request does that takes more than a row of ROUTES. Each takes (application, request, *parts
+# of the path) and returns an Answer, or what is answered as JSON with the status that its row
+# names, None for nothing. Its docstring is what /openapi.json says of it.
 
 def _address_of(request, kind, name):
     """The header that says where what was made is found."""
@@ -8147,16 +8103,6 @@ def get_page(app, request):
     return app.static.answer("index.html")
 
 
-def get_static(app, request, name):
-    """A file of static/."""
-    return app.static.answer(name)
-
-
-def get_openapi(app, _):
-    """This document."""
-    return app.document
-
-
 def tick(app, request):
     """Do the housekeeping and, where nobody else can, some work: for those who come by themselves."""
     ticked = app.tick(request)
@@ -8167,11 +8113,11 @@ def tick(app, request):
     return answer
 
 
-def get_health(app, request):
+def get_health(app, _):
     """Process answers, database opens, schema is current."""
-    app.queue.database.check_file()
-    return json_answer({"status": "ok", "version": VERSION,
-                        "schema": app.queue.database.schema_version()})
+    database = app.queue.database
+    database.check_file()
+    return {"status": "ok", "version": VERSION, "schema": database.schema_version()}
 
 
 def _session_json(app, person):
@@ -8187,8 +8133,7 @@ def _session_answer(app, request, token, status):
     person = app.queue.sessions.person(token)
     if person is None:                  # disabled in this moment
         raise wrong_log_in()
-    return json_answer(_session_json(app, person), status,
-                       [("Set-Cookie", app.cookie(request, token, int(SESSION_SECONDS)))])
+    return json_answer(_session_json(app, person), status, [app.cookie(request, token)])
 
 
 def post_setup(app, request):
@@ -8196,8 +8141,8 @@ def post_setup(app, request):
 
     Needs the code of a setup-code file. 404 if there is an admin and no such file.
     """
-    row = app.queue.setup.redeem(**request.given, address=request.address,
-                                    doubtful=request.doubtful())
+    row = app.queue.setup.redeem(
+        **request.given, address=request.address, doubtful=request.doubtful())
     return _session_answer(app, request, app.queue.sessions.open(row, request.address), 201)
 
 
@@ -8207,21 +8152,11 @@ def post_session(app, request):
     return _session_answer(app, request, token, 200)
 
 
-def get_session(app, request):
-    """Who am I."""
-    return json_answer(_session_json(app, request.person))
-
-
 def delete_session(app, request):
     """Log out."""
     for token in request.cookies(app.cookie_name(request)):
         app.queue.sessions.close(token)
-    return Answer(204, headers=[("Set-Cookie", app.cookie(request, "", 0))])
-
-
-def get_functions(app, request):
-    """What tasks can run, with the schema of each."""
-    return json_answer(app.queue.catalogue.describe(request.person.is_admin))
+    return Answer(204, headers=[app.cookie(request, "", 0)])
 
 
 def _owner_for(app, request, names):
@@ -8285,7 +8220,7 @@ def post_tasks(app, request):
     asked, many = _asked_for(request)
     added = _add_once(app, request, asked, not many)
     if many:
-        return json_answer(added, 201)
+        return added
     shown, task_id = added.pop("task", None), added["ids"][0]
     with contextlib.suppress(NotFound):     # it was answered before, and is gone: its id must do
         shown = shown or app.queue.get_json(task_id, owner_id=request.person.scope)
@@ -8293,16 +8228,13 @@ def post_tasks(app, request):
                        _address_of(request, "tasks", task_id))
 
 
-def _wanted_owner(app, request, name):
+def _wanted_owner(app, request, given):
+    name = given.get("owner")
     if not name:
         return request.person.scope
     if not request.person.is_admin and name != request.person.name:
         raise Denied("Only admins see what is other people's.")
     return app.queue.users.find(name)["id"]
-
-
-def _wanted_statuses(text):
-    return sorted({STATUS_WORDS.index(word) for word in text.split(",")}) if text else None
 
 
 _PAGE = {
@@ -8319,64 +8251,40 @@ WHICH_TASKS = {
     "q": about({"type": ["string", "null"], "maxLength": 200},
                "number, or part of function, message, error, owner, arguments"),
     "owner": _OWNER}
-LISTED_TASKS = Query(_object(
-    **WHICH_TASKS, **_PAGE, counts=about(TEXT, "1: count by status as well")))
-
-
-def _page_rows(given):
-    """How many rows a page has."""
-    return given.get("limit") or PAGE_ROWS
+LISTED_TASKS = _object(**WHICH_TASKS, **_PAGE, counts=about(TEXT, "1: count by status as well"))
 
 
 def _wanted(app, request, given):
     """The Filter that a query or the object of an action describes."""
-    return Filter(_wanted_owner(app, request, given.get("owner")), _wanted_statuses(given.get("status")),
-                  given.get("function") or None, given.get("queue") or None, given.get("q") or None)
-
-
-def _list_tasks(app, request):
-    given = request.given
-    wanted = _wanted(app, request, given)
-    rows, before = app.queue.tasks.find(wanted, _page_rows(given), given.get("cursor"))
-    value = {"tasks": app.queue.tasks.list_json(rows),
-             "next": None if before is None else str(before)}
-    if given.get("counts") == "1":
-        value["counts"] = app.queue.tasks.count(wanted)
-    value["service"] = describe_service(app.queue)
-    return value
+    words = given.get("status")
+    return Filter(_wanted_owner(app, request, given),
+                  sorted(set(map(STATUS_WORDS.index, words.split(",")))) if words else None,
+                  *(given.get(name) or None for name in ("function", "queue", "q")))
 
 
 def get_tasks(app, request):
     """A page of the list, newest first."""
-    key = (request.person.scope, request.query_text)
-    return app.cached(key, lambda: _list_tasks(app, request))
+    given, tasks = request.given, app.queue.tasks
+    wanted = _wanted(app, request, given)
+    rows, before = tasks.find(wanted, given.get("limit") or PAGE_ROWS, given.get("cursor"))
+    counts = {"counts": tasks.count(wanted)} if given.get("counts") == "1" else {}
+    return {"tasks": tasks.list_json(rows), "next": _next(before), **counts,
+            "service": describe_service(app.queue)}
+
+
+def _next(place):
+    """Where the next page begins, as the query takes it."""
+    return None if place is None else str(place)
 
 
 def get_task(app, request, task_id):
     """One task."""
     with app.one_by_one:                # a large result takes much memory until it is sent
-        return json_answer(app.queue.get_json(int(task_id), owner_id=request.person.scope))
-
-
-def delete_task(app, request, task_id):
-    """Remove a task."""
-    app.queue.actions.delete(int(task_id), request.person.scope)
-    return Answer(204)
+        return json_answer(app.queue.get_json(task_id, owner_id=request.person.scope))
 
 
 def _act(app, request, act, task_id):
-    row = act(int(task_id), request.person.scope, request.person.name)
-    return json_answer(app.queue.row_json(row))
-
-
-def cancel_task(app, request, task_id):
-    """Cancel a task, or ask the worker that runs it to stop."""
-    return _act(app, request, app.queue.actions.cancel, task_id)
-
-
-def retry_task(app, request, task_id):
-    """Make a failed or cancelled task pending again."""
-    return _act(app, request, app.queue.actions.retry, task_id)
+    return app.queue.row_json(act(task_id, request.person.scope, request.person.name))
 
 
 ACTION = titled("Action", _object(
@@ -8393,13 +8301,12 @@ ACTION = titled("Action", _object(
 
 def _confirm(expected, count):
     """Conflict unless whoever asks knows how many tasks it is about."""
-    if expected == str(count):
-        return
-    words = "must be %d: so many tasks match and can be changed now" % count
-    error = Conflict("Nothing was changed: the number of tasks that match and can be changed is now "
-                     "%d. Please confirm it." % count, wrong("expected_count", words))
-    error.extra = {"count": count}
-    raise error
+    if expected != str(count):
+        words = "must be %d: so many tasks match and can be changed now" % count
+        error = Conflict("Nothing was changed: the number of tasks that match and can be changed is "
+                         "now %d. Please confirm it." % count, wrong("expected_count", words))
+        error.extra = {"count": count}
+        raise error
 
 
 def _act_on_filter(app, request, given):
@@ -8442,43 +8349,40 @@ def post_actions(app, request):
             given["action"], given["ids"], request.person.scope, request.person.name)
     else:
         done, remaining, going_on = _act_on_filter(app, request, given)
-    return json_answer({"action": given["action"], "done": done, "remaining": remaining,
-                        "continue": going_on})
+    return {"action": given["action"], "done": done, "remaining": remaining, "continue": going_on}
 
 
-LOG_PART = Query(_object(
+LOG_PART = _object(
     attempt=about(kept_within(0, INTEGER_MAX), "the last one if left out"),
     offset=about(kept_within(0, INTEGER_MAX), "in bytes"),
-    download=about(TEXT, "1: all of it, as a file")))
+    download=about(TEXT, "1: all of it, as a file"))
 
 
 def get_log(app, request, task_id):
     """What an attempt printed, from a byte offset on."""
-    row = app.queue.tasks.get(int(task_id), request.person.scope)
+    logs, row = app.queue.logs, app.queue.tasks.get(task_id, request.person.scope)
     given = {name: value for name, value in request.given.items() if value is not None}
-    attempt = given.get("attempt", row["attempts"])
+    attempt, offset = given.get("attempt", row["attempts"]), given.get("offset", 0)
     if given.get("download") == "1":
         with app.one_by_one:
-            text = app.queue.logs.read(row["id"], attempt, 0, 2 * LOG_MAX_BYTES)[0].encode("utf-8")
-        name = "task-%d-attempt-%d.txt" % (row["id"], attempt)
+            text = logs.read(task_id, attempt, 0, 2 * LOG_MAX_BYTES)[0].encode("utf-8")
+        name = "task-%d-attempt-%d.txt" % (task_id, attempt)
         return Answer(200, text, "text/plain; charset=utf-8",
                       [("Content-Disposition", 'attachment; filename="%s"' % name)])
-    offset = given.get("offset", 0)
-    text, following, cut = app.queue.logs.read(row["id"], attempt, offset)
-    complete = row["status"] != RUNNING or attempt < row["attempts"]
-    return json_answer({"attempt": attempt, "attempts": app.queue.logs.attempts(row["id"]),
-                        "offset": offset, "next": following, "text": text, "cut": cut,
-                        "complete": complete})
+    text, following, cut = logs.read(task_id, attempt, offset)
+    return {"attempt": attempt, "attempts": logs.attempts(task_id), "offset": offset,
+            "next": following, "text": text, "cut": cut,
+            "complete": row["status"] != RUNNING or attempt < row["attempts"]}
 
 
 def get_schedules(app, request):
     """A page of the schedules that one may see, oldest first."""
     app.queue.declared_schedules.synchronise()
-    limit = _page_rows(request.given)
+    limit = request.given.get("limit") or PAGE_ROWS
     found = app.queue.schedules.find(request.person.scope, limit + 1, request.given.get("cursor") or 0)
-    return json_answer({"schedules": found[:limit],
-                        "next": str(found[limit - 1]["id"]) if len(found) > limit else None,
-                        "ticks": app.queue.tick.state(), "service": describe_service(app.queue)})
+    return {"schedules": found[:limit],
+            "next": _next(found[limit - 1]["id"] if len(found) > limit else None),
+            "ticks": app.queue.tick.state(), "service": describe_service(app.queue)}
 
 
 def _named_owner(app, request):
@@ -8487,16 +8391,12 @@ def _named_owner(app, request):
     return _owner_for(app, request, {name}) if name else None
 
 
-def _schedule_answer(app, request, schedule_id, status=200, headers=()):
-    return json_answer(app.queue.schedules.get(schedule_id, request.person.scope), status, headers)
-
-
 def post_schedules(app, request):
     """Make a schedule."""
     owner_id = _named_owner(app, request) or request.person.id
     schedule_id = app.queue.schedules.add(request.given, owner_id, request.person.answerable)
-    return _schedule_answer(
-        app, request, schedule_id, 201, _address_of(request, "schedules", schedule_id))
+    return json_answer(app.queue.schedules.get(schedule_id, request.person.scope), 201,
+                       _address_of(request, "schedules", schedule_id))
 
 
 PREVIEW = titled("PreviewRequest", _object(("rule",), **{
@@ -8512,109 +8412,75 @@ def preview_rule(given, now):
             "times": preview(rule, at, int(given.get("count", UPCOMING)))}
 
 
-def preview_schedule(app, request):
-    """What a rule says in English, and the next times that it gives."""
-    return json_answer(preview_rule(request.given, app.queue.database.clock.now()))
-
-
-def get_schedule(app, request, schedule_id):
-    """One schedule with its history."""
-    return _schedule_answer(app, request, int(schedule_id))
-
-
 def patch_schedule(app, request, schedule_id):
     """Change, pause or resume a schedule."""
-    app.queue.schedules.change(int(schedule_id), request.given, request.person.scope,
-                               request.person.answerable, _named_owner(app, request))
-    return _schedule_answer(app, request, int(schedule_id))
-
-
-def delete_schedule(app, request, schedule_id):
-    """Remove a schedule."""
-    app.queue.schedules.delete(int(schedule_id), request.person.scope)
-    return Answer(204)
+    person = request.person
+    app.queue.schedules.change(schedule_id, request.given, person.scope, person.answerable,
+                               _named_owner(app, request))
+    return app.queue.schedules.get(schedule_id, person.scope)
 
 
 def run_schedule(app, request, schedule_id):
     """Add a schedule's task now."""
-    task = app.queue.schedules.run(int(schedule_id), request.person.scope,
-                                   request.person.answerable)
+    task = app.queue.schedules.run(schedule_id, request.person.scope, request.person.answerable)
     return json_answer(app.queue.row_json(task), 201, _address_of(request, "tasks", task["id"]))
 
 
-def _activity_json(row, names):
-    return {"id": row["id"], "at": iso(row["at"]), "event": row["event"], "task": row["task_id"],
-            "attempt": row["attempt"], "worker": row["worker_id"],
-            "owner": names.get(row["owner_id"]), "function": row["function"], "queue": row["queue"],
-            "waited": row["waited"], "seconds": row["seconds"], "cpu_seconds": row["cpu_seconds"],
-            "peak_memory": row["peak_memory"], "message": row["message"]}
-
-
-LISTED_ACTIVITY = Query(_object(
+LISTED_ACTIVITY = _object(
     task=about(kept_within(0, INTEGER_MAX), "only what happened to this task"),
-    owner=_OWNER, **_PAGE))
+    owner=_OWNER, **_PAGE)
 
 
 def get_activity(app, request):
     """What happened, newest first."""
     given = request.given
-    task_id = given.get("task")
+    task_id, owner_id = given.get("task"), _wanted_owner(app, request, given)
     if task_id is not None:
         app.queue.tasks.get(task_id, request.person.scope)
     rows, before = app.queue.activity.find(
-        _wanted_owner(app, request, given.get("owner")), task_id, _page_rows(given), given.get("cursor"))
+        owner_id, task_id, given.get("limit") or PAGE_ROWS, given.get("cursor"))
     names = {row["id"]: row["name"] for row in app.queue.database.all("SELECT id, name FROM user")}
-    return json_answer({"activity": [_activity_json(row, names) for row in rows],
-                        "next": None if before is None else str(before)})
+    same = ("id", "event", "attempt", "function", "queue", "waited", "seconds", "cpu_seconds",
+            "peak_memory", "message")
+    return {"next": _next(before), "activity": [
+        {**{name: row[name] for name in same}, "at": iso(row["at"]), "task": row["task_id"],
+         "worker": row["worker_id"], "owner": names.get(row["owner_id"])} for row in rows]}
 
 
 def get_workers(app, request):
     """The worker processes; what they run only if one may know."""
     def shown(row):
         mine = request.person.is_admin or row["owner_id"] == request.person.id
-        return {"id": row["id"], "machine": row["machine"], "pid": row["pid"], "state": row["state"],
-                "mode": row["mode"], "started_at": iso(row["started_at"]),
-                "seen_at": iso(row["seen_at"]), "tasks": row["tasks"],
+        return {**{name: row[name] for name in ("id", "machine", "pid", "state", "mode", "tasks")},
+                "started_at": iso(row["started_at"]), "seen_at": iso(row["seen_at"]),
                 "task": row["task_id"] if mine else None, "function": row["function"] if mine else None}
-    return json_answer({"workers": [shown(row) for row in app.queue.workers.rows()],
-                        "maximum": app.queue.settings.get("NbMaxWorker"),
-                        "service": describe_service(app.queue)})
+    return {"workers": [shown(row) for row in app.queue.workers.rows()],
+            "maximum": app.queue.settings.get("NbMaxWorker"), "service": describe_service(app.queue)}
 
 
-def _queue_answer(app, name, status=200, headers=()):
-    return json_answer(app.queue.queues.get(name, app.queue.claims.machine), status, headers)
-
-
-def get_queues(app, request):
+def get_queues(app, _):
     """All queues with their limits and what is in them."""
     queues, machine = app.queue.queues, app.queue.claims.machine
-    return app.cached("queues", lambda: {
-        "queues": queues.all(machine), "machines": sorted({machine, *queues.machines()}),
-        "service": describe_service(app.queue)})
+    return {"queues": queues.all(machine), "machines": sorted({machine, *queues.machines()}),
+            "service": describe_service(app.queue)}
+
+
+def get_queue(app, _, name):
+    """One queue."""
+    return app.queue.queues.get(name, app.queue.claims.machine)
 
 
 def post_queues(app, request):
     """Make a queue."""
     name = request.given["name"]
     app.queue.queues.change(name, request.given, request.person.name, new=True)
-    return _queue_answer(app, name, 201, _address_of(request, "queues", name))
-
-
-def get_queue(app, request, name):
-    """One queue."""
-    return _queue_answer(app, name)
+    return json_answer(get_queue(app, request, name), 201, _address_of(request, "queues", name))
 
 
 def patch_queue(app, request, name):
     """Change a queue's limits, pause or resume it."""
     app.queue.queues.change(name, request.given, request.person.name)
-    return _queue_answer(app, name)
-
-
-def delete_queue(app, request, name):
-    """Remove a queue that holds no tasks."""
-    app.queue.delete_queue(name, request.person.name)
-    return Answer(204)
+    return get_queue(app, request, name)
 
 
 def get_host(app, request):
@@ -8622,7 +8488,7 @@ def get_host(app, request):
     queue, folder = app.queue, app.queue.database.folder
     note_visit(queue, request.visit())
     report, seen = check_host(queue, False), exposure(queue)
-    return json_answer({
+    return {
         "checks": [check._asdict() for check in report.checks],
         "advice": advice_for(queue, report),
         "files": host_files(queue),
@@ -8632,12 +8498,7 @@ def get_host(app, request):
         "exposed": seen["exposed"],
         "looked_at": iso(seen["at"]),
         "worker_test": worker_test(queue),
-    })
-
-
-def post_worker_test(app, request):
-    """Start a test worker, unless one is being watched."""
-    return json_answer(start_worker_test(app.queue, request.door), 202)
+    }
 
 
 EXPOSURE = titled("Exposure", _object(("exposed",), exposed={"type": "array", "items": TEXT}))
@@ -8650,12 +8511,11 @@ def post_exposure(app, request):
     if not set(exposed) <= set(known):
         raise field_error("exposed", "must be some of %s" % ", ".join(known))
     note_exposure(app.queue, list(dict.fromkeys(exposed)))
-    return Answer(204)
 
 
-def get_settings(app, request):
+def get_settings(app, _):
     """All settings with their bounds and where each value comes from."""
-    return json_answer({"settings": app.queue.settings.describe()})
+    return {"settings": app.queue.settings.describe()}
 
 
 def patch_settings(app, request):
@@ -8666,137 +8526,151 @@ def patch_settings(app, request):
     return get_settings(app, request)
 
 
-def get_users(app, request):
-    """All users."""
-    return json_answer({"users": app.queue.users.all()})
-
-
 def post_users(app, request):
     """Make a user."""
     user = app.queue.users.add(**request.given)
     return json_answer(user, 201, _address_of(request, "users", user["name"]))
 
 
-def _new_session_header(app, request):
-    """A changed password ends all sessions; whoever changed it gets a new one."""
-    if not request.cookies(app.cookie_name(request)):
-        return []
-    row = app.queue.users.find(request.person.name)
-    token = app.queue.sessions.open(row, request.address)
-    return [("Set-Cookie", app.cookie(request, token, int(SESSION_SECONDS)))]
-
-
 def patch_user(app, request, name):
-    """Change a user: admins anybody, others their own password."""
+    """Change a user: admins anybody, others their own password.
+
+    A changed password ends all sessions; whoever changed their own gets a new one.
+    """
     users, person, given = app.queue.users, request.person, dict(request.given)
     own = name.lower() == person.name.lower()
     if not own and not person.is_admin:
         raise NotFound("There is no user %s." % shorten(name, 60))
     current = given.pop("current_password", None)
-    if own and ("password" in given or not person.is_admin):
-        if set(given) - {"password"}:
-            raise Denied("Only admins may change roles and limits and disable users.")
-        check_password(given.get("password") or "", person.name)
-        known = users.confirm(person, current, "current_password")
-        user = users.change(person.name, known, password=given["password"])
-        return json_answer(user, headers=_new_session_header(app, request))
-    return json_answer(users.change(name, **given))
-
-
-def delete_user(app, request, name):
-    """Remove a user who owns no tasks."""
-    app.queue.users.delete(name)
-    return Answer(204)
+    if not own or ("password" not in given and person.is_admin):
+        return users.change(name, **given)
+    if set(given) - {"password"}:
+        raise Denied("Only admins may change roles and limits and disable users.")
+    check_password(given.get("password") or "", person.name)
+    known, headers = users.confirm(person, current, "current_password"), []
+    user = users.change(person.name, known, password=given["password"])
+    if request.cookies(app.cookie_name(request)):
+        token = app.queue.sessions.open(users.find(person.name), request.address)
+        headers = [app.cookie(request, token)]
+    return json_answer(user, headers=headers)
 
 
 def get_tokens(app, request):
     """API tokens: one's own, an admin everybody's or those of one `owner`."""
-    owner_id = _wanted_owner(app, request, request.given.get("owner"))
-    return json_answer({"tokens": app.queue.tokens.all(owner_id)})
+    return {"tokens": app.queue.tokens.all(_wanted_owner(app, request, request.given))}
 
 
 def post_tokens(app, request):
     """A new API token, shown once; it outlives the session, in which the password is asked for."""
-    given = request.given
-    is_known = request.bearer() or request.person.answerable is None
-    known = None if is_known else app.queue.users.confirm(request.person, given.get("password"))
-    return json_answer(app.queue.tokens.add(
-        request.person.id, given["name"], given.get("scope", "user"), known), 201)
-
-
-def delete_token(app, request, token_id):
-    """Revoke one of one's own tokens; an admin anybody's."""
-    app.queue.tokens.delete(request.person.scope, int(token_id))
-    return Answer(204)
+    given, person = request.given, request.person
+    is_known = request.bearer() or person.answerable is None
+    known = None if is_known else app.queue.users.confirm(person, given.get("password"))
+    return app.queue.tokens.add(person.id, given["name"], given.get("scope", "user"), known)
 
 
 # Application -----------------------------------------------------------------
+#
+# ROUTES says of each request who may make it, what it takes, what is answered and what else is done
+# around it. The dispatcher keeps to that, checks what is sent and answers errors, all in one place;
+# /openapi.json is made of the same rows.
 
 ANYONE, USER, ADMIN = "anyone", "user", "admin"
 TICKER = "tick token"                   # or, to POST, any user
 ID, NAME = "([0-9]{1,15})", "([^/]{1,300})"
 
-# What the dispatcher does besides: read tasks.py anew before, start workers after.
-NOTHING, FRESH, CHANGE = 0, 1, 2
+# What the dispatcher does besides: read tasks.py anew before, start workers after, keep the answer
+# until anybody commits or a second has passed.
+NOTHING, FRESH, CHANGE, KEPT = 0, 1, 2, 4
 FILES = tuple(kind.partition(";")[0] for kind in STATIC_TYPES.values())
 _TASK, _SCHEDULE_ID = "/api/tasks/" + ID, "/api/schedules/" + ID
 _QUEUE, _USER = "/api/queues/" + NAME, "/api/users/" + NAME
 
-# What a GET takes is its query, else it is the body. An answer is a status and what the body is: a
-# schema of static/api.json, or media types.
+
+def _does(words, handler):
+    """A handler that fits into its row, with what its docstring would say."""
+    handler.__doc__ = words
+    return handler
+
+
+# What a GET takes is its query, else it is the body. An answer is a status and what the body is:
+# schemas of static/api.json, or media types.
 Route = collections.namedtuple("Route", "method path handler who takes answer needs")
 ROUTES = [Route(*row) for row in (
-    ("GET", "/", get_page, ANYONE, None, (200, FILES), NOTHING),
-    ("GET", "/static/" + NAME, get_static, ANYONE, None, (200, FILES), NOTHING),
-    ("GET", "/openapi.json", get_openapi, ANYONE, None, (200, (JSON_TYPE,)), NOTHING),
+    ("GET", "/", get_page, ANYONE, None, (200, *FILES), NOTHING),
+    ("GET", "/static/" + NAME, _does("A file of static/.", lambda app, request, name:
+        app.static.answer(name)), ANYONE, None, (200, *FILES), NOTHING),
+    ("GET", "/openapi.json", _does("This document.", lambda app, request:
+        app.document), ANYONE, None, (200, JSON_TYPE), NOTHING),
     ("GET", "/healthz", get_health, ANYONE, None, (200, "Health"), NOTHING),
     ("GET", "/tick", tick, TICKER, None, (200, "Ticked"), NOTHING),
     ("POST", "/tick", tick, TICKER, None, (200, "Ticked"), NOTHING),
     ("POST", "/api/setup", post_setup, ANYONE, SET_UP, (201, "Session"), NOTHING),
     ("POST", "/api/session", post_session, ANYONE, LOG_IN, (200, "Session"), NOTHING),
-    ("GET", "/api/session", get_session, USER, None, (200, "Session"), NOTHING),
-    ("DELETE", "/api/session", delete_session, USER, None, (204, None), NOTHING),
-    ("GET", "/api/functions", get_functions, USER, None, (200, "FunctionList"), FRESH),
-    ("GET", "/api/tasks", get_tasks, USER, LISTED_TASKS, (200, "TaskList"), NOTHING),
+    ("GET", "/api/session", _does("Who am I.", lambda app, request:
+        _session_json(app, request.person)), USER, None, (200, "Session"), NOTHING),
+    ("DELETE", "/api/session", delete_session, USER, None, (204,), NOTHING),
+    ("GET", "/api/functions", _does("What tasks can run, with the schema of each.",
+        lambda app, request: app.queue.catalogue.describe(request.person.is_admin)),
+        USER, None, (200, "FunctionList"), FRESH),
+    ("GET", "/api/tasks", get_tasks, USER, LISTED_TASKS, (200, "TaskList"), KEPT),
     ("POST", "/api/tasks", post_tasks, USER, NEW_TASKS, (201, "Added"), FRESH | CHANGE),
     ("POST", "/api/tasks/actions", post_actions, USER, ACTION, (200, "ActionDone"), FRESH | CHANGE),
     ("GET", _TASK, get_task, USER, None, (200, "Task"), NOTHING),
-    ("DELETE", _TASK, delete_task, USER, None, (204, None), CHANGE),
-    ("POST", _TASK + "/cancel", cancel_task, USER, None, (200, "Task"), CHANGE),
-    ("POST", _TASK + "/retry", retry_task, USER, None, (200, "Task"), FRESH | CHANGE),
-    ("GET", _TASK + "/log", get_log, USER, LOG_PART, (200, "Log"), NOTHING),
-    ("GET", "/api/schedules", get_schedules, USER, Query(_object(**_PAGE)), (200, "ScheduleList"), FRESH),
+    ("DELETE", _TASK, _does("Remove a task.", lambda app, request, task_id:
+        app.queue.actions.delete(task_id, request.person.scope)), USER, None, (204,), CHANGE),
+    ("POST", _TASK + "/cancel", _does("Cancel a task, or ask the worker that runs it to stop.",
+        lambda app, request, task_id: _act(app, request, app.queue.actions.cancel, task_id)),
+        USER, None, (200, "Task"), CHANGE),
+    ("POST", _TASK + "/retry", _does("Make a failed or cancelled task pending again.",
+        lambda app, request, task_id: _act(app, request, app.queue.actions.retry, task_id)),
+        USER, None, (200, "Task"), FRESH | CHANGE),
+    ("GET", _TASK + "/log", get_log, USER, LOG_PART, (200, "Log", "text/plain"), NOTHING),
+    ("GET", "/api/schedules", get_schedules, USER, _object(**_PAGE), (200, "ScheduleList"), FRESH),
     ("POST", "/api/schedules", post_schedules, USER, SCHEDULE_SCHEMA, (201, "ScheduleDetail"),
-     FRESH | CHANGE),
-    ("POST", "/api/schedules/preview", preview_schedule, USER, PREVIEW, (200, "Preview"), NOTHING),
-    ("GET", _SCHEDULE_ID, get_schedule, USER, None, (200, "ScheduleDetail"), NOTHING),
+        FRESH | CHANGE),
+    ("POST", "/api/schedules/preview", _does(
+        "What a rule says in English, and the next times that it gives.",
+        lambda app, request: preview_rule(request.given, app.queue.database.clock.now())),
+        USER, PREVIEW, (200, "Preview"), NOTHING),
+    ("GET", _SCHEDULE_ID, _does("One schedule with its history.", lambda app, request, schedule_id:
+        app.queue.schedules.get(schedule_id, request.person.scope)),
+        USER, None, (200, "ScheduleDetail"), NOTHING),
     ("PATCH", _SCHEDULE_ID, patch_schedule, USER, CHANGED_SCHEDULE, (200, "ScheduleDetail"), CHANGE),
-    ("DELETE", _SCHEDULE_ID, delete_schedule, USER, None, (204, None), NOTHING),
+    ("DELETE", _SCHEDULE_ID, _does("Remove a schedule.", lambda app, request, schedule_id:
+        app.queue.schedules.delete(schedule_id, request.person.scope)), USER, None, (204,), NOTHING),
     ("POST", _SCHEDULE_ID + "/run", run_schedule, USER, None, (201, "Task"), CHANGE),
     ("GET", "/api/activity", get_activity, USER, LISTED_ACTIVITY, (200, "ActivityList"), NOTHING),
     ("GET", "/api/workers", get_workers, USER, None, (200, "WorkerList"), NOTHING),
-    ("GET", "/api/queues", get_queues, USER, None, (200, "QueueList"), NOTHING),
+    ("GET", "/api/queues", get_queues, USER, None, (200, "QueueList"), KEPT),
     ("POST", "/api/queues", post_queues, ADMIN, NEW_QUEUE, (201, "Queue"), CHANGE),
     ("GET", _QUEUE, get_queue, USER, None, (200, "Queue"), NOTHING),
     ("PATCH", _QUEUE, patch_queue, ADMIN, CHANGED_QUEUE, (200, "Queue"), CHANGE),
-    ("DELETE", _QUEUE, delete_queue, ADMIN, None, (204, None), NOTHING),
+    ("DELETE", _QUEUE, _does("Remove a queue that holds no tasks.", lambda app, request, name:
+        app.queue.delete_queue(name, request.person.name)), ADMIN, None, (204,), NOTHING),
     ("GET", "/api/host", get_host, ADMIN, None, (200, "HostReport"), NOTHING),
-    ("POST", "/api/host/exposure", post_exposure, ADMIN, EXPOSURE, (204, None), NOTHING),
-    ("POST", "/api/host/test", post_worker_test, ADMIN, None, (202, "WorkerTest"), NOTHING),
+    ("POST", "/api/host/exposure", post_exposure, ADMIN, EXPOSURE, (204,), NOTHING),
+    ("POST", "/api/host/test", _does("Start a test worker, unless one is being watched.",
+        lambda app, request: start_worker_test(app.queue, request.door)),
+        ADMIN, None, (202, "WorkerTest"), NOTHING),
     ("GET", "/api/settings", get_settings, ADMIN, None, (200, "SettingList"), NOTHING),
     ("PATCH", "/api/settings", patch_settings, ADMIN, CHANGED_SETTINGS, (200, "SettingList"), CHANGE),
-    ("GET", "/api/users", get_users, ADMIN, None, (200, "UserList"), NOTHING),
+    ("GET", "/api/users", _does("All users.", lambda app, request:
+        {"users": app.queue.users.all()}), ADMIN, None, (200, "UserList"), NOTHING),
     ("POST", "/api/users", post_users, ADMIN, NEW_USER, (201, "User"), NOTHING),
     ("PATCH", _USER, patch_user, USER, CHANGED_USER, (200, "User"), NOTHING),
-    ("DELETE", _USER, delete_user, ADMIN, None, (204, None), NOTHING),
-    ("GET", "/api/tokens", get_tokens, USER, Query(_object(owner=_OWNER)), (200, "TokenList"), NOTHING),
+    ("DELETE", _USER, _does("Remove a user who owns no tasks.", lambda app, request, name:
+        app.queue.users.delete(name)), ADMIN, None, (204,), NOTHING),
+    ("GET", "/api/tokens", get_tokens, USER, _object(owner=_OWNER), (200, "TokenList"), NOTHING),
     ("POST", "/api/tokens", post_tokens, USER, NEW_TOKEN, (201, "CreatedToken"), NOTHING),
-    ("DELETE", "/api/tokens/" + ID, delete_token, USER, None, (204, None), NOTHING),
+    ("DELETE", "/api/tokens/" + ID, _does(
+        "Revoke one of one's own tokens; an admin anybody's.", lambda app, request, token_id:
+        app.queue.tokens.delete(request.person.scope, token_id)),
+        USER, None, (204,), NOTHING),
 )]
 
 
 def match_path(pattern, path):
-    """What `path` has in the places of a route's pattern, None if it is another path.
+    """What `path` has in the place of a route's pattern, ids as numbers; None if it is another path.
 
     Most patterns are told apart by their beginning, without being compiled.
     """
@@ -8804,97 +8678,69 @@ def match_path(pattern, path):
     if not place:
         return () if path == fixed else None
     match = path.startswith(fixed) and re.fullmatch(pattern, path)
-    return match.groups() if match else None
+    return (int(match[1]) if ID in pattern else match[1],) if match else None
 
 
 # /openapi.json is static/api.json, where what is answered is described, with the paths of ROUTES and
-# what they take. Its words are those of the handlers' docstrings.
-REFUSALS_OF_CHANGES = (Denied, NotFound, Conflict, UnsupportedType, Invalid, TooMany, StorageFull)
-REFUSALS = (Malformed, Unauthorized, TooLarge, Busy, *REFUSALS_OF_CHANGES)
+# what they take. Of errors it tells which there are for looking and for changing.
+LOOKING_FAILS = (Malformed, Unauthorized, Denied, NotFound, TooMany, Busy, StorageFull)
+CHANGING_FAILS = (*LOOKING_FAILS, Conflict, TooLarge, UnsupportedType, Invalid)
+OF_OURS = ("title", "patternMessage", "keptWithin")     # in our schemas, and unknown to others
+TAGGED = {"ETag": {"description": "Send it back as If-None-Match.", "schema": TEXT}}
 
 
 def _part(kind, name):
     return {"$ref": "#/components/%s/%s" % (kind, name)}
 
 
-def _documented(schema, schemas):
-    """A schema of ours as others read it; what has a title stands in `schemas`."""
-    told = {key: value for key, value in schema.items()
-            if key not in ("title", "patternMessage", "keptWithin")}
-    if "keptWithin" in schema:          # nearly any number is taken, and so is an empty one
+def _documented(part, schemas):
+    """A part of our schemas as others read it; what has a title stands in `schemas`."""
+    if isinstance(part, (list, tuple)):
+        return [_documented(one, schemas) for one in part]
+    if not isinstance(part, dict):
+        return part
+    told = {name: _documented(one, schemas) for name, one in part.items() if name not in OF_OURS}
+    if "keptWithin" in part:            # nearly any number is taken, and so is an empty one
         del told["type"]
         told["anyOf"] = [_integer(1 - 10 ** 18, 10 ** 18 - 1), {"const": ""}]
-    if "pattern" in schema:
-        told["pattern"] = "^(%s)$" % schema["pattern"]
-    if "properties" in schema:
-        told["properties"] = {name: _documented(one, schemas)
-                              for name, one in schema["properties"].items()}
-    if "items" in schema:
-        told["items"] = _documented(schema["items"], schemas)
-    if schema is NEW_TASKS:
-        told["anyOf"] = [_documented(one, schemas) for one in schema["anyOf"]]
-    if "title" not in schema:
+    if "pattern" in told:
+        told["pattern"] = "^(%s)$" % told["pattern"]
+    if "title" not in part:
         return told
-    schemas[schema["title"]] = told
-    return _part("schemas", schema["title"])
+    schemas[part["title"]] = told
+    return _part("schemas", part["title"])
 
 
 def _parameters(route, schemas):
-    """Those of the address, the query and the head."""
-    names = [name for name, place in (("Id", ID), ("Name", NAME)) if place in route.path]
-    if route.method == "GET" and route.who != TICKER:
-        names.append("IfNoneMatch")
-    if route.takes is NEW_TASKS:
-        names.append("IdempotencyKey")
+    """Those of the address, the head and the query."""
+    names = {"Id": ID in route.path, "Name": NAME in route.path,
+             "IfNoneMatch": route.method == "GET" and route.who != TICKER,
+             "IdempotencyKey": route.takes is NEW_TASKS}
     query = route.takes["properties"] if route.takes and route.method == "GET" else {}
-    return [_part("parameters", name) for name in names] + [
+    return [_part("parameters", name) for name in names if names[name]] + [
         {"name": name, "in": "query", "schema": _documented(one, schemas)}
         for name, one in query.items()]
 
 
-def _refusals(route):
-    """The errors that a route can answer with, as far as its row tells."""
-    filters = route.method == "GET" and route.takes and "owner" in route.takes["properties"]
-    kinds = {Busy}
-    if route.who != ANYONE or route.method == "POST":
-        kinds.add(Unauthorized)
-    if route.method != "GET":
-        kinds.update(REFUSALS_OF_CHANGES)
-        if route.takes:
-            kinds.add(TooLarge)
-    if route.takes or route.who == TICKER:
-        kinds.add(Malformed)
-    if route.who == ADMIN or filters:
-        kinds.add(Denied)
-    if route.answer[1] == FILES or "(" in route.path or filters:
-        kinds.add(NotFound)
-    if route.needs & FRESH or route.who == TICKER:
-        kinds.update((TooMany, StorageFull))
-    return sorted(kinds, key=lambda kind: kind.status)
-
-
 def _responses(route):
-    status, body = route.answer
-    kinds = body if isinstance(body, tuple) else ()
-    content = {kind: {"schema": {} if kind == JSON_TYPE else TEXT} for kind in kinds}
-    if body and not kinds:
-        content[JSON_TYPE] = {"schema": _part("schemas", body)}
-    if route.takes is LOG_PART:
-        content["text/plain"] = {"schema": TEXT}
-    right = {"description": STATUS_TITLES[status], **({"content": content} if content else {})}
-    if status == 201:
-        right["headers"] = {"Location": {"description": "Where it is found.", "schema": TEXT}}
-    found = {str(status): right}
+    status, *kinds = route.answer
+    right = {"description": STATUS_TITLES[status], "headers": {}, "content": {
+        kind if "/" in kind else JSON_TYPE: {"schema": {} if "/" in kind else _part("schemas", kind)}
+        for kind in kinds}}
+    found = {str(kind.status): _part("responses", kind.__name__) for kind in (
+        LOOKING_FAILS if route.method == "GET" else CHANGING_FAILS)}
+    found[str(status)] = right
     if route.takes is NEW_TASKS:
-        found["200"] = {**right, "description": "Nothing was added: this unfinished task has the unique_key."}
+        found["200"] = {**right, "description": "Nothing was added: this unfinished task has the "
+                                                "unique_key."}
     if route.method == "GET" and route.who != TICKER:
-        right["headers"] = {"ETag": {"description": "Send it back as If-None-Match.", "schema": TEXT}}
-        found["304"] = _part("responses", "Unchanged")
-    return {**found, **{str(kind.status): _part("responses", kind.__name__) for kind in _refusals(route)}}
+        right["headers"] = TAGGED
+        found["304"] = {"description": "Unchanged since If-None-Match."}
+    return found
 
 
 def _operation(route, schemas):
-    summary, _, more = (route.handler.__doc__ or "").partition("\n")
+    summary, _, more = route.handler.__doc__.partition("\n")
     told = {"summary": summary.rstrip("."), "description": " ".join(more.split()), "x-who": route.who,
             "parameters": _parameters(route, schemas), "responses": _responses(route)}
     if route.who == ANYONE:
@@ -8909,24 +8755,23 @@ def _operation(route, schemas):
                 "type": "string", "pattern": "[!-~]",
                 "description": "A NewTask on each line; %d at most." % ADD_MAX}}
         told["requestBody"] = {"required": True, "content": content}
-    return {name: part for name, part in told.items() if part or name == "security"}
+    return told
 
 
 def describe_api(document):
     """The OpenAPI document of all ROUTES; `document` is what static/api.json holds."""
     parts = document["components"]
     document["info"]["version"] = VERSION
+    document["paths"] = collections.defaultdict(dict)
     for route in ROUTES:
         path = route.path.replace(ID, "{id}").replace(NAME, "{name}")
-        document.setdefault("paths", {}).setdefault(path, {})[route.method.lower()] = _operation(
-            route, parts["schemas"])
+        document["paths"][path][route.method.lower()] = _operation(route, parts["schemas"])
     _documented({"title": "Options", "type": "object", "required": list(OPTION_SCHEMAS),
                  "properties": OPTION_SCHEMAS}, parts["schemas"])
-    problem_type = {"application/problem+json": {"schema": _part("schemas", "Problem")}}
+    content = {"application/problem+json": {"schema": _part("schemas", "Problem")}}
     parts["responses"] = {
-        kind.__name__: {"description": kind.__doc__.splitlines()[0], "content": problem_type}
-        for kind in REFUSALS}
-    parts["responses"]["Unchanged"] = {"description": "Unchanged since If-None-Match."}
+        kind.__name__: {"description": kind.__doc__.splitlines()[0], "content": content}
+        for kind in CHANGING_FAILS}
     return document
 
 
@@ -8937,27 +8782,22 @@ class Application:
         self.queue = queue
         self._source = source
         self.static = StaticFiles(STATIC_FOLDER)
-        self._cache = {}                # key -> (data version, until, Answer)
+        self._cache = {}                # what was asked by whom -> (data version, until, Answer)
         self.one_by_one = threading.Lock()
 
     def __call__(self, environ, start_response):
         with self.queue.database.deadline():
             request = Request(environ, self.queue.settings)
-            status, headers, body = self._answer(request).to(request)
+            try:
+                answer = self.route(request)
+            except Unauthorized as error:
+                answer = problem(self._invited_to_setup(error))
+            except Exception as error:
+                answer = problem(error)
+            status, headers, body = answer.to(request)
         request.take_the_rest()
         start_response(status, headers)
         return [body]
-
-    def cached(self, key, build):
-        """A JSON answer, built again only when anybody committed or a second has passed."""
-        version, now = self.queue.database.version_seen(), self.queue.database.clock.monotonic()
-        known = self._cache.get(key)
-        if known is None or known[0] != version or known[1] < now:
-            known = version, now + CACHE_SECONDS, json_answer(build())
-            if len(self._cache) >= 20:
-                self._cache.clear()
-            self._cache[key] = known
-        return known[2]
 
     @functools.cached_property
     def document(self):
@@ -8968,19 +8808,11 @@ class Application:
         """The session cookie's name; its prefix makes browsers insist on HTTPS, and on this host."""
         return ("__Host-" if request.base == "/" else "__Secure-") * request.secure + "jobqueue"
 
-    def cookie(self, request, token, seconds):
-        """A Set-Cookie value."""
-        return "%s=%s; Path=%s; Max-Age=%d; HttpOnly; SameSite=Strict%s" % (
+    def cookie(self, request, token, seconds=SESSION_SECONDS):
+        """The header that sets the session cookie."""
+        return "Set-Cookie", "%s=%s; Path=%s; Max-Age=%d; HttpOnly; SameSite=Strict%s" % (
             self.cookie_name(request), token, request.base, seconds,
             "; Secure" if request.secure else "")
-
-    def _answer(self, request):
-        try:
-            return self.route(request)
-        except Unauthorized as error:
-            return problem(self._invited_to_setup(error))
-        except Exception as error:
-            return problem(error)
 
     def _invited_to_setup(self, error):
         """The 401 that says if there is no admin, whose code is then there to be read."""
@@ -9015,17 +8847,33 @@ class Application:
         if request.person and route.handler is not tick:
             with self.queue.database.deadline(0.5):
                 self.tick(request)
+        if not route.needs & KEPT:
+            return self._perform(request, route, parts)
+        key = request.path, request.query_text, request.person.scope
+        version, now = self.queue.database.version_seen(), self.queue.database.clock.monotonic()
+        known = self._cache.get(key)
+        if known is None or known[0] != version or known[1] < now:
+            known = version, now + CACHE_SECONDS, self._perform(request, route, parts)
+            if len(self._cache) >= 20:
+                self._cache.clear()
+            self._cache[key] = known
+        return known[2]
+
+    def _perform(self, request, route, parts):
         if route.takes and route.takes is not NEW_TASKS:
             with self.queue.database.unhurried():
-                request.given = (read_query(route.takes, request.query_text)
-                                 if route.method == "GET" else request.object(route.takes))
+                read = request.read_query if route.method == "GET" else request.read_object
+                request.given = read(route.takes)
         if route.needs & FRESH:
             self.queue.catalogue.refresh()
         try:
-            return route.handler(self, request, *parts)
+            found = route.handler(self, request, *parts)
         finally:                        # an action that is refused may have changed some
             if route.needs & CHANGE:
                 self.queue.start_workers()
+        if isinstance(found, Answer):
+            return found
+        return Answer(route.answer[0]) if found is None else json_answer(found, route.answer[0])
 
     def _admit(self, request, who):
         if who == ANYONE and request.method == "POST":
@@ -9039,7 +8887,7 @@ class Application:
             raise Denied("Only admins may do this.")
 
     def _admit_ticker(self, request):
-        """True if a tick token is sent, in the address or as API tokens are; Unauthorized by a wrong one."""
+        """True if a tick token is sent, in the address or as API tokens are; 401 for a wrong one."""
         token = request.query.get("token")
         if token is None and request.method == "POST":
             return request.bearer() and self.queue.tokens.person(request.bearer(), "tick")
@@ -9069,7 +8917,7 @@ class Application:
                 self.queue.sessions.close(token)
             error = Unauthorized("Two people were logged in here at once, and both were logged out. "
                                  "Please log in again.")
-            error.headers = [("Set-Cookie", self.cookie(request, "", 0))]
+            error.headers = [self.cookie(request, "", 0)]
             raise error
         person = next(iter(people), None)
         if person and request.method not in ("GET", "HEAD"):

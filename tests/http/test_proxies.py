@@ -154,7 +154,7 @@ class Bases(ProxyTestCase):
             self.assertEqual((request.path, request.base, request.lacks_slash), (below, "/jq/", False))
 
     def test_the_page_without_its_slash_is_sent_there(self):
-        reply = self.app._answer(self.request("/jq"))
+        reply = self.app.route(self.request("/jq"))
         self.assertEqual((reply.status, dict(reply.headers)["Location"]), (308, "/jq/"))
 
     def test_the_cookie_is_for_that_path(self):
