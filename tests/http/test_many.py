@@ -62,9 +62,9 @@ class TestLines(WebTestCase):
                 (lines(*map(add, range(3)), add("x")),
                  "Nothing was added: row 4 (index 3): arguments.a must be a whole number."),
                 (lines(add(1)) + b'{"function": ',
-                 "Nothing was added: row 2 (index 1) is not JSON that can be read: "
+                 "Nothing was added: row 2 (index 1): is not JSON that can be read: "
                  "Expecting value: line 1 column 14 (char 13)."),
-                (b"\xff\n", "Nothing was added: row 1 (index 0) is not UTF-8."),
+                (b"\xff\n", "Nothing was added: row 1 (index 0): is not UTF-8."),
                 (lines(add("x")), "Nothing was added: arguments.a must be a whole number.")):
             self.assertEqual(self.send(body, 422)["detail"], words)
         answer = self.check(self.bob.post("/api/tasks", [add(1), add(1, after=[99])]), 422)
