@@ -4137,7 +4137,6 @@ class Rhythm:
 # what people make and change; DeclaredSchedules keeps in step what tasks.py and folders ask for.
 
 SCHEDULES_MAX = 1000            # of one owner
-SCHEDULES_MAX_CHARACTERS = 4_000_000    # ... of all their arguments
 FIRE_SECONDS = 1.0              # of a tick
 SLOTS_AT_ONCE = 100             # filled in one transaction
 CATCH_UP_MAX = 1000             # of what was missed, catch_up="all" runs the newest
@@ -4202,10 +4201,9 @@ def plan_errors(given, now):
 
 
 def find_scripts(runs=True):
-    """The scripts that lie in SCRIPTS_FOLDER, as FOLDER/NAME; OSError if that cannot be told.
+    """The scripts in SCRIPTS_FOLDER, as FOLDER/NAME; OSError if that cannot be told.
 
-    With `runs=False` the files that look like some, but are neither executable nor Python (FTP
-    loses the mode).
+    They are executable or Python, since FTP loses the mode; `runs=False`: those that are neither.
     """
     found = []
     for folder in SCRIPT_FOLDERS:
@@ -4282,43 +4280,29 @@ def before_newest(rule, first, now, most):
     return high
 
 
-class Due:
-    """What a schedule that is due wants done.
-
-    `slots` are (at, why it adds nothing or None), then it is due at `next_at`; `problem` is why no
-    slot can add anything now.
-    """
-
-    def __init__(self, row, now):
-        self.slots, self.problem, self.is_late = [], None, False
-        try:
-            self._choose(rule_of(row), row, now)
-        except Exception as error:      # such as lost time zones: it must not stop the others
-            self.problem = getattr(error, "detail", "%s: %s" % (type(error).__name__, error))
-            self.slots, self.next_at = [], now + 3600
-
-    def _choose(self, rule, row, now):
-        first = self.next_at = rule.next_after(row["next_at"] - 0.001)
-        if first is None or first > now:
-            return
-        most = CATCH_UP_MAX if row["catch_up"] == "all" else 1
-        moments = rule.upcoming(before_newest(rule, first, now, most), min(most, SLOTS_AT_ONCE))
-        moments = [moment for moment in moments if moment <= now]
-        self.next_at = rule.next_after(moments[-1])
-        self.is_late = moments[-1] != first or now - first > LATE_SECONDS
-        if row["catch_up"] == "none" and now - moments[0] > LATE_SECONDS:
-            moments = []
-        if moments[:1] != [first]:
-            self.slots = [(first, "missed, as all until %s: nobody looked meanwhile"
-                           % iso(moments[0] if moments else now))]
-        self.slots += [(moment, None) for moment in moments]
+def due_slots(row, now):
+    """[(at, why it adds nothing or None)] of a schedule, when it is due then, if it is late."""
+    rule = rule_of(row)
+    first = rule.next_after(row["next_at"] - 0.001)
+    if first is None or first > now:
+        return [], first, False
+    most = CATCH_UP_MAX if row["catch_up"] == "all" else 1
+    moments = rule.upcoming(before_newest(rule, first, now, most), min(most, SLOTS_AT_ONCE))
+    slots = [(moment, None) for moment in moments if moment <= now]
+    last = slots[-1][0]
+    if row["catch_up"] == "none" and now - last > LATE_SECONDS:
+        slots = []
+    if slots[:1] != [(first, None)]:
+        slots.insert(0, (first, "missed, as all until %s: nobody looked meanwhile"
+                         % iso(slots[0][0] if slots else now)))
+    return slots, rule.next_after(last), last != first or now - first > LATE_SECONDS
 
 
 class Firing:
     """Schedules that are due: each slot adds its task, or says why not.
 
-    1. fire() finds what is due; for each, outside of any transaction, Due says which slots there
-       are, and order() which task they add.
+    1. fire() finds what is due; for each, outside of any transaction, due_slots() says which slots
+       there are, and order() which task they add.
     2. In one transaction: if the row is as it was, slots without a task get theirs, or the reason
        why not; next_at moves on. Who was slower finds another row and leaves it.
     """
@@ -4364,24 +4348,28 @@ class Firing:
 
     def _fire_one(self, schedule_id, now):
         """Fill some slots of a schedule in one transaction; True if there are more."""
-        row, order = self._row(schedule_id), None
+        row = self._row(schedule_id)
         if row is None or row["next_at"] is None or row["next_at"] > now:
             return False
-        due = Due(row, now)
+        slots, next_at, is_late, order, problem = [], now + 3600, False, None, None
         try:
+            slots, next_at, is_late = due_slots(row, now)
             order = self.order(row)
-        except Invalid as error:
-            due.problem = due.problem or error.detail
         except Busy:
             return False                # tasks.py cannot be read, and never could: later
+        except Exception as error:      # such as lost time zones: it must not stop the others
+            problem = getattr(error, "detail", "%s: %s" % (type(error).__name__, error))
         with self._database.transaction(durable=False) as transaction:
             known = self._row(schedule_id)
             if known is None or tuple(known) != tuple(row):
                 return False            # somebody else was quicker, or changed it
-            self._fill(transaction, row, due, order, now)
-            if due.is_late:
+            changes = self._fill(transaction, row, slots, order, problem, now)
+            if is_late:
                 remember(transaction, ".late", now)
-        return bool(due.slots)
+                changes["late_at"] = now
+            transaction.update("schedule", {**changes, "next_at": next_at, "next_from": now},
+                               "id=?", (row["id"],))
+        return bool(slots)
 
     def order(self, row):
         """The Order for a task of this schedule; Invalid says why there can be none."""
@@ -4400,11 +4388,10 @@ class Firing:
         return self._check_requests(
             [{"function": function, "arguments": arguments, **options}], person)[0]
 
-    def _fill(self, transaction, row, due, order, now):
-        """Add the tasks of the slots that nobody has filled, and move on."""
-        last_at, last_task, problem = row["last_at"], row["last_task_id"], due.problem
-        for at, why in due.slots:
-            slot = {"schedule_id": row["id"], "at": at}
+    def _fill(self, transaction, row, slots, order, problem, now):
+        """Add the tasks of the slots that nobody has filled; what the schedule's row is to say."""
+        last_at, last_task = row["last_at"], row["last_task_id"]
+        for at, why in slots:
             if transaction.value("SELECT task_id FROM slot WHERE schedule_id=? AND at=?",
                                  (row["id"], at)) is not None:
                 continue                # one that added nothing may come again
@@ -4415,11 +4402,9 @@ class Firing:
                     last_task = task_id = self.add_task(transaction, row, order, unfinished, now)
                 except TooMany as error:
                     why = problem = error.detail
-            transaction.upsert("slot", slot, {"task_id": task_id, "message": why})
-        transaction.update("schedule", {
-            "next_at": due.next_at, "next_from": now, "last_at": last_at, "last_task_id": last_task,
-            "problem": problem, "late_at": now if due.is_late else row["late_at"]},
-            "id=?", (row["id"],))
+            transaction.upsert("slot", {"schedule_id": row["id"], "at": at},
+                               {"task_id": task_id, "message": why})
+        return {"last_at": last_at, "last_task_id": last_task, "problem": problem}
 
     def _why_skipped(self, row, unfinished):
         """Why a slot adds nothing while tasks of its schedule have not ended; None if it does."""
@@ -4487,7 +4472,7 @@ class Schedules:
         """Make a schedule as in POST /api/schedules; its id. Invalid names every wrong field."""
         wanted = {**self._checked({**SCHEDULE_DEFAULTS, **given}, person), "owner_id": owner_id}
         with self._database.transaction() as transaction:
-            self._check_room(transaction, wanted)
+            self._check_room(transaction, owner_id)
             schedule_id = self.insert(transaction, {**wanted, "source": "person"})
             self._set_paused(transaction, schedule_id, given, person)
         return schedule_id
@@ -4505,7 +4490,7 @@ class Schedules:
             if wanted:
                 if self._as_given(known) != self._as_given(row):
                     raise Conflict("Somebody else changed it meanwhile; look at it again.")
-                self._check_room(transaction, wanted, schedule_id)
+                self._check_room(transaction, wanted["owner_id"], schedule_id)
                 self.define(transaction, known, wanted)
             self._set_paused(transaction, schedule_id, given, person)
 
@@ -4533,17 +4518,10 @@ class Schedules:
             return self._tasks.get(task_id)
 
     @staticmethod
-    def _check_room(transaction, wanted, besides=0):
-        """Conflict if an owner has too many schedules, or too much in them, for one like this."""
-        count, size = transaction.one(
-            "SELECT count(*), coalesce(sum(length(arguments)), 0) FROM schedule "
-            "WHERE owner_id=? AND id<>?", (wanted["owner_id"], besides))
-        if count >= SCHEDULES_MAX:
+    def _check_room(transaction, owner_id, besides=0):
+        if transaction.value("SELECT count(*) FROM schedule WHERE owner_id=? AND id<>?",
+                             (owner_id, besides)) >= SCHEDULES_MAX:
             raise Conflict("There can be at most %d schedules of one owner." % SCHEDULES_MAX)
-        if size + len(wanted["arguments"]) > SCHEDULES_MAX_CHARACTERS:
-            raise Conflict("The arguments of all schedules of one owner can have at most %d "
-                           "characters together." % SCHEDULES_MAX_CHARACTERS,
-                           wrong("arguments", "are too long"))
 
     def _checked(self, given, person):
         """The columns for these fields; Invalid names every wrong one."""
@@ -4599,15 +4577,15 @@ class Schedules:
         row, now = self._row(schedule_id), self._clock.now()
         if row["paused"] and person and not person.is_admin and row["paused_by"] != person.name:
             raise Denied("%s paused it; only an admin can resume it." % row["paused_by"])
-        changes = {"paused": given["paused"], "next_from": now}
+        changes = {"paused_at": None, "paused_by": None, "paused_why": None,
+                   "next_at": row["next_at"]}
         if given["paused"]:
-            changes.update(paused_at=now, paused_by=_who(person), next_at=None,
-                           paused_why=given.get("paused_why"))
-        else:
-            changes.update(
-                paused_at=None, paused_by=None, paused_why=None,
-                next_at=rule_of(row).next_after(now) if row["paused"] else row["next_at"])
-        transaction.update("schedule", changes, "id=?", (schedule_id,))
+            changes = {"paused_at": now, "paused_by": _who(person), "next_at": None,
+                       "paused_why": given.get("paused_why")}
+        elif row["paused"]:
+            changes["next_at"] = rule_of(row).next_after(now)
+        transaction.update("schedule", {**changes, "paused": given["paused"], "next_from": now},
+                           "id=?", (schedule_id,))
 
     @staticmethod
     def remove(transaction, schedule_id):

@@ -769,24 +769,6 @@ class TestRoutes(WebTestCase):
         self.post(self.bob, function="say", arguments={"text": "x" * 5000})
         self.assertEqual([one["summary"] for one in self.bob.get("/api/schedules").json["schedules"]], ["…"])
 
-    def test_all_schedules_of_an_owner_together_hold_so_much_and_no_more(self):
-        self.declare(function_json("say", {"text": {"type": "string"}}, ["text"]))
-        with mock.patch.object(jobqueue, "SCHEDULES_MAX_CHARACTERS", 1000):
-            def say(length):
-                return {**GIVEN, "function": "say", "arguments": {"text": "x" * length}}
-            first = self.post(self.bob, **say(400))["id"]
-            self.post(self.bob, **say(400))
-            answer = self.post(self.bob, 409, **say(400))
-            self.assertIn("at most 1000 characters together", answer["detail"])
-            path = "/api/schedules/%d" % first
-            self.check(self.bob.patch(path, {"arguments": {"text": "x" * 600}}), 409)
-            self.check(self.bob.patch(path, {"arguments": {"text": "x" * 500}}), 200)
-            for given in ({"rule": "@hourly"}, {"arguments": {"text": "x" * 499}}):
-                self.check(self.bob.patch(path, given), 200)
-            self.post(self.eve, **say(400))
-            self.check(self.ana.patch(path, {"rule": "@daily", "owner": "eve"}), 200)
-            self.post(self.bob, **say(400))
-
     def test_only_admins_name_another_owner(self):
         self.check_wrong(self.bob.post("/api/schedules", {**GIVEN, "owner": "eve"}), "owner")
         self.check_wrong(self.ana.post("/api/schedules", {**GIVEN, "owner": "nobody"}), "owner")
