@@ -6220,8 +6220,9 @@ class Requests:
         orders, errors, frame, index, named, held, file = [], [], None, 0, 0, 0, None
         for index, request in enumerate(requests):
             try:
-                if index == ADD_MAX:
-                    raise TooLarge("More than %d tasks cannot be added at once." % ADD_MAX)
+                if index == ADD_MAX or named > AFTER_SUM_MAX:
+                    raise TooLarge("At most %d tasks can be added at once, and name %d others." % (
+                        ADD_MAX, AFTER_SUM_MAX))
                 if isinstance(request, Invalid):
                     raise request
                 frame = self._frame(request, person, frame)
@@ -6231,9 +6232,6 @@ class Requests:
                 if held > ARGUMENTS_HELD_BYTES:
                     file = file or ArgumentsFile(self._database.folder)
                     order.move_arguments(file)
-                if named > AFTER_SUM_MAX:
-                    raise field_error("after", "names too many: the tasks of one request can name "
-                                               "%d others together" % AFTER_SUM_MAX)
             except Invalid as error:
                 errors += [{**one, "index": index} for one in error.errors]
                 if len(errors) >= ERRORS_MAX:
@@ -6292,7 +6290,8 @@ class Requests:
         run_at = rest.get("run_at") and parse_time(rest["run_at"], "run_at")
         if rest.get("delay") is not None:
             run_at = self._database.clock.now() + rest["delay"]
-        options = {key: rest.get(key, default) for key, default in function["options"].items()}
+        chosen = {key: rest[key] for key in TASK_OPTIONS if key in rest}
+        options = {**function["options"], **chosen} if chosen else function["options"]
         return Frame(rest, function["schema"], [], functools.partial(
             Order, function["name"], options=options, run_at=run_at,
             after=tuple(dict.fromkeys(map(int, rest.get("after") or ()))),
@@ -6300,36 +6299,28 @@ class Requests:
             admin_id=person.id if person and function["who"] == "admin" else None))
 
     def _check_choices(self, rest, declared, person):
-        """What is wrong with two fields together, or for who asks."""
-        own, queue = declared["queue"], rest.get("queue", declared["queue"])
+        """What is wrong with two fields together, with another queue, or for a plain user."""
+        errors, own, queue = [], declared["queue"], rest.get("queue", declared["queue"])
         is_user = person and not person.is_admin
-        is_bolder = declared["on_crash"] == "fail" and rest.get("on_crash") == "retry"
-        why_not = self._why_not_queue(queue, own, is_user) if queue != own else None
-        return [error for field, is_wrong, words in (
-            ("delay", rest.get("run_at") is not None and rest.get("delay") is not None,
-             "cannot be given together with run_at"),
-            ("priority", is_user and rest.get("priority", 0) > 0,
-             "must be 0 or less; higher ones are for admins"),
-            ("timeout", is_user and rest.get("timeout", 0) > declared["timeout"],
-             "must be at most %s, as the function says; longer ones are for admins"
-             % plain(declared["timeout"])),
-            ("on_crash", is_user and is_bolder,
-             "must be fail, as the function says; only an admin can choose retry"),
-            ("queue", why_not, why_not)) if is_wrong for error in wrong(field, words)]
-
-    def _why_not_queue(self, name, own, is_user):
-        """Why a task cannot stand in this queue instead of its function's `own`; None if it can."""
-        there, left = (self._database.one("SELECT * FROM queue WHERE name=?", (one,))
-                       for one in (name, own))
-        if left and left["external"]:
-            return "must be %s: nobody else runs this function" % own
-        if there and there["external"]:
-            return "must be another: nobody there runs this function"
-        if is_user and (own != TASK_DEFAULTS["queue"] or left and is_limited(left)):
-            return "must be %s: only an admin can choose another" % own
-        if is_user and not there:
-            return "is not a queue here; an admin can begin a new one"
-        return None
+        if rest.get("run_at") is not None and rest.get("delay") is not None:
+            errors += wrong("delay", "cannot be given together with run_at")
+        if queue != own:
+            there, left = (self._database.one("SELECT * FROM queue WHERE name=?", (name,))
+                           for name in (queue, own))
+            if any(row and row["external"] for row in (there, left)):
+                errors += wrong("queue", "must be %s: nobody else runs this function" % own)
+            elif is_user and (own != TASK_DEFAULTS["queue"] or not there
+                              or left and is_limited(left)):
+                errors += wrong("queue", "must be %s: only an admin can choose another" % own)
+        if is_user and rest.get("priority", 0) > 0:
+            errors += wrong("priority", "must be 0 or less; higher ones are for admins")
+        if is_user and rest.get("timeout", 0) > declared["timeout"]:
+            errors += wrong("timeout", "must be at most %s, as the function says; longer ones are "
+                                       "for admins" % plain(declared["timeout"]))
+        if is_user and declared["on_crash"] == "fail" and rest.get("on_crash") == "retry":
+            errors += wrong("on_crash", "must be fail, as the function says; only an admin can "
+                                        "choose retry")
+        return errors
 
 
 # Python interface ------------------------------------------------------------
@@ -6670,35 +6661,32 @@ declared = {}                           # name -> Function, filled by importing 
 scheduled = []                          # (function, what @schedule says), in the same way
 
 
-def _declare(name, kind, target, who, keywords, places=None):
+def _declare(name, kind, target, who, keywords, text=""):
     """Note a Function. Keywords named like options of tasks are options, the others parameters.
 
-    `places` is the text in which parameters have a {place}.
+    `text` is where parameters have a {place}.
     """
-    options = {key: value for key, value in keywords.items() if key in TASK_OPTIONS}
-    parameters = {key: value for key, value in keywords.items() if key not in TASK_OPTIONS}
-    if kind == "python" and parameters:
-        raise TypeError("%s is no option of a task; known are %s"
-                        % (min(parameters), ", ".join(TASK_OPTIONS)))
+    options, parameters = keywords, None
+    if kind != "python":
+        options = {key: value for key, value in keywords.items() if key in TASK_OPTIONS}
+        parameters = {key: value for key, value in keywords.items() if key not in TASK_OPTIONS}
     errors = check_value(_object(**OPTION_SCHEMAS), options, "")
     if who not in WHO_MAY_ADD:
         errors += wrong("who", "must be one of %s" % ", ".join(WHO_MAY_ADD))
     if name in ("", SCRIPT_FUNCTION):
-        errors += wrong("its name", "is missing" if not name else "is one of jobqueue's own")
-    used = set(re.findall(PLACE, places or ""))
-    errors += [error for place in sorted(used - set(parameters))
-               for error in wrong("{%s}" % place, "is no parameter")]
-    if kind == "command":
-        errors += [error for place in sorted(set(parameters) - used)
-                   for error in wrong("the parameter " + place, "has no {place}")]
+        errors += wrong("its name", "is missing or one of jobqueue's own")
+    places, named = set(re.findall(PLACE, text)), set(parameters or ())
+    for one in sorted(places - named):
+        errors += wrong("{%s}" % one, "is no parameter")
+    for one in sorted(named - places if kind == "command" else ()):
+        errors += wrong("{%s}" % one, "has no place")
     known = declared.get(name)
     if known is not None and known.target is not target and (
             getattr(known.target, "__module__", 1) == getattr(target, "__module__", 1)):
         errors += wrong("two functions", "are called %s" % name)
     if errors:
         raise ValueError("%s: %s" % (name, join_errors(errors)))
-    declared[name] = Function(name, kind, target, {**TASK_DEFAULTS, **options}, who,
-                              None if kind == "python" else parameters)
+    declared[name] = Function(name, kind, target, {**TASK_DEFAULTS, **options}, who, parameters)
     return declared[name]
 
 
@@ -6706,12 +6694,9 @@ def task(target=None, *, who="user", **options):
     """Declare a Python function that tasks can run: @task or @task(max_retries=3, ...)."""
     def declare(function):
         code = getattr(function, "__code__", None)
-        if code and code.co_flags & RETURNS_BEFORE_IT_RUNS:
-            raise TypeError("%s: a function that is async or has yield returns before it runs, and "
-                            "cannot be a task" % function.__name__)
-        if code and code.co_posonlyargcount:
-            raise TypeError("%s: a parameter before / cannot be given by its name"
-                            % function.__name__)
+        if code and (code.co_flags & RETURNS_BEFORE_IT_RUNS or code.co_posonlyargcount):
+            raise TypeError("%s cannot be a task: it is async or has yield, and returns before it "
+                            "runs, or a parameter before / has no name" % function.__name__)
         return _declare(function.__name__, "python", function, who, options)
     return declare(target) if target is not None else declare
 
@@ -6754,10 +6739,6 @@ def http_request(name, method, address, *, who="user", headers=None, **rest):
     if not re.match(r"https?://[^/{}@\s]+(/|$)", address):
         raise ValueError("http_request(%r): the address must begin with http:// or https:// and a "
                          "host, without places, name or password" % name)
-    for header, value in (headers or {}).items():
-        if not re.fullmatch(r"[\t -~\xa0-\xff]*", str(value)):
-            raise ValueError("http_request(%r): the header %s holds a line break or another "
-                             "character that cannot be sent" % (name, header))
     target = {"method": method.upper(), "address": address, "headers": dict(headers or {})}
     return _declare(name, "http_request", target, who, rest, address)
 

@@ -236,8 +236,9 @@ class TestMany(OrderCase):
 
     def test_the_tasks_of_one_request_name_a_bounded_number_of_others(self):
         first, second = self.add_many("bob", 2)
-        with mock.patch.object(jobqueue, "AFTER_SUM_MAX", 5), self.refused(jobqueue.Invalid, "at most 5"):
-            self.add_many("bob", 3, options={"after": [first, second]})
+        with mock.patch.object(jobqueue, "AFTER_SUM_MAX", 5), \
+                self.refused(jobqueue.TooLarge, "name 5 others"):
+            self.add_many("bob", 4, options={"after": [first, second]})
 
 
 class TestRefusals(OrderCase):
