@@ -9485,17 +9485,13 @@ def _use_compiled_module(host, port, data):
 
 
 def _say_where(queue, address):
-    """Print where the page is, and how it is opened at first and from another computer."""
+    """Print where the page is, and how it is opened for the first time."""
     place = ("[%s]:%d" if ":" in address[0] else "%s:%d") % address
     link = "http://%s%s/" % (place, queue.settings.get("base_path"))
     say("jobqueue %s is at %s" % (VERSION, link))
     if not queue.users.has_admin():
         say("Open this link to make the first admin; it works once, for an hour:\n\n"
             "    %s#setup=%s\n" % (link, queue.setup.code()))
-    came = os.environ.get("SSH_CONNECTION", "").split()     # whence, its port, where to, its port
-    if address[0] in LOOPBACK and len(came) == 4:
-        say("For a browser on your own computer run there: ssh -L %d:%s %s@%s"
-            % (address[1], place, user_name(os.getuid()), came[2]))
 
 
 def cmd_serve(queue, options):
@@ -9642,15 +9638,14 @@ def arguments(schemas, *names):
     return [argument("--" + name.replace("_", "-"), schemas[name]) for name in names]
 
 
-def _in_address(name):
-    return quote(str(name), safe="", errors="replace")
+IN_ADDRESS = {"safe": "", "errors": "replace"}
 
 
-def ask_all(site, path, key, given):
+def ask_all(site, key, given):
     """A list of the API with the rows of all its pages, or the first `limit`."""
     rows, cursor, limit = [], None, given.get("limit")
     while True:
-        page = site.ask("GET", path, {**given, "cursor": cursor})
+        page = site.ask("GET", "/api/" + key, {**given, "cursor": cursor})
         rows, cursor = rows + page[key], page.get("next")
         given = {**given, "limit": limit and limit - len(rows)}
         if cursor is None or len(rows) == limit:
@@ -9660,34 +9655,22 @@ def ask_all(site, path, key, given):
     return {**page, key: rows}
 
 
-def asks(words, method, path, *rows, text=lambda value: None, key=None, **fixed):
-    """A command that asks the API and prints the answer as `text` does; `words` are its help.
+def asks(words, method, path, *rows, text=lambda value: None, **fixed):
+    """A command that asks the API once and prints the answer as `text` does; `words` are its help.
 
-    It sends what is given for the arguments `rows` and what is `fixed`, called if it can be. A list
-    of the API has its rows in `key`.
+    It sends what is given for the arguments `rows` and what is `fixed`, called if it can be.
     """
     places = [row for name, row in PLACES.items() if "{%s}" % name in path]
 
     def run(site, options):
         given = {name: value() if callable(value) else value for name, value in fixed.items()}
         given.update(options.given)
-        address = path.format(**{name: _in_address(given.pop(name)) for name, _ in places})
-        value = ask_all(site, path, key, given) if key else site.ask(method, address, given)
+        address = path.format(**{name: quote(str(given.pop(name)), **IN_ADDRESS) for name, _ in places})
+        value = site.ask(method, address, given)
         show(options, value, text(value))
 
     run.__doc__ = words
     return run, [*places, *rows]
-
-
-def lists(words, path, key, cells, *rows):
-    """A command that prints a list of the API as a table, as asks() does.
-
-    `cells` are {title: a key of the list's rows, or what makes a text of one}.
-    """
-    def text(value):
-        return table(list(cells), [[one[cell] if isinstance(cell, str) else cell(one)
-                                    for cell in cells.values()] for one in value[key]])
-    return asks(words, "GET", path, *rows, text=text, key=key)
 
 
 def _kind_text(schema):
@@ -9740,6 +9723,30 @@ def _count_text(name):
     return lambda one: one[name] if one[name] < COUNT_MAX else "%d+" % (COUNT_MAX - 1)
 
 
+# Columns of lists that are more than what a row has under their name.
+CELLS = {
+    "parameters": lambda one: _parameters_text(one["schema"]), "status": _status_text,
+    "summary": lambda one: shorten(one["summary"], 60), "problem": _standing,
+    "disabled": lambda one: "yes" if one["disabled"] else "",
+    "pending": _count_text("pending"), "running": _count_text("running"),
+    "rate": lambda one: one["rate"] and "%(count)d/%(seconds)s" % one["rate"],
+    "machines": lambda one: ",".join(one["machines"] or [])}
+
+
+def lists(words, key, names, *rows):
+    """A command that prints a list of the API as a table of the columns `names`."""
+    names = names.split()
+
+    def run(site, options):
+        found = ask_all(site, key, options.given)
+        show(options, found, table([name.upper() for name in names], [
+            [CELLS[name](one) if name in CELLS else one[name] for name in names]
+            for one in found[key]]))
+
+    run.__doc__ = words
+    return run, rows
+
+
 def _parse_rate(_, text):
     """N/SECONDS as a queue's rate; what is no number stays a text."""
     count, _, seconds = text.partition("/")
@@ -9749,7 +9756,7 @@ def _parse_rate(_, text):
 
 def known_function(site, name):
     """What the API says of one function; the least of one that is not known."""
-    known = ask_all(site, "/api/functions", "functions", {})["functions"]
+    known = ask_all(site, "functions", {})["functions"]
     return next((one for one in known if one["name"] == name), {"schema": {"properties": {}}})
 
 
@@ -9937,8 +9944,7 @@ def cmd_settings(site, options):
     return show(options, row, str(row["value"]))
 
 
-LIST_SETTINGS, _ = lists("Print all settings.", "/api/settings", "settings", {
-    "NAME": "name", "VALUE": "value", "FROM": "from", "WHAT IT IS FOR": "help"})
+LIST_SETTINGS, _ = lists("Print all settings.", "settings", "name value from help")
 
 
 def read_password():
@@ -9992,7 +9998,7 @@ def cmd_set_queue(site, options):
     limits = dict(options.given)
     name = limits.pop("name")
     try:
-        made = site.ask("PATCH", "/api/queues/" + _in_address(name), limits)
+        made = site.ask("PATCH", "/api/queues/" + quote(name, **IN_ADDRESS), limits)
     except NotFound:
         made = site.ask("POST", "/api/queues", {"name": name, **limits})
     show(options, made, None)
@@ -10013,7 +10019,7 @@ def cmd_backup(queue, options):
 
 
 def watch_worker_test(queue):
-    """Start a test worker and wait until it is known whether it lives."""
+    """Start a test worker and say at the end whether it lives."""
     complain("a worker is tested, which takes %d s (--quick leaves it out)" % TEST_SECONDS)
     test = start_worker_test(queue, None)
     while test["state"] == "running":
@@ -10075,13 +10081,10 @@ COMMANDS = {
         ("--each", {"metavar": "FILE.csv", "help": "a task for each row; the first row names the "
                                                    "parameters; - is standard input"})]),
     "functions": lists("Print the functions that can be added, and their parameters.",
-                       "/api/functions", "functions", {
-        "FUNCTION": "name", "PARAMETERS": lambda one: _parameters_text(one["schema"]),
-        "WHAT": "title"}),
-    "list": lists("Print tasks, newest first.", "/api/tasks", "tasks", {
-        "ID": "id", "STATUS": _status_text, "OWNER": "owner", "FUNCTION": "function",
-        "WHAT": lambda task: shorten(task["summary"], 60)},
-        *FILTERS, argument("--limit", _integer(1, 1000), default=PAGE_ROWS, metavar="N")),
+                       "functions", "name parameters title"),
+    "list": lists(
+        "Print tasks, newest first.", "tasks", "id status owner function summary", *FILTERS,
+        argument("--limit", _integer(1, 1000), default=PAGE_ROWS, metavar="N")),
     "show": asks("Print one task.", "GET", TASK, text=_task_text),
     "wait": (cmd_wait, [PLACES["id"], argument(
         "--timeout", {"type": "number", "minimum": 0}, default=math.inf, metavar="SECONDS")]),
@@ -10093,9 +10096,8 @@ COMMANDS = {
         argument("--yes", about(SWITCH, "do it, instead of saying how many match"))])),
     "settings": (cmd_settings, [("name", {"nargs": "?", "default": None}),
                                 ("value", {"nargs": "?", "default": None})]),
-    "user list": lists("Print all users.", "/api/users", "users", {
-        "NAME": "name", "ROLE": "role", "DISABLED": lambda one: "yes" if one["disabled"] else "",
-        "QUOTA": "max_pending", "LAST SEEN": "last_seen_at"}),
+    "user list": lists("Print all users.", "users",
+                       "name role disabled max_pending last_seen_at"),
     "user add": asks(
         "Make a user; the password is asked for, or read from standard input.", "POST",
         "/api/users", PLACES["name"], ("--admin", {
@@ -10111,19 +10113,15 @@ COMMANDS = {
         "Set how many tasks of a user may wait to be run; none: as the setting max_pending says.",
         "PATCH", ACCOUNT, argument("max_pending", CHANGED_USER["properties"]["max_pending"],
                                    null="none", metavar="N|none")),
-    "token list": lists("Print API tokens.", "/api/tokens", "tokens", {
-        "ID": "id", "OWNER": "owner", "NAME": "name", "SCOPE": "scope",
-        "LAST USED": "last_used_at"}, OWNER),
+    "token list": lists("Print API tokens.", "tokens", "id owner name scope last_used_at", OWNER),
     "token add": (cmd_add_token, [
         PLACES["name"], OWNER,
         argument("--scope", NEW_TOKEN["properties"]["scope"],
                  help="what it may: all that USER may, or only call the address /tick"),
         ("--file", {"metavar": "FILE", "help": "write it there, for you only to read"})]),
     "token delete": asks("Revoke an API token.", "DELETE", "/api/tokens/{id}"),
-    "schedule list": lists("Print schedules.", "/api/schedules", "schedules", {
-        "ID": "id", "OWNER": "owner", "FUNCTION": "function",
-        "WHAT": lambda one: shorten(one["summary"], 30), "WHEN": "words", "NEXT": "next_at",
-        "": _standing}),
+    "schedule list": lists("Print schedules.", "schedules",
+                           "id owner function summary words next_at problem"),
     "schedule add": (cmd_add_schedule, [
         ("words", {"nargs": "*", "default": (), "metavar": "FUNCTION RULE name=value ...",
                    "help": "a rule is " + RULE_HINT.replace("%", "%%")}),
@@ -10140,12 +10138,8 @@ COMMANDS = {
     "schedule run": asks("Add a schedule's task now and print its id.", "POST", SCHEDULE + "/run",
                          text=lambda task: str(task["id"])),
     "schedule delete": asks("Remove a schedule.", "DELETE", SCHEDULE),
-    "queue list": lists(
-        "Print all queues with their limits and what is in them.", "/api/queues", "queues", {
-            "NAME": "name", "PENDING": _count_text("pending"), "RUNNING": _count_text("running"),
-            "MOST": "max_running",
-            "RATE": lambda one: one["rate"] and "%(count)d/%(seconds)s" % one["rate"],
-            "MACHINES": lambda one: ",".join(one["machines"] or []), "BLOCKED BY": _standing}),
+    "queue list": lists("Print all queues with their limits and what is in them.", "queues",
+                        "name pending running max_running rate machines problem"),
     "queue set": (cmd_set_queue, [
         PLACES["name"],
         argument("--max-running", QUEUE_LIMITS["max_running"], null="none", metavar="N|none"),
@@ -10156,9 +10150,8 @@ COMMANDS = {
                         WHY, paused=True),
     "queue resume": asks("Let a queue go on.", "PATCH", QUEUE, paused=False),
     "queue delete": asks("Remove a queue that holds no tasks.", "DELETE", QUEUE),
-    "workers": lists("Print the worker processes.", "/api/workers", "workers", {
-        name.upper(): name for name in
-        ("id", "machine", "pid", "state", "mode", "tasks", "task", "function")}),
+    "workers": lists("Print the worker processes.", "workers",
+                     "id machine pid state mode tasks task function"),
     "tick": (cmd_tick, []),
     "backup": (cmd_backup, [("file", {"metavar": "FILE"})]),
     "check": (cmd_check, [
@@ -10195,9 +10188,10 @@ def command_parser():
         sub = groups[group].add_parser(
             action, help=words, description=words, allow_abbrev=False,
             argument_default=argparse.SUPPRESS)
-        sub.set_defaults(name_of_command=name, run=run)
-        for flag, details in (*COMMON, *(ABOUT_SITES if name not in LOCAL else ()), *rows):
+        for flag, details in (*COMMON, *(ABOUT_SITES if name not in LOCAL else ())):
             sub.add_argument(flag, **details)
+        fields = [sub.add_argument(flag, **details).dest for flag, details in rows]
+        sub.set_defaults(name_of_command=name, run=run, fields=fields)
     return parser
 
 
@@ -10211,9 +10205,7 @@ def parse_command(words):
         parser.error("unrecognized arguments: " + " ".join(rest))
     if rest:
         options.words = [*options.words, *rest]
-    general = [flag[2:].replace("-", "_") for flag, _ in (*COMMON, *ABOUT_SITES)]
-    options.given = {name: value for name, value in vars(options).items()
-                     if name not in ("command", "action", "name_of_command", "run", *general)}
+    options.given = {name: vars(options)[name] for name in options.fields if name in options}
     return options, cmd_help_of if wants_help else options.run
 
 
