@@ -207,7 +207,7 @@ class Tasks(CommandTestCase):
 
     def test_list_refuses_an_odd_limit(self):
         for limit in ("0", "-1", "-3", "1001"):
-            self.fails(2, "list", "--limit", limit, "--json", words="--limit: must be from 1 to 1000")
+            self.fails(2, "list", "--limit", limit, "--json", words="--limit: must be at least 1 and at most 1000")
 
     def test_show_prints_a_traceback_as_text(self):
         self.add("bob")
@@ -373,7 +373,7 @@ class Owners(CommandTestCase):
         self.ok("user", "quota", "bob", "none")
         self.ok("add", "add", "a=1", "--owner", "bob")
         self.fails(2, "user", "quota", "bob", words="required: N|none")
-        self.fails(2, "user", "quota", "bob", "-1", words="N|none: must be from 0 to 1000000")
+        self.fails(2, "user", "quota", "bob", "-1", words="N|none: must be at least 0")
 
     def test_users_that_are_wrong_are_refused(self):
         self.fails(2, "user", "add", "zoe", given="short\n", words="password")
