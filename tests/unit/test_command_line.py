@@ -207,7 +207,7 @@ class Tasks(CommandTestCase):
 
     def test_list_refuses_an_odd_limit(self):
         for limit in ("0", "-1", "-3", "1001"):
-            self.fails(2, "list", "--limit", limit, "--json", words="--limit: must be at least 1 and at most 1000")
+            self.fails(2, "list", "--limit", limit, words="--limit: must be at least 1 and at most 1000")
 
     def test_show_prints_a_traceback_as_text(self):
         self.add("bob")
@@ -636,7 +636,6 @@ class Real(unittest.TestCase):
         """Who compiles the source keeps more than half of it; so a child does."""
         need(Path("/proc/self/smaps_rollup").exists(), "a kernel that tells how much memory a process has")
         sizes, kept = [], self.site.home / "__pycache__"
-        self.site.environment.pop("PYTHONDONTWRITEBYTECODE", None)
         for _ in range(2):
             self.site.start_server()
             text = Path("/proc/%d/smaps_rollup" % self.site.server.pid).read_text()
