@@ -1590,14 +1590,12 @@ class Connection(Reader):
 
     def insert(self, table, row):
         """Add a row, a dictionary; return its id."""
-        return self._insert("INSERT", table, row).lastrowid
+        return self._link.execute(_insertion("INSERT", table, tuple(row)),
+                                  tuple(row.values())).lastrowid
 
     def insert_or_ignore(self, table, row):
         """Add a row unless there is one with its key; True if it is new."""
-        return self._insert("INSERT OR IGNORE", table, row).rowcount == 1
-
-    def _insert(self, words, table, row):
-        return self._link.execute(_insertion(words, table, tuple(row)), tuple(row.values()))
+        return self.run(_insertion("INSERT OR IGNORE", table, tuple(row)), tuple(row.values())) == 1
 
     def insert_all(self, table, rows, most=VARIABLES_MAX):
         """Add rows with the same columns, several by one statement, of at most `most` values.
@@ -1674,10 +1672,9 @@ class WriteLock:
         self._waiting = os.open("%s.wait" % path, os.O_RDWR | os.O_CREAT, 0o600)
         self._released = self._streak = 0.0
 
-    def take(self, seconds):
-        """Wait for it, so many seconds at most; then Busy."""
-        deadline = self._clock.monotonic() + seconds
-        if not self._threads.acquire(timeout=seconds):
+    def take(self, deadline):
+        """Wait for it, until this moment (monotonic) at most; then Busy."""
+        if not self._threads.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
             raise still_busy()
         try:
             self._rest()
@@ -1912,7 +1909,7 @@ class DataFile:
 
     def check_file(self):
         """StorageBroken if file or log was removed or replaced: what we write would be lost."""
-        if self._identity() != self._opened:
+        if (file_identity(self.path), file_identity(self._wal)) != self._opened:
             raise StorageBroken("The database %s or its log was removed or replaced while it was "
                                 "in use. Stop and start everything." % self.path)
         self._journal.check()
@@ -1923,9 +1920,6 @@ class DataFile:
             return self._wal.stat().st_size
         except OSError:
             return 0
-
-    def _identity(self):
-        return file_identity(self.path), file_identity(self._wal)
 
     def _refuse_missing_log(self):
         """StorageBroken if the log was deleted: without it the database is an older one.
@@ -1963,8 +1957,7 @@ class DataFile:
 
     def _checkpoint_if_due(self, writer, reader):
         """Copy the log back for a moment at most, while `writer` keeps everybody from writing."""
-        if (self.journal != "wal" or self.wal_bytes() <= WAL_CHECKPOINT_BYTES
-                or not self._checkpoints.is_due()):
+        if self.journal != "wal" or not self._checkpoints.is_due():
             return
         deadline, before, pages, copied = self.clock.monotonic() + 0.05, None, 1, 0
         try:
@@ -2015,7 +2008,7 @@ class Database(DataFile, Reader):
             with self.deadline(patience):
                 self._reader = self._patiently(self._connect)
                 self._writer = self._patiently(self._connect)
-                self._opened = self._identity()
+                self._opened = file_identity(self.path), file_identity(self._wal)
                 self._check_schema()
         except BaseException:
             self.close()
@@ -2144,18 +2137,21 @@ class Database(DataFile, Reader):
         if self.in_transaction:
             raise RuntimeError("a transaction within a transaction")
         with self.deadline(self.patience):
-            self._write_lock.take(self.seconds_left())
+            self._write_lock.take(self._deadline.at)
             try:
                 self._patiently(lambda: self._begin(durable))
                 self._writer_thread = threading.get_ident()
                 yield self._writer
                 self._patiently(lambda: self._writer.run("COMMIT"))
-                with self._looking, self._reading:
-                    self._checkpoint_if_due(self._writer, self._reader)
-            except sqlite3.Error as error:
-                raise storage_error(error, self.path)
-            finally:
+                if self.wal_bytes() > WAL_CHECKPOINT_BYTES:
+                    with self._looking, self._reading:
+                        self._checkpoint_if_due(self._writer, self._reader)
+            except BaseException as error:
                 self._writer.roll_back()
+                if isinstance(error, sqlite3.Error):
+                    raise storage_error(error, self.path)
+                raise
+            finally:
                 self._writer_thread = None
                 self._write_lock.give()
 
@@ -2430,13 +2426,15 @@ class Settings:
         if name in self._fixed:
             return self._fixed[name][1]
         if not self._database.in_transaction:
-            return self._table().get(name, SETTINGS[name].default)
+            until, table = self._known
+            table = table if self._database.clock.monotonic() <= until else self._read()
+            return table.get(name, SETTINGS[name].default)
         value = recall(self._database, name)
         return SETTINGS[name].default if value is None else value
 
     def describe(self):
         """All settings as the page shows them."""
-        table, found = self._table(is_fresh=True), []
+        table, found = self._read(), []
         for name, (schema, default, text) in SETTINGS.items():
             origin, value = self._fixed.get(name) or (
                 ("table", table[name]) if name in table else ("default", default))
@@ -2463,12 +2461,11 @@ class Settings:
                 remember(transaction, name, value)
         self._known = (-math.inf, None)
 
-    def _table(self, is_fresh=False):
-        now, (until, table) = self._database.clock.monotonic(), self._known
-        if is_fresh or now > until:
-            table = {row["name"]: json.loads(row["value"]) for row in self._database.all(
-                "SELECT name, value FROM setting WHERE name NOT LIKE '.%'")}
-            self._known = (now + CACHE_SECONDS, table)
+    def _read(self):
+        until = self._database.clock.monotonic() + CACHE_SECONDS
+        table = {row["name"]: json.loads(row["value"]) for row in self._database.all(
+            "SELECT name, value FROM setting WHERE name NOT LIKE '.%'")}
+        self._known = (until, table)
         return table
 
     def _check(self, name, value):
@@ -2974,15 +2971,6 @@ class Order:
         """Keep the arguments in this ArgumentsFile until they are needed."""
         self._file, self._start, self._utf8 = file, file.append(self._utf8), None
 
-    def row(self, task_id, owner_id, status, turn, now):
-        """The row of the new task."""
-        return dict(
-            self.options, id=task_id, owner_id=owner_id, function=self.function,
-            arguments=self.arguments, status=status, turn=turn, run_at=self.run_at,
-            unique_key=self.unique_key, retries_left=self.options["max_retries"],
-            after_failure=self.after_failure if self.after else None,
-            schedule_id=self.schedule_id, admin_id=self.admin_id, created_at=now)
-
 
 class ArgumentsFile:
     """Keeps the arguments of many orders out of the memory; it goes with the last of them."""
@@ -3028,7 +3016,9 @@ class Adding:
         of that task.
         """
         first = self._database.last_id("task") + 1
-        ids, new = self._number(transaction, owner_id, orders, first)
+        ids, new = list(range(first, first + len(orders))), orders
+        if any(order.unique_key is not None for order in orders):
+            ids, new = self._number(transaction, owner_id, orders, first)
         self.check_quota(transaction, owner_id, len(new))
         known = {}
         if any(order.after for order in new):
@@ -3135,8 +3125,13 @@ class Adding:
             transaction.insert_or_ignore("queue", {"name": queue, "created_at": now})
         longest = max((order.length for order, *_ in placed), default=0)
         transaction.insert_all(
-            "task", (order.row(task_id, owner_id, status, turn, now)
-                     for order, task_id, status, turn in placed),
+            "task", (dict(
+                order.options, id=task_id, owner_id=owner_id, function=order.function,
+                arguments=order.arguments, status=status, turn=turn, run_at=order.run_at,
+                unique_key=order.unique_key, retries_left=order.options["max_retries"],
+                after_failure=order.after_failure if order.after else None,
+                schedule_id=order.schedule_id, admin_id=order.admin_id, created_at=now)
+                for order, task_id, status, turn in placed),
             VARIABLES_MAX // (1 + longest // 20_000))
         if placed:
             transaction.run(
@@ -3200,7 +3195,7 @@ LIST_ROW = "SELECT %s, %s, user.name AS owner FROM task %%s %s user ON user.id=t
 SEARCHED = ("function", "message", "error_type || ': ' || error_message", "arguments")
 
 
-def task_json(row, after=(), listed=False):
+def task_json(row, after=None, listed=False):
     """A task as HTTP, command line and Python show it; `listed` leaves out the large parts."""
     error = None
     if row["error_type"]:
@@ -3210,7 +3205,7 @@ def task_json(row, after=(), listed=False):
         "summary": summarize(row["arguments"]), "queue": row["queue"],
         "status": STATUS_WORDS[row["status"]], "reason": row["reason"],
         "priority": row["priority"], "run_at": iso(row["run_at"]),
-        "unique_key": row["unique_key"], "after": list(after), "after_failure": row["after_failure"],
+        "unique_key": row["unique_key"], "after": after or [], "after_failure": row["after_failure"],
         "attempts": row["attempts"], "crashes": row["crashes"],
         "max_retries": row["max_retries"], "retries_left": max(0, row["retries_left"]),
         "retry_delay": plain(row["retry_delay"]), "retry_backoff": plain(row["retry_backoff"]),
@@ -3281,7 +3276,7 @@ class TaskList:
 
     def full_json(self, row):
         """A task with the traceback of its last attempt, and what it comes after and before."""
-        shown = task_json(row, self._after(row, AFTER_MAX))
+        shown = task_json(row, row["after_failure"] and self._after(row, AFTER_MAX))
         shown["predecessors"] = self._related(row, "after_id", "task_id=? AND settled IN (0, 1, 2)")
         shown["followers"] = self._related(row, "task_id", "settled IN (0, 1, 2) AND after_id=?")
         if shown["error"]:
@@ -3294,11 +3289,12 @@ class TaskList:
 
     def list_json(self, rows):
         """Tasks as lists show them."""
-        return [task_json(row, self._after(row, RELATED_MAX), listed=True) for row in rows]
+        return [task_json(row, row["after_failure"] and self._after(row, RELATED_MAX), listed=True)
+                for row in rows]
 
     def _after(self, row, limit):
         """Ids of the tasks that this one comes after."""
-        return [] if row["after_failure"] is None else [after for after, in self._database.all(
+        return [after for after, in self._database.all(
             "SELECT after_id FROM task_after WHERE task_id=? ORDER BY after_id LIMIT ?",
             (row["id"], limit))]
 
@@ -5126,7 +5122,8 @@ class Starter:
 
         `least` are to be ready even if there is no work yet. In other modes than detached none is.
         """
-        self._poll_children()
+        if self._children:
+            self._poll_children()
         if not self.needed(least) or self._modes.decide()[0] != "detached":
             return 0
         return len(self._start_all("detached", least))
@@ -5334,7 +5331,7 @@ class Catalogue:
         return known
 
     def _has_changed(self):
-        known = self.state()["files"]
+        known = self._load()[1]["files"]
         return str(TASKS_FILE) not in known or file_stamps(known) != known
 
     def _announcement(self):
@@ -6246,10 +6243,10 @@ class Requests:
         if catalogue.find(name) is None:
             catalogue.refresh(wait=True)
         open_to = WHO_MAY_ADD if person is None else ROLES if person.is_admin else ("user",)
-        found, functions = catalogue.find(name), catalogue.functions()
+        found = catalogue.find(name)
         if found and found["who"] in open_to:
             return found
-        error = catalogue.state()["error"]
+        functions, error = catalogue.functions(), catalogue.state()["error"]
         if error and not functions:
             raise Busy("The functions cannot be read at the moment: %s." % error["message"],
                        retry_after=10)
@@ -6561,7 +6558,7 @@ class JobQueue:
             if once:
                 once.keep(transaction, added, now)
             if show:
-                added["task"] = self.get_json(ids[0])
+                added["task"] = self.row_json(self.tasks.get(ids[0]))
         return added
 
     def delete_queue(self, name, who):
