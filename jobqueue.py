@@ -1437,9 +1437,8 @@ def migrate(transaction):
     if version == SCHEMA_VERSION:
         return
     if version not in MIGRATIONS:
-        raise SetupError("The database has schema version %d, this jobqueue.py has %d: copy the "
-                         "jobqueue.py and worker.py here that belong to it."
-                         % (version, SCHEMA_VERSION))
+        raise SetupError("The database has schema version %d, this jobqueue.py has %d. Copy the "
+                         "newer jobqueue.py and worker.py here." % (version, SCHEMA_VERSION))
     for statement in statements(SCHEMA + MIGRATIONS[version]):
         transaction.run(statement)
     transaction.run("PRAGMA user_version=%d" % SCHEMA_VERSION)
@@ -1447,14 +1446,10 @@ def migrate(transaction):
 
 # Database --------------------------------------------------------------------
 #
-# Only this section and the schema know SQLite's dialect; who uses them need not. In this order:
-#   dialect      hints for SQLite's planner, and what its errors mean for people
-#   Connection   one connection in a few verbs
-#   WriteLock    one process, and one thread of it, writes at a time
-#   Journal      how the file is written, and on which machine
-#   DataFile     the care of the file and its log: guards, connections, copying the log back
-#   Database     reads, waiting, transactions
-#   data folder  made once, opened by its owner only, repaired while everything is stopped
+# Only this section and the schema know SQLite's dialect: hints and errors, then Connection, whose
+# verbs are what others use. WriteLock lets one write at a time, Journal says how and on which
+# machine, DataFile takes care of the file and its log, Database reads and writes. Last, how a data
+# folder is made, opened and repaired.
 
 WRITE_POLL_SECONDS = (0.0001, 0.003)    # how often who waits asks again: at first and later
 WRITE_GAP_SECONDS = 0.00005     # writing again within this is back-to-back
@@ -1483,11 +1478,11 @@ CONTAINS = "instr(lower(%s), lower(?))>0"
 
 # What SQLite says when the database or the disk is to blame (its codes are known since Python 3.11
 # only), the error and its sentence. Everything else is a mistake of ours.
+BUSY = "The queue is busy; nothing was changed. Please try again."
 FULL = "The disk or the quota is full; nothing was changed."
 UNUSABLE = "The database %(path)s cannot be used: %(said)s."
 STORAGE_ERRORS = (
-    ("locked|locking protocol|busy", Busy,
-     "The queue is busy; nothing was changed. Please try again."),
+    ("locked|locking protocol|busy", Busy, BUSY),
     ("foreign key", Conflict,
      "The user whom this is for was deleted meanwhile; nothing was changed."),
     ("is full", StorageFull, FULL),
@@ -1505,16 +1500,17 @@ def storage_error(error, path):
     said = str(error)
     for words, kind, sentence in STORAGE_ERRORS:
         if re.search(words, said.lower()):
+            if kind is Busy:
+                return still_busy()
             if sentence == UNUSABLE and has_no_room(path):
                 return storage_full()
-            return kind(sentence % {"path": path, "said": said},
-                        retry_after=2 if kind is Busy else None)
+            return kind(sentence % {"path": path, "said": said})
     return error
 
 
 def still_busy():
     """The error for whoever has waited long enough."""
-    return storage_error(sqlite3.OperationalError("busy"), None)
+    return Busy(BUSY, retry_after=2)
 
 
 def storage_full():
@@ -1767,10 +1763,9 @@ def write_private(path, text):
         with open(handle, "w", encoding="utf-8") as file:
             file.write(text)
         os.replace(part, path)
-    except OSError:
+    finally:
         with contextlib.suppress(OSError):
             part.unlink()
-        raise
 
 
 def file_identity(path):
@@ -1797,14 +1792,9 @@ def file_system(path):
     return kind
 
 
-def choose_journal(folder, shared=False):
-    """(mode that is safe where `folder` is and, if it is `shared`, for several machines, why)"""
-    kind = file_system(folder)
-    if shared:
-        return "truncate", "several machines are to use it"
-    if kind in LOCAL_FILE_SYSTEMS:
-        return "wal", "%s is a local disk" % kind
-    return "truncate", "%s is a network or unknown file system" % kind
+def safe_journal(folder):
+    """How a database in this folder is written: a log needs a local disk."""
+    return "wal" if file_system(folder) in LOCAL_FILE_SYSTEMS else "truncate"
 
 
 class Journal:
@@ -1821,8 +1811,7 @@ class Journal:
         self._file = file_identity(self.path)   # another one after each write
         try:
             said = json.loads(self.path.read_text("utf-8"))
-            self.mode, self.machine = said["mode"], said["machine"]
-            self.why, self._boot = said.get("why"), said.get("boot")
+            self.mode, self.machine, self._boot = said["mode"], said["machine"], said.get("boot")
             if self.mode not in ("wal", "truncate"):
                 raise ValueError(self.mode)
         except (OSError, ValueError, KeyError, TypeError):
@@ -1831,37 +1820,33 @@ class Journal:
                 "stopped, make it anew: python3 jobqueue.py check --repair" % self.path) from None
 
     @staticmethod
-    def decide(database, mode, why, now):
+    def decide(database, mode, now):
         """From now on this machine uses the database, in this way."""
         path = private_path(database, "journal.json")
-        write_private(path, dump_json(
-            {"mode": mode, "why": why, "machine": machine_name(), "boot": boot_id()}))
+        write_private(path, dump_json({"mode": mode, "machine": machine_name(), "boot": boot_id()}))
         os.utime(path, (now, now))
 
     def admit(self, now):
         """The journal as it is once this machine may use the log; SetupError if it may not."""
         kind = file_system(self.path.parent)
         if self.mode == "wal" and kind not in LOCAL_FILE_SYSTEMS:
-            raise SetupError(
-                "The data folder %s is written in WAL mode, which is not safe on this file system "
-                "(%s). Stop everything, then run on %s, where it was made: python3 jobqueue.py "
-                "check --repair shared" % (self.path.parent, kind, self.machine))
+            self._refuse("which is not safe on this file system (%s)" % kind)
         self.refuse_another(now)
         if self.mode == "wal" and self._boot != boot_id():
-            self.decide(self._database, "wal", self.why, now)
+            self.decide(self._database, "wal", now)
         return Journal(self._database)
 
     def refuse_another(self, now):
         """SetupError if another machine uses the log and lives."""
-        last = self.path.stat().st_mtime
-        if (self.mode == "wal" and not self._is_ours()
-                and -MACHINE_SILENT_SECONDS < now - last < MACHINE_SILENT_SECONDS):
-            raise SetupError(
-                "The data folder %s is in use on the machine %s, and its WAL mode allows one machine "
-                "only. If both are to use it, stop everything on both and run there: python3 "
-                "jobqueue.py check --repair shared. If this is that machine under a new name, wait "
-                "until %s UTC." % (self.path.parent, self.machine,
-                                   iso(last + MACHINE_SILENT_SECONDS)[11:19]))
+        left = self.path.stat().st_mtime + MACHINE_SILENT_SECONDS - now
+        if self.mode == "wal" and not self._is_ours() and 0 < left < 2 * MACHINE_SILENT_SECONDS:
+            self._refuse("which allows no second one before %s UTC" % iso(now + left)[11:19])
+
+    def _refuse(self, why):
+        raise SetupError(
+            "The data folder %s is written in WAL mode on the machine %s, %s. If several are to use "
+            "it, stop everything on all and run there: python3 jobqueue.py check --repair shared"
+            % (self.path.parent, self.machine, why))
 
     def sign(self, now):
         """Show other machines that this one lives."""
@@ -1870,15 +1855,13 @@ class Journal:
                 os.utime(self.path, (now, now))
 
     def check(self):
-        """StorageBroken if it was decided anew, or if another machine took over while we slept."""
+        """StorageBroken if it was decided anew, or another machine took over while we slept."""
         if file_identity(self.path) == self._file:
             return
         found = Journal(self._database)
-        if found.mode != self.mode:
-            raise StorageBroken("How the database is written was changed to %s while it was in "
-                                "use. Stop and start everything." % found.mode.upper())
-        if found.mode == "wal" and not found._is_ours():
-            raise StorageBroken("The database is used on the machine %s now." % found.machine)
+        if found.mode != self.mode or found.mode == "wal" and not found._is_ours():
+            raise StorageBroken("The database is written in %s mode now, by the machine %s. Stop and "
+                                "start everything." % (found.mode.upper(), found.machine))
         self._file = found._file
 
     def _is_ours(self):
@@ -1888,8 +1871,9 @@ class Journal:
 class DataFile:
     """The care of the file that SQLite keeps the database in, and of its log.
 
-    Not opened where that could corrupt it or lose what is in it, and not written any more once it
-    is another file. The log is copied back by the one that holds the write lock.
+    SQLite 3.7.0 to 3.51.2 can corrupt a WAL database when a checkpoint meets a write
+    (sqlite.org/wal.html#walresetbug). Nearly every host has such a version, so automatic
+    checkpoints are off on every connection and ours run only while we hold the write lock.
     """
 
     def __init__(self, folder, clock):
@@ -1927,13 +1911,11 @@ class DataFile:
         SQLite makes the log before the index that goes with it, and removes it after that.
         """
         index = Path(str(self.path) + "-shm")
-        for _ in range(2):              # others that open and close look like it for a moment
-            if self._wal.exists() or not index.exists():
-                return
-        raise StorageBroken(
-            "The log of the database, %s, was deleted: without it the newest tasks are missing. "
-            "Put it back; if it is lost, delete %s to go on with what is left."
-            % (self._wal, index.name))
+        if index.exists() and not self._wal.exists() and index.exists():
+            raise StorageBroken(
+                "The log of the database, %s, was deleted: without it the newest tasks are missing. "
+                "Put it back; if it is lost, delete %s to go on with what is left."
+                % (self._wal, index.name))
 
     def _connect(self):
         link = Connection(self.path)
@@ -2068,19 +2050,15 @@ class Database(DataFile, Reader):
     def damage(self):
         """What SQLite finds wrong with the file, None if nothing; all of it is read."""
         try:
-            found = self._apart(lambda link: link.value("PRAGMA quick_check(1)"))
+            [[found]], _ = self.look("PRAGMA quick_check(1)")
         except StorageBroken as error:
             found = error.detail
         return None if found == "ok" else found
 
     def copy_to(self, path):
         """Copy everything, as it is at one moment, into the empty file `path`, and check it."""
-        self._apart(lambda link: link.copy_to(path))
-
-    def _apart(self, action):
-        """Do what takes long with a connection of its own, so that nobody waits for it."""
-        with contextlib.closing(self._patiently(lambda: Connection(self.path))) as link:
-            return self._patiently(lambda: action(link))
+        with contextlib.closing(self._patiently(self._connect)) as link:
+            self._patiently(lambda: link.copy_to(path))
 
     # Waiting
 
@@ -2185,24 +2163,22 @@ def _make_database(path, mode):
         link.run("BEGIN IMMEDIATE")
         migrate(link)
         link.run("COMMIT")
+    Journal.decide(path, mode, Clock.now())
 
 
 def _fill_data_folder(room):
     (room / "locks").mkdir(mode=0o700)
     for name, text in ((".htaccess", DENY), ("index.html", ""), ("canary.txt", random_token())):
         write_private(room / name, text)
-    path = room / ("jobqueue-%s.db" % random_token(8))
-    mode, why = choose_journal(room)
+    path, mode = room / ("jobqueue-%s.db" % random_token(8)), safe_journal(room)
     try:
         _make_database(path, mode)
-    except (StorageBroken, Busy) as error:
+    except (StorageBroken, Busy):       # some local disks cannot share the memory of a log
         if mode == "truncate":
             raise
         for left in room.glob(path.name + "*"):
             left.unlink()
-        mode, why = "truncate", "a log cannot be used here: %s" % error.detail
-        _make_database(path, mode)
-    Journal.decide(path, mode, why, Clock.now())
+        _make_database(path, "truncate")
 
 
 def create_data_folder(folder):
@@ -2243,9 +2219,8 @@ def refuse_other_user(folder):
     if status.st_uid != os.getuid():
         owner = user_name(status.st_uid)
         raise SetupError(
-            "The data folder %s belongs to the user %s, and this runs as %s. Run it as that user, "
-            "such as by sudo -u '%s' python3 '%s' ...; if that is the web server's own, use the "
-            "page, and have cron call the address that the page shows."
+            "The data folder %s belongs to the user %s, and this runs as %s. Run it as that user "
+            "(sudo -u '%s' python3 '%s' ...), or use the page and its tick address."
             % (folder, owner, user_name(os.getuid()), owner, HOME / "jobqueue.py"))
     for path in (folder, *Path(folder).iterdir()) if status.st_mode & 0o077 else ():
         with contextlib.suppress(OSError):
@@ -2264,18 +2239,18 @@ def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
 
 
 def repair_journal(folder, shared=False):
-    """Choose the journal mode that is safe here or, if it is `shared`, for several machines.
+    """Write the database as is safe here or, if it is `shared`, for several machines; the mode.
 
-    Everything must be stopped: the exclusive lock that changing it needs proves that. A sentence.
+    Everything must be stopped: the exclusive lock that changing it needs proves that.
     """
     refuse_other_user(folder)
     path, now = find_database(Path(folder)), Clock.now()
     if private_path(path, "journal.json").exists():
         Journal(path).refuse_another(now)
-    mode, why = choose_journal(folder, shared)
+    mode = "truncate" if shared else safe_journal(folder)
     with _alone(path, mode):
-        Journal.decide(path, mode, why, now)
-    return "%s, because %s" % (mode, why)
+        Journal.decide(path, mode, now)
+    return mode
 
 
 # Settings --------------------------------------------------------------------
@@ -7327,7 +7302,7 @@ def _look_at_ticks(queue):
 def _look_at_journal(queue):
     database = queue.database
     journal = Journal(database.path)
-    yield "%s, because %s" % (database.journal.upper(), journal.why)
+    yield "%s on %s" % (database.journal.upper(), file_system(database.folder))
     if database.journal == "wal":
         yield "used on %s" % journal.machine
         yield "log %.1f MB" % (database.wal_bytes() / 1e6)
