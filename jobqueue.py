@@ -5138,7 +5138,7 @@ class Starter:
         failure = recall(self._database, ".start_failure")
         if failure and 0 < failure["next"] - self._clock.now() < 2 * START_RETRY_SECONDS[1]:
             return 0                    # a pause that is longer comes from a clock that jumped
-        return 1 if failure else min(room, missing)     # many at once would leave no room for a runner
+        return 1 if failure else min(room, missing)     # many would leave no room for a runner
 
     def start_test(self, token):
         """Start a process that does nothing but live, in the way in which workers are started."""
@@ -5184,8 +5184,9 @@ class Starter:
             row = self._database.one("SELECT * FROM worker WHERE id=? AND state='starting'",
                                      (worker_id,))
             if row:
+                why = "ended with exit code %d" % child.returncode
                 with self._database.transaction(durable=False) as transaction:
-                    self._reaper.bury(transaction, row, "ended with exit code %d" % child.returncode)
+                    self._reaper.bury(transaction, row, why)
 
 
 # Catalogue -------------------------------------------------------------------
@@ -5474,12 +5475,12 @@ class Tick:
         if not self._ticks.is_due():
             return False
         try:
-            ticks = self._is_our_turn(caller)
-            if ticks or caller == "server":
+            if caller == "server":      # it is there, whoever ticks
                 self._note(caller)
-            if ticks:
-                self.run(caller)
-            return ticks
+            if not self._is_our_turn(caller):
+                return False
+            self.run(caller)
+            return True
         except Busy:                    # a moment later there is another chance
             return False
         except Exception as error:
@@ -5487,18 +5488,13 @@ class Tick:
             complain("housekeeping failed: %s: %s" % (type(error).__name__, error))
             return False
 
-    def force(self, caller, start=True):
-        """Tick as run() does, whoever has just done so."""
+    def run(self, caller="worker", start=True):
+        """Do all that is due now, whoever has just done so; without `start` no workers start."""
         self._mark.take(self._clock.now(), 0.0)
         self._note(caller)
-        self.run(caller, start)
-
-    def run(self, caller="worker", start=True):
-        """Do all that is due now; without `start` no workers are started."""
         self._ticks.put_off(TICK_SECONDS)
         self._database.sign()
         self._reaper.bury_dead()
-        self._settle()
         self._promote()
         self._fire_schedules()
         self._sweep()
@@ -5546,17 +5542,11 @@ class Tick:
         with contextlib.suppress(JobQueueError):        # a full disk: it is not worth more
             self._rhythm.note(caller)
 
-    def _settle(self):
-        """Go on with what comes after tasks that have ended, if there was too much of it then."""
-        deadline = self._clock.monotonic() + 0.25
-        more = self._database.value("SELECT 1 FROM unsettled LIMIT 1")
-        while more and self._clock.monotonic() <= deadline:
-            with self._database.transaction(durable=False) as transaction:
-                more = Followers.settle(transaction, self._clock.now())
-
     def _promote(self):
+        """Make pending what is due, and go on with what comes after tasks that have ended."""
         due = self._claims.due()
-        if due is not None and due <= self._clock.now():
+        if (due is not None and due <= self._clock.now()
+                or self._database.value("SELECT 1 FROM unsettled LIMIT 1")):
             with self._database.transaction(durable=False) as transaction:
                 self._claims.promote(transaction, self._clock.now())
 
@@ -9979,7 +9969,7 @@ def cmd_set_queue(site, options):
 def cmd_tick(queue, _):
     """Do the housekeeping once: bury dead workers, fire schedules, promote, start workers."""
     queue.catalogue.refresh()
-    queue.tick.force("cron")
+    queue.tick.run("cron")
 
 
 def cmd_backup(queue, options):

@@ -2274,7 +2274,7 @@ def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
     be_nice(queue)
     if mode == "cron":
         queue.catalogue.refresh()
-        queue.tick.force("cron", start=False)   # the dead must not keep us from a place
+        queue.tick.run("cron", start=False)   # the dead must not keep us from a place
         due = queue.tick.next_work()
         if not queue.claims.claimable(1) and (
                 due is None or due > queue.database.clock.now() + seconds):

@@ -407,7 +407,7 @@ class TestWhoComes(HostTestCase):
     def test_a_cron_counts_as_long_as_it_comes(self):
         for _ in range(4):
             self.clock.advance(900)
-            self.queue.tick.force("cron")
+            self.queue.tick.run("cron")
         self.assertIn("can be late, since somebody comes only about every 15 minutes", self.advice())
         self.assertEqual(self.verdict("Cron", "every 15 minutes"), "ok")
         self.clock.advance(2 * 3600)
@@ -445,11 +445,11 @@ class TestKindsOfHosts(HostTestCase):
         if more.get("service"):
             self.live("service", proven=False, pid=1)
         if more.get("resident"):
-            self.queue.tick.force("server")
+            self.queue.tick.run("server")
         for source, period in (("cron", cron), ("address", address)):
             for _ in range(4 if period else 0):
                 self.clock.advance(period)
-                self.queue.tick.force(source)
+                self.queue.tick.run(source)
         if worker:
             jobqueue.start_worker_test(self.queue, door)
             test = jobqueue.last_worker_test(self.database)

@@ -122,9 +122,10 @@ class TestWhoTicks(TestCase):
 class TestState(TestCase):
     def setUp(self):
         super().setUp()
-        nothing = mock.patch.object(self.queue.tick, "run")
-        nothing.start()
-        self.addCleanup(nothing.stop)
+        for part in ("_promote", "_fire_schedules", "_sweep"):
+            nothing = mock.patch.object(self.queue.tick, part)
+            nothing.start()
+            self.addCleanup(nothing.stop)
 
     def come(self, source, *times):
         """Somebody ticks at these times, counted from now; the clock is left at the last of them."""
@@ -132,7 +133,7 @@ class TestState(TestCase):
         for at in times:
             self.clock.advance(start + at - self.clock.now())
             if source == "cron":
-                self.queue.tick.force(source)
+                self.queue.tick.run(source)
             else:
                 self.look_in(source)
 
@@ -255,7 +256,7 @@ class TestWarnings(TestCase):
     def comes_every(self, seconds, times=2):
         for _ in range(times):
             self.clock.advance(seconds)
-            self.queue.tick.force("cron")
+            self.queue.tick.run("cron")
 
     def warning(self, schedule_id):
         return self.queue.schedules.get(schedule_id)["warning"]
@@ -279,10 +280,10 @@ class TestWarnings(TestCase):
     def test_where_only_people_look_a_run_that_came_much_too_late_is_told(self):
         schedule_id = self.schedule("every 1h")
         self.clock.advance(HOUR + 60)
-        self.queue.tick.force("request")
+        self.queue.tick.run("request")
         self.assertIsNone(self.warning(schedule_id))
         self.clock.advance(HOUR + QUARTER)
-        self.queue.tick.force("request")
+        self.queue.tick.run("request")
         self.assertIn("nobody looked in time", self.warning(schedule_id))
         self.clock.advance(DAY)
         self.assertIsNone(self.warning(schedule_id))
