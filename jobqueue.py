@@ -422,7 +422,7 @@ def jsonable(value):
         return value.isoformat()
     if isinstance(value, Enum):
         return value.value if isinstance(value.value, (str, int, float)) else value.name
-    if isinstance(value, (set, frozenset, tuple)):
+    if isinstance(value, (set, frozenset)):
         return list(value)
     if isinstance(value, Path):
         return str(value)
@@ -453,29 +453,19 @@ def _unique_keys(pairs):
 def _check_json(value, depth):
     if depth < 0:
         raise ValueError("nested deeper than %d levels" % JSON_MAX_DEPTH)
-    if isinstance(value, dict):
-        for key, item in value.items():
-            _check_json(key, depth)
-            _check_json(item, depth - 1)
-    elif isinstance(value, list):
+    if isinstance(value, (dict, list)):
         for item in value:
             _check_json(item, depth - 1)
-    elif isinstance(value, str):
-        if "\0" in value or re.search("[\ud800-\udfff]", value):
-            raise ValueError("a text holds NUL or half a character")
-    elif isinstance(value, int):
-        if abs(value) > INTEGER_MAX:
-            raise ValueError("a number is beyond 2**53")
-    elif isinstance(value, float) and not math.isfinite(value):
+        for item in value.values() if isinstance(value, dict) else ():
+            _check_json(item, depth - 1)
+    elif isinstance(value, str) and ("\0" in value or re.search("[\ud800-\udfff]", value)):
+        raise ValueError("a text holds NUL or half a character")
+    elif isinstance(value, int) and abs(value) > INTEGER_MAX or value in (math.inf, -math.inf):
         raise ValueError("a number is too large")
 
 
-_decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
-
-
-def read_json(text):
-    """JSON text as Python has it; ValueError also for NaN and Infinity."""
-    return _decode(text)
+# JSON text as Python has it; ValueError also for NaN and Infinity.
+read_json = json.JSONDecoder(parse_constant=_refuse_constant).decode
 
 
 def load_json(text):
@@ -484,9 +474,7 @@ def load_json(text):
         value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
         _check_json(value, JSON_MAX_DEPTH)
         return value
-    except RecursionError:
-        raise Malformed("This is JSON that is nested too deeply.") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Malformed("This is not JSON that can be read: %s." % error) from None
 
 
@@ -905,9 +893,9 @@ def preview(rule, at, count):
 
 # Values ----------------------------------------------------------------------
 #
-# What a value must be is said by a schema (a part of JSON Schema 2020-12), once: check_value() judges
-# arguments, bodies, queries, settings and outcomes by it, parse_text() reads what was typed, and
-# /openapi.json, --help and the forms of the page tell it. Here are the words to write schemas with.
+# What a value must be is said once, by a schema (a part of JSON Schema 2020-12): check_value()
+# judges arguments, bodies, queries, settings and outcomes by it, parse_text() reads what was typed,
+# and /openapi.json, --help and the forms of the page tell it.
 
 SUMMARY_MAX_CHARACTERS = 120
 
@@ -996,7 +984,8 @@ SECRET_WORDS = ("password", "passwd", "token", "secret", "apikey", "api_key")
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 BOOLEANS = {**dict.fromkeys(TRUE_WORDS, True), **dict.fromkeys(FALSE_WORDS, False)}
 PARSERS = {
-    "integer": int, "number": lambda text: float(text) if abs(float(text)) < math.inf else text,
+    "integer": lambda text: int(text) if re.fullmatch("[+-]?[0-9]{1,18}", text) else text,
+    "number": lambda text: float(text) if abs(float(text)) < math.inf else text,
     "boolean": lambda text: BOOLEANS[text.lower()], "array": json.loads, "object": json.loads}
 PLAIN_TYPES = {"string": str, "integer": int, "number": float, "boolean": bool}
 WORDS_ABOUT = {"default", "description", "type"}
@@ -1150,7 +1139,7 @@ def _from_home(line, file):
     try:
         return pwd.getpwuid(file.stat().st_uid).pw_dir + line[1:]
     except KeyError:
-        raise SetupError("%s says %s, but which folder ~ is cannot be told here: write the whole path."
+        raise SetupError("%s says %s, but ~ is not known here: write the whole path."
                          % (file, line)) from None
 
 
@@ -1169,9 +1158,9 @@ def data_folder(flag=None, environment=os.environ):
             return beside
         line = beside.read_text("utf-8-sig").partition("\n")[0].strip()
     except (OSError, ValueError) as error:
-        raise SetupError("%s cannot be read as the path of a folder: %s." % (beside, error)) from None
+        raise SetupError("%s cannot be read as a folder's path: %s." % (beside, error)) from None
     if not line:
-        raise SetupError("%s is an empty file; its first line must be the data folder's path." % beside)
+        raise SetupError("%s is an empty file; it must say the data folder's path." % beside)
     return Path(os.path.abspath(HOME / _from_home(line, beside)))
 
 
@@ -4002,7 +3991,7 @@ class Claims:
 # Rhythm ----------------------------------------------------------------------
 #
 # A tick must be cheap where every request is a process of its own. So the time of the last one is
-# that of a tiny file, which costs no transaction; figures are kept in a setting once a minute.
+# that of an empty file, which costs no transaction; figures are kept in a setting once a minute.
 
 PASSING = ("request", "address")        # tick seldom, and leave long work to others
 VISITORS = ("cron", "address")          # come by themselves and go again
@@ -4010,7 +3999,7 @@ NOTE_SECONDS = 50.0                     # how often each caller is noted
 
 
 class Mark:
-    """A moment that all processes know: the time of a file, which is empty until it is set."""
+    """A moment that all processes know: the time of an empty file."""
 
     def __init__(self, path):
         self._path = path
@@ -4025,21 +4014,15 @@ class Mark:
     def take(self, now, least):
         """True if it is `least` seconds old, or in the future; then it is set.
 
-        Of several who ask in the same instant more than one may go on, and all where it cannot be
-        set: they would only do the same twice.
+        Two who ask in the same instant may both go on, and all where it cannot be set: they only
+        do the same twice.
         """
-        try:
-            file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-            try:                        # now a network folder knows the true time, too
-                known = os.fstat(file)
-                if known.st_size and 0 <= round(now - known.st_mtime, 3) < least:
-                    return False
-                os.ftruncate(file, 1)
-                os.utime(file, (now, now))
-            finally:
-                os.close(file)
-        except OSError:
-            pass
+        age = self.age(now)
+        if age is not None and 0 <= age < least:
+            return False
+        with contextlib.suppress(OSError):
+            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600))
+            os.utime(self._path, (now, now))
         return True
 
 
@@ -4222,9 +4205,10 @@ def lateness(row, now, period):
     was_late = row["late_at"] is not None and 0 <= now - row["late_at"] < LATE_TOLD_SECONDS
     if row["paused"] or not was_late or period and period <= TICK_PASSING_SECONDS:
         return None                     # or ticks come all the time now
-    return "Runs were late or fell together at %s: %s." % (
-        time_of_day(row["late_at"]), "housekeeping comes about %s here" % how_often(period) if period
-        else "nobody looked in time")
+    why = "nobody looked in time"
+    if period:
+        why = "housekeeping comes about %s here" % how_often(period)
+    return "Runs were late or fell together at %s: %s." % (time_of_day(row["late_at"]), why)
 
 
 def schedule_json(row, now, period):
