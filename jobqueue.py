@@ -2472,20 +2472,13 @@ def note(transaction, at, event, task=None, **details):
         transaction.insert("activity", {"at": at, "event": event, **details})
 
 
-class Activity:
-    """The append-only record of every transition: audit log, timeline, source of all figures."""
-
-    def __init__(self, database):
-        self._database = database
-
-    def find(self, owner_id=None, task_id=None, limit=PAGE_ROWS, before=None):
-        """Rows newest first, of one owner's tasks or (None) of everything."""
-        asked = {"owner_id=?": owner_id, "task_id=?": task_id, "id<?": before}
-        asked = {words: value for words, value in asked.items() if value is not None}
-        rows = self._database.all(
-            "SELECT * FROM activity WHERE %s ORDER BY id DESC LIMIT ?"
-            % " AND ".join(["1=1", *asked]), (*asked.values(), limit + 1))
-        return rows[:limit], (rows[limit - 1]["id"] if len(rows) > limit else None)
+def find_activity(database, owner_id=None, task_id=None, limit=PAGE_ROWS, before=None):
+    """(rows newest first, of one owner's tasks or (None) of everything; id to go on before)"""
+    asked = {"owner_id=?": owner_id, "task_id=?": task_id, "id<?": before}
+    asked = {words: value for words, value in asked.items() if value is not None}
+    rows = database.all("SELECT * FROM activity WHERE %s ORDER BY id DESC LIMIT ?"
+                        % " AND ".join(["1=1", *asked]), (*asked.values(), limit + 1))
+    return rows[:limit], (rows[limit - 1]["id"] if len(rows) > limit else None)
 
 
 class Logs:
@@ -5319,7 +5312,6 @@ class Catalogue:
 
 KEEP_ROWS = 500                 # looked at, and removed in one transaction, if that takes
 KEEP_ROUND_SECONDS = 3600.0
-SLOTS_KEPT = 1000               # of each schedule, besides those of two days
 # The id of a row, when it was made, and when it ended.
 TASK_AGES = "id, created_at, CASE WHEN status IN (2, 3, 4) THEN finished_at END FROM task"
 ACTIVITY_AGES = "id, at, at FROM activity"
@@ -5381,13 +5373,12 @@ class Keeping:
         for ids in self._oldest(ACTIVITY_AGES, activity, now):
             yield self._remove("DELETE FROM activity WHERE id=?", [(one,) for one in ids])
         for (schedule_id,) in self._database.all("SELECT id FROM schedule"):
-            newest, last = [self._database.value(
-                "SELECT at FROM slot WHERE schedule_id=? ORDER BY at DESC LIMIT 1 OFFSET ?",
-                (schedule_id, skipped)) or -math.inf for skipped in (0, SLOTS_KEPT - 1)]
-            before = min(newest, max(activity, min(now - 2 * 86400, last)))     # the newest stays
+            newest = self._database.value(      # it stays
+                "SELECT max(at) FROM slot WHERE schedule_id=?", (schedule_id,)) or 0
             yield from self._remove_all(
                 "DELETE FROM slot WHERE schedule_id=? AND at=?", "SELECT schedule_id, at FROM slot "
-                "WHERE schedule_id=? AND at<? ORDER BY at LIMIT ?", (schedule_id, before))
+                "WHERE schedule_id=? AND at<? ORDER BY at LIMIT ?",
+                (schedule_id, min(newest, activity)))
         yield from self._remove_all(
             "DELETE FROM request WHERE owner_id=? AND key=?", "SELECT owner_id, key FROM request "
             "WHERE created_at NOT BETWEEN ? AND ? LIMIT ?", answers_kept(now))
@@ -6424,7 +6415,6 @@ class JobQueue:
         self.tasks = TaskList(self.database)
         self.actions = Actions(self.database, self.tasks, self.adding)
         self.logs = Logs(self.database)
-        self.activity = Activity(self.database)
         self.queues = Queues(self.database)
         self.claims = Claims(self.database, self.queues)
         self.rhythm = Rhythm(self.database)
@@ -8342,8 +8332,8 @@ def get_activity(app, request):
     task_id, owner_id = given.get("task"), _wanted_owner(app, request, given)
     if task_id is not None:
         app.queue.tasks.get(task_id, request.person.scope)
-    rows, before = app.queue.activity.find(
-        owner_id, task_id, given.get("limit") or PAGE_ROWS, given.get("cursor"))
+    rows, before = find_activity(app.queue.database, owner_id, task_id,
+                                 given.get("limit") or PAGE_ROWS, given.get("cursor"))
     names = {row["id"]: row["name"] for row in app.queue.database.all("SELECT id, name FROM user")}
     same = ("id", "event", "attempt", "function", "queue", "waited", "seconds", "cpu_seconds",
             "peak_memory", "message")

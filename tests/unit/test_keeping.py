@@ -1,6 +1,5 @@
 """What is older than an admin wants is removed, a little at a time, and never because a clock was wrong."""
 import unittest
-from unittest import mock
 
 import jobqueue
 from tests.helpers.support import TestCase, function_json
@@ -191,14 +190,6 @@ class TestTheRest(Keep):
 
     def test_of_each_schedule_the_newest_run_stays(self):
         self.assertEqual(self.history(100, 95, 94), [94])
-
-    def test_of_the_runs_of_a_busy_schedule_a_number_and_the_young_ones_stay(self):
-        with mock.patch.object(jobqueue, "SLOTS_KEPT", 3):
-            self.assertEqual(self.history(5, 4, 3, 2, 0), [3, 2, 0])
-
-    def test_runs_of_two_days_stay_however_many(self):
-        with mock.patch.object(jobqueue, "SLOTS_KEPT", 1):
-            self.assertEqual(self.history(4, 3, 0.5, 0.25, 0), [0.5, 0.25, 0])
 
     def test_answers_to_repeated_requests_are_kept_for_a_day(self):
         for hours in (1, 30):

@@ -108,23 +108,23 @@ class TestActivity(TestCase):
         with self.database.transaction() as transaction:
             for number in range(7):
                 note(transaction, self.clock.now(), "event%d" % number, worker_id=1)
-        rows, before = self.queue.activity.find(limit=3)
+        rows, before = jobqueue.find_activity(self.database, limit=3)
         self.assertEqual([row["event"] for row in rows], ["event6", "event5", "event4"])
-        rows, before = self.queue.activity.find(limit=3, before=before)
-        rows, before = self.queue.activity.find(limit=3, before=before)
+        rows, before = jobqueue.find_activity(self.database, limit=3, before=before)
+        rows, before = jobqueue.find_activity(self.database, limit=3, before=before)
         self.assertEqual(([row["event"] for row in rows], before), (["event0"], None))
 
     def test_a_full_last_page_says_that_it_is_the_last(self):
         with self.database.transaction() as transaction:
             for _ in range(3):
                 note(transaction, self.clock.now(), "event", worker_id=1)
-        self.assertIsNone(self.queue.activity.find(limit=3)[1])
+        self.assertIsNone(jobqueue.find_activity(self.database, limit=3)[1])
 
     def test_an_owner_sees_only_what_is_theirs(self):
         mine, theirs = self.add("bob"), self.add("eve")
-        rows, _ = self.queue.activity.find(owner_id=self.owner_id("bob"))
+        rows, _ = jobqueue.find_activity(self.database, owner_id=self.owner_id("bob"))
         self.assertEqual({row["task_id"] for row in rows}, {mine})
-        rows, _ = self.queue.activity.find(owner_id=self.owner_id("bob"), task_id=theirs)
+        rows, _ = jobqueue.find_activity(self.database, owner_id=self.owner_id("bob"), task_id=theirs)
         self.assertEqual(rows, [])
 
     def test_a_whole_life_leaves_one_row_per_transition(self):
@@ -144,4 +144,4 @@ class TestActivity(TestCase):
 
     def test_a_page_of_the_activity_has_a_size(self):
         self.add_many("bob", jobqueue.PAGE_ROWS + 10)
-        self.assertEqual(len(self.queue.activity.find()[0]), jobqueue.PAGE_ROWS)
+        self.assertEqual(len(jobqueue.find_activity(self.database)[0]), jobqueue.PAGE_ROWS)

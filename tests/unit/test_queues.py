@@ -106,7 +106,7 @@ class Pausing(QueueCase):
         self.make(max_running=2)
         self.change(paused=True, paused_why="moving")
         self.change(paused=False)
-        rows = self.queue.activity.find()[0]
+        rows = jobqueue.find_activity(self.database)[0]
         self.assertEqual([(row["event"], row["queue"], row["message"]) for row in rows], [
             ("queue_changed", "post", 'ana: {"paused":false}'),
             ("queue_changed", "post", 'ana: {"paused":true,"paused_why":"moving"}'),
