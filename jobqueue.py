@@ -4431,15 +4431,15 @@ class Schedules:
         wanted = {}
         if set(given) - {"paused", "paused_why"}:
             self._refuse_foreign(row, "is changed there")
-            wanted = {**self._checked({**self._as_given(row), **given}, person),
-                      "owner_id": owner_id or row["owner_id"]}
+            wanted = self._checked({**self._as_given(row), **given}, person)
         with self._database.transaction() as transaction:
             known = self._row(schedule_id, scope)
             if wanted:
                 if self._as_given(known) != self._as_given(row):
                     raise Conflict("Somebody else changed it meanwhile; look at it again.")
-                self._check_room(transaction, wanted["owner_id"], schedule_id)
-                self.define(transaction, known, wanted)
+                owner_id = owner_id or known["owner_id"]
+                self._check_room(transaction, owner_id, schedule_id)
+                self.define(transaction, known, {**wanted, "owner_id": owner_id})
             self._set_paused(transaction, schedule_id, given, person)
 
     def delete(self, schedule_id, scope=None):

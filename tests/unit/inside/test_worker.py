@@ -245,6 +245,6 @@ class TestFolder(TestCase):
     def test_a_worker_that_was_started_makes_no_data_folder_in_the_place_of_one_that_is_gone(self):
         gone = str(self.folder / "gone")
         for start in (lambda: work("detached", gone, row=1, lock="x"), lambda: run_host_test("x", gone)):
-            with self.refused(SetupError, "There is no data folder"):
+            with self.refused(SetupError, "cannot be read: No such file or directory"):
                 start()
         self.assertFalse((self.folder / "gone").exists())
