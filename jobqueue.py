@@ -6471,10 +6471,9 @@ class JobQueue:
         return added["ids"]
 
     def add_orders(self, orders, owner_id, once=None, show=False):
-        """Add Orders, all or none: {"ids", "created": how many are new, see Adding.add()}.
+        """Add Orders, all or none: {"ids", "created": how many are new; "task": the first, if `show`}.
 
-        With `show` also "task", the first one's JSON before anybody could run it. A request that is
-        answered but `once` gets the ids of the first answer again.
+        A request that is answered but `once` gets the ids of the first answer again.
         """
         with self.database.transaction() as transaction:
             now = self.database.clock.now()
@@ -6681,34 +6680,27 @@ def external(name, *, queue, who="user", **rest):
 # Host ------------------------------------------------------------------------
 #
 # What is known of this host: its limits, how its web server reaches us, what a browser could fetch,
-# whether it lets a worker live; and the lines to copy into its own files. What only a web server or
-# a browser can see is kept when an admin opens the page (.visit, .exposure), so that the command can
-# tell it.
+# whether it lets a worker live; and the lines to copy into its own files. What only a web server
+# or a browser sees is kept when an admin opens the page (.visit, .exposure), for the command.
 
 TEST_SLACK_SECONDS = 5.0        # a test worker may be late on a slow host
 WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public".split())
-DOORS = {                       # in a few words, in a sentence, the start-up files that fit
-    "server": ("the built-in server", "The built-in server answers on this host.",
+DOORS = {                       # what runs the page, and the start-up files that fit
+    "server": ("the built-in server",
                ("jobqueue.service", "supervisord.conf", "nginx.conf", "apache.conf")),
-    "cgi": ("CGI: a new process for each request",
-            "The web server starts a new process for each request (CGI).",
-            ("jobqueue.cgi", "htaccess", "index.html")),
-    "passenger": ("Passenger", "Passenger runs the page, and ends it while nobody asks for it.",
-                  ("passenger_wsgi.py",)),
-    "mod_wsgi daemon": ("mod_wsgi in processes of its own",
-                        "Apache runs the page by mod_wsgi, in processes of its own.",
-                        ("wsgi.py", "apache.conf")),
-    "mod_wsgi embedded": ("mod_wsgi within Apache: let WSGIDaemonProcess use a user of your own, as in "
-                          "apache.conf, or other sites can read the data",
-                          "Apache runs the page by mod_wsgi, in its own processes.",
+    "cgi": ("CGI, a new process for each request", ("jobqueue.cgi", "htaccess", "index.html")),
+    "passenger": ("Passenger, which ends it while nobody asks for it", ("passenger_wsgi.py",)),
+    "mod_wsgi daemon": ("mod_wsgi in processes of its own", ("wsgi.py", "apache.conf")),
+    "mod_wsgi embedded": ("mod_wsgi within Apache, where other sites can read the data: let "
+                          "WSGIDaemonProcess use a user of your own, as in apache.conf",
                           ("apache.conf", "wsgi.py")),
-    "uwsgi": ("uWSGI", "uWSGI runs the page.", ("wsgi.py", "nginx.conf")),
-    "wsgi": ("a WSGI server", "A WSGI server runs the page.", ("wsgi.py",))}
+    "uwsgi": ("uWSGI", ("wsgi.py", "nginx.conf")),
+    "wsgi": ("a WSGI server", ("wsgi.py",))}
 HOST_FILES = {                  # of static/hosts, and what they are for
     "crontab": "Cron: whoever comes every few minutes",
     "jobqueue.cgi": "CGI: the script that the web server starts",
     "htaccess": "CGI: addresses without the script's name (save it as .htaccess)",
-    "index.html": "CGI: forwards to the page and hides the names of files, where .htaccess is ignored",
+    "index.html": "CGI: forwards to the page and hides names of files without .htaccess",
     "passenger_wsgi.py": "Passenger: the start-up file of \"Setup Python App\"",
     "wsgi.py": "mod_wsgi and uWSGI: the start-up file",
     "jobqueue.service": "systemd: keeps the server running",
@@ -6742,27 +6734,16 @@ def stats_of(paths, **how):
     return found
 
 
-def group_limit(name):
-    """The lowest limit of that name of the control groups that hold this process, or None."""
-    inner = Path("/sys/fs/cgroup", read_text("/proc/self/cgroup").rpartition("::/")[2].strip())
-    found = [read_text(group / name).strip() for group in (inner, *inner.parents)]
-    return min((int(limit) for limit in found if limit.isdigit()), default=None)
-
-
 def resource_limits():
-    """{"processes", "memory", "open files", "CPU seconds"}: the strictest known, None without one."""
+    """{"processes", "bytes of memory", "open files", "CPU seconds"}: what is allowed, or None."""
     import resource
-
-    def strictest(name, *others):
-        known = [resource.getrlimit(name)[0], *others]
-        return min((one for one in known if one not in (None, resource.RLIM_INFINITY)), default=None)
-
-    return {
-        "processes": strictest(resource.RLIMIT_NPROC, group_limit("pids.max"))
-                     if os.getuid() else None,      # root is not counted
-        "memory": strictest(resource.RLIMIT_AS, group_limit("memory.max")),
-        "open files": strictest(resource.RLIMIT_NOFILE),
-        "CPU seconds": strictest(resource.RLIMIT_CPU)}
+    found = {"processes": resource.RLIMIT_NPROC, "bytes of memory": resource.RLIMIT_AS,
+             "open files": resource.RLIMIT_NOFILE, "CPU seconds": resource.RLIMIT_CPU}
+    for name, number in found.items():
+        limit = resource.getrlimit(number)[0]
+        is_counted = name != "processes" or os.getuid()     # root's are not
+        found[name] = limit if is_counted and limit != resource.RLIM_INFINITY else None
+    return found
 
 
 def count_processes():
@@ -6770,15 +6751,6 @@ def count_processes():
     import glob
     found = stats_of(glob.glob("/proc/[0-9]*/task/[0-9]*"))
     return sum(status.st_uid == os.getuid() for status in found.values())
-
-
-def readers_of(database):
-    """"PID (command), ..." of who reads a database in WAL mode now, as Linux tells by their locks."""
-    index = next((status.st_ino for status in stats_of(["%s-shm" % database]).values()), 0)
-    pids = set(re.findall(r" READ +(\d+) \S+:%d 12[3-7] " % index, read_text("/proc/locks")))
-    return ", ".join(
-        "%s (%s)" % (pid, shorten(read_text("/proc/%s/cmdline" % pid).replace("\0", " "), 80))
-        for pid in sorted(pids - {str(os.getpid())}))
 
 
 def last_visit(queue):
@@ -6820,8 +6792,7 @@ def canary_token(folder):
 def private_addresses(folder, script="", root=""):
     """Where a browser could reach what is private, if the web server gave it away.
 
-    Relative to the page, beside the start-up file that the address names, and as the web server's
-    `root` or the name of a web folder suggests.
+    That is relative to the page or its start-up file `script`, or below a web folder or `root`.
     """
     files = [folder / "canary.txt", WORKER_FILE]
     files += [TASKS_FILE] if TASKS_FILE.exists() else []
@@ -6836,36 +6807,29 @@ def private_addresses(folder, script="", root=""):
     return [quote(address) for address in dict.fromkeys(found)]
 
 
-# What is known of the last test worker of the web server and of the command line (one says nothing
-# about the other) stands in the setting row .worker_tests: it writes `arrived` and `alone` itself;
-# who looks later and does not find them knows that it was ended.
-
-def last_worker_test(db, starter=None):
-    """What is known of the last test worker of "web" or "shell", else of the first that there is."""
-    return (recall_of(db, ".worker_tests", starter) if starter else
-            last_worker_test(db, "web") or last_worker_test(db, "shell"))
-
+# What is known of the last test worker stands in the setting row .worker_test: it writes `arrived`
+# and `alone` itself; who looks later and does not find them knows that it was ended.
 
 def note_worker_test(queue, token, **seen):
-    """Add what is seen of the test worker of that token; what was known, None of a forgotten one."""
+    """Add what is seen of the test worker with that token; what was known, None of an older."""
     with queue.database.transaction(durable=False) as transaction:
-        for starter, known in (recall(transaction, ".worker_tests") or {}).items():
-            if known["token"] == token:
-                remember_of(transaction, ".worker_tests", starter, {**known, **seen})
-                return known
-    return None
+        known = recall(transaction, ".worker_test")
+        if not known or known["token"] != token:
+            return None
+        remember(transaction, ".worker_test", {**known, **seen})
+        return known
 
 
 def judge_worker_test(queue, test):
-    """(state, text, whether it failed by itself) of what stands in .worker_tests."""
+    """(state, text, whether it failed by itself) of what stands in .worker_test."""
     arrived, patience = test.get("arrived"), TEST_SECONDS + TEST_SLACK_SECONDS
     since = queue.database.clock.now() - (arrived or test)["at"]
     if "error" in test:
         return "failed", test["error"], True
     if "alone" in test:
+        more = ", beyond the end of the process that started it" if test["alone"] else ""
         return "ok", "a worker lived for %d s%s; it had Python %s, SQLite %s and nice %d" % (
-            TEST_SECONDS, ", beyond the end of the process that started it" if test["alone"] else "",
-            arrived["python"], arrived["sqlite"], arrived["nice"]), False
+            TEST_SECONDS, more, arrived["python"], arrived["sqlite"], arrived["nice"]), False
     if "signal" in test:
         text = "a worker was told to end by %s after %d s" % (test["signal"], test["after"])
     elif -CLOCK_SLACK_SECONDS <= since <= patience:
@@ -6878,9 +6842,9 @@ def judge_worker_test(queue, test):
     return "failed", text + words, bool(words)
 
 
-def worker_test(queue, starter=None):
-    """What the last test of a worker showed: {"state": none, running, ok or failed; "text", "at"}."""
-    test = last_worker_test(queue.database, starter)
+def worker_test(queue):
+    """What the last test of a worker showed: {"state": none, running, ok, failed; "text", "at"}."""
+    test = recall(queue.database, ".worker_test")
     if test is None:
         return {"state": "none", "text": "", "at": None}
     state, text, _ = judge_worker_test(queue, test)
@@ -6889,18 +6853,17 @@ def worker_test(queue, starter=None):
 
 def start_worker_test(queue, door):
     """Start a worker that only lives for a while, unless one does; what worker_test() says then."""
-    starter = "web" if door else "shell"
-    if worker_test(queue, starter)["state"] != "running":
+    if worker_test(queue)["state"] != "running":
         token = random_token()
         with queue.database.transaction() as transaction:
-            remember_of(transaction, ".worker_tests", starter, {
+            remember(transaction, ".worker_test", {
                 "token": token, "at": queue.database.clock.now(), "door": door,
                 "starter": os.getpid()})
         try:
             queue.starter.start_test(token)
         except START_ERRORS as error:
             note_worker_test(queue, token, error=explain_start_error(error))
-    return worker_test(queue, starter)
+    return worker_test(queue)
 
 
 def worker_python(queue):
@@ -6930,7 +6893,7 @@ def fill_in(text, python, visit):
 def host_files(queue):
     """[{"title", "name", "text"}]: lines to copy, with our paths; what fits comes first."""
     visit, python = last_visit(queue), worker_python(queue)
-    fitting = DOORS[visit["door"]][2] if visit else ()
+    fitting = DOORS[visit["door"]][1] if visit else ()
     first = fitting if visit.get("door") == "server" else ("crontab", *fitting)
     found = {name: read_text(STATIC_FOLDER / "hosts" / name)
              for name in dict.fromkeys((*first, *HOST_FILES))}
@@ -6951,10 +6914,10 @@ READ_ALL_BYTES = 16 << 20       # of a database, while a browser waits
 BAD, NOTE, FINE = "bad", "note", "ok"         # the worst is the first in the alphabet
 FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sentence for everyone
     "unknown": ("", BAD, "{why}"),
-    "files_missing": ("Files", BAD, "missing in {home}: {names}",
+    "files_missing": ("Program", BAD, "missing in {home}: {names}",
                       "copy jobqueue.py, worker.py and static/ there"),
-    "files_mixed": ("Files", BAD, "but {names}", "copy all files of one version"),
-    "scrypt_missing": ("Python", BAD, SCRYPT_MISSING),
+    "files_mixed": ("Program", BAD, "but {names}", "copy all files of one version"),
+    "scrypt_missing": ("Program", BAD, SCRYPT_MISSING),
     "program_open": ("User", BAD, "every user of this machine can change what runs here",
                      "chmod o-w {paths}"),
     "program_of_other": ("User", NOTE, "the program belongs to {owner}: cron jobs and the command "
@@ -6979,7 +6942,6 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
                   "storage", "The disk is full: nothing can be added or recorded."),
     "no_process": ("Limits", BAD, "there is no room for a worker",
                    "end something, or ask the host for more"),
-    "scarce": ("Limits", NOTE, "{advice}"),
     "old_password": ("Admin", BAD, "the password of {name} was kept without scrypt: set it anew"),
     "no_admin": ("Admin", NOTE, "none yet",
                  "open the page and make the first admin, with the code in {file}"),
@@ -7022,9 +6984,10 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
                      "lines to copy, or the tick address if it can only call one"),
     "late": ("", NOTE, "", "",
              "cron_wait", "Schedules run late: housekeeping comes about {often} here."),
-    "log_long": ("Journal", BAD, "its log has grown to {size} MB: a program keeps reading the "
-                 "database and must be ended: {readers}", "", "storage", "The database's log has "
-                 "grown to {size} MB: something keeps it from being written back."),
+    "log_long": ("Journal", BAD, "its log has grown to {size} MB: a program that keeps reading the "
+                 "database must be ended (fuser '{path}' names it)", "",
+                 "storage", "The database's log has grown to {size} MB: something keeps it from being "
+                 "written back."),
     "damaged": ("Database", BAD, "{name} is damaged: {why}",
                 "stop everything and put a backup in its place"),
     "backup_due": ("Backup", NOTE, "", "make a backup: python3 jobqueue.py backup FILE"),
@@ -7041,24 +7004,17 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
     "task_old": ("Tasks", NOTE),
     "clock_back": ("Clock", BAD, "it is {seconds:.0f} s behind what was last recorded ({at}): it "
                    "was put back, or was wrong before")}
-LIMITS_LOW = (                  # what is scarce below so much, and then
-    ("processes", 60, "leave NbMaxWorker at 1 or 2: each worker takes two or three"),
-    ("memory", 512 << 20, "leave NbMaxWorker at 1 or 2, and set runner_memory lower"),
-    ("CPU seconds", 3600, "processes are ended after that: set worker_seconds below it"))
 
 
 class Finding:
-    """A row of FINDINGS that is true here, filled in with what was `seen`.
-
-    `said` is (code, sentence) for everyone, or None; `since` is when that began.
-    """
+    """A row of FINDINGS that is true here, filled in with what was `seen` `since` then."""
 
     def __init__(self, code, since=None, is_said=True, **seen):
         self.code = code
         self.topic, self.verdict, *texts = FINDINGS[code]
         texts = [text.format(**seen) for text in (*texts, "", "", "", "")[:4]]
         self.text, self.remedy = texts[:2]
-        self.said = tuple(texts[2:]) if texts[2] and is_said else None
+        self.said = tuple(texts[2:]) if texts[2] and is_said else None     # to everyone
         self.since = since
 
     def __str__(self):
@@ -7073,19 +7029,16 @@ def _readable(moment):
 
 # About the machine and the folders, by the data folder.
 
-def _look_at_files(_):
+def _look_at_program(_):
     versions = {name: version_of(HOME / name) for name in ("worker.py", "static/index.html")}
     missing = [name for name in versions if not (HOME / name).is_file()]
     other = ["%s %s" % item for item in versions.items() if item[1] != VERSION]
     yield "jobqueue %s in %s" % (VERSION, HOME)
+    yield "%s %s, SQLite %s" % (sys.executable, PYTHON_VERSION, sqlite3.sqlite_version)
     if missing:
         yield Finding("files_missing", home=HOME, names=", ".join(missing))
     elif other:
         yield Finding("files_mixed", names=" and ".join(other))
-
-
-def _look_at_python(_):
-    yield "%s %s, SQLite %s" % (sys.executable, PYTHON_VERSION, sqlite3.sqlite_version)
     if not knows_scrypt():
         yield Finding("scrypt_missing")
 
@@ -7153,16 +7106,13 @@ def _look_at_disk(folder):
 
 def _look_at_limits(_):
     limits, running = resource_limits(), count_processes()
-    words = ["%s %s" % (name, "without limit" if limit is None else "%d MB" % (limit >> 20)
-                        if name == "memory" else limit) for name, limit in limits.items()]
-    yield "%d processes and threads of this user run; allowed: %s" % (running, ", ".join(words))
+    yield "%d processes and threads of this user run; allowed: %s" % (running, ", ".join(
+        "%s %s" % (name, "without limit" if limit is None else limit)
+        for name, limit in limits.items()))
     if os.path.exists("/proc/lve"):
         yield "what CloudLinux allows stands in the panel, under Resource Usage"
     if limits["processes"] is not None and limits["processes"] - running < 3:
         yield Finding("no_process")
-    for name, least, advice in LIMITS_LOW:
-        if limits[name] is not None and limits[name] < least:
-            yield Finding("scarce", advice=advice)
 
 
 # About the queue, by the JobQueue.
@@ -7227,7 +7177,7 @@ def _look_at_workers(queue):
 
 
 def _look_at_worker(queue):
-    test, mode = last_worker_test(queue.database), queue.modes.decide()[0]
+    test, mode = recall(queue.database, ".worker_test"), queue.modes.decide()[0]
     yield queue.interpreter.path()
     if test is None:
         yield Finding("untested") if mode == "detached" else "no worker was tested yet"
@@ -7347,8 +7297,7 @@ def _describe_obstacles(queue):
         return
     size = database.wal_bytes() if database.journal == "wal" else 0
     if size > WAL_ALARM_BYTES:
-        yield Finding("log_long", size=size >> 20, readers=readers_of(database.path)
-                      or "which one cannot be told here")
+        yield Finding("log_long", size=size >> 20, path=database.path)
     if queue.settings.get("NbMaxWorker") == 0:
         yield Finding("off")
     if error:
@@ -7419,8 +7368,8 @@ def describe_service(queue):
 
 
 HOST_TOPICS = {
-    "Files": _look_at_files, "Python": _look_at_python, "User": _look_at_user,
-    "Data": _look_at_data, "Disk": _look_at_disk, "Limits": _look_at_limits}
+    "Program": _look_at_program, "User": _look_at_user, "Data": _look_at_data,
+    "Disk": _look_at_disk, "Limits": _look_at_limits}
 TOPICS = {
     "Admin": _look_at_admin, "Exposure": _look_at_exposure, "Web server": _look_at_visit,
     "Workers": _look_at_workers, "Worker": _look_at_worker, "Cron": _look_at_ticks,
@@ -7485,20 +7434,21 @@ def advice_for(queue, report):
         mode = "The worker mode is %s. %s" % queue.modes.decide()
     except JobQueueError as error:
         return error.detail
-    page = DOORS[door][1] if door else "How the page is run is known once an admin opens This host."
+    page = DOORS[door][0] if door else "what is known once an admin opens This host"
     times = ("wait for visitors, since nobody else comes" if period is None else
              "are on time, since somebody comes " + how_often(period) if period <= 120 else
              "can be late, since somebody comes only about " + how_often(period))
-    return "%s %s Schedules and retries %s. %s" % (page, mode, times, next_step(report))
+    return "The page is run by %s. %s Schedules and retries %s. %s" % (
+        page, mode, times, next_step(report))
 
 
 def next_step(report):
     """What to do next: the first remedy, of what is bad if anything is."""
     bad = [one for one in report.findings if one.verdict == BAD]
-    remedy = next((one.remedy for one in bad or report.findings if one.remedy), None)
-    if bad and not remedy:
-        return "Next, see to what is bad."
-    return "Next, %s." % remedy if remedy else "Nothing has to be done."
+    remedies = [one.remedy for one in bad or report.findings if one.remedy]
+    if remedies or bad:
+        return "Next, %s." % (remedies[0] if remedies else "see to what is bad")
+    return "Nothing has to be done."
 
 
 # Backup ----------------------------------------------------------------------
@@ -9950,7 +9900,7 @@ def watch_worker_test(queue):
     test = start_worker_test(queue, None)
     while test["state"] == "running":
         queue.database.clock.sleep(0.5)
-        test = worker_test(queue, "shell")
+        test = worker_test(queue)
     complain(test["text"])
 
 

@@ -478,7 +478,7 @@ class Others(CommandTestCase):
         done = self.run_command("check", "--quick", "--json")
         verdicts = {check["name"]: check["verdict"] for check in json.loads(done.out)["checks"]}
         self.assertEqual((done.code, set(verdicts.values()) <= {"ok", "note"}), (0, True), done.out)
-        self.assertLessEqual({"Python", "Data", "Database", "Admin", "Functions", "Workers"}, set(verdicts))
+        self.assertLessEqual({"Program", "Data", "Database", "Admin", "Functions", "Workers"}, set(verdicts))
 
     def test_check_waits_for_the_worker_that_it_tests(self):
         done = self.run_command("check")
