@@ -6471,7 +6471,7 @@ class JobQueue:
         return added["ids"]
 
     def add_orders(self, orders, owner_id, once=None, show=False):
-        """Add Orders, all or none: {"ids", "created": how many are new; "task": the first, if `show`}.
+        """Add Orders, all or none: {"ids", "created": how many new; if `show` "task", the first}.
 
         A request that is answered but `once` gets the ids of the first answer again.
         """
@@ -6986,8 +6986,8 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
              "cron_wait", "Schedules run late: housekeeping comes about {often} here."),
     "log_long": ("Journal", BAD, "its log has grown to {size} MB: a program that keeps reading the "
                  "database must be ended (fuser '{path}' names it)", "",
-                 "storage", "The database's log has grown to {size} MB: something keeps it from being "
-                 "written back."),
+                 "storage", "The database's log has grown to {size} MB: something keeps it from "
+                 "being written back."),
     "damaged": ("Database", BAD, "{name} is damaged: {why}",
                 "stop everything and put a backup in its place"),
     "backup_due": ("Backup", NOTE, "", "make a backup: python3 jobqueue.py backup FILE"),

@@ -194,13 +194,13 @@ class TestBrokenInstallations(HostTestCase):
     def test_a_file_called_data_that_holds_no_text(self):
         shutil.rmtree(self.database.folder)
         (self.home / "data").write_bytes(b"\xff\xfe\0")
-        self.broken("Data", "cannot be read as the path")
+        self.broken("Data", "cannot be read as a folder's path")
 
     def test_a_data_folder_that_may_not_be_looked_at(self):
         with mock.patch.object(Path, "is_file", side_effect=PermissionError(13, "Permission denied")):
             found = {check.name: check for check in jobqueue.check_installation()[0].checks}
         self.assertEqual(found["Data"].verdict, "bad")
-        self.assertIn("cannot be read as the path of a folder", found["Data"].text)
+        self.assertIn("cannot be read as a folder's path", found["Data"].text)
 
     def test_a_link_that_leads_nowhere(self):
         shutil.rmtree(self.database.folder)
@@ -235,7 +235,7 @@ class TestBrokenInstallations(HostTestCase):
 
     def test_a_newer_schema(self):
         self.write("PRAGMA user_version=999")
-        self.broken("Database", "copy the jobqueue.py and worker.py")
+        self.broken("Database", "Copy the newer jobqueue.py")
 
     def test_a_journal_file_that_is_gone(self):
         next(self.database.folder.glob("journal*.json")).unlink()
