@@ -84,6 +84,12 @@ def plant(site, text):
     path.write_text(head + "\n\n" + text + found + tail, "utf-8")
 
 
+# For plant(): everything as it is, but eight times as fast.
+QUICK_LEASE = """
+LEASE_SECONDS, RENEW_SECONDS, SELF_FENCE_SECONDS, TICK_SECONDS = 7.5, 1.25, 6.25, 0.5
+"""
+
+
 def outsider(path):
     """A connection of somebody else's program, such as DB Browser, with autocheckpoint off."""
     link = sqlite3.connect(str(path), isolation_level=None, timeout=0, check_same_thread=False)

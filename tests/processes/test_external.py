@@ -6,6 +6,7 @@ import subprocess
 import unittest
 
 import jobqueue
+from tests.helpers.faults import QUICK_LEASE, plant
 from tests.helpers.support import ROOT, Site, TestCase, function_json, need, wait_until
 
 TASKS = '''
@@ -116,6 +117,7 @@ class TestForeignWorker(unittest.TestCase):
                          ["added", "started", "retry", "promoted", "started", "failed"])
 
     def test_a_task_whose_foreign_worker_died_is_given_out_again_after_its_lease(self):
+        plant(self.site, QUICK_LEASE)
         task_id = self.site.add("render", text="x")
         self.say(self.told("claim_next"), queue="c", claim="f" * 32, boot=jobqueue.boot_id(),
                  monotonic=jobqueue.Clock.monotonic() + 600)

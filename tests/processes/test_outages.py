@@ -12,7 +12,7 @@ from unittest import mock
 import jobqueue
 import worker
 from jobqueue import LEASE_SECONDS, RENEW_SECONDS, SELF_FENCE_SECONDS
-from tests.helpers.faults import SmallDiskCase, WatchedSite, mock_truncate, plant
+from tests.helpers.faults import QUICK_LEASE, SmallDiskCase, WatchedSite, mock_truncate, plant
 from tests.helpers.support import TestCase, wait_until
 from tests.helpers.working import TASKS
 
@@ -154,14 +154,8 @@ class TestRulesWithoutLog(Rules, TestCase):
         self.assertEqual(self.database.journal, "truncate")
 
 
-# Everything as it is, but eight times as fast.
-QUICK_LEASE = """
-LEASE_SECONDS, RENEW_SECONDS, SELF_FENCE_SECONDS, TICK_SECONDS = 7.5, 1.25, 6.25, 0.5
-"""
-
-
 class Outage:
-    """A disk of a few megabytes that is full for two leases in the middle of 200 tasks."""
+    """A disk of a few megabytes that is full for two leases in the middle of 120 tasks."""
 
     journal, SECONDS = None, 15
 
@@ -185,7 +179,7 @@ class Outage:
             time.sleep(0.2)
 
     def test_nothing_runs_twice_and_nothing_fails(self):
-        many = [{"seconds": (0, 0.05, 0.1, 0.2, 3)[number % 5]} for number in range(100)]
+        many = [{"seconds": (0, 0.05, 0.1, 0.2, 3)[number % 5]} for number in range(60)]
         ids = self.enqueue("ledger", many)
         ids += self.enqueue("ledger", many, on_crash="fail")
         wait_until(lambda: len(self.ledger()) > 20, what="the first tasks")
