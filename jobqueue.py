@@ -1491,8 +1491,10 @@ def storage_error(error, path):
         if re.search(words, said.lower()):
             if kind is Busy:
                 return still_busy()
-            if sentence == UNUSABLE and has_no_room(path):
-                return storage_full()
+            if sentence == UNUSABLE:    # also if the index of its log has no room
+                with contextlib.suppress(OSError):
+                    if free_bytes(path) < 32768:
+                        return storage_full()
             return kind(sentence % {"path": path, "said": said})
     return error
 
@@ -1524,14 +1526,6 @@ def free_bytes(path):
     """How much we may still write to the file system that holds `path`; OSError if none does."""
     room = os.statvfs(path)
     return room.f_bavail * room.f_frsize
-
-
-def has_no_room(path):
-    """True if the index of a database's log has no room: SQLite calls that an I/O error."""
-    try:
-        return free_bytes(path) < 32768
-    except OSError:
-        return False
 
 
 class Reader:
@@ -1931,19 +1925,17 @@ class DataFile:
         if self.journal != "wal" or not self._checkpoints.is_due():
             return
         deadline, before, pages, copied = self.clock.monotonic() + 0.05, None, 1, 0
-        try:
+        with contextlib.suppress(sqlite3.Error):
             writer.run("BEGIN IMMEDIATE")
             while copied not in (pages, before) and self.clock.monotonic() < deadline:
                 before = copied         # as long as that gets further
                 _, pages, copied = reader.one("PRAGMA wal_checkpoint(PASSIVE)")
-        except sqlite3.Error:
-            return
-        finally:
-            writer.roll_back()
-        if copied == pages:
-            self._checkpoints.hasten(0.0)
-        if self.wal_bytes() > WAL_ALARM_BYTES:
-            writer.run("PRAGMA application_id=0")       # a copied log gets short with a next write
+            writer.run("ROLLBACK")
+            if copied == pages:
+                self._checkpoints.hasten(0.0)
+                if self.wal_bytes() > WAL_ALARM_BYTES:
+                    writer.run("PRAGMA application_id=0")   # it gets short with the next write
+        writer.roll_back()
 
 
 class Deadline(threading.local):
@@ -2039,14 +2031,15 @@ class Database(DataFile, Reader):
     def damage(self):
         """What SQLite finds wrong with the file, None if nothing; all of it is read."""
         try:
-            [[found]], _ = self.look("PRAGMA quick_check(1)")
+            with contextlib.closing(self._patiently(lambda: Connection(self.path))) as link:
+                found = self._patiently(lambda: link.value("PRAGMA quick_check(1)"))
         except StorageBroken as error:
             found = error.detail
         return None if found == "ok" else found
 
     def copy_to(self, path):
         """Copy everything, as it is at one moment, into the empty file `path`, and check it."""
-        with contextlib.closing(self._patiently(self._connect)) as link:
+        with contextlib.closing(self._patiently(lambda: Connection(self.path))) as link:
             self._patiently(lambda: link.copy_to(path))
 
     # Waiting
@@ -2234,8 +2227,12 @@ def repair_journal(folder, shared=False):
     """
     refuse_other_user(folder)
     path, now = find_database(Path(folder)), Clock.now()
-    if private_path(path, "journal.json").exists():
-        Journal(path).refuse_another(now)
+    try:
+        journal = Journal(path)
+    except SetupError:
+        pass                            # lost or unreadable: it is made anew
+    else:
+        journal.refuse_another(now)
     mode = "truncate" if shared else safe_journal(folder)
     with _alone(path, mode):
         Journal.decide(path, mode, now)
@@ -3207,14 +3204,13 @@ class Filter(collections.namedtuple("Filter", "owner_id statuses function queue 
             parts.append("status IN (%s)" % ", ".join("?" * len(statuses)))
             values += statuses
         if self.text:
-            parts.append("(task.id=? OR %s OR %s)" % (
-                "owner_id IN (SELECT id FROM user WHERE instr(lower(name), lower(?)))",
-                " OR ".join("instr(lower(substr(%s, 1, 500)), lower(?))" % text
-                            for text in SEARCHED)))
+            parts.append("(task.id=? OR owner_id IN (SELECT id FROM user WHERE %s) OR %s)" % (
+                CONTAINS % "name",
+                " OR ".join(CONTAINS % ("substr(%s, 1, 500)" % text) for text in SEARCHED)))
             number = re.fullmatch("#?([0-9]{1,15})", self.text, re.ASCII)
             values.append(int(number[1]) if number else 0)
             values += [storable(self.text)] * (1 + len(SEARCHED))
-        return " AND ".join(parts) or "1", values
+        return " AND ".join(parts) or "1=1", values
 
 
 class TaskList:
@@ -4822,9 +4818,9 @@ class Workers:
         """All worker rows, each with the id and function of the task it runs."""
         return self._database.all(
             "SELECT worker.*, task.id AS task_id, task.owner_id AS owner_id, "
-            "task.function AS function FROM worker LEFT JOIN task "
-            "ON task.status=1 AND task.worker_id=worker.id AND task.cancel_requested<2 "
-            "GROUP BY worker.id ORDER BY worker.id")
+            "task.function AS function FROM worker LEFT JOIN task ON task.id=(SELECT min(id) "
+            "FROM task %s WHERE status=1 AND worker_id=worker.id AND cancel_requested<2) "
+            "ORDER BY worker.id" % BY_CLAIM)
 
     def reserve(self, transaction, mode, wanted=1):
         """Rows for up to `wanted` new workers, within NbMaxWorker: a list of (id, lock name)."""

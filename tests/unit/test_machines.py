@@ -259,10 +259,12 @@ class TestRepair(FolderCase):
 
     def test_a_lost_journal_file_is_made_anew(self):
         self.visit(self.a)
-        self.journal().path.unlink()
-        self.refused(self.a, "check --repair")
-        self.repair(self.a)
-        self.assertEqual(self.visit(self.a), "wal")
+        path = self.journal().path
+        for spoil in (path.unlink, lambda: path.write_text("{")):
+            spoil()
+            self.refused(self.a, "check --repair")
+            self.repair(self.a)
+            self.assertEqual(self.visit(self.a), "wal")
 
     def test_a_database_restored_under_another_name_needs_a_new_journal(self):
         self.visit(self.a)
