@@ -987,6 +987,7 @@ PARSERS = {
     "integer": lambda text: int(text) if re.fullmatch("[+-]?[0-9]{1,18}", text) else text,
     "number": lambda text: float(text) if abs(float(text)) < math.inf else text,
     "boolean": lambda text: BOOLEANS[text.lower()], "array": json.loads, "object": json.loads}
+
 PLAIN_TYPES = {"string": str, "integer": int, "number": float, "boolean": bool}
 WORDS_ABOUT = {"default", "description", "type"}
 
@@ -1131,18 +1132,6 @@ def summarize(arguments_text):
 
 # Options ---------------------------------------------------------------------
 
-def _from_home(line, file):
-    """A path that may begin with ~, which is the home of the file's owner whoever reads it."""
-    if line != "~" and not line.startswith("~/"):
-        return line
-    import pwd
-    try:
-        return pwd.getpwuid(file.stat().st_uid).pw_dir + line[1:]
-    except KeyError:
-        raise SetupError("%s says %s, but ~ is not known here: write the whole path."
-                         % (file, line)) from None
-
-
 def data_folder(flag=None, environment=os.environ):
     """The one folder that all doors share: --data, JOBQUEUE_DATA, else `data` beside this file.
 
@@ -1159,9 +1148,9 @@ def data_folder(flag=None, environment=os.environ):
         line = beside.read_text("utf-8-sig").partition("\n")[0].strip()
     except (OSError, ValueError) as error:
         raise SetupError("%s cannot be read as a folder's path: %s." % (beside, error)) from None
-    if not line:
-        raise SetupError("%s is an empty file; it must say the data folder's path." % beside)
-    return Path(os.path.abspath(HOME / _from_home(line, beside)))
+    if not line or line[0] == "~":      # whose home that is depends on who asks
+        raise SetupError("%s must have the data folder's path, without ~." % beside)
+    return Path(os.path.abspath(HOME / line))
 
 
 # Schema ----------------------------------------------------------------------
@@ -4417,7 +4406,7 @@ class Schedules:
         wanted = {**self._checked({**SCHEDULE_DEFAULTS, **given}, person), "owner_id": owner_id}
         with self._database.transaction() as transaction:
             self._check_room(transaction, owner_id)
-            schedule_id = self.insert(transaction, {**wanted, "source": "person"})
+            schedule_id = self.store(transaction, None, {**wanted, "source": "person"})
             self._set_paused(transaction, schedule_id, given, person)
         return schedule_id
 
@@ -4435,7 +4424,7 @@ class Schedules:
                     raise Conflict("Somebody else changed it meanwhile; look at it again.")
                 owner_id = owner_id or known["owner_id"]
                 self._check_room(transaction, owner_id, schedule_id)
-                self.define(transaction, known, {**wanted, "owner_id": owner_id})
+                self.store(transaction, known, {**wanted, "owner_id": owner_id})
             self._set_paused(transaction, schedule_id, given, person)
 
     def delete(self, schedule_id, scope=None):
@@ -4493,26 +4482,22 @@ class Schedules:
             raise Conflict("The schedule %s comes from %s and %s."
                            % (row["name"], SOURCES[row["source"]], message))
 
-    def insert(self, transaction, columns):
-        """Store a new schedule; its id."""
-        now = self._clock.now()
-        return transaction.insert("schedule", {
-            **columns, "start": now, "next_at": self._first(columns, now), "next_from": now,
-            "created_at": now})
+    def store(self, transaction, row, columns):
+        """Make a schedule (`row` is None) or change it; its id.
 
-    @staticmethod
-    def _first(columns, now):
-        # What cannot be read is due now, which tells it: other hosts may know more time zones.
-        return of_rule({**columns, "start": now}, lambda rule: rule.next_after(now), now)
-
-    def define(self, transaction, row, columns):
-        """Give a schedule other columns; what it missed under an old rule is not caught up."""
+        What it missed under an old rule is not caught up.
+        """
         now = self._clock.now()
-        if (columns["rule"], columns["zone"]) != (row["rule"], row["zone"]):
-            columns = {**columns, "start": now, "next_from": now, "late_at": None,
-                       "next_at": None if row["paused"] else self._first(columns, now)}
+        if row is None or (columns["rule"], columns["zone"]) != (row["rule"], row["zone"]):
+            columns = {**columns, "start": now, "next_from": now, "late_at": None}
+            # What cannot be read is due now, which tells it: other hosts may know more time zones.
+            columns["next_at"] = None if row and row["paused"] else of_rule(
+                columns, lambda rule: rule.next_after(now), now)
+        if row is None:
+            return transaction.insert("schedule", {**columns, "created_at": now})
         transaction.update("schedule", {"problem": None, "gone_at": None, **columns},
                            "id=?", (row["id"],))
+        return row["id"]
 
     def _set_paused(self, transaction, schedule_id, given, person):
         """Pause or resume if that is asked for; what was missed while paused is not caught up."""
@@ -4587,10 +4572,8 @@ class DeclaredSchedules:
         return row["gone_at"] is None and all(row[name] == value for name, value in columns.items())
 
     def _replace(self, transaction, row, columns, now):
-        if row is None:
-            self._schedules.insert(transaction, columns)
-        elif columns is not None:
-            self._schedules.define(transaction, row, columns)
+        if columns is not None:
+            self._schedules.store(transaction, row, columns)
         elif row["gone_at"] is None:
             transaction.update("schedule", {"gone_at": now}, "id=?", (row["id"],))
         else:
