@@ -6845,14 +6845,6 @@ def start_worker_test(queue, door):
     return worker_test(queue)
 
 
-def worker_python(queue):
-    """The Python that workers run with, else what may be one."""
-    try:
-        return queue.interpreter.path()
-    except (JobQueueError, OSError):
-        return "python3"
-
-
 def fill_in(text, python, visit):
     """A file of static/hosts with our paths, user and address in place of its examples."""
     import shlex
@@ -6871,7 +6863,9 @@ def fill_in(text, python, visit):
 
 def host_files(queue):
     """[{"title", "name", "text"}]: lines to copy, with our paths; what fits comes first."""
-    visit, python = last_visit(queue), worker_python(queue)
+    visit, python = last_visit(queue), "python3"
+    with contextlib.suppress(JobQueueError, OSError):
+        python = queue.interpreter.path()
     fitting = DOORS[visit["door"]][1] if visit else ()
     first = fitting if visit.get("door") == "server" else ("crontab", *fitting)
     found = {name: read_text(STATIC_FOLDER / "hosts" / name)
@@ -6885,9 +6879,9 @@ def host_files(queue):
 #
 # What can be wrong here, or worth knowing, stands in one table, FINDINGS. The functions of TOPICS
 # and describe_work() look how things are: they yield words, and a Finding for each row that is true
-# here. `check` and the page This host show all of it by topic; the sentence on every list is the
-# first that has one for everyone; the advice ends with the first remedy. All must do where nothing
-# works: what a look raises becomes a Finding, too.
+# here. `check` and the page This host show all by topic; the sentence on every list is the first
+# that has one for everyone; the advice ends with the first remedy. What a look raises becomes a
+# Finding, too.
 
 READ_ALL_BYTES = 16 << 20       # of a database, while a browser waits
 BAD, NOTE, FINE = "bad", "note", "ok"         # the worst is the first in the alphabet
@@ -6897,11 +6891,10 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
                       "copy jobqueue.py, worker.py and static/ there"),
     "files_mixed": ("Program", BAD, "but {names}", "copy all files of one version"),
     "scrypt_missing": ("Program", BAD, SCRYPT_MISSING),
-    "program_open": ("User", BAD, "every user of this machine can change what runs here",
+    "program_open": ("Program", BAD, "every user of this machine can change what runs here",
                      "chmod o-w {paths}"),
-    "program_of_other": ("User", NOTE, "the program belongs to {owner}: cron jobs and the command "
-                         "line must run as {user}, too; and other sites that run as {user} can "
-                         "read and change all this"),
+    "program_of_other": ("Program", NOTE, "it belongs to {owner}: cron jobs and the command line "
+                         "must run as {user}, too; other sites that do can change it"),
     "data_none": ("Data", NOTE, "there is none yet; it is made when the page is opened first"),
     "data_impossible": ("Data", BAD, "it is no folder and cannot be made: {user} must be able to "
                         "write to {above}; else write another path into a text file called data"),
@@ -6913,7 +6906,7 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
                   "storage", "The data folder is gone or cannot be read."),
     "data_closed": ("Disk", BAD, "nothing can be written to {folder} ({why})", "if the disk or "
                     "your quota is full, remove something; else see to its owner and rights"),
-    "database_closed": ("Disk", BAD, "{paths} cannot be written", "chmod u+w {paths}"),
+    "database_closed": ("Disk", BAD, "the database cannot be written", "chmod u+w {paths}"),
     "locks_missing": ("Disk", NOTE, "files cannot be locked (flock), so that the end of a worker "
                       "is noticed late: better use a folder that is not on a network"),
     "disk_low": ("Disk", BAD, "", "remove something, or no task can be added soon"),
@@ -6925,27 +6918,23 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
     "no_admin": ("Admin", NOTE, "none yet",
                  "open the page and make the first admin, with the code in {file}"),
     "code_left": ("Admin", NOTE, "{files} can give an admin a new password", "delete it"),
-    "exposed": ("Exposure", BAD, "the web server gives away what is private: {addresses}",
-                "put .htaccess into the folder, or move everything but the start file out of the "
-                "web site, as README says of the red banner"),
+    "exposed": ("Exposure", BAD, "the web server gives away what is private: {addresses}", "put "
+                ".htaccess there or move it out of the web site, as the handbook says (Hosts)"),
     "htaccess_missing": ("Exposure", BAD, "its .htaccess is missing: whoever guesses a name can "
-                         "download it", "move it, and write its new path into a text file data"),
-    "unlooked": ("Exposure", NOTE, "", "log in as an admin and open This host: the browser then "
-                 "tries to fetch what is private"),
+                         "get it", "move it, and write its new path into a text file called data"),
+    "unlooked": ("Exposure", NOTE, "", "log in as an admin and open This host, which looks"),
     "http_open": ("Web server", NOTE, "by HTTP, passwords can be read on their way",
                   "open the page by https://, which nearly every host offers"),
     "proxy_unknown": ("Web server", NOTE, "what {client} says of its visitors ({names}) does not "
-                      "count: if it is your host's proxy, set trusted_proxies to it; if it ends "
-                      "HTTPS, that or https to always"),
+                      "count: if it is your host's proxy, set trusted_proxies, or https to always"),
     "authorization_lost": ("Web server", NOTE, "the web server removes the header Authorization: "
                            "use X-Api-Key, or its lines from htaccess or apache.conf"),
     "slices_awaited": ("", NOTE, "", "", "cron_wait", MODE_WORDS["slice"] + "."),
     "service_missing": ("Workers", BAD, "No service is there", "let the host keep worker.py "
-                        "--service running, as supervisord.conf does", "no_worker", "Nothing is "
-                        "running: worker.py --service, which this host is to keep, is not there."),
-    "cron_missing": ("Workers", BAD, "No cron comes", "give your host's cron one of the lines to "
-                     "copy", "cron_wait", "Waiting for cron, which has not come lately: "
-                     "python3 worker.py has to be called."),
+                        "--service running", "no_worker",
+                        "Nothing is running: the host has to keep worker.py --service alive."),
+    "cron_missing": ("Workers", BAD, "No cron comes", "give your host's cron a line to copy",
+                     "cron_wait", "Waiting for cron, which has not come lately."),
     "cron_awaited": ("", NOTE, "", "",
                      "cron_wait", "Waiting for cron{often}; it came last at {at}."),
     "off": ("Workers", NOTE, "the setting NbMaxWorker is 0", "set it to 1 or more",
@@ -6955,18 +6944,17 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
     "busy": ("", NOTE, "", "", "busy", "All workers are busy{more}."),
     "starting": ("", NOTE, "", "", "starting", "A worker is being started."),
     "paused": ("", NOTE, "", "", "paused", "{words}"),
-    "untested": ("Worker", NOTE, "no worker was tested yet", "start a test worker, by the button "
-                 "of that name or by python3 jobqueue.py check"),
+    "untested": ("Worker", NOTE, "no worker was tested yet",
+                 "start a test worker, by its button or by python3 jobqueue.py check"),
     "test_ended": ("Worker", NOTE),
     "test_failed": ("Worker", BAD),
-    "nobody_comes": ("Cron", NOTE, "much waits for visitors", "give your host's cron one of the "
-                     "lines to copy, or the tick address if it can only call one"),
+    "nobody_comes": ("Cron", NOTE, "much waits for visitors",
+                     "give your host's cron a line to copy, or the tick address"),
     "late": ("", NOTE, "", "",
              "cron_wait", "Schedules run late: housekeeping comes about {often} here."),
-    "log_long": ("Journal", BAD, "its log has grown to {size} MB: a program that keeps reading the "
-                 "database must be ended (fuser '{path}' names it)", "",
-                 "storage", "The database's log has grown to {size} MB: something keeps it from "
-                 "being written back."),
+    "log_long": ("Journal", BAD, "its log has grown to {size} MB: a program that keeps reading it "
+                 "must be ended (fuser '{path}' names it)", "", "storage",
+                 "Something keeps the database's log, {size} MB, from being written back."),
     "damaged": ("Database", BAD, "{name} is damaged: {why}",
                 "stop everything and put a backup in its place"),
     "backup_due": ("Backup", NOTE, "", "make a backup: python3 jobqueue.py backup FILE"),
@@ -7008,7 +6996,7 @@ def _readable(moment):
 
 # About the machine and the folders, by the data folder.
 
-def _look_at_program(_):
+def _look_at_program(folder):
     versions = {name: version_of(HOME / name) for name in ("worker.py", "static/index.html")}
     missing = [name for name in versions if not (HOME / name).is_file()]
     other = ["%s %s" % item for item in versions.items() if item[1] != VERSION]
@@ -7020,9 +7008,6 @@ def _look_at_program(_):
         yield Finding("files_mixed", names=" and ".join(other))
     if not knows_scrypt():
         yield Finding("scrypt_missing")
-
-
-def _look_at_user(folder):
     ours, owner = os.getuid(), HOME.stat().st_uid
     found = stats_of([HOME, HOME / "jobqueue.py", WORKER_FILE, TASKS_FILE, folder.parent])
     open_ones = ["'%s'" % path for path, status in found.items()
@@ -7347,8 +7332,8 @@ def describe_service(queue):
 
 
 HOST_TOPICS = {
-    "Program": _look_at_program, "User": _look_at_user, "Data": _look_at_data,
-    "Disk": _look_at_disk, "Limits": _look_at_limits}
+    "Program": _look_at_program, "Data": _look_at_data, "Disk": _look_at_disk,
+    "Limits": _look_at_limits}
 TOPICS = {
     "Admin": _look_at_admin, "Exposure": _look_at_exposure, "Web server": _look_at_visit,
     "Workers": _look_at_workers, "Worker": _look_at_worker, "Cron": _look_at_ticks,

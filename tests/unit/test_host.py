@@ -451,7 +451,7 @@ class TestKindsOfHosts(HostTestCase):
 
     def test_cgi_where_workers_live(self):
         self.says({"door": "cgi", "worker": "lives"}, "run by CGI", "whenever there is work",
-                  "wait for visitors", "lines to copy", files=("crontab", "jobqueue.cgi", "htaccess"))
+                  "wait for visitors", "line to copy", files=("crontab", "jobqueue.cgi", "htaccess"))
 
     def test_cgi_where_persistent_processes_are_ended_and_cron_works(self):
         self.says({"door": "cgi", "worker": "dies", "cron": 600}, "Cron works on the tasks",
@@ -478,7 +478,7 @@ class TestKindsOfHosts(HostTestCase):
                   "wait for visitors", "or the tick address")
 
     def test_a_cron_that_was_chosen_and_does_not_come(self):
-        self.says({"door": "cgi", "mode": "cron"}, "mode is cron", "one of the lines to copy")
+        self.says({"door": "cgi", "mode": "cron"}, "mode is cron", "a line to copy")
 
     def test_a_shell_and_a_server(self):
         self.says({"door": "server", "worker": "lives", "resident": True}, "built-in server",

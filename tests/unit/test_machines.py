@@ -417,20 +417,20 @@ class TestWhoMayRead(TestCase):
         gone = self.folder / "tasks.py"
         with mock.patch.multiple(jobqueue, TASKS_FILE=gone, WORKER_FILE=gone), \
                 mock.patch.object(Path, "exists", lambda path: True):
-            self.assertNotEqual(self.look("User").verdict, "bad")
+            self.assertNotEqual(self.look("Program").verdict, "bad")
 
     def test_a_parent_that_others_may_write_is_told(self):
         self.folder.chmod(0o777)
-        check = self.look("User")
+        check = self.look("Program")
         self.assertEqual(check.verdict, "bad")
         self.assertIn("chmod o-w '%s'" % self.folder, check.text)
         self.folder.chmod(stat.S_ISVTX | 0o777)
-        self.assertNotEqual(self.look("User").verdict, "bad")
+        self.assertNotEqual(self.look("Program").verdict, "bad")
 
     def test_a_web_server_that_runs_as_somebody_else_is_told(self):
         names = {33: "www-data", jobqueue.HOME.stat().st_uid: "ana"}
         with mock.patch("os.getuid", return_value=33), mock.patch.object(jobqueue, "user_name", names.get):
-            check = self.look("User")
+            check = self.look("Program")
         self.assertEqual(check.verdict, "note")
         self.assertIn("belongs to ana: cron jobs and the command line must run as www-data", check.text)
 
