@@ -4165,6 +4165,12 @@ def _slot_json(slot):
             "task": _task_reference(slot["task_id"], slot["status"])}
 
 
+def as_given(row):
+    """A schedule's row as the request that would make it."""
+    return {**{name: row[name] for name in PLAN}, "arguments": json.loads(row["arguments"]),
+            "options": json.loads(row["options"])}
+
+
 def rule_of(row):
     """The Rule of a schedule; Invalid if this host cannot read it."""
     return parse_rule(row["rule"], row["zone"], row["start"])
@@ -4213,10 +4219,10 @@ def before_newest(rule, first, now, most):
     return high
 
 
-def due_slots(row, now):
+def due_slots(row, due, now):
     """[(at, why it adds nothing or None)] of a schedule, when it is due then, if it is late."""
     rule = rule_of(row)
-    first = rule.next_after(row["next_at"] - 0.001)
+    first = rule.next_after(due - 0.001)
     if first is None or first > now:
         return [], first, False
     most = CATCH_UP_MAX if row["catch_up"] == "all" else 1
@@ -4252,11 +4258,10 @@ class Firing:
 
         Each has a transaction of its own, so that nobody who adds tasks meanwhile waits for all.
         """
-        self._heed_clock(now)
         deadline = self._clock.monotonic() + FIRE_SECONDS
         for (schedule_id,) in self._database.all(
-                "SELECT id FROM schedule WHERE paused=0 AND next_at<=? AND gone_at IS NULL "
-                "ORDER BY next_at, id", (now,)):
+                "SELECT id FROM schedule WHERE paused=0 AND (next_at<=? OR next_from>?) "
+                "AND gone_at IS NULL ORDER BY next_at, id", (now, now + CLOCK_SLACK_SECONDS)):
             while self._fire_one(schedule_id, now):
                 pass
             if self._clock.monotonic() > deadline:
@@ -4267,26 +4272,21 @@ class Firing:
         return self._database.value(
             "SELECT min(next_at) FROM schedule WHERE paused=0 AND gone_at IS NULL")
 
-    def _heed_clock(self, now):
-        """Judge anew what was counted from a time that is still to come: the clock went back."""
-        ahead = now + CLOCK_SLACK_SECONDS
-        if self._database.value("SELECT 1 FROM schedule WHERE next_from>? LIMIT 1", (ahead,)):
-            with self._database.transaction(durable=False) as transaction:
-                transaction.run(
-                    "UPDATE schedule SET next_at=CASE WHEN next_at IS NULL THEN NULL ELSE ? END, "
-                    "next_from=? WHERE next_from>?", (now, now, ahead))
-
     def _row(self, schedule_id):
         return self._database.one(SCHEDULE_ROW + "schedule.id=?", (schedule_id,))
 
     def _fire_one(self, schedule_id, now):
         """Fill some slots of a schedule in one transaction; True if there are more."""
         row = self._row(schedule_id)
-        if row is None or row["next_at"] is None or row["next_at"] > now:
+        if row is None or row["next_at"] is None:
+            return False
+        # What was counted from a time that is still to come is judged anew: the clock went back.
+        due = row["next_at"] if row["next_from"] <= now + CLOCK_SLACK_SECONDS else now
+        if due > now:
             return False
         slots, next_at, is_late, order, problem = [], now + 3600, False, None, None
         try:
-            slots, next_at, is_late = due_slots(row, now)
+            slots, next_at, is_late = due_slots(row, due, now)
             order = self.order(row)
         except Busy:
             return False                # tasks.py cannot be read, and never could: later
@@ -4313,13 +4313,12 @@ class Firing:
         person = None
         if row["set_by"] is not None:
             person = self._person(row["set_by"]) or self._person(row["owner_id"])
-        return self.check_task(row["function"], json.loads(row["arguments"]),
-                               json.loads(row["options"]), person)
+        return self.check_task(as_given(row), person)
 
-    def check_task(self, function, arguments, options, person):
+    def check_task(self, given, person):
         """The Order for a task as a schedule adds it; Invalid names every wrong field."""
-        return self._check_requests(
-            [{"function": function, "arguments": arguments, **options}], person)[0]
+        return self._check_requests([{"function": given["function"], **given["options"],
+                                      "arguments": given["arguments"]}], person)[0]
 
     def _fill(self, transaction, row, slots, order, problem, now):
         """Add the tasks of the slots that nobody has filled; what the schedule's row is to say."""
@@ -4416,11 +4415,11 @@ class Schedules:
         wanted = {}
         if set(given) - {"paused", "paused_why"}:
             self._refuse_foreign(row, "is changed there")
-            wanted = self._checked({**self._as_given(row), **given}, person)
+            wanted = self._checked({**as_given(row), **given}, person)
         with self._database.transaction() as transaction:
             known = self._row(schedule_id, scope)
             if wanted:
-                if self._as_given(known) != self._as_given(row):
+                if as_given(known) != as_given(row):
                     raise Conflict("Somebody else changed it meanwhile; look at it again.")
                 owner_id = owner_id or known["owner_id"]
                 self._check_room(transaction, owner_id, schedule_id)
@@ -4460,8 +4459,7 @@ class Schedules:
         """The columns for these fields; Invalid names every wrong one."""
         errors = plan_errors(given, self._clock.now())
         try:
-            order = self._firing.check_task(given["function"], given["arguments"],
-                                            given["options"], person)
+            order = self._firing.check_task(given, person)
         except Invalid as error:
             errors += error.errors
         if errors:
@@ -4469,12 +4467,6 @@ class Schedules:
         return {**{name: given[name] for name in PLAN}, "rule": " ".join(given["rule"].split()),
                 "arguments": order.arguments, "options": dump_json(given["options"]),
                 "set_by": person and person.id}
-
-    @staticmethod
-    def _as_given(row):
-        """A row as the request that would make it."""
-        return {**{name: row[name] for name in PLAN}, "arguments": json.loads(row["arguments"]),
-                "options": json.loads(row["options"])}
 
     @staticmethod
     def _refuse_foreign(row, message):
