@@ -6523,16 +6523,9 @@ class Function:
 
     def enqueue_many(self, many):
         """Add a task for each argument object in `many` (any iterable), all or none; their ids."""
-        arguments = []
-        for index, one in enumerate(many):
-            try:
-                if not isinstance(one, dict):
-                    raise TypeError("must be a dictionary of arguments")
-                arguments.append(self.arguments((), one))
-            except TypeError as error:
-                raise TypeError("row %d (index %d): %s" % (index + 1, index, error)) from None
         queue = None if current_task() else default_queue()
-        return _enqueue(queue, self.name, arguments, self._chosen)
+        many = [json.loads(dump_json(one)) for one in many]
+        return _enqueue(queue, self.name, many, self._chosen)
 
     def arguments(self, positional, named):
         """The arguments by name, as JSON has them; TypeError as a call would raise it."""
@@ -6550,7 +6543,6 @@ class Function:
         return json.loads(dump_json(dict(given)))
 
 
-RETURNS_BEFORE_IT_RUNS = 0x20 | 0x80 | 0x200    # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
 PLACE = r"\{([A-Za-z_]\w*)\}"           # where the value of a parameter is put
 declared = {}                           # name -> Function, filled by importing tasks.py
 scheduled = []                          # (function, what @schedule says), in the same way
@@ -6588,10 +6580,6 @@ def _declare(name, kind, target, who, keywords, text=""):
 def task(target=None, *, who="user", **options):
     """Declare a Python function that tasks can run: @task or @task(max_retries=3, ...)."""
     def declare(function):
-        code = getattr(function, "__code__", None)
-        if code and (code.co_flags & RETURNS_BEFORE_IT_RUNS or code.co_posonlyargcount):
-            raise TypeError("%s cannot be a task: it is async or has yield, and returns before it "
-                            "runs, or a parameter before / has no name" % function.__name__)
         return _declare(function.__name__, "python", function, who, options)
     return declare(target) if target is not None else declare
 

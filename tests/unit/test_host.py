@@ -189,7 +189,7 @@ class TestBrokenInstallations(HostTestCase):
     def test_an_empty_file_called_data(self):
         shutil.rmtree(self.database.folder)
         (self.home / "data").write_text("")
-        self.broken("Data", "is an empty file")
+        self.broken("Data", "must have the data folder's path")
 
     def test_a_file_called_data_that_holds_no_text(self):
         shutil.rmtree(self.database.folder)
