@@ -7446,15 +7446,6 @@ def back_up(queue, target):
 # proxies say counts only if they are trusted; a body is read only if somebody wants it, and never
 # beyond its limit.
 
-STATUS_TITLES = {               # http.HTTPStatus calls some otherwise, and not on every Python alike
-    200: "OK", 201: "Created", 202: "Accepted", 204: "No Content", 304: "Not Modified",
-    308: "Permanent Redirect", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden",
-    404: "Not Found", 405: "Method Not Allowed", 408: "Request Timeout", 409: "Conflict",
-    411: "Length Required", 413: "Content Too Large", 415: "Unsupported Media Type",
-    421: "Misdirected Request", 422: "Unprocessable Content", 429: "Too Many Requests",
-    431: "Request Header Fields Too Large", 500: "Internal Server Error", 501: "Not Implemented",
-    503: "Service Unavailable", 507: "Insufficient Storage"}
-
 SECURITY_HEADERS = [
     ("Content-Security-Policy",
      "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -7475,8 +7466,6 @@ STATIC_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=
                 ".json": "application/json", ".png": "image/png", ".ico": "image/x-icon"}
 HOST = r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?"
 FORWARDED = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host")
-PROXIES_MAX = 10                        # one behind the other
-COOKIES_MAX = 4                         # of one name
 
 
 class Answer:
@@ -7493,7 +7482,8 @@ class Answer:
     def tag(self):
         """Its ETag; a weak one, since the body may be sent compressed or not."""
         import hashlib
-        return 'W/"%s"' % hashlib.sha256(repr(SECURITY_HEADERS).encode() + self.body).hexdigest()[:20]
+        told = repr(SECURITY_HEADERS).encode() + self.body
+        return 'W/"%s"' % hashlib.sha256(told).hexdigest()[:20]
 
     @functools.cached_property
     def packed(self):
@@ -7504,7 +7494,9 @@ class Answer:
 
     def to(self, request=None):
         """(status line, headers, body) as WSGI wants them, for who asks; None: for anybody."""
-        status, body, headers = self.status, self.body, [("Cache-Control", "no-store"), *self.headers]
+        from http import HTTPStatus
+        status, body = self.status, self.body
+        headers = [("Cache-Control", "no-store"), *self.headers]
         asks = request.header if request else lambda _: None
         is_long = len(body) > PACK_BYTES
         if request and self.keep and status == 200 and request.method in ("GET", "HEAD"):
@@ -7521,7 +7513,7 @@ class Answer:
             if status != 204:
                 headers += [("Content-Type", self._kind), ("Content-Length", str(len(body)))]
         has_body = status != 304 and not (request and request.method == "HEAD")
-        return "%d %s" % (status, STATUS_TITLES[status]), headers, body if has_body else b""
+        return "%d %s" % (status, HTTPStatus(status).phrase), headers, body if has_body else b""
 
 
 def json_answer(value, status=200, headers=()):
@@ -7531,6 +7523,7 @@ def json_answer(value, status=200, headers=()):
 
 def problem(error, accepts=""):
     """An error as application/problem+json (RFC 9457); in plain words where a person looks."""
+    from http import HTTPStatus
     if not isinstance(error, JobQueueError):
         report_bug(error)
         error = JobQueueError("Something went wrong here; the server's log says what.")
@@ -7544,9 +7537,11 @@ def problem(error, accepts=""):
     if "text/html" in accepts:
         return Answer(error.status, ("jobqueue: %s\n" % detail).encode("utf-8"),
                       "text/plain; charset=utf-8", headers)
-    value = {"type": "about:blank", "title": STATUS_TITLES[error.status], "status": error.status,
-             "code": error.code, "detail": detail, "errors": error.errors, **error.extra}
-    return Answer(error.status, dump_json(value).encode("utf-8"), "application/problem+json", headers)
+    value = {"type": "about:blank", "title": HTTPStatus(error.status).phrase,
+             "status": error.status, "code": error.code, "detail": detail, "errors": error.errors,
+             **error.extra}
+    return Answer(
+        error.status, dump_json(value).encode("utf-8"), "application/problem+json", headers)
 
 
 def read_address(text):
@@ -7568,11 +7563,10 @@ def is_trusted(text, networks):
 
 
 class Proxies:
-    """What trusted proxies in front add to a request; without one nothing that a header says counts.
+    """What trusted proxies add to a request; without one nothing that such headers say counts.
 
-    Of each header the last item counts, which the trusted proxy itself added. `Forwarded` (RFC 7239)
-    is not read: no host needs it, and of two headers that tell the same a client could send the other.
-    Nor is X-Forwarded-Prefix, which the usual proxies pass on from clients: base_path says that.
+    Of each header the last item counts, which the trusted proxy itself added. `Forwarded` and
+    X-Forwarded-Prefix are not read: the usual proxies pass them on from clients.
     """
 
     def __init__(self, environ, trusted):
@@ -7591,7 +7585,8 @@ class Proxies:
     def _nearest(self, trusted):
         """The nearest address that is not a trusted proxy's."""
         nearest = self.client
-        for item in reversed(self._environ.get("HTTP_X_FORWARDED_FOR", "").rsplit(",", PROXIES_MAX)):
+        chain = self._environ.get("HTTP_X_FORWARDED_FOR", "")
+        for item in reversed(chain.rsplit(",", 10)):
             address = read_address(item)
             if address is None or not is_trusted(nearest, trusted):
                 break
@@ -7610,16 +7605,12 @@ def door(environ):
     return environ.get("jobqueue.door") or ("cgi" if environ.get("wsgi.run_once") else "wsgi")
 
 
-def _plain_slashes(path):
-    return re.sub("//+", "/", path)
-
-
 def asked_path(environ):
-    """The path that the browser asked for, with plain slashes; "" if the web server does not say."""
+    """The path that the browser asked for, with plain slashes; "" if nobody says it."""
     path = environ.get("REQUEST_URI", "").partition("?")[0]
     if not path.startswith("/"):        # with a scheme and a host before it
         path = "/".join(["", *path.split("/")[3:]])
-    return _plain_slashes(unquote(path, "latin-1"))
+    return re.sub("//+", "/", unquote(path, "latin-1"))
 
 
 def inner_path(environ):
@@ -7635,8 +7626,8 @@ def find_base(environ, base_path=""):
     Behind a rewrite SCRIPT_NAME leads to the start file, and only REQUEST_URI says what the browser
     asked for. Anybody can choose that: it counts as far as it ends with PATH_INFO.
     """
-    script, inside = environ.get("SCRIPT_NAME", ""), _plain_slashes(inner_path(environ))
-    asked = asked_path(environ)
+    script, asked = environ.get("SCRIPT_NAME", ""), asked_path(environ)
+    inside = re.sub("//+", "/", inner_path(environ))
     base = asked[:len(asked) - len(inside)] if asked and asked.endswith(inside) else script
     if {".", ".."} & set(base.split("/")):
         base = script
@@ -7677,7 +7668,7 @@ class Request:
         self.secure = (https == "always" or environ.get("wsgi.url_scheme") == "https"
                        or environ.get("HTTPS", "").lower() in TRUE_WORDS
                        or self._proxies.added("HTTP_X_FORWARDED_PROTO").lower() == "https")
-        self.person = None
+        self.app = self.person = None   # the Application that answers, and who asks it
         self.given = None               # query or body, as the route's schema wants it
         self._digest = None
         length = environ.get("CONTENT_LENGTH") or "0"
@@ -7689,7 +7680,7 @@ class Request:
         return self._environ.get("HTTP_" + name.upper().replace("-", "_"))
 
     def doubtful(self):
-        """The settings that this request does not bear out; wrong, they keep browsers from the cookie."""
+        """The settings that this request does not bear out; wrong ones cost browsers the cookie."""
         by_http = (self.header("Origin") or "").startswith("http://")
         return ([] if self._came_below else ["base_path"]) + (["https"] if by_http else [])
 
@@ -7777,7 +7768,7 @@ class Request:
         return piece
 
     def take_the_rest(self):
-        """Read what is left of the body: under CGI and uWSGI an answer is lost while its request waits."""
+        """Read what is left of the body, without which CGI and uWSGI may lose the answer."""
         if self.door != "server" and self._left <= LINES_MAX_BYTES:
             while self._left and self._read():
                 pass
@@ -7791,15 +7782,26 @@ class Request:
             raise Malformed("An Idempotency-Key has 1 to 200 printable characters.")
         return Once(self.person.id, key, self._digest.hexdigest())
 
-    def cookies(self, name):
-        """The values of a cookie: one left from another base path does not hide the right one."""
-        pairs = [part.strip().partition("=") for part in self._environ.get("HTTP_COOKIE", "").split(";")]
-        return [value for key, _, value in pairs if key == name and value][:COOKIES_MAX]
+    @property
+    def cookie_name(self):
+        """The session cookie's name; its prefix makes browsers insist on HTTPS and this host."""
+        return ("__Host-" if self.base == "/" else "__Secure-") * self.secure + "jobqueue"
+
+    def cookies(self):
+        """Its values: one left from another base path does not hide the right one."""
+        sent = self._environ.get("HTTP_COOKIE", "").split(";")
+        pairs = [part.strip().partition("=") for part in sent]
+        return [value for name, _, value in pairs if name == self.cookie_name and value][:4]
+
+    def set_cookie(self, token, seconds=SESSION_SECONDS):
+        """The header that sets it."""
+        return "Set-Cookie", "%s=%s; Path=%s; Max-Age=%d; HttpOnly; SameSite=Strict%s" % (
+            self.cookie_name, token, self.base, seconds, "; Secure" if self.secure else "")
 
     def bearer(self):
         """The API token of Authorization: Bearer or X-Api-Key, or None."""
         sent = self.header("Authorization") or self._environ.get("REDIRECT_HTTP_AUTHORIZATION", "")
-        kind, _, token = sent.partition(" ")        # Apache renames what a rewrite rule has passed on
+        kind, _, token = sent.partition(" ")        # Apache renames what a rewrite passes on
         return token.strip() if kind.lower() == "bearer" else self.header("X-Api-Key")
 
     def check_origin(self, strict):
@@ -7813,13 +7815,14 @@ class Request:
         else:
             right = not strict
         if not right:
-            raise Denied("This request does not come from this site's own page. If it does, a proxy in "
-                         "front hides the page's address: see the settings trusted_proxies and https.")
+            raise Denied("This request does not come from this site's own page. If it does, a "
+                         "proxy hides the address: see the settings trusted_proxies and https.")
 
     @property
     def places(self):
-        """(address of the start-up file, folder that the web server serves), as far as it says so."""
-        return self._environ.get("SCRIPT_NAME", ""), self._environ.get("DOCUMENT_ROOT", "").rstrip("/")
+        """(address of the start-up file, folder that the web server serves), as far as known."""
+        folder = self._environ.get("DOCUMENT_ROOT", "")
+        return self._environ.get("SCRIPT_NAME", ""), folder.rstrip("/")
 
     def visit(self):
         """What the web server shows of itself and of who asks."""
@@ -7857,7 +7860,8 @@ class StaticFiles:
                 body = path.read_bytes()
                 if path.suffix in (".js", ".css"):
                     body = COMMENT_LINES.sub(b"", body)
-                self._known[name] = stamp, Answer(200, body, STATIC_TYPES[path.suffix], keep="no-cache")
+                answer = Answer(200, body, STATIC_TYPES[path.suffix], keep="no-cache")
+                self._known[name] = stamp, answer
         except OSError:
             raise NotFound("There is no file %s." % name) from None
         return self._known[name][1]
@@ -7865,79 +7869,79 @@ class StaticFiles:
 
 # Handlers --------------------------------------------------------------------
 #
-# What a request does that takes more than a row of ROUTES. Each takes (application, request, *parts
-# of the path) and returns an Answer, or what is answered as JSON with the status that its row
-# names, None for nothing. Its docstring is what /openapi.json says of it.
+# What a request does that takes more than a row of ROUTES. Each takes (queue, request, *parts of
+# the path) and returns an Answer, or what is answered as JSON with the status that its row names,
+# None for nothing. Its docstring is what /openapi.json says of it.
 
 def _address_of(request, kind, name):
     """The header that says where what was made is found."""
     return [("Location", "%sapi/%s/%s" % (request.base, kind, quote(str(name))))]
 
 
-def get_page(app, request):
+def get_page(queue, request):
     """The page, always at an address that ends with a slash."""
     if request.lacks_slash:
         return Answer(308, headers=[("Location", request.base)])
-    return app.static.answer("index.html")
+    return request.app.static.answer("index.html")
 
 
-def tick(app, request):
-    """Do the housekeeping and, where nobody else can, some work: for those who come by themselves."""
-    ticked = app.tick(request)
-    worked = app.queue.starter.work_slice(
-        SLICE_PAGE_SECONDS if request.person and not app.queue.claims.has_crashed() else SLICE_SECONDS)
-    answer = json_answer({"ticked": ticked, "worked": worked, "service": describe_service(app.queue)})
+def tick(queue, request):
+    """Do the housekeeping and, where nobody else can, some work: for cron and open pages."""
+    ticked = request.app.tick(request)
+    is_short = request.person and not queue.claims.has_crashed()
+    worked = queue.starter.work_slice(SLICE_PAGE_SECONDS if is_short else SLICE_SECONDS)
+    answer = json_answer({"ticked": ticked, "worked": worked, "service": describe_service(queue)})
     answer.keep = None
     return answer
 
 
-def get_health(app, _):
+def get_health(queue, _):
     """Process answers, database opens, schema is current."""
-    database = app.queue.database
+    database = queue.database
     database.check_file()
     return {"status": "ok", "version": VERSION, "schema": database.schema_version()}
 
 
-def _session_json(app, person):
+def _session_json(queue, person):
     data, seen = None, {"exposed": None, "at": None}
     if person.is_admin:
-        data, seen = str(app.queue.database.folder), exposure(app.queue)
+        data, seen = str(queue.database.folder), exposure(queue)
     return {"user": {"name": person.name, "role": person.role}, "version": VERSION,
             "expires_at": iso(person.expires_at), "data": data, "exposed": seen["exposed"] or [],
             "looked_at": iso(seen["at"])}
 
 
-def _session_answer(app, request, token, status):
-    person = app.queue.sessions.person(token)
+def _session_answer(queue, request, token, status):
+    person = queue.sessions.person(token)
     if person is None:                  # disabled in this moment
         raise wrong_log_in()
-    return json_answer(_session_json(app, person), status, [app.cookie(request, token)])
+    return json_answer(_session_json(queue, person), status, [request.set_cookie(token)])
 
 
-def post_setup(app, request):
+def post_setup(queue, request):
     """Make the first admin, or give an admin a new password, and log in.
 
     Needs the code of a setup-code file. 404 if there is an admin and no such file.
     """
-    row = app.queue.setup.redeem(
+    row = queue.setup.redeem(
         **request.given, address=request.address, doubtful=request.doubtful())
-    return _session_answer(app, request, app.queue.sessions.open(row, request.address), 201)
+    return _session_answer(queue, request, queue.sessions.open(row, request.address), 201)
 
 
-def post_session(app, request):
+def post_session(queue, request):
     """Log in."""
-    token = app.queue.sessions.log_in(**request.given, address=request.address)
-    return _session_answer(app, request, token, 200)
+    token = queue.sessions.log_in(**request.given, address=request.address)
+    return _session_answer(queue, request, token, 200)
 
 
-def delete_session(app, request):
+def delete_session(queue, request):
     """Log out."""
-    for token in request.cookies(app.cookie_name(request)):
-        app.queue.sessions.close(token)
-    return Answer(204, headers=[app.cookie(request, "", 0)])
+    for token in request.cookies():
+        queue.sessions.close(token)
+    return Answer(204, headers=[request.set_cookie("", 0)])
 
 
-def _owner_for(app, request, names):
+def _owner_for(queue, request, names):
     """Whose tasks these become: the caller's, or for an admin the one owner they name."""
     if names <= {request.person.name}:
         return request.person.id
@@ -7946,7 +7950,7 @@ def _owner_for(app, request, names):
     if len(names) > 1:
         raise field_error("owner", "must be the same for all tasks of one request")
     try:
-        return app.queue.users.find(names.pop())["id"]
+        return queue.users.find(names.pop())["id"]
     except NotFound:
         raise field_error("owner", "is no user") from None
 
@@ -7967,7 +7971,7 @@ def _asked_for(request):
     return iter(many), many is given
 
 
-def _add_once(app, request, asked, show):
+def _add_once(queue, request, asked, show):
     """Add these tasks, unless that was done already for the same Idempotency-Key."""
     owners = set()
 
@@ -7978,41 +7982,41 @@ def _add_once(app, request, asked, show):
             yield one
 
     try:
-        with app.queue.database.unhurried():    # the body is read meanwhile
-            orders = app.queue.requests.check(noticed(), request.person.answerable)
+        with queue.database.unhurried():    # the body is read meanwhile
+            orders = queue.requests.check(noticed(), request.person.answerable)
         if not orders:
             raise Malformed("There is no task in the body.")
-        return app.queue.add_orders(orders, _owner_for(app, request, owners), request.once(), show)
+        return queue.add_orders(orders, _owner_for(queue, request, owners), request.once(), show)
     except Invalid:                     # what was right at first may be wrong now
         for _ in asked:                 # and only the whole body tells whether it is the same
             pass
         once = request.once()
-        known = once and once.find(app.queue.database, app.queue.database.clock.now())
+        known = once and once.find(queue.database, queue.database.clock.now())
         if not known:
             raise
         return known
 
 
-def post_tasks(app, request):
+def post_tasks(queue, request):
     """Add one task, an array of them, or one for each line."""
     asked, many = _asked_for(request)
-    added = _add_once(app, request, asked, not many)
+    added = _add_once(queue, request, asked, not many)
     if many:
         return added
     shown, task_id = added.pop("task", None), added["ids"][0]
     with contextlib.suppress(NotFound):     # it was answered before, and is gone: its id must do
-        shown = shown or app.queue.get_json(task_id, owner_id=request.person.scope)
+        shown = shown or queue.get_json(task_id, owner_id=request.person.scope)
     return json_answer(shown or added, 201 if added["created"] else 200,
                        _address_of(request, "tasks", task_id))
 
 
-def _wanted_owner(app, request, given):
+def _wanted_owner(queue, request, given):
     name = given.get("owner")
     if not name:
         return request.person.scope
     if not request.person.is_admin and name != request.person.name:
         raise Denied("Only admins see what is other people's.")
-    return app.queue.users.find(name)["id"]
+    return queue.users.find(name)["id"]
 
 
 _PAGE = {
@@ -8032,22 +8036,22 @@ WHICH_TASKS = {
 LISTED_TASKS = _object(**WHICH_TASKS, **_PAGE, counts=about(TEXT, "1: count by status as well"))
 
 
-def _wanted(app, request, given):
+def _wanted(queue, request, given):
     """The Filter that a query or the object of an action describes."""
     words = given.get("status")
-    return Filter(_wanted_owner(app, request, given),
+    return Filter(_wanted_owner(queue, request, given),
                   sorted(set(map(STATUS_WORDS.index, words.split(",")))) if words else None,
                   *(given.get(name) or None for name in ("function", "queue", "q")))
 
 
-def get_tasks(app, request):
+def get_tasks(queue, request):
     """A page of the list, newest first."""
-    given, tasks = request.given, app.queue.tasks
-    wanted = _wanted(app, request, given)
+    given, tasks = request.given, queue.tasks
+    wanted = _wanted(queue, request, given)
     rows, before = tasks.find(wanted, given.get("limit") or PAGE_ROWS, given.get("cursor"))
     counts = {"counts": tasks.count(wanted)} if given.get("counts") == "1" else {}
     return {"tasks": tasks.list_json(rows), "next": _next(before), **counts,
-            "service": describe_service(app.queue)}
+            "service": describe_service(queue)}
 
 
 def _next(place):
@@ -8055,14 +8059,22 @@ def _next(place):
     return None if place is None else str(place)
 
 
-def get_task(app, request, task_id):
+def get_task(queue, request, task_id):
     """One task."""
-    with app.one_by_one:                # a large result takes much memory until it is sent
-        return json_answer(app.queue.get_json(task_id, owner_id=request.person.scope))
+    with request.app.one_by_one:        # a large result takes much memory until it is sent
+        return json_answer(queue.get_json(task_id, owner_id=request.person.scope))
 
 
-def _act(app, request, act, task_id):
-    return app.queue.row_json(act(task_id, request.person.scope, request.person.name))
+def cancel_task(queue, request, task_id):
+    """Cancel a task, or ask the worker that runs it to stop."""
+    who = request.person
+    return queue.row_json(queue.actions.cancel(task_id, who.scope, who.name))
+
+
+def retry_task(queue, request, task_id):
+    """Make a failed or cancelled task pending again."""
+    who = request.person
+    return queue.row_json(queue.actions.retry(task_id, who.scope, who.name))
 
 
 ACTION = titled("Action", _object(
@@ -8081,32 +8093,32 @@ def _confirm(expected, count):
     """Conflict unless whoever asks knows how many tasks it is about."""
     if expected != str(count):
         words = "must be %d: so many tasks match and can be changed now" % count
-        error = Conflict("Nothing was changed: the number of tasks that match and can be changed is "
-                         "now %d. Please confirm it." % count, wrong("expected_count", words))
+        error = Conflict("Nothing was changed: %d tasks match and can be changed now. Please "
+                         "confirm this number." % count, wrong("expected_count", words))
         error.extra = {"count": count}
         raise error
 
 
-def _act_on_filter(app, request, given):
+def _act_on_filter(queue, request, given):
     """(changed, left at most, how to go on or None); only what was there at first is changed.
 
     They are counted first. That may take several requests, too: how to go on then ends with the
     count that is expected.
     """
-    action, wanted = given["action"], _wanted(app, request, given["filter"])
+    action, wanted = given["action"], _wanted(queue, request, given["filter"])
     expected = given.get("expected_count")
     place = given.get("continue") or "0-%d-0-%s" % (
-        app.queue.database.last_id("task"), "" if expected is None else int(expected))
+        queue.database.last_id("task"), "" if expected is None else int(expected))
     low, top, number, *counting = place.split("-")
     low, top, number = int(low), int(top), int(number)
     if counting:
-        counts, low = app.queue.tasks.tally(wanted.within(ACTIONS[action]), low, top)
+        counts, low = queue.tasks.tally(wanted.within(ACTIONS[action]), low, top)
         number += sum(counts)
         if low < top:
             return 0, number + top - low, "%d-%d-%d-%s" % (low, top, number, *counting)
         _confirm(counting[0], number)
         low = 0
-    done, low = app.queue.actions.act(
+    done, low = queue.actions.act(
         action, wanted, low, top, request.person.scope, request.person.name)
     if low >= top:
         return done, 0, None
@@ -8114,7 +8126,7 @@ def _act_on_filter(app, request, given):
     return done, remaining, "%d-%d-%d" % (low, top, remaining)
 
 
-def post_actions(app, request):
+def post_actions(queue, request):
     """Cancel, retry or delete many tasks: the named ones, or all that match a filter.
 
     With a filter: repeat with what the answer said as continue, until that is null.
@@ -8123,10 +8135,10 @@ def post_actions(app, request):
     if ("ids" in given) == ("filter" in given):
         raise field_error("filter", "or ids must be given, and not both")
     if "ids" in given:
-        done, _ = app.queue.actions.act_on(
+        done, _ = queue.actions.act_on(
             given["action"], given["ids"], request.person.scope, request.person.name)
     else:
-        done, remaining, going_on = _act_on_filter(app, request, given)
+        done, remaining, going_on = _act_on_filter(queue, request, given)
     return {"action": given["action"], "done": done, "remaining": remaining, "continue": going_on}
 
 
@@ -8136,13 +8148,13 @@ LOG_PART = _object(
     download=about(TEXT, "1: all of it, as a file"))
 
 
-def get_log(app, request, task_id):
+def get_log(queue, request, task_id):
     """What an attempt printed, from a byte offset on."""
-    logs, row = app.queue.logs, app.queue.tasks.get(task_id, request.person.scope)
+    logs, row = queue.logs, queue.tasks.get(task_id, request.person.scope)
     given = {name: value for name, value in request.given.items() if value is not None}
     attempt, offset = given.get("attempt", row["attempts"]), given.get("offset", 0)
     if given.get("download") == "1":
-        with app.one_by_one:
+        with request.app.one_by_one:
             text = logs.read(task_id, attempt, 0, 2 * LOG_MAX_BYTES)[0].encode("utf-8")
         name = "task-%d-attempt-%d.txt" % (task_id, attempt)
         return Answer(200, text, "text/plain; charset=utf-8",
@@ -8153,27 +8165,27 @@ def get_log(app, request, task_id):
             "complete": row["status"] != RUNNING or attempt < row["attempts"]}
 
 
-def get_schedules(app, request):
+def get_schedules(queue, request):
     """A page of the schedules that one may see, oldest first."""
-    app.queue.declared_schedules.synchronise()
-    limit = request.given.get("limit") or PAGE_ROWS
-    found = app.queue.schedules.find(request.person.scope, limit + 1, request.given.get("cursor") or 0)
+    queue.declared_schedules.synchronise()
+    limit, after = request.given.get("limit") or PAGE_ROWS, request.given.get("cursor") or 0
+    found = queue.schedules.find(request.person.scope, limit + 1, after)
     return {"schedules": found[:limit],
             "next": _next(found[limit - 1]["id"] if len(found) > limit else None),
-            "ticks": app.queue.tick.state(), "service": describe_service(app.queue)}
+            "ticks": queue.tick.state(), "service": describe_service(queue)}
 
 
-def _named_owner(app, request):
+def _named_owner(queue, request):
     """The id of the owner whom the body names, or None."""
     name = request.given.get("owner")
-    return _owner_for(app, request, {name}) if name else None
+    return _owner_for(queue, request, {name}) if name else None
 
 
-def post_schedules(app, request):
+def post_schedules(queue, request):
     """Make a schedule."""
-    owner_id = _named_owner(app, request) or request.person.id
-    schedule_id = app.queue.schedules.add(request.given, owner_id, request.person.answerable)
-    return json_answer(app.queue.schedules.get(schedule_id, request.person.scope), 201,
+    owner_id = _named_owner(queue, request) or request.person.id
+    schedule_id = queue.schedules.add(request.given, owner_id, request.person.answerable)
+    return json_answer(get_schedule(queue, request, schedule_id), 201,
                        _address_of(request, "schedules", schedule_id))
 
 
@@ -8190,18 +8202,22 @@ def preview_rule(given, now):
             "times": preview(rule, at, int(given.get("count", UPCOMING)))}
 
 
-def patch_schedule(app, request, schedule_id):
+def get_schedule(queue, request, schedule_id):
+    """One schedule with its history."""
+    return queue.schedules.get(schedule_id, request.person.scope)
+
+
+def patch_schedule(queue, request, schedule_id):
     """Change, pause or resume a schedule."""
-    person = request.person
-    app.queue.schedules.change(schedule_id, request.given, person.scope, person.answerable,
-                               _named_owner(app, request))
-    return app.queue.schedules.get(schedule_id, person.scope)
+    queue.schedules.change(schedule_id, request.given, request.person.scope,
+                           request.person.answerable, _named_owner(queue, request))
+    return get_schedule(queue, request, schedule_id)
 
 
-def run_schedule(app, request, schedule_id):
+def run_schedule(queue, request, schedule_id):
     """Add a schedule's task now."""
-    task = app.queue.schedules.run(schedule_id, request.person.scope, request.person.answerable)
-    return json_answer(app.queue.row_json(task), 201, _address_of(request, "tasks", task["id"]))
+    task = queue.schedules.run(schedule_id, request.person.scope, request.person.answerable)
+    return json_answer(queue.row_json(task), 201, _address_of(request, "tasks", task["id"]))
 
 
 LISTED_ACTIVITY = _object(
@@ -8209,15 +8225,15 @@ LISTED_ACTIVITY = _object(
     owner=_OWNER, **_PAGE)
 
 
-def get_activity(app, request):
+def get_activity(queue, request):
     """What happened, newest first."""
     given = request.given
-    task_id, owner_id = given.get("task"), _wanted_owner(app, request, given)
+    task_id, owner_id = given.get("task"), _wanted_owner(queue, request, given)
     if task_id is not None:
-        app.queue.tasks.get(task_id, request.person.scope)
-    rows, before = find_activity(app.queue.database, owner_id, task_id,
+        queue.tasks.get(task_id, request.person.scope)
+    rows, before = find_activity(queue.database, owner_id, task_id,
                                  given.get("limit") or PAGE_ROWS, given.get("cursor"))
-    names = {row["id"]: row["name"] for row in app.queue.database.all("SELECT id, name FROM user")}
+    names = {row["id"]: row["name"] for row in queue.database.all("SELECT id, name FROM user")}
     same = ("id", "event", "attempt", "function", "queue", "waited", "seconds", "cpu_seconds",
             "peak_memory", "message")
     return {"next": _next(before), "activity": [
@@ -8225,45 +8241,46 @@ def get_activity(app, request):
          "worker": row["worker_id"], "owner": names.get(row["owner_id"])} for row in rows]}
 
 
-def get_workers(app, request):
+def get_workers(queue, request):
     """The worker processes; what they run only if one may know."""
     def shown(row):
-        mine = request.person.is_admin or row["owner_id"] == request.person.id
+        hidden = not request.person.is_admin and row["owner_id"] != request.person.id
         return {**{name: row[name] for name in ("id", "machine", "pid", "state", "mode", "tasks")},
                 "started_at": iso(row["started_at"]), "seen_at": iso(row["seen_at"]),
-                "task": row["task_id"] if mine else None, "function": row["function"] if mine else None}
-    return {"workers": [shown(row) for row in app.queue.workers.rows()],
-            "maximum": app.queue.settings.get("NbMaxWorker"), "service": describe_service(app.queue)}
+                "task": None if hidden else row["task_id"],
+                "function": None if hidden else row["function"]}
+    return {"workers": [shown(row) for row in queue.workers.rows()],
+            "maximum": queue.settings.get("NbMaxWorker"), "service": describe_service(queue)}
 
 
-def get_queues(app, _):
+def get_queues(queue, _):
     """All queues with their limits and what is in them."""
-    queues, machine = app.queue.queues, app.queue.claims.machine
+    queues, machine = queue.queues, queue.claims.machine
     return {"queues": queues.all(machine), "machines": sorted({machine, *queues.machines()}),
-            "service": describe_service(app.queue)}
+            "service": describe_service(queue)}
 
 
-def get_queue(app, _, name):
+def get_queue(queue, _, name):
     """One queue."""
-    return app.queue.queues.get(name, app.queue.claims.machine)
+    return queue.queues.get(name, queue.claims.machine)
 
 
-def post_queues(app, request):
+def post_queues(queue, request):
     """Make a queue."""
     name = request.given["name"]
-    app.queue.queues.change(name, request.given, request.person.name, new=True)
-    return json_answer(get_queue(app, request, name), 201, _address_of(request, "queues", name))
+    queue.queues.change(name, request.given, request.person.name, new=True)
+    return json_answer(get_queue(queue, request, name), 201, _address_of(request, "queues", name))
 
 
-def patch_queue(app, request, name):
+def patch_queue(queue, request, name):
     """Change a queue's limits, pause or resume it."""
-    app.queue.queues.change(name, request.given, request.person.name)
-    return get_queue(app, request, name)
+    queue.queues.change(name, request.given, request.person.name)
+    return get_queue(queue, request, name)
 
 
-def get_host(app, request):
+def get_host(queue, request):
     """What `check` says of this host."""
-    queue, folder = app.queue, app.queue.database.folder
+    folder = queue.database.folder
     note_visit(queue, request.visit())
     report, seen = check_host(queue, False), exposure(queue)
     return {
@@ -8272,7 +8289,8 @@ def get_host(app, request):
         "files": host_files(queue),
         "mode": dict(zip(("mode", "why"), queue.modes.decide())),
         "ticks": queue.tick.state(),
-        "canary": {"token": canary_token(folder), "addresses": private_addresses(folder, *request.places)},
+        "canary": {"token": canary_token(folder),
+                   "addresses": private_addresses(folder, *request.places)},
         "exposed": seen["exposed"],
         "looked_at": iso(seen["at"]),
         "worker_test": worker_test(queue),
@@ -8282,40 +8300,40 @@ def get_host(app, request):
 EXPOSURE = titled("Exposure", _object(("exposed",), exposed={"type": "array", "items": TEXT}))
 
 
-def post_exposure(app, request):
+def post_exposure(queue, request):
     """Keep what an admin's browser could fetch of the addresses that GET /api/host named."""
-    known = private_addresses(app.queue.database.folder, *request.places)
+    known = private_addresses(queue.database.folder, *request.places)
     exposed = request.given["exposed"]
     if not set(exposed) <= set(known):
         raise field_error("exposed", "must be some of %s" % ", ".join(known))
-    note_exposure(app.queue, list(dict.fromkeys(exposed)))
+    note_exposure(queue, list(dict.fromkeys(exposed)))
 
 
-def get_settings(app, _):
+def get_settings(queue, _):
     """All settings with their bounds and where each value comes from."""
-    return {"settings": app.queue.settings.describe()}
+    return {"settings": queue.settings.describe()}
 
 
-def patch_settings(app, request):
+def patch_settings(queue, request):
     """Change settings; null means back to the default."""
     if request.given.get("https") == "always" and "https" in request.doubtful():
         raise field_error("https", "would lock you out: open this page by https:// first")
-    app.queue.settings.change(request.given)
-    return get_settings(app, request)
+    queue.settings.change(request.given)
+    return get_settings(queue, request)
 
 
-def post_users(app, request):
+def post_users(queue, request):
     """Make a user."""
-    user = app.queue.users.add(**request.given)
+    user = queue.users.add(**request.given)
     return json_answer(user, 201, _address_of(request, "users", user["name"]))
 
 
-def patch_user(app, request, name):
+def patch_user(queue, request, name):
     """Change a user: admins anybody, others their own password.
 
     A changed password ends all sessions; whoever changed their own gets a new one.
     """
-    users, person, given = app.queue.users, request.person, dict(request.given)
+    users, person, given = queue.users, request.person, dict(request.given)
     own = name.lower() == person.name.lower()
     if not own and not person.is_admin:
         raise NotFound("There is no user %s." % shorten(name, 60))
@@ -8327,23 +8345,23 @@ def patch_user(app, request, name):
     check_password(given.get("password") or "", person.name)
     known, headers = users.confirm(person, current, "current_password"), []
     user = users.change(person.name, known, password=given["password"])
-    if request.cookies(app.cookie_name(request)):
-        token = app.queue.sessions.open(users.find(person.name), request.address)
-        headers = [app.cookie(request, token)]
+    if request.cookies():
+        token = queue.sessions.open(users.find(person.name), request.address)
+        headers = [request.set_cookie(token)]
     return json_answer(user, headers=headers)
 
 
-def get_tokens(app, request):
+def get_tokens(queue, request):
     """API tokens: one's own, an admin everybody's or those of one `owner`."""
-    return {"tokens": app.queue.tokens.all(_wanted_owner(app, request, request.given))}
+    return {"tokens": queue.tokens.all(_wanted_owner(queue, request, request.given))}
 
 
-def post_tokens(app, request):
+def post_tokens(queue, request):
     """A new API token, shown once; it outlives the session, in which the password is asked for."""
     given, person = request.given, request.person
     is_known = request.bearer() or person.answerable is None
-    known = None if is_known else app.queue.users.confirm(person, given.get("password"))
-    return app.queue.tokens.add(person.id, given["name"], given.get("scope", "user"), known)
+    known = None if is_known else queue.users.confirm(person, given.get("password"))
+    return queue.tokens.add(person.id, given["name"], given.get("scope", "user"), known)
 
 
 # Application -----------------------------------------------------------------
@@ -8356,9 +8374,9 @@ ANYONE, USER, ADMIN = "anyone", "user", "admin"
 TICKER = "tick token"                   # or, to POST, any user
 ID, NAME = "([0-9]{1,15})", "([^/]{1,300})"
 
-# What the dispatcher does besides: read tasks.py anew before, start workers after, keep the answer
-# until anybody commits or a second has passed.
-NOTHING, FRESH, CHANGE, KEPT = 0, 1, 2, 4
+# What is done besides: read tasks.py anew before, start workers after, keep the answer until
+# anybody commits or a second has passed.
+FRESH, CHANGE, KEPT = 1, 2, 4
 FILES = tuple(kind.partition(";")[0] for kind in STATIC_TYPES.values())
 _TASK, _SCHEDULE_ID = "/api/tasks/" + ID, "/api/schedules/" + ID
 _QUEUE, _USER = "/api/queues/" + NAME, "/api/users/" + NAME
@@ -8372,83 +8390,76 @@ def _does(words, handler):
 
 # What a GET takes is its query, else it is the body. An answer is a status and what the body is:
 # schemas of static/api.json, or media types.
-Route = collections.namedtuple("Route", "method path handler who takes answer needs")
+Route = collections.namedtuple("Route", "method path handler who takes answer needs", defaults=(0,))
 ROUTES = [Route(*row) for row in (
-    ("GET", "/", get_page, ANYONE, None, (200, *FILES), NOTHING),
-    ("GET", "/static/" + NAME, _does("A file of static/.", lambda app, request, name:
-        app.static.answer(name)), ANYONE, None, (200, *FILES), NOTHING),
-    ("GET", "/openapi.json", _does("This document.", lambda app, request:
-        app.document), ANYONE, None, (200, JSON_TYPE), NOTHING),
-    ("GET", "/healthz", get_health, ANYONE, None, (200, "Health"), NOTHING),
-    ("GET", "/tick", tick, TICKER, None, (200, "Ticked"), NOTHING),
-    ("POST", "/tick", tick, TICKER, None, (200, "Ticked"), NOTHING),
-    ("POST", "/api/setup", post_setup, ANYONE, SET_UP, (201, "Session"), NOTHING),
-    ("POST", "/api/session", post_session, ANYONE, LOG_IN, (200, "Session"), NOTHING),
-    ("GET", "/api/session", _does("Who am I.", lambda app, request:
-        _session_json(app, request.person)), USER, None, (200, "Session"), NOTHING),
-    ("DELETE", "/api/session", delete_session, USER, None, (204,), NOTHING),
+    ("GET", "/", get_page, ANYONE, None, (200, *FILES)),
+    ("GET", "/static/" + NAME, _does("A file of static/.", lambda _, request, name:
+        request.app.static.answer(name)), ANYONE, None, (200, *FILES)),
+    ("GET", "/openapi.json", _does("This document.", lambda _, request:
+        request.app.document), ANYONE, None, (200, JSON_TYPE)),
+    ("GET", "/healthz", get_health, ANYONE, None, (200, "Health")),
+    ("GET", "/tick", tick, TICKER, None, (200, "Ticked")),
+    ("POST", "/tick", tick, TICKER, None, (200, "Ticked")),
+    ("POST", "/api/setup", post_setup, ANYONE, SET_UP, (201, "Session")),
+    ("POST", "/api/session", post_session, ANYONE, LOG_IN, (200, "Session")),
+    ("GET", "/api/session", _does("Who am I.", lambda queue, request:
+        _session_json(queue, request.person)), USER, None, (200, "Session")),
+    ("DELETE", "/api/session", delete_session, USER, None, (204,)),
     ("GET", "/api/functions", _does("What tasks can run, with the schema of each.",
-        lambda app, request: app.queue.catalogue.describe(request.person.is_admin)),
-        USER, None, (200, "FunctionList"), FRESH),
+        lambda queue, request: queue.catalogue.describe(request.person.is_admin)),
+     USER, None, (200, "FunctionList"), FRESH),
     ("GET", "/api/tasks", get_tasks, USER, LISTED_TASKS, (200, "TaskList"), KEPT),
     ("POST", "/api/tasks", post_tasks, USER, NEW_TASKS, (201, "Added"), FRESH | CHANGE),
     ("POST", "/api/tasks/actions", post_actions, USER, ACTION, (200, "ActionDone"), FRESH | CHANGE),
-    ("GET", _TASK, get_task, USER, None, (200, "Task"), NOTHING),
-    ("DELETE", _TASK, _does("Remove a task.", lambda app, request, task_id:
-        app.queue.actions.delete(task_id, request.person.scope)), USER, None, (204,), CHANGE),
-    ("POST", _TASK + "/cancel", _does("Cancel a task, or ask the worker that runs it to stop.",
-        lambda app, request, task_id: _act(app, request, app.queue.actions.cancel, task_id)),
-        USER, None, (200, "Task"), CHANGE),
-    ("POST", _TASK + "/retry", _does("Make a failed or cancelled task pending again.",
-        lambda app, request, task_id: _act(app, request, app.queue.actions.retry, task_id)),
-        USER, None, (200, "Task"), FRESH | CHANGE),
-    ("GET", _TASK + "/log", get_log, USER, LOG_PART, (200, "Log", "text/plain"), NOTHING),
+    ("GET", _TASK, get_task, USER, None, (200, "Task")),
+    ("DELETE", _TASK, _does("Remove a task.", lambda queue, request, task_id:
+        queue.actions.delete(task_id, request.person.scope)), USER, None, (204,), CHANGE),
+    ("POST", _TASK + "/cancel", cancel_task, USER, None, (200, "Task"), CHANGE),
+    ("POST", _TASK + "/retry", retry_task, USER, None, (200, "Task"), FRESH | CHANGE),
+    ("GET", _TASK + "/log", get_log, USER, LOG_PART, (200, "Log", "text/plain")),
     ("GET", "/api/schedules", get_schedules, USER, _object(**_PAGE), (200, "ScheduleList"), FRESH),
     ("POST", "/api/schedules", post_schedules, USER, SCHEDULE_SCHEMA, (201, "ScheduleDetail"),
-        FRESH | CHANGE),
-    ("POST", "/api/schedules/preview", _does(
-        "What a rule says in English, and the next times that it gives.",
-        lambda app, request: preview_rule(request.given, app.queue.database.clock.now())),
-        USER, PREVIEW, (200, "Preview"), NOTHING),
-    ("GET", _SCHEDULE_ID, _does("One schedule with its history.", lambda app, request, schedule_id:
-        app.queue.schedules.get(schedule_id, request.person.scope)),
-        USER, None, (200, "ScheduleDetail"), NOTHING),
-    ("PATCH", _SCHEDULE_ID, patch_schedule, USER, CHANGED_SCHEDULE, (200, "ScheduleDetail"), CHANGE),
-    ("DELETE", _SCHEDULE_ID, _does("Remove a schedule.", lambda app, request, schedule_id:
-        app.queue.schedules.delete(schedule_id, request.person.scope)), USER, None, (204,), NOTHING),
+     FRESH | CHANGE),
+    ("POST", "/api/schedules/preview", _does("What a rule says in English, and when it is due.",
+        lambda queue, request: preview_rule(request.given, queue.database.clock.now())),
+     USER, PREVIEW, (200, "Preview")),
+    ("GET", _SCHEDULE_ID, get_schedule, USER, None, (200, "ScheduleDetail")),
+    ("PATCH", _SCHEDULE_ID, patch_schedule, USER, CHANGED_SCHEDULE, (200, "ScheduleDetail"),
+     CHANGE),
+    ("DELETE", _SCHEDULE_ID, _does("Remove a schedule.", lambda queue, request, schedule_id:
+        queue.schedules.delete(schedule_id, request.person.scope)), USER, None, (204,)),
     ("POST", _SCHEDULE_ID + "/run", run_schedule, USER, None, (201, "Task"), CHANGE),
-    ("GET", "/api/activity", get_activity, USER, LISTED_ACTIVITY, (200, "ActivityList"), NOTHING),
-    ("GET", "/api/workers", get_workers, USER, None, (200, "WorkerList"), NOTHING),
+    ("GET", "/api/activity", get_activity, USER, LISTED_ACTIVITY, (200, "ActivityList")),
+    ("GET", "/api/workers", get_workers, USER, None, (200, "WorkerList")),
     ("GET", "/api/queues", get_queues, USER, None, (200, "QueueList"), KEPT),
     ("POST", "/api/queues", post_queues, ADMIN, NEW_QUEUE, (201, "Queue"), CHANGE),
-    ("GET", _QUEUE, get_queue, USER, None, (200, "Queue"), NOTHING),
+    ("GET", _QUEUE, get_queue, USER, None, (200, "Queue")),
     ("PATCH", _QUEUE, patch_queue, ADMIN, CHANGED_QUEUE, (200, "Queue"), CHANGE),
-    ("DELETE", _QUEUE, _does("Remove a queue that holds no tasks.", lambda app, request, name:
-        app.queue.delete_queue(name, request.person.name)), ADMIN, None, (204,), NOTHING),
-    ("GET", "/api/host", get_host, ADMIN, None, (200, "HostReport"), NOTHING),
-    ("POST", "/api/host/exposure", post_exposure, ADMIN, EXPOSURE, (204,), NOTHING),
-    ("POST", "/api/host/test", _does("Start a test worker, unless one is being watched.",
-        lambda app, request: start_worker_test(app.queue, request.door)),
-        ADMIN, None, (202, "WorkerTest"), NOTHING),
-    ("GET", "/api/settings", get_settings, ADMIN, None, (200, "SettingList"), NOTHING),
-    ("PATCH", "/api/settings", patch_settings, ADMIN, CHANGED_SETTINGS, (200, "SettingList"), CHANGE),
-    ("GET", "/api/users", _does("All users.", lambda app, request:
-        {"users": app.queue.users.all()}), ADMIN, None, (200, "UserList"), NOTHING),
-    ("POST", "/api/users", post_users, ADMIN, NEW_USER, (201, "User"), NOTHING),
-    ("PATCH", _USER, patch_user, USER, CHANGED_USER, (200, "User"), NOTHING),
-    ("DELETE", _USER, _does("Remove a user who owns no tasks.", lambda app, request, name:
-        app.queue.users.delete(name)), ADMIN, None, (204,), NOTHING),
-    ("GET", "/api/tokens", get_tokens, USER, _object(owner=_OWNER), (200, "TokenList"), NOTHING),
-    ("POST", "/api/tokens", post_tokens, USER, NEW_TOKEN, (201, "CreatedToken"), NOTHING),
-    ("DELETE", "/api/tokens/" + ID, _does(
-        "Revoke one of one's own tokens; an admin anybody's.", lambda app, request, token_id:
-        app.queue.tokens.delete(request.person.scope, token_id)),
-        USER, None, (204,), NOTHING),
+    ("DELETE", _QUEUE, _does("Remove a queue that holds no tasks.", lambda queue, request, name:
+        queue.delete_queue(name, request.person.name)), ADMIN, None, (204,)),
+    ("GET", "/api/host", get_host, ADMIN, None, (200, "HostReport")),
+    ("POST", "/api/host/exposure", post_exposure, ADMIN, EXPOSURE, (204,)),
+    ("POST", "/api/host/test", _does("Start a test worker, unless one is being watched.", lambda
+        queue, request: start_worker_test(queue, request.door)), ADMIN, None, (202, "WorkerTest")),
+    ("GET", "/api/settings", get_settings, ADMIN, None, (200, "SettingList")),
+    ("PATCH", "/api/settings", patch_settings, ADMIN, CHANGED_SETTINGS, (200, "SettingList"),
+     CHANGE),
+    ("GET", "/api/users", _does("All users.", lambda queue, request:
+        {"users": queue.users.all()}), ADMIN, None, (200, "UserList")),
+    ("POST", "/api/users", post_users, ADMIN, NEW_USER, (201, "User")),
+    ("PATCH", _USER, patch_user, USER, CHANGED_USER, (200, "User")),
+    ("DELETE", _USER, _does("Remove a user who owns no tasks.", lambda queue, request, name:
+        queue.users.delete(name)), ADMIN, None, (204,)),
+    ("GET", "/api/tokens", get_tokens, USER, _object(owner=_OWNER), (200, "TokenList")),
+    ("POST", "/api/tokens", post_tokens, USER, NEW_TOKEN, (201, "CreatedToken")),
+    ("DELETE", "/api/tokens/" + ID, _does("Revoke a token of one's own; admins anybody's.", lambda
+        queue, request, token_id: queue.tokens.delete(request.person.scope, token_id)),
+     USER, None, (204,)),
 )]
 
 
 def match_path(pattern, path):
-    """What `path` has in the place of a route's pattern, ids as numbers; None if it is another path.
+    """What `path` has in the place of a route's pattern, an id as a number; None if it differs.
 
     Most patterns are told apart by their beginning, without being compiled.
     """
@@ -8459,12 +8470,11 @@ def match_path(pattern, path):
     return (int(match[1]) if ID in pattern else match[1],) if match else None
 
 
-# /openapi.json is static/api.json, where what is answered is described, with the paths of ROUTES and
+# /openapi.json is static/api.json, which describes what is answered, with the paths of ROUTES and
 # what they take. Of errors it tells which there are for looking and for changing.
 LOOKING_FAILS = (Malformed, Unauthorized, Denied, NotFound, TooMany, Busy, StorageFull)
 CHANGING_FAILS = (*LOOKING_FAILS, Conflict, TooLarge, UnsupportedType, Invalid)
 OF_OURS = ("title", "patternMessage", "keptWithin")     # in our schemas, and unknown to others
-TAGGED = {"ETag": {"description": "Send it back as If-None-Match.", "schema": TEXT}}
 
 
 def _part(kind, name):
@@ -8502,25 +8512,27 @@ def _parameters(route, schemas):
 
 def _responses(route):
     status, *kinds = route.answer
-    right = {"description": STATUS_TITLES[status], "headers": {}, "content": {
-        kind if "/" in kind else JSON_TYPE: {"schema": {} if "/" in kind else _part("schemas", kind)}
-        for kind in kinds}}
-    found = {str(kind.status): _part("responses", kind.__name__) for kind in (
-        LOOKING_FAILS if route.method == "GET" else CHANGING_FAILS)}
-    found[str(status)] = right
+    content = {}
+    for kind in kinds:
+        is_media = "/" in kind
+        content[kind if is_media else JSON_TYPE] = {
+            "schema": {} if is_media else _part("schemas", kind)}
+    errors = LOOKING_FAILS if route.method == "GET" else CHANGING_FAILS
+    found = {str(kind.status): _part("responses", kind.__name__) for kind in errors}
+    found[str(status)] = {"description": "Done.", "content": content}
     if route.takes is NEW_TASKS:
-        found["200"] = {**right, "description": "Nothing was added: this unfinished task has the "
-                                                "unique_key."}
+        found["200"] = {"description": "Nothing was added: this task has the unique_key.",
+                        "content": content}
     if route.method == "GET" and route.who != TICKER:
-        right["headers"] = TAGGED
         found["304"] = {"description": "Unchanged since If-None-Match."}
     return found
 
 
 def _operation(route, schemas):
     summary, _, more = route.handler.__doc__.partition("\n")
-    told = {"summary": summary.rstrip("."), "description": " ".join(more.split()), "x-who": route.who,
-            "parameters": _parameters(route, schemas), "responses": _responses(route)}
+    told = {"summary": summary.rstrip("."), "description": " ".join(more.split()),
+            "x-who": route.who, "parameters": _parameters(route, schemas),
+            "responses": _responses(route)}
     if route.who == ANYONE:
         told["security"] = []
     if route.who == TICKER:
@@ -8582,16 +8594,6 @@ class Application:
         """What /openapi.json answers."""
         return json_answer(describe_api(load_json(self.static.answer("api.json").body.decode())))
 
-    def cookie_name(self, request):
-        """The session cookie's name; its prefix makes browsers insist on HTTPS, and on this host."""
-        return ("__Host-" if request.base == "/" else "__Secure-") * request.secure + "jobqueue"
-
-    def cookie(self, request, token, seconds=SESSION_SECONDS):
-        """The header that sets the session cookie."""
-        return "Set-Cookie", "%s=%s; Path=%s; Max-Age=%d; HttpOnly; SameSite=Strict%s" % (
-            self.cookie_name(request), token, request.base, seconds,
-            "; Secure" if request.secure else "")
-
     def _invited_to_setup(self, error):
         """The 401 that says if there is no admin, whose code is then there to be read."""
         try:
@@ -8605,6 +8607,7 @@ class Application:
 
     def route(self, request):
         """What the row of ROUTES for a request answers; errors are raised."""
+        request.app = self
         method = "GET" if request.method == "HEAD" else request.method
         allowed = []
         for route in ROUTES:
@@ -8645,7 +8648,7 @@ class Application:
         if route.needs & FRESH:
             self.queue.catalogue.refresh()
         try:
-            found = route.handler(self, request, *parts)
+            found = route.handler(self.queue, request, *parts)
         finally:                        # an action that is refused may have changed some
             if route.needs & CHANGE:
                 self.queue.start_workers()
@@ -8665,7 +8668,7 @@ class Application:
             raise Denied("Only admins may do this.")
 
     def _admit_ticker(self, request):
-        """True if a tick token is sent, in the address or as API tokens are; 401 for a wrong one."""
+        """True if a tick token is sent, in the address or as API tokens are; 401 if wrong."""
         token = request.query.get("token")
         if token is None and request.method == "POST":
             return request.bearer() and self.queue.tokens.person(request.bearer(), "tick")
@@ -8679,24 +8682,24 @@ class Application:
     def _who_is_missing(self, request):
         if request.bearer() is not None:
             return "This API token is not known."
-        if request.cookies(self.cookie_name(request)):
+        if request.cookies():
             return "Please log in again."
-        return ("Please log in. Programs send an API token as X-Api-Key, or as Authorization: Bearer, "
-                "which some web servers drop.")
+        return ("Please log in. Programs send an API token as X-Api-Key, or as Authorization: "
+                "Bearer, which some web servers drop.")
 
     def _identify(self, request):
         """The Person of the API token if one is sent, else of the session cookie."""
         token = request.bearer()
         if token is not None:
             return self.queue.tokens.person(token)
-        tokens = request.cookies(self.cookie_name(request))
+        tokens = request.cookies()
         people = list(filter(None, map(self.queue.sessions.person, tokens)))
         if len({person.id for person in people}) > 1:
             for token in tokens:        # one was planted by somebody else, and nobody knows which
                 self.queue.sessions.close(token)
-            error = Unauthorized("Two people were logged in here at once, and both were logged out. "
+            error = Unauthorized("Two people were logged in here at once; both were logged out. "
                                  "Please log in again.")
-            error.headers = [self.cookie(request, "", 0)]
+            error.headers = [request.set_cookie("", 0)]
             raise error
         person = next(iter(people), None)
         if person and request.method not in ("GET", "HEAD"):
@@ -8706,7 +8709,7 @@ class Application:
         return person
 
     def tick(self, request):
-        """Any request does the housekeeping, so that nothing waits for cron; True if this one did."""
+        """Any request does the housekeeping, that nothing waits for cron; True if this one did."""
         return self.queue.tick.maybe(self._source if request.person else "address")
 
 
@@ -8817,13 +8820,6 @@ class BadRequest(JobQueueError):
         super().__init__(detail, retry_after=2 if status == 503 else None)
         self.status = status
         self.code = {503: "busy", 507: "disk_full"}.get(status, "bad_request")
-
-
-def wsgi_environ(door, scheme, body):
-    """What WSGI wants to be told of a request to our server, or by CGI."""
-    return {"jobqueue.door": door, "wsgi.version": (1, 0), "wsgi.url_scheme": scheme,
-            "wsgi.input": body, "wsgi.errors": sys.stderr, "wsgi.multithread": door == "server",
-            "wsgi.multiprocess": door == "cgi", "wsgi.run_once": door == "cgi"}
 
 
 def compose(status, headers, body, keep=False):
@@ -8966,7 +8962,8 @@ class Exchange:
             line = self._read_line(HEADER_LINE, "A header line is malformed.")
             if line[1] is None:
                 break
-            self._add_header(line[1].decode("ascii").lower(), line[2].decode("latin-1").strip(" \t"))
+            self._add_header(
+                line[1].decode("ascii").lower(), line[2].decode("latin-1").strip(" \t"))
         else:
             raise BadRequest(431, "The header is too large.")
         if self.command not in METHODS:
@@ -9029,24 +9026,16 @@ class Exchange:
 
     def _environ(self, body):
         path, _, query = self.path.partition("?")
-        result = {
-            "REQUEST_METHOD": self.command,
-            "SCRIPT_NAME": "",
-            "QUERY_STRING": query,
-            "PATH_INFO": unquote(path, "latin-1"),
-            "REQUEST_URI": self.path,
-            "REMOTE_ADDR": self.client_address[0],
-            "SERVER_NAME": self.server.address[0],
-            "SERVER_PORT": str(self.server.address[1]),
-            "SERVER_PROTOCOL": "HTTP/1.1",
+        sent = {"HTTP_" + name.upper().replace("-", "_"): value
+                for name, value in self.headers.items()
+                if name not in ("content-type", "content-length", "proxy")}
+        return {
+            **sent, "REQUEST_METHOD": self.command, "REQUEST_URI": self.path, "SCRIPT_NAME": "",
+            "PATH_INFO": unquote(path, "latin-1"), "QUERY_STRING": query,
             "CONTENT_TYPE": self.headers.get("content-type", ""),
             "CONTENT_LENGTH": self.headers.get("content-length", "0"),
-            **wsgi_environ("server", "http", body),
-        }
-        for name, value in self.headers.items():
-            if name not in ("content-type", "content-length", "proxy"):
-                result["HTTP_" + name.upper().replace("-", "_")] = value
-        return result
+            "REMOTE_ADDR": self.client_address[0], "jobqueue.door": "server", "wsgi.input": body,
+            "wsgi.multithread": True}
 
     def _send(self, source, keep):
         """Send a response, bytes or a file; without `keep` the connection ends after it."""
@@ -9077,16 +9066,12 @@ class Server:
 
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 128
     timeout = 0.5                       # so often `run` looks around
 
     def __init__(self, app, address, clock, background, handler):
-        import socket
-        super().__init__(address, handler, bind_and_activate=False)
-        self.socket.close()             # this one has no name of ours looked up, which takes long
-        self.socket = socket.create_server(
-            address, backlog=128,
-            family=socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
-        self.address = self.socket.getsockname()[:2]
+        super().__init__(address, handler)
+        self.address = self.server_address[:2]
         self.app = app
         self.clock = clock
         self.folder = app.queue.database.folder
@@ -9200,32 +9185,31 @@ class Server:
 def open_server(app, host, port, clock=Clock, background=None):
     """A Server that listens; CGI requests, too, read this file, and do without http.server."""
     import importlib
+    import socket
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+    from socketserver import TCPServer
     for name in NEEDED_LATER:
         importlib.import_module(name)
     handler = type("HttpExchange", (Exchange, BaseHTTPRequestHandler), {})
-    server = type("HttpServer", (Server, ThreadingHTTPServer), {})
+    server = type("HttpServer", (Server, ThreadingHTTPServer), {
+        "address_family": socket.AF_INET6 if ":" in host else socket.AF_INET,
+        "server_bind": TCPServer.server_bind})      # HTTPServer's looks a name up, which takes long
     return server(app, (host, port), clock, background, handler)
-
-
-def cgi_environ(environment=os.environb):
-    """The WSGI environment of a CGI process."""
-    environ = {os.fsdecode(name): value.decode("latin-1") for name, value in environment.items()}
-    environ.setdefault("REQUEST_METHOD", "GET")
-    scheme = "https" if environ.get("HTTPS", "").lower() in TRUE_WORDS else "http"
-    return {**environ, **wsgi_environ("cgi", scheme, sys.stdin.buffer)}
 
 
 def run_cgi():
     """Answer the one request for which a web server has started this process, and end."""
     os.umask(0o077)
+    environ = {os.fsdecode(name): value.decode("latin-1") for name, value in os.environb.items()}
+    environ = {"REQUEST_METHOD": "GET", **environ, "wsgi.input": sys.stdin.buffer,
+               "wsgi.run_once": True, "wsgi.multiprocess": True}
     head = []
 
     def start_response(status, headers, _=None):
         head[:] = ["Status: " + status, *map("%s: %s".__mod__, headers), "", ""]
 
     with contextlib.redirect_stdout(sys.stderr):    # what is printed is for the web server's log
-        body = b"".join(application(cgi_environ(), start_response))
+        body = b"".join(application(environ, start_response))
     with contextlib.suppress(OSError, sqlite3.Error):
         sys.stdout.buffer.write("\r\n".join(head).encode("latin-1", "replace") + body)
         sys.stdout.flush()

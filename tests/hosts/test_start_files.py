@@ -231,8 +231,8 @@ class Cgi(ProcessTestCase):
             self.assertEqual(jobqueue.Request(environ, settings).bearer(), "jq_1")
 
     def test_bytes_of_the_address_arrive_as_they_are(self):
-        environ = jobqueue.cgi_environ({b"PATH_INFO": b"/\xc3\xa6\xff"})
-        self.assertEqual(environ["PATH_INFO"].encode("latin-1"), b"/\xc3\xa6\xff")
+        status, headers, *_ = self.ask("", REQUEST_URI="", SCRIPT_NAME="/jq/\u00e6.cgi")
+        self.assertEqual((status, headers["Location"]), (308, "/jq/%C3%A6.cgi/"))
 
     def test_a_folder_that_cannot_be_used_is_a_page_in_words(self):
         (self.site.home / "data").write_text("/proc/nothing\n")
