@@ -4260,8 +4260,10 @@ class Firing:
         """
         deadline = self._clock.monotonic() + FIRE_SECONDS
         for (schedule_id,) in self._database.all(
-                "SELECT id FROM schedule WHERE paused=0 AND (next_at<=? OR next_from>?) "
-                "AND gone_at IS NULL ORDER BY next_at, id", (now, now + CLOCK_SLACK_SECONDS)):
+                "SELECT id FROM schedule WHERE gone_at IS NULL AND id IN ("
+                "SELECT id FROM schedule WHERE paused=0 AND next_at<=? UNION ALL "
+                "SELECT id FROM schedule WHERE paused=0 AND next_from>?) ORDER BY next_at, id",
+                (now, now + CLOCK_SLACK_SECONDS)):
             while self._fire_one(schedule_id, now):
                 pass
             if self._clock.monotonic() > deadline:
