@@ -4016,7 +4016,8 @@ class Rhythm:
         now = self._clock.now()
         if -CLOCK_SLACK_SECONDS < now - self._known()["seen"].get(caller, 0.0) < NOTE_SECONDS:
             return
-        with self._database.deadline(0.2), self._database.transaction(durable=False) as transaction:
+        with contextlib.suppress(JobQueueError), self._database.deadline(0.2), \
+                self._database.transaction(durable=False) as transaction:   # worth no error
             known = self._known()
             elapsed = now - max(known["seen"].values(), default=now)
             if not -CLOCK_SLACK_SECONDS < elapsed < 30 * 86400:
@@ -5420,7 +5421,7 @@ class Tick:
             return False
         try:
             if caller == "server":      # it is there, whoever ticks
-                self._note(caller)
+                self._rhythm.note(caller)
             if not self._is_our_turn(caller):
                 return False
             self.run(caller)
@@ -5435,7 +5436,7 @@ class Tick:
     def run(self, caller="worker", start=True):
         """Do all that is due now, whoever has just done so; without `start` no workers start."""
         self._mark.take(self._clock.now(), 0.0)
-        self._note(caller)
+        self._rhythm.note(caller)
         self._ticks.put_off(TICK_SECONDS)
         self._database.sign()
         self._reaper.bury_dead()
@@ -5481,10 +5482,6 @@ class Tick:
                        (TICK_SECONDS, TICK_SOON_SECONDS))
         least = soon if due is not None and due <= now else usual
         return self._mark.take(now, 0.0 if self._is_pruning else least)
-
-    def _note(self, caller):
-        with contextlib.suppress(JobQueueError):        # a full disk: it is not worth more
-            self._rhythm.note(caller)
 
     def _promote(self):
         """Make pending what is due, and go on with what comes after tasks that have ended."""

@@ -241,7 +241,7 @@ class TestState(TestCase):
         self.assertIsNone(self.period)
 
     def test_a_full_disk_hurts_nothing(self):
-        with mock.patch.object(self.queue.rhythm, "note", side_effect=jobqueue.StorageFull("full")):
+        with mock.patch.object(jobqueue, "remember", side_effect=jobqueue.StorageFull("full")):
             self.assertTrue(self.look_in("request"))
         self.clock.advance(60)
         self.assertTrue(self.look_in("request"))
