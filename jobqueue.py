@@ -4263,7 +4263,7 @@ class Firing:
         for (schedule_id,) in self._database.all(
                 "SELECT id FROM schedule WHERE gone_at IS NULL AND id IN ("
                 "SELECT id FROM schedule WHERE paused=0 AND next_at<=? UNION ALL "
-                "SELECT id FROM schedule WHERE paused=0 AND next_from>?) ORDER BY next_at, id",
+                "SELECT id FROM schedule WHERE next_from>?) ORDER BY next_at, id",
                 (now, now + CLOCK_SLACK_SECONDS)):
             while self._fire_one(schedule_id, now):
                 pass
