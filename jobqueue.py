@@ -483,15 +483,10 @@ def random_token(size=16):
     return os.urandom(size).hex()
 
 
-def new_digest(text):
-    """A SHA-256 object that has seen this text."""
-    import hashlib
-    return hashlib.sha256(text.encode("utf-8", "backslashreplace"))
-
-
 def digest(token):
     """What is stored of a random token: enough to recognise it, nothing to use."""
-    return new_digest(token).hexdigest()
+    import hashlib
+    return hashlib.sha256(token.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def machine_name():
@@ -980,7 +975,7 @@ TEXT_FORMS = {                  # how it is written, who reads it, what it is
     "date": (r"\d{4}-\d\d-\d\d", date.fromisoformat, "a date such as 2026-01-31"),
     "time": (r"\d\d:\d\d(:\d\d(\.\d{3,6})?)?", clock_time.fromisoformat, "a time such as 14:30"),
     "date-time": (RFC3339, parse_moment, "a time with an offset, such as 2026-01-31T12:00:00Z")}
-SECRET_WORDS = ("password", "passwd", "token", "secret", "apikey", "api_key")
+SECRET_NAME = re.compile("(^|_)(password|passwd|token|secret|apikey|api_key)$", re.IGNORECASE)
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 BOOLEANS = {**dict.fromkeys(TRUE_WORDS, True), **dict.fromkeys(FALSE_WORDS, False)}
 PARSERS = {
@@ -1109,15 +1104,11 @@ def parse_text(schema, text):
         return text
 
 
-def names_secret(name):
-    """True if what has this name should not be shown."""
-    return ("_" + name.lower()).endswith(tuple("_" + word for word in SECRET_WORDS))
-
-
 def mask(value):
     """The same value with what is named like a secret hidden."""
     if isinstance(value, dict):
-        return {name: "•••" if names_secret(name) else mask(item) for name, item in value.items()}
+        return {name: "•••" if SECRET_NAME.search(name) else mask(item)
+                for name, item in value.items()}
     return [mask(item) for item in value] if isinstance(value, list) else value
 
 
@@ -2887,32 +2878,32 @@ REQUEST_SECONDS = 86400.0       # how long an Idempotency-Key is known
 class Order:
     """A task to be added: checked, complete, not yet a row."""
 
-    __slots__ = ("function", "length", "options", "run_at", "after", "after_failure", "unique_key",
-                 "admin_id", "schedule_id", "_utf8", "_file", "_start")
+    __slots__ = ("function", "arguments", "size", "options", "run_at", "after", "after_failure",
+                 "unique_key", "owner", "admin_id", "schedule_id", "_file", "_start")
 
     def __init__(self, function, arguments, options, run_at=None, after=(), after_failure=None,
-                 unique_key=None, admin_id=None):
+                 unique_key=None, owner=None, admin_id=None):
         self.function = function
-        self._utf8 = arguments.encode("utf-8")  # as text one wide character would make all wide
-        self.length = len(self._utf8)
-        self._file = None
+        self.arguments = arguments      # JSON text; None while it is in a file
+        self.size = sys.getsizeof(arguments)
         self.options = options          # every name of TASK_OPTIONS
         self.run_at = run_at            # UTC seconds or None
         self.after = after              # ids, each once
         self.after_failure = after_failure or "fail"
         self.unique_key = unique_key
+        self.owner = owner              # the name that was asked for, or None
         self.admin_id = admin_id        # who must be an admin when it starts
         self.schedule_id = None
 
-    @property
-    def arguments(self):
-        """The arguments as JSON text."""
-        utf8 = self._file.read(self._start, self.length) if self._file else self._utf8
-        return utf8.decode("utf-8")
-
     def move_arguments(self, file):
         """Keep the arguments in this ArgumentsFile until they are needed."""
-        self._file, self._start, self._utf8 = file, file.append(self._utf8), None
+        utf8 = self.arguments.encode("utf-8")
+        self._file, self._start, self.size = file, file.append(utf8), len(utf8)
+        self.arguments = None
+
+    def moved_arguments(self):
+        """The arguments, from the file."""
+        return self._file.read(self._start, self.size).decode("utf-8")
 
 
 class ArgumentsFile:
@@ -3066,12 +3057,13 @@ class Adding:
         """Store orders as rows, a few at a time: all would be as large as the upload once more."""
         for queue in {order.options["queue"] for order, *_ in placed}:
             transaction.insert_or_ignore("queue", {"name": queue, "created_at": now})
-        longest = max((order.length for order, *_ in placed), default=0)
+        longest = max((order.size for order, *_ in placed), default=0)
         transaction.insert_all(
             "task", (dict(
                 order.options, id=task_id, owner_id=owner_id, function=order.function,
-                arguments=order.arguments, status=status, turn=turn, run_at=order.run_at,
-                unique_key=order.unique_key, retries_left=order.options["max_retries"],
+                arguments=order.arguments or order.moved_arguments(), status=status, turn=turn,
+                run_at=order.run_at, unique_key=order.unique_key,
+                retries_left=order.options["max_retries"],
                 after_failure=order.after_failure if order.after else None,
                 schedule_id=order.schedule_id, admin_id=order.admin_id, created_at=now)
                 for order, task_id, status, turn in placed),
@@ -6124,7 +6116,7 @@ class Requests:
                 frame = self._frame(request, person, frame)
                 order = self._order(frame, request.get("arguments", {}))
                 orders.append(order)
-                named, held = named + len(order.after), held + order.length
+                named, held = named + len(order.after), held + order.size
                 if held > ARGUMENTS_HELD_BYTES:
                     file = file or ArgumentsFile(self._database.folder)
                     order.move_arguments(file)
@@ -6192,6 +6184,7 @@ class Requests:
             Order, function["name"], options=options, run_at=run_at,
             after=tuple(dict.fromkeys(map(int, rest.get("after") or ()))),
             after_failure=rest.get("after_failure"), unique_key=rest.get("unique_key"),
+            owner=rest.get("owner"),
             admin_id=person.id if person and function["who"] == "admin" else None))
 
     def _check_choices(self, rest, declared, person):
@@ -7571,15 +7564,17 @@ class Proxies:
     def __init__(self, environ, trusted):
         self._environ = environ
         self.client = environ.get("REMOTE_ADDR", "")
-        self.are_trusted = is_trusted(self.client, trusted)
-        self.address = self._nearest(trusted) if self.are_trusted else self.client
-        host = self.added("HTTP_X_FORWARDED_HOST")      # that the browser asked for
-        self.host = (host if re.fullmatch(HOST, host) else environ.get("HTTP_HOST", "")).lower()
+        self.address, self.scheme, self.host = self.client, "", environ.get("HTTP_HOST", "").lower()
+        self.are_trusted = trusted != "" and is_trusted(self.client, trusted)
+        if self.are_trusted:
+            self.address = self._nearest(trusted)
+            self.scheme = self._added("HTTP_X_FORWARDED_PROTO").lower()
+            host = self._added("HTTP_X_FORWARDED_HOST").lower()     # that the browser asked for
+            self.host = host if re.fullmatch(HOST, host) else self.host
 
-    def added(self, name):
-        """What the proxy added to a header; "" if that is nothing, or nobody we trust."""
-        text = self._environ.get(name, "") if self.are_trusted else ""
-        return text.rpartition(",")[2].strip()
+    def _added(self, name):
+        """What the proxy added to a header; "" if that is nothing."""
+        return self._environ.get(name, "").rpartition(",")[2].strip()
 
     def _nearest(self, trusted):
         """The nearest address that is not a trusted proxy's."""
@@ -7652,7 +7647,6 @@ class Request:
             base_path, https, trusted = (SETTINGS[name].default for name in names)
         self._proxies = Proxies(environ, trusted)
         self.address = self._proxies.address    # where this comes from, as far as anybody knows
-        self.door = door(environ)
         self.method = environ["REQUEST_METHOD"]
         self.base = find_base(environ, base_path)
         path = inner_path(environ)
@@ -7666,13 +7660,18 @@ class Request:
         self.content_type = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
         self.secure = (https == "always" or environ.get("wsgi.url_scheme") == "https"
                        or environ.get("HTTPS", "").lower() in TRUE_WORDS
-                       or self._proxies.added("HTTP_X_FORWARDED_PROTO").lower() == "https")
+                       or self._proxies.scheme == "https")
         self.app = self.person = None   # the Application that answers, and who asks it
         self.given = None               # query or body, as the route's schema wants it
         self._digest = None
         length = environ.get("CONTENT_LENGTH") or "0"
         self._length = int(length) if re.fullmatch("[0-9]{1,12}", length, re.ASCII) else None
-        self._left = self._length or 0
+        self.left = self._length or 0       # bytes of the body that were not read yet
+
+    @functools.cached_property
+    def door(self):
+        """Which kind of web server asks, see door()."""
+        return door(self._environ)
 
     def header(self, name):
         """A header's value, or None."""
@@ -7751,8 +7750,10 @@ class Request:
             raise Malformed("Content-Length must be a number.")
         if self._length > limit:
             raise TooLarge("The body is larger than %d bytes." % limit)
-        self._digest = new_digest("%s %s %s\n" % (self.method, self.path, self.content_type))
-        while self._left:
+        import hashlib
+        about = "%s %s %s\n" % (self.method, self.path, self.content_type)
+        self._digest = hashlib.sha256(about.encode("utf-8", "backslashreplace"))
+        while self.left:
             piece = self._read()
             if not piece:
                 raise Malformed("The body is shorter than its Content-Length.")
@@ -7762,14 +7763,14 @@ class Request:
     def _read(self):
         piece = b""
         with contextlib.suppress(OSError):      # as some servers say that the client is gone
-            piece = self._environ["wsgi.input"].read(min(self._left, PIECE_BYTES))
-        self._left -= len(piece)
+            piece = self._environ["wsgi.input"].read(min(self.left, PIECE_BYTES))
+        self.left -= len(piece)
         return piece
 
     def take_the_rest(self):
         """Read what is left of the body, without which CGI and uWSGI may lose the answer."""
-        if self.door != "server" and self._left <= LINES_MAX_BYTES:
-            while self._left and self._read():
+        if self.door != "server" and self.left <= LINES_MAX_BYTES:
+            while self.left and self._read():
                 pass
 
     def once(self):
@@ -7959,33 +7960,17 @@ def _owner_for(queue, request, names):
 NEW_TASKS = {"anyOf": [REQUEST_SCHEMA, {"type": "array", "minItems": 1, "items": REQUEST_SCHEMA}]}
 
 
-def _asked_for(request):
-    """(the tasks that the body describes, one by one; True if they can be many)"""
-    if request.content_type == LINES_TYPE:
-        return request.lines(), True
-    given = request.json()
-    many = given if isinstance(given, list) else [given]
-    if not all(isinstance(one, dict) for one in many):
-        raise Malformed("The body must be a task or a list of tasks, each a JSON object.")
-    return iter(many), many is given
-
-
 def _add_once(queue, request, asked, show):
     """Add these tasks, unless that was done already for the same Idempotency-Key."""
-    owners = set()
-
-    def noticed():
-        for one in asked:
-            if isinstance(one, dict) and isinstance(one.get("owner"), (str, type(None))):
-                owners.add(one.get("owner") or request.person.name)
-            yield one
-
+    person = request.person
     try:
         with queue.database.unhurried():    # the body is read meanwhile
-            orders = queue.requests.check(noticed(), request.person.answerable)
+            orders = queue.requests.check(asked, person.answerable)
         if not orders:
             raise Malformed("There is no task in the body.")
-        return queue.add_orders(orders, _owner_for(queue, request, owners), request.once(), show)
+        owners = {order.owner or person.name for order in orders}
+        owner_id = person.id if owners == {person.name} else _owner_for(queue, request, owners)
+        return queue.add_orders(orders, owner_id, request.once(), show)
     except Invalid:                     # what was right at first may be wrong now
         for _ in asked:                 # and only the whole body tells whether it is the same
             pass
@@ -7998,9 +7983,14 @@ def _add_once(queue, request, asked, show):
 
 def post_tasks(queue, request):
     """Add one task, an array of them, or one for each line."""
-    asked, many = _asked_for(request)
-    added = _add_once(queue, request, asked, not many)
-    if many:
+    if request.content_type == LINES_TYPE:
+        return _add_once(queue, request, request.lines(), False)
+    given = request.json()
+    many = given if isinstance(given, list) else [given]
+    if not all(isinstance(one, dict) for one in many):
+        raise Malformed("The body must be a task or a list of tasks, each a JSON object.")
+    added = _add_once(queue, request, iter(many), many is not given)
+    if many is given:
         return added
     shown, task_id = added.pop("task", None), added["ids"][0]
     with contextlib.suppress(NotFound):     # it was answered before, and is gone: its id must do
@@ -8584,7 +8574,8 @@ class Application:
             except Exception as error:
                 answer = problem(error)
             status, headers, body = answer.to(request)
-        request.take_the_rest()
+        if request.left:
+            request.take_the_rest()
         start_response(status, headers)
         return [body]
 
@@ -8625,8 +8616,8 @@ class Application:
 
     def _handle(self, request, route, parts):
         if request.person and route.handler is not tick:
-            with self.queue.database.deadline(0.5):
-                self.tick(request)
+            with self.queue.database.deadline(0.5):     # any request does the housekeeping
+                self.queue.tick.maybe(self._source)
         if not route.needs & KEPT:
             return self._perform(request, route, parts)
         key = request.path, request.query_text, request.person.scope

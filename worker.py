@@ -254,7 +254,7 @@ class Parameters:
                 schema["default"] = json.loads(dump_json(self.defaults[name]))
             if schema.get("default", 0) is None and schema.get("type", "") is not None:
                 schema = make_nullable(schema)
-        if jobqueue.names_secret(name) and "string" in schema.get("type", ()):
+        if jobqueue.SECRET_NAME.search(name) and "string" in schema.get("type", ()):
             schema["format"] = "password"
         if self.function.kind == "command" and stands_alone(self.function.target, name):
             for part in (schema, schema.get("items", {})):
