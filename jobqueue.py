@@ -6642,9 +6642,7 @@ DOORS = {                       # what runs the page, and the start-up files tha
     "cgi": ("CGI, a new process for each request", ("jobqueue.cgi", "htaccess", "index.html")),
     "passenger": ("Passenger, which ends it while nobody asks for it", ("passenger_wsgi.py",)),
     "mod_wsgi daemon": ("mod_wsgi in processes of its own", ("wsgi.py", "apache.conf")),
-    "mod_wsgi embedded": ("mod_wsgi within Apache, where other sites can read the data: let "
-                          "WSGIDaemonProcess use a user of your own, as in apache.conf",
-                          ("apache.conf", "wsgi.py")),
+    "mod_wsgi embedded": ("mod_wsgi within Apache", ("apache.conf", "wsgi.py")),
     "uwsgi": ("uWSGI", ("wsgi.py", "nginx.conf")),
     "wsgi": ("a WSGI server", ("wsgi.py",))}
 HOST_FILES = {                  # of static/hosts, and what they are for
@@ -6658,7 +6656,6 @@ HOST_FILES = {                  # of static/hosts, and what they are for
     "supervisord.conf": "supervisord: keeps the server or a worker running",
     "nginx.conf": "nginx before the server or uWSGI",
     "apache.conf": "Apache: mod_wsgi, before the server, or CGI"}
-PERCENT_SIGNS = {"crontab": "\\%", "jobqueue.service": "%%", "supervisord.conf": "%%"}
 
 
 def read_text(path):
@@ -6842,8 +6839,7 @@ def host_files(queue):
     first = fitting if visit.get("door") == "server" else ("crontab", *fitting)
     found = {name: read_text(STATIC_FOLDER / "hosts" / name)
              for name in dict.fromkeys((*first, *HOST_FILES))}
-    return [{"title": HOST_FILES[name], "name": name,
-             "text": fill_in(text, python, visit).replace("%", PERCENT_SIGNS.get(name, "%"))}
+    return [{"title": HOST_FILES[name], "name": name, "text": fill_in(text, python, visit)}
             for name, text in found.items() if text]
 
 
@@ -6895,6 +6891,8 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
     "htaccess_missing": ("Exposure", BAD, "its .htaccess is missing: whoever guesses a name can "
                          "get it", "move it, and write its new path into a text file called data"),
     "unlooked": ("Exposure", NOTE, "", "log in as an admin and open This host, which looks"),
+    "door_shared": ("Web server", NOTE, "other sites of this machine can read the data",
+                    "let WSGIDaemonProcess use a user of your own, as in apache.conf"),
     "http_open": ("Web server", NOTE, "by HTTP, passwords can be read on their way",
                   "open the page by https://, which nearly every host offers"),
     "proxy_unknown": ("Web server", NOTE, "what {client} says of its visitors ({names}) does not "
@@ -7088,6 +7086,8 @@ def _look_at_visit(queue):
     yield "%s%s; Python %s, SQLite %s" % (
         DOORS[visit["door"]][0], " (%s)" % visit["software"] if visit["software"] else "",
         visit["python"], visit["sqlite"])
+    if visit["door"] == "mod_wsgi embedded":
+        yield Finding("door_shared")
     if visit["https"]:
         yield "HTTPS"
     elif client in LOOPBACK and not forwarded:      # else it is that of a proxy
@@ -7130,10 +7130,8 @@ def _look_at_ticks(queue):
     if queue.rhythm.is_resident():
         yield "a server or a service of ours is always there"
         return
-    cron, period = queue.rhythm.visitor("cron"), queue.rhythm.period()
+    cron = queue.rhythm.visitor("cron")
     yield "cron came last at " + _readable(cron["last_at"]) if cron else "no cron has come"
-    if period:
-        yield "without visitors somebody looks about %s what is due" % how_often(period)
     if not any(map(queue.modes.visitor, VISITORS)):
         yield Finding("nobody_comes")
 
@@ -7151,8 +7149,7 @@ def _look_at_database(queue, reads_all=True):
     path = queue.database.path
     size = path.stat().st_size
     if size > READ_ALL_BYTES and not reads_all:
-        yield ("%.0f MB, not read through while a browser waits: python3 jobqueue.py check does so"
-               % (size / 1e6))
+        yield "%.0f MB, which only python3 jobqueue.py check reads through" % (size / 1e6)
         return
     damage = queue.database.damage()
     if damage:
