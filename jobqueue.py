@@ -7870,11 +7870,6 @@ class StaticFiles:
 # the path) and returns an Answer, or what is answered as JSON with the status that its row names,
 # None for nothing. Its docstring is what /openapi.json says of it.
 
-def _address_of(request, kind, name):
-    """The header that says where what was made is found."""
-    return [("Location", "%sapi/%s/%s" % (request.base, kind, quote(str(name))))]
-
-
 def get_page(queue, request):
     """The page, always at an address that ends with a slash."""
     if request.lacks_slash:
@@ -7993,7 +7988,7 @@ def post_tasks(queue, request):
     with contextlib.suppress(NotFound):     # it was answered before, and is gone: its id must do
         shown = shown or queue.get_json(task_id, owner_id=request.person.scope)
     return json_answer(shown or added, 201 if added["created"] else 200,
-                       _address_of(request, "tasks", task_id))
+                       [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
 
 
 def _wanted_owner(queue, request, given):
@@ -8171,8 +8166,7 @@ def post_schedules(queue, request):
     """Make a schedule."""
     owner_id = _named_owner(queue, request) or request.person.id
     schedule_id = queue.schedules.add(request.given, owner_id, request.person.answerable)
-    return json_answer(get_schedule(queue, request, schedule_id), 201,
-                       _address_of(request, "schedules", schedule_id))
+    return get_schedule(queue, request, schedule_id)
 
 
 PREVIEW = titled("PreviewRequest", _object(("rule",), **{
@@ -8203,7 +8197,7 @@ def patch_schedule(queue, request, schedule_id):
 def run_schedule(queue, request, schedule_id):
     """Add a schedule's task now."""
     task = queue.schedules.run(schedule_id, request.person.scope, request.person.answerable)
-    return json_answer(queue.row_json(task), 201, _address_of(request, "tasks", task["id"]))
+    return queue.row_json(task)
 
 
 LISTED_ACTIVITY = _object(
@@ -8255,7 +8249,7 @@ def post_queues(queue, request):
     """Make a queue."""
     name = request.given["name"]
     queue.queues.change(name, request.given, request.person.name, new=True)
-    return json_answer(get_queue(queue, request, name), 201, _address_of(request, "queues", name))
+    return get_queue(queue, request, name)
 
 
 def patch_queue(queue, request, name):
@@ -8306,12 +8300,6 @@ def patch_settings(queue, request):
         raise field_error("https", "would lock you out: open this page by https:// first")
     queue.settings.change(request.given)
     return get_settings(queue, request)
-
-
-def post_users(queue, request):
-    """Make a user."""
-    user = queue.users.add(**request.given)
-    return json_answer(user, 201, _address_of(request, "users", user["name"]))
 
 
 def patch_user(queue, request, name):
@@ -8432,7 +8420,8 @@ ROUTES = [Route(*row) for row in (
      CHANGE),
     ("GET", "/api/users", _does("All users.", lambda queue, request:
         {"users": queue.users.all()}), ADMIN, None, (200, "UserList")),
-    ("POST", "/api/users", post_users, ADMIN, NEW_USER, (201, "User")),
+    ("POST", "/api/users", _does("Make a user.", lambda queue, request:
+        queue.users.add(**request.given)), ADMIN, NEW_USER, (201, "User")),
     ("PATCH", _USER, patch_user, USER, CHANGED_USER, (200, "User")),
     ("DELETE", _USER, _does("Remove a user who owns no tasks.", lambda queue, request, name:
         queue.users.delete(name)), ADMIN, None, (204,)),
@@ -8442,6 +8431,11 @@ ROUTES = [Route(*row) for row in (
         queue, request, token_id: queue.tokens.delete(request.person.scope, token_id)),
      USER, None, (204,)),
 )]
+
+
+# Where what was made is found, by what is answered.
+MADE_AT = {"Task": "api/tasks/%(id)d", "ScheduleDetail": "api/schedules/%(id)d",
+           "Queue": "api/queues/%(name)s", "User": "api/users/%(name)s"}
 
 
 def match_path(pattern, path):
@@ -8641,7 +8635,12 @@ class Application:
                 self.queue.start_workers()
         if isinstance(found, Answer):
             return found
-        return Answer(route.answer[0]) if found is None else json_answer(found, route.answer[0])
+        status, *kinds = route.answer
+        if found is None:
+            return Answer(status)
+        place = MADE_AT.get(kinds[0]) if status == 201 else None
+        headers = [("Location", request.base + quote(place % found))] if place else []
+        return json_answer(found, status, headers)
 
     def _admit(self, request, who):
         if who == ANYONE and request.method == "POST":
