@@ -65,7 +65,7 @@ import time
 from datetime import date, datetime, time as clock_time, timedelta, timezone
 from enum import Enum
 from pathlib import Path
-from urllib.parse import parse_qs, quote, unquote, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 
 def refuse_old(name, found, oldest):
@@ -7683,10 +7683,9 @@ class Request:
     def query(self):
         """The query as {name: last value}."""
         try:
-            pairs = parse_qs(self.query_text, keep_blank_values=True, max_num_fields=50)
+            return dict(parse_qsl(self.query_text, keep_blank_values=True, max_num_fields=50))
         except ValueError:
             raise Malformed("The query has too many fields.") from None
-        return {name: values[-1] for name, values in pairs.items()}
 
     def read_query(self, schema):
         """The query as `schema` wants it; Malformed names every wrong field.
@@ -8031,13 +8030,8 @@ def get_tasks(queue, request):
     wanted = _wanted(queue, request, given)
     rows, before = tasks.find(wanted, given.get("limit") or PAGE_ROWS, given.get("cursor"))
     counts = {"counts": tasks.count(wanted)} if given.get("counts") == "1" else {}
-    return {"tasks": tasks.list_json(rows), "next": _next(before), **counts,
+    return {"tasks": tasks.list_json(rows), "next": before and str(before), **counts,
             "service": describe_service(queue)}
-
-
-def _next(place):
-    """Where the next page begins, as the query takes it."""
-    return None if place is None else str(place)
 
 
 def get_task(queue, request, task_id):
@@ -8070,16 +8064,6 @@ ACTION = titled("Action", _object(
                     "patternMessage": "must be what the answer before said"}}))
 
 
-def _confirm(expected, count):
-    """Conflict unless whoever asks knows how many tasks it is about."""
-    if expected != str(count):
-        words = "must be %d: so many tasks match and can be changed now" % count
-        error = Conflict("Nothing was changed: %d tasks match and can be changed now. Please "
-                         "confirm this number." % count, wrong("expected_count", words))
-        error.extra = {"count": count}
-        raise error
-
-
 def _act_on_filter(queue, request, given):
     """(changed, left at most, how to go on or None); only what was there at first is changed.
 
@@ -8097,7 +8081,12 @@ def _act_on_filter(queue, request, given):
         number += sum(counts)
         if low < top:
             return 0, number + top - low, "%d-%d-%d-%s" % (low, top, number, *counting)
-        _confirm(counting[0], number)
+        if counting[0] != str(number):
+            error = Conflict("Nothing was changed: %d tasks match and can be changed now. Please "
+                             "confirm this number." % number,
+                             wrong("expected_count", "must be %d now" % number))
+            error.extra = {"count": number}
+            raise error
         low = 0
     done, low = queue.actions.act(
         action, wanted, low, top, request.person.scope, request.person.name)
@@ -8152,7 +8141,7 @@ def get_schedules(queue, request):
     limit, after = request.given.get("limit") or PAGE_ROWS, request.given.get("cursor") or 0
     found = queue.schedules.find(request.person.scope, limit + 1, after)
     return {"schedules": found[:limit],
-            "next": _next(found[limit - 1]["id"] if len(found) > limit else None),
+            "next": str(found[limit - 1]["id"]) if len(found) > limit else None,
             "ticks": queue.tick.state(), "service": describe_service(queue)}
 
 
@@ -8216,7 +8205,7 @@ def get_activity(queue, request):
     names = {row["id"]: row["name"] for row in queue.database.all("SELECT id, name FROM user")}
     same = ("id", "event", "attempt", "function", "queue", "waited", "seconds", "cpu_seconds",
             "peak_memory", "message")
-    return {"next": _next(before), "activity": [
+    return {"next": before and str(before), "activity": [
         {**{name: row[name] for name in same}, "at": iso(row["at"]), "task": row["task_id"],
          "worker": row["worker_id"], "owner": names.get(row["owner_id"])} for row in rows]}
 
@@ -8771,9 +8760,9 @@ def application(environ, start_response):
 # the same to the slowest client when there is no room for another one. What is larger than
 # LARGE_BYTES, body or answer, waits in a file without a name and not in memory.
 
-METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
-REQUEST_LINE = rb"([A-Z]{3,10}) (/[!-~]{0,8000}) HTTP/1\.([01])\r\n"
+REQUEST_LINE = (rb"(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) (/[!-~]{0,8000}) "
+                rb"HTTP/1\.([01])\r\n")
 HEADER_LINE = rb"(?:([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}):([^\x00-\x08\x0a-\x1f\x7f]*))?\r\n"
 GIVEN_ONCE = {
     "host": HOST, "content-length": "[0-9]{1,12}", "content-type": ".*", "authorization": ".*"}
@@ -8952,8 +8941,6 @@ class Exchange:
                 line[1].decode("ascii").lower(), line[2].decode("latin-1").strip(" \t"))
         else:
             raise BadRequest(431, "The header is too large.")
-        if self.command not in METHODS:
-            raise BadRequest(501, "This method is not known.")
         if "host" not in self.headers and first[3] == b"1":
             raise BadRequest(400, "The header Host is missing.")
         if "transfer-encoding" in self.headers:
