@@ -1569,7 +1569,7 @@ class Connection(Reader):
         rows, size = itertools.chain([first], rows), max(1, most // len(first))
         for some in iter(lambda: list(itertools.islice(rows, size)), []):
             self.run(_insertion("INSERT", table, tuple(first), len(some)),
-                     [value for row in some for value in row.values()])
+                     list(itertools.chain.from_iterable(map(dict.values, some))))
 
     def upsert(self, table, key, row):
         """Give the row with this key (a dictionary, too) these values, adding it if it is new."""
