@@ -4654,20 +4654,6 @@ def file_stamps(files):
     return stamps
 
 
-def can_run(path):
-    """True if this is the whole path of a program."""
-    return os.path.isabs(path) and os.path.isfile(path) and os.access(path, os.X_OK)
-
-
-def possible_interpreters():
-    """Where a Python like ours may be, best first; sys.executable may be the web server."""
-    import shutil
-    name = "python%d.%d" % sys.version_info[:2]
-    found = (sys.executable, os.path.join(sys.prefix, "bin", name), shutil.which(name),
-             shutil.which("python3"))
-    return [path for path in found if path and "python" in os.path.basename(path)]
-
-
 class Interpreter:
     """The Python that workers and tasks.py run with: the setting, else one that is found.
 
@@ -4680,9 +4666,12 @@ class Interpreter:
 
     def path(self):
         """Where it is; SetupError if there is none."""
-        chosen = self._settings.get("python")
-        for path in [chosen] if chosen else possible_interpreters():
-            if can_run(path):
+        import shutil
+        chosen, name = self._settings.get("python"), "python%d.%d" % sys.version_info[:2]
+        found = [chosen] if chosen else [
+            sys.executable or "", os.path.join(sys.prefix, "bin", name), name, "python3"]
+        for path in filter(None, map(shutil.which, found)):
+            if chosen or "python" in os.path.basename(path):    # the first may be a web server
                 return path
         raise SetupError("%s cannot be run: the setting python must be the path of a Python"
                          % (chosen or "what was found"))
@@ -4693,7 +4682,8 @@ class Interpreter:
 
     @staticmethod
     def _test(path):
-        if not can_run(path):
+        import shutil
+        if not shutil.which(path):
             raise field_error("python", "must be the path of a Python that can be run")
 
 

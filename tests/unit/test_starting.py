@@ -386,7 +386,7 @@ class TestInterpreter(TestCase):
         self.assertEqual(self.started[0][0], str(self.folder / "python3"))
 
     def test_what_cannot_be_run_cannot_be_chosen(self):
-        for path in ("/nonsense/python", "python3", str(self.folder), self.file("text", 0o600)):
+        for path in ("/nonsense/python", "nopython", str(self.folder), self.file("text", 0o600)):
             with self.subTest(path), self.refused(jobqueue.Invalid, "python must be the path"):
                 self.change_settings(python=path)
         self.assertEqual(self.queue.settings.get("python"), "")
