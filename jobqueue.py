@@ -1028,12 +1028,11 @@ def _check_object(schema, value, field):
         if len(errors) > ERRORS_MAX:
             break
         if name in properties:
-            if is_plain(properties[name], item):
-                continue
-            errors += check_value(properties[name], item, prefix + name)
+            if not is_plain(properties[name], item):
+                errors += check_value(properties[name], item, prefix + name)
         elif not schema.get("additionalProperties", True):
             errors += wrong(prefix + shorten(name, 60), "is not known here; known are %s"
-                             % shorten(", ".join(properties) or "none", 300))
+                            % shorten(", ".join(properties) or "none", 300))
     errors += [{"field": prefix + name, "message": "is missing"}
                for name in schema.get("required", ()) if name not in value]
     return errors
@@ -4282,11 +4281,14 @@ class Firing:
         slots, next_at, is_late, order, problem = [], now + 3600, False, None, None
         try:
             slots, next_at, is_late = due_slots(row, due, now)
-            order = self.order(row)
-        except Busy:
-            return False                # tasks.py cannot be read, and never could: later
         except Exception as error:      # such as lost time zones: it must not stop the others
             problem = getattr(error, "detail", "%s: %s" % (type(error).__name__, error))
+        try:
+            order = self.order(row)
+        except Invalid as error:
+            problem = problem or error.detail
+        except Busy:
+            return False                # tasks.py cannot be read, and never could: later
         with self._database.transaction(durable=False) as transaction:
             known = self._row(schedule_id)
             if known is None or tuple(known) != tuple(row):

@@ -359,6 +359,17 @@ class TestProblems(ScheduleCase):
         self.assertEqual(len(self.tasks()), 1)
         self.assertEqual(self.shown(schedule_id)["problem"], "ZeroDivisionError: nobody foresaw this")
 
+    def test_a_database_that_fails_loses_no_slot(self):
+        schedule_id = self.schedule()
+        self.clock.advance(600)
+        fails = mock.Mock(side_effect=jobqueue.StorageBroken("disk I/O error"))
+        with mock.patch.object(self.queue.firing, "order", fails):
+            with self.refused(jobqueue.StorageBroken):
+                self.queue.firing.fire(self.clock.now())
+        self.assertEqual(self.history(schedule_id), [])
+        self.tick()
+        self.assertEqual(len(self.tasks()), 1)
+
     def test_one_problem_does_not_stop_the_others(self):
         self.schedule()
         self.schedule(owner="eve")
