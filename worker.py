@@ -72,6 +72,9 @@ SIMPLE_TYPES = {str: {"type": "string"}, int: {"type": "integer"}, float: {"type
                 date: {"type": "string", "format": "date"},
                 datetime: {"type": "string", "format": "date-time"},
                 clock_time: {"type": "string", "format": "time"}}
+CONVERSIONS = {datetime: jobqueue.parse_moment, date: date.fromisoformat,
+               clock_time: clock_time.fromisoformat,
+               int: int, float: float, Path: Path, set: set, tuple: tuple}
 
 
 def is_union(origin):
@@ -80,9 +83,22 @@ def is_union(origin):
     return origin is typing.Union or getattr(origin, "__name__", "") == "UnionType"
 
 
+def without_none(members):
+    """The types of a union that are not None."""
+    return [member for member in members if member is not type(None)]
+
+
 def are_alike(inner):
     """True if all items have one type; those of Tuple[str, int] have one for each place."""
     return bool(inner) and all(kind in (inner[0], ...) for kind in inner)
+
+
+def enum_schema(kind):
+    """The schema of an Enum: its members are known by value and by name."""
+    values, names = json.loads(dump_json(list(kind))), [one.name for one in kind]
+    if any(value in names and value != name for value, name in zip(values, names)):
+        return {"enum": values}         # a name that is another's value would mean two things
+    return {"enum": values, "enumNames": names}
 
 
 def type_schema(kind):
@@ -92,15 +108,14 @@ def type_schema(kind):
         if kind in SIMPLE_TYPES:
             return dict(SIMPLE_TYPES[kind])
     if isinstance(kind, type) and issubclass(kind, Enum):
-        values, names = json.loads(dump_json(list(kind))), [one.name for one in kind]
-        if any(value in names and value != name for value, name in zip(values, names)):
-            return {"enum": values}     # a name that is another's value would mean two things
-        return {"enum": values, "enumNames": names}
+        return enum_schema(kind)
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         return {"enum": list(inner)}
-    if is_union(origin):
-        return union_schema(inner)
+    if is_union(origin):                # of several types only a text field can hold all
+        others = without_none(inner)
+        schema = type_schema(others[0]) if len(others) == 1 else {}
+        return make_nullable(schema) if schema else {}
     if origin in (list, set, tuple) and are_alike(inner):
         return {"type": "array", "items": type_schema(inner[0])}
     return dict(SIMPLE_TYPES.get(origin, {}))
@@ -108,18 +123,10 @@ def type_schema(kind):
 
 def make_nullable(schema):
     """The schema that also allows null."""
-    if isinstance(schema.get("type"), str):
-        return {**schema, "type": [schema["type"], "null"]}
-    if "enum" in schema and None not in schema["enum"]:
-        return {**schema, "enum": schema["enum"] + [None]}
-    return schema if schema.keys() - {"default"} else {**schema, "type": ["string", "null"]}
-
-
-def union_schema(members):
-    """X | None may also be null; of several types only a text field can hold all."""
-    others = [member for member in members if member is not type(None)]
-    schema = type_schema(others[0]) if len(others) == 1 else {}
-    return make_nullable(schema) if schema and len(others) < len(members) else schema
+    if "enum" in schema:
+        return schema if None in schema["enum"] else jobqueue.or_null(schema)
+    kind = schema.get("type", "string")
+    return jobqueue.or_null({**schema, "type": kind}) if isinstance(kind, str) else schema
 
 
 def to_python(kind, value):
@@ -129,7 +136,7 @@ def to_python(kind, value):
     import typing
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if is_union(origin):
-        others = [member for member in inner if member is not type(None)]
+        others = without_none(inner)
         return to_python(others[0], value) if len(others) == 1 else value
     if origin in (list, set, tuple) and are_alike(inner):
         return origin(to_python(inner[0], item) for item in value)
@@ -141,13 +148,7 @@ def to_python(kind, value):
         members = list(kind)
         known = [*json.loads(dump_json(members)), *(one.name for one in members)]
         return members[known.index(value) % len(members)] if value in known else value
-    if kind is datetime:
-        return jobqueue.parse_moment(value)
-    if kind in (date, clock_time):
-        return kind.fromisoformat(value)
-    if kind in (int, float, Path, set, tuple):
-        return kind(value)
-    return value
+    return CONVERSIONS[kind](value) if kind in CONVERSIONS else value
 
 
 def split_parameter(given):
@@ -164,29 +165,17 @@ def stands_alone(arguments, name):
                for place, part in enumerate(arguments))
 
 
-def evaluate_hint(hint, names):
-    """A type hint that may be a text, such as "int | None" on a Python that has no |."""
-    from typing import Optional
-    if not isinstance(hint, str):
-        return hint
-    plain, optional = re.subn(r"\s*\|\s*None\s*$|^\s*None\s*\|\s*", "", hint)
-    try:
-        kind = eval(plain, dict(names))  # the owner's own source, as typing evaluates it
-    except Exception:
-        return NOTHING
-    return Optional[kind] if optional else kind
-
-
 def type_hints(target):
     """{name: type} of a function; hints that cannot be evaluated are left out."""
     import typing
     try:
         return typing.get_type_hints(target)
     except Exception:                   # the owner's code: anything can happen in it
-        names = getattr(target, "__globals__", {})
-        hints = {name: evaluate_hint(hint, names)
-                 for name, hint in getattr(target, "__annotations__", {}).items()}
-        return {name: hint for name, hint in hints.items() if hint is not NOTHING}
+        names, hints = getattr(target, "__globals__", {}), {}
+        for name, hint in getattr(target, "__annotations__", {}).items():
+            with contextlib.suppress(Exception):
+                hints[name] = eval(hint, dict(names)) if isinstance(hint, str) else hint
+        return hints
 
 
 def parameter_help(text):
@@ -252,7 +241,7 @@ class Parameters:
         if name in self.defaults:
             with contextlib.suppress(TypeError, ValueError):
                 schema["default"] = json.loads(dump_json(self.defaults[name]))
-            if schema.get("default", 0) is None and schema.get("type", "") is not None:
+            if schema.get("default", 0) is None:
                 schema = make_nullable(schema)
         if jobqueue.SECRET_NAME.search(name) and "string" in schema.get("type", ()):
             schema["format"] = "password"
@@ -336,15 +325,11 @@ def working_folder():
 
 def declare_samples():
     """Functions to try the page with; gone once there is a tasks.py."""
-    from typing import Literal
-
     @jobqueue.task
     def add(a: int, b: int, seconds: float = 0) -> int:
         """Add two numbers, slowly if you like.
 
         Args:
-            a: the first number
-            b: the second number
             seconds: how long to think about it
         """
         print("adding %d and %d" % (a, b))
@@ -352,11 +337,10 @@ def declare_samples():
         return a + b
 
     @jobqueue.task
-    def count_down(start: int = 10, style: Literal["numbers", "words"] = "numbers") -> str:
+    def count_down(start: int = 10) -> str:
         """Count down once a second, and say how far it is."""
-        words = "zero one two three four five six seven eight nine ten".split()
         for left in range(start, 0, -1):
-            print(words[left] if style == "words" and left < len(words) else left, flush=True)
+            print(left, flush=True)
             jobqueue.current_task().progress(start - left, start, "%d to go" % left)
             time.sleep(1)
         return "lift-off"
@@ -1271,9 +1255,7 @@ class Child:
 #
 # A batch is what the runner has in hand: one attempt, or several quick ones that it runs in a row.
 # The first of them runs: it is watched until it has an outcome, then the clock of the next starts.
-# An attempt ends when the runner says how, when the runner dies, or when the worker ends it: its
-# time is over, it was cancelled, its claim was lost, or the worker must leave. Attempt watches,
-# Output stores, Batch keeps the order, Pace decides how many tasks make a batch.
+# Attempt watches, Output stores, Batch keeps the order, Pace decides how many tasks make a batch.
 # Rules: the owner's code can write into the runner's channel, so what the runner says is checked
 # like a request. Everything that is written about an attempt names its claim. And a full disk or
 # a busy database ends no attempt: it is written later.
@@ -1332,7 +1314,7 @@ class Output:
 
     @property
     def waits(self):
-        """True if there is something to store."""
+        """True if something is to be stored."""
         return bool(self.log or self.report or self.traceback)
 
     def renew(self, transaction):
@@ -1388,7 +1370,8 @@ class Attempt:
         self._queue = queue
         self._clock = queue.database.clock
         self._child = child
-        self._started = self._stored = self._looked = self._clock.monotonic()
+        # When it began; when storing and looking were last tried, and when the claim was renewed.
+        self._started = self._stored = self._looked = self._renewed = self._clock.monotonic()
         self._seen_version = None
         self._unclaimed = self._started     # when nobody was about to take the claim
         self._is_doubted = False
@@ -1500,13 +1483,14 @@ class Attempt:
         self._is_doubted = claims.is_doubted(*key)
 
     def _store(self, now):
-        """Renew the claim and store log and progress, if it is time."""
-        pause = STORE_SECONDS if self.output.waits else jobqueue.RENEW_SECONDS
-        if now - self._stored > pause or self.output.log.is_full:
+        """Renew the claim and store log and progress, if it is time; tried once a second."""
+        due = self.output.waits or now - self._renewed > jobqueue.RENEW_SECONDS
+        if due and now - self._stored > STORE_SECONDS or self.output.log.is_full:
+            self._stored = now
             with ignoring_full_disk():
                 if not self.output.store():
                     self.end("lost")
-                self._stored = now
+                self._renewed = now
 
     def _kill(self, now):
         if self._killed_at is None:
@@ -1535,14 +1519,18 @@ class Attempt:
 
 
 class Batch:
-    """What the runner has in hand: one attempt, or several quick ones that it runs in a row."""
+    """What the runner has in hand: one attempt, or several quick ones that it runs in a row.
 
-    def __init__(self, queue, child, rows):
+    What has ended or was taken back stays in `ended` and `unbegun` until it is recorded.
+    """
+
+    def __init__(self, queue, child, rows, note_end):
         self._clock = queue.database.clock
+        self._note_end = note_end       # called with each attempt that has ended, and its outcome
         self.child = child
         self.running = [Attempt(queue, child, row) for row in rows]     # the first has begun
-        self._unbegun = []              # attempts that were taken back
-        self._ended = []                # (attempt, outcome) that are not recorded yet
+        self.unbegun = []               # attempts that were taken back
+        self.ended = []                 # (attempt, outcome)
         self._record_by = math.inf
 
     def begin(self):
@@ -1550,7 +1538,7 @@ class Batch:
         try:
             orders = [attempt.make_order() for attempt in self.running]
         except WRITE_LATER:
-            self.running, self._unbegun = [], self.running
+            self.running, self.unbegun = [], self.running
             return
         if None in orders:              # it is alone then: others have it
             self.running = []
@@ -1574,19 +1562,20 @@ class Batch:
                 self.child.ended = True
                 break
             if self.running[0].said:
-                self.check()
+                self._check()
         if self.running and (self.child.ended or self.running[0].ending):
             self.take_back()
-        self.check()
+        self._check()
 
-    def check(self):
+    def _check(self):
         """Look at what runs; go on to the next once it has ended."""
         outcome = self.running[0].check() if self.running else None
         if outcome is None:
             return
         attempt = self.running.pop(0)
         self.child.has_leftovers |= attempt.close() or attempt.left is not None
-        self._ended.append((attempt, outcome))
+        self.ended.append((attempt, outcome))
+        self._note_end(attempt, outcome)
         if self.child.has_leftovers:
             self.take_back()
         now = self._clock.monotonic()
@@ -1599,14 +1588,12 @@ class Batch:
         kept = len(self.running) - self.child.take_back()
         for attempt in self.running[kept:]:
             attempt.close()
-        self._unbegun += self.running[kept:]
+        self.unbegun += self.running[kept:]
         del self.running[kept:]
 
-    def take_results(self):
-        """([(attempt, outcome)] that ended, attempts that have not begun), to be recorded."""
-        taken = self._ended, self._unbegun
-        self._ended, self._unbegun, self._record_by = [], [], math.inf
-        return taken
+    def forget(self):
+        """What has ended and what was taken back is recorded."""
+        self.ended, self.unbegun, self._record_by = [], [], math.inf
 
     def is_late(self):
         """True if what has ended cannot wait for the rest any more."""
@@ -1659,7 +1646,6 @@ class Pace:
 RUNNER_START_SECONDS = 120.0            # big imports
 BROKEN_RETRY_SECONDS = 60.0
 CHECK_SECONDS = 1.0                     # how often a worker asks itself whether to leave
-IDLE_PATIENCE_SECONDS = 1.0             # how long an idle worker waits for a busy database
 PLACE_SECONDS = 2.0                     # how often a service asks for a place
 SUCCESSOR_SECONDS = (0, 2, 5, 15)       # from try to try to start the next worker
 IDLE_POLL_SECONDS = (0.003, 0.1)        # from just now to a while ago
@@ -1667,7 +1653,7 @@ IDLE_POLL_ROLLBACK_SECONDS = 1.0
 ASLEEP_AFTER_SECONDS = 30.0             # without work; it wakes up more seldom then
 ASLEEP_POLL_SECONDS = 0.5
 BROKEN_POLL_SECONDS = 0.5               # how often a tasks.py that cannot be read is looked at
-FULL_DISK_SECONDS = 0.2
+WRITE_AGAIN_SECONDS = 0.2               # after a full disk or a busy database
 STOP_SIGNALS = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
 WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "stay_asleep", "worker_seconds",
                    "runner_tasks", "runner_memory", "runner_per_owner")
@@ -1882,79 +1868,69 @@ class Recorder:
 
     1. One transaction stores the rest of what they printed, records each outcome under its
        claim, puts back what has not begun, and claims the next tasks.
-    2. While the disk is full or the database busy it is tried again. Meanwhile the claims are
-       renewed as soon as that is possible, and what still runs is watched.
+    2. While the disk is full or the database busy the batch keeps all that, and the worker's
+       next round tries again. Meanwhile hold() renews the claims as soon as that is possible.
     3. After any other error each outcome is recorded alone; one that cannot be stored fails its
        task with a StorageError. So no task takes others of its batch with it.
     """
 
-    def __init__(self, queue, place, signals, say):
+    def __init__(self, queue, place, say):
         self._queue = queue
         self._database = queue.database
-        self._clock = queue.database.clock
         self._place = place
-        self._signals = signals
         self._say = say
 
-    def record(self, batch, ended, unbegun, pace=None):
-        """Record outcomes, (attempt, outcome) each; the rows of what was claimed in addition."""
-        ended = [(attempt, outcome) for attempt, outcome in ended if outcome.kind != "lost"]
+    def record(self, batch, pace=None):
+        """Record what the batch keeps; the rows of what the pace let claim in addition."""
         try:
-            return self._write_patiently(batch, ended, unbegun, pace)
+            rows = self._write(batch, batch.ended, batch.unbegun, pace)
         except WRITE_LATER:
             raise
         except Exception as error:      # whatever it is about: each alone must still be tried
             self._say("recording: %s" % error)
-            if len(ended) == 1:
-                attempt = ended[0][0]
-                attempt.output.drop()
-                outcome = Outcome("fail", error_type="StorageError",
-                                  error_message="its outcome could not be stored: %s" % error)
-                return self._write_patiently(batch, [(attempt, outcome)], unbegun)
-        for one in ended:
-            self.record(batch, [one], [])
-        return self._write_patiently(batch, [], unbegun)
+            for attempt, outcome in batch.ended:
+                self._record_alone(batch, attempt, outcome)
+            rows = self._write(batch, [], batch.unbegun)
+        batch.forget()
+        return rows
 
-    def _write_patiently(self, batch, ended, unbegun, pace=None):
-        """Write; while nobody can, or there is no room for it, again and again."""
-        while True:
-            try:
-                with self._database.deadline():
-                    return self._write(batch, ended, unbegun, pace)
-            except WRITE_LATER:
-                if self._signals.count > 1:
-                    raise
-            with self._database.deadline():
-                for attempt in batch.running:
-                    attempt.check()
-                self.hold([*unbegun, *(attempt for attempt, _ in ended)])
-            self._clock.sleep(FULL_DISK_SECONDS)
-
-    def hold(self, attempts=()):
-        """Renew the claims of attempts, and say that the worker lives."""
+    def hold(self, batch):
+        """Renew the claims of what is not recorded yet, and say that the worker lives."""
         with ignoring_full_disk(), self._database.transaction(durable=False) as transaction:
-            for attempt in attempts:
+            for attempt in [*batch.unbegun, *(one for one, _ in batch.ended)] if batch else ():
                 attempt.output.renew(transaction)
             self._place.heartbeat(transaction)
 
-    def _write(self, batch, ended, unbegun, pace):
+    def _record_alone(self, batch, attempt, outcome):
+        try:
+            self._write(batch, [(attempt, outcome)], [])
+        except WRITE_LATER:
+            raise
+        except Exception as error:
+            attempt.output.drop()
+            outcome = Outcome("fail", error_type="StorageError",
+                              error_message="its outcome could not be stored: %s" % error)
+            self._write(batch, [(attempt, outcome)], [])
+
+    def _write(self, batch, ended, unbegun, pace=None):
         claims, rows = self._queue.claims, []
+        endings = [(attempt, Outcome("put_back")) for attempt in unbegun]
+        endings += [one for one in ended if one[1].kind != "lost"]
         with self._database.transaction(durable=False) as transaction:
-            now = self._clock.now()
-            endings = [(attempt.row, Outcome("put_back")) for attempt in unbegun]
-            for attempt, outcome in ended:
+            now = self._database.clock.now()
+            for attempt, outcome in endings:
                 attempt.output.write_ending(transaction)
-                endings.append((attempt.row, outcome))
             verdicts = claims.end_all(transaction, [
-                (row["id"], row["claim"], outcome) for row, outcome in endings], now)
+                (attempt.row["id"], attempt.row["claim"], outcome)
+                for attempt, outcome in endings], now)
             if pace:
                 rows = claims.claim(transaction, self._place.id, now, pace.size, pace.function,
                                     batch.child.owner)
             if not rows and not batch.running:
                 self._place.rest(transaction)
-        for (row, _), verdict in zip(endings, verdicts):
+        for (attempt, _), verdict in zip(endings, verdicts):
             if verdict and verdict.removed:
-                jobqueue.remove_task_folder(self._database.folder, row["id"])
+                jobqueue.remove_task_folder(self._database.folder, attempt.row["id"])
         return rows
 
 
@@ -1984,7 +1960,7 @@ class Worker:
         self._signals = Signals()
         self._place = Place(queue, mode)
         self._runners = Runners(queue, self._place, self._signals, self._settings)
-        self._recorder = Recorder(queue, self._place, self._signals, self._say)
+        self._recorder = Recorder(queue, self._place, self._say)
         self._batch = None              # in the runner's hands
         self._pace = Pace()
         self._stopped_at = None
@@ -2020,14 +1996,15 @@ class Worker:
     def _is_over(self):
         """One round, True if it was the last; while nobody can write the next one comes later."""
         try:
-            self._heed_signals()
-            if self._may_leave():
-                return True
-            self._step()
+            with self._database.deadline():
+                self._heed_signals()
+                if self._may_leave():
+                    return True
+                self._step()
         except WRITE_LATER:
             if self._signals.count > 1:
                 raise
-            self._clock.sleep(FULL_DISK_SECONDS)
+            self._clock.sleep(WRITE_AGAIN_SECONDS)
         return False
 
     def _heed_signals(self):
@@ -2043,11 +2020,10 @@ class Worker:
                     attempt.end("interrupted", "the worker was stopped")
 
     def _step(self):
-        with self._database.deadline():
-            self._check_self()
-            if self._batch and self._batch.running:
-                self._batch.watch()
+        self._check_self()
         if self._batch:
+            if self._batch.running:
+                self._batch.watch()
             self._go_on()
         elif self._runners.current.ready:
             self._look_for_work()
@@ -2065,8 +2041,9 @@ class Worker:
         if reason:
             self._place.stop(reason)
         self._queue.tick.maybe("worker")
-        if self._heartbeats.is_due():
-            self._recorder.hold()
+        is_behind = self._batch and not self._batch.running     # it could not be recorded
+        if self._heartbeats.is_due() or is_behind:
+            self._recorder.hold(self._batch)
 
     def _read_settings(self):
         self._settings.update((name, self._queue.settings.get(name)) for name in WORKER_SETTINGS)
@@ -2116,8 +2093,7 @@ class Worker:
 
     def _leave_unless_needed(self):
         """Leave in one transaction that finds nothing to claim, so that no add counts on us."""
-        patience = self._database.deadline(IDLE_PATIENCE_SECONDS)
-        with patience, self._database.transaction(durable=False) as transaction:
+        with self._database.transaction(durable=False) as transaction:
             more = Followers.settle(transaction, self._clock.now())
             self._queue.claims.promote(transaction, self._clock.now())
             if more or self._queue.claims.claimable(1) or self._has_work_soon():
@@ -2129,8 +2105,7 @@ class Worker:
     # Looking for work
 
     def _look_for_work(self):
-        with self._database.deadline(IDLE_PATIENCE_SECONDS):
-            rows = self._claim_next()
+        rows = self._claim_next()
         if rows:
             self._begin(rows)
         elif self._runners.current and self._runners.current.ready:
@@ -2177,41 +2152,37 @@ class Worker:
     def _begin(self, rows):
         """Hand claimed tasks over to the runner."""
         child = self._runners.current
-        self._batch = Batch(self._queue, child, rows)
+        self._batch = Batch(self._queue, child, rows, self._note_end)
         self._say("begins %s: %s" % (rows[0]["function"], [row["id"] for row in rows]))
         if self._settings["runner_per_owner"] == "yes":
             child.owner = rows[0]["owner_id"]
-        with self._database.deadline():
-            self._batch.begin()
+        self._batch.begin()
+
+    def _note_end(self, attempt, outcome):
+        self._pace.note(attempt.row["function"], outcome)
+        self._place.tasks += 1
+        self._last_work = self._clock.monotonic()
+        if self._verbose:
+            left = ", left behind: %s" % attempt.left if attempt.left else ""
+            self._say("task %d: %s%s" % (attempt.row["id"], outcome.kind, left))
 
     def _go_on(self):
         """Record what has ended, if it is time; claim the next if the runner is still good."""
-        if not self._batch.running:
-            self._batch.child.take_back()
-            fresh = self._batch.child.death is not None or self._runners.is_stale()
-            rows = self._record(None if fresh or self._place.stopping else self._pace)
-            self._batch = None
+        batch = self._batch
+        if not batch.running:
+            batch.child.take_back()
+            fresh = batch.child.death is not None or self._runners.is_stale()
+            pace = None if fresh or self._place.stopping else self._pace
+            rows = self._recorder.record(batch, pace)
+            self._batch = self._seen_version = None
             if fresh and not self._place.stopping:
                 self._runners.start()
             if rows:
                 self._begin(rows)
-        elif self._batch.is_late():
-            self._batch.take_back()
-            self._record()
+        elif batch.is_late():
+            batch.take_back()
+            self._recorder.record(batch)
             self._pace.slow_down()
-
-    def _record(self, pace=None):
-        """Record what has ended, put back what has not begun, claim what the pace allows."""
-        ended, unbegun = self._batch.take_results()
-        for attempt, outcome in ended:
-            self._pace.note(attempt.row["function"], outcome)
-            if self._verbose:
-                left = ", left behind: %s" % attempt.left if attempt.left else ""
-                self._say("task %d: %s%s" % (attempt.row["id"], outcome.kind, left))
-        self._place.tasks += len(ended)
-        self._last_work = self._clock.monotonic()
-        self._seen_version = None
-        return self._recorder.record(self._batch, ended, unbegun, pace)
 
     def _say(self, text):
         if self._verbose:

@@ -184,9 +184,9 @@ class TestOrder(TestCase):
         self.add(options={"on_crash": "fail"})
         row, child = self.claim(), Mock()
         self.end(row, "crashed")
-        batch = Batch(self.queue, child, [row])
+        batch = Batch(self.queue, child, [row], Mock())
         batch.begin()
-        self.assertEqual((batch.running, batch.take_results()), ([], ([], [])))
+        self.assertEqual((batch.running, batch.ended, batch.unbegun), ([], [], []))
         self.assertFalse(child.hand_over.called)
 
 
