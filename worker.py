@@ -83,22 +83,9 @@ def is_union(origin):
     return origin is typing.Union or getattr(origin, "__name__", "") == "UnionType"
 
 
-def without_none(members):
-    """The types of a union that are not None."""
-    return [member for member in members if member is not type(None)]
-
-
 def are_alike(inner):
     """True if all items have one type; those of Tuple[str, int] have one for each place."""
     return bool(inner) and all(kind in (inner[0], ...) for kind in inner)
-
-
-def enum_schema(kind):
-    """The schema of an Enum: its members are known by value and by name."""
-    values, names = json.loads(dump_json(list(kind))), [one.name for one in kind]
-    if any(value in names and value != name for value, name in zip(values, names)):
-        return {"enum": values}         # a name that is another's value would mean two things
-    return {"enum": values, "enumNames": names}
 
 
 def type_schema(kind):
@@ -108,12 +95,15 @@ def type_schema(kind):
         if kind in SIMPLE_TYPES:
             return dict(SIMPLE_TYPES[kind])
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return enum_schema(kind)
+        values, names = json.loads(dump_json(list(kind))), [one.name for one in kind]
+        if any(value in names and value != name for value, name in zip(values, names)):
+            return {"enum": values}     # a name that is another's value would mean two things
+        return {"enum": values, "enumNames": names}
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         return {"enum": list(inner)}
     if is_union(origin):                # of several types only a text field can hold all
-        others = without_none(inner)
+        others = [member for member in inner if member is not type(None)]
         schema = type_schema(others[0]) if len(others) == 1 else {}
         return make_nullable(schema) if schema else {}
     if origin in (list, set, tuple) and are_alike(inner):
@@ -136,7 +126,7 @@ def to_python(kind, value):
     import typing
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if is_union(origin):
-        others = without_none(inner)
+        others = [member for member in inner if member is not type(None)]
         return to_python(others[0], value) if len(others) == 1 else value
     if origin in (list, set, tuple) and are_alike(inner):
         return origin(to_python(inner[0], item) for item in value)
@@ -149,20 +139,6 @@ def to_python(kind, value):
         known = [*json.loads(dump_json(members)), *(one.name for one in members)]
         return members[known.index(value) % len(members)] if value in known else value
     return CONVERSIONS[kind](value) if kind in CONVERSIONS else value
-
-
-def split_parameter(given):
-    """(type, default) of a parameter that command and http_request were given."""
-    import typing
-    if isinstance(given, type) or typing.get_origin(given) is not None:
-        return given, NOTHING
-    return NOTHING if given is None else type(given), given
-
-
-def stands_alone(arguments, name):
-    """True if a value would be a whole argument that the program could take for an option."""
-    return any(part == "{%s}" % name and "--" not in arguments[:place]
-               for place, part in enumerate(arguments))
 
 
 def type_hints(target):
@@ -179,14 +155,11 @@ def type_hints(target):
 
 
 def parameter_help(text):
-    """{parameter: help} from a docstring in the style of Google, NumPy or Sphinx."""
-    found = dict(re.findall(r"^\s*:param (?:\w+ )?(\w+):\s*(.+)$", text, re.MULTILINE))
-    section = re.search(r"^(?:Args|Arguments|Parameters):?\n(?:-+\n)?"
-                        r"((?:[ \t]*\S.*\n?|\n(?=[ \t]))+)", text, re.MULTILINE)
-    for line in (r"^\s*(\w+)\s*(?:\([^)]*\))?\s*:\s+(.+)$",
-                 r"^(\w+)(?:\s*:.*)?\n[ \t]+(\S.*)$") if section else ():
-        found.update(re.findall(line, section[1], re.MULTILINE))
-    return {name: line.strip() for name, line in found.items()}
+    """{parameter: help} from the section "Args:" of a docstring."""
+    section = re.search(r"^(?:Args|Arguments|Parameters):\n((?:[ \t]*\S.*\n?|\n(?=[ \t]))+)",
+                        text, re.MULTILINE)
+    return dict(re.findall(r"^\s*(\w+)\s*(?:\([^)]*\))?\s*:\s+(.*\S)",
+                           section[1] if section else "", re.MULTILINE))
 
 
 def documentation(function):
@@ -204,8 +177,12 @@ class Parameters:
         if function.parameters is None:
             self._read_signature(function.target)
         else:
-            for name, given in function.parameters.items():
-                self._add(name, *split_parameter(given))
+            import typing
+            for name, given in function.parameters.items():     # a type, or a default
+                if isinstance(given, type) or typing.get_origin(given) is not None:
+                    self._add(name, given, NOTHING)
+                else:
+                    self._add(name, NOTHING, given)
 
     def schema(self):
         """JSON Schema 2020-12 of the arguments."""
@@ -245,9 +222,11 @@ class Parameters:
                 schema = make_nullable(schema)
         if jobqueue.SECRET_NAME.search(name) and "string" in schema.get("type", ()):
             schema["format"] = "password"
-        if self.function.kind == "command" and stands_alone(self.function.target, name):
-            for part in (schema, schema.get("items", {})):
-                part.update(NO_OPTION)
+        parts = self.function.target if self.function.kind == "command" else ()
+        if any(part == "{%s}" % name and "--" not in parts[:place]
+               for place, part in enumerate(parts)):    # the program could take it for an option
+            for one in (schema, schema.get("items", {})):
+                one.update(NO_OPTION)
         if text:
             schema["description"] = text
         return schema
@@ -263,16 +242,6 @@ def describe(function):
             "description": description, "schema": Parameters(function).schema(),
             "options": function.options, "who": function.who,
             "external": function.kind == "external"}
-
-
-def check_queues(functions):
-    """ValueError if a function of ours is in a queue that our workers leave alone."""
-    left_alone = {function.options["queue"] for function in functions
-                  if function.kind == "external"}
-    for function in functions:
-        if function.kind != "external" and function.options["queue"] in left_alone:
-            raise ValueError("%s: the queue %s is for external functions"
-                             % (function.name, function.options["queue"]))
 
 
 def describe_schedules():
@@ -365,7 +334,12 @@ def read_functions():
             sys.path.insert(0, str(jobqueue.TASKS_FILE.parent))
             sys.dont_write_bytecode = True      # it would hide a change within the same second
             importlib.import_module(jobqueue.TASKS_FILE.stem)
-        check_queues(declared.values())
+        left_alone = {function.options["queue"] for function in declared.values()
+                      if function.kind == "external"}
+        for function in declared.values():
+            if function.kind != "external" and function.options["queue"] in left_alone:
+                raise ValueError("%s: the queue %s is for external functions"
+                                 % (function.name, function.options["queue"]))
         functions = [describe(function) for function in declared.values()]
         return {"functions": functions, "schedules": describe_schedules(), "error": None,
                 "samples": samples, "files": loaded_files()}
@@ -411,18 +385,14 @@ def fill_part(part, arguments):
     return [re.sub(jobqueue.PLACE, lambda match: as_word(arguments.get(match[1])), part)]
 
 
-def has_numbers_only(part, arguments):
-    """True if a minus in this argument can only be that of a number."""
-    return all(jobqueue.is_number(item) for name in re.findall(jobqueue.PLACE, part)
-               for item in as_list(arguments.get(name)))
-
-
 def fill_parts(target, arguments):
     """All arguments of a command; Fail if a value would turn one into an option of the program."""
     parts, guarded = [], True
     for part in target:
         guarded = guarded and part != "--"
-        harmless = part.startswith("-") or has_numbers_only(part, arguments)
+        values = [item for name in re.findall(jobqueue.PLACE, part)
+                  for item in as_list(arguments.get(name))]
+        harmless = part.startswith("-") or all(map(jobqueue.is_number, values))
         for piece in fill_part(part, arguments):
             if guarded and piece.startswith("-") and not harmless:
                 raise Fail('an argument must not begin with "-": %s' % piece[:100])
@@ -545,18 +515,6 @@ def read_answer(answer):
     return data.decode("utf-8", "replace") or None
 
 
-def judge_status(error):
-    """Raise what an HTTP error status means for the task."""
-    print(error.read(4096).decode("utf-8", "replace"))
-    message = "the server answered %d %s" % (error.code, error.reason)
-    pause = error.headers.get("Retry-After", "")
-    if error.code in (429, 503) and pause.isdigit():
-        raise RetryAfter(int(pause), message)
-    if error.code < 500 and error.code not in (408, 425, 429):
-        raise Fail(message)
-    raise CommandFailed(message)
-
-
 @functools.lru_cache(maxsize=None)
 def http_opener():
     """What sends requests: no proxies of the environment, no ftp: or file:, no other server."""
@@ -590,7 +548,12 @@ def run_request(function, arguments, context):
             return read_answer(answer)
     except HTTPError as error:
         with error:                     # it is the answer, too
-            judge_status(error)
+            print(error.read(4096).decode("utf-8", "replace"))
+            code, pause = error.code, error.headers.get("Retry-After", "")
+            message = "the server answered %d %s" % (code, error.reason)
+    if code in (429, 503) and pause.isdigit():
+        raise RetryAfter(int(pause), message)
+    raise (CommandFailed if code >= 500 or code in (408, 425, 429) else Fail)(message)
 
 
 # Runner ----------------------------------------------------------------------
@@ -611,15 +574,6 @@ BATCH_MAX = 64                          # tasks in a batch
 RUN_KINDS = {"command": run_command, "http_request": run_request, "script": run_script}
 
 
-def watch_lifeline(end):
-    """Where the kernel cannot kill us: a thread that waits for the end of file."""
-    def wait():
-        os.set_blocking(end, True)
-        os.read(end, 1)
-        os.killpg(os.getpgrp(), signal.SIGKILL)
-    threading.Thread(target=wait, daemon=True).start()
-
-
 def arm_lifeline(end):
     """Have the kernel kill this whole process group once the worker's end is closed."""
     import fcntl
@@ -629,20 +583,16 @@ def arm_lifeline(end):
         fcntl.fcntl(end, 10, signal.SIGKILL)    # F_SETSIG of Linux
         flags = fcntl.fcntl(end, fcntl.F_GETFL)
         fcntl.fcntl(end, fcntl.F_SETFL, flags | os.O_ASYNC | os.O_NONBLOCK)
-    except OSError:
-        watch_lifeline(end)
+    except OSError:                     # no such kernel: a thread waits for the end of the file
+        def wait():
+            os.set_blocking(end, True)
+            os.read(end, 1)
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+        threading.Thread(target=wait, daemon=True).start()
     ready = select.poll()
     ready.register(end, select.POLLIN | select.POLLHUP)
     if ready.poll(0):
         os._exit(0)                     # it was closed before we were armed
-
-
-def words_of(error):
-    """An exception's own words, if it has any that can be shown."""
-    try:
-        return str(error)
-    except Exception:
-        return "(an error that cannot be shown)"
 
 
 def is_deep(value, levels):
@@ -669,11 +619,15 @@ def outcome_of_exception(error, kind):
     frames = error.__traceback__
     while frames and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next
+    try:
+        words = str(error)
+    except Exception:
+        words = "(an error that cannot be shown)"
     text = "".join(traceback.format_exception(type(error), error, frames))
     if not text.startswith("Traceback "):
         text = "Traceback (most recent call last):\n" + text
     return {"kind": kind, "error_type": type(error).__name__,
-            "error_message": storable(words_of(error))[:4000],
+            "error_message": storable(words)[:4000],
             "traceback": storable(text)[-100_000:]}
 
 
@@ -709,15 +663,6 @@ SOME_TRACES = ("a timer", "signal handlers", "blocked signals", "environment var
 ALL_TRACES = "limits", "a child", "another priority"
 
 
-def has_child():
-    """True if a child of this process runs, or has ended and was not waited for."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        return True
-    except ChildProcessError:
-        return False
-
-
 def some_traces():
     """What SOME_TRACES says, by the modules of C, which are quicker."""
     return (list(map(_signal.getitimer, TIMERS)), list(map(_signal.getsignal, HANDLED)),
@@ -731,7 +676,12 @@ def some_traces():
 
 def all_traces():
     """What ALL_TRACES says."""
-    return (list(map(resource.getrlimit, LIMITS)), has_child(), os.getpriority(os.PRIO_PROCESS, 0))
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        has_child = True                # that runs, or has ended and was not waited for
+    except ChildProcessError:
+        has_child = False
+    return list(map(resource.getrlimit, LIMITS)), has_child, os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def lowest_free():
@@ -834,7 +784,12 @@ class Runner:
             outcome["report"] = self._unsent
         if left:
             outcome["left"] = left
-        self._send_outcome(order["claim"], outcome, ring=is_last or left)
+        try:
+            self._send({"claim": order["claim"], "outcome": outcome}, is_last or left)
+        except ValueError:
+            outcome.update(kind="fail", result="null", error_type="ValueError",
+                           error_message="the result is larger than %d bytes" % LINE_MAX_BYTES)
+            self._send({"claim": order["claim"], "outcome": outcome}, is_last or left)
         return left
 
     def _left(self, is_last):
@@ -894,14 +849,6 @@ class Runner:
             defaults = self._parameters[function.name].defaults
             return RUN_KINDS[function.kind](function, {**defaults, **values}, context)
         return function.target(**values)
-
-    def _send_outcome(self, claim, outcome, ring):
-        try:
-            self._send({"claim": claim, "outcome": outcome}, ring)
-        except ValueError:
-            outcome.update(kind="fail", result="null", error_type="ValueError",
-                           error_message="the result is larger than %d bytes" % LINE_MAX_BYTES)
-            self._send({"claim": claim, "outcome": outcome}, ring)
 
     def _print_to(self, descriptor):
         os.dup2(descriptor, 1)
@@ -993,7 +940,7 @@ class LogPipe:
         self.end = end
         self._decoder = None            # made when something is printed
         self._waiting = bytearray()     # not yet decoded; never more than LOG_MAX_BYTES
-        self._pieces = []               # (offset, text) that are not known to be stored
+        self.pieces = []                # (offset, text) that are not known to be stored
         self.start = 0                  # offset of what waits
 
     def read(self):
@@ -1031,28 +978,25 @@ class LogPipe:
         return len(self._waiting) >= jobqueue.LOG_MAX_BYTES and self.start == 0
 
     def __bool__(self):
-        return bool(self._waiting or self._pieces)
+        return bool(self._waiting or self.pieces)
 
-    def pieces(self, final):
-        """[(offset, text)] to be stored; the same again until stored() is called."""
-        if final or not self._pieces:
+    def take_pieces(self, final):
+        """[(offset, text)] to be stored; the same again until `pieces` is emptied."""
+        if final or not self.pieces:
             if self._decoder is None:
                 self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
             text = self._decoder.decode(bytes(self._waiting), final)
             self._waiting.clear()
             self.put(storable(text))
-        return self._pieces
+        return self.pieces
 
     def put(self, text):
         """Add a text behind what was decoded so far."""
         for place in range(0, len(text), PIECE_BYTES):
             piece = text[place:place + PIECE_BYTES]
-            self._pieces.append((self.start, piece))
+            self.pieces.append((self.start, piece))
             self.start += len(piece.encode("utf-8"))
 
-    def stored(self):
-        """Forget the pieces."""
-        self._pieces = []
 
 
 # Child -----------------------------------------------------------------------
@@ -1066,7 +1010,6 @@ class LogPipe:
 # group is killed only while its leader's pid cannot be anyone else's.
 
 BATCH_WAKE_SECONDS = 0.01               # how long outcomes of a batch may lie in the channel
-DYING_SECONDS = 0.5                     # from the end of the channel to that of the process
 
 
 class Child:
@@ -1084,23 +1027,18 @@ class Child:
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 pass_fds=passed, start_new_session=True, cwd=str(jobqueue.HOME))
         except OSError:
-            ours.close()
-            os.close(self._bell)
-            os.close(self._lifeline)
+            for end in (ours.detach(), self._bell, self._lifeline):
+                os.close(end)
             raise
         finally:
-            theirs.close()
-            os.close(bell)
-            os.close(lifeline)
+            for end in (theirs.detach(), bell, lifeline):
+                os.close(end)
         ours.setblocking(False)
         self._channel = ours
         self._arrived = b""
         self.unread = b""               # what it was told and has not read: no order may follow
         self._go = None                 # of a batch: a byte in it for each order not begun
-        self._log_end = None            # the one that wakes us
-        self._poll = select.poll()
-        for descriptor in (ours, self._bell, wake):
-            self._poll.register(descriptor, select.POLLIN)
+        self._wake = wake               # readable when a signal has come
         self.started = time.monotonic()
         self.ready = False
         self.ended = False              # the channel is closed or broke the rules
@@ -1151,10 +1089,15 @@ class Child:
         While a batch runs, neither outcomes nor printing wake us: the runner rings when its last
         task has ended, or when it wants something.
         """
-        if self._go is not None:
+        poll, wanted = select.poll(), select.POLLOUT if self.unread else 0
+        if self._go is None:
+            wanted |= select.POLLIN
+        else:
             seconds, log_end = min(seconds, BATCH_WAKE_SECONDS), None
-        self._attend(log_end)
-        for descriptor, _ in self._poll.poll(max(0, seconds) * 1000):
+        poll.register(self._channel, wanted | (select.POLLIN if self._arrived else 0))
+        for end in {self._bell, self._wake, log_end} - {None}:
+            poll.register(end, select.POLLIN)
+        for descriptor, _ in poll.poll(max(0, seconds) * 1000):
             if descriptor == self._bell:
                 os.read(self._bell, 1 << 10)
             elif descriptor == self._channel.fileno() and self.unread:
@@ -1162,7 +1105,19 @@ class Child:
 
     def messages(self):
         """What the runner said; anything against the rules ends it."""
-        self._fill()
+        while not self.ended:
+            try:
+                data = self._channel.recv(1 << 16)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            self.ended = not data
+            self._arrived += data
+            if len(data) < 1 << 16:
+                self.ended |= (len(self._arrived) > LINE_MAX_BYTES
+                               and b"\n" not in self._arrived[:LINE_MAX_BYTES])
+                break
         *lines, self._arrived = self._arrived.split(b"\n")
         for line in lines:
             try:
@@ -1187,13 +1142,6 @@ class Child:
             self.death = (code, used.ru_utime + used.ru_stime, used.ru_maxrss * MAXRSS_BYTES)
         return True
 
-    def dies_soon(self):
-        """True if a runner whose channel is closed ends by itself: how it does is then known."""
-        until = time.monotonic() + DYING_SECONDS
-        while not self.is_dead() and time.monotonic() < until:
-            time.sleep(0.01)
-        return self.death is not None
-
     def signal(self, number):
         """Send a signal to the runner's whole group; only while its leader is not collected."""
         if self.process.returncode is None:
@@ -1213,22 +1161,6 @@ class Child:
             os.close(self._lifeline)
             self._lifeline = None
 
-    def _fill(self):
-        """Read the channel until it has no more or a line is too long."""
-        while not self.ended:
-            try:
-                data = self._channel.recv(1 << 16)
-            except BlockingIOError:
-                return
-            except OSError:
-                data = b""
-            self.ended = not data
-            self._arrived += data
-            if len(data) < 1 << 16:
-                self.ended |= (len(self._arrived) > LINE_MAX_BYTES
-                               and b"\n" not in self._arrived[:LINE_MAX_BYTES])
-                return
-
     def _flush(self):
         try:
             while self.unread:
@@ -1238,29 +1170,18 @@ class Child:
         except OSError:
             self.ended, self.unread = True, b""
 
-    def _attend(self, log_end):
-        """Have the poll look at what matters now."""
-        quiet = self._go is not None and not self._arrived
-        self._poll.modify(self._channel, (0 if quiet else select.POLLIN)
-                          | (select.POLLOUT if self.unread else 0))
-        if log_end != self._log_end:
-            if self._log_end is not None:
-                self._poll.unregister(self._log_end)
-            if log_end is not None:
-                self._poll.register(log_end, select.POLLIN)
-            self._log_end = log_end
-
 
 # Attempt and Batch -----------------------------------------------------------
 #
 # A batch is what the runner has in hand: one attempt, or several quick ones that it runs in a row.
 # The first of them runs: it is watched until it has an outcome, then the clock of the next starts.
-# Attempt watches, Output stores, Batch keeps the order, Pace decides how many tasks make a batch.
+# Attempt watches and stores, Batch keeps the order, Pace decides how many tasks make a batch.
 # Rules: the owner's code can write into the runner's channel, so what the runner says is checked
 # like a request. Everything that is written about an attempt names its claim. And a full disk or
 # a busy database ends no attempt: it is written later.
 
 GRACE_SECONDS = 5.0                     # from TERM to KILL
+DYING_SECONDS = 0.5                     # from the end of the channel to that of the process
 STORE_SECONDS = 1.0                     # how often log and progress reach the database
 LOOK_SECONDS = 1.0                      # how often a running task's cancel flag is looked at
 BATCH_AFTER = 8                         # so many quick ends of a function make batches of it
@@ -1295,68 +1216,11 @@ def is_outcome(said):
         return False
 
 
-def ignoring_full_disk():
-    """Skip this write if the disk is full or the database busy; it is tried again."""
-    return contextlib.suppress(*WRITE_LATER)
-
-
-class Output:
-    """What an attempt prints and reports, on its way to the database under its claim."""
-
-    def __init__(self, queue, row):
-        self._claims = queue.claims
-        self._database = queue.database
-        self._row = row
-        self._key = row["id"], row["claim"]
-        self.log = None                 # the LogPipe, once the attempt was handed over
-        self.report = None              # progress not stored yet
-        self.traceback = None           # the log's last piece
-
-    @property
-    def waits(self):
-        """True if something is to be stored."""
-        return bool(self.log or self.report or self.traceback)
-
-    def renew(self, transaction):
-        """Hold the claim for another lease; False if it was lost."""
-        return self._claims.renew(transaction, *self._key, self._database.clock.now())
-
-    def store(self):
-        """Renew the claim and store what waits; False if the claim was lost."""
-        with self._database.transaction(durable=False) as transaction:
-            if not self.renew(transaction):
-                return False
-            self._write(transaction, final=False)
-        self.drop()
-        return True
-
-    def write_ending(self, transaction):
-        """Store what is left, in the transaction that records the outcome."""
-        if self.waits and self._claims.cancel_asked(*self._key) is not None:
-            if self.traceback:
-                self.log.pieces(final=True)
-                self.log.put(self.traceback)
-                self.traceback = None
-            self._write(transaction, final=True)
-
-    def drop(self):
-        """Forget what was stored, or cannot be."""
-        self.log.stored()
-        self.report = self.traceback = None
-
-    def _write(self, transaction, final):
-        for start, text in self.log.pieces(final):
-            Logs.append(transaction, self._row["id"], self._row["attempts"], start, text)
-        if self.report:
-            self._claims.report(transaction, *self._key, self.report["progress"],
-                                self.report["message"])
-
-
 class Attempt:
     """An attempt in the runner's hands: watched, kept alive, and ended when it must be.
 
     1. make_order() says what the runner is told; on_crash=fail is first noted for good.
-    2. start_clock() when it begins.
+    2. `started` is set when it begins.
     3. check(), again and again: renew the claim, store what it prints, look whether it is to be
        cancelled, whether its time is over, or whether others doubt that this worker lives.
     4. end() for the first reason that comes: TERM, after GRACE_SECONDS KILL. A lost claim is KILL
@@ -1366,14 +1230,19 @@ class Attempt:
 
     def __init__(self, queue, child, row):
         self.row = row
-        self.output = Output(queue, row)
         self._queue = queue
+        self._claims = queue.claims
+        self._database = queue.database
         self._clock = queue.database.clock
         self._child = child
+        self._key = row["id"], row["claim"]
+        self.log = None                 # the LogPipe, once it was handed over
+        self.report = None              # progress not stored yet
+        self.traceback = None           # the log's last piece
         # When it began; when storing and looking were last tried, and when the claim was renewed.
-        self._started = self._stored = self._looked = self._renewed = self._clock.monotonic()
+        self.started = self._stored = self._looked = self._renewed = self._clock.monotonic()
         self._seen_version = None
-        self._unclaimed = self._started     # when nobody was about to take the claim
+        self._unclaimed = self.started  # when nobody was about to take the claim
         self._is_doubted = False
         self._requests = []             # tasks it is adding, until the last part came
         self.said = None                # the Outcome in the runner's words
@@ -1386,17 +1255,13 @@ class Attempt:
         """What the runner is told, None if the claim was lost; what must be stored before is."""
         row = self.row
         if row["on_crash"] == "fail":   # it must be known to have begun even after a power cut
-            with self._queue.database.transaction(durable=True) as transaction:
-                if not self.output.renew(transaction):
+            with self._database.transaction(durable=True) as transaction:
+                if not self.renew(transaction):
                     return None
         return {"id": row["id"], "owner": row["owner"],
                 "attempt": row["attempts"] - row["put_backs"], "crashes": row["crashes"],
                 "claim": row["claim"], "function": row["function"],
                 "arguments": row["arguments"]}
-
-    def start_clock(self, now):
-        """Count the time limit from now."""
-        self._started = now
 
     def end(self, kind, why=None):
         """Have it ended, for the first reason that comes."""
@@ -1409,12 +1274,12 @@ class Attempt:
             return False
         if "outcome" in message and is_outcome(message["outcome"]):
             said = message["outcome"]
-            self.output.report = said.get("report", self.output.report)
-            self.output.traceback, self.left = said.get("traceback"), said.get("left")
+            self.report = said.get("report", self.report)
+            self.traceback, self.left = said.get("traceback"), said.get("left")
             self.said = Outcome(**{name: said[name] for name in OUTCOME_FIELDS & said.keys()})
         elif "report" in message and not jobqueue.check_value(
                 REPORT_SCHEMA, message["report"], "report"):
-            self.output.report = message["report"]
+            self.report = message["report"]
         elif isinstance(message.get("enqueue"), list):
             self._add_tasks(message)
         else:
@@ -1423,7 +1288,7 @@ class Attempt:
 
     def check(self):
         """The Outcome if it has ended; else what it printed is read and it is kept alive."""
-        self.output.log.read()
+        self.log.read()
         outcome = self._outcome() if self.said or self._child.ended or self.ending else None
         if outcome is None:
             self._keep(self._clock.monotonic())
@@ -1431,16 +1296,36 @@ class Attempt:
 
     def close(self):
         """Read no more of what it prints; True if something still could."""
-        is_open = self.output.log.end is not None
-        self.output.log.close()
+        is_open = self.log.end is not None
+        self.log.close()
         return is_open
 
     def patience(self):
         """How many seconds it can be left alone."""
         if self.ending:
             return 0.05
-        limit = self._started + self.row["timeout"] - self._clock.monotonic()
+        limit = self.started + self.row["timeout"] - self._clock.monotonic()
         return max(0.0, min(LOOK_SECONDS, limit))
+
+    def renew(self, transaction):
+        """Hold the claim for another lease; False if it was lost."""
+        return self._claims.renew(transaction, *self._key, self._clock.now())
+
+    def write_ending(self, transaction):
+        """Store what is left, in the transaction that records the outcome."""
+        if not (self.log or self.report or self.traceback):
+            return
+        if self._claims.cancel_asked(*self._key) is not None:
+            if self.traceback:
+                self.log.take_pieces(final=True)
+                self.log.put(self.traceback)
+                self.traceback = None
+            self._write(transaction, final=True)
+
+    def drop(self):
+        """Forget what was stored, or cannot be."""
+        self.log.pieces = []
+        self.report = self.traceback = None
 
     def _add_tasks(self, message):
         """Add what the function enqueues, at once and for the same owner."""
@@ -1456,66 +1341,77 @@ class Attempt:
 
     def _keep(self, now):
         """Renew, store what was printed, see whether it is to be ended."""
-        if now - self._started > self.row["timeout"]:
+        if now - self.started > self.row["timeout"]:
             self.end("timeout", "ran longer than %g s" % self.row["timeout"])
         if now - self._looked > LOOK_SECONDS:
             self._looked = now
-            with ignoring_full_disk():
+            with contextlib.suppress(*WRITE_LATER):
                 self._look_at_claim()
                 self._unclaimed = self._unclaimed if self._is_doubted else now
         if now - self._unclaimed > jobqueue.SELF_FENCE_SECONDS - 2 * jobqueue.RENEW_SECONDS:
             self.end("lost")
         self._store(now)
-        if self.ending:
-            self._kill(now)
+        if self.ending and self._killed_at is None:
+            self._killed_at = now
+            self._child.signal(signal.SIGKILL if self.ending == "lost" else signal.SIGTERM)
+        elif self.ending and now - self._killed_at > GRACE_SECONDS:
+            self._child.signal(signal.SIGKILL)
 
     def _look_at_claim(self):
-        version = self._queue.database.version_seen()
+        version = self._database.version_seen()
         if version == self._seen_version:
             return
         self._seen_version = version
-        claims, key = self._queue.claims, (self.row["id"], self.row["claim"])
-        asked = claims.cancel_asked(*key)
+        asked = self._claims.cancel_asked(*self._key)
         if asked is None:
             self.end("lost")
         elif asked:
             self.end("cancelled", "cancelled while it ran")
-        self._is_doubted = claims.is_doubted(*key)
+        self._is_doubted = self._claims.is_doubted(*self._key)
 
     def _store(self, now):
         """Renew the claim and store log and progress, if it is time; tried once a second."""
-        due = self.output.waits or now - self._renewed > jobqueue.RENEW_SECONDS
-        if due and now - self._stored > STORE_SECONDS or self.output.log.is_full:
-            self._stored = now
-            with ignoring_full_disk():
-                if not self.output.store():
+        due = self.log or self.report or now - self._renewed > jobqueue.RENEW_SECONDS
+        if not (due and now - self._stored > STORE_SECONDS or self.log.is_full):
+            return
+        self._stored = now
+        with contextlib.suppress(*WRITE_LATER):
+            with self._database.transaction(durable=False) as transaction:
+                if self.renew(transaction):
+                    self._write(transaction, final=False)
+                else:
                     self.end("lost")
-                self._renewed = now
+            self._renewed = now
+            self.drop()
 
-    def _kill(self, now):
-        if self._killed_at is None:
-            self._killed_at = now
-            self._child.signal(signal.SIGKILL if self.ending == "lost" else signal.SIGTERM)
-        elif now - self._killed_at > GRACE_SECONDS:
-            self._child.signal(signal.SIGKILL)
+    def _write(self, transaction, final):
+        for start, text in self.log.take_pieces(final):
+            Logs.append(transaction, self.row["id"], self.row["attempts"], start, text)
+        if self.report:
+            self._claims.report(transaction, *self._key, self.report["progress"],
+                                self.report["message"])
 
     def _outcome(self):
         """The Outcome if it has ended: what the runner said, else how the runner died."""
         if self.said is not None and self.ending != "lost":
             self._child.memory = self.said.peak_memory or 0
             return self.said
-        if self._child.ended and self.ending is None and not self._child.dies_soon():
-            self.end("crashed", "the process that ran it broke off")
+        if self._child.ended and self.ending is None:
+            until = time.monotonic() + DYING_SECONDS    # how it ends is then known
+            while not self._child.is_dead() and time.monotonic() < until:
+                time.sleep(0.01)
+            if self._child.death is None:
+                self.end("crashed", "the process that ran it broke off")
         if self._child.death is None:
             return None
-        self.output.log.read()
+        self.log.read()
         code, cpu, memory = self._child.death
         kind = self.ending or "crashed"
         died = "signal %d" % -code if code < 0 else "exit code %d" % code
         message = self._why or "the process that ran it ended with %s" % died
         types = {"timeout": "Timeout", "crashed": "Crashed", "interrupted": "Interrupted"}
         return Outcome(kind, None, types.get(kind), message if kind in types else None, None,
-                       self._clock.monotonic() - self._started, cpu, memory)
+                       self._clock.monotonic() - self.started, cpu, memory)
 
 
 class Batch:
@@ -1531,7 +1427,7 @@ class Batch:
         self.running = [Attempt(queue, child, row) for row in rows]     # the first has begun
         self.unbegun = []               # attempts that were taken back
         self.ended = []                 # (attempt, outcome)
-        self._record_by = math.inf
+        self.record_by = math.inf
 
     def begin(self):
         """Hand all of it over; take it back if what must be stored before cannot be."""
@@ -1544,17 +1440,17 @@ class Batch:
             self.running = []
             return
         for attempt, end in zip(self.running, self.child.hand_over(orders)):
-            attempt.output.log = LogPipe(end)
+            attempt.log = LogPipe(end)
         now = self._clock.monotonic()
-        self.running[0].start_clock(now)
+        self.running[0].started = now
         if len(orders) > 1:
-            self._record_by = now + BATCH_SECONDS
+            self.record_by = now + BATCH_SECONDS
 
     def watch(self):
         """Wait for the runner, take what it says, keep alive what it runs."""
         first = self.running[0]
-        due = self._record_by - self._clock.monotonic()
-        self.child.wait(min(due, first.patience()), first.output.log.end)
+        due = self.record_by - self._clock.monotonic()
+        self.child.wait(min(due, first.patience()), first.log.end)
         if self.child.ended or first.ending:
             self.child.is_dead()        # asked before we read: an outcome that came first wins
         for message in self.child.messages():
@@ -1579,9 +1475,9 @@ class Batch:
         if self.child.has_leftovers:
             self.take_back()
         now = self._clock.monotonic()
-        self._record_by = min(self._record_by, now + BATCH_SECONDS)
+        self.record_by = min(self.record_by, now + BATCH_SECONDS)
         if self.running:
-            self.running[0].start_clock(now)
+            self.running[0].started = now
 
     def take_back(self):
         """Take back what the runner has not begun."""
@@ -1591,13 +1487,9 @@ class Batch:
         self.unbegun += self.running[kept:]
         del self.running[kept:]
 
-    def forget(self):
-        """What has ended and what was taken back is recorded."""
-        self.ended, self.unbegun, self._record_by = [], [], math.inf
-
     def is_late(self):
         """True if what has ended cannot wait for the rest any more."""
-        return self._clock.monotonic() > self._record_by
+        return self._clock.monotonic() > self.record_by
 
 
 class Pace:
@@ -1644,15 +1536,15 @@ class Pace:
 # nobody can write it keeps what it has and tries again, and still hears that it is to stop.
 
 RUNNER_START_SECONDS = 120.0            # big imports
-BROKEN_RETRY_SECONDS = 60.0
+BROKEN_RETRY_SECONDS = 60.0             # until a tasks.py is tried again that cannot be read
+BROKEN_POLL_SECONDS = 0.5               # how often it is looked at
 CHECK_SECONDS = 1.0                     # how often a worker asks itself whether to leave
 PLACE_SECONDS = 2.0                     # how often a service asks for a place
 SUCCESSOR_SECONDS = (0, 2, 5, 15)       # from try to try to start the next worker
 IDLE_POLL_SECONDS = (0.003, 0.1)        # from just now to a while ago
-IDLE_POLL_ROLLBACK_SECONDS = 1.0
 ASLEEP_AFTER_SECONDS = 30.0             # without work; it wakes up more seldom then
 ASLEEP_POLL_SECONDS = 0.5
-BROKEN_POLL_SECONDS = 0.5               # how often a tasks.py that cannot be read is looked at
+IDLE_POLL_ROLLBACK_SECONDS = 1.0
 WRITE_AGAIN_SECONDS = 0.2               # after a full disk or a busy database
 STOP_SIGNALS = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
 WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "stay_asleep", "worker_seconds",
@@ -1682,11 +1574,6 @@ class Signals:
                 os.read(self.descriptor, 100)
         return self.count
 
-    def release(self):
-        """Let the next one end the process at once."""
-        for number in STOP_SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
-
     def _note(self, number, _):
         self.count += 1
 
@@ -1706,6 +1593,7 @@ class Place:
 
     def __init__(self, queue, mode):
         self._queue = queue
+        self._workers = queue.workers
         self._database = queue.database
         self._mode = mode
         self._lock_name = None
@@ -1722,30 +1610,26 @@ class Place:
             return True
         while True:
             with self._database.transaction(durable=False) as transaction:
-                made = self._queue.workers.reserve(transaction, self._mode)
+                made = self._workers.reserve(transaction, self._mode)
             if made or self._mode != "service":
                 return bool(made) and self._arrive(*made[0])
             self._queue.tick.maybe("worker")
             self._database.clock.sleep(PLACE_SECONDS)
 
     def _arrive(self, row, lock):
-        handle, proven = jobqueue.take_lock(self._queue.workers.locks / lock)
-        if self._queue.workers.arrive(row, lock, proven, os.getpid()):
+        handle, proven = jobqueue.take_lock(self._workers.locks / lock)
+        if self._workers.arrive(row, lock, proven, os.getpid()):
             self.id, self._lock_name, self.lock = row, lock, handle
             return True
-        self._queue.workers.remove_lock(lock, handle)
+        self._workers.remove_lock(lock, handle)
         return False
 
     def heartbeat(self, transaction, state=None):
         """Say that the worker lives, and what it does."""
         self.state = state or self.state
-        workers = self._queue.workers
-        if not workers.heartbeat(transaction, self.id, self.state, self.tasks, self.runner):
+        if not self._workers.heartbeat(
+                transaction, self.id, self.state, self.tasks, self.runner):
             self.stop("its row is gone")
-
-    def rest(self, transaction):
-        """Say that nothing runs any more."""
-        self.heartbeat(transaction, "stopping" if self.stopping else "idle")
 
     def stop(self, reason):
         """Have the worker leave, for the first reason that comes."""
@@ -1753,17 +1637,16 @@ class Place:
 
     def leave(self):
         """Remove the row, if it is still there, then the lock file."""
-        with self._database.deadline(), self._database.transaction(
-                durable=False) as transaction:
-            self._queue.workers.leave(transaction, self.id, self.stopping, self.tasks)
-        self._queue.workers.remove_lock(self._lock_name, self.lock)
+        with self._database.deadline(), self._database.transaction(durable=False) as transaction:
+            self._workers.leave(transaction, self.id, self.stopping, self.tasks)
+        self._workers.remove_lock(self._lock_name, self.lock)
 
     def start_successor(self, least):
         """Start who goes on; a host that refuses is asked again if one (`least`) must be here."""
         for pause in SUCCESSOR_SECONDS:
             self._database.clock.sleep(pause)
             self._queue.starter.start_needed(least)
-            if not least or self._queue.workers.are_there():
+            if not least or self._workers.are_there():
                 return
 
 
@@ -1797,19 +1680,17 @@ class Runners:
         try:
             self.current = Child(self._queue.database.folder, self._place.lock, stamps,
                                  self._signals.descriptor)
+            self._place.runner = self.current.identity
         except OSError as error:
             self._place.stop("no runner could be started")
             with self._queue.database.transaction(durable=False) as transaction:
                 self._queue.workers.start_failed(transaction, jobqueue.explain_start_error(error))
-        else:
-            self._place.runner = self.current.identity
 
     def rest(self, seconds):
         """Wait without work; one that speaks or dies meanwhile is replaced."""
         self.current.wait(seconds)
-        for _ in self.current.messages():
-            self.current.ended = True   # it has no business to speak now
-        if self.current.ended or self.current.is_dead():
+        if any(True for _ in self.current.messages()) or self.current.ended \
+                or self.current.is_dead():
             self.start()
 
     def hear(self):
@@ -1821,7 +1702,7 @@ class Runners:
                     or jobqueue.file_stamps(child.files) != child.files):
                 self.start()
             return False
-        self._announcement = self._announcement or self._listen()
+        self._announcement = self._announcement or self._listen(child)
         if self._announcement is None:
             return False
         child.files = self._queue.catalogue.store(self._announcement, child.files)
@@ -1831,9 +1712,8 @@ class Runners:
             self._broken_until = self._clock.monotonic() + BROKEN_RETRY_SECONDS
         return child.ready
 
-    def _listen(self):
+    def _listen(self, child):
         """What the runner announces, or why it does not; None if it may yet."""
-        child, problem = self.current, None
         child.wait(0.2)
         for message in child.messages():
             if "announce" in message:
@@ -1842,14 +1722,15 @@ class Runners:
             problem = "the process that runs the functions ended at its start"
         elif self._clock.monotonic() - child.started > RUNNER_START_SECONDS:
             problem = "importing tasks.py took longer than %d s" % RUNNER_START_SECONDS
-        return problem and {"error": {"message": problem, "file": "tasks.py", "line": None}}
+        else:
+            return None
+        return {"error": {"message": problem, "file": "tasks.py", "line": None}}
 
     def is_stale(self):
         """True if the next task should get a fresh runner."""
         child, settings = self.current, self._settings
-        if child.tasks >= settings["runner_tasks"] or child.ended or child.has_leftovers:
-            return True
-        if child.unread or child.memory > settings["runner_memory"] << 20:
+        if (child.tasks >= settings["runner_tasks"] or child.ended or child.has_leftovers
+                or child.unread or child.memory > settings["runner_memory"] << 20):
             return True
         # This one always, all others now and then.
         files = child.files if self._stamps.is_due() else [jobqueue.TASKS_FILE]
@@ -1875,7 +1756,7 @@ class Recorder:
     """
 
     def __init__(self, queue, place, say):
-        self._queue = queue
+        self._claims = queue.claims
         self._database = queue.database
         self._place = place
         self._say = say
@@ -1888,17 +1769,19 @@ class Recorder:
             raise
         except Exception as error:      # whatever it is about: each alone must still be tried
             self._say("recording: %s" % error)
-            for attempt, outcome in batch.ended:
-                self._record_alone(batch, attempt, outcome)
+            for one in batch.ended:
+                self._record_alone(batch, *one)
             rows = self._write(batch, [], batch.unbegun)
-        batch.forget()
+        batch.ended, batch.unbegun, batch.record_by = [], [], math.inf
         return rows
 
     def hold(self, batch):
         """Renew the claims of what is not recorded yet, and say that the worker lives."""
-        with ignoring_full_disk(), self._database.transaction(durable=False) as transaction:
-            for attempt in [*batch.unbegun, *(one for one, _ in batch.ended)] if batch else ():
-                attempt.output.renew(transaction)
+        kept = [*batch.unbegun, *(attempt for attempt, _ in batch.ended)] if batch else []
+        with contextlib.suppress(*WRITE_LATER), \
+                self._database.transaction(durable=False) as transaction:
+            for attempt in kept:
+                attempt.renew(transaction)
             self._place.heartbeat(transaction)
 
     def _record_alone(self, batch, attempt, outcome):
@@ -1907,27 +1790,27 @@ class Recorder:
         except WRITE_LATER:
             raise
         except Exception as error:
-            attempt.output.drop()
+            attempt.drop()
             outcome = Outcome("fail", error_type="StorageError",
                               error_message="its outcome could not be stored: %s" % error)
             self._write(batch, [(attempt, outcome)], [])
 
     def _write(self, batch, ended, unbegun, pace=None):
-        claims, rows = self._queue.claims, []
+        rows = []
         endings = [(attempt, Outcome("put_back")) for attempt in unbegun]
         endings += [one for one in ended if one[1].kind != "lost"]
         with self._database.transaction(durable=False) as transaction:
             now = self._database.clock.now()
-            for attempt, outcome in endings:
-                attempt.output.write_ending(transaction)
-            verdicts = claims.end_all(transaction, [
+            for attempt, _ in endings:
+                attempt.write_ending(transaction)
+            verdicts = self._claims.end_all(transaction, [
                 (attempt.row["id"], attempt.row["claim"], outcome)
                 for attempt, outcome in endings], now)
             if pace:
-                rows = claims.claim(transaction, self._place.id, now, pace.size, pace.function,
-                                    batch.child.owner)
+                rows = self._claims.claim(transaction, self._place.id, now, pace.size,
+                                          pace.function, batch.child.owner)
             if not rows and not batch.running:
-                self._place.rest(transaction)
+                self._place.heartbeat(transaction, "stopping" if self._place.stopping else "idle")
         for (attempt, _), verdict in zip(endings, verdicts):
             if verdict and verdict.removed:
                 jobqueue.remove_task_folder(self._database.folder, attempt.row["id"])
@@ -1948,13 +1831,13 @@ class Worker:
 
     def __init__(self, queue, mode, verbose=False, seconds=None):
         self._queue = queue
+        self._claims = queue.claims
         self._database = queue.database
         self._clock = queue.database.clock
         self._mode = mode
         self._verbose = verbose
-        now = self._clock.monotonic()
-        self._until = None if seconds is None else now + seconds
-        self._born = self._last_work = now
+        self._born = self._last_work = self._clock.monotonic()
+        self._until = None if seconds is None else self._born + seconds
         self._settings = {}             # read once in CHECK_SECONDS
         self._read_settings()
         self._signals = Signals()
@@ -1971,9 +1854,9 @@ class Worker:
         self._code = jobqueue.file_stamps(jobqueue.CODE_FILES)
 
     def run(self, row=None, lock=None):
-        """Work until there is a reason to leave; returns the exit code."""
+        """Work until there is a reason to leave; True if a signal was one."""
         if not self._place.take(row, lock):
-            return 0
+            return False
         self._say("worker %d is here" % self._place.id)
         try:
             self._signals.catch()
@@ -1986,11 +1869,6 @@ class Worker:
         self._place.leave()
         if self._mode == "detached" and self._place.stopping == "limit":
             self._place.start_successor(int(self._has_work_soon()))
-        return 0
-
-    def was_told_to_stop(self):
-        """True if a signal ended it; from now on one ends the process at once."""
-        self._signals.release()
         return self._signals.count > 0
 
     def _is_over(self):
@@ -2025,12 +1903,15 @@ class Worker:
             if self._batch.running:
                 self._batch.watch()
             self._go_on()
-        elif self._runners.current.ready:
-            self._look_for_work()
-        elif self._runners.hear():
-            self._seen_version, self._next_due = None, self._clock.now()
-
-    # Leaving
+        elif not self._runners.current.ready:
+            if self._runners.hear():
+                self._seen_version, self._next_due = None, self._clock.now()
+        else:
+            rows = self._claim_next()
+            if rows:
+                self._begin(rows)
+            elif self._runners.current and self._runners.current.ready:
+                self._rest()
 
     def _check_self(self):
         """Look for a reason to leave first: what follows must be able to write."""
@@ -2049,11 +1930,9 @@ class Worker:
         self._settings.update((name, self._queue.settings.get(name)) for name in WORKER_SETTINGS)
 
     def _reason_to_leave(self, now):
-        if self._until is not None and now > self._until:
-            return "limit"
-        if now - self._born > self._settings["worker_seconds"] and self._mode != "service":
-            return "limit"
-        if jobqueue.file_stamps(self._code) != self._code:
+        is_old = now - self._born > self._settings["worker_seconds"] and self._mode != "service"
+        if (is_old or self._until is not None and now > self._until
+                or jobqueue.file_stamps(self._code) != self._code):
             return "limit"
         if self._queue.workers.place(self._place.id) > self._settings["NbMaxWorker"]:
             return "too many workers"
@@ -2071,17 +1950,16 @@ class Worker:
         if self._mode == "service":
             return False
         if self._until is not None:
-            looked = self._runners.current.ready and self._next_due is not None
-            return looked and not self._has_work_soon()
-        if self._clock.monotonic() - self._last_work < self._settings["linger"]:
-            return False
-        return not self._has_work_soon()
+            has_waited = self._runners.current.ready and self._next_due is not None
+        else:
+            has_waited = self._clock.monotonic() - self._last_work >= self._settings["linger"]
+        return has_waited and not self._has_work_soon()
 
     def _has_work_soon(self):
         """True if what becomes claimable soon is worth waiting for."""
         alone = self._queue.workers.idles_alone(self._place.id)
         if self._mode == "slice":       # somebody waits for its end: what its rate lets start now
-            due = self._queue.claims.rate_opens()
+            due = self._claims.rate_opens()
         else:
             due = self._queue.tick.next_work(alone)
         if alone and self._until is None and self._settings["stay_asleep"] == "yes":
@@ -2095,21 +1973,12 @@ class Worker:
         """Leave in one transaction that finds nothing to claim, so that no add counts on us."""
         with self._database.transaction(durable=False) as transaction:
             more = Followers.settle(transaction, self._clock.now())
-            self._queue.claims.promote(transaction, self._clock.now())
-            if more or self._queue.claims.claimable(1) or self._has_work_soon():
+            self._claims.promote(transaction, self._clock.now())
+            if more or self._claims.claimable(1) or self._has_work_soon():
                 self._seen_version = None
                 return
             self._queue.workers.leave(transaction, self._place.id, "idle", self._place.tasks)
         self._place.stop("idle")
-
-    # Looking for work
-
-    def _look_for_work(self):
-        rows = self._claim_next()
-        if rows:
-            self._begin(rows)
-        elif self._runners.current and self._runners.current.ready:
-            self._rest()
 
     def _claim_next(self):
         """Claim a task if there may be one and the runner is good for it; its rows.
@@ -2119,15 +1988,16 @@ class Worker:
         version = self._database.version_seen()
         if version == self._seen_version and self._clock.now() < self._next_due:
             return []
-        claims, now, rows = self._queue.claims, self._clock.now(), []
-        self._next_due = min(claims.next_due() or math.inf, claims.rate_opens() or math.inf)
-        if self._next_due <= now or claims.claimable(1):
+        now, rows = self._clock.now(), []
+        self._next_due = min(self._claims.next_due() or math.inf,
+                             self._claims.rate_opens() or math.inf)
+        if self._next_due <= now or self._claims.claimable(1):
             if self._runners.is_stale():
                 self._runners.start()
                 return []
             with self._database.transaction(durable=False) as transaction:
                 owner = self._runners.current.owner
-                rows = claims.claim(transaction, self._place.id, now, owner_id=owner)
+                rows = self._claims.claim(transaction, self._place.id, now, owner_id=owner)
                 if rows:
                     self._place.heartbeat(transaction, "busy")
             if not rows and owner is not None:      # it may be another owner's turn
@@ -2139,15 +2009,13 @@ class Worker:
         """Wait a little before looking again: briefly at first, longer later."""
         idle = self._clock.monotonic() - self._last_work
         least, most = IDLE_POLL_SECONDS
-        pause = least if idle < 1 else min(most, least * idle ** 2)
+        pause = min(most, least * max(1, idle) ** 2)
         if idle > ASLEEP_AFTER_SECONDS:
             pause = ASLEEP_POLL_SECONDS
         if self._database.journal != "wal":
             pause = IDLE_POLL_ROLLBACK_SECONDS
         due = self._next_due - self._clock.now()
         self._runners.rest(min(pause, due) if due > 0 else pause)
-
-    # Running and recording
 
     def _begin(self, rows):
         """Hand claimed tasks over to the runner."""
@@ -2231,12 +2099,6 @@ def be_nice(queue):
         os.nice(max(0, queue.settings.get("nice") - os.getpriority(os.PRIO_PROCESS, 0)))
 
 
-def begin_again():
-    """Become a fresh process in the place of this one, which a host would perhaps not replace."""
-    time.sleep(CHECK_SECONDS)
-    os.execv(sys.executable, [sys.executable, __file__, *sys.argv[1:]])
-
-
 def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
     """A worker process: detached, for cron, within a request (slice), or as a service."""
     if row is not None:
@@ -2252,10 +2114,14 @@ def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
             queue.starter.start_needed(queue.tick.sleepers_missing())
             return 0
     worker = Worker(queue, mode, verbose, seconds)
-    code = worker.run(row, lock)
-    if mode == "service" and not worker.was_told_to_stop():
-        begin_again()
-    return code
+    was_stopped = worker.run(row, lock)
+    if mode == "service":
+        for number in STOP_SIGNALS:     # from now on one ends the process at once
+            signal.signal(number, signal.SIG_DFL)
+        if not was_stopped:             # a fresh process in its place: a host might not start one
+            time.sleep(CHECK_SECONDS)
+            os.execv(sys.executable, [sys.executable, __file__, *sys.argv[1:]])
+    return 0
 
 
 def run_host_test(token, data):

@@ -41,7 +41,7 @@ class Rules:
     def attempt(self):
         """The attempt as its worker watches it."""
         attempt = worker.Attempt(self.queue, self.child, self.claimed)
-        attempt.output.log = worker.LogPipe(os.open(os.devnull, os.O_RDONLY))
+        attempt.log = worker.LogPipe(os.open(os.devnull, os.O_RDONLY))
         self.addCleanup(attempt.close)
         return attempt
 

@@ -45,7 +45,7 @@ class SimulatedWorker(worker.Worker):
             outcome = self._queue.outcome(row)
             with self._database.transaction() as transaction:
                 self._queue.claims.end(transaction, row["id"], row["claim"], outcome, self._clock.now())
-                self._place.rest(transaction)
+                self._place.heartbeat(transaction, "idle")
         self._last_work = self._clock.monotonic()
         self._seen_version = None
 
