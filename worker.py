@@ -96,8 +96,6 @@ def type_schema(kind):
             return dict(SIMPLE_TYPES[kind])
     if isinstance(kind, type) and issubclass(kind, Enum):
         values, names = json.loads(dump_json(list(kind))), [one.name for one in kind]
-        if any(value in names and value != name for value, name in zip(values, names)):
-            return {"enum": values}     # a name that is another's value would mean two things
         return {"enum": values, "enumNames": names}
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
@@ -175,14 +173,20 @@ class Parameters:
         self.function = function
         self.kinds, self.defaults, self.open = {}, {}, False
         if function.parameters is None:
-            self._read_signature(function.target)
+            from inspect import Parameter, signature
+            hints = type_hints(function.target)
+            for name, parameter in signature(function.target).parameters.items():
+                if parameter.kind is Parameter.VAR_KEYWORD:
+                    self.open = True
+                elif parameter.kind is not Parameter.VAR_POSITIONAL:
+                    is_needed = parameter.default is Parameter.empty
+                    self._add(name, hints.get(name, NOTHING),
+                              NOTHING if is_needed else parameter.default)
         else:
-            import typing
-            for name, given in function.parameters.items():     # a type, or a default
-                if isinstance(given, type) or typing.get_origin(given) is not None:
-                    self._add(name, given, NOTHING)
-                else:
-                    self._add(name, NOTHING, given)
+            from typing import get_origin
+            for name, given in function.parameters.items():
+                is_type = isinstance(given, type) or get_origin(given) is not None
+                self._add(name, *((given, NOTHING) if is_type else (NOTHING, given)))
 
     def schema(self):
         """JSON Schema 2020-12 of the arguments."""
@@ -195,16 +199,6 @@ class Parameters:
     def convert(self, arguments):
         """JSON arguments as Python values."""
         return {name: to_python(self.kinds.get(name), value) for name, value in arguments.items()}
-
-    def _read_signature(self, target):
-        from inspect import Parameter, signature
-        hints = type_hints(target)
-        for name, parameter in signature(target).parameters.items():
-            if parameter.kind is Parameter.VAR_KEYWORD:
-                self.open = True
-            elif parameter.kind is not Parameter.VAR_POSITIONAL:
-                default = NOTHING if parameter.default is Parameter.empty else parameter.default
-                self._add(name, hints.get(name, NOTHING), default)
 
     def _add(self, name, kind, default):
         if kind is NOTHING and default not in (NOTHING, None):
@@ -314,14 +308,6 @@ def declare_samples():
             time.sleep(1)
         return "lift-off"
 
-    @jobqueue.task(max_retries=2, retry_delay=5)
-    def stumble(times: int = 1) -> str:
-        """Fail a few times before it works, to see errors and retries."""
-        attempt = jobqueue.current_task().attempt
-        if attempt <= times:
-            raise ValueError("attempt %d of %d stumbles" % (attempt, times + 1))
-        return "up again"
-
 
 def read_functions():
     """Import tasks.py and announce what it declares, or what is wrong with it."""
@@ -354,7 +340,7 @@ def read_functions():
 # Rules: an argument never becomes an option of the program, unless the owner wrote the minus or it
 # belongs to a number. A script of the folder schedules never runs twice at once.
 
-START_PAUSES = (1, 2, 4, 8, 15, 30)     # seconds until a program is started again that could not be
+START_AGAIN_SECONDS = 60                # after which a task is tried again that got no process
 
 
 class CommandFailed(Exception):
@@ -400,27 +386,18 @@ def fill_parts(target, arguments):
     return parts
 
 
-def run_to_end(parts, environment):
-    """Run a program to its end; wait a while for a host that allows no process more just now."""
-    import subprocess
-    for pause in (*START_PAUSES, None):
-        try:
-            return subprocess.run(parts, stdin=subprocess.DEVNULL, env=environment, check=False)
-        except OSError as error:
-            if error.errno not in jobqueue.SHORTAGES:
-                raise
-            words = jobqueue.explain_start_error(error, parts[0])
-            if pause is None:
-                raise CommandFailed(words) from None
-        print("%s; trying again in %d s" % (words, pause), flush=True)
-        time.sleep(pause)
-
-
 def run_program(parts, context):
     """Run a program to its end; CommandFailed unless that is a good one."""
+    import subprocess
     environment = {**os.environ, "JOBQUEUE_TASK_ID": str(context.id),
                    "JOBQUEUE_ATTEMPT": str(context.attempt), "JOBQUEUE_CLAIM": context.claim}
-    ended = run_to_end(parts, environment)
+    try:
+        ended = subprocess.run(parts, stdin=subprocess.DEVNULL, env=environment, check=False)
+    except OSError as error:
+        if error.errno in jobqueue.SHORTAGES:   # such as a host that allows no process more
+            raise RetryAfter(START_AGAIN_SECONDS,
+                             jobqueue.explain_start_error(error, parts[0])) from None
+        raise
     if ended.returncode < 0:
         raise CommandFailed("%s was ended by signal %d" % (parts[0], -ended.returncode))
     if ended.returncode:
@@ -619,16 +596,12 @@ def outcome_of_exception(error, kind):
     frames = error.__traceback__
     while frames and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next
-    try:
-        words = str(error)
-    except Exception:
-        words = "(an error that cannot be shown)"
-    text = "".join(traceback.format_exception(type(error), error, frames))
+    said = traceback.TracebackException(type(error), error, frames)
+    text = "".join(said.format())
     if not text.startswith("Traceback "):
         text = "Traceback (most recent call last):\n" + text
     return {"kind": kind, "error_type": type(error).__name__,
-            "error_message": storable(words)[:4000],
-            "traceback": storable(text)[-100_000:]}
+            "error_message": storable(str(said))[:4000], "traceback": storable(text)[-100_000:]}
 
 
 def usage():
@@ -697,10 +670,11 @@ def lowest_free():
 class Runner:
     """Runs one attempt after another as the worker hands them over; knows no database."""
 
-    def __init__(self, channel, bell, data):
+    def __init__(self, channel, bell, data, lock=None):
         self._channel = channel
         self._bell = bell               # rung when the worker should look at the channel
         self._data = data
+        self._worker_lock = lock        # it is free once both are dead
         self._pid = os.getpid()
         self._lock = threading.RLock()  # of who speaks to the worker: the function may have threads
         self._claim = None              # of the attempt that is going on
@@ -732,10 +706,10 @@ class Runner:
             self._changed = True
 
     def forget(self):
-        """Close what a fork of us must not have: it may outlive us, and must not speak for us."""
+        """Close what a fork of us must not have: it may outlive us, and must not look like us."""
         self._lock = threading.RLock()  # a thread that is not there may hold the other
         self._channel.close()
-        for descriptor in (self._bell, self._go, *self._descriptors):
+        for descriptor in (self._bell, self._go, self._worker_lock, *self._descriptors):
             if descriptor is not None:
                 os.close(descriptor)
 
@@ -952,25 +926,20 @@ class LogPipe:
                 data = os.read(self.end, PIECE_BYTES)
             except BlockingIOError:
                 return
-            if data:
-                self.add(data)
-            else:
+            if not data:
                 self.close()
+            self._waiting += data
+            excess = len(self._waiting) - jobqueue.LOG_MAX_BYTES
+            if excess > 0 and self.start > 0:       # of a flood only the latest is kept
+                excess += jobqueue.LOG_MAX_BYTES // 2
+                del self._waiting[:excess]
+                self.start += excess
 
     def close(self):
         """Read no more; harmless twice."""
         if self.end is not None:
             os.close(self.end)
             self.end = None
-
-    def add(self, data):
-        """Take what was printed; of a flood only the latest is kept."""
-        self._waiting += data
-        excess = len(self._waiting) - jobqueue.LOG_MAX_BYTES
-        if excess > 0 and self.start > 0:
-            excess += jobqueue.LOG_MAX_BYTES // 2
-            del self._waiting[:excess]
-            self.start += excess
 
     @property
     def is_full(self):
@@ -1551,33 +1520,6 @@ WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "stay_asleep", "worker
                    "runner_tasks", "runner_memory", "runner_per_owner")
 
 
-class Signals:
-    """Signals that ask the worker to stop: counted; they wake whoever polls the descriptor."""
-
-    def __init__(self):
-        self.count = 0
-        self.descriptor = None
-
-    def catch(self):
-        """Count them from now on."""
-        self.descriptor, waker = os.pipe()
-        for end in (self.descriptor, waker):
-            os.set_blocking(end, False)
-        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-        for number in STOP_SIGNALS:
-            signal.signal(number, self._note)
-
-    def heed(self):
-        """How many came so far; the wake-up has been seen."""
-        if self.count:
-            with contextlib.suppress(BlockingIOError):
-                os.read(self.descriptor, 100)
-        return self.count
-
-    def _note(self, number, _):
-        self.count += 1
-
-
 class Place:
     """The worker's row and lock file: what others see of it.
 
@@ -1661,12 +1603,12 @@ class Runners:
        leftovers of a task or is made of old files runs no more.
     """
 
-    def __init__(self, queue, place, signals, settings):
+    def __init__(self, queue, place, settings):
         self._queue = queue
         self._clock = queue.database.clock
         self._place = place
-        self._signals = signals
         self._settings = settings
+        self.wake = None                # what is readable when a signal has come
         self._announcement = None       # not stored yet
         self._broken_until = None       # when tasks.py is tried again that cannot be read
         self._stamps = Every(CHECK_SECONDS, self._clock)
@@ -1679,7 +1621,7 @@ class Runners:
         stamps = jobqueue.file_stamps(self._queue.catalogue.files())    # before it reads them
         try:
             self.current = Child(self._queue.database.folder, self._place.lock, stamps,
-                                 self._signals.descriptor)
+                                 self.wake)
             self._place.runner = self.current.identity
         except OSError as error:
             self._place.stop("no runner could be started")
@@ -1840,9 +1782,9 @@ class Worker:
         self._until = None if seconds is None else self._born + seconds
         self._settings = {}             # read once in CHECK_SECONDS
         self._read_settings()
-        self._signals = Signals()
+        self._signals = 0               # that asked us to stop
         self._place = Place(queue, mode)
-        self._runners = Runners(queue, self._place, self._signals, self._settings)
+        self._runners = Runners(queue, self._place, self._settings)
         self._recorder = Recorder(queue, self._place, self._say)
         self._batch = None              # in the runner's hands
         self._pace = Pace()
@@ -1859,7 +1801,7 @@ class Worker:
             return False
         self._say("worker %d is here" % self._place.id)
         try:
-            self._signals.catch()
+            self._catch_signals()
             self._runners.start()
             while not self._is_over():
                 pass
@@ -1869,7 +1811,7 @@ class Worker:
         self._place.leave()
         if self._mode == "detached" and self._place.stopping == "limit":
             self._place.start_successor(int(self._has_work_soon()))
-        return self._signals.count > 0
+        return self._signals > 0
 
     def _is_over(self):
         """One round, True if it was the last; while nobody can write the next one comes later."""
@@ -1880,20 +1822,33 @@ class Worker:
                     return True
                 self._step()
         except WRITE_LATER:
-            if self._signals.count > 1:
+            if self._signals > 1:
                 raise
             self._clock.sleep(WRITE_AGAIN_SECONDS)
         return False
 
+    def _catch_signals(self):
+        """Count them from now on; they wake who waits for the runner."""
+        self._runners.wake, waker = os.pipe()
+        for end in (self._runners.wake, waker):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._note_signal)
+
+    def _note_signal(self, number, _):
+        self._signals += 1
+
     def _heed_signals(self):
-        count = self._signals.heed()
-        if not count:
+        if not self._signals:
             return
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._runners.wake, 100)
         self._place.stop(jobqueue.STOPPED)
         self._stopped_at = self._stopped_at or self._clock.monotonic()
         if self._batch:
             self._batch.take_back()
-            if count > 1 or self._clock.monotonic() - self._stopped_at > GRACE_SECONDS:
+            if self._signals > 1 or self._clock.monotonic() - self._stopped_at > GRACE_SECONDS:
                 for attempt in self._batch.running:
                     attempt.end("interrupted", "the worker was stopped")
 
@@ -2071,25 +2026,17 @@ def run_runner(channel, bell, lifeline, lock, data):
     arm_lifeline(int(lifeline))
     for descriptor in (channel, bell, lock):
         os.set_inheritable(int(descriptor), False)
-    runner = Runner(socket.socket(fileno=int(channel)), int(bell), data)
-
-    def forget():
-        """A fork may outlive us: it must not look like us either."""
-        runner.forget()
-        os.close(int(lock))
-
-    os.register_at_fork(after_in_child=forget)
+    runner = Runner(socket.socket(fileno=int(channel)), int(bell), data, int(lock))
+    os.register_at_fork(after_in_child=runner.forget)
     return runner.run()
 
 
 def print_catalogue():
     """Announce the functions on standard output, whatever tasks.py itself prints."""
     out = os.dup(1)
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    announcement = dump_json(read_functions()).encode("utf-8")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     with open(out, "wb") as file:
-        file.write(announcement)
+        file.write(dump_json(read_functions()).encode("utf-8"))
     return 0
 
 
@@ -2156,8 +2103,15 @@ def run_host_test(token, data):
     return 1
 
 
-def worker_parser():
-    """The parser of the options that people use."""
+def dispatch(arguments):
+    """Run as runner, catalogue, test or worker; returns the exit code."""
+    mode, *rest = arguments or [""]
+    if mode in ("--detached", "--slice"):
+        row, lock, data, *seconds = rest
+        return work(mode[2:], data, *map(float, seconds), row=int(row), lock=lock)
+    inside = {"--runner": run_runner, "--catalogue": print_catalogue, "--test": run_host_test}
+    if mode in inside:
+        return inside[mode](*rest)
     import argparse
     parser = argparse.ArgumentParser(
         prog="worker.py", description="Works on the tasks of jobqueue.", allow_abbrev=False)
@@ -2167,21 +2121,7 @@ def worker_parser():
     parser.add_argument("--seconds", type=float, default=CRON_SECONDS, metavar="S",
                         help="without --service: work for at most S seconds (50)")
     parser.add_argument("--verbose", action="store_true", help="print what happens")
-    return parser
-
-
-def dispatch(arguments):
-    """Run as runner, catalogue, test or worker; returns the exit code."""
-    if arguments[:1] == ["--runner"]:
-        return run_runner(*arguments[1:])
-    if arguments[:1] == ["--catalogue"]:
-        return print_catalogue()
-    if arguments[:1] == ["--test"]:
-        return run_host_test(*arguments[1:])
-    if arguments[:1] in (["--detached"], ["--slice"]):
-        mode, row, lock, data, *seconds = arguments
-        return work(mode[2:], data, *map(float, seconds), row=int(row), lock=lock)
-    options = worker_parser().parse_args(arguments)
+    options = parser.parse_args(arguments)
     if options.service:
         return work("service", options.data, verbose=options.verbose)
     return work("cron", options.data, options.seconds, options.verbose)

@@ -33,7 +33,7 @@ class SimulatedWorker(worker.Worker):
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
-        self._signals.catch = lambda: None
+        self._catch_signals = lambda: None
         self._runners.start = self.start_runner
 
     def start_runner(self):
