@@ -362,27 +362,25 @@ def as_list(value):
     return list(value) if isinstance(value, (list, tuple, set)) else [value]
 
 
-def fill_part(part, arguments):
-    """One argument of a command with its values; a list alone becomes several, null none."""
-    alone = re.fullmatch(jobqueue.PLACE, part)
-    if alone and alone[1] in arguments:
-        value = arguments[alone[1]]
-        return [] if value is None else [as_word(item) for item in as_list(value)]
-    return [re.sub(jobqueue.PLACE, lambda match: as_word(arguments.get(match[1])), part)]
-
-
 def fill_parts(target, arguments):
-    """All arguments of a command; Fail if a value would turn one into an option of the program."""
+    """All arguments of a command; Fail if a value would turn one into an option of the program.
+
+    A list that stands alone becomes several arguments, null none.
+    """
     parts, guarded = [], True
     for part in target:
+        names = re.findall(jobqueue.PLACE, part)
+        values = [item for name in names for item in as_list(arguments.get(name))]
+        if names and part == "{%s}" % names[0] and names[0] in arguments:
+            pieces = [as_word(item) for item in values if item is not None]
+        else:
+            pieces = [re.sub(jobqueue.PLACE, lambda match: as_word(arguments.get(match[1])), part)]
         guarded = guarded and part != "--"
-        values = [item for name in re.findall(jobqueue.PLACE, part)
-                  for item in as_list(arguments.get(name))]
         harmless = part.startswith("-") or all(map(jobqueue.is_number, values))
-        for piece in fill_part(part, arguments):
+        for piece in pieces:
             if guarded and piece.startswith("-") and not harmless:
                 raise Fail('an argument must not begin with "-": %s' % piece[:100])
-            parts.append(piece)
+        parts += pieces
     return parts
 
 
@@ -438,7 +436,7 @@ BUILT_IN = {jobqueue.SCRIPT_FUNCTION: jobqueue.Function(
 # Rules: a request goes to the server that the owner wrote and nowhere else, by no proxy, no
 # redirect and no path that climbs; answers are read up to a limit.
 
-ANSWER_MAX_BYTES = 1 << 20              # of an HTTP request
+ANSWER_MAX_BYTES = 1 << 19              # of an HTTP request
 REQUEST_SECONDS = 30.0                  # for each read of an HTTP answer
 DECODINGS_MAX = 10                      # of a value in a path: servers decode once or twice
 
@@ -481,17 +479,6 @@ def build_request(target, arguments, context):
     return Request(address, body, headers, method=target["method"])
 
 
-def read_answer(answer):
-    """An HTTP answer's content: JSON if it says so, else text."""
-    data = answer.read(ANSWER_MAX_BYTES + 1)
-    if len(data) > ANSWER_MAX_BYTES // 2:
-        raise Fail("the answer is larger than %d bytes" % (ANSWER_MAX_BYTES // 2))
-    if "json" in answer.headers.get("Content-Type", ""):
-        with contextlib.suppress(ValueError):
-            return json.loads(data)
-    return data.decode("utf-8", "replace") or None
-
-
 @functools.lru_cache(maxsize=None)
 def http_opener():
     """What sends requests: no proxies of the environment, no ftp: or file:, no other server."""
@@ -522,7 +509,13 @@ def run_request(function, arguments, context):
     request = build_request(function.target, arguments, context)
     try:
         with http_opener().open(request, timeout=REQUEST_SECONDS) as answer:
-            return read_answer(answer)
+            data = answer.read(ANSWER_MAX_BYTES + 1)
+            if len(data) > ANSWER_MAX_BYTES:
+                raise Fail("the answer is larger than %d bytes" % ANSWER_MAX_BYTES)
+            if "json" in answer.headers.get("Content-Type", ""):
+                with contextlib.suppress(ValueError):
+                    return json.loads(data)
+            return data.decode("utf-8", "replace") or None
     except HTTPError as error:
         with error:                     # it is the answer, too
             print(error.read(4096).decode("utf-8", "replace"))
@@ -609,14 +602,6 @@ def usage():
     own, children = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
     return cpu, max(own.ru_maxrss, children.ru_maxrss) * MAXRSS_BYTES
-
-
-def message_line(message):
-    """A message to the worker; ValueError if it is too long."""
-    line = dump_json(message).encode("utf-8") + b"\n"
-    if len(line) > LINE_MAX_BYTES:
-        raise ValueError("a message of %d bytes is too long" % len(line))
-    return line
 
 
 # What a task changes in its process the next would feel. Some of it is looked at after each task,
@@ -759,11 +744,11 @@ class Runner:
         if left:
             outcome["left"] = left
         try:
-            self._send({"claim": order["claim"], "outcome": outcome}, is_last or left)
+            self._send({"claim": order["claim"], "outcome": outcome}, ring=is_last or left)
         except ValueError:
             outcome.update(kind="fail", result="null", error_type="ValueError",
                            error_message="the result is larger than %d bytes" % LINE_MAX_BYTES)
-            self._send({"claim": order["claim"], "outcome": outcome}, is_last or left)
+            self._send({"claim": order["claim"], "outcome": outcome}, ring=is_last or left)
         return left
 
     def _left(self, is_last):
@@ -860,10 +845,8 @@ class Runner:
             parts[-1].append(request)
             size += length
         with self._speaking() as claim:
-            lines = [message_line({"claim": claim, "enqueue": part, "more": part is not parts[-1]})
-                     for part in parts]
-            for line in lines:          # not before all of them can be written
-                self._put(line)
+            self._send(*({"claim": claim, "enqueue": part, "more": part is not parts[-1]}
+                         for part in parts))
             answer = self._receive()
         if answer is None:
             os._exit(1)
@@ -872,14 +855,16 @@ class Runner:
             raise getattr(jobqueue, kind)(*why)
         return answer["ids"]
 
-    def _send(self, message, ring=True):
-        self._put(message_line(message), ring)
-
-    def _put(self, line, ring=True):
+    def _send(self, *messages, ring=True):
+        """Tell the worker, in a line each; ValueError and nothing is told if one is too long."""
         if os.getpid() != self._pid:
             raise RuntimeError("this process is a fork of the runner; only the runner itself can "
                                "report")
-        self._channel.sendall(line)
+        lines = [dump_json(message).encode("utf-8") + b"\n" for message in messages]
+        for line in lines:
+            if len(line) > LINE_MAX_BYTES:
+                raise ValueError("a message of %d bytes is too long" % len(line))
+        self._channel.sendall(b"".join(lines))
         if ring and self._go is not None:
             os.write(self._bell, b".")
 
@@ -1396,7 +1381,7 @@ class Batch:
         self.running = [Attempt(queue, child, row) for row in rows]     # the first has begun
         self.unbegun = []               # attempts that were taken back
         self.ended = []                 # (attempt, outcome)
-        self.record_by = math.inf
+        self.record_by = math.inf       # when what has ended is recorded at the latest
 
     def begin(self):
         """Hand all of it over; take it back if what must be stored before cannot be."""
@@ -1455,10 +1440,6 @@ class Batch:
             attempt.close()
         self.unbegun += self.running[kept:]
         del self.running[kept:]
-
-    def is_late(self):
-        """True if what has ended cannot wait for the rest any more."""
-        return self._clock.monotonic() > self.record_by
 
 
 class Pace:
@@ -1818,7 +1799,9 @@ class Worker:
         try:
             with self._database.deadline():
                 self._heed_signals()
-                if self._may_leave():
+                if not self._batch and not self._place.stopping and self._is_idle_for_good():
+                    self._leave_unless_needed()
+                if not self._batch and self._place.stopping:
                     return True
                 self._step()
         except WRITE_LATER:
@@ -1829,15 +1812,14 @@ class Worker:
 
     def _catch_signals(self):
         """Count them from now on; they wake who waits for the runner."""
+        def note(number, _):
+            self._signals += 1
         self._runners.wake, waker = os.pipe()
         for end in (self._runners.wake, waker):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         for number in STOP_SIGNALS:
-            signal.signal(number, self._note_signal)
-
-    def _note_signal(self, number, _):
-        self._signals += 1
+            signal.signal(number, note)
 
     def _heed_signals(self):
         if not self._signals:
@@ -1873,9 +1855,13 @@ class Worker:
         if not self._checks.is_due():
             return
         self._read_settings()
-        reason = None if self._place.stopping else self._reason_to_leave(self._clock.monotonic())
-        if reason:
-            self._place.stop(reason)
+        now = self._clock.monotonic()
+        is_old = now - self._born > self._settings["worker_seconds"] and self._mode != "service"
+        if (is_old or self._until is not None and now > self._until
+                or jobqueue.file_stamps(self._code) != self._code):
+            self._place.stop("limit")
+        elif self._queue.workers.place(self._place.id) > self._settings["NbMaxWorker"]:
+            self._place.stop("too many workers")
         self._queue.tick.maybe("worker")
         is_behind = self._batch and not self._batch.running     # it could not be recorded
         if self._heartbeats.is_due() or is_behind:
@@ -1883,23 +1869,6 @@ class Worker:
 
     def _read_settings(self):
         self._settings.update((name, self._queue.settings.get(name)) for name in WORKER_SETTINGS)
-
-    def _reason_to_leave(self, now):
-        is_old = now - self._born > self._settings["worker_seconds"] and self._mode != "service"
-        if (is_old or self._until is not None and now > self._until
-                or jobqueue.file_stamps(self._code) != self._code):
-            return "limit"
-        if self._queue.workers.place(self._place.id) > self._settings["NbMaxWorker"]:
-            return "too many workers"
-        return None
-
-    def _may_leave(self):
-        """True if nothing is running and there is a reason to leave, or nothing to do for long."""
-        if self._batch:
-            return False
-        if not self._place.stopping and self._is_idle_for_good():
-            self._leave_unless_needed()
-        return self._place.stopping is not None
 
     def _is_idle_for_good(self):
         if self._mode == "service":
@@ -2002,7 +1971,7 @@ class Worker:
                 self._runners.start()
             if rows:
                 self._begin(rows)
-        elif batch.is_late():
+        elif self._clock.monotonic() > batch.record_by:     # what has ended can wait no longer
             batch.take_back()
             self._recorder.record(batch)
             self._pace.slow_down()
@@ -2088,12 +2057,12 @@ def run_host_test(token, data):
         "python": jobqueue.PYTHON_VERSION, "sqlite": sqlite3.sqlite_version})
     if test is None:
         return 1
-    lived, orphan_since = False, None
+    lived, orphan_since = False, math.inf
     while not ended:
         age = time.monotonic() - began
-        if orphan_since is None and os.getppid() != test["starter"]:
-            orphan_since = age
-        alone = orphan_since is not None and age >= orphan_since + jobqueue.TEST_ALONE_SECONDS
+        if os.getppid() != test["starter"]:
+            orphan_since = min(orphan_since, age)
+        alone = age >= orphan_since + jobqueue.TEST_ALONE_SECONDS
         if age >= jobqueue.TEST_SECONDS and (alone or not lived):
             lived = jobqueue.note_worker_test(queue, token, alone=alone)
         if lived and alone or age >= 2 * jobqueue.TEST_SECONDS:

@@ -62,7 +62,7 @@ class TestRefusals(TestCase):
         self.add()
         runner, child = Runner(None, None, None), Mock()
         attempt = Attempt(self.queue, child, self.claim())
-        runner._claim, runner._put = "x", lambda line: attempt._add_tasks(json.loads(line))
+        runner._claim, runner._send = "x", attempt._add_tasks
         runner._receive = lambda: child.reply.call_args[0][0]
         request = {"function": "add", "arguments": {"a": 1}}
         with self.refused(TooMany, "at most 1 of bob's tasks may wait") as caught:
