@@ -55,15 +55,13 @@ VERSION = "1.0.0"                       # of the jobqueue.py that this belongs t
 
 # Catalogue -------------------------------------------------------------------
 #
-# What tasks.py declares, as the page, the API and the command line know it: from signature, type
-# hints and docstring of a function come the schema of its arguments and its description, and from
-# JSON arguments the Python values that it is called with. read_functions() imports tasks.py and
-# announces all of it, or what is wrong with it, where.
+# From signature, type hints and docstring of a function come the schema of its arguments and its
+# description, and from JSON arguments the Python values that it is called with. read_functions()
+# imports tasks.py and announces all of it, or what is wrong with it, where.
 # Rules: only a runner and worker.py --catalogue import tasks.py. Whatever it does, an answer comes.
 # typing and inspect are imported where they are used: the worker itself needs neither.
 
 NOTHING = object()                      # no default, no type hint
-# What texts that are an argument of a program by themselves must be like.
 NO_OPTION = {"pattern": "(?s)(?!-).*", "patternMessage": 'must not begin with "-"'}
 
 SIMPLE_TYPES = {str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "number"},
@@ -179,14 +177,19 @@ class Parameters:
                 if parameter.kind is Parameter.VAR_KEYWORD:
                     self.open = True
                 elif parameter.kind is not Parameter.VAR_POSITIONAL:
-                    is_needed = parameter.default is Parameter.empty
-                    self._add(name, hints.get(name, NOTHING),
-                              NOTHING if is_needed else parameter.default)
+                    self.kinds[name] = hints.get(name, NOTHING)
+                    if parameter.default is not Parameter.empty:
+                        self.defaults[name] = parameter.default
         else:
             from typing import get_origin
             for name, given in function.parameters.items():
                 is_type = isinstance(given, type) or get_origin(given) is not None
-                self._add(name, *((given, NOTHING) if is_type else (NOTHING, given)))
+                self.kinds[name] = given if is_type else NOTHING
+                if not is_type:
+                    self.defaults[name] = given
+        for name, default in self.defaults.items():
+            if self.kinds[name] is NOTHING and default is not None:
+                self.kinds[name] = type(default)
 
     def schema(self):
         """JSON Schema 2020-12 of the arguments."""
@@ -199,13 +202,6 @@ class Parameters:
     def convert(self, arguments):
         """JSON arguments as Python values."""
         return {name: to_python(self.kinds.get(name), value) for name, value in arguments.items()}
-
-    def _add(self, name, kind, default):
-        if kind is NOTHING and default not in (NOTHING, None):
-            kind = type(default)
-        self.kinds[name] = kind
-        if default is not NOTHING:
-            self.defaults[name] = default
 
     def _property(self, name, text):
         schema = {} if self.kinds[name] is NOTHING else type_schema(self.kinds[name])
@@ -438,7 +434,6 @@ BUILT_IN = {jobqueue.SCRIPT_FUNCTION: jobqueue.Function(
 
 ANSWER_MAX_BYTES = 1 << 19              # of an HTTP request
 REQUEST_SECONDS = 30.0                  # for each read of an HTTP answer
-DECODINGS_MAX = 10                      # of a value in a path: servers decode once or twice
 
 
 def refuse_climbing(template, arguments):
@@ -450,7 +445,7 @@ def refuse_climbing(template, arguments):
     for part in re.split("[?#]", template)[0].split("/"):
         names = re.findall(jobqueue.PLACE, part)
         text = re.sub(jobqueue.PLACE, lambda match: as_word(arguments.get(match[1])), part)
-        for _ in range(DECODINGS_MAX):
+        for _ in range(10):
             text = unquote(text, "latin-1")
         steps = {re.sub(r"[\x00-\x20\x7f]", "", step) for step in re.split(r"[/\\?#;]", text)}
         if names and (steps & {".", ".."} or unquote(text) != text):
@@ -963,7 +958,6 @@ class LogPipe:
 # Rules: no pipe and no process outlives end(). A line against the rules ends the runner. The
 # group is killed only while its leader's pid cannot be anyone else's.
 
-BATCH_WAKE_SECONDS = 0.01               # how long outcomes of a batch may lie in the channel
 
 
 class Child:
@@ -1047,7 +1041,7 @@ class Child:
         if self._go is None:
             wanted |= select.POLLIN
         else:
-            seconds, log_end = min(seconds, BATCH_WAKE_SECONDS), None
+            seconds, log_end = min(seconds, 0.01), None
         poll.register(self._channel, wanted | (select.POLLIN if self._arrived else 0))
         for end in {self._bell, self._wake, log_end} - {None}:
             poll.register(end, select.POLLIN)
@@ -1487,15 +1481,7 @@ class Pace:
 
 RUNNER_START_SECONDS = 120.0            # big imports
 BROKEN_RETRY_SECONDS = 60.0             # until a tasks.py is tried again that cannot be read
-BROKEN_POLL_SECONDS = 0.5               # how often it is looked at
 CHECK_SECONDS = 1.0                     # how often a worker asks itself whether to leave
-PLACE_SECONDS = 2.0                     # how often a service asks for a place
-SUCCESSOR_SECONDS = (0, 2, 5, 15)       # from try to try to start the next worker
-IDLE_POLL_SECONDS = (0.003, 0.1)        # from just now to a while ago
-ASLEEP_AFTER_SECONDS = 30.0             # without work; it wakes up more seldom then
-ASLEEP_POLL_SECONDS = 0.5
-IDLE_POLL_ROLLBACK_SECONDS = 1.0
-WRITE_AGAIN_SECONDS = 0.2               # after a full disk or a busy database
 STOP_SIGNALS = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
 WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "stay_asleep", "worker_seconds",
                    "runner_tasks", "runner_memory", "runner_per_owner")
@@ -1537,7 +1523,7 @@ class Place:
             if made or self._mode != "service":
                 return bool(made) and self._arrive(*made[0])
             self._queue.tick.maybe("worker")
-            self._database.clock.sleep(PLACE_SECONDS)
+            self._database.clock.sleep(2.0)
 
     def _arrive(self, row, lock):
         handle, proven = jobqueue.take_lock(self._workers.locks / lock)
@@ -1550,8 +1536,7 @@ class Place:
     def heartbeat(self, transaction, state=None):
         """Say that the worker lives, and what it does."""
         self.state = state or self.state
-        if not self._workers.heartbeat(
-                transaction, self.id, self.state, self.tasks, self.runner):
+        if not self._workers.heartbeat(transaction, self.id, self.state, self.tasks, self.runner):
             self.stop("its row is gone")
 
     def stop(self, reason):
@@ -1566,7 +1551,7 @@ class Place:
 
     def start_successor(self, least):
         """Start who goes on; a host that refuses is asked again if one (`least`) must be here."""
-        for pause in SUCCESSOR_SECONDS:
+        for pause in (0, 2, 5, 15):
             self._database.clock.sleep(pause)
             self._queue.starter.start_needed(least)
             if not least or self._workers.are_there():
@@ -1601,8 +1586,7 @@ class Runners:
         self._announcement = self._broken_until = None
         stamps = jobqueue.file_stamps(self._queue.catalogue.files())    # before it reads them
         try:
-            self.current = Child(self._queue.database.folder, self._place.lock, stamps,
-                                 self.wake)
+            self.current = Child(self._queue.database.folder, self._place.lock, stamps, self.wake)
             self._place.runner = self.current.identity
         except OSError as error:
             self._place.stop("no runner could be started")
@@ -1620,7 +1604,7 @@ class Runners:
         """Wait a moment for what the runner announces; True once it may be given tasks."""
         child = self.current
         if self._broken_until is not None:
-            self._clock.sleep(BROKEN_POLL_SECONDS)
+            self._clock.sleep(0.5)
             if (self._clock.monotonic() > self._broken_until
                     or jobqueue.file_stamps(child.files) != child.files):
                 self.start()
@@ -1744,8 +1728,8 @@ class Worker:
     """The loop of a worker; one thread, one runner.
 
     Each round:
-    1. Heed signals: after the first let the running task end, for GRACE_SECONDS at most; after
-       the second end it at once.
+    1. Heed signals: after the first the running task may end, for GRACE_SECONDS at most; the
+       second ends it at once.
     2. Leave if there is a reason and nothing is running.
     3. Once in CHECK_SECONDS: look for a reason to leave, tick, say that it lives.
     4. Watch what the runner has in hand and record what has ended; that claims the next. With
@@ -1807,7 +1791,7 @@ class Worker:
         except WRITE_LATER:
             if self._signals > 1:
                 raise
-            self._clock.sleep(WRITE_AGAIN_SECONDS)
+            self._clock.sleep(0.2)
         return False
 
     def _catch_signals(self):
@@ -1932,12 +1916,12 @@ class Worker:
     def _rest(self):
         """Wait a little before looking again: briefly at first, longer later."""
         idle = self._clock.monotonic() - self._last_work
-        least, most = IDLE_POLL_SECONDS
-        pause = min(most, least * max(1, idle) ** 2)
-        if idle > ASLEEP_AFTER_SECONDS:
-            pause = ASLEEP_POLL_SECONDS
         if self._database.journal != "wal":
-            pause = IDLE_POLL_ROLLBACK_SECONDS
+            pause = 1.0
+        elif idle > 30:                 # asleep
+            pause = 0.5
+        else:
+            pause = min(0.1, 0.003 * max(1, idle) ** 2)
         due = self._next_due - self._clock.now()
         self._runners.rest(min(pause, due) if due > 0 else pause)
 
