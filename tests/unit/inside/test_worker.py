@@ -1,6 +1,7 @@
 """What a worker decides by itself: how many tasks at once, and when its runner is replaced."""
 import io
 import json
+import os
 import socket
 import threading
 import time
@@ -171,8 +172,11 @@ class TestWhileNobodyCanWrite(TestCase):
         self.assertEqual(self.worker._place.stopping, "too many workers")
 
     def test_that_it_is_to_stop(self):
-        self.worker._signals.count = 1
-        self.worker._signals.heed = lambda: 1
+        self.worker._signals = 1
+        self.worker._runners.wake, other = os.pipe()
+        os.set_blocking(self.worker._runners.wake, False)
+        for end in (self.worker._runners.wake, other):
+            self.addCleanup(os.close, end)
         self.assertEqual(self.rounds_until_it_leaves(), 0)
         self.assertEqual(self.worker._place.stopping, jobqueue.STOPPED)
 
@@ -192,7 +196,7 @@ class TestOrder(TestCase):
 
 class TestBehind(TestCase):
     def test_one_that_has_not_read_what_it_was_told_is_replaced(self):
-        runners = Runners(self.queue, Mock(), Mock(), {"runner_tasks": 10, "runner_memory": 512})
+        runners = Runners(self.queue, Mock(), {"runner_tasks": 10, "runner_memory": 512})
         for unread in (b"more", b""):
             runners.current = Mock(tasks=1, ended=False, has_leftovers=False, memory=0, files={},
                                    unread=unread)
@@ -214,7 +218,7 @@ class TestOldCode(TestCase):
                              "files": [str(self.tasks), str(self.helper)]}
         self.queue.catalogue.store(self.announcement)
         settings = {"runner_tasks": 10_000, "runner_memory": 512}
-        self.runners = Runners(self.queue, Mock(), Mock(), settings)
+        self.runners = Runners(self.queue, Mock(), settings)
         self.runners.start()
 
     @staticmethod
