@@ -1806,8 +1806,8 @@ class Journal:
 
     def _refuse(self, why):
         raise SetupError(
-            "The data folder %s is written in WAL mode on the machine %s, %s. If several are to use "
-            "it, stop everything on all and run there: python3 jobqueue.py check --repair shared"
+            "The data folder %s is written in WAL mode on the machine %s, %s. If several are to "
+            "use it, stop everything on all and run there: python3 jobqueue.py check --repair shared"
             % (self.path.parent, self.machine, why))
 
     def sign(self, now):
@@ -1822,8 +1822,8 @@ class Journal:
             return
         found = Journal(self._database)
         if found.mode != self.mode or found.mode == "wal" and not found._is_ours():
-            raise StorageBroken("The database is written in %s mode now, by the machine %s. Stop and "
-                                "start everything." % (found.mode.upper(), found.machine))
+            raise StorageBroken("The database is written in %s mode now, by the machine %s. Stop "
+                                "and start everything." % (found.mode.upper(), found.machine))
         self._file = found._file
 
     def _is_ours(self):
@@ -1875,8 +1875,8 @@ class DataFile:
         index = Path(str(self.path) + "-shm")
         if index.exists() and not self._wal.exists() and index.exists():
             raise StorageBroken(
-                "The log of the database, %s, was deleted: without it the newest tasks are missing. "
-                "Put it back; if it is lost, delete %s to go on with what is left."
+                "The log of the database, %s, was deleted: the newest tasks are missing. Put it "
+                "back; if it is lost, delete %s to go on with what is left."
                 % (self._wal, index.name))
 
     def _connect(self):
@@ -2243,7 +2243,7 @@ def read_networks(text):
             found.append(ip_network(word, strict=False))
             if found[-1].prefixlen:
                 continue
-        raise ValueError("must list addresses or networks, such as 127.0.0.1 or 10.0.0.0/8, and not "
+        raise ValueError("must list addresses or networks, such as 127.0.0.1 or 10.0.0.0/8, not "
                          "everybody's; %s is none" % shorten(word, 60))
     return found
 
@@ -2270,13 +2270,11 @@ SETTINGS = {name: Setting(*row) for name, row in {
         "A worker is replaced after this many seconds; some hosts kill older processes."),
     "runner_tasks": (_integer(1, 1000000), 10000,
         "The process that runs the functions is replaced after this many tasks."),
-    "runner_memory": (_integer(16, 1000000), 512,
-        "... or once it has used this many megabytes."),
+    "runner_memory": (_integer(16, 1000000), 512, "... or once it has used this many megabytes."),
     "runner_per_owner": (NO_OR_YES, "no",
         "yes: ... and whenever the next task is another owner's, so that nothing can be left for "
         "it in that process. Each change costs the start of Python and of tasks.py."),
-    "nice": (_integer(0, 19), 10,
-        "How much workers give way to other processes (19 the most)."),
+    "nice": (_integer(0, 19), 10, "How much workers give way to other processes (19 the most)."),
     "max_pending": (_integer(0, 1000000), 200000,
         "Most tasks of one user that wait to be run; 0: no limit. Admins have none."),
     "default_owner": (_words(100), "",
@@ -2287,8 +2285,7 @@ SETTINGS = {name: Setting(*row) for name, row in {
         "Days until what happened (activity, runs of schedules) is forgotten; 0: never."),
     "pass_environment": (_words(2000), "",
         "Names of environment variables that workers get besides the usual ones."),
-    "python": (_words(1000), "",
-        "Interpreter for workers; empty: found by itself."),
+    "python": (_words(1000), "", "Interpreter for workers; empty: found by itself."),
     "host_names": (_words(2000), "",
         "Names under which browsers reach the built-in server, besides localhost."),
     "base_path": (_words(200), "",
@@ -2412,7 +2409,7 @@ class Settings:
         if name not in SETTINGS:
             raise field_error(name, "is not a setting")
         if name in self._fixed:
-            raise field_error(name, "is set by %s and cannot be changed here" % self._fixed[name][0])
+            raise field_error(name, "is set by %s, not here" % self._fixed[name][0])
         value = None if value is None else tidy_setting(name, value)
         if value and name in self.tests:
             self.tests[name](value)
