@@ -1,9 +1,9 @@
 """What `check` says of the host, and backups."""
 
+import ast
 import errno
 import io
 import os
-import re
 import shutil
 import sqlite3
 import stat
@@ -13,6 +13,7 @@ import time
 import unittest
 from contextlib import closing, contextmanager, redirect_stdout
 from pathlib import Path
+from string import Formatter
 from unittest import mock
 
 import jobqueue
@@ -270,11 +271,28 @@ class TestLimits(HostTestCase):
 class TestFindings(HostTestCase):
     """The table of what can be wrong."""
 
-    def test_each_row_can_be_found_and_filled_in(self):
-        text = (ROOT / "jobqueue.py").read_text("utf-8")
-        found = set(re.findall(r'"(\w+)"', text[text.index("class Finding:"):]))
+    def found(self):
+        """{code: the names of what was seen} of all that the program finds."""
+        tree = ast.parse((ROOT / "jobqueue.py").read_text("utf-8"))
+        found = {}
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Finding":
+                seen = {one.arg for one in call.keywords}
+                codes = [one.value for one in ast.walk(call.args[0])
+                         if isinstance(one, ast.Constant) and one.value in jobqueue.FINDINGS]
+                if isinstance(call.args[0], ast.BinOp):         # "schedule_" + key
+                    codes = [code for code in jobqueue.FINDINGS
+                             if code.startswith(call.args[0].left.value)]
+                self.assertTrue(codes, ast.dump(call))
+                found.update(dict.fromkeys(codes, seen))
+        return found
+
+    def test_each_row_is_found_somewhere_with_what_it_is_filled_with(self):
+        found = self.found()
+        self.assertEqual(set(found), set(jobqueue.FINDINGS))
         for code, (topic, verdict, *texts) in jobqueue.FINDINGS.items():
-            self.assertIn(code.replace("_problem", "_").replace("_warning", "_"), found)
+            places = {name for text in texts for _, name, _, _ in Formatter().parse(text) if name}
+            self.assertLessEqual(places, found[code], code)
             self.assertIn(topic, {"", *jobqueue.HOST_TOPICS, *jobqueue.TOPICS})
             self.assertIn(verdict, ("bad", "note", "ok"))
             self.assertIn(len(texts), (0, 1, 2, 4), code)
