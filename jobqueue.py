@@ -1466,16 +1466,16 @@ STORAGE_ERRORS = (
 def storage_error(error, path):
     """The error that a person should see for this one of SQLite's; itself if it is our mistake."""
     said = str(error)
-    for words, kind, sentence in STORAGE_ERRORS:
-        if re.search(words, said.lower()):
-            if kind is Busy:
-                return still_busy()
-            if sentence == UNUSABLE:    # also if the index of its log has no room
-                with contextlib.suppress(OSError):
-                    if free_bytes(path) < 32768:
-                        return storage_full()
-            return kind(sentence % {"path": path, "said": said})
-    return error
+    found = [row for row in STORAGE_ERRORS if re.search(row[0], said.lower())]
+    if not found:
+        return error
+    _, kind, sentence = found[0]
+    if kind is Busy:
+        return still_busy()
+    with contextlib.suppress(OSError):      # no room for the index of the log is called so, too
+        if sentence == UNUSABLE and free_bytes(path) < 32768:
+            return storage_full()
+    return kind(sentence % {"path": path, "said": said})
 
 
 def still_busy():
