@@ -776,7 +776,7 @@ class Folders(unittest.TestCase):
         self.site.data.rename(moved)
         self.site.data.write_text("../elsewhere\n")
         self.assertEqual(len(self.site.json("user", "list")["users"]), 3)
-        for text, words in (("", "empty file"), ("\n", "empty file")):
+        for text, words in (("", "data folder's path"), ("\n", "data folder's path")):
             self.site.data.write_text(text)
             self.refused(words)
 
