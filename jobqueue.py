@@ -7210,7 +7210,7 @@ def _look_at_clock(queue):
 # What is said to everyone, too. In the order in which it matters; a list has the first sentence.
 
 def _describe_obstacles(queue):
-    database, error = queue.database, queue.catalogue.state()["error"]
+    database = queue.database
     try:
         if free_bytes(database.folder) < 1 << 20:
             yield Finding("disk_full")
@@ -7222,6 +7222,7 @@ def _describe_obstacles(queue):
         yield Finding("log_long", size=size >> 20, path=database.path)
     if queue.settings.get("NbMaxWorker") == 0:
         yield Finding("off")
+    error = queue.catalogue.state()["error"]
     if error:
         place = ", line ".join(str(error[key]) for key in ("file", "line") if error[key])
         yield Finding("code_error", file=TASKS_FILE,
