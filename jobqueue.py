@@ -2338,11 +2338,6 @@ def remember_of(transaction, name, key, value):
     remember(transaction, name, dict(list(known.items())[-10:]) or None)
 
 
-def recall_of(db, name, key):
-    """What `remember_of` kept, or None."""
-    return (recall(db, name) or {}).get(key)
-
-
 class Settings:
     """Values in the order flag, environment (JOBQUEUE_NAME), table, default."""
 
@@ -4755,7 +4750,7 @@ class Modes:
 
     def _lost(self):
         """What is known of the last row of losses here; nothing once the clock was put back."""
-        lost = recall_of(self._database, ".workers_lost", self._claims.machine)
+        lost = (recall(self._database, ".workers_lost") or {}).get(self._claims.machine)
         if lost and lost["at"] <= self._clock.now():
             return lost
         return {"count": 0, "at": 0.0, "tasks": []}
