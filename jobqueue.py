@@ -458,8 +458,9 @@ def _check_json(value, depth):
             _check_json(item, depth - 1)
         for item in value.values() if isinstance(value, dict) else ():
             _check_json(item, depth - 1)
-    elif isinstance(value, str) and ("\0" in value or re.search("[\ud800-\udfff]", value)):
-        raise ValueError("a text holds NUL or half a character")
+    elif isinstance(value, str):
+        if "\0" in value or not value.isascii() and re.search("[\ud800-\udfff]", value):
+            raise ValueError("a text holds NUL or half a character")
     elif isinstance(value, int) and abs(value) > INTEGER_MAX or value in (math.inf, -math.inf):
         raise ValueError("a number is too large")
 
