@@ -6086,9 +6086,9 @@ class Requests:
         self._catalogue = catalogue
 
     def check(self, requests, person=None):
-        """The Orders for `requests`; Invalid names every wrong field, with its index if many.
+        """The Orders for `requests`, some of which may be an Invalid that says why it is none.
 
-        Where a request could not be read stands the Invalid that says so.
+        Invalid names every wrong field, with its index if many.
         """
         orders, errors, frame, index, named, held, file = [], [], None, 0, 0, 0, None
         for index, request in enumerate(requests):
@@ -6924,8 +6924,8 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
     "task_lost": ("Tasks", BAD, "nobody has answered for task {id} for {seconds:.0f} s and nobody "
                   "takes it over", "open the page or run python3 jobqueue.py tick"),
     "task_old": ("Tasks", NOTE),
-    "clock_back": ("Clock", BAD, "it is {seconds:.0f} s behind what was last recorded ({at}): it "
-                   "was put back, or was wrong before")}
+    "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind what was last recorded "
+                   "({at}): it was put back, or was wrong before")}
 
 
 class Finding:
@@ -6940,8 +6940,8 @@ class Finding:
         self.since = since
 
     def __str__(self):
-        """What is so and, unless that is fine, what to do."""
-        return ": ".join(filter(None, (self.text, self.verdict != FINE and self.remedy)))
+        """What is so and what to do."""
+        return ": ".join(filter(None, (self.text, self.remedy)))
 
 
 def _readable(moment):
@@ -7154,15 +7154,13 @@ def _look_at_functions(queue):
     queue.catalogue.refresh(wait=True)
     state = queue.catalogue.state()
     names = ", ".join(function["name"] for function in queue.catalogue.functions())
-    if state["error"]:
-        return                          # describe_work() tells it
-    if not names:
-        yield Finding("no_function", file=TASKS_FILE)
-    elif state["samples"]:
+    if state["samples"]:
         yield "samples, until there is %s: %s" % (TASKS_FILE, names)
         yield Finding("samples")
-    else:
+    elif names:
         yield "%s: %s" % (TASKS_FILE, names)
+    elif not state["error"]:            # which describe_work() tells
+        yield Finding("no_function", file=TASKS_FILE)
 
 
 def _look_at_schedules(queue):
@@ -7193,12 +7191,7 @@ def _look_at_tasks(queue):
         yield "the oldest pending task has waited %d min" % (max(0, now - oldest) // 60)
         if now - oldest >= 3600:
             yield Finding("task_old")
-
-
-def _look_at_clock(queue):
-    now = queue.database.clock.now()
     newest = queue.database.value("SELECT at FROM activity ORDER BY id DESC LIMIT 1") or 0
-    yield _readable(now)
     if newest - now > CLOCK_SLACK_SECONDS:
         yield Finding("clock_back", seconds=newest - now, at=_readable(newest))
 
@@ -7293,8 +7286,7 @@ TOPICS = {
     "Admin": _look_at_admin, "Exposure": _look_at_exposure, "Web server": _look_at_visit,
     "Workers": _look_at_workers, "Worker": _look_at_worker, "Cron": _look_at_ticks,
     "Journal": _look_at_journal, "Database": _look_at_database, "Backup": _look_at_backup,
-    "Functions": _look_at_functions, "Schedules": _look_at_schedules, "Tasks": _look_at_tasks,
-    "Clock": _look_at_clock}
+    "Functions": _look_at_functions, "Schedules": _look_at_schedules, "Tasks": _look_at_tasks}
 Check = collections.namedtuple("Check", "name verdict text")        # one line of what `check` says
 Report = collections.namedtuple("Report", "checks findings")
 
@@ -7322,10 +7314,7 @@ def _report(found):
 
 
 def check_host(queue, reads_all=True):
-    """What this host and this queue are like: a Report.
-
-    Without `reads_all` a large database is not read through, because somebody waits.
-    """
+    """What this host and this queue are like: a Report. Not `reads_all`: somebody waits for it."""
     looks = {**TOPICS, "Database": functools.partial(_look_at_database, reads_all=reads_all)}
     found = [*_look(HOST_TOPICS, queue.database.folder), *_look(looks, queue)]
     with contextlib.suppress(JobQueueError):            # the topics tell of it

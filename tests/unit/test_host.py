@@ -112,9 +112,9 @@ class TestChecks(HostTestCase):
 
     def test_a_clock_that_was_put_back_is_bad(self):
         self.add("bob")
-        self.assertEqual(self.verdict("Clock"), "ok")
+        self.assertEqual(self.verdict("Tasks"), "ok")
         with mock.patch.object(self.clock, "now", return_value=self.clock.now() - 7200):
-            self.assertEqual(self.verdict("Clock", "7200 s behind"), "bad")
+            self.assertEqual(self.verdict("Tasks", "7200 s behind"), "bad")
 
     def test_data_inside_a_web_folder_is_a_note_and_bad_without_its_lock(self):
         self.assertEqual(self.verdict("Exposure", "not inside"), "note")
