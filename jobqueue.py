@@ -6851,8 +6851,8 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
     "data_none": ("Data", NOTE, "there is none yet; it is made when the page is opened first"),
     "data_impossible": ("Data", BAD, "it is no folder and cannot be made: {user} must be able to "
                         "write to {above}; else write another path into a text file called data"),
-    "data_open": ("Data", BAD, "other users can read it (mode {mode:o}). Run chmod 700 '{folder}'; "
-                  "if its file system ({system}) has no modes, move it elsewhere"),
+    "data_open": ("Data", BAD, "other users can read it (mode {mode:o}). Run chmod 700 '{folder}', "
+                  "or move it if its file system ({system}) has no modes"),
     "data_of_others": ("Data", BAD, "not all in it belongs to {owner}: {names}. As root, run "
                        "chown -R '{owner}' '{folder}'"),
     "data_gone": ("Data", BAD, "it is gone or cannot be read", "",
@@ -6861,7 +6861,7 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
                     "your quota is full, remove something; else see to its owner and rights"),
     "database_closed": ("Disk", BAD, "the database cannot be written", "chmod u+w {paths}"),
     "locks_missing": ("Disk", NOTE, "files cannot be locked (flock), so that the end of a worker "
-                      "is noticed late: better use a folder that is not on a network"),
+                      "is noticed late"),
     "disk_low": ("Disk", BAD, "", "remove something, or no task can be added soon"),
     "disk_full": ("Disk", BAD, "", "remove something",
                   "storage", "The disk is full: nothing can be added or recorded."),
@@ -6885,9 +6885,9 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
     "authorization_lost": ("Web server", NOTE, "the web server removes the header Authorization: "
                            "use X-Api-Key, or its lines from htaccess or apache.conf"),
     "slices_awaited": ("", NOTE, "", "", "cron_wait", MODE_WORDS["slice"] + "."),
-    "service_missing": ("Workers", BAD, "No service is there", "let the host keep worker.py "
-                        "--service running", "no_worker",
-                        "Nothing is running: the host has to keep worker.py --service alive."),
+    "service_missing": ("Workers", BAD, "No service is there",
+                        "let the host keep worker.py --service running", "no_worker",
+                        "Nothing is running: worker.py --service is not there."),
     "cron_missing": ("Workers", BAD, "No cron comes", "give your host's cron a line to copy",
                      "cron_wait", "Waiting for cron, which has not come lately."),
     "cron_awaited": ("", NOTE, "", "",
@@ -7296,11 +7296,10 @@ def _look(topics, about):
     for topic, look in topics.items():
         try:
             yield from ((topic, one) for one in look(about))
-        except JobQueueError as error:
-            yield topic, Finding("unknown", why=error.detail)
         except Exception as error:      # what is broken must not hide the rest
-            yield topic, Finding("unknown", why="this could not be looked at: %s: %s" % (
-                type(error).__name__, storable(shorten(str(error), 300))))
+            yield topic, Finding("unknown", why=getattr(error, "detail", None) or (
+                "this could not be looked at: %s: %s" % (
+                    type(error).__name__, storable(shorten(str(error), 300)))))
 
 
 def _report(found):
