@@ -1636,7 +1636,11 @@ class WriteLock:
         if not self._threads.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
             raise still_busy()
         try:
-            self._rest()
+            now = self._clock.monotonic()
+            if now - self._released > WRITE_GAP_SECONDS:
+                self._streak = now
+            elif now - self._streak > WRITE_STREAK_SECONDS:
+                self._rest()
             if not self._flock(self._file, fcntl.LOCK_EX):
                 self._wait(deadline)
         except BaseException:
@@ -1656,14 +1660,11 @@ class WriteLock:
         self._file = self._waiting = -1
 
     def _rest(self):
-        now = self._clock.monotonic()
-        if now - self._released > WRITE_GAP_SECONDS:
-            self._streak = now
-        elif now - self._streak > WRITE_STREAK_SECONDS:
-            if not self._flock(self._waiting, fcntl.LOCK_EX):
-                self._clock.sleep(WRITE_REST_SECONDS)
-            self._flock(self._waiting, fcntl.LOCK_UN)
-            self._streak = self._clock.monotonic()
+        """Stay away for a moment if somebody waits."""
+        if not self._flock(self._waiting, fcntl.LOCK_EX):
+            self._clock.sleep(WRITE_REST_SECONDS)
+        self._flock(self._waiting, fcntl.LOCK_UN)
+        self._streak = self._clock.monotonic()
 
     def _wait(self, deadline):
         """Ask again and again."""
@@ -1771,7 +1772,7 @@ class Journal:
     def __init__(self, database):
         self._database = database
         self.path = private_path(database, "journal.json")
-        self._file = file_identity(self.path)   # another one after each write
+        self.file = file_identity(self.path)   # another one after each write
         try:
             said = json.loads(self.path.read_text("utf-8"))
             self.mode, self.machine, self._boot = said["mode"], said["machine"], said.get("boot")
@@ -1819,13 +1820,11 @@ class Journal:
 
     def check(self):
         """StorageBroken if it was decided anew, or another machine took over while we slept."""
-        if file_identity(self.path) == self._file:
-            return
         found = Journal(self._database)
         if found.mode != self.mode or found.mode == "wal" and not found._is_ours():
             raise StorageBroken("The database is written in %s mode now, by the machine %s. Stop "
                                 "and start everything." % (found.mode.upper(), found.machine))
-        self._file = found._file
+        self.file = found.file
 
     def _is_ours(self):
         return self.machine == machine_name() or boot_id() != "" and self._boot == boot_id()
@@ -1859,7 +1858,8 @@ class DataFile:
         if (file_identity(self.path), file_identity(self._wal)) != self._opened:
             raise StorageBroken("The database %s or its log was removed or replaced while it was "
                                 "in use. Stop and start everything." % self.path)
-        self._journal.check()
+        if file_identity(self._journal.path) != self._journal.file:
+            self._journal.check()
 
     def wal_bytes(self):
         """Size of the log's file; at most WAL_CHECKPOINT_BYTES while copying back keeps up."""
@@ -1998,7 +1998,8 @@ class Database(DataFile, Reader):
 
     def last_id(self, table):
         """The highest id that any row of a table ever had."""
-        return self.value("SELECT seq FROM sqlite_sequence WHERE name=?", (table,)) or 0
+        row = self.one("SELECT seq FROM sqlite_sequence WHERE name=?", (table,))
+        return row["seq"] if row else 0
 
     def schema_version(self):
         """The number of the schema of this database."""
@@ -2727,12 +2728,12 @@ def next_turn(transaction, owner_id, queue, priority):
 
     One owner's ten thousand tasks and another's one then interleave.
     """
-    lowest = transaction.value(
-        "SELECT turn FROM task %s WHERE status=0 AND queue=? AND priority=? ORDER BY turn LIMIT 1"
-        % BY_CLAIM, (queue, priority))
-    highest = transaction.value(
-        "SELECT turn FROM task %s WHERE owner_id=? AND status=0 AND queue=? "
-        "AND priority=? ORDER BY turn DESC LIMIT 1" % BY_TURN, (owner_id, queue, priority))
+    lowest, highest = transaction.one("""
+        SELECT (SELECT turn FROM task %s WHERE status=0 AND queue=? AND priority=?
+                ORDER BY turn LIMIT 1),
+               (SELECT turn FROM task %s WHERE owner_id=? AND status=0 AND queue=? AND priority=?
+                ORDER BY turn DESC LIMIT 1)""" % (BY_CLAIM, BY_TURN),
+        (queue, priority, owner_id, queue, priority))
     return max(lowest or 0, highest or 0) + 1
 
 
@@ -3550,11 +3551,10 @@ class Actions:
 #
 # Every way into and out of "running":
 #
-# 1. claim() takes the first pending task of a queue, or a batch, under a random token, with a lease.
-# 2. The worker renews the lease, and writes progress, log and end; each write names the claim. No
-#    row changed means the claim was lost to somebody else, whose word then counts.
-# 3. end_all() asks judge() what becomes of the task and stores that; promote() makes due what
-#    waits for its time.
+# 1. claim() takes the first pending tasks of a queue, each under a random token, with a lease.
+# 2. The worker renews the lease; each of its writes names the token. No row changed means that
+#    the task was lost to somebody else, whose word then counts.
+# 3. end_all() asks judge() what becomes of a task and stores that.
 # 4. Who is late with renewing is doubted, in writing, and loses nothing before the rest of a lease
 #    has passed since: as this could be written, so could a renewal. When nobody can write nobody is
 #    doubted, and workers that see no doubt keep what they run.
@@ -3566,7 +3566,6 @@ PROMOTE_AT_ONCE = 500
 PROMOTE_SECONDS = 0.05          # how late a busy worker may see that a task is due
 REFUSED_AT_ONCE = 100           # tasks of former admins, in one transaction
 ERROR_MAX_CHARACTERS = 2000
-RETRY_MAX_SECONDS = 30 * 86400
 
 # What is read of a task at its claim and at its end.
 HEADS = """
@@ -3608,17 +3607,15 @@ class Outcome:
 class Verdict:
     """What becomes of a task whose attempt ended: the new state and what it costs."""
 
-    def __init__(self, status, reason=None, event=None, run_at=None, spend=0, crash=0,
-                 interruption=0, unknown_since=None):
+    reason = run_at = unknown_since = None
+    spend = crash = interruption = 0
+    removed = False                     # True if nothing of the task is left; its folder is to go
+
+    def __init__(self, status, reason=None, event=None, **more):
         self.status = status
         self.reason = reason
         self.event = event or STATUS_WORDS[status]
-        self.run_at = run_at
-        self.spend = spend
-        self.crash = crash
-        self.interruption = interruption
-        self.unknown_since = unknown_since
-        self.removed = False            # True if nothing of the task is left; its folder is to go
+        vars(self).update(more)
 
 
 def judge(task, outcome, now, uniform):
@@ -3637,7 +3634,7 @@ def judge(task, outcome, now, uniform):
         return Verdict(PENDING, event="put_back")
     since = task["unknown_since"] or now
     if kind == "unknown_function" and now - since <= 600:
-        return Verdict(SCHEDULED, kind, "put_back", now + 30, unknown_since=since)
+        return Verdict(SCHEDULED, kind, "put_back", run_at=now + 30, unknown_since=since)
     if kind in ("crashed", "interrupted"):
         crash = kind == "crashed"
         last = task["on_crash"] == "fail" or (
@@ -3648,12 +3645,12 @@ def judge(task, outcome, now, uniform):
     reason = kind if kind in ("timeout", "unknown_function") else "error"
     asks_first = outcome.retry_after is not None and left == task["max_retries"]
     if kind in ("error", "timeout") and (left > 0 or asks_first):
-        delay = outcome.retry_after
+        delay, spread = outcome.retry_after, 1.0
         if delay is None:
             tried = min(task["max_retries"] - left, 100)
-            delay = min(task["retry_delay"] * task["retry_backoff"] ** tried, RETRY_MAX_SECONDS)
-            return Verdict(SCHEDULED, reason, "retry", now + delay * uniform(1.0, 1.2), spend=1)
-        return Verdict(SCHEDULED, reason, "retry", now + min(delay, RETRY_MAX_SECONDS), spend=1)
+            delay, spread = task["retry_delay"] * task["retry_backoff"] ** tried, uniform(1.0, 1.2)
+        return Verdict(SCHEDULED, reason, "retry", spend=1,
+                       run_at=now + min(delay, 30 * 86400) * spread)
     return Verdict(FAILED, reason)
 
 
@@ -4879,16 +4876,11 @@ class Reaper:
         self._workers = workers
         self._modes = modes
         self._clock = database.clock
-        self._burials = Every(TICK_SECONDS, self._clock)
-
-    def look(self):
-        """Bury the dead, if this process has not just looked for them."""
-        if self._burials.is_due():
-            self.bury_dead()
+        self.burials = Every(TICK_SECONDS, self._clock)
 
     def bury_dead(self):
         """Free the places and tasks of dead workers, and the tasks whose leases are over."""
-        self._burials.put_off(TICK_SECONDS)
+        self.burials.put_off(TICK_SECONDS)
         dead = self.find_dead()
         try:
             if dead or self._claims.lost((), self._clock.now()):
@@ -6447,8 +6439,8 @@ class JobQueue:
         Where no server runs this is the tick: a killed worker must not hold the place of a new one.
         """
         with in_passing("starting workers"):
-            if not self.tick.maybe("code"):
-                self.reaper.look()
+            if not self.tick.maybe("code") and self.reaper.burials.is_due():
+                self.reaper.bury_dead()
             self.starter.start_needed(self.tick.sleepers_missing())
 
     def close(self):
