@@ -2331,15 +2331,6 @@ def recall(db, name):
     return None if text is None else json.loads(text)
 
 
-def remember_of(transaction, name, key, value):
-    """Keep a value for each key (a machine) under a name, the newest 10; None forgets it."""
-    known = recall(transaction, name) or {}
-    known.pop(key, None)
-    if value is not None:
-        known[key] = value
-    remember(transaction, name, dict(list(known.items())[-10:]) or None)
-
-
 class Settings:
     """Values in the order flag, environment (JOBQUEUE_NAME), table, default."""
 
@@ -4735,20 +4726,20 @@ class Modes:
         if not is_loss or (row["state"] != "starting"
                            and row["seen_at"] - row["started_at"] >= YOUNG_SECONDS):
             if lost["count"]:
-                remember_of(transaction, ".workers_lost", self._claims.machine, None)
+                remember(transaction, ".workers_lost " + self._claims.machine, None)
             return
         tasks = [task["id"] for task in self._database.all(
             "SELECT id FROM task WHERE status=1 AND worker_id=?", (row["id"],))]
         if row["started_at"] <= lost["at"] or set(tasks) & set(lost["tasks"]):
             return
-        remember_of(transaction, ".workers_lost", self._claims.machine,
-                    {"count": lost["count"] + 1, "at": self._clock.now(), "tasks": tasks})
+        remember(transaction, ".workers_lost " + self._claims.machine,
+                 {"count": lost["count"] + 1, "at": self._clock.now(), "tasks": tasks})
         if lost["count"] + 1 >= LOST_MAX:
             remember(transaction, ".start_failure", None)   # it is of the mode that is left
 
     def _lost(self):
         """What is known of the last row of losses here; nothing once the clock was put back."""
-        lost = (recall(self._database, ".workers_lost") or {}).get(self._claims.machine)
+        lost = recall(self._database, ".workers_lost " + self._claims.machine)
         if lost and lost["at"] <= self._clock.now():
             return lost
         return {"count": 0, "at": 0.0, "tasks": []}
