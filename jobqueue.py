@@ -4183,12 +4183,13 @@ def schedule_json(row, now, period):
 
 def before_newest(rule, first, now, most):
     """A moment after which `rule` has its newest `most` until `now`; `first` is the oldest."""
-    low, high = first - 1.5, now        # moments are a second apart or more
+    low, high = first - 0.75, now       # moments are a second apart or more
+    middle = low                        # nearly always that is it: nothing was missed
     while high - low > 0.5:
-        middle = (low + high) / 2
         moments = rule.upcoming(middle, most + 1)
         are_few = len(moments) <= most or moments[-1] > now
         low, high = (low, middle) if are_few else (middle, high)
+        middle = (low + high) / 2
     return high
 
 
