@@ -1809,7 +1809,8 @@ class Journal:
     def _refuse(self, why):
         raise SetupError(
             "The data folder %s is written in WAL mode on the machine %s, %s. If several are to "
-            "use it, stop everything on all and run there: python3 jobqueue.py check --repair shared"
+            "use it, stop everything on all and run there: "
+            "python3 jobqueue.py check --repair shared"
             % (self.path.parent, self.machine, why))
 
     def sign(self, now):
