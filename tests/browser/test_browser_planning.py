@@ -334,7 +334,7 @@ class Planning(BrowserTestCase):
         bob.click("dialog button", "Delete 2")
         self.site.run("delete", numbers[0])             # the number is not right any more
         bob.click(".question button", "Delete 2")
-        bob.see("can be changed is now 1", "dialog")
+        bob.see("1 tasks match and can be changed now", "dialog")
         bob.click("dialog button", "Delete 1")
         bob.click(".question button", "Delete 1")
         bob.see("1 task was deleted.")
