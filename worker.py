@@ -146,7 +146,11 @@ def type_hints(target):
         names, hints = getattr(target, "__globals__", {}), {}
         for name, hint in getattr(target, "__annotations__", {}).items():
             with contextlib.suppress(Exception):
-                hints[name] = eval(hint, dict(names)) if isinstance(hint, str) else hint
+                if isinstance(hint, str):       # before Python 3.10 types have no |
+                    plain, optional = re.subn(r"\s*\|\s*None\s*$|^\s*None\s*\|\s*", "", hint)
+                    hint = eval(plain, dict(names))
+                    hint = typing.Optional[hint] if optional else hint
+                hints[name] = hint
         return hints
 
 
@@ -476,7 +480,7 @@ def build_request(target, arguments, context):
 
 @functools.lru_cache(maxsize=None)
 def http_opener():
-    """What sends requests: no proxies of the environment, no ftp: or file:, no other server."""
+    """What sends requests: no proxies of the environment, no other server."""
     import urllib.request
 
     class SameServer(urllib.request.HTTPRedirectHandler):
@@ -491,11 +495,7 @@ def http_opener():
                            % (following.type, following.host))
             return following
 
-    opener = urllib.request.OpenerDirector()
-    for handler in ("HTTPHandler", "HTTPSHandler", "HTTPDefaultErrorHandler", "HTTPErrorProcessor"):
-        opener.add_handler(getattr(urllib.request, handler)())
-    opener.add_handler(SameServer())
-    return opener
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), SameServer)
 
 
 def run_request(function, arguments, context):
