@@ -1756,6 +1756,11 @@ def file_system(path):
     return kind
 
 
+def up_seconds():
+    """How long this system has been running."""
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
 def safe_journal(folder):
     """How a database in this folder is written: a log needs a local disk."""
     return "wal" if file_system(folder) in LOCAL_FILE_SYSTEMS else "truncate"
@@ -1803,7 +1808,10 @@ class Journal:
     def refuse_another(self, now):
         """SetupError if another machine uses the log and lives."""
         left = self.path.stat().st_mtime + MACHINE_SILENT_SECONDS - now
-        if self.mode == "wal" and not self._is_ours() and 0 < left < 2 * MACHINE_SILENT_SECONDS:
+        started_again = (self.machine == machine_name()
+                         and MACHINE_SILENT_SECONDS - left > up_seconds())
+        if (self.mode == "wal" and not self._is_ours() and not started_again
+                and 0 < left < 2 * MACHINE_SILENT_SECONDS):
             self._refuse("which allows no second one before %s UTC" % iso(now + left)[11:19])
 
     def _refuse(self, why):
@@ -1828,7 +1836,8 @@ class Journal:
         self.file = found.file
 
     def _is_ours(self):
-        return self.machine == machine_name() or boot_id() != "" and self._boot == boot_id()
+        known, boot = self._boot, boot_id()
+        return known == boot if known and boot else self.machine == machine_name()
 
 
 class DataFile:

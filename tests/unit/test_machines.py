@@ -20,10 +20,10 @@ from tests.helpers.support import FakeClock, Site, TestCase, need
 
 
 class Machine:
-    """What a process sees that runs on a machine: its name, its boot, its disk."""
+    """What a process sees that runs on a machine: its name, its boot, its disk, since when it is up."""
 
-    def __init__(self, name="a", boot="boot-a", kind="ext4"):
-        self.values = {"machine_name": name, "boot_id": boot, "file_system": kind}
+    def __init__(self, name="a", boot="boot-a", kind="ext4", up=1e6):
+        self.values = {"machine_name": name, "boot_id": boot, "file_system": kind, "up_seconds": up}
 
     def __enter__(self):
         self.stack = contextlib.ExitStack()
@@ -144,8 +144,13 @@ class TestOneMachineUnderOtherNames(FolderCase):
     def test_a_machine_that_was_restarted_is_not_held_up(self):
         self.visit(self.a)
         self.clock.advance(20)
-        self.assertEqual(self.visit(Machine("a", "boot-2")), "wal")
+        self.assertEqual(self.visit(Machine("a", "boot-2", up=12)), "wal")
         self.assertEqual(self.visit(Machine("new-name", "boot-2")), "wal")
+
+    def test_two_machines_of_one_name_are_two(self):
+        self.visit(self.a)
+        self.clock.advance(20)
+        self.refused(Machine("a", "boot-2", up=5000), "in WAL mode on the machine a")
 
     def test_a_restarted_machine_with_a_new_name_waits_until_the_old_one_is_surely_gone(self):
         self.visit(self.a)
@@ -201,14 +206,13 @@ class TestBoxes(unittest.TestCase):
         """What `list` says there."""
         return self.run_there(name, boot, "jobqueue.py", "list")
 
-    def test_containers_and_restarts_come_in_and_other_machines_stay_out(self):
+    def test_containers_come_in_and_other_machines_stay_out(self):
         boot = jobqueue.boot_id()
         self.assertEqual(self.look("container-1", boot), (0, ""))
         self.assertEqual(self.look("container-2", boot), (0, ""))
         code, said = self.look("elsewhere", "another-boot")
         self.assertEqual((code, said.count("\n")), (1, 1), said)
         self.assertIn("in WAL mode on the machine %s" % jobqueue.machine_name(), said)
-        self.assertEqual(self.look(jobqueue.machine_name(), "next-boot"), (0, ""))
         self.assertIn("check --repair", self.look("elsewhere", "another-boot")[1])
 
     def test_after_a_repair_two_machines_share_it_and_one_works_for_the_other(self):
