@@ -8606,29 +8606,22 @@ class Application:
             return
         request.person = request.person or self._identify(request)
         if request.person is None:
-            raise Unauthorized(self._who_is_missing(request))
+            raise Unauthorized(
+                "This API token is not known." if request.bearer() is not None else
+                "Please log in. Programs send an API token as X-Api-Key, or as Authorization: "
+                "Bearer, which some web servers drop.")
         if who == ADMIN and not request.person.is_admin:
             raise Denied("Only admins may do this.")
 
     def _admit_ticker(self, request):
-        """True if a tick token is sent, in the address or as API tokens are; 401 if wrong."""
+        """True if a tick token is sent, in the address or as API tokens are."""
         token = request.query.get("token")
+        sent = request.bearer() if token is None else token
+        if sent and self.queue.tokens.person(sent, "tick"):
+            return True
         if token is None and request.method == "POST":
-            return request.bearer() and self.queue.tokens.person(request.bearer(), "tick")
-        token = token or request.bearer()
-        if not token:
-            raise Unauthorized("This address needs ?token= and a token of the scope tick.")
-        if self.queue.tokens.person(token, "tick") is None:
-            raise Unauthorized("This is not a token for this address.")
-        return True
-
-    def _who_is_missing(self, request):
-        if request.bearer() is not None:
-            return "This API token is not known."
-        if request.cookies():
-            return "Please log in again."
-        return ("Please log in. Programs send an API token as X-Api-Key, or as Authorization: "
-                "Bearer, which some web servers drop.")
+            return False                # any user may, too
+        raise Unauthorized("This address needs ?token= and a token of the scope tick.")
 
     def _identify(self, request):
         """The Person of the API token if one is sent, else of the session cookie."""
@@ -8640,10 +8633,8 @@ class Application:
         if len({person.id for person in people}) > 1:
             for token in tokens:        # one was planted by somebody else, and nobody knows which
                 self.queue.sessions.close(token)
-            error = Unauthorized("Two people were logged in here at once; both were logged out. "
-                                 "Please log in again.")
-            error.headers = [request.set_cookie("", 0)]
-            raise error
+            raise Unauthorized("Two people were logged in here at once; both were logged out. "
+                               "Please log in again.", headers=[request.set_cookie("", 0)])
         person = next(iter(people), None)
         if person and request.method not in ("GET", "HEAD"):
             request.check_origin(strict=True)
