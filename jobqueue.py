@@ -8798,6 +8798,7 @@ class Body:
         exchange.server.answering.release()     # others may answer while we wait
         try:
             self._receive(exchange.server.folder)
+            exchange.enter("work")
             if self._is_large:
                 self._resources.enter_context(self._turn)
         except OSError:
@@ -8806,19 +8807,21 @@ class Body:
         finally:
             exchange.server.answering.acquire()
         self.is_taken = True
-        exchange.enter("work")
 
     def _receive(self, folder):
         if self._is_large:
             import tempfile
-            self._file = self._resources.enter_context(tempfile.TemporaryFile(dir=folder))
+            self._file = self._resources.enter_context(
+                tempfile.TemporaryFile(dir=folder, buffering=0))    # closing it cannot fail
         while self._left:
             if self._is_large and free_bytes(folder) < DISK_LOW_BYTES + 2 * self._left:
                 raise OSError(errno.ENOSPC, "too little is free")
             piece = self._next_piece()
             if not piece:
                 break                   # the client has left; its request is too short
-            self._left -= self._file.write(piece)
+            if self._file.write(piece) < len(piece):
+                raise OSError(errno.ENOSPC, "no room for all of it")
+            self._left -= len(piece)
         self._file.seek(0)
 
     def _next_piece(self):
