@@ -6593,6 +6593,10 @@ def http_request(name, method, address, *, who="user", headers=None, **rest):
     if not re.match(r"https?://[^/{}@\s]+(/|$)", address):
         raise ValueError("http_request(%r): the address must begin with http:// or https:// and a "
                          "host, without places, name or password" % name)
+    for header, value in (headers or {}).items():
+        if not re.fullmatch(r"[\t -~\xa0-\xff]*", str(value)):     # else an error would tell it
+            raise ValueError("http_request(%r): the header %s holds a line break or another "
+                             "character that cannot be sent" % (name, header))
     target = {"method": method.upper(), "address": address, "headers": dict(headers or {})}
     return _declare(name, "http_request", target, who, rest, address)
 
