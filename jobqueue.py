@@ -2497,9 +2497,9 @@ class Logs:
 
 # Queues ----------------------------------------------------------------------
 #
-# A queue is a named lane, and the only place of limits: paused, max_running, rate, machines. A claim
-# looks at the queues that are open() for its machine, and takes at most as many tasks of one as it
-# has room() for. A rate is one column, rate_next_at, which every start moves on.
+# A queue is a named lane, and the only place of limits: paused, max_running, rate, machines. A
+# claim looks at the queues that are open() for its machine, and takes at most as many tasks of one
+# as it has room() for. A rate is one column, rate_next_at, which every start moves on.
 
 RATE_SLACK_SECONDS = 0.05       # a start so late does not delay the next one of its queue
 
@@ -2610,7 +2610,7 @@ class Queues:
 
     def blocked(self, name, machine):
         """(code, sentence): what holds a queue's pending tasks; (None, None) if they may start."""
-        row, now = self._database.one("SELECT * FROM queue WHERE name=?", (name,)), self._clock.now()
+        row = self._database.one("SELECT * FROM queue WHERE name=?", (name,))
         if row is None:
             return None, None
         if row["paused"]:
@@ -2624,6 +2624,7 @@ class Queues:
         limit = row["max_running"]
         if limit is not None and self.count(RUNNING, name, limit) >= limit:
             return "max_running", "The queue %s runs at most %d at once." % (name, limit)
+        now = self._clock.now()
         if row["rate_count"] is not None and next_start(row, now)[0] > now:
             return "rate", "The queue %s starts at most %d in %s seconds." % (
                 name, row["rate_count"], plain(row["rate_seconds"]))
@@ -3134,9 +3135,10 @@ def task_json(row, after=None, listed=False):
         "summary": summarize(row["arguments"]), "queue": row["queue"],
         "status": STATUS_WORDS[row["status"]], "reason": row["reason"],
         "priority": row["priority"], "run_at": iso(row["run_at"]),
-        "unique_key": row["unique_key"], "after": after or [], "after_failure": row["after_failure"],
-        "attempts": row["attempts"], "crashes": row["crashes"],
-        "max_retries": row["max_retries"], "retries_left": max(0, row["retries_left"]),
+        "unique_key": row["unique_key"], "after": after or [],
+        "after_failure": row["after_failure"], "attempts": row["attempts"],
+        "crashes": row["crashes"], "max_retries": row["max_retries"],
+        "retries_left": max(0, row["retries_left"]),
         "retry_delay": plain(row["retry_delay"]), "retry_backoff": plain(row["retry_backoff"]),
         "timeout": plain(row["timeout"]), "on_crash": row["on_crash"],
         "remove_on_success": row["remove_on_success"] == 1,
@@ -3386,10 +3388,10 @@ class Actions:
             return self._tasks.get(task_id, owner_id)
 
     def retry(self, task_id, owner_id=None, by=None):
-        """Make a failed or cancelled task pending again with all its retries; its row. Else Conflict.
+        """Make a failed or cancelled task pending again with all its retries; its row.
 
-        For its owner (not None) it counts as a new one: TooMany if no more of them may wait,
-        Denied if its function is not for users (any more).
+        Conflict if it is another. For its owner (not None) it counts as a new one: TooMany if no
+        more of them may wait, Denied if its function is not for users (any more).
         """
         with self._database.transaction() as transaction:
             row = self._tasks.get(task_id, owner_id)
@@ -3505,7 +3507,7 @@ class Actions:
 
     @staticmethod
     def _retry(transaction, rows, now, by):
-        """Make failed and cancelled tasks pending again, as if new; the rows of those that can be."""
+        """Make failed and cancelled tasks pending again, as if new; the rows of these."""
         done = []
         for row in rows:
             if Followers.why_not_again(transaction, row):
@@ -3743,9 +3745,8 @@ class Claims:
         begin before its worker died counts as crashed like the one that did. It is handed to the
         runner in one piece, so arguments that are long come alone.
         """
-        rows, what = [], (transaction, worker_id, now, wanted, function, owner_id)
-        if not self._promotions.is_due():
-            rows = self._claim_pending(*what)
+        what = transaction, worker_id, now, wanted, function, owner_id
+        rows = [] if self._promotions.is_due() else self._claim_pending(*what)
         if not rows:
             self._promotions.put_off(PROMOTE_SECONDS)
             self.promote(transaction, now)
@@ -3817,8 +3818,7 @@ class Claims:
         """Fail claimed tasks for admins only, asked for by somebody who is none any more."""
         words = "%s is for admins only, and who asked for this task is none any more"
         self.end_all(transaction, [
-            (row["id"], row["claim"], Outcome("fail", error_type="Denied",
-                                              error_message=words % row["function"]))
+            (row["id"], row["claim"], Outcome("fail", None, "Denied", words % row["function"]))
             for row in rows], now)
 
     def _lease(self, now, seconds=LEASE_SECONDS):
@@ -3878,8 +3878,9 @@ class Claims:
         if outcome.seconds is None:
             outcome.seconds = max(0.0, now - task["started_at"])
         told = outcome.error_message or (verdict.reason if verdict.status != SUCCEEDED else None)
-        return activity_row(now, verdict.event, task, task["worker_id"], told and shorten(told, 500),
-                            None, outcome.seconds, outcome.cpu_seconds, outcome.peak_memory)
+        return activity_row(
+            now, verdict.event, task, task["worker_id"], told and shorten(told, 500), None,
+            outcome.seconds, outcome.cpu_seconds, outcome.peak_memory)
 
     @staticmethod
     def _left(transaction, task, verdict, outcome, now):
@@ -3939,8 +3940,8 @@ class Claims:
 
     def _running(self):
         return self._database.all(
-            "SELECT id, claim, claim AS holder, worker_id, started_at, lease_boot, lease_monotonic, "
-            "lease_wall FROM task %s WHERE status=1" % BY_CLAIM)
+            "SELECT id, claim, claim AS holder, worker_id, started_at, lease_boot, "
+            "lease_monotonic, lease_wall FROM task %s WHERE status=1" % BY_CLAIM)
 
     def _seconds_left(self, row, now):
         if self.boot and row["lease_boot"] == self.boot:
