@@ -24,12 +24,13 @@ def greet(name: str, loud: bool = False, share: float = 0.5) -> str:
 """
 # Requests that may change everything must not start processes.
 SERVE = """
+import subprocess
 import jobqueue
 
 def refuse(*_, **__):
     raise OSError(11, "no process here")
 
-jobqueue.Workers._start = staticmethod(refuse)
+subprocess.Popen = refuse
 jobqueue.main(["serve", "--port", "0"])
 """
 # What is asked must go on being asked by somebody: their token, role and account stay.

@@ -71,7 +71,7 @@ def plant_kill_points():
 
     if is_worker:
         for owner, name in ((Claims, "claim"), (Claims, "renew"),
-                            (Workers, "leave"), (Workers, "bury")):
+                            (Workers, "leave"), (Reaper, "bury")):
             mark(owner, name)
         mark(Claims, "end_all", "end", lambda _, ended, *rest: ended)
     if is_server:
