@@ -222,7 +222,7 @@ class TestEnqueue(InterfaceCase):
     def test_what_was_added_is_told_though_no_worker_can_be_started(self):
         for error, said in ((OSError(24, "Too many open files"), 1), (jobqueue.Busy("busy"), 0)):
             with mock.patch.object(jobqueue.Tick, "maybe", return_value=False), \
-                    mock.patch.object(jobqueue.Reaper, "look", side_effect=error), \
+                    mock.patch.object(jobqueue.Reaper, "bury_dead", side_effect=error), \
                     mock.patch.object(jobqueue, "complain") as complain:
                 self.assertEqual(self.report.enqueue("Oslo").status, "pending")
             self.assertEqual(complain.call_count, said)
