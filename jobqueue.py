@@ -9409,7 +9409,8 @@ def asks(words, method, path, *rows, text=lambda value: None, **fixed):
     def run(site, options):
         given = {name: value() if callable(value) else value for name, value in fixed.items()}
         given.update(options.given)
-        address = path.format(**{name: quote(str(given.pop(name)), **IN_ADDRESS) for name, _ in places})
+        address = path.format(**{name: quote(str(given.pop(name)), **IN_ADDRESS)
+                                 for name, _ in places})
         value = site.ask(method, address, given)
         show(options, value, text(value))
 
