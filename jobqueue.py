@@ -9007,6 +9007,7 @@ class Server:
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
+    allow_reuse_port = False            # two servers never share a port
     timeout = 0.5                       # so often `run` looks around
 
     def __init__(self, app, address, clock, background, handler):
