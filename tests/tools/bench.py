@@ -354,6 +354,11 @@ def wait_until(condition, what, pause=0.02):
 
 # Sites -----------------------------------------------------------------------
 
+def users_of(queue):
+    """Its users; another checkout may have them, with tokens and sessions, in one class."""
+    return getattr(queue, "users", None) or queue.accounts
+
+
 class BenchSite(Site):
     """An installation that is used from Python, with workers at the same niceness as all else."""
 
@@ -379,8 +384,8 @@ class BenchSite(Site):
         if journal == "truncate":
             module.file_system = lambda path: "nfs4"
         self.queue = module.JobQueue(self.data, environment={})
-        users = getattr(self.queue, "users", None)      # another checkout may name it otherwise
-        add = users.add if users else self.queue.accounts.add_user
+        users = users_of(self.queue)
+        add = getattr(users, "add", None) or users.add_user
         add("admin", secrets.token_urlsafe(12), "admin")
         self.queue.settings.change({"NbMaxWorker": workers, "nice": 0})
         return self.queue
@@ -993,7 +998,7 @@ def measure_asleep(sizes, library):
     with library.fresh() as site:
         queue = site.open(workers=1)
         queue.settings.change({"stay_asleep": "yes", "linger": 0})
-        owner = queue.users.owner()["id"]
+        owner = users_of(queue).owner()["id"]
         queue.schedules.add({"function": "nothing", "rule": "@yearly"}, owner)
         wait_until(lambda: queue.database.value("SELECT pid FROM worker WHERE state='idle'"), "a worker")
         time.sleep(ASLEEP_AFTER_SECONDS)
@@ -1066,7 +1071,9 @@ def measure_path(_, library):
     with library.fresh() as site:
         queue = site.open(workers=0)
         make = queue.add.__func__.__globals__["Application"]
-        token = queue.tokens.add(queue.users.find("admin")["id"], "bench")["token"]
+        users = users_of(queue)
+        add = getattr(users, "add_token", None) or queue.tokens.add
+        token = add(users.find("admin")["id"], "bench")["token"]
         body = b'{"function": "nothing", "arguments": {"value": 1}}'
         application = make(queue)
         for _ in range(3):              # the first ones read tasks.py and tick
@@ -1097,7 +1104,9 @@ def measure_blocked(sizes, library):
 def list_server(site):
     """A server on a site from the library; a logged-in Browser of it."""
     password = secrets.token_urlsafe(12)
-    site.queue.users.change("admin", password=password)
+    users = users_of(site.queue)
+    change = getattr(users, "change", None) or users.change_user
+    change("admin", password=password)
     site.start()
     browser = Browser(site.server)
     try:
@@ -1333,7 +1342,7 @@ def measure_schedules(sizes, library):
     with library.fresh() as site:
         queue = site.open(workers=2)
         site.start_services(2)
-        owner = queue.users.owner()["id"]
+        owner = users_of(queue).owner()["id"]
         for _ in range(sizes.schedules):
             queue.schedules.add({"function": "nothing", "rule": "every 1h"}, owner)
         due = time.time() + 5
