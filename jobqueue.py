@@ -9233,10 +9233,11 @@ def _say_where(queue, address):
     """Print where the page is, and how it is opened for the first time."""
     place = ("[%s]:%d" if ":" in address[0] else "%s:%d") % address
     link = "http://%s%s/" % (place, queue.settings.get("base_path"))
+    code = None if queue.users.has_admin() else queue.setup.code()
     say("jobqueue %s is at %s" % (VERSION, link))
-    if not queue.users.has_admin():
+    if code:
         say("Open this link to make the first admin; it works once, for an hour:\n\n"
-            "    %s#setup=%s\n" % (link, queue.setup.code()))
+            "    %s#setup=%s\n" % (link, code))
 
 
 def cmd_serve(queue, options):

@@ -67,8 +67,8 @@ Connection.all = _all
 
 # Nobody kills a worker that stands still, as where its process id cannot be vouched for.
 SILENT_TEXT = '''
-assert Workers._end_silent
-Workers._end_silent = staticmethod(lambda *_: False)
+assert Reaper._end_silent
+Reaper._end_silent = staticmethod(lambda *_: False)
 '''
 
 FENCE_FAULT_TEXT = FAULT_TEXT + SILENT_TEXT + '''
