@@ -9214,18 +9214,39 @@ def _tick_for_ever(queue):
         queue.database.clock.sleep(TICK_SOON_SECONDS)
 
 
+# The server is started anew with the code that a child sends: who compiles keeps 20 MB for good. It
+# goes through a file without a name: nobody can change it, and it is never older than the source.
+SEND_CODE = """
+import importlib.util, marshal, sys
+for name in ("worker", "jobqueue"):     # workers read what Python keeps of both
+    code = importlib.util.find_spec(name).loader.get_code(name)
+marshal.dump(code, sys.stdout.buffer)
+"""
+SERVE_CODE = """
+import marshal, sys
+code = marshal.load(open(int(sys.argv.pop(1)), "rb"))
+jobqueue = {"__name__": "jobqueue", "__file__": sys.argv.pop(1)}
+exec(code, jobqueue)
+del code
+sys.exit(jobqueue["main"]())
+"""
+
+
 def _use_compiled_module(host, port, data):
-    """Go on as a process that finds this file compiled: who compiles it keeps 20 MB for good."""
     if __name__ != "__main__" or not sys.executable:
         return
     import subprocess
+    import tempfile
     os.environ.setdefault("MALLOC_ARENA_MAX", "1")      # else glibc keeps a heap per thread
     with contextlib.suppress(OSError, subprocess.CalledProcessError):   # no room: at the next start
-        subprocess.run([sys.executable, "-c", "import jobqueue"], cwd=HOME, check=True,
+        code = tempfile.TemporaryFile(dir=data)
+        subprocess.run([sys.executable, "-c", SEND_CODE], cwd=HOME, check=True, stdout=code,
                        stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        code.seek(0)
+        os.set_inheritable(code.fileno(), True)
         os.chdir(HOME)
         os.execv(sys.executable, [
-            sys.executable, "-c", "import jobqueue, sys; sys.exit(jobqueue.main())", "serve",
+            sys.executable, "-c", SERVE_CODE, str(code.fileno()), __file__, "serve",
             "--host", host, "--port", str(port), "--data", str(data)])
 
 
