@@ -11,7 +11,8 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from tests.helpers.support import ROOT
+import jobqueue
+from tests.helpers.support import ROOT, TestCase
 
 FILES = ("jobqueue.py", "worker.py")
 
@@ -71,6 +72,30 @@ def uses_pointing_down(text):
     return found
 
 
+def sections_of_classes(text):
+    """{name of a class: number of its section}"""
+    starts = [number for number, line in enumerate(text.splitlines(), 1)
+              if re.fullmatch(r"# \w[\w ]*? -{10,}", line)]
+    return {one.name: bisect.bisect(starts, one.lineno) for one in ast.parse(text).body
+            if isinstance(one, ast.ClassDef)}
+
+
+def holds_pointing_down(root, place):
+    """(class, attribute, class) for every object that holds one of a later section, from `root` on."""
+    found, seen, left = [], set(), [root]
+    while left:
+        holder = left.pop()
+        seen.add(id(holder))
+        for name, held in getattr(holder, "__dict__", {}).items():
+            if type(held).__name__ in place and type(held).__module__ == type(root).__module__:
+                ours, theirs = type(holder).__name__, type(held).__name__
+                if place[theirs] > place[ours]:
+                    found.append((ours, name, theirs))
+                if id(held) not in seen:
+                    left.append(held)
+    return found
+
+
 class TestContents(unittest.TestCase):
     def test_the_contents_are_the_banners_in_order(self):
         for name in FILES:
@@ -85,6 +110,18 @@ class TestContents(unittest.TestCase):
     def test_there_is_a_banner_to_compare_with(self):
         self.assertGreater(len(banners(source("jobqueue.py"))), 15)
         self.assertGreater(len(banners(source("worker.py"))), 7)
+
+
+class TestHolding(TestCase):
+    def test_no_object_holds_one_of_a_section_further_down(self):
+        self.queue.users.has_admin()
+        application = jobqueue.Application(self.queue, "server")
+        self.assertEqual(holds_pointing_down(application, sections_of_classes(source("jobqueue.py"))), [])
+
+    def test_the_check_sees_one_that_does(self):
+        place = sections_of_classes(source("jobqueue.py"))
+        self.queue.users.whole = self.queue
+        self.assertEqual(holds_pointing_down(self.queue, place), [("Users", "whole", "JobQueue")])
 
 
 class TestOrder(unittest.TestCase):
