@@ -1699,9 +1699,10 @@ def find_database(folder):
         raise SetupError("The data folder %s cannot be read: %s."
                          % (folder, error.strerror)) from None
     if len(found) != 1:
-        raise SetupError("The data folder %s holds %s: exactly one is expected. (A folder that is "
-                         "new and empty can be deleted: it is made when there is none.)"
-                         % (folder, ", ".join(found) or "no jobqueue-*.db"))
+        raise SetupError("The data folder %s holds %s: exactly one is expected. %s" % (
+            folder, ", ".join(sorted(found)) or "no jobqueue-*.db",
+            "Move away what is not in use." if found else
+            "(A folder that is new and empty can be deleted: it is made when there is none.)"))
     path = Path(folder) / found[0]
     status = path.stat()
     if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
@@ -7340,11 +7341,12 @@ def advice_for(queue, report):
         mode = "The worker mode is %s. %s" % queue.modes.decide()
     except JobQueueError as error:
         return error.detail
-    page = DOORS[door][0] if door else "what is known once an admin opens This host"
-    times = ("wait for visitors, since nobody else comes" if period is None else
+    page = ("The page is run by %s." % DOORS[door][0] if door else
+            "How the page is run is known once an admin opens This host.")
+    times = ("wait for visitors, since nobody else comes regularly" if period is None else
              "are on time, since somebody comes " + how_often(period) if period <= 120 else
              "can be late, since somebody comes only about " + how_often(period))
-    return "The page is run by %s. %s Schedules and retries %s. %s" % (
+    return "%s %s Schedules and retries %s. %s" % (
         page, mode, times, next_step(report))
 
 
@@ -9336,6 +9338,8 @@ class OtherSite:
     clock = Clock
 
     def __init__(self, address, token_file):
+        if not re.match("https?://", address):
+            raise field_error("--server", "must be an address such as https://example.org/jobs")
         self._address = address.rstrip("/")
         self._token = Path(token_file).read_text("utf-8").strip() if token_file else ""
 

@@ -93,6 +93,9 @@ class OtherSite(WebTestCase):
             self.assertIn(code, (1, 2))
             self.assertEqual((out, err.count("\n")), ("", 0))
             self.assertTrue(err.startswith("jobqueue: "), err)
+            if not server.startswith("http"):
+                self.assertEqual((code, err), (2, "jobqueue: --server must be an address such as "
+                                                  "https://example.org/jobs"))
 
     def test_commands_about_this_host_ask_no_other(self):
         for command in ("serve", "tick", "check", "backup x", "schedule preview @daily"):

@@ -384,7 +384,7 @@ class TestWhoComes(HostTestCase):
     def test_a_queue_without_anything_waits_for_visitors(self):
         self.assertEqual(self.verdict("Cron", "no cron has come"), "note")
         self.assertIn("wait for visitors", self.advice())
-        self.assertIn("once an admin opens This host", self.advice())
+        self.assertIn("How the page is run is known once an admin opens This host. ", self.advice())
 
     def test_a_cron_counts_as_long_as_it_comes(self):
         for _ in range(4):
