@@ -82,7 +82,7 @@ def sections_of_classes(text):
 
 def holds_pointing_down(root, place):
     """(class, attribute, class) for every object that holds one of a later section, from `root` on."""
-    found, seen, left = [], set(), [root]
+    found, seen, left = set(), set(), [root]
     while left:
         holder = left.pop()
         seen.add(id(holder))
@@ -90,7 +90,7 @@ def holds_pointing_down(root, place):
             if type(held).__name__ in place and type(held).__module__ == type(root).__module__:
                 ours, theirs = type(holder).__name__, type(held).__name__
                 if place[theirs] > place[ours]:
-                    found.append((ours, name, theirs))
+                    found.add((ours, name, theirs))
                 if id(held) not in seen:
                     left.append(held)
     return found
@@ -116,12 +116,12 @@ class TestHolding(TestCase):
     def test_no_object_holds_one_of_a_section_further_down(self):
         self.queue.users.has_admin()
         application = jobqueue.Application(self.queue, "server")
-        self.assertEqual(holds_pointing_down(application, sections_of_classes(source("jobqueue.py"))), [])
+        self.assertEqual(holds_pointing_down(application, sections_of_classes(source("jobqueue.py"))), set())
 
     def test_the_check_sees_one_that_does(self):
         place = sections_of_classes(source("jobqueue.py"))
         self.queue.users.whole = self.queue
-        self.assertEqual(holds_pointing_down(self.queue, place), [("Users", "whole", "JobQueue")])
+        self.assertEqual(holds_pointing_down(self.queue, place), {("Users", "whole", "JobQueue")})
 
 
 class TestOrder(unittest.TestCase):
