@@ -1885,7 +1885,8 @@ class DataFile:
         SQLite makes the log before the index that goes with it, and removes it after that.
         """
         index = Path(str(self.path) + "-shm")
-        if index.exists() and not self._wal.exists() and index.exists():
+        looks = [path.exists() for path in (index, self._wal, index, self._wal)]
+        if looks == [True, False, True, False]:     # not while others close and open it
             raise StorageBroken(
                 "The log of the database, %s, was deleted: the newest tasks are missing. Put it "
                 "back; if it is lost, delete %s to go on with what is left."
@@ -1911,10 +1912,8 @@ class DataFile:
             raise
         return link
 
-    def _checkpoint_if_due(self, writer, reader):
+    def _checkpoint(self, writer, reader):
         """Copy the log back for a moment at most, while `writer` keeps everybody from writing."""
-        if self.journal != "wal" or not self._checkpoints.is_due():
-            return
         deadline, before, pages, copied = self.clock.monotonic() + 0.05, None, 1, 0
         with contextlib.suppress(sqlite3.Error):
             writer.run("BEGIN IMMEDIATE")
@@ -2095,9 +2094,9 @@ class Database(DataFile, Reader):
                 self._writer_thread = threading.get_ident()
                 yield self._writer
                 self._patiently(lambda: self._writer.run("COMMIT"))
-                if self.wal_bytes() > WAL_CHECKPOINT_BYTES:
-                    with self._looking, self._reading:
-                        self._checkpoint_if_due(self._writer, self._reader)
+                if self.wal_bytes() > WAL_CHECKPOINT_BYTES and self._checkpoints.is_due():
+                    with self._looking, self._reading:      # which may take long to get
+                        self._checkpoint(self._writer, self._reader)
             except BaseException as error:
                 self._writer.roll_back()
                 if isinstance(error, sqlite3.Error):
@@ -5233,18 +5232,23 @@ class Catalogue:
     def _announcement(self):
         """Ask a child process what tasks.py declares."""
         import subprocess
-        try:
-            answer = subprocess.run(
-                [self._interpreter.path(), "-m", "worker", "--catalogue"],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                timeout=CATALOGUE_SECONDS, start_new_session=True, cwd=str(HOME),
-                env=self._interpreter.environment())
-            return json.loads(answer.stdout)
-        except subprocess.TimeoutExpired:
-            return self._failure("it took longer than %d s to import" % CATALOGUE_SECONDS)
-        except ValueError:
-            said = storable(answer.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2])
-            return self._failure("the process that reads it failed: " + shorten(said, 300))
+        import tempfile
+        # A file, since what tasks.py starts may keep its end of a pipe open for long.
+        with tempfile.TemporaryFile(dir=self._database.folder) as words:
+            try:
+                answer = subprocess.run(
+                    [self._interpreter.path(), "-m", "worker", "--catalogue"],
+                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=words,
+                    timeout=CATALOGUE_SECONDS, start_new_session=True, cwd=str(HOME),
+                    env=self._interpreter.environment())
+                return json.loads(answer.stdout)
+            except subprocess.TimeoutExpired:
+                return self._failure("it took longer than %d s to import" % CATALOGUE_SECONDS)
+            except ValueError:
+                words.seek(max(0, words.seek(0, os.SEEK_END) - 2000))
+                said = words.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+                return self._failure("the process that reads it failed: "
+                                     + shorten(storable(said), 300))
 
     @staticmethod
     def _failure(problem):
@@ -5922,7 +5926,7 @@ class SetUp:
         if not ids:
             raise field_error("name", "must be that of an admin: "
                               + ", ".join(admin["name"] for admin in admins))
-        transaction.update("user", {"password": columns["password"]}, "id=?", ids)
+        transaction.update("user", {"password": columns["password"]}, "id=?", ids[:1])
         end_sessions(transaction, ids[0], True)
         for setting in doubtful:
             remember(transaction, setting, None)

@@ -428,6 +428,11 @@ class TestTasksFile(ProcessCase):
         self.wait_for(task_id)
         self.assertEqual(self.row(task_id)["attempts"], 1)
 
+    def test_what_tasks_py_starts_and_leaves_running_is_not_waited_for(self):
+        self.site.write_tasks(TASKS + "\nimport subprocess\nsubprocess.Popen(['sleep', '30'])\n"
+                              "@task\ndef newest(n: int): return n\n")
+        self.assertEqual(self.wait_for(self.add("newest", n=5))["result"], "5")
+
     def test_a_changed_function_is_used_from_the_next_task_on(self):
         self.assertEqual(self.wait_for(self.add("double", n=1))["result"], "2")
         self.site.write_tasks(TASKS.replace("return 2 * n", "return 20 * n"))

@@ -304,6 +304,14 @@ class LostPassword(FirstAdminCase):
                 self.setup.redeem(CODE, name, "another horse")
         self.assertTrue(self.setup.redeem(CODE, "ANA", "another horse"))
 
+    def test_of_two_names_that_only_the_database_tells_apart_one_gets_it(self):
+        for name in ("Åse", "åse"):
+            self.users.add(name, "correct horse", "admin")
+        self.upload(CODE)
+        self.setup.redeem(CODE, "Åse", "another horse")
+        self.assertTrue(self.log_in("Åse", "another horse"))
+        self.assertTrue(self.log_in("åse"))
+
     def test_it_also_ends_the_waiting_after_wrong_passwords(self):
         self.fail_to_log_in(jobqueue.GUESSES[0], "ana")
         self.upload(CODE)

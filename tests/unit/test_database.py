@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import unittest
+from pathlib import Path
 from unittest import mock
 
 import jobqueue
@@ -496,6 +497,16 @@ class TestCheckpoints(DatabaseCase):
         self.remember(".x")
         self.assertLessEqual(self.database.wal_bytes(), jobqueue.WAL_CHECKPOINT_BYTES)
 
+    def test_between_two_checkpoints_nobody_who_commits_waits_for_who_reads_much(self):
+        self.database._checkpoints.put_off(1000)
+        with self.database._looking:
+            writer = threading.Thread(target=self.grow, args=(jobqueue.WAL_CHECKPOINT_BYTES + 1_000_000,))
+            writer.start()
+            writer.join(20)
+            waits = writer.is_alive()
+        writer.join()
+        self.assertFalse(waits)
+
     def test_a_long_reader_delays_it_and_loses_nothing(self):
         link = outsider(self.database.path)
         self.addCleanup(link.close)
@@ -533,6 +544,30 @@ class TestCheckpoints(DatabaseCase):
             self.grow()
             self.remember(".x", 1)
         self.assertEqual(jobqueue.recall(self.database, ".x"), 1)
+
+
+class TestDeletedLog(DatabaseCase):
+    def setUp(self):
+        super().setUp()
+        need(self.database.journal == "wal", "a temporary folder on a local file system")
+        self.index = Path(str(self.database.path) + "-shm")
+
+    def test_who_closes_and_who_opens_in_the_same_moment_look_like_none(self):
+        seen, real = [], Path.exists
+
+        def exists(path):
+            seen.append(path)
+            return len(seen) != 2 and real(path)    # the second look falls between the two
+
+        with mock.patch.object(Path, "exists", exists):
+            self.database._refuse_missing_log()
+        self.assertEqual(seen[:2], [self.index, self.database._wal])
+
+    def test_one_is_told(self):
+        self.database.close()
+        self.index.touch()
+        with self.assertRaisesRegex(jobqueue.StorageBroken, "was deleted"):
+            jobqueue.Database(self.data)
 
 
 class TestBrokenFiles(DatabaseCase):

@@ -223,7 +223,7 @@ class TestSql(unittest.TestCase):
 
     def test_there_is_one_checkpoint_in_one_method(self):
         where = [statement.scope for statement in self.found if "wal_checkpoint" in statement.text.lower()]
-        self.assertEqual(where, [("DataFile", "_checkpoint_if_due")])
+        self.assertEqual(where, [("DataFile", "_checkpoint")])
 
     def test_every_transaction_begins_immediate(self):
         begins = [
