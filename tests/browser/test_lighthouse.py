@@ -1,5 +1,4 @@
 """The list is fast and stands still while it loads, also while workers are busy: Lighthouse."""
-import contextlib
 import json
 import os
 import shutil
@@ -9,8 +8,8 @@ import unittest
 from pathlib import Path
 
 from tests.helpers.busy import BusyCase, from_npm
-from tests.helpers.support import PASSWORD, need, need_part
-from tests.tools.load_test import Browser as Visitor
+from tests.helpers.support import need, need_part
+from tests.helpers.web import Visitor
 
 MOST_SHIFT = 0.05
 LEAST_SCORE = 95
@@ -30,9 +29,8 @@ class Lighthouse(BusyCase):
         super().setUp()
         self.folder = Path(tempfile.mkdtemp(prefix="jobqueue lighthouse "))
         self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
-        with contextlib.closing(Visitor(self.base)) as visitor:
-            cookie = visitor.log_in("ana", PASSWORD).cookie
-        (self.folder / "headers.json").write_text(json.dumps({"Cookie": cookie}))
+        (self.folder / "headers.json").write_text(
+            json.dumps({"Cookie": Visitor(self.base).log_in("ana").cookie}))
 
     def measure(self, *options):
         """({category: score of 100}, how much moved while it loaded) of one run."""

@@ -17,8 +17,8 @@ import unittest
 import urllib.error
 import urllib.request
 
-from tests.tools.load_test import Browser as Visitor
 from tests.helpers.support import PASSWORD, Site, free_port, need, need_part, wait_until
+from tests.helpers.web import Visitor
 
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"     # the protocol's own name for a reference
 FLAGS = ("--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --no-proxy-server "
@@ -236,8 +236,7 @@ class Browser:
 
     def enter(self, name, password=PASSWORD):
         """Open the list as somebody who has logged in before."""
-        with contextlib.closing(Visitor(self.base)) as visitor:
-            cookie, _, value = visitor.log_in(name, password).cookie.partition("=")
+        cookie, _, value = Visitor(self.base).log_in(name, password).cookie.partition("=")
         self.emulate("Network.setCookie", name=cookie, value=value, url=self.base)
         self.open_list()
 

@@ -2,7 +2,6 @@
 
     DOORS          all of them; each is a class
     Door           door = ApacheCgi(TASKS); door.start(); door.address; door.site; door.reload(); door.close()
-    Wire           a WSGI application that asks a web server, for what tests.helpers.web.Visitor speaks to
     account        the ordinary user that web servers and the site run as, if we are root
 
 A door's site lies in the web server's document root, where a person with FTP puts it. Started by root, the
@@ -10,7 +9,6 @@ web server runs as an ordinary user to whom the site belongs; started by anybody
 """
 import contextlib
 import glob
-import http.client
 import os
 import pwd
 import re
@@ -23,7 +21,7 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from tests.helpers.processes import everybody, family
 from tests.helpers.support import ROOT, Site, as_user, free_port, need, wait_until
@@ -31,7 +29,6 @@ from tests.helpers.support import ROOT, Site, as_user, free_port, need, wait_unt
 APACHE_MODULES = Path("/usr/lib/apache2/modules")
 PASSENGER_ROOT = Path("/usr/lib/ruby/vendor_ruby/phusion_passenger/locations.ini")
 DEBIAN_PYTHON = "/usr/bin/python3"
-NOT_FOR_WSGI = ("connection", "keep-alive", "transfer-encoding", "upgrade", "status")
 STOP_SECONDS = 20
 
 
@@ -64,38 +61,6 @@ def listens(port):
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
         return True
     return False
-
-
-class Wire:
-    """A WSGI application that hands every request to the site at `address`, which ends in a slash.
-
-    Every answer is read until the web server closes the connection: nothing may keep it open.
-    """
-
-    def __init__(self, address):
-        parts = urlsplit(address)
-        self._host, self._base = parts.netloc, parts.path.rstrip("/")
-
-    def __call__(self, environ, start_response):
-        headers = {name[5:].replace("_", "-").title(): value for name, value in environ.items()
-                   if name.startswith("HTTP_") and name != "HTTP_HOST"}
-        headers["Connection"] = "close"
-        if environ.get("CONTENT_TYPE"):
-            headers["Content-Type"] = environ["CONTENT_TYPE"]
-        body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"] or 0))
-        target = self._base + quote(environ["PATH_INFO"], safe="/%", encoding="latin-1")
-        if environ["QUERY_STRING"]:
-            target += "?" + environ["QUERY_STRING"]
-        link = http.client.HTTPConnection(self._host, timeout=60)
-        with contextlib.closing(link):
-            link.request(environ["REQUEST_METHOD"], target, body or None, headers)
-            with link.sock.dup() as rest:
-                answer = link.getresponse()
-                content = answer.read()
-                rest.recv(1)
-            start_response("%d %s" % (answer.status, answer.reason or "-"),
-                           [pair for pair in answer.getheaders() if pair[0].lower() not in NOT_FOR_WSGI])
-            return [content]
 
 
 class WebServer:

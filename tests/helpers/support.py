@@ -603,11 +603,11 @@ class Site:
 
     # Processes
 
-    def start_server(self, *options):
+    def start_server(self, *options, **more):
         """Start the web server on a free port; its address, ending in a slash."""
         self.server = self._start(
             ["jobqueue.py", "serve", "--port", "0", *map(str, options)],
-            stdout=subprocess.PIPE, encoding="utf-8",
+            stdout=subprocess.PIPE, encoding="utf-8", **more,
         )
         said = self.server.stdout.readline()
         found = re.search(r"http://\S+", said)

@@ -1,22 +1,25 @@
-"""Asking the application in this process, as browsers and programs do.
+"""Asking the application in this process, or a server at its address, as browsers and programs do.
 
     WebTestCase    a TestCase with self.app, and the visitors self.nobody, self.ana, self.bob, self.eve:
                    browsers, the last three logged in; self.program("bob") sends an API token instead
     Visitor        visitor.get("/api/tasks?limit=5"), .post(path, body), .patch, .delete, .ask(method, ...)
                    -> Reply with status, headers, body, json; every call goes through wsgiref.validate,
                    and every answer is held against /openapi.json
+    Wire           what a Visitor of an address asks: a WSGI application in front of a server
     OpenApi        that document, and the part of JSON Schema that it uses
     ROUTES, BODIES every route as (method, path, who), and a right body for each that takes one
 """
+import contextlib
 import functools
 import gzip
+import http.client
 import io
 import json
 import re
 import secrets
 import sys
 from unittest import mock
-from urllib.parse import unquote
+from urllib.parse import quote, unquote, urlsplit
 from wsgiref.validate import validator
 
 import jobqueue
@@ -24,6 +27,7 @@ from tests.helpers.support import PASSWORD, ROOT, TestCase, quick_hash
 
 SITE = "jobs.example.org"
 UNSAFE = ("POST", "PUT", "PATCH", "DELETE")
+NOT_FOR_WSGI = ("connection", "keep-alive", "transfer-encoding", "upgrade", "status")
 NEW_PASSWORD = {"password": "another horse", "current_password": PASSWORD}
 # A right body for each route that takes one.
 BODIES = {
@@ -69,6 +73,11 @@ class Reply:
         return json.loads((gzip.decompress(self.body) if packed else self.body).decode("utf-8"))
 
     @property
+    def text(self):
+        """The body as text."""
+        return self.body.decode("utf-8", "replace")
+
+    @property
     def fields(self):
         """The names of the wrong fields of a problem."""
         return [error["field"] for error in self.json["errors"]]
@@ -79,11 +88,43 @@ class Reply:
         return self.headers.get("content-type", "").partition(";")[0]
 
 
+class Wire:
+    """A WSGI application that hands every request to the site at `address`, which ends in a slash.
+
+    Every answer is read until the web server closes the connection: nothing may keep it open.
+    """
+
+    def __init__(self, address):
+        parts = urlsplit(address)
+        self._host, self._base = parts.netloc, parts.path.rstrip("/")
+
+    def __call__(self, environ, start_response):
+        headers = {name[5:].replace("_", "-").title(): value for name, value in environ.items()
+                   if name.startswith("HTTP_") and name != "HTTP_HOST"}
+        headers["Connection"] = "close"
+        if environ.get("CONTENT_TYPE"):
+            headers["Content-Type"] = environ["CONTENT_TYPE"]
+        body = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"] or 0))
+        target = self._base + quote(environ["PATH_INFO"], safe="/%", encoding="latin-1")
+        if environ["QUERY_STRING"]:
+            target += "?" + environ["QUERY_STRING"]
+        link = http.client.HTTPConnection(self._host, timeout=60)
+        with contextlib.closing(link):
+            link.request(environ["REQUEST_METHOD"], target, body or None, headers)
+            with link.sock.dup() as rest:
+                answer = link.getresponse()
+                content = answer.read()
+                rest.recv(1)
+            start_response("%d %s" % (answer.status, answer.reason or "-"),
+                           [pair for pair in answer.getheaders() if pair[0].lower() not in NOT_FOR_WSGI])
+            return [content]
+
+
 class Visitor:
-    """A browser with its cookie, or a program with its API token."""
+    """A browser with its cookie, or a program with its API token; `app` may be a server's address."""
 
     def __init__(self, app, cookie=None, token=None, prefix="", secure=False):
-        self.app = app
+        self.app = Wire(app) if isinstance(app, str) else app
         self.cookie = cookie            # NAME=VALUE
         self.token = token
         self.prefix = prefix
@@ -104,6 +145,13 @@ class Visitor:
     def delete(self, path, **headers):
         """DELETE."""
         return self.ask("DELETE", path, **headers)
+
+    def log_in(self, name, password=PASSWORD):
+        """Have a session; returns itself."""
+        reply = self.post("/api/session", {"name": name, "password": password})
+        if reply.status != 200:
+            raise AssertionError("log-in was answered %d: %s" % (reply.status, reply.text))
+        return self
 
     def ask(self, method, path, body=None, **headers):
         """Send a request. Headers are given with _ for -; None leaves out one that is sent otherwise."""

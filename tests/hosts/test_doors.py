@@ -80,7 +80,7 @@ class Opened:
     def __init__(self, door):
         self.door, self.site = door, door.site
         door.start()
-        self.app = doors.Wire(door.address)
+        self.app = door.address
         self.nobody, self.ana = Visitor(self.app), Visitor(self.app)
         self.greeting = self.nobody.get("/api/session")
         self.set_up = self.ana.post("/api/setup", {"code": door.setup_code(), "name": "ana",
@@ -372,7 +372,7 @@ class FolderTests(DoorTests):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.files = Visitor(doors.Wire(cls.door.folder_address))
+        cls.files = Visitor(cls.door.folder_address)
 
     def fetch(self, path):
         """What the web server answers to whoever asks for a file or folder of the site's."""

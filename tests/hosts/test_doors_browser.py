@@ -22,7 +22,7 @@ class BehindDoor:
         cls.addClassCleanup(cls.door.close)
         cls.door.start()
         cls.site, cls.base = cls.door.site, cls.door.address
-        cls.visitor = Visitor(doors.Wire(cls.base))
+        cls.visitor = Visitor(cls.base)
         cls.visitor.get("/api/session")
 
     def link(self):

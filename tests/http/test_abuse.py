@@ -7,7 +7,6 @@ slow clients meet the deadlines as they are.
 
 import contextlib
 import hashlib
-import http.client
 import json
 import os
 import random
@@ -26,7 +25,7 @@ import jobqueue
 import worker
 from tests.helpers.server import HEALTH, HOST, Link, Listener
 from tests.helpers.support import PASSWORD, FakeContext, Site, TestCase, has_part, need, wait_until
-from tests.helpers.web import BODIES, ROUTES, SITE, WebTestCase, call, openapi, random_word
+from tests.helpers.web import BODIES, ROUTES, SITE, Visitor, WebTestCase, call, openapi, random_word
 
 LONG = bool(os.environ.get("JOBQUEUE_TEST_LOAD"))
 THOROUGH = LONG or bool(os.environ.get("JOBQUEUE_TEST_ALL")) and has_part("abuse")
@@ -49,18 +48,6 @@ def serve(case, site, first="pass"):
                               encoding="utf-8")
     site.address = re.search(r"http://\S+", site.server.stdout.readline())[0]
     return "127.0.0.1", int(re.search(r":(\d+)/", site.address)[1])
-
-
-def ask(site, method, path, body=None, token=None):
-    """(status, text) of a request to a site's server."""
-    headers = {"Content-Type": "application/json"} if body is not None else {}
-    if token:
-        headers["Authorization"] = "Bearer " + token
-    host = re.match(r"http://([^/]+)/", site.address)[1]
-    with contextlib.closing(http.client.HTTPConnection(host, timeout=60)) as link:
-        link.request(method, path, None if body is None else json.dumps(body), headers)
-        answer = link.getresponse()
-        return answer.status, answer.read().decode("utf-8", "replace")
 
 
 class ServerProcess(unittest.TestCase):
@@ -777,7 +764,7 @@ class Shell(unittest.TestCase):
         """Add a task; the status."""
         arguments = {"first": first, "second": other, "third": other}
         task = {"function": "note", "arguments": arguments}
-        return ask(site, "POST", "/api/tasks", task, token)[0]
+        return Visitor(site.address, token=token).post("/api/tasks", task).status
 
 
 def forgery(kind="application/json", site=None, origin=None):
@@ -899,18 +886,19 @@ class Canaries(unittest.TestCase):
         self.addCleanup(site.close)
         serve(self, site)
         self.token, self.other = site.token("ana"), site.token("bob")
-        seen = {path: ask(site, "GET", path)[1] for path in (
+        nobody, ana = Visitor(site.address), Visitor(site.address, token=self.token)
+        seen = {path: nobody.get(path).text for path in (
             "/?token=" + self.other, "/api/tasks?api_key=" + self.other)}
-        ask(site, "GET", "/api/tasks?token=%s&q=%s" % (self.other, self.other), token=self.token)
+        ana.get("/api/tasks?token=%s&q=%s" % (self.other, self.other))
         for name in functions:
             task = {"function": name, "arguments": {"a": "x"}}
-            status, text = ask(site, "POST", "/api/tasks", task, self.token)
-            if status == 201:
-                site.wait(json.loads(text)["id"])
+            reply = ana.post("/api/tasks", task)
+            if reply.status == 201:
+                site.wait(reply.json["id"])
         paths = ["functions", "tasks", "activity", "workers", "settings", "tokens", "host"]
         for number in range(1, len(functions) + 1):
             paths += ["tasks/%d" % number, "tasks/%d/log" % number]
-        seen.update((path, ask(site, "GET", "/api/" + path, token=self.token)[1]) for path in paths)
+        seen.update((path, ana.get("/api/" + path).text) for path in paths)
         site.stop_server()
         seen.update((path.name, path.read_bytes().decode("latin-1"))
                     for path in site.home.rglob("*") if path.is_file() and path.name != "tasks.py")
@@ -995,15 +983,18 @@ class FirstRun(unittest.TestCase):
         serve(self, site)
         code = next(filter(None, (re.search(r"#setup=(\S+)", line)
                                   for line in site.server.stdout)))[1]
+
+        def set_up(person):
+            return Visitor(site.address).post("/api/setup", person).status
+
         people = [{"code": code, "name": "root%d" % number, "password": PASSWORD}
                   for number in range(51)]
         with ThreadPoolExecutor(50) as pool:
-            statuses = list(pool.map(
-                lambda body: ask(site, "POST", "/api/setup", body)[0], people[:50]))
+            statuses = list(pool.map(set_up, people[:50]))
         self.assertEqual(statuses.count(201), 1)
         self.assertLessEqual(set(statuses), {201, 403, 404, 429, 503})
         self.assertEqual([tuple(row) for row in site.rows("SELECT role FROM user")], [("admin",)])
-        self.assertEqual(ask(site, "POST", "/api/setup", people[50])[0], 404)
+        self.assertEqual(set_up(people[50]), 404)
         self.assertEqual(list(site.data.glob("setup-code*")), [])
 
 

@@ -8,11 +8,10 @@ import sys
 import threading
 import time
 import unittest
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 from tests.helpers.support import Site, wait_until
+from tests.helpers.web import Visitor
 
 PASSWORD, SECOND, WRONG = "canary password one", "canary password two", "canary password wrong"
 ENVIRONMENT = "canary of the environment"
@@ -74,15 +73,13 @@ class Secrets(unittest.TestCase):
         site = cls.site
         errors = open(site.home / "server-errors.txt", "wb")
         cls.addClassCleanup(errors.close)
-        site.server = site._start(["jobqueue.py", "serve", "--port", "0"], stdout=subprocess.PIPE,
-                                  stderr=errors, encoding="utf-8")
-        site.address = re.search(r"http://\S+", site.server.stdout.readline())[0]
+        cls.visitor = Visitor(site.start_server(stderr=errors))
         said = site.server.stdout.readline() + site.server.stdout.readline() + site.server.stdout.readline()
         code = cls.secrets["code"] = re.search("setup=(\\S+)", said)[1]
         cls.ask("GET", "api/session")
         cls.ask("POST", "api/setup", {"code": code[:-1] + "!", "name": "root", "password": PASSWORD})
-        cls.cookie = cls.ask("POST", "api/setup", {"code": code, "name": "root", "password": PASSWORD})
-        cls.secrets["cookie"] = cls.cookie.partition("=")[2]
+        cls.ask("POST", "api/setup", {"code": code, "name": "root", "password": PASSWORD})
+        cls.secrets["cookie"] = cls.visitor.cookie.partition("=")[2]
         cls.ask("POST", "api/session", {"name": "root", "password": WRONG})
         cls.ask("POST", "api/users", {"name": "bob", "password": SECOND})
         token = cls.ask("POST", "api/tokens", {"name": "laptop", "password": PASSWORD})
@@ -108,22 +105,12 @@ class Secrets(unittest.TestCase):
 
     @classmethod
     def ask(cls, method, path, body=None):
-        """Send a request as a browser does; the cookie, token or id of the answer, if any."""
-        data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(cls.site.address + path, data, method=method, headers={
-            "Content-Type": "application/json", "Sec-Fetch-Site": "same-origin",
-            "Cookie": getattr(cls, "cookie", "")})
-        try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                text, headers = answer.read().decode(), answer.headers
-        except urllib.error.HTTPError as error:
-            with error:
-                text, headers = error.read().decode(), error.headers
-        value = json.loads(text) if "json" in headers.get("Content-Type", "") and text else {}
+        """Send a request as a browser does; the token or id of the answer, if any."""
+        reply = cls.visitor.ask(method, "/" + path, body)
+        value = reply.json if reply.body and "json" in reply.kind else {}
         given = value.pop("token", None) or value.get("id")
-        cookie = headers.get("Set-Cookie", "").partition(";")[0]
-        cls.answers.append(text if not isinstance(given, str) else json.dumps(value))
-        return cookie or given
+        cls.answers.append(json.dumps(value) if isinstance(given, str) else reply.text)
+        return given
 
     def check(self, where, text, allowed=()):
         for name, secret in self.secrets.items():

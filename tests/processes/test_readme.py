@@ -10,11 +10,11 @@ import sqlite3
 import subprocess
 import sys
 import unittest
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import jobqueue
 from tests.helpers.support import ROOT, Site, need, wait_until
+from tests.helpers.web import Visitor
 
 README = ROOT / "README.md"
 DOCS = ROOT / "static" / "docs"
@@ -151,10 +151,8 @@ class Newcomer(unittest.TestCase):
 
     def become_admin(self, code):
         """As the page does it."""
-        body = json.dumps({"code": code, "name": "ann", "password": "correct horse"}).encode()
-        headers = {"Content-Type": "application/json", "Origin": self.site.address.rstrip("/")}
-        request = urllib.request.Request(self.site.address + "api/setup", body, headers)
-        urllib.request.urlopen(request).close()
+        body = {"code": code, "name": "ann", "password": "correct horse"}
+        self.assertEqual(Visitor(self.site.address).post("/api/setup", body).status, 201)
 
     def test_five_minutes_to_ones_own_function(self):
         self.become_admin(self.start())

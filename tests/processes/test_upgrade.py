@@ -1,13 +1,12 @@
 """A database that an older jobqueue.py made and filled is opened, and its work goes on."""
 
 import contextlib
-import json
 import sqlite3
 import unittest
-import urllib.request
 
 import jobqueue
 from tests.helpers.support import ROOT, Site, TestCase, wait_until
+from tests.helpers.web import Visitor
 
 TASKS = """
 from jobqueue import external, task
@@ -137,10 +136,9 @@ class TestUpgrade(unittest.TestCase):
     def test_people_and_programs_find_what_is_theirs(self):
         make_old(self.path)
         address = self.site.start_server()
-        listed = self.ask(address + "api/tasks?limit=200", {"X-Api-Key": TOKEN})
+        listed = Visitor(address).get("/api/tasks?limit=200", X_Api_Key=TOKEN).json
         self.assertLessEqual({1, 2, 3, 6, 12, 14, 18}, {task["id"] for task in listed["tasks"]})
-        person = self.ask(address + "api/session", {"Content-Type": "application/json"},
-                          json.dumps({"name": "bob", "password": PASSWORD}).encode())
+        person = Visitor(address).log_in("bob", PASSWORD).get("/api/session").json
         self.assertEqual(person["user"], {"name": "bob", "role": "user"})
         self.assertEqual(self.site.run("log", 2).stdout, "oh\n")
         self.site.run("retry", 2)
@@ -149,12 +147,6 @@ class TestUpgrade(unittest.TestCase):
                                        "--queue", "held", n=1), 10)
         self.assertGreater(self.site.add("work", "--owner", "bob", n=1), 24)
         self.assertEqual(int(self.site.run("settings", "NbMaxWorker").stdout), 1)
-
-    def ask(self, address, headers, body=None):
-        """What an address answers, as JSON."""
-        request = urllib.request.Request(address, body, headers)
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.load(answer)
 
 
 class TestStatements(TestCase):
