@@ -9068,10 +9068,11 @@ class Server:
         return [one for one in self.connections.values() if one and one.phase in phases]
 
     def _cut_the_slowest(self):
-        """End the exchange that has been waited for the longest, unless all wait for us."""
+        """End the exchange that has been waited for the longest; False if all wait for us."""
         slow = self._exchanges(*PATIENCE.keys() - {"work"})
         if slow:
             min(slow, key=lambda exchange: exchange.since).end()
+        return bool(slow)
 
     def get_request(self):
         """Accept a connection, as soon as there is a descriptor for it."""
@@ -9093,10 +9094,16 @@ class Server:
             has_room = len(self.connections) < CONNECTIONS_MAX
             if has_room:
                 self.connections[request] = None
-        try:
-            if has_room:
+        for _ in range(20) if has_room else ():
+            try:
                 return super().process_request(request, client_address)
-        except RuntimeError:            # this host allows no thread more: nobody else is served
+            except RuntimeError:        # this host allows no thread more
+                with self._changed:
+                    if not self._cut_the_slowest():
+                        break
+                    self._changed.wait(0.05)
+                self.clock.sleep(0.01)  # until its thread has ended
+        if has_room:                    # all wait for us: nobody else is served meanwhile
             request.settimeout(1.0)
             return self.process_request_thread(request, client_address)
         with contextlib.suppress(OSError):

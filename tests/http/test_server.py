@@ -528,6 +528,48 @@ class Full(ServerTestCase):
         self.assertEqual({link.status() for link in links}, {200})
 
 
+class FewThreads(ServerTestCase):
+    THREADS = 3                         # that this host allows for connections
+
+    def setUp(self):
+        super().setUp()
+        real, allowed = threading.Thread.start, threading.Semaphore(self.THREADS)
+
+        def start(thread):
+            run = thread.run
+            if getattr(thread, "_target", None) != self.server.process_request_thread:
+                return real(thread)
+            if not allowed.acquire(blocking=False):
+                raise RuntimeError("can't start new thread")
+
+            def counted():
+                try:
+                    run()
+                finally:
+                    allowed.release()
+            thread.run = counted
+            return real(thread)
+
+        few = mock.patch.object(threading.Thread, "start", start)
+        few.start()
+        self.addCleanup(few.stop)
+
+    def test_slow_clients_keep_nobody_waiting(self):
+        going_on = threading.Event()
+        self.addCleanup(going_on.set)
+        links = [self.link().send(b"GET /hea") for _ in range(self.THREADS + 2)]
+
+        def dribble():
+            while not going_on.wait(0.2):
+                for link in links:
+                    link.send(b"x")
+
+        threading.Thread(target=dribble, daemon=True).start()
+        for _ in range(5):
+            with Link(self.server.address, seconds=8) as link:
+                self.assertEqual(link.send(HEALTH).status(), 200)
+
+
 class Crowd(ServerTestCase):
     """Many clients add at the same time (F10)."""
 
