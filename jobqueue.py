@@ -6866,19 +6866,19 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
     "database_closed": ("Disk", BAD, "the database cannot be written", "chmod u+w {paths}"),
     "locks_missing": ("Disk", NOTE, "files cannot be locked (flock), so that the end of a worker "
                       "is noticed late"),
-    "disk_low": ("Disk", BAD, "", "remove something, or no task can be added soon"),
-    "disk_full": ("Disk", BAD, "", "remove something",
+    "disk_low": ("Disk", BAD, "", "remove files, or no task can be added soon"),
+    "disk_full": ("Disk", BAD, "", "remove files: the disk is full",
                   "storage", "The disk is full: nothing can be added or recorded."),
     "no_process": ("Limits", BAD, "there is no room for a worker",
-                   "end something, or ask the host for more"),
+                   "end some processes, or ask the host for more"),
     "old_password": ("Admin", BAD, "the password of {name} was kept without scrypt: set it anew"),
     "no_admin": ("Admin", NOTE, "none yet",
                  "open the page and make the first admin, with the code in {file}"),
-    "code_left": ("Admin", NOTE, "{files} can give an admin a new password", "delete it"),
+    "code_left": ("Admin", NOTE, "a file can give an admin a new password", "delete {files}"),
     "exposed": ("Exposure", BAD, "the web server gives away what is private: {addresses}", "put "
-                ".htaccess there or move it out of the web site, as the handbook says (Hosts)"),
+                ".htaccess there or move all out of the web site, as the handbook says (Hosts)"),
     "htaccess_missing": ("Exposure", BAD, "its .htaccess is missing: whoever guesses a name can "
-                         "get it", "move it, and write its new path into a text file called data"),
+                         "get it", "move the folder, and write the new path into a file called data"),
     "unlooked": ("Exposure", NOTE, "", "log in as an admin and open This host, which looks"),
     "door_shared": ("Web server", NOTE, "other sites of this machine can read the data",
                     "let WSGIDaemonProcess use a user of your own, as in apache.conf"),
@@ -6896,7 +6896,7 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
                      "cron_wait", "Waiting for cron, which has not come lately."),
     "cron_awaited": ("", NOTE, "", "",
                      "cron_wait", "Waiting for cron{often}; it came last at {at}."),
-    "off": ("Workers", NOTE, "the setting NbMaxWorker is 0", "set it to 1 or more",
+    "off": ("Workers", NOTE, "no task is run", "set NbMaxWorker to 1 or more: it is 0",
             "off", "Nothing is running: NbMaxWorker is 0."),
     "start_failed": ("Workers", BAD, "{why} at {at}", "",
                      "no_worker", "Nothing is running: {why}. Next try {next}."),
@@ -9352,10 +9352,13 @@ class OtherSite:
         if not re.match("https?://", address):
             raise field_error("--server", "must be an address such as https://example.org/jobs")
         self._address = address.rstrip("/")
-        self._token = Path(token_file).read_text("utf-8").strip() if token_file else ""
+        self._token = Path(token_file).read_text("ascii", "replace").strip() if token_file else ""
+        if not re.fullmatch("[!-~]*", self._token):
+            raise field_error("--token-file", "must hold an API token and nothing else")
 
     def ask(self, method, path, given=None):
         """As ThisSite.ask() does."""
+        import http.client
         import urllib.error
         import urllib.request
         query, body, kind = _as_sent(method, given)
@@ -9371,7 +9374,7 @@ class OtherSite:
         except OSError as error:
             raise SetupError("%s cannot be reached: %s." % (
                 self._address, getattr(error, "reason", error))) from None
-        except ValueError:
+        except (ValueError, http.client.HTTPException):
             raise SetupError("%s is not the address of a jobqueue." % self._address) from None
 
     @staticmethod

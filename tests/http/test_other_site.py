@@ -88,7 +88,8 @@ class OtherSite(WebTestCase):
         self.assertEqual(self.run_command("list")[::2], (5, "jobqueue: This API token is not known."))
 
     def test_what_is_no_site_is_said_in_one_line(self):
-        for server in ("http://127.0.0.1:1", "ftp://example.org", "example.org"):
+        for server in ("http://127.0.0.1:1", "http://127.0.0.1:x", "http://a b", "ftp://example.org",
+                       "example.org"):
             code, out, err = self.run_command("list", server=server)
             self.assertIn(code, (1, 2))
             self.assertEqual((out, err.count("\n")), ("", 0))
@@ -96,6 +97,12 @@ class OtherSite(WebTestCase):
             if not server.startswith("http"):
                 self.assertEqual((code, err), (2, "jobqueue: --server must be an address such as "
                                                   "https://example.org/jobs"))
+
+    def test_a_file_that_holds_more_than_a_token_is_not_told(self):
+        for content in (b"jq_one two\n", b"jq_one\njq_two\n", b"\xff\xfe"):
+            self.token_file.write_bytes(content)
+            self.assertEqual(self.run_command("list"), (
+                2, "", "jobqueue: --token-file must hold an API token and nothing else"))
 
     def test_commands_about_this_host_ask_no_other(self):
         for command in ("serve", "tick", "check", "backup x", "schedule preview @daily"):

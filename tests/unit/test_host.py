@@ -94,7 +94,7 @@ class TestChecks(HostTestCase):
     def test_a_code_that_still_lies_there_is_told(self):
         self.assertEqual(self.verdict("Admin", "users"), "ok")
         (self.folder / "data" / "setup-code.txt").write_text("a code that is long enough")
-        self.assertEqual(self.verdict("Admin", "setup-code.txt can give"), "note")
+        self.assertEqual(self.verdict("Admin", "setup-code.txt"), "note")
 
     def test_a_python_without_scrypt_and_passwords_kept_without_it_are_bad(self):
         self.write("UPDATE user SET password='pbkdf2$600000$00$00' WHERE name='bob'")
@@ -296,6 +296,7 @@ class TestFindings(HostTestCase):
             self.assertIn(topic, {"", *jobqueue.HOST_TOPICS, *jobqueue.TOPICS})
             self.assertIn(verdict, ("bad", "note", "ok"))
             self.assertIn(len(texts), (0, 1, 2, 4), code)
+            self.assertNotRegex("".join(texts[1:2]), r"^\w+ (it|something)\b", "the advice tells it alone")
 
     def test_what_is_bad_is_what_comes_next(self):
         def next_of(*codes):
