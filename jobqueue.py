@@ -6878,7 +6878,7 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
     "exposed": ("Exposure", BAD, "the web server gives away what is private: {addresses}", "put "
                 ".htaccess there or move all out of the web site, as the handbook says (Hosts)"),
     "htaccess_missing": ("Exposure", BAD, "its .htaccess is missing: whoever guesses a name can "
-                         "get it", "move the folder, and write the new path into a file called data"),
+                         "get it", "move the folder, and write its path into a file called data"),
     "unlooked": ("Exposure", NOTE, "", "log in as an admin and open This host, which looks"),
     "door_shared": ("Web server", NOTE, "other sites of this machine can read the data",
                     "let WSGIDaemonProcess use a user of your own, as in apache.conf"),
@@ -7371,12 +7371,14 @@ def _refuse_target(queue, target):
         raise SetupError("%s is a folder; name a file in it." % target)
     if file_identity(target) == file_identity(queue.database.path):
         raise SetupError("%s is the database itself." % target)
+    if target.match("jobqueue-*.db") and target.parent.resolve() == queue.database.folder.resolve():
+        raise SetupError("%s would be a second database: choose another name." % target)
     if target.exists() and target.read_bytes()[:16] not in (b"", b"SQLite format 3\0"):
         raise SetupError("%s exists and is no backup; it was not touched." % target)
 
 
 def _remove_older_parts(target, part):
-    """Remove what backups to `target` left that were killed a day or longer before `part` was begun."""
+    """Remove what backups to `target` left that were killed a day or more before `part` was begun."""
     is_part = re.compile(re.escape(target.name) + r"\.[0-9a-f]{16}\.part").match
     with contextlib.suppress(OSError):
         limit = part.stat().st_mtime - 86400
@@ -7403,7 +7405,8 @@ def back_up(queue, target):
         finally:
             part.unlink(missing_ok=True)
     except OSError as error:
-        raise SetupError("The backup cannot be written to %s: %s." % (target, error.strerror)) from None
+        raise SetupError("The backup cannot be written to %s: %s."
+                         % (target, error.strerror)) from None
     with queue.database.transaction() as transaction:
         remember(transaction, ".backup", {"at": queue.database.clock.now(), "path": str(target)})
 

@@ -655,6 +655,11 @@ class TestBackup(HostTestCase):
         self.assertEqual(stat.S_IMODE(self.target.stat().st_mode), 0o600)
         self.assertEqual(list(self.folder.glob("copy.db?*")), [])
 
+    def test_a_name_that_would_stop_everything_is_refused(self):
+        with self.refused(jobqueue.SetupError, "would be a second database: choose another name"):
+            jobqueue.back_up(self.queue, self.database.folder / "jobqueue-copy.db")
+        self.assertEqual(jobqueue.find_database(self.database.folder), self.database.path)
+
     def test_an_older_backup_is_replaced(self):
         for wanted in (1, 2):
             self.add("bob")
