@@ -7378,7 +7378,7 @@ def _refuse_target(queue, target):
 
 
 def _remove_older_parts(target, part):
-    """Remove what backups to `target` left that were killed a day or more before `part` was begun."""
+    """Remove what backups to `target` left that were killed a day before `part` or earlier."""
     is_part = re.compile(re.escape(target.name) + r"\.[0-9a-f]{16}\.part").match
     with contextlib.suppress(OSError):
         limit = part.stat().st_mtime - 86400
