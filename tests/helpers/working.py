@@ -11,6 +11,7 @@ import signal
 import unittest
 
 from tests.helpers.support import Site, wait_until
+from tests.tools.load_test import read_ledger, read_runs
 
 TASKS = '''
 import contextlib, fcntl, os, signal, stat, subprocess, sys, time
@@ -286,13 +287,9 @@ class ProcessCase(unittest.TestCase):
         ]
 
     def ledger(self):
-        """[(word, task, attempt, claim, pid, time)] in the order in which it was written."""
+        """What the functions wrote, a list of Entry in the order in which it was written."""
         path = self.site.home / "ledger"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return [
-            (word, int(task), int(attempt), claim, int(pid), float(at))
-            for word, task, attempt, claim, pid, at in map(str.split, lines)
-        ]
+        return read_ledger(path) if path.exists() else []
 
     def starts(self, ids):
         """Which of these tasks began, each as often as it did."""
@@ -310,9 +307,9 @@ class ProcessCase(unittest.TestCase):
     def most_at_once(self, since=0.0, until=math.inf):
         """How many ran at the same time at most, by the ledger: at the starts of that time."""
         running = most = 0
-        for word, *_, at in sorted(self.ledger(), key=lambda entry: entry[5]):
-            running += {"START": 1, "END": -1}.get(word, 0)
-            if word == "START" and since <= at < until:
+        for entry in sorted(self.ledger(), key=lambda entry: entry.at):
+            running += {"START": 1, "END": -1}.get(entry.kind, 0)
+            if entry.kind == "START" and since <= entry.at < until:
                 most = max(most, running)
         return most
 
@@ -326,34 +323,27 @@ class ProcessCase(unittest.TestCase):
 
     def check_records(self, ids):
         """The invariants over what was added, the ledger and the database."""
-        self.check_ledger(self.ledger(), ids)
-        for row in self.site.rows(
-            "SELECT id, status, attempts, crashes, claim FROM task WHERE id IN (%s)"
-            % ", ".join(map(str, ids))
-        ):
-            events = self.events(row["id"])
+        runs = self.check_ledger(self.ledger(), ids)
+        marks = ", ".join(map(str, ids))
+        rows = self.site.rows("SELECT id, attempts, crashes, claim FROM task WHERE id IN (%s)" % marks)
+        self.assertEqual(len(rows), len(ids))
+        for row in rows:
+            own, events = runs[row["id"]], self.events(row["id"])
             self.assertEqual(
                 sum(event in ("succeeded", "failed", "cancelled") for event in events), 1, events
             )
             self.assertEqual(events.count("started"), row["attempts"])
-            starts = [entry for entry in self.ledger() if entry[:2] == ("START", row["id"])]
-            self.assertLessEqual(len(starts), 1 + row["crashes"] + events.count("interrupted"))
-            self.assertEqual(starts[-1][3], row["claim"], "the last claim is the one that counts")
-        self.assertEqual(
-            self.site.value("SELECT count(*) FROM task WHERE id IN (%s)" % ", ".join(map(str, ids))), len(ids)
-        )
+            self.assertLessEqual(len(own), 1 + row["crashes"] + events.count("interrupted"))
+            self.assertEqual(own[-1].claim, row["claim"], "the last claim is the one that counts")
         self.assertEqual(self.site.value("PRAGMA integrity_check"), "ok")
 
     def check_ledger(self, entries, ids):
-        """Attempts of one task never overlap, count upwards and have claims of their own."""
-        self.assertNotIn("OVERLAP", {entry[0] for entry in entries})
-        for task_id in ids:
-            own = [entry for entry in entries if entry[1] == task_id]
-            starts = [entry for entry in own if entry[0] == "START"]
-            attempts = [entry[2] for entry in starts]
-            self.assertEqual(attempts, sorted(set(attempts)), own)
-            self.assertEqual(len({entry[3] for entry in starts}), len(starts), own)
+        """Attempts of one task never overlap, count upwards and have claims of their own: {id: runs}."""
+        self.assertNotIn("OVERLAP", {entry.kind for entry in entries})
+        runs, oddities = read_runs(entry for entry in entries if entry.id in ids)
+        self.assertEqual(oddities, [])
+        for own in runs.values():
             for before, after in zip(own, own[1:]):
-                if before[0] == "END":
-                    self.assertGreater(after[2], before[2], own)
-            self.assertLessEqual(sum(entry[0] == "END" for entry in own), len(starts))
+                self.assertLess(before.attempt, after.attempt, (vars(before), vars(after)))
+                self.assertLessEqual(before.end or after.start, after.start, (vars(before), vars(after)))
+        return runs

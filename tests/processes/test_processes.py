@@ -22,6 +22,7 @@ from pathlib import Path
 from tests.helpers.processes import everybody
 from tests.helpers.support import Site, wait_until
 from tests.helpers.working import TASKS, ProcessCase
+from tests.tools.load_test import Entry
 
 
 IMPORTS_ARE_HELD = """
@@ -562,7 +563,7 @@ class TestTheRecordsThemselves(ProcessCase):
         cls.site = None
 
     def entry(self, word, task=1, attempt=1, claim="a", pid=5, at=0.0):
-        return word, task, attempt, claim, pid, at
+        return Entry(word, task, attempt, claim, pid, at)
 
     def test_a_good_life_passes(self):
         self.check_ledger(
