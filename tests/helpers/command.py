@@ -17,9 +17,7 @@ class CommandTestCase(TestCase):
 
     def setUp(self):
         super().setUp()
-        cheap = mock.patch.object(jobqueue, "hash_password", quick_hash)
-        cheap.start()
-        self.addCleanup(cheap.stop)
+        self.patch(jobqueue, "hash_password", quick_hash)
 
     def run_command(self, *arguments, given=""):
         """Run one command on this test's queue and clock."""

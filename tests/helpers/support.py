@@ -59,6 +59,7 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 from urllib.parse import quote
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -211,6 +212,12 @@ class TestCase(unittest.TestCase):
                 )
         self.people = {row["name"]: jobqueue.Person(row) for row in self.database.all("SELECT * FROM user")}
         self.declare(*FUNCTIONS)
+
+    def patch(self, place, name, value):
+        """For this test, the attribute has this value."""
+        patch = mock.patch.object(place, name, value)
+        patch.start()
+        self.addCleanup(patch.stop)
 
     def another_queue(self, **options):
         """One more JobQueue on the same data folder."""

@@ -18,7 +18,6 @@ import json
 import re
 import secrets
 import sys
-from unittest import mock
 from urllib.parse import quote, unquote, urlsplit
 from wsgiref.validate import validator
 
@@ -221,13 +220,9 @@ class WebTestCase(TestCase):
 
     def setUp(self):
         super().setUp()
-        cheap = mock.patch.object(jobqueue, "hash_password", quick_hash)
-        cheap.start()
-        self.addCleanup(cheap.stop)
+        self.patch(jobqueue, "hash_password", quick_hash)
         self.queue.catalogue.refresh = lambda **_: None
-        nobody = mock.patch.object(jobqueue, "NOBODYS_PASSWORD", quick_hash("nobody has this"))
-        nobody.start()
-        self.addCleanup(nobody.stop)
+        self.patch(jobqueue, "NOBODYS_PASSWORD", quick_hash("nobody has this"))
         self.app = jobqueue.Application(self.queue)
         self.nobody = Visitor(self.app)
         self.ana, self.bob, self.eve = (self.browser(name) for name in ("ana", "bob", "eve"))

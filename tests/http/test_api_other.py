@@ -335,9 +335,7 @@ class Setup(WebTestCase):
         super().setUp()
         self.remove_users()
         self.code = self.queue.setup.code()
-        changed = mock.patch.object(jobqueue, "changed_at", lambda file: self.clock.now())
-        changed.start()
-        self.addCleanup(changed.stop)
+        self.patch(jobqueue, "changed_at", lambda file: self.clock.now())
 
     def set_up(self, visitor=None, **changes):
         return (visitor or self.nobody).post("/api/setup",

@@ -147,9 +147,7 @@ class Uploads(ServerTestCase):
     def setUp(self):
         for name, value in (("LARGE_BYTES", 1000), ("BODY_MAX_BYTES", 1000),
                             ("LINES_MAX_BYTES", 20000)):
-            patch = mock.patch.object(jobqueue, name, value)
-            patch.start()
-            self.addCleanup(patch.stop)
+            self.patch(jobqueue, name, value)
         super().setUp()
         self.token = self.make_token("bob")[1]
 

@@ -3,7 +3,7 @@ import unittest
 from unittest import mock
 
 import jobqueue
-from tests.helpers.support import PASSWORD, quick_hash
+from tests.helpers.support import PASSWORD
 from tests.helpers.web import WebTestCase
 
 ADD = {"function": "add", "arguments": {"a": 1}}
@@ -30,9 +30,6 @@ class RaceCase(WebTestCase):
         super().setUp()
         self.other = self.another_queue()       # somebody else's process
         self.users = self.queue.users
-        cheap = mock.patch.object(jobqueue, "hash_password", quick_hash)
-        cheap.start()
-        self.addCleanup(cheap.stop)
 
     def starting(self, deed):
         """In this block a worker does this as soon as it is started."""

@@ -29,9 +29,7 @@ class Rules:
             if self.is_full:
                 raise jobqueue.storage_full()
             begin(database, *values)
-        patch = mock.patch.object(jobqueue.Database, "_begin", begin_unless_full)
-        patch.start()
-        self.addCleanup(patch.stop)
+        self.patch(jobqueue.Database, "_begin", begin_unless_full)
         self.task_id = self.add(options={"on_crash": "fail"})
         self.worker_id, _ = self.live(pid=0)         # which is nobody's
         self.claimed = self.claim(self.worker_id)

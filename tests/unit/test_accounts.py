@@ -23,9 +23,7 @@ class Case(TestCase):
         super().setUp()
         self.users, self.setup = self.queue.users, self.queue.setup
         self.sessions, self.tokens = self.queue.sessions, self.queue.tokens
-        cheap = mock.patch.object(jobqueue, "hash_password", quick_hash)
-        cheap.start()
-        self.addCleanup(cheap.stop)
+        self.patch(jobqueue, "hash_password", quick_hash)
 
     def log_in(self, name="bob", password=PASSWORD, address=ADDRESS):
         return self.sessions.log_in(name, password, address)
@@ -103,9 +101,8 @@ class FirstAdminCase(Case):
         super().setUp()
         self.setup._home = self.folder
         self.code_file = self.setup.file
-        mtime = mock.patch.object(jobqueue, "changed_at", lambda file: os.fstat(file.fileno()).st_mtime)
-        mtime.start()               # which a test can set
-        self.addCleanup(mtime.stop)
+        self.patch(jobqueue, "changed_at",          # by what a test can set
+                   lambda file: os.fstat(file.fileno()).st_mtime)
 
     def upload(self, data, name="setup-code.txt", age=0):
         """A file as the site's owner uploads it beside jobqueue.py."""

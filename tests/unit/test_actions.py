@@ -13,9 +13,7 @@ class Actions(WebTestCase):
     """With portions of 50 tasks."""
 
     def setUp(self):
-        patch = mock.patch.object(jobqueue, "PORTION_ROWS", 50)
-        patch.start()
-        self.addCleanup(patch.stop)
+        self.patch(jobqueue, "PORTION_ROWS", 50)
         super().setUp()
 
     def act(self, visitor, action, status=200, **rest):

@@ -18,16 +18,12 @@ class TestCatalogue(TestCase):
         for name in ("TASKS_FILE", "WORKER_FILE"):
             path = self.home / ("tasks.py" if name == "TASKS_FILE" else "worker.py")
             path.write_text("# %s" % name)
-            patch = mock.patch.object(jobqueue, name, path)
-            patch.start()
-            self.addCleanup(patch.stop)
+            self.patch(jobqueue, name, path)
         self.write("DELETE FROM setting")
         self.write("DELETE FROM function")
         self.catalogue = Catalogue(self.database, self.queue.interpreter)
         self.answers, self.asked = [], 0
-        run = mock.patch.object(subprocess, "run", self.answer)
-        run.start()
-        self.addCleanup(run.stop)
+        self.patch(subprocess, "run", self.answer)
 
     def answer(self, arguments, stderr=io.BytesIO(), **_):
         """Stands for the child that imports tasks.py."""

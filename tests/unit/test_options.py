@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from unittest import mock
 
 import jobqueue
 from jobqueue import data_folder
@@ -14,9 +13,7 @@ class TestDataFolder(TestCase):
         super().setUp()
         self.home = self.folder / "home"
         self.home.mkdir()
-        patch = mock.patch.object(jobqueue, "HOME", self.home)
-        patch.start()
-        self.addCleanup(patch.stop)
+        self.patch(jobqueue, "HOME", self.home)
 
     def test_it_is_data_beside_the_program(self):
         self.assertEqual(data_folder(None, {}), self.home / "data")

@@ -14,9 +14,7 @@ class InterfaceCase(TestCase):
         super().setUp()
         jobqueue.declared.clear()
         self.addCleanup(jobqueue.declared.clear)
-        patch = mock.patch.object(jobqueue, "default_queue", lambda: self.queue)
-        patch.start()
-        self.addCleanup(patch.stop)
+        self.patch(jobqueue, "default_queue", lambda: self.queue)
 
 
 class TestDeclaring(InterfaceCase):

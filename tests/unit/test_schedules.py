@@ -616,9 +616,7 @@ class TestFolders(ScheduleCase):
     def setUp(self):
         super().setUp()
         self.scripts = self.folder / "schedules"
-        patch = mock.patch.object(jobqueue, "SCRIPTS_FOLDER", self.scripts)
-        patch.start()
-        self.addCleanup(patch.stop)
+        self.patch(jobqueue, "SCRIPTS_FOLDER", self.scripts)
 
     def put(self, name, mode=0o755, text="#!/bin/sh\n"):
         path = self.scripts / name
