@@ -7342,7 +7342,8 @@ def advice_for(queue, report):
     """A paragraph: what this host is, how tasks begin, if schedules are on time, what is next."""
     try:
         door, period = last_visit(queue).get("door"), queue.rhythm.period()
-        mode = "The worker mode is %s. %s" % queue.modes.decide()
+        mode = ("The worker mode is %s. %s" % queue.modes.decide()
+                if queue.settings.get("NbMaxWorker") else "No task is run: NbMaxWorker is 0.")
     except JobQueueError as error:
         return error.detail
     page = ("The page is run by %s." % DOORS[door][0] if door else

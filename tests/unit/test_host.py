@@ -387,6 +387,10 @@ class TestWhoComes(HostTestCase):
         self.assertIn("wait for visitors", self.advice())
         self.assertIn("How the page is run is known once an admin opens This host. ", self.advice())
 
+    def test_where_no_worker_may_start_no_mode_is_promised(self):
+        self.change_settings(NbMaxWorker=0)
+        self.assertIn("No task is run: NbMaxWorker is 0. Schedules", self.advice())
+
     def test_a_cron_counts_as_long_as_it_comes(self):
         for _ in range(4):
             self.clock.advance(900)
