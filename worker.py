@@ -155,11 +155,14 @@ def type_hints(target):
 
 
 def parameter_help(text):
-    """{parameter: help} from the section "Args:" of a docstring."""
-    section = re.search(r"^(?:Args|Arguments|Parameters):\n((?:[ \t]*\S.*\n?|\n(?=[ \t]))+)",
-                        text, re.MULTILINE)
-    return dict(re.findall(r"^\s*(\w+)\s*(?:\([^)]*\))?\s*:\s+(.*\S)",
-                           section[1] if section else "", re.MULTILINE))
+    """{parameter: help} from a docstring in the style of Google, NumPy or Sphinx."""
+    found = dict(re.findall(r"^\s*:param (?:\w+ )?(\w+):\s*(.*\S)", text, re.MULTILINE))
+    section = re.search(r"^(?:Args|Arguments|Parameters):?\n(?:-+\n)?"
+                        r"((?:[ \t]*\S.*\n?|\n(?=[ \t]))+)", text, re.MULTILINE)
+    for line in (r"^\s*(\w+)\s*(?:\([^)]*\))?\s*:\s+(.*\S)",
+                 r"^(\w+)(?:\s*:.*)?\n[ \t]+(\S.*\S)") if section else ():
+        found.update(re.findall(line, section[1], re.MULTILINE))
+    return found
 
 
 def documentation(function):

@@ -239,11 +239,29 @@ class TestDocstrings(unittest.TestCase):
         target.__doc__ = text
         return {name: schema.get("description") for name, schema in schema_of(target)["properties"].items()}
 
-    def test_the_lines_below_args(self):
+    def test_the_style_of_google(self):
         self.assertEqual(
             self.helps(
                 "Write it.\n\n    Args:\n        city: where it is\n        month (int): which one\n\n"
                 "    Returns:\n        nothing: at all\n"
+            ),
+            {"city": "where it is", "month": "which one"},
+        )
+
+    def test_the_style_of_numpy(self):
+        self.assertEqual(
+            self.helps(
+                "Write it.\n\n    Parameters\n    ----------\n    city : str\n        where it is\n"
+                "    month : int, optional\n        which one\n\n    Returns\n    -------\n    int\n"
+            ),
+            {"city": "where it is", "month": "which one"},
+        )
+
+    def test_the_style_of_sphinx(self):
+        self.assertEqual(
+            self.helps(
+                "Write it.\n\n    :param city: where it is\n    :param int month: which one\n"
+                "    :returns: nothing\n"
             ),
             {"city": "where it is", "month": "which one"},
         )
