@@ -58,6 +58,7 @@ import sys
 import tempfile
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 from urllib.parse import quote
@@ -400,6 +401,12 @@ def wait_until(condition, seconds=60.0, what="the condition", pause=0.02):
         if time.monotonic() > deadline:
             raise AssertionError("%s did not come true within %g s" % (what, seconds))
         time.sleep(pause)
+
+
+def at_once(function, values):
+    """Call it with each value, in as many threads; waits for all, and raises what one raised."""
+    with ThreadPoolExecutor(len(values)) as pool:
+        return list(pool.map(function, values))
 
 
 def free_port():

@@ -4,12 +4,11 @@ import io
 import json
 import random
 import re
-import threading
 import unittest
 from unittest import mock
 
 import jobqueue
-from tests.helpers.support import PASSWORD, ROOT
+from tests.helpers.support import PASSWORD, ROOT, at_once
 from tests.helpers.web import SITE, Visitor, WebTestCase, as_sent, call
 
 TASK = {"function": "add", "arguments": {"a": 1}}
@@ -312,17 +311,13 @@ class Caching(WebTestCase):
         self.add("eve")
         wrong = []
 
-        def read(visitor, name):
+        def read(one):
+            visitor, name = one
             for _ in range(40):
                 if [row["owner"] for row in visitor.get("/api/tasks").json["tasks"]] != [name]:
                     wrong.append(name)
 
-        threads = [threading.Thread(target=read, args=(visitor, name)) for visitor, name in
-                   ((self.bob, "bob"), (self.eve, "eve")) * 3]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(read, ((self.bob, "bob"), (self.eve, "eve")) * 3)
         self.assertEqual(wrong, [])
 
     def test_personal_answers_are_kept_by_no_shared_cache(self):

@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 import jobqueue
-from tests.helpers.support import PASSWORD, TestCase, quick_hash
+from tests.helpers.support import PASSWORD, TestCase, at_once, quick_hash
 
 ADDRESS = "192.0.2.7"
 CODE = "a code that is long enough"
@@ -152,11 +152,7 @@ class FirstAdmin(FirstAdminCase):
             gate.wait()
             codes.append(setup.code())
 
-        threads = [threading.Thread(target=ask, args=(setup,)) for setup in others]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(ask, others)
         self.assertEqual(codes, [self.code_file.read_text().strip()] * len(others))
 
     def test_an_old_code_is_refused(self):
@@ -236,11 +232,7 @@ class FirstAdmin(FirstAdminCase):
             except (jobqueue.NotFound, jobqueue.Denied, jobqueue.TooMany, jobqueue.Busy):
                 pass
 
-        threads = [threading.Thread(target=set_up, args=(number,)) for number in range(50)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(set_up, range(50))
         self.assertEqual(len(made), 1)
         self.assertEqual([user["name"] for user in self.users.all()], ["root%d" % made[0]])
 
@@ -464,18 +456,14 @@ class Guessing(Case):
         self.clock.sleep, self.clock.monotonic = time.sleep, time.monotonic     # threads wait for each other
         self.database.patience = 60
 
-        def guess():
+        def guess(_):
             gate.wait()
             try:
                 self.log_in("bob", "wrong")
             except jobqueue.JobQueueError as error:
                 results.append(type(error))
 
-        threads = [threading.Thread(target=guess) for _ in range(20)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(guess, range(20))
         self.assertEqual(results.count(jobqueue.Unauthorized), 5)
         self.assertEqual(results.count(jobqueue.TooMany), 15)
 

@@ -15,7 +15,7 @@ from unittest import mock
 
 import jobqueue
 from tests.helpers.faults import outsider
-from tests.helpers.support import ROOT, TestCase, close_quietly, need
+from tests.helpers.support import ROOT, TestCase, at_once, close_quietly, need
 
 SECOND = """
 import sys; sys.path.insert(0, %r); import jobqueue
@@ -127,16 +127,12 @@ class TestTransactions(DatabaseCase):
     def test_threads_of_one_process_take_turns(self):
         self.remember(".n", 0)
 
-        def count():
+        def count(_):
             for _ in range(20):
                 with self.database.transaction(durable=False) as transaction:
                     jobqueue.remember(transaction, ".n", jobqueue.recall(transaction, ".n") + 1)
 
-        threads = [threading.Thread(target=count) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(count, range(8))
         self.assertEqual(jobqueue.recall(self.database, ".n"), 160)
 
     def test_processes_take_turns_and_lose_no_update(self):
