@@ -24,7 +24,7 @@ from pathlib import Path
 import jobqueue
 from tests.helpers.support import PASSWORD, ROOT, Site, TestCase, need, wait_until
 from tests.helpers.working import TASKS, ProcessCase
-from tests.tools.load_test import Browser
+from tests.tools.load_test import Client
 
 MANY = bool(os.environ.get("JOBQUEUE_TEST_LOAD"))
 MAIN = '\n\nif __name__ == "__main__":'
@@ -217,7 +217,7 @@ class PlantedCase(ProcessCase):
 
     def browser(self):
         """A browser in which bob is logged in."""
-        visitor = Browser(self.site.address)
+        visitor = Client(self.site.address)
         self.addCleanup(visitor.close)
         return visitor.log_in("bob", PASSWORD)
 

@@ -44,7 +44,7 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from load_test import COPIED, LIST_PATH, ROOT, Browser, Site, end_process, percentile
+from load_test import COPIED, LIST_PATH, ROOT, Client, SiteCopy, end_process, percentile
 
 
 # Constants -------------------------------------------------------------------
@@ -359,7 +359,7 @@ def users_of(queue):
     return getattr(queue, "users", None) or queue.accounts
 
 
-class BenchSite(Site):
+class BenchSite(SiteCopy):
     """An installation that is used from Python, with workers at the same niceness as all else."""
 
     def __init__(self, source=ROOT):
@@ -1102,13 +1102,13 @@ def measure_blocked(sizes, library):
 
 @contextlib.contextmanager
 def list_server(site):
-    """A server on a site from the library; a logged-in Browser of it."""
+    """A server on a site from the library; a logged-in Client of it."""
     password = secrets.token_urlsafe(12)
     users = users_of(site.queue)
     change = getattr(users, "change", None) or users.change_user
     change("admin", password=password)
     site.start()
-    browser = Browser(site.server)
+    browser = Client(site.server)
     try:
         yield browser.log_in("admin", password)
     finally:

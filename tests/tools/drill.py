@@ -75,10 +75,10 @@ from tests.tools.load_test import (  # noqa: E402
     FINISHED,
     LEDGER_TEXT,
     STATUS_WORDS,
-    Browser,
+    Client,
     LoadTestError,
     Progress,
-    Site,
+    SiteCopy,
     add_users,
     duration,
     end_process,
@@ -1145,7 +1145,7 @@ class SmallDisk:
 
 # Drill site ------------------------------------------------------------------
 
-class DrillSite(Site):
+class DrillSite(SiteCopy):
     """A fresh installation whose server may be killed and started again."""
 
     def __init__(self, options, plant=""):
@@ -1406,7 +1406,7 @@ class Adder:
 
     def stop_plan(self, plan_id):
         """Pause a schedule; adding is over."""
-        browser = Browser(self._site.server, self._cookie)
+        browser = Client(self._site.server, self._cookie)
         browser.send("PATCH", "api/schedules/%d" % plan_id, {"paused": True}).expect(200)
         browser.close()
 
@@ -1499,7 +1499,7 @@ class Adder:
         while not self._stop.is_set():
             if self._browser.server != self._site.server:
                 self._browser.close()
-                self._browser = Browser(self._site.server, self._cookie)
+                self._browser = Client(self._site.server, self._cookie)
             try:
                 reply = self._browser.send(*request)
             except ConnectionRefusedError:
@@ -2060,7 +2060,7 @@ class Drill:
         self.site.left_behind()
 
     def _fresh_admin(self):
-        return Browser(self.site.server, self._admin.cookie)
+        return Client(self.site.server, self._admin.cookie)
 
     @staticmethod
     def _elapsed(since):

@@ -16,11 +16,11 @@ or left over.
 
 Contents
     Constants   limits, and the tasks.py that a load test needs
-    Browser     HTTP as a logged-in browser speaks it
+    Client      HTTP as a logged-in browser speaks it
     Records     the three records, read
     Runs        what the ledger tells
     Comparison  what they say about each other
-    Site        a fresh installation in a folder of its own, and its end
+    SiteCopy    a fresh installation in a folder of its own, and its end
     Load        adding, watching, sampling
     Report      the words and figures at the end
     Drawing     the graph
@@ -117,7 +117,7 @@ class LoadTestError(Exception):
     """The test cannot go on; the words say why."""
 
 
-# Browser ---------------------------------------------------------------------
+# Client ----------------------------------------------------------------------
 
 class Reply:
     """Status, headers and JSON of an answer."""
@@ -145,7 +145,7 @@ class Reply:
         return self.value
 
 
-class Browser:
+class Client:
     """One keep-alive connection of a browser that may be logged in."""
 
     def __init__(self, server, cookie=None):
@@ -183,7 +183,7 @@ class Browser:
 
     def twin(self):
         """Another connection of the same session."""
-        return Browser(self.server, self.cookie)
+        return Client(self.server, self.cookie)
 
     def close(self):
         """Close the connection; the next request opens another."""
@@ -392,7 +392,7 @@ def compare(acknowledged, rows, entries=None, file_rows=None):
     return found
 
 
-# Site ------------------------------------------------------------------------
+# SiteCopy --------------------------------------------------------------------
 
 def end_process(process):
     """Ask a process of ours to end, then insist."""
@@ -406,7 +406,7 @@ def end_process(process):
         process.stdout.close()
 
 
-class Site:
+class SiteCopy:
     """A fresh installation: the project's files, a tasks.py, and a running server."""
 
     def __init__(self, tasks_text=TASKS_TEXT, data=None, parent=None, source=ROOT):
@@ -433,9 +433,9 @@ class Site:
         self.server = self._read_address()
 
     def set_up(self):
-        """Make the first admin over HTTP; returns the Browser of its session."""
+        """Make the first admin over HTTP; returns the Client of its session."""
         code = next(self.data.glob("setup-code-*.txt")).read_text("ascii").strip()
-        return Browser(self.server).set_up(code, "admin", secrets.token_urlsafe(12))
+        return Client(self.server).set_up(code, "admin", secrets.token_urlsafe(12))
 
     @property
     def database(self):
@@ -491,13 +491,13 @@ class Site:
 
 
 def add_users(admin, count):
-    """Make users with passwords of their own over HTTP; returns a logged-in Browser of each."""
+    """Make users with passwords of their own over HTTP; returns a logged-in Client of each."""
     browsers = []
     for number in range(1, count + 1):
         name, password = "user%d" % number, secrets.token_urlsafe(12)
         admin.send("POST", "api/users", {"name": name, "password": password,
                                          "role": "user"}).expect(201)
-        browsers.append(Browser(admin.server).log_in(name, password))
+        browsers.append(Client(admin.server).log_in(name, password))
     return browsers
 
 
@@ -858,12 +858,12 @@ class FreshSite:
     def __init__(self, options):
         self._options = options
         self._site = None
-        self.admin = None               # the Browser that samples
+        self.admin = None               # the Client that samples
         self.browsers = []              # those that add tasks
 
     def open(self):
         """Make it, with an admin and users."""
-        self._site = Site(data=self._options.data)
+        self._site = SiteCopy(data=self._options.data)
         self._site.start()
         self.admin = self._site.set_up()
         self.browsers = add_users(self.admin, self._options.users)
@@ -901,7 +901,7 @@ class RunningServer:
         options = self._options
         password = (Path(options.password_file).read_text("utf-8").rstrip("\n")
                     if options.password_file else getpass.getpass("Password: "))
-        self.browsers = [Browser(options.server).log_in(options.name, password)
+        self.browsers = [Client(options.server).log_in(options.name, password)
                          for _ in range(options.users)]
         self.admin = self.browsers[0].twin()
         self._limit = self.admin.send("GET", "api/workers").expect(200)["maximum"]
