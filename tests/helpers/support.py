@@ -10,6 +10,7 @@
                    whether this run tries a part ("page", "doors", "abuse", "drill", "schemathesis"):
                    .ci/run has one Python try them by JOBQUEUE_TEST_PARTS, all others try all
     wait_until     for tests with real processes only
+    at_once        calls a function in many threads
 
 In a TestCase
 
@@ -36,6 +37,7 @@ In a TestCase
     self.events(id)                     event words of a task, oldest first
     self.write(statement, values)       one statement in a transaction of its own
     self.another_queue()                a second JobQueue on the same data, as another process has it
+    self.patch(jobqueue, "NAME", value)             for this test
     self.refused(Error, "words in its detail")      assertRaises that also looks at the sentence
 """
 
