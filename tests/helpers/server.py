@@ -4,6 +4,7 @@
     ServerTestCase    a WebTestCase with a Server in a thread, on a free port
     sockets_of        what the kernel tells of a port's connections
     Listener          a server that remembers what it was asked
+    run_request       an http_request of tasks.py that asks it
 """
 import contextlib
 import io
@@ -17,7 +18,8 @@ from pathlib import Path
 from unittest import mock
 
 import jobqueue
-from tests.helpers.support import need, wait_until
+import worker
+from tests.helpers.support import FakeContext, need, wait_until
 from tests.helpers.web import WebTestCase
 
 HOST = b"Host: localhost\r\n"
@@ -222,3 +224,15 @@ class Listener(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
         self.thread.join(10)
+
+
+def run_request(address, method="GET", **values):
+    """Run an http_request with these values; the exception, if there was one."""
+    target = {"method": method, "address": address, "headers": {"Authorization": "Bearer canary"}}
+    function = jobqueue.Function("call", "http_request", target, {}, "user", dict.fromkeys(values, str))
+    with mock.patch("builtins.print"):
+        try:
+            worker.run_request(function, values, FakeContext)
+        except Exception as error:
+            return error
+    return None

@@ -8,8 +8,8 @@ from unittest import mock
 import jobqueue
 import worker
 from tests.helpers import doors
-from tests.helpers.server import Listener
-from tests.helpers.support import FakeContext, free_port, need_part
+from tests.helpers.server import Listener, run_request
+from tests.helpers.support import free_port, need_part
 
 SLASHES = ("/", "\\", "%2f", "%2F", "%5c", "%252f", "%255C", "%25252f", "%25%32%66", "%%32%66")
 DOTS = ("..", "%2e%2e", ".%2e", "%2E.", "%252e%252e", "%25252e.", "%%32e%2%65")
@@ -20,18 +20,6 @@ CLIMBING = STEPS + tuple(step + "admin/1" for step in STEPS) + (
 ORDINARY = ("2026-01-31", "a..b", "..a", "a..", "...", "x.y", "Åse Ørsted", "日本", "50%", "100%25", "a;b",
             "1+1=2", "?", "what? no", "C:", "a b", ".htaccess", "%zz", "~x", "é%c3%a9")
 SEPARATED = ("1/2", "a\\b", "2026/01/31", "a%2fb")       # which a web server may refuse itself
-
-
-def send(address, names=("x",), **values):
-    """Run such a request; the exception, if there was one."""
-    target = {"method": "GET", "address": address, "headers": {"Authorization": "Bearer canary"}}
-    function = jobqueue.Function("call", "http_request", target, {}, "user", dict.fromkeys(names, str))
-    with mock.patch("builtins.print"):
-        try:
-            worker.run_request(function, values, FakeContext)
-        except Exception as error:
-            return error
-    return None
 
 
 class Case(unittest.TestCase):
@@ -56,7 +44,7 @@ class Refused(Case):
     def test_what_climbs_is_not_sent_and_the_task_says_which_value_it_was(self):
         for value in CLIMBING:
             with self.subTest(value):
-                error = send(self.base + "/api/public/{x}/view", x=value)
+                error = run_request(self.base + "/api/public/{x}/view", x=value)
                 self.assertIsInstance(error, jobqueue.Fail)
                 self.assertRegex(str(error), "^x must not hold")
         self.assertEqual(self.paths(), [])
@@ -66,25 +54,25 @@ class Refused(Case):
                              ("/a/{x}{y}", ("..%", "2f")), ("/a/b{x}", ("/../c", "")),
                              ("/{x}2e/b", (".%", ""))):
             with self.subTest(path=path, values=values):
-                error = send(self.base + path, ("x", "y"), **dict(zip("xy", values)))
+                error = run_request(self.base + path, **dict(zip("xy", values)))
                 self.assertIsInstance(error, jobqueue.Fail)
         self.assertEqual(self.paths(), [])
 
     def test_ordinary_values_are_sent_as_they_are(self):
         from urllib.parse import quote
         for value in ORDINARY + SEPARATED:
-            self.assertIsNone(send(self.base + "/api/public/{x}/view", x=value), value)
+            self.assertIsNone(run_request(self.base + "/api/public/{x}/view", x=value), value)
         self.assertEqual(self.paths(), ["/api/public/%s/view" % quote(value, safe="")
                                         for value in ORDINARY + SEPARATED])
 
     def test_dots_that_the_owner_wrote_and_those_of_a_query_are_left_alone(self):
-        self.assertIsNone(send(self.base + "/a/../%2e%2e/{x}?back=../{y}", ("x", "y"), x="1", y="../.."))
-        self.assertIsNone(send(self.base + "/a?x={x}", x="../.."))
-        self.assertIsNone(send(self.base + "/a", x=".."))
+        self.assertIsNone(run_request(self.base + "/a/../%2e%2e/{x}?back=../{y}", x="1", y="../.."))
+        self.assertIsNone(run_request(self.base + "/a?x={x}", x="../.."))
+        self.assertIsNone(run_request(self.base + "/a", x=".."))
         self.assertEqual(len(self.paths()), 3)
 
     def test_a_value_that_is_encoded_without_end_is_soon_refused(self):
-        self.assertIsInstance(send(self.base + "/a/{x}", x="%" + "25" * 60_000), jobqueue.Fail)
+        self.assertIsInstance(run_request(self.base + "/a/{x}", x="%" + "25" * 60_000), jobqueue.Fail)
 
 
 PROXIED = """
@@ -137,19 +125,20 @@ class Behind:
     def test_nothing_is_asked_for_outside_of_the_place(self):
         for value in CLIMBING:
             for path in ("/api/public/{x}/view", "/plain/public/{x}/view"):
-                self.assertIsInstance(send(self.base + path, x=value), jobqueue.Fail, value)
+                self.assertIsInstance(run_request(self.base + path, x=value), jobqueue.Fail, value)
         self.assertEqual(self.paths(), [])
 
     def test_no_other_file_is_served(self):
         for value in STEPS:
-            self.assertIsInstance(send(self.base + "/files/public/{x}/1", x=value + "admin"), jobqueue.Fail)
+            error = run_request(self.base + "/files/public/{x}/1", x=value + "admin")
+            self.assertIsInstance(error, jobqueue.Fail)
 
     def test_ordinary_values_arrive_below_the_place(self):
         for value in ORDINARY:
-            self.assertIsNone(send(self.base + "/api/public/{x}/view", x=value), value)
+            self.assertIsNone(run_request(self.base + "/api/public/{x}/view", x=value), value)
         self.assertEqual(len(self.paths()), len(ORDINARY))
         for value in SEPARATED:
-            send(self.base + "/api/public/{x}/view", x=value)
+            run_request(self.base + "/api/public/{x}/view", x=value)
         for path in self.paths():
             self.assertRegex(path, "^/api/public/.+/view$")
 
@@ -157,7 +146,7 @@ class Behind:
         """Else nothing here would be tried: what is sent past our check climbs."""
         with mock.patch.object(worker, "refuse_climbing"):
             for value in CLIMBING:
-                send(self.base + "/api/public/{x}/view", x=value)
+                run_request(self.base + "/api/public/{x}/view", x=value)
         self.assertTrue([path for path in self.paths() if not path.startswith("/api/public/")])
 
 

@@ -23,8 +23,8 @@ from urllib.parse import quote
 
 import jobqueue
 import worker
-from tests.helpers.server import HEALTH, HOST, Link, Listener
-from tests.helpers.support import PASSWORD, FakeContext, Site, TestCase, has_part, need, wait_until
+from tests.helpers.server import HEALTH, HOST, Link, Listener, run_request
+from tests.helpers.support import PASSWORD, Site, TestCase, has_part, need, wait_until
 from tests.helpers.web import BODIES, ROUTES, SITE, Visitor, WebTestCase, call, openapi, random_word
 
 LONG = bool(os.environ.get("JOBQUEUE_TEST_LOAD"))
@@ -646,25 +646,14 @@ class Destinations(unittest.TestCase):
         self.home, self.other = Listener(), Listener()
         self.addCleanup(self.home.close)
         self.addCleanup(self.other.close)
-        printing = mock.patch("builtins.print")
-        printing.start()
-        self.addCleanup(printing.stop)
         self.base = "http://127.0.0.1:%d" % self.home.port
         self.targets = [text.replace("PORT", str(self.other.port)) for text in ADDRESSES]
 
     def send(self, path, method="GET", **values):
         """Run such a request; the exception, if there was one."""
-        target = {"method": method, "address": self.base + path,
-                  "headers": {"Authorization": "Bearer canary"}}
-        parameters = dict.fromkeys(values, str)
-        function = jobqueue.Function("x", "http_request", target, {}, "user", parameters)
         self.home.asked.clear()
         with mock.patch.object(worker, "REQUEST_SECONDS", 2):
-            try:
-                worker.run_request(function, values, FakeContext)
-            except Exception as error:
-                return error
-        return None
+            return run_request(self.base + path, method, **values)
 
     def test_there_are_sixty_targets(self):
         self.assertGreaterEqual(len(set(ADDRESSES)), 60)
