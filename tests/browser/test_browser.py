@@ -511,6 +511,7 @@ class Screens(BrowserTestCase):
 
     def test_a_task_can_be_added_without_a_mouse(self):
         ana = self.open("ana")
+        ana.see("Vik", "table.list")                # who presses sooner is not heard yet
         ana.press("n")
         ana.find("a[href='#/new/report']")
         ana.run("document.querySelector('a[href=\"#/new/report\"]').focus()")
