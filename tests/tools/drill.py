@@ -608,6 +608,9 @@ class Evidence:
         for move in self.moves:
             if move.after not in (WAITS, RUNS):
                 self.ended[move.event.task].add(move.after)
+        for event in records.events:
+            if event.event == "deleted":                # even if it ran on to its end
+                self.ended[event.task].add("deleted")
         self.events = collections.defaultdict(list)
         for event in records.events:
             if event.task is not None:

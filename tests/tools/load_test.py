@@ -38,6 +38,7 @@ import json
 import os
 import random
 import secrets
+import select
 import shutil
 import signal
 import sqlite3
@@ -192,13 +193,21 @@ class Client:
         self._connection = None
 
     def _connect(self):
-        if self._connection and time.monotonic() - self._used > IDLE_SECONDS:
+        if self._connection and self._is_over():
             self.close()
         if self._connection is None:
             kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
             kind = kinds[self._address.scheme]
             self._connection = kind(self._address.netloc, timeout=ANSWER_SECONDS)
         return self._connection
+
+    def _is_over(self):
+        """True if the server may have closed the connection, as browsers look before they use one."""
+        if time.monotonic() - self._used > IDLE_SECONDS:
+            return True
+        ready = select.poll()
+        ready.register(self._connection.sock, select.POLLIN)
+        return bool(ready.poll(0))      # nothing is to be read but the end
 
     def _headers(self, method, tag):
         headers = {"Cookie": self.cookie} if self.cookie else {}
