@@ -1822,10 +1822,12 @@ class Worker:
                     attempt.end("interrupted", "the worker was stopped")
 
     def _step(self):
+        if self._batch and not self._batch.running:     # it could not be recorded
+            self._record_late()
+            return
         self._check_self()
         if self._batch:
-            if self._batch.running:
-                self._batch.watch()
+            self._batch.watch()
             self._go_on()
         elif not self._runners.current.ready:
             if self._runners.hear():
@@ -1836,6 +1838,14 @@ class Worker:
                 self._begin(rows)
             elif self._runners.current and self._runners.current.ready:
                 self._rest()
+
+    def _record_late(self):
+        try:
+            self._go_on()
+        except WRITE_LATER:
+            if self._checks.is_due():
+                self._recorder.hold(self._batch)
+            raise
 
     def _check_self(self):
         """Look for a reason to leave first: what follows must be able to write."""
@@ -1850,8 +1860,7 @@ class Worker:
         elif self._queue.workers.place(self._place.id) > self._settings["NbMaxWorker"]:
             self._place.stop("too many workers")
         self._queue.tick.maybe("worker")
-        is_behind = self._batch and not self._batch.running     # it could not be recorded
-        if self._heartbeats.is_due() or is_behind:
+        if self._heartbeats.is_due():
             self._recorder.hold(self._batch)
 
     def _read_settings(self):
