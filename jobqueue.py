@@ -18,7 +18,10 @@ Contents (each section uses only the sections above it)
     Values             the options of tasks; one validator for arguments, bodies and settings
     Options            where the data is: flag, environment, the file beside this one
     Schema             the tables, and how an older database becomes a newer one
-    Database           connections, turns at writing, transactions, checkpoints
+    Database           what every kind shares: connections, deadlines, transactions
+    SQLite             one file: turns at writing, its journal, its log
+    PostgreSQL         a server: the lock row, its time, notifications
+    Data folder        made, opened, repaired
     Settings           what an admin can change while everything runs
     Log and activity   what attempts printed, and one row per transition
     Queues             named lanes and their limits: which may start something now
@@ -35,10 +38,11 @@ Contents (each section uses only the sections above it)
     Tick               the housekeeping that any process does in passing
     Accounts           first admin, lost password, users, sessions, tokens, who guesses
     Requests           what is to be added, checked: against its function, and who may ask so
+    Remote workers     those that ask over HTTP, from machines without the database
     Python interface   JobQueue, Task, current_task, @task, command, http_request, external
     Host               limits, doors, what a browser could fetch, a test worker, lines to copy
     Findings           what `check` says of this host and the queue
-    Backup             a checked copy, while everything goes on
+    Backup             a checked copy, while everything goes on; export and import
     HTTP               requests, answers, proxies, the rules of who may ask from where
     Handlers           one function per route
     Application        ROUTES and the WSGI callable
@@ -56,6 +60,7 @@ import json
 import math
 import os
 import re
+import select
 import signal
 import sqlite3
 import stat
@@ -113,6 +118,7 @@ STATUS_WORDS = ("pending", "running", "succeeded", "failed", "cancelled", "sched
 DELETE = 2                      # what cancel_requested says, where 1 asks for the end only
 
 LEASE_SECONDS = 60.0            # how long a claim holds without being renewed
+OTHER_MACHINE_SLACK_SECONDS = 300.0     # clocks of machines differ
 RENEW_SECONDS = 10.0
 SELF_FENCE_SECONDS = 50.0       # a worker that others keep from renewing kills its runner by then
 TICK_SECONDS = 2.0              # a killed worker's task starts again within 5 s
@@ -124,7 +130,7 @@ WEB_PATIENCE_SECONDS = 5.0      # how long a request waits for a busy database, 
 DISK_LOW_BYTES = 100 << 20
 
 BODY_MAX_BYTES = 1 << 20
-JSON_MAX_DEPTH = 32
+JSON_MAX_DEPTH, RESULT_MAX_DEPTH = 32, 64
 INTEGER_MAX = 2 ** 53
 
 ERRORS_MAX = 20                 # told about one request
@@ -143,97 +149,44 @@ LOOPBACK = ("127.0.0.1", "::1")
 # Errors ----------------------------------------------------------------------
 
 class JobQueueError(Exception):
-    """Base of all errors a person can cause or should hear about.
+    """Base of all errors a person can cause or should hear about. `detail` is a sentence for that
+    person, `errors` a list of {"field", "message"}, `retry_after` the seconds after which the same
+    request may succeed."""
 
-    `detail` is a sentence for that person, `errors` a list of {"field", "message"},
-    `retry_after` the seconds after which the same request may succeed.
-    """
-
-    status = 500
-    code = "error"
-    exit_code = 1
+    status, code, exit_code = 500, "error", 1
     public = None                       # what the web is told instead of `detail`, which has paths
     extra = {}                          # what programs are told besides
 
     def __init__(self, detail, errors=(), retry_after=None, headers=()):
         super().__init__(detail)
-        self.detail = detail
-        self.errors = list(errors)
-        self.retry_after = retry_after
-        self.headers = headers          # of the answer
+        self.detail, self.errors = detail, list(errors)
+        self.retry_after, self.headers = retry_after, headers   # of the answer
 
 
-class Malformed(JobQueueError):
-    """The request cannot be read at all."""
-    status, code, exit_code = 400, "malformed", 2
+def _kind(name, about, status, code, exit_code=1, public=None):
+    """A class of errors."""
+    return type(name, (JobQueueError,), {
+        "__doc__": about, "status": status, "code": code, "exit_code": exit_code, "public": public})
 
 
-class Unauthorized(JobQueueError):
-    """Nobody is logged in."""
-    status, code, exit_code = 401, "unauthorized", 5
-
-
-class Denied(JobQueueError):
-    """Somebody is logged in, but may not do this."""
-    status, code, exit_code = 403, "denied", 5
-
-
-class NotFound(JobQueueError):
-    """Missing, or somebody else's, which looks the same from outside."""
-    status, code, exit_code = 404, "not_found", 4
-
-
-class NotAllowed(JobQueueError):
-    """The path exists, but not for this method."""
-    status, code = 405, "method_not_allowed"
-
-
-class Conflict(JobQueueError):
-    """The thing is not in a state that allows this."""
-    status, code, exit_code = 409, "conflict", 5
-
-
-class TooLarge(JobQueueError):
-    """The body is larger than is read."""
-    status, code = 413, "too_large"
-
-
-class UnsupportedType(JobQueueError):
-    """The body is not JSON, or is encoded in a way that is not read."""
-    status, code = 415, "unsupported_type"
-
-
-class Invalid(JobQueueError):
-    """Well-formed, but some fields are wrong; `errors` names each of them."""
-    status, code, exit_code = 422, "invalid", 2
-
-
-class TooMany(JobQueueError):
-    """Too many attempts or tasks; `retry_after` says when the next one is heard."""
-    status, code, exit_code = 429, "too_many", 5
-
-
-class Busy(JobQueueError):
-    """The database stayed busy until the deadline; nothing was changed."""
-    status, code, exit_code = 503, "busy", 75
-
-
-class StorageBroken(JobQueueError):
-    """The database cannot be read or written; it is left exactly as it is."""
-    status, code = 503, "storage"
-    public = ("The queue cannot be used at the moment. The web server's error log says why, and so "
-              "does python3 jobqueue.py check on the host.")
-
-
-class StorageFull(JobQueueError):
-    """The disk or the quota is full; nothing was changed."""
-    status, code = 507, "disk_full"
-
-
-class SetupError(JobQueueError):
-    """This host, folder or configuration cannot be used as it is."""
-    status, code = 503, "setup"
-    public = StorageBroken.public
+_CANNOT_BE_USED = ("The queue cannot be used at the moment. The web server's error log says why, "
+                   "and so does python3 jobqueue.py check on the host.")
+Malformed = _kind("Malformed", "The request cannot be read at all.", 400, "malformed", 2)
+Unauthorized = _kind("Unauthorized", "Nobody is logged in.", 401, "unauthorized", 5)
+Denied = _kind("Denied", "Somebody is logged in, but may not do this.", 403, "denied", 5)
+NotFound = _kind("NotFound", "Missing or somebody else's: it looks the same.", 404, "not_found", 4)
+NotAllowed = _kind("NotAllowed", "The path has no such method.", 405, "method_not_allowed")
+Conflict = _kind("Conflict", "The thing is in no state that allows this.", 409, "conflict", 5)
+TooLarge = _kind("TooLarge", "The body is larger than is read.", 413, "too_large")
+UnsupportedType = _kind("UnsupportedType", "No JSON, or badly packed.", 415, "unsupported_type")
+Invalid = _kind("Invalid", "Well-formed, but fields are wrong: see `errors`.", 422, "invalid", 2)
+TooMany = _kind("TooMany", "Too many attempts or tasks; see `retry_after`.", 429, "too_many", 5)
+Busy = _kind("Busy", "The database stayed busy; nothing was changed.", 503, "busy", 75)
+StorageBroken = _kind("StorageBroken", "The database cannot be used; it is left exactly as it is.",
+                      503, "storage", public=_CANNOT_BE_USED)
+StorageFull = _kind("StorageFull", "Disk or quota is full; nothing was changed.", 507, "disk_full")
+SetupError = _kind("SetupError", "This host, folder or configuration cannot be used as it is.",
+                   503, "setup", public=_CANNOT_BE_USED)
 
 
 class Fail(Exception):
@@ -241,10 +194,7 @@ class Fail(Exception):
 
 
 class RetryAfter(Exception):
-    """Raised by a function: this attempt failed; if retries are left, try again in `seconds`.
-
-    That is so once even where `max_retries` is 0.
-    """
+    """Raised by a function: try it again in `seconds`, if retries are left; once if it has none."""
 
     def __init__(self, seconds, message="asked to be retried"):
         super().__init__(message)
@@ -314,13 +264,10 @@ def report_bug(error):
 # Time and text ---------------------------------------------------------------
 
 class Clock:
-    """Time and chance, so that tests can bring their own.
-
-    `monotonic` is the same for all processes of one boot and does not count sleep.
-    """
+    """Time and chance, so that tests can bring their own."""
 
     now = staticmethod(time.time)
-    monotonic = staticmethod(time.monotonic)
+    monotonic = staticmethod(time.monotonic)    # of all processes of a boot; sleep does not count
     sleep = staticmethod(time.sleep)
 
     @staticmethod
@@ -334,9 +281,7 @@ class Every:
     """What is to be done every so many seconds: at once, then again after that time."""
 
     def __init__(self, seconds, clock):
-        self._seconds = seconds
-        self._clock = clock
-        self._at = -math.inf
+        self._seconds, self._clock, self._at = seconds, clock, -math.inf
 
     def is_due(self):
         """True if it is time; then it is so again after `seconds`."""
@@ -359,8 +304,7 @@ def iso(seconds):
     if seconds is None:
         return None
     whole, fraction = divmod(round(seconds * 1000), 1000)
-    parts = time.gmtime(whole)
-    return "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ" % (*parts[:6], fraction)
+    return "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ" % (*time.gmtime(whole)[:6], fraction)
 
 
 def time_of_day(seconds):
@@ -436,7 +380,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 def dump_json(value):
     """Compact JSON text that SQLite can keep; ValueError or TypeError for what JSON has not."""
     text = _encode(value)
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return text if text.isascii() else storable(text)
 
 
 def _refuse_constant(name):
@@ -454,9 +398,7 @@ def _check_json(value, depth):
     if depth < 0:
         raise ValueError("nested deeper than %d levels" % JSON_MAX_DEPTH)
     if isinstance(value, (dict, list)):
-        for item in value:
-            _check_json(item, depth - 1)
-        for item in value.values() if isinstance(value, dict) else ():
+        for item in itertools.chain(value, value.values() if isinstance(value, dict) else ()):
             _check_json(item, depth - 1)
     elif isinstance(value, str):
         if "\0" in value or not value.isascii() and re.search("[\ud800-\udfff]", value):
@@ -465,8 +407,22 @@ def _check_json(value, depth):
         raise ValueError("a number is too large")
 
 
+def _finite(text):
+    number = float(text)
+    return number if math.isfinite(number) else _refuse_constant(text)
+
+
+def is_deep(value, levels):
+    """True if lists and dicts are nested deeper than `levels`: not every reader could follow."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        return False
+    return levels == 0 or any(is_deep(item, levels - 1) for item in value)
+
+
 # JSON text as Python has it; ValueError also for NaN and Infinity.
-read_json = json.JSONDecoder(parse_constant=_refuse_constant).decode
+read_json = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
 
 
 def load_json(text):
@@ -505,10 +461,7 @@ def boot_id():
 
 
 def birth(pid):
-    """A text that tells this living process from all others that ever get its number.
-
-    None if it is not there, or where that cannot be known. A zombie is not there.
-    """
+    """A text that tells this living process from all that ever get its number; None if unknown."""
     try:
         said = Path("/proc/%d/stat" % pid).read_text("ascii", "replace")
         fields = said.rpartition(")")[2].split()
@@ -552,17 +505,13 @@ RULE_HINT = ('as "every 5m", "every 2 hours", "daily 01:30", "weekly mon 01:00",
 
 
 class CronField:
-    """One field of a cron expression: its name, its bounds, and names for its values.
-
-    `special` has what else can be written, and what it stands for; `hint` says it to people.
-    """
+    """One field of a cron expression: its name, its bounds, and names for its values. `special` has
+    what else can be written, and what it stands for; `hint` says it to people."""
 
     TERM = r"(?:\*|([a-z]+|\d{1,4})(?:-([a-z]+|\d{1,4}))?)(?:/(\d{1,4}))?"
 
     def __init__(self, name, low, high, names=(), special=(), hint=""):
-        self.name = name
-        self.low = low
-        self.high = high
+        self.name, self.low, self.high = name, low, high
         self.names = {text.lower(): low + place for place, name in enumerate(names)
                       for text in (name, name[:3])}
         self.special = dict(special)
@@ -605,18 +554,6 @@ CRON_FIELDS = (
         ", 5L (the last Friday) or 5#2 (the second)"))
 
 
-def _first_from(lists, given):
-    """The smallest choice of one value of each sorted list that is not below `given`, or None."""
-    if not lists:
-        return ()
-    for value in lists[0]:
-        if value >= given[0]:
-            rest = _first_from(lists[1:], given[1:] if value == given[0] else (0, 0))
-            if rest is not None:
-                return (value, *rest)
-    return None
-
-
 def _and(words):
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
@@ -647,14 +584,10 @@ def _ordinal(number):
 
 class Rule:
     """When something is due: `text` is the rule, `zone` the name of the time zone it is read in.
-
-    Moments are seconds since 1970. _next(at) tells them; OverflowError if there are no more.
-    """
+    Moments are seconds since 1970. _next(at) tells them; OverflowError if there are no more."""
 
     def __init__(self, text, zone, tzinfo):
-        self.text = text
-        self.zone = zone
-        self.tzinfo = tzinfo
+        self.text, self.zone, self.tzinfo = text, zone, tzinfo
 
     def next_after(self, at):
         """The first moment later than `at`, or None."""
@@ -665,11 +598,10 @@ class Rule:
 
     def upcoming(self, at, count):
         """The next `count` moments after `at`; fewer only if the years end."""
-        moments = []
-        while len(moments) < count and at is not None:
-            at = self.next_after(at)
-            moments += [at] if at is not None else []
-        return moments
+        moments = [at]
+        while len(moments) <= count and moments[-1] is not None:
+            moments.append(self.next_after(moments[-1]))
+        return [moment for moment in moments[1:] if moment is not None]
 
     def local(self, at):
         """A moment as RFC 3339 with the offset of the rule's zone."""
@@ -680,9 +612,8 @@ class Rule:
         day = self._wall(at).replace(hour=0, minute=0, second=0)
         before, after = [self._offset(min(self._moments(midnight)) - 1)
                          for midnight in (day, day + timedelta(days=1))]
-        if before == after:
-            return None
-        return "the clocks go %s on this day" % ("forward" if before < after else "back")
+        words = "the clocks go %s on this day" % ("forward" if before < after else "back")
+        return None if before == after else words
 
     def _aware(self, at):
         return (EPOCH + timedelta(seconds=math.floor(at))).astimezone(self.tzinfo)
@@ -711,8 +642,7 @@ class Interval(Rule):
 
     def __init__(self, text, zone, tzinfo, seconds, start):
         super().__init__(text, zone, tzinfo)
-        self.seconds = seconds
-        self.start = start
+        self.seconds, self.start = seconds, start
 
     def words(self):
         """The rule in plain English."""
@@ -720,16 +650,14 @@ class Interval(Rule):
 
     def _next(self, at):
         turn = math.floor((at - self.start) / self.seconds)
-        moments = (self.start + (turn + more) * self.seconds for more in range(3))
-        return next(moment for moment in moments if moment > at)
+        return next(moment for moment in (self.start + (turn + more) * self.seconds
+                                          for more in range(3)) if moment > at)
 
 
 class Calendar(Rule):
-    """Times of day on days: what a cron expression says.
-
-    `fixed` rules run once for a time of day that the clocks skip (right after) or repeat (the
-    first time); the others follow the clocks. `both`: dates and weekdays must match, not either.
-    """
+    """Times of day on days: what a cron expression says. `fixed` rules run once for a time of day
+    that the clocks skip (right after) or repeat (the first time); the others follow the clocks.
+    `both`: dates and weekdays must match, not either."""
 
     def __init__(self, text, zone, tzinfo, fields):
         super().__init__(text, zone, tzinfo)
@@ -741,22 +669,19 @@ class Calendar(Rule):
         self.dates = values[3]
         self.weekdays = {(day - 1) % 7 for day in values[5] if isinstance(day, int)}
         self.weekdays_of = {day for day in values[5] if not isinstance(day, int)}
-        self._days_of = {}
+        self._days = functools.lru_cache(maxsize=None)(self._find_days)
 
-    def _days(self, first, length):
+    def _find_days(self, first, length):
         """The days that match in a month of this length whose first is this weekday."""
-        if (first, length) not in self._days_of:
-            last = (first + length - 1) % 7
-            special = {LAST_DAY: length, LAST_WORKDAY: length - max(0, last - 4)}
-            dates = {special.get(day, day) for day in self.dates}
-            days = [range(1 + (weekday - first) % 7, length + 1, 7) for weekday in range(7)]
-            weekdays = {day for weekday in self.weekdays for day in days[weekday]}
-            for weekday, which in self.weekdays_of:
-                weekdays.update(days[weekday][-1:] if which == LAST
-                                else days[weekday][which - 1:which])
-            found = dates & weekdays if self.both else dates | weekdays
-            self._days_of[first, length] = sorted(day for day in found if day <= length)
-        return self._days_of[first, length]
+        last = (first + length - 1) % 7
+        special = {LAST_DAY: length, LAST_WORKDAY: length - max(0, last - 4)}
+        dates = {special.get(day, day) for day in self.dates}
+        days = [range(1 + (weekday - first) % 7, length + 1, 7) for weekday in range(7)]
+        weekdays = {day for weekday in self.weekdays for day in days[weekday]}
+        for weekday, which in self.weekdays_of:
+            weekdays.update(days[weekday][-1:] if which == LAST else days[weekday][which - 1:which])
+        found = dates & weekdays if self.both else dates | weekdays
+        return sorted(day for day in found if day <= length)
 
     def _days_from(self, start):
         """The days from `start` on that match, for as long as days and weekdays can differ."""
@@ -770,10 +695,12 @@ class Calendar(Rule):
     def _next_wall(self, wall):
         """The next time later than `wall` that matches, as clocks show it."""
         wall += SECOND
+        hours, minutes, seconds = self.clock
         for day in self._days_from(wall.date()):
-            earliest = (wall.hour, wall.minute, wall.second) if day == wall.date() else (0, 0, 0)
-            clock = _first_from(self.clock, earliest)
-            if clock:
+            first = (wall.hour, wall.minute, wall.second) if day == wall.date() else (0, 0, 0)
+            for clock in ((hour, minute, second) for hour in hours if hour >= first[0]
+                          for minute in minutes if (hour, minute) >= first[:2]
+                          for second in seconds if (hour, minute, second) >= first):
                 return datetime.combine(day, clock_time(*clock))
         raise OverflowError             # no month has such a day
 
@@ -850,28 +777,23 @@ def _time_zone(name):
                       % shorten(str(name), 64))
 
 
-def _cron_text(text):
-    """The cron expression that a rule stands for."""
-    for pattern, cron in WORDED_RULES.items():
-        match = re.fullmatch(pattern, text, re.ASCII)
-        if match:
-            return cron.format(**match.groupdict()).replace("last", "l")
-    return text
-
-
 def parse_rule(text, zone="UTC", start=0.0):
     """The Rule that a text stands for; Invalid says what is wrong. `every` counts from `start`."""
     text = " ".join(text.split()) if isinstance(text, str) else ""
     tzinfo = _time_zone(zone)
     if not (text.isascii() and text.isprintable() and len(text) <= RULE_MAX_CHARACTERS):
         raise field_error("rule", "must have at most %d plain characters" % RULE_MAX_CHARACTERS)
-    every = re.fullmatch(EVERY, text.lower(), re.ASCII)
+    lower = text.lower()
+    every = re.fullmatch(EVERY, lower, re.ASCII)
     if every:
         seconds = int(every[1]) * EVERY_UNITS[(every[2] or "s")[0]]
         if not 1 <= seconds <= EVERY_MAX_SECONDS:
             raise field_error("rule", "must be every 1 second to every 3650 days")
         return Interval(text, zone, tzinfo, seconds, start)
-    fields = _cron_text(text.lower()).split(" ")
+    matches = ((re.fullmatch(pattern, lower, re.ASCII), cron)
+               for pattern, cron in WORDED_RULES.items())
+    fields = next((cron.format(**match.groupdict()).replace("last", "l")
+                   for match, cron in matches if match), lower).split(" ")
     if len(fields) not in (5, 6):
         raise field_error("rule", "is not understood: write it " + RULE_HINT)
     return Calendar(text, zone, tzinfo, fields)
@@ -940,9 +862,8 @@ def or_null(schema):
 
 def is_number(value):
     """True for numbers that every reader of JSON reads alike."""
-    return (type(value) in (int, float)
-            and (-INTEGER_MAX <= value <= INTEGER_MAX or
-                 isinstance(value, float) and math.isfinite(value)))
+    return type(value) in (int, float) and (
+        -INTEGER_MAX <= value <= INTEGER_MAX or type(value) is float and math.isfinite(value))
 
 
 # What can be said about each task of a function: schema and default.
@@ -961,17 +882,6 @@ OPTION_SCHEMAS = {name: schema for name, (schema, _) in TASK_OPTIONS.items()}
 TASK_DEFAULTS = {name: default for name, (_, default) in TASK_OPTIONS.items()}
 WHO_MAY_ADD = ("user", "admin", "nobody")
 
-TYPE_WORDS = {"string": "a text", "integer": "a whole number", "number": "a number",
-              "boolean": "true or false", "array": "a list", "object": "an object", "null": "empty"}
-TYPE_CHECKS = {
-    "string": lambda value: isinstance(value, str),
-    "integer": lambda value: is_number(value) and abs(value) <= INTEGER_MAX and value == int(value),
-    "number": is_number,
-    "boolean": lambda value: isinstance(value, bool),
-    "array": lambda value: isinstance(value, list),
-    "object": lambda value: isinstance(value, dict),
-    "null": lambda value: value is None,
-}
 TEXT_FORMS = {                  # how it is written, who reads it, what it is
     "date": (r"\d{4}-\d\d-\d\d", date.fromisoformat, "a date such as 2026-01-31"),
     "time": (r"\d\d:\d\d(:\d\d(\.\d{3,6})?)?", clock_time.fromisoformat, "a time such as 14:30"),
@@ -979,21 +889,20 @@ TEXT_FORMS = {                  # how it is written, who reads it, what it is
 SECRET_NAME = re.compile("(^|_)(password|passwd|token|secret|apikey|api_key)$", re.IGNORECASE)
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 BOOLEANS = {**dict.fromkeys(TRUE_WORDS, True), **dict.fromkeys(FALSE_WORDS, False)}
-PARSERS = {
-    "integer": lambda text: int(text) if re.fullmatch("[+-]?[0-9]{1,18}", text) else text,
-    "number": lambda text: float(text) if abs(float(text)) < math.inf else text,
-    "boolean": lambda text: BOOLEANS[text.lower()], "array": json.loads, "object": json.loads}
-
+TYPES = {                       # what it is called, what is of it, how it is read from a text
+    "string": ("a text", lambda value: isinstance(value, str), str),
+    "integer": ("a whole number", lambda value: is_number(value) and abs(value) <= INTEGER_MAX
+                and value == int(value),
+                lambda text: int(text) if re.fullmatch("[+-]?[0-9]{1,18}", text) else text),
+    "number": ("a number", is_number,
+               lambda text: float(text) if abs(float(text)) < math.inf else text),
+    "boolean": ("true or false", lambda value: isinstance(value, bool),
+                lambda text: BOOLEANS[text.lower()]),
+    "array": ("a list", lambda value: isinstance(value, list), json.loads),
+    "object": ("an object", lambda value: isinstance(value, dict), json.loads),
+    "null": ("empty", lambda value: value is None, str)}
 PLAIN_TYPES = {"string": str, "integer": int, "number": float, "boolean": bool}
 WORDS_ABOUT = {"default", "description", "type"}
-
-
-def is_plain(schema, value):
-    """True if the type alone decides and is right: the common case, quickly."""
-    kind = schema.get("type")
-    return (kind.__class__ is str and PLAIN_TYPES.get(kind) is type(value)
-            and schema.keys() <= WORDS_ABOUT
-            and (kind in ("string", "boolean") or -INTEGER_MAX <= value <= INTEGER_MAX))
 
 
 def _check_text(schema, value, field):
@@ -1019,6 +928,14 @@ def _check_bounds(schema, value, field):
         form % schema[limit] for limit, form in words.items() if limit in schema))
 
 
+def is_plain(schema, value):
+    """True if the type alone decides and is right: the common case, quickly."""
+    kind = schema.get("type")
+    return (kind.__class__ is str and PLAIN_TYPES.get(kind) is type(value)
+            and schema.keys() <= WORDS_ABOUT
+            and (kind in ("string", "boolean") or -INTEGER_MAX <= value <= INTEGER_MAX))
+
+
 def _check_object(schema, value, field):
     properties = schema.get("properties")
     if properties is None:
@@ -1034,15 +951,8 @@ def _check_object(schema, value, field):
         elif not schema.get("additionalProperties", True):
             errors += wrong(prefix + shorten(name, 60), "is not known here; known are %s"
                             % shorten(", ".join(properties) or "none", 300))
-    errors += [{"field": prefix + name, "message": "is missing"}
-               for name in schema.get("required", ()) if name not in value]
-    return errors
-
-
-def _wanted_kind(kinds, value):
-    if "integer" in kinds and type(value) in (int, float) and abs(value) > INTEGER_MAX:
-        return "must be from %d to %d" % (-INTEGER_MAX, INTEGER_MAX)
-    return "must be %s" % " or ".join(TYPE_WORDS[kind] for kind in kinds)
+    return errors + [{"field": prefix + name, "message": "is missing"}
+                     for name in schema.get("required", ()) if name not in value]
 
 
 def choice_names(schema, empty="null"):
@@ -1052,10 +962,7 @@ def choice_names(schema, empty="null"):
 
 
 def check_value(schema, value, field):
-    """What is wrong with `value`: a list of {"field", "message"}, empty if nothing.
-
-    `schema` is the part of JSON Schema 2020-12 that functions and options use.
-    """
+    """What is wrong with `value`: a list of {"field", "message"}, empty if nothing."""
     if "enum" in schema:
         for choice in (*schema["enum"], *schema.get("enumNames", ())):
             if value == choice and type(value) is type(choice):
@@ -1064,8 +971,11 @@ def check_value(schema, value, field):
     kinds = schema.get("type")
     if kinds is not None:
         kinds = (kinds,) if isinstance(kinds, str) else kinds
-        if not any(TYPE_CHECKS[kind](value) for kind in kinds):
-            return wrong(field, _wanted_kind(kinds, value))
+        if not any(TYPES[kind][1](value) for kind in kinds):
+            is_large = type(value) in (int, float) and abs(value) > INTEGER_MAX
+            return wrong(field, "must be from %d to %d" % (-INTEGER_MAX, INTEGER_MAX)
+                         if "integer" in kinds and is_large else
+                         "must be " + " or ".join(TYPES[kind][0] for kind in kinds))
     if isinstance(value, str):
         return _check_text(schema, value, field)
     if isinstance(value, list):
@@ -1099,7 +1009,7 @@ def parse_text(schema, text):
     try:
         if kinds[0] == "array" and not text.startswith("["):
             return [parse_text(schema.get("items", {}), part.strip()) for part in text.split(",")]
-        return PARSERS.get(kinds[0], str)(text)
+        return TYPES[kinds[0]][2](text)
     except (ValueError, KeyError):
         return text
 
@@ -1123,25 +1033,44 @@ def summarize(arguments_text):
 
 # Options ---------------------------------------------------------------------
 
-def data_folder(flag=None, environment=os.environ):
-    """The one folder that all doors share: --data, JOBQUEUE_DATA, else `data` beside this file.
+SERVER_SCHEMES = ("postgresql://", "postgres://")
 
-    If `data` is a text file, its first line is the folder's path, so that it can be moved
-    out of the web root with FTP alone.
-    """
+
+def data_folder(flag=None, environment=os.environ):
+    """The one folder that all doors share: --data, JOBQUEUE_DATA, else `data` beside this file. If
+    `data` is a text file, its first line is the folder's path, so that it can be moved out of the
+    web root with FTP alone; or it is the address of a server, and the folder is `data-local`."""
     chosen = flag or environment.get("JOBQUEUE_DATA")
     if chosen:
         return Path(os.path.abspath(chosen))
+    line = _data_line()
+    return Path(os.path.abspath(
+        HOME / ("data-local" if line.startswith(SERVER_SCHEMES) else line)))
+
+
+def database_address(folder, environment=os.environ):
+    """The address of the server that has the database of this folder, "" if SQLite has it:
+    JOBQUEUE_DATABASE, else what the text file `data` says."""
+    address = environment.get("JOBQUEUE_DATABASE", "")
+    if not address and folder == HOME / "data-local":
+        address = _data_line()
+    if address and not address.startswith(SERVER_SCHEMES):
+        raise SetupError("JOBQUEUE_DATABASE must begin with %s." % SERVER_SCHEMES[0])
+    return address
+
+
+def _data_line():
+    """What the text file `data` says; "data" if it is none."""
     beside = HOME / "data"
     try:
         if not beside.is_file():
-            return beside
+            return "data"
         line = beside.read_text("utf-8-sig").partition("\n")[0].strip()
     except (OSError, ValueError) as error:
         raise SetupError("%s cannot be read as a folder's path: %s." % (beside, error)) from None
     if not line or line[0] == "~":      # whose home that is depends on who asks
         raise SetupError("%s must have the data folder's path, without ~." % beside)
-    return Path(os.path.abspath(HOME / line))
+    return line
 
 
 # Schema ----------------------------------------------------------------------
@@ -1151,7 +1080,7 @@ def data_folder(flag=None, environment=os.environ):
 # log do without, because it costs a page in every commit. So does each index that holds the
 # status of a task, since every change moves its entries: two must do.
 
-SCHEMA_VERSION = 6              # of SCHEMA; PRAGMA user_version says it of a database
+SCHEMA_VERSION = 7              # of SCHEMA; PRAGMA user_version says it of a database
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS user (
@@ -1175,7 +1104,8 @@ CREATE TABLE IF NOT EXISTS token (
     user_id INTEGER NOT NULL REFERENCES user(id),
     name TEXT NOT NULL,
     scope TEXT NOT NULL,                -- one of TOKEN_SCOPES
-    created_at REAL NOT NULL, last_used_at REAL
+    created_at REAL NOT NULL, last_used_at REAL,
+    limits TEXT                         -- of scope worker: JSON {"queues", "functions"}
 );
 CREATE TABLE IF NOT EXISTS throttle (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -1208,22 +1138,25 @@ CREATE TABLE IF NOT EXISTS queue (
     rate_count INTEGER,                 -- at most rate_count starts in rate_seconds
     rate_seconds REAL, rate_next_at REAL,
     machines TEXT,                      -- JSON list of names; NULL: any
-    external INTEGER NOT NULL DEFAULT 0,    -- 1: only other people's workers serve it
+    external INTEGER NOT NULL DEFAULT 0,    -- 1: only other people's workers serve it; 2: remote
     created_at REAL NOT NULL
 );
 CREATE TABLE IF NOT EXISTS worker (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     machine TEXT NOT NULL, boot TEXT NOT NULL, pid INTEGER,
-    lock TEXT NOT NULL,                 -- name of its file in locks/
+    lock TEXT NOT NULL,                 -- name of its file in locks/; what a remote one chose
     lock_proven INTEGER NOT NULL DEFAULT 0,
-    mode TEXT NOT NULL,                 -- detached, cron, slice or service
+    mode TEXT NOT NULL,                 -- detached, cron, slice, service or remote
     state TEXT NOT NULL,                -- starting, idle, busy or stopping
     version TEXT NOT NULL,
     tasks INTEGER NOT NULL DEFAULT 0,   -- ended by it so far
     runner_pid INTEGER,
     runner_birth TEXT,                  -- see birth(); NULL where that cannot be known
     started_at REAL NOT NULL, seen_at REAL NOT NULL,
-    lease_monotonic REAL NOT NULL, lease_wall REAL NOT NULL
+    lease_monotonic REAL NOT NULL, lease_wall REAL NOT NULL,
+    token_id INTEGER,                   -- of remote workers: whose they are,
+    functions TEXT,                     -- what they announced (JSON)
+    sequence INTEGER                    -- and the number of the last call
 );
 CREATE TABLE IF NOT EXISTS task (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -1247,7 +1180,8 @@ CREATE TABLE IF NOT EXISTS task (
     crashes INTEGER NOT NULL DEFAULT 0, interruptions INTEGER NOT NULL DEFAULT 0,
     put_backs INTEGER NOT NULL DEFAULT 0,   -- attempts that ran no function, and cost nothing
     unknown_since REAL,                 -- since when no tasks.py that we saw has its function
-    claim TEXT,                         -- random, proves an attempt; stays after the end
+    claim TEXT,                         -- random, proves an attempt; stays after the end. One of a
+                                        -- remote worker begins with ? until it says that it has it
     worker_id INTEGER,
     lease_boot TEXT,
     lease_monotonic REAL,               -- counts while lease_boot is this boot
@@ -1361,7 +1295,13 @@ INSERT OR IGNORE INTO queue (name, created_at) VALUES ('default', strftime('%s',
 """
 
 # What a database of each version that can be brought over needs, once SCHEMA was run on it.
-MIGRATIONS = {0: "", 6: "", 4: """
+FROM_6 = """
+ALTER TABLE token ADD COLUMN limits TEXT;
+ALTER TABLE worker ADD COLUMN token_id INTEGER;
+ALTER TABLE worker ADD COLUMN functions TEXT;
+ALTER TABLE worker ADD COLUMN sequence INTEGER;
+"""
+MIGRATIONS = {0: "", 7: "", 6: FROM_6, 4: FROM_6 + """
 ALTER TABLE worker ADD COLUMN runner_pid INTEGER;
 ALTER TABLE worker ADD COLUMN runner_birth TEXT;
 ALTER TABLE schedule ADD COLUMN late_at REAL;
@@ -1397,8 +1337,14 @@ def statements(script):
             lines = []
 
 
+def another_version(version):
+    """The error for a database that this code may not write."""
+    return SetupError("The database has schema version %d, this jobqueue.py has %d. Copy the "
+                      "newer jobqueue.py and worker.py here." % (version, SCHEMA_VERSION))
+
+
 def migrate(transaction):
-    """Bring an empty or older database to the newest version, all in one transaction.
+    """Bring an empty or older file of SQLite's to the newest version, all in one transaction.
 
     SetupError for a version that is newer, or too old.
     """
@@ -1406,8 +1352,7 @@ def migrate(transaction):
     if version == SCHEMA_VERSION:
         return
     if version not in MIGRATIONS:
-        raise SetupError("The database has schema version %d, this jobqueue.py has %d. Copy the "
-                         "newer jobqueue.py and worker.py here." % (version, SCHEMA_VERSION))
+        raise another_version(version)
     for statement in statements(SCHEMA + MIGRATIONS[version]):
         transaction.run(statement)
     transaction.run("PRAGMA user_version=%d" % SCHEMA_VERSION)
@@ -1415,27 +1360,12 @@ def migrate(transaction):
 
 # Database --------------------------------------------------------------------
 #
-# Only this section and the schema know SQLite's dialect: hints and errors, then Connection, whose
-# verbs are what others use. WriteLock lets one write at a time, Journal says how and on which
-# machine, DataFile takes care of the file and its log, Database reads and writes. Last, how a data
-# folder is made, opened and repaired.
+# What SQLite and PostgreSQL share: hints and errors, the data folder's files, then Connection,
+# whose verbs are what others use, and Database, which reads, writes and waits. Only this section,
+# the two after it and the schema know a dialect.
 
-WRITE_POLL_SECONDS = (0.0001, 0.003)    # how often who waits asks again: at first and later
-WRITE_GAP_SECONDS = 0.00005     # writing again within this is back-to-back
-WRITE_STREAK_SECONDS = 0.005
-WRITE_REST_SECONDS = 0.0015
-WAL_CHECKPOINT_BYTES = 4 << 20
-WAL_ALARM_BYTES = 16 << 20
 VARIABLES_MAX = 999             # of one statement, before SQLite 3.32
-CHECKPOINT_PAUSE_SECONDS = 1.0
-MACHINE_SIGN_SECONDS = 60.0     # who uses the log shows so often that this machine lives
-MACHINE_SILENT_SECONDS = 150.0  # another one may use it after so long without a sign
-LOOK_STEPS = 1000               # of SQLite, for some 30 tasks: so often a reading can be cut off
-LOCAL_FILE_SYSTEMS = frozenset(
-    "ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay simfs ufs".split())
-DENY = ("<IfModule mod_authz_core.c>\nRequire all denied\n</IfModule>\n"
-        "<IfModule !mod_authz_core.c>\nOrder deny,allow\nDeny from all\n</IfModule>\n"
-        "<IfModule mod_rewrite.c>\nRewriteEngine On\nRewriteRule ^ - [F,L]\n</IfModule>\n")
+MANY_AT_ONCE = 500              # values that are looked for
 
 # What another database may leave out, or says otherwise.
 BY_CLAIM, BY_TURN, BY_OWNER, BY_UNIQUE, BY_FOLLOWER = (
@@ -1445,15 +1375,358 @@ BY_ID = "NOT INDEXED"
 THEN_JOIN = "CROSS JOIN"        # the table on its left is read first
 CONTAINS = "instr(lower(%s), lower(?))>0"
 
-# What SQLite says when the database or the disk is to blame (its codes are known since Python 3.11
-# only), the error and its sentence. Everything else is a mistake of ours.
 BUSY = "The queue is busy; nothing was changed. Please try again."
 FULL = "The disk or the quota is full; nothing was changed."
+OWNER_GONE = "The user whom this is for was deleted meanwhile; nothing was changed."
 UNUSABLE = "The database %(path)s cannot be used: %(said)s."
+
+
+def still_busy():
+    """The error for whoever has waited long enough."""
+    return Busy(BUSY, retry_after=2)
+
+
+def storage_full():
+    """The error for whoever has no room to write."""
+    return StorageFull(FULL)
+
+
+def cannot_write(folder, error):
+    """The error for this OSError in a folder of ours."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return storage_full()
+    return StorageBroken("Nothing can be written in %s: %s." % (folder, error.strerror))
+
+
+def free_bytes(path):
+    """How much we may still write to the file system that holds `path`; OSError if none does."""
+    room = os.statvfs(path)
+    return room.f_bavail * room.f_frsize
+
+
+def emptied(path):
+    """The error for a database without anything in it: a new one is never begun over it."""
+    return StorageBroken("The database %s is empty: it was overwritten or emptied. "
+                         "Put a backup in its place." % path)
+
+
+def find_database(folder):
+    """The one jobqueue-*.db in `folder`, never empty; every other sight is an error."""
+    try:
+        found = [name for name in os.listdir(folder)
+                 if re.fullmatch(r"jobqueue-.*\.(db|server|remote)", name)]
+    except OSError as error:
+        raise SetupError("The data folder %s cannot be read: %s."
+                         % (folder, error.strerror)) from None
+    if len(found) != 1:
+        raise SetupError("The data folder %s holds %s: exactly one is expected. %s" % (
+            folder, ", ".join(sorted(found)) or "no jobqueue-*.db",
+            "Move away what is not in use." if found else
+            "(A folder that is new and empty can be deleted: it is made when there is none.)"))
+    path = Path(folder) / found[0]
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
+        raise emptied(path)
+    return path
+
+
+def private_path(database, name):
+    """`name` with the database's random word in it, beside it: an address nobody can guess.
+
+    Some web servers give away what is in this folder, whatever is done against that.
+    """
+    stem, dot, ending = name.partition(".")
+    word = database.stem.partition("-")[2]
+    return database.with_name("%s-%s%s%s" % (stem, word, dot, ending))
+
+
+def write_private(path, text):
+    """Write a small file that only we may read, whole or not at all."""
+    part = path.with_name(path.name + "." + random_token(4))
+    try:
+        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(part, path)
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+def file_identity(path):
+    """What stays the same as long as a path leads to the same file; None if it leads nowhere."""
+    try:
+        status = os.stat(path)
+        return status.st_dev, status.st_ino
+    except OSError:
+        return None
+
+
+class Reader:
+    """What can be read, in terms of all()."""
+
+    def one(self, statement, values=()):
+        """The first row, or None."""
+        rows = self.all(statement, values)
+        return rows[0] if rows else None
+
+    def value(self, statement, values=()):
+        """The first column of the first row, or None."""
+        row = self.one(statement, values)
+        return row[0] if row else None
+
+    def all_of(self, statement, values, many):
+        """All rows where `%s`, at the end of the statement, stands for any number of values."""
+        many = list(many)
+        for at in range(0, len(many), MANY_AT_ONCE):
+            some = many[at:at + MANY_AT_ONCE]
+            yield from self.all(statement % ", ".join("?" * len(some)), (*values, *some))
+
+
+@functools.lru_cache(maxsize=100)
+def _insertion(words, table, columns, rows=1):
+    marks = "(%s)" % ", ".join("?" * len(columns))
+    return "%s INTO %s (%s) VALUES %s" % (
+        words, table, ", ".join(columns), ", ".join([marks] * rows))
+
+
+class Connection(Reader):
+    """One connection in a few verbs; what to do about errors is its user's business.
+
+    Its kinds have run(), many(), insert(), insert_or_ignore(), all() and roll_back(), too.
+    """
+
+    is_broken = False
+
+    # Nobody asks these how many rows they change: they may go along with the next question.
+
+    def tell(self, statement, values=()):
+        """Execute."""
+        self.run(statement, values)
+
+    def tell_many(self, statement, rows):
+        """Execute once for each of `rows`."""
+        self.many(statement, rows)
+
+    def ensure(self, table, row):
+        """Add a row unless there is one with its key."""
+        self.insert_or_ignore(table, row)
+
+    def insert_all(self, table, rows, most=VARIABLES_MAX):
+        """Add rows with the same columns, several by one statement, of at most `most` values.
+
+        Half the time of one by one, and the interpreter is given up less often: other threads
+        would each time keep it for a while, and the write lock is held.
+        """
+        rows = iter(rows)
+        first = next(rows, None)
+        if first is None:
+            return
+        rows, size = itertools.chain([first], rows), max(1, most // len(first))
+        for some in iter(lambda: list(itertools.islice(rows, size)), []):
+            self._insert_some(table, tuple(first), some, len(some) == size)
+
+    def _insert_some(self, table, columns, rows, _):
+        self.tell(_insertion("INSERT", table, columns, len(rows)),
+                  list(itertools.chain.from_iterable(map(dict.values, rows))))
+
+    def upsert(self, table, key, row):
+        """Give the row with this key (a dictionary, too) these values, adding it if it is new."""
+        if not self.update(table, row, " AND ".join(name + "=?" for name in key), key.values()):
+            row = {**key, **row}
+            self.run(_insertion("INSERT", table, tuple(row)), tuple(row.values()))
+
+    def update(self, table, changes, where, values=()):
+        """Change columns of the rows for which `where` holds; return their number."""
+        return self.run("UPDATE %s SET %s WHERE %s" % (
+            table, ", ".join(name + "=?" for name in changes), where), (*changes.values(), *values))
+
+
+class Deadline(threading.local):
+    """The moment (monotonic) until which this thread may wait for a busy database."""
+
+    at = math.inf
+
+
+class Database(Reader):
+    """What is read and written, by any number of threads.
+
+    Reading and writing have a connection each; threads take turns at both, because `sqlite3`
+    gives up the interpreter at every row and is slower when they do not. A transaction
+
+    1. waits for the write lock, until the thread's deadline at most;
+    2. begins, if this process may still write this database;
+    3. runs its block and commits; a stranger who keeps it busy is waited for;
+    4. does what is to follow a commit before it gives up the write lock.
+
+    Its kinds know how to _connect(), _begin() and _commit(), and what the _problem() is when the
+    driver raises an error: one that a person should see, or the error itself if it is our mistake.
+    """
+
+    errors = ()                         # what its driver raises
+    clock_offset = 0.0                  # seconds that the clock here is ahead of the database's
+    journal = None                      # how a file is written
+    alarm = None                        # a descriptor that is readable when there may be news
+    hears_all = True                    # version_seen() tells of every commit
+
+    def __init__(self, folder, clock, patience):
+        self.folder = Path(folder)
+        self.clock = clock
+        self.patience = patience        # seconds until Busy, where no deadline() is sooner
+        self.lease_seconds, self.slack_seconds = LEASE_SECONDS, OTHER_MACHINE_SLACK_SECONDS
+        self._deadline = Deadline()
+        self._reading, self._looking = threading.Lock(), threading.Lock()
+        self._write_lock = self._writer_thread = None
+        self._reader = self._writer = self._looker = None
+
+    def close(self):
+        """Close all connections."""
+        with self._looking, self._reading:
+            for link in filter(None, (self._reader, self._writer, self._looker)):
+                link.close()
+        self._write_lock.close()
+
+    @property
+    def has_own_disk(self):
+        """True if no other machine has this folder."""
+        return self.journal == "wal"
+
+    def sign(self):
+        """Show other machines that this one lives, if they ask."""
+
+    def check_file(self):
+        """StorageBroken if what we write would be lost."""
+
+    def wal_bytes(self):
+        """Size of what is to be copied back."""
+        return 0
+
+    def _open(self, name):
+        """The connection of this name; another one if there is none or it broke."""
+        link = getattr(self, name)
+        if link is None or link.is_broken:
+            link = self._connect()
+            setattr(self, name, link)
+        return link
+
+    # Reading
+
+    def all(self, statement, values=()):
+        """All rows; inside a transaction of this thread as it sees them. Busy at the deadline."""
+        if self.in_transaction:
+            return self._writer.all(statement, values)
+        return self._patiently(lambda: self._read(statement, values))
+
+    def _read(self, statement, values):
+        with self._reading:
+            return self._reader.all(statement, values)
+
+    def look(self, statement, values=(), seconds=math.inf):
+        """(rows, seconds that took) of what may read much; None for rows if that takes too long.
+
+        Who reads little does not wait for it, since it has a connection of its own.
+        """
+        with self._looking:
+            started = self.clock.monotonic()
+            rows = self._patiently(lambda: self._open("_looker").all_within(
+                seconds, self.clock, statement, values))
+            return rows, self.clock.monotonic() - started
+
+    # Waiting
+
+    @contextlib.contextmanager
+    def deadline(self, seconds=WEB_PATIENCE_SECONDS):
+        """In this block this thread waits until so many seconds from now at most, in all."""
+        before = self._deadline.at
+        self._deadline.at = min(before, self.clock.monotonic() + seconds)
+        try:
+            yield
+        finally:
+            self._deadline.at = before
+
+    @contextlib.contextmanager
+    def unhurried(self):
+        """What this block takes (a body that is read) puts this thread's deadline off."""
+        started = self.clock.monotonic()
+        try:
+            yield
+        finally:
+            self._deadline.at += self.clock.monotonic() - started
+
+    def seconds_left(self):
+        """How long this thread may wait now."""
+        return max(0.0, min(self.patience, self._deadline.at - self.clock.monotonic()))
+
+    def _patiently(self, action):
+        """Do `action`, again while the database is busy and the deadline has not passed."""
+        until = None
+        while True:
+            try:
+                return action()
+            except self.errors as error:
+                problem, now = self._problem(error), self.clock.monotonic()
+                until = until or now + self.seconds_left()
+                if not isinstance(problem, Busy) or now >= until:
+                    raise problem
+            self.clock.sleep(self.clock.uniform(0.0005, 0.005))
+
+    # Writing
+
+    @property
+    def in_transaction(self):
+        """True inside a transaction of this thread."""
+        return self._writer_thread == threading.get_ident()
+
+    @contextlib.contextmanager
+    def transaction(self, durable=True):
+        """BEGIN ... COMMIT around the block, which gets the connection.
+
+        `durable` commits survive a power cut; others survive only the death of processes. Raises
+        Busy, StorageFull or StorageBroken; then nothing was changed.
+        """
+        if self.in_transaction:
+            raise RuntimeError("a transaction within a transaction")
+        with self.deadline(self.patience):
+            self._write_lock.take(self._deadline.at)
+            try:
+                self._patiently(lambda: self._begin(durable))
+                self._writer_thread = threading.get_ident()
+                yield self._writer
+                self._commit(durable)
+            except BaseException as error:
+                if self._writer:
+                    self._writer.roll_back()
+                if isinstance(error, self.errors):
+                    raise self._problem(error)
+                raise
+            finally:
+                self._writer_thread = None
+                self._write_lock.give()
+
+
+# SQLite ----------------------------------------------------------------------
+#
+# One file in the data folder. WriteLock lets one write at a time, Journal says how and on which
+# machine, DataFile takes care of the file and its log, SqliteDatabase reads and writes.
+
+WRITE_POLL_SECONDS = (0.0001, 0.003)    # how often who waits asks again: at first and later
+WRITE_GAP_SECONDS = 0.00005     # writing again within this is back-to-back
+WRITE_STREAK_SECONDS = 0.005
+WRITE_REST_SECONDS = 0.0015
+WAL_CHECKPOINT_BYTES = 4 << 20
+WAL_ALARM_BYTES = 16 << 20
+CHECKPOINT_PAUSE_SECONDS = 1.0
+MACHINE_SIGN_SECONDS = 60.0     # who uses the log shows so often that this machine lives
+MACHINE_SILENT_SECONDS = 150.0  # another one may use it after so long without a sign
+LOOK_STEPS = 1000               # of SQLite, for some 30 tasks: so often a reading can be cut off
+LOCAL_FILE_SYSTEMS = frozenset(
+    "ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay simfs ufs".split())
+
+# What SQLite says when the database or the disk is to blame (its codes are known since Python 3.11
+# only), the error and its sentence. Everything else is a mistake of ours.
 STORAGE_ERRORS = (
     ("locked|locking protocol|busy", Busy, BUSY),
-    ("foreign key", Conflict,
-     "The user whom this is for was deleted meanwhile; nothing was changed."),
+    ("foreign key", Conflict, OWNER_GONE),
     ("is full", StorageFull, FULL),
     ("readonly", StorageBroken, "The database %(path)s cannot be written by this user."),
     ("malformed|not a database", StorageBroken,
@@ -1479,58 +1752,8 @@ def storage_error(error, path):
     return kind(sentence % {"path": path, "said": said})
 
 
-def still_busy():
-    """The error for whoever has waited long enough."""
-    return Busy(BUSY, retry_after=2)
-
-
-def storage_full():
-    """The error for whoever has no room to write."""
-    return StorageFull(FULL)
-
-
-def emptied(path):
-    """The error for a database without anything in it: a new one is never begun over it."""
-    return StorageBroken("The database %s is empty: it was overwritten or emptied. "
-                         "Put a backup in its place." % path)
-
-
-def cannot_write(folder, error):
-    """The error for this OSError in a folder of ours."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return storage_full()
-    return StorageBroken("Nothing can be written in %s: %s." % (folder, error.strerror))
-
-
-def free_bytes(path):
-    """How much we may still write to the file system that holds `path`; OSError if none does."""
-    room = os.statvfs(path)
-    return room.f_bavail * room.f_frsize
-
-
-class Reader:
-    """What can be read, in terms of all()."""
-
-    def one(self, statement, values=()):
-        """The first row, or None."""
-        rows = self.all(statement, values)
-        return rows[0] if rows else None
-
-    def value(self, statement, values=()):
-        """The first column of the first row, or None."""
-        row = self.one(statement, values)
-        return row[0] if row else None
-
-
-@functools.lru_cache(maxsize=100)
-def _insertion(words, table, columns, rows=1):
-    marks = "(%s)" % ", ".join("?" * len(columns))
-    return "%s INTO %s (%s) VALUES %s" % (
-        words, table, ", ".join(columns), ", ".join([marks] * rows))
-
-
-class Connection(Reader):
-    """One SQLite connection in a few verbs; what to do about errors is its user's business."""
+class FileConnection(Connection):
+    """A connection of SQLite's."""
 
     def __init__(self, path):
         self._link = sqlite3.connect("file:%s?mode=rw" % quote(str(path)), uri=True, timeout=0,
@@ -1552,42 +1775,28 @@ class Connection(Reader):
         return self._link.execute(_insertion("INSERT", table, tuple(row)),
                                   tuple(row.values())).lastrowid
 
+    def _insert_some(self, table, columns, rows, are_full):
+        if are_full:
+            super()._insert_some(table, columns, rows, are_full)
+        else:                           # each other number is a statement to be prepared anew
+            self.many(_insertion("INSERT", table, columns), map(tuple, map(dict.values, rows)))
+
     def insert_or_ignore(self, table, row):
         """Add a row unless there is one with its key; True if it is new."""
         return self.run(_insertion("INSERT OR IGNORE", table, tuple(row)), tuple(row.values())) == 1
 
-    def insert_all(self, table, rows, most=VARIABLES_MAX):
-        """Add rows with the same columns, several by one statement, of at most `most` values.
-
-        Half the time of one by one, and the interpreter is given up less often: other threads
-        would each time keep it for a while, and the write lock is held.
-        """
-        rows = iter(rows)
-        first = next(rows, None)
-        if first is None:
-            return
-        rows, size = itertools.chain([first], rows), max(1, most // len(first))
-        for some in iter(lambda: list(itertools.islice(rows, size)), []):
-            self.run(_insertion("INSERT", table, tuple(first), len(some)),
-                     list(itertools.chain.from_iterable(map(dict.values, some))))
-
-    def upsert(self, table, key, row):
-        """Give the row with this key (a dictionary, too) these values, adding it if it is new."""
-        if not self.update(table, row, " AND ".join(name + "=?" for name in key), key.values()):
-            self.insert(table, {**key, **row})
-
-    def update(self, table, changes, where, values=()):
-        """Change columns of the rows for which `where` holds; return their number."""
-        return self.run("UPDATE %s SET %s WHERE %s" % (
-            table, ", ".join(name + "=?" for name in changes), where), (*changes.values(), *values))
+    def set_last_id(self, table, last):
+        """Let the ids of new rows of a table be above `last`, whatever rows it has."""
+        self.upsert("sqlite_sequence", {"name": table}, {"seq": last})
 
     def all(self, statement, values=()):
         """All rows."""
         return self._link.execute(statement, values).fetchall()
 
-    def all_unless(self, stop, statement, values=()):
-        """All rows, or None if `stop`, which is asked again and again meanwhile, says so."""
-        self._link.set_progress_handler(stop, LOOK_STEPS)
+    def all_within(self, seconds, clock, statement, values=()):
+        """All rows, or None if that takes longer."""
+        end = clock.monotonic() + seconds
+        self._link.set_progress_handler(lambda: clock.monotonic() > end, LOOK_STEPS)
         try:
             return self.all(statement, values)
         except sqlite3.OperationalError as error:
@@ -1689,57 +1898,6 @@ class WriteLock:
         except OSError:
             pass
         return True
-
-
-def find_database(folder):
-    """The one jobqueue-*.db in `folder`, never empty; every other sight is an error."""
-    try:
-        found = [name for name in os.listdir(folder) if re.fullmatch(r"jobqueue-.*\.db", name)]
-    except OSError as error:
-        raise SetupError("The data folder %s cannot be read: %s."
-                         % (folder, error.strerror)) from None
-    if len(found) != 1:
-        raise SetupError("The data folder %s holds %s: exactly one is expected. %s" % (
-            folder, ", ".join(sorted(found)) or "no jobqueue-*.db",
-            "Move away what is not in use." if found else
-            "(A folder that is new and empty can be deleted: it is made when there is none.)"))
-    path = Path(folder) / found[0]
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
-        raise emptied(path)
-    return path
-
-
-def private_path(database, name):
-    """`name` with the database's random word in it, beside it: an address nobody can guess.
-
-    Some web servers give away what is in this folder, whatever is done against that.
-    """
-    stem, dot, ending = name.partition(".")
-    word = database.stem.partition("-")[2]
-    return database.with_name("%s-%s%s%s" % (stem, word, dot, ending))
-
-
-def write_private(path, text):
-    """Write a small file that only we may read, whole or not at all."""
-    part = path.with_name(path.name + "." + random_token(4))
-    try:
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(part, path)
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
-
-
-def file_identity(path):
-    """What stays the same as long as a path leads to the same file; None if it leads nowhere."""
-    try:
-        status = os.stat(path)
-        return status.st_dev, status.st_ino
-    except OSError:
-        return None
 
 
 def file_system(path):
@@ -1893,7 +2051,7 @@ class DataFile:
                 % (self._wal, index.name))
 
     def _connect(self):
-        link = Connection(self.path)
+        link = FileConnection(self.path)
         try:
             link.run("PRAGMA foreign_keys=ON")
             link.run("PRAGMA cache_size=-250")      # others' commits empty it anyway
@@ -1928,31 +2086,15 @@ class DataFile:
         writer.roll_back()
 
 
-class Deadline(threading.local):
-    """The moment (monotonic) until which this thread may wait for a busy database."""
+class SqliteDatabase(DataFile, Database):
+    """The file in the data folder."""
 
-    at = math.inf
-
-
-class Database(DataFile, Reader):
-    """The data folder's database: what is read and written, by any number of threads.
-
-    Reading and writing have a connection each; threads take turns at both, because `sqlite3`
-    gives up the interpreter at every row and is slower when they do not. A transaction
-
-    1. waits for the write lock, until the thread's deadline at most;
-    2. looks whether the file is still the same one and this machine may write it;
-    3. begins, runs its block and commits; a stranger who keeps it busy is waited for;
-    4. copies a long log back before it gives up the write lock.
-    """
+    errors = sqlite3.Error
 
     def __init__(self, folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
-        super().__init__(folder, clock)
-        self.patience = patience        # seconds until Busy, where no deadline() is sooner
-        self._deadline = Deadline()
-        self._reading, self._looking = threading.Lock(), threading.Lock()
-        self._writer_thread = self._synchronous = None
-        self._reader = self._writer = self._looker = None
+        Database.__init__(self, folder, clock, patience)
+        DataFile.__init__(self, folder, clock)
+        self._synchronous = None
         try:
             self._write_lock = WriteLock(self.folder / "turn.lock", clock)
         except OSError as error:
@@ -1975,37 +2117,6 @@ class Database(DataFile, Reader):
             with self.transaction() as transaction:
                 migrate(transaction)
 
-    def close(self):
-        """Close all connections."""
-        with self._looking, self._reading:
-            for link in filter(None, (self._reader, self._writer, self._looker)):
-                link.close()
-        self._write_lock.close()
-
-    # Reading
-
-    def all(self, statement, values=()):
-        """All rows; inside a transaction of this thread as it sees them. Busy at the deadline."""
-        if self.in_transaction:
-            return self._writer.all(statement, values)
-        return self._patiently(lambda: self._read(statement, values))
-
-    def _read(self, statement, values):
-        with self._reading:
-            return self._reader.all(statement, values)
-
-    def look(self, statement, values=(), seconds=math.inf):
-        """(rows, seconds that took) of what may read much; None for rows if that takes too long.
-
-        Who reads little does not wait for it, since it has a connection of its own.
-        """
-        with self._looking:
-            self._looker = self._looker or self._patiently(self._connect)
-            started = self.clock.monotonic()
-            rows = self._patiently(lambda: self._looker.all_unless(
-                lambda: self.clock.monotonic() > started + seconds, statement, values))
-            return rows, self.clock.monotonic() - started
-
     def last_id(self, table):
         """The highest id that any row of a table ever had."""
         row = self.one("SELECT seq FROM sqlite_sequence WHERE name=?", (table,))
@@ -2019,92 +2130,37 @@ class Database(DataFile, Reader):
         """A number that changes when anybody commits, ourselves included."""
         return self.value("PRAGMA data_version")
 
+    def __str__(self):
+        return self.path.name
+
+    def size(self):
+        """How many bytes it takes."""
+        return self.path.stat().st_size
+
     def damage(self):
         """What SQLite finds wrong with the file, None if nothing; all of it is read."""
         try:
-            with contextlib.closing(self._patiently(lambda: Connection(self.path))) as link:
+            with contextlib.closing(self._patiently(lambda: FileConnection(self.path))) as link:
                 found = self._patiently(lambda: link.value("PRAGMA quick_check(1)"))
         except StorageBroken as error:
             found = error.detail
         return None if found == "ok" else found
 
+    @contextlib.contextmanager
+    def snapshot(self):
+        """A Reader in this block, which sees everything as it is at one moment."""
+        try:
+            with contextlib.closing(self._patiently(self._connect)) as link:
+                link.run("BEGIN")
+                self._patiently(lambda: link.value("SELECT count(*) FROM sqlite_master"))
+                yield link
+        except sqlite3.Error as error:
+            raise storage_error(error, self.path)
+
     def copy_to(self, path):
         """Copy everything, as it is at one moment, into the empty file `path`, and check it."""
-        with contextlib.closing(self._patiently(lambda: Connection(self.path))) as link:
+        with contextlib.closing(self._patiently(lambda: FileConnection(self.path))) as link:
             self._patiently(lambda: link.copy_to(path))
-
-    # Waiting
-
-    @contextlib.contextmanager
-    def deadline(self, seconds=WEB_PATIENCE_SECONDS):
-        """In this block this thread waits until so many seconds from now at most, in all."""
-        before = self._deadline.at
-        self._deadline.at = min(before, self.clock.monotonic() + seconds)
-        try:
-            yield
-        finally:
-            self._deadline.at = before
-
-    @contextlib.contextmanager
-    def unhurried(self):
-        """What this block takes (a body that is read) puts this thread's deadline off."""
-        started = self.clock.monotonic()
-        try:
-            yield
-        finally:
-            self._deadline.at += self.clock.monotonic() - started
-
-    def seconds_left(self):
-        """How long this thread may wait now."""
-        return max(0.0, min(self.patience, self._deadline.at - self.clock.monotonic()))
-
-    def _patiently(self, action):
-        """Do `action`, again while the database is busy and the deadline has not passed."""
-        until = None
-        while True:
-            try:
-                return action()
-            except sqlite3.Error as error:
-                problem, now = storage_error(error, self.path), self.clock.monotonic()
-                until = until or now + self.seconds_left()
-                if not isinstance(problem, Busy) or now >= until:
-                    raise problem
-            self.clock.sleep(self.clock.uniform(0.0005, 0.005))
-
-    # Writing
-
-    @property
-    def in_transaction(self):
-        """True inside a transaction of this thread."""
-        return self._writer_thread == threading.get_ident()
-
-    @contextlib.contextmanager
-    def transaction(self, durable=True):
-        """BEGIN IMMEDIATE ... COMMIT around the block, which gets the connection.
-
-        `durable` commits survive a power cut (synchronous FULL); others survive only the death
-        of processes. Raises Busy, StorageFull or StorageBroken; then nothing was changed.
-        """
-        if self.in_transaction:
-            raise RuntimeError("a transaction within a transaction")
-        with self.deadline(self.patience):
-            self._write_lock.take(self._deadline.at)
-            try:
-                self._patiently(lambda: self._begin(durable))
-                self._writer_thread = threading.get_ident()
-                yield self._writer
-                self._patiently(lambda: self._writer.run("COMMIT"))
-                if self.wal_bytes() > WAL_CHECKPOINT_BYTES and self._checkpoints.is_due():
-                    with self._looking, self._reading:      # which may take long to get
-                        self._checkpoint(self._writer, self._reader)
-            except BaseException as error:
-                self._writer.roll_back()
-                if isinstance(error, sqlite3.Error):
-                    raise storage_error(error, self.path)
-                raise
-            finally:
-                self._writer_thread = None
-                self._write_lock.give()
 
     def _begin(self, durable):
         wanted = "FULL" if durable or self.journal != "wal" else "NORMAL"
@@ -2114,12 +2170,21 @@ class Database(DataFile, Reader):
             self._synchronous = wanted
         self._writer.run("BEGIN IMMEDIATE")
 
+    def _commit(self, durable):
+        self._patiently(lambda: self._writer.run("COMMIT"))
+        if self.wal_bytes() > WAL_CHECKPOINT_BYTES and self._checkpoints.is_due():
+            with self._looking, self._reading:      # which may take long to get
+                self._checkpoint(self._writer, self._reader)
+
+    def _problem(self, error):
+        return storage_error(error, self.path)
+
 
 @contextlib.contextmanager
 def _alone(path, mode):
     """A connection to a database that nobody else uses; from now on it is written in this mode."""
     try:
-        with contextlib.closing(Connection(path)) as link:
+        with contextlib.closing(FileConnection(path)) as link:
             link.run("PRAGMA page_size=1024")   # a commit writes whole pages: small ones cost less
             found = link.value("PRAGMA journal_mode=" + mode.upper())
             if found != mode:
@@ -2139,10 +2204,666 @@ def _make_database(path, mode):
     Journal.decide(path, mode, Clock.now())
 
 
-def _fill_data_folder(room):
+# PostgreSQL ------------------------------------------------------------------
+#
+# A server that machines share; psycopg is its driver and is imported here only. A statement is
+# translated as a whole: `to_postgres` knows what is said otherwise. ServerConnection asks and
+# waits, never longer than CALL_SECONDS; PostgresDatabase holds the lock of the one row of the
+# table `jobqueue` while it writes, so transactions follow each other as they do in a file.
+
+CALL_SECONDS = 12.0             # a server that does not answer within this is given up
+STATEMENT_MS = 10_000           # ... and what takes longer is ended there
+LOOK_SECONDS_MAX = 60.0         # of a reading that nobody limits
+SERVER_SLACK_SECONDS = 5.0      # all machines go by the server's clock
+DRIVER = (3, 2, 4)              # older ones lose notifications
+LINK_OPTIONS = {
+    "application_name": "jobqueue", "client_encoding": "utf8", "connect_timeout": 5,
+    "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
+    "tcp_user_timeout": 15000, "target_session_attrs": "read-write"}
+
+# One round trip. All is durable: a worker outlives a server that falls, and would run what nobody
+# knows that it claimed, or wait for a lease with an outcome that was forgotten. READ COMMITTED: a
+# snapshot from before the wait would not see what was waited for. The time is asked for last, when
+# the lock is held.
+SERVER_BEGIN = """
+BEGIN ISOLATION LEVEL READ COMMITTED;
+SELECT set_config('lock_timeout', '%d', true), set_config('statement_timeout', '%d', true),
+    set_config('idle_in_transaction_session_timeout', '%d', true);
+SELECT version, epoch, pg_current_xact_id()::text AS number FROM jobqueue FOR UPDATE;
+SELECT extract(epoch FROM clock_timestamp())::float8"""
+# In the transaction itself it would take a lock of the whole server; not to be waited for.
+SERVER_NOTIFY = "; BEGIN; SET LOCAL synchronous_commit=off; NOTIFY jobqueue; COMMIT"
+
+UNLESS_THERE = " ON CONFLICT DO NOTHING"
+TOLD_MAX = 200_000              # characters that wait for the next question
+
+SAID_OTHERWISE = (
+    (r"\b(NOT INDEXED|INDEXED BY \w+)", ""),
+    (r"\bCROSS JOIN\b", "JOIN"),
+    (r"\binstr\(", "strpos("),
+    (r"\bIN \(\)", "IN (NULL)"),
+    (r"\bFROM user WHERE name=\?", "FROM user WHERE lower(name)=lower(?)"),     # NOCASE
+    (r"\blower\(\?\)", 'lower(? COLLATE "C")'),      # of A to Z, as that of a column is
+)
+SCHEMA_OTHERWISE = (
+    (r"--.*|\bIF NOT EXISTS ", ""),
+    (r"CREATE TRIGGER (?s:.*?)\nEND;\n", ""),
+    (r"CREATE INDEX task_owner .*\n", ""),      # task_turn and the ids do, and each one costs
+    (r"\bid INTEGER PRIMARY KEY( AUTOINCREMENT)?",
+     "id BIGINT GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY"),
+    (r"\bINTEGER\b", "BIGINT"),
+    (r"\bREAL\b", "DOUBLE PRECISION"),
+    (r"\bname TEXT NOT NULL COLLATE NOCASE UNIQUE", "name TEXT NOT NULL"),
+    (r"\bTEXT\b", 'TEXT COLLATE "C"'),
+    (r"INSERT OR IGNORE INTO", "INSERT INTO"),
+    (r"strftime\('%s', 'now'\)", "extract(epoch FROM clock_timestamp())"),
+)
+# The triggers of the schema, and what only this database has. Much is changed in `task`, little of
+# it in columns with an index.
+SERVER_SCHEMA = """
+CREATE UNIQUE INDEX user_name ON user (lower(name));
+CREATE TABLE jobqueue (version BIGINT NOT NULL, epoch TEXT NOT NULL);
+ALTER TABLE task SET (fillfactor=80, autovacuum_vacuum_scale_factor=0.02,
+    autovacuum_analyze_scale_factor=0.05);
+CREATE FUNCTION jobqueue_task_ended() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT (old.status=6 OR new.unique_key IS NOT NULL OR old.cancel_requested=2
+        OR new.remove_on_success=1
+        OR EXISTS (SELECT 1 FROM task_after WHERE settled=0 AND after_id=new.id))
+    THEN RETURN NULL; END IF;
+    INSERT INTO unsettled (task_id, status)
+    SELECT new.id, CASE WHEN old.cancel_requested<2 THEN new.status END
+    WHERE EXISTS (SELECT 1 FROM task_after WHERE settled=0 AND after_id=new.id)
+    ON CONFLICT DO NOTHING;
+    UPDATE task_after SET settled=2 WHERE settled=0 AND task_id=new.id;
+    UPDATE task SET unique_key=NULL WHERE id=new.id AND unique_key IS NOT NULL;
+    DELETE FROM task WHERE id=new.id
+        AND (old.cancel_requested=2 OR new.status=2 AND new.remove_on_success=1);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER task_ended AFTER UPDATE OF finished_at ON task FOR EACH ROW
+WHEN (new.status BETWEEN 2 AND 4 AND old.status NOT BETWEEN 2 AND 4)
+EXECUTE FUNCTION jobqueue_task_ended();
+CREATE FUNCTION jobqueue_task_removed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO unsettled (task_id, status)
+    SELECT old.id, CASE WHEN old.status IN (2, 3, 4) THEN old.status END
+    WHERE EXISTS (SELECT 1 FROM task_after WHERE settled=0 AND after_id=old.id)
+    ON CONFLICT DO NOTHING;
+    DELETE FROM task_after WHERE task_id=old.id;
+    DELETE FROM log WHERE task_id=old.id;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER task_removed AFTER DELETE ON task FOR EACH ROW
+EXECUTE FUNCTION jobqueue_task_removed();
+"""
+
+REFUSALS = "authentication|password|translate host|not known|does not exist|pg_hba|certificate"
+SERVER_STATE = """SELECT version, epoch,
+    CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION) AS at FROM jobqueue"""
+GENUINE = r"PostgreSQL (1[3-9]|[2-9]\d)(?!.*-YB-)"     # relatives may lock otherwise
+SERVER_TABLES = "SELECT CAST(to_regclass('jobqueue') AS TEXT)"
+SERVER_FILE, NO_EPOCH = ".server", "new"    # ending and first text of what says whose a folder is
+
+# What a server says (how its SQLSTATE begins), the error and its sentence.
+UNSURE = ("The database went away at the last moment: nobody knows whether this was stored. "
+          "Please look before you try again.")
+SERVER_ERRORS = (
+    ("08|25006|25P0[34]|40|533|55P03|57", Busy, BUSY),
+    ("23503", Conflict, OWNER_GONE),
+    ("53100", StorageFull, FULL),
+    ("42P07|42710|42723|42703", SetupError,
+     "The database %(path)s has other tables already (%(said)s): the queue needs "
+     "one of its own."),
+    ("28|3D|42501|42P01|53|58|XX", StorageBroken, UNUSABLE),
+)
+
+
+@functools.lru_cache(maxsize=500)
+def to_postgres(statement):
+    """A statement as PostgreSQL and its driver want it."""
+    for pattern, other in SAID_OTHERWISE:
+        statement = re.sub(pattern, other, statement)
+    words = {"?": "%s", "%": "%%", "user": '"user"'}
+    return re.sub(r"'[^']*'|\?|%|\buser\b", lambda match: words.get(
+        match[0], match[0].replace("%", "%%")), statement)
+
+
+def literal(value):
+    """A value as it stands in a statement, however the server is set up."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        text = (storable(value) if "\0" in value else value).replace("'", "''")
+        return " E'%s'" % text.replace("\\", "\\\\") if "\\" in text else "'%s'" % text
+    if isinstance(value, int):
+        return " %d" % value
+    if isinstance(value, float):
+        return " %r" % value if math.isfinite(value) else "CAST('%r' AS DOUBLE PRECISION)" % value
+    raise TypeError("a value of the type %s cannot be stored" % type(value).__name__)
+
+
+def bound(statement, values):
+    """A statement with its values in it: one message, which any pooler understands."""
+    return to_postgres(statement) % tuple(map(literal, values))
+
+
+def server_schema():
+    """SCHEMA for PostgreSQL."""
+    schema = SCHEMA
+    for pattern, other in SCHEMA_OTHERWISE:
+        schema = re.sub(pattern, other, schema)
+    return schema + SERVER_SCHEMA
+
+
+class ServerRow(tuple):
+    """A row of PostgreSQL's, to be read by number and by name as SQLite's are."""
+
+    __slots__ = ()
+    names = places = None
+
+    def keys(self):
+        """The names of the columns."""
+        return self.names
+
+    def __getitem__(self, key):
+        return tuple.__getitem__(self, self.places[key] if key.__class__ is str else key)
+
+
+@functools.lru_cache(maxsize=500)
+def _row_class(names):
+    names = tuple(name.decode() for name in names)
+    places = {name: names.index(name) for name in names}
+    return type("ServerRow", (ServerRow,), {"__slots__": (), "names": names, "places": places})
+
+
+def _row_maker(cursor):
+    result = cursor.pgresult
+    return _row_class(tuple(map(result.fname, range(result.nfields)))) if result else None
+
+
+@functools.lru_cache(maxsize=None)
+def driver():
+    """(psycopg, the class of its connections that wait no longer than we say)."""
+    try:
+        if sys.flags.no_site:           # as workers are started: psycopg is among what they lack
+            import site
+            site.main()
+        import psycopg
+        known = tuple(map(int, re.findall(r"\d+", psycopg.__version__)[:3]))
+    except ImportError as error:
+        known, why = (), str(error)
+    else:
+        why = "this is %s" % psycopg.__version__
+    if known < DRIVER:
+        raise SetupError('A queue on PostgreSQL needs psycopg %d.%d.%d or newer (%s): %s -m pip '
+                         'install "psycopg[binary]"' % (*DRIVER, shorten(why, 200), sys.executable))
+
+    class Link(psycopg.Connection):
+        """A connection that is closed when the server does not answer until a moment."""
+
+        until = math.inf
+
+        def wait(self, work, interval=None):
+            """Do what psycopg began (a generator that yields what it waits for)."""
+            try:
+                wanted = next(work)
+                while True:
+                    events = select.poll()
+                    events.register(self.pgconn.socket, (select.POLLIN if wanted & 1 else 0)
+                                    | (select.POLLOUT if wanted & 2 else 0))
+                    if not events.poll(max(0.0, self.until - time.monotonic()) * 1000):
+                        raise psycopg.OperationalError("the server does not answer")
+                    wanted = work.send(wanted)
+            except StopIteration as ended:
+                return ended.value
+            except BaseException:
+                self.pgconn.finish()
+                raise
+
+    class Number(psycopg.adapt.Loader):
+        """A sum is a plain number, and so is a truth."""
+
+        def load(self, data):
+            text = bytes(data)
+            return int(text) if text.isdigit() else text == b"t" if text in b"tf" else float(text)
+
+    known = psycopg.adapt.AdaptersMap(psycopg.adapters)
+    for name in ("numeric", "bool"):
+        known.register_loader(name, Number)
+
+    def connect(address):
+        """A connection on which we say BEGIN ourselves."""
+        options = {**LINK_OPTIONS, **psycopg.conninfo.conninfo_to_dict(address)}
+        return Link.connect(**options, autocommit=True, prepare_threshold=None, context=known,
+                            row_factory=_row_maker)
+
+    return psycopg, connect
+
+
+class ServerConnection(Connection):
+    """A connection to PostgreSQL."""
+
+    def __init__(self, address):
+        (psycopg, connect), self._heard = driver(), None
+        self.limit = math.inf           # no question may take longer
+        self.changes = 0                # rows that were added, changed or removed, or may be
+        self._told = []                 # texts of one statement each, to go along with the next
+        self._errors, self._link = psycopg.Error, connect(address)
+
+    @property
+    def is_broken(self):
+        """True if nothing can be asked any more."""
+        return self._link.closed
+
+    def _do(self, text, seconds=CALL_SECONDS):
+        """The cursor at the answer to the first statement of a text."""
+        self._link.until = time.monotonic() + min(seconds, self.limit)
+        told, self._told = self._told, []
+        try:
+            cursor = self._link.execute(";".join([*told, text]))
+            for _ in told:
+                cursor.nextset()
+            return cursor
+        except self._errors as error:
+            if error.sqlstate == "25006":
+                self.close()            # its server may not write any more: another one does
+            raise
+
+    def script(self, text, seconds=CALL_SECONDS):
+        """Do several things at once: the server's word about each, and all rows."""
+        cursor, words, rows = self._do(text, seconds), [], []
+        while True:
+            words.append(cursor.statusmessage)
+            rows += cursor.fetchall() if cursor.description else ()
+            if not cursor.nextset():
+                return words, rows
+
+    def run(self, statement, values=()):
+        """Execute; return the number of rows changed."""
+        count = self._do(bound(statement, values)).rowcount
+        self.changes += max(count, 0)
+        return count
+
+    def many(self, statement, rows):
+        """Execute once for each of `rows`, all at once; return the number of rows changed."""
+        texts = self._planned(statement, list(rows))
+        if not texts:
+            return 0
+        count = sum(int(word.split()[-1]) for word in self.script(";".join(texts))[0][1:-1])
+        self.changes += count
+        return count
+
+    @staticmethod
+    def _planned(statement, rows):
+        """Statements that plan one only once for all rows."""
+        if not rows:
+            return []
+        name = "many_" + random_token(8)        # a pooler shows what failed to other processes
+        marks = ("$%d" % (at + 1) for at in range(len(rows[0])))
+        each = "EXECUTE %s (%%s)" % name
+        return ["PREPARE %s AS %s" % (name, to_postgres(statement) % tuple(marks)),
+                *(each % ",".join(map(literal, row)) for row in rows), "DEALLOCATE " + name]
+
+    def tell(self, statement, values=()):
+        """Execute with the next question."""
+        self._tell(bound(statement, values))
+
+    def tell_many(self, statement, rows):
+        """Execute once for each of `rows` with the next question."""
+        self._tell(*self._planned(statement, list(rows)))
+
+    def ensure(self, table, row):
+        """Add a row unless there is one with its key."""
+        self.tell(_insertion("INSERT", table, tuple(row)) + UNLESS_THERE, tuple(row.values()))
+
+    def _tell(self, *texts):
+        self._told += texts
+        self.changes += len(texts)
+        if sum(map(len, self._told)) > TOLD_MAX:
+            self._do("SELECT")
+
+    def insert(self, table, row):
+        """Add a row, a dictionary; return its id."""
+        self.changes += 1
+        return self.value(_insertion("INSERT", table, tuple(row)) + " RETURNING id", row.values())
+
+    def insert_or_ignore(self, table, row):
+        """Add a row unless there is one with its key; True if it is new."""
+        return self.run(_insertion("INSERT", table, tuple(row)) + UNLESS_THERE, row.values()) == 1
+
+    def insert_all(self, table, rows, most=VARIABLES_MAX):
+        """Add rows with the same columns; ids that they bring are never used again."""
+        last = None
+
+        def passing():                  # not a list: that might be as large as an upload
+            nonlocal last
+            for row in rows:
+                last = row.get("id")
+                yield row
+
+        super().insert_all(table, passing(), most)
+        if last is not None:
+            self.set_last_id(table, last)
+
+    def set_last_id(self, table, last):
+        """Let the ids of new rows of a table be above `last`, whatever rows it has."""
+        self.tell("SELECT setval('%s_id_seq', ?, CAST(? AS BOOLEAN))" % table,
+                   (max(last, 1), "true" if last else "false"))
+
+    def all(self, statement, values=()):
+        """All rows."""
+        return self._do(bound(statement, values)).fetchall()
+
+    def all_within(self, seconds, _, statement, values=()):
+        """All rows, or None if that takes longer."""
+        seconds = min(max(seconds, 0.001), LOOK_SECONDS_MAX)
+        try:
+            return self.script("BEGIN; SET LOCAL statement_timeout=%d; %s; COMMIT" % (
+                seconds * 1000, bound(statement, values)), seconds + CALL_SECONDS)[1]
+        except self._errors as error:
+            if error.sqlstate != "57014":
+                raise
+            return None
+        finally:
+            self.roll_back()
+
+    def fileno(self):
+        """The descriptor of its socket."""
+        return self._link.fileno()
+
+    def heard(self):
+        """What changes with each notification; the first call begins to listen."""
+        if self._heard is None:
+            self._heard = 0
+            self._link.add_notify_handler(self._hear)
+            self.run("LISTEN jobqueue")
+        self._link.pgconn.consume_input()
+        for _ in iter(self._link.pgconn.notifies, None):
+            self._hear()
+        return id(self), self._heard
+
+    def _hear(self, _=None):
+        self._heard += 1
+
+    def roll_back(self):
+        """Undo an open transaction, if there is one."""
+        self._told = []
+        if not self.is_broken and self._link.info.transaction_status:
+            with contextlib.suppress(self._errors):
+                self.run("ROLLBACK")
+
+    def close(self):
+        """Close; harmless twice."""
+        self._link.close()
+
+
+class ServerClock(Clock):
+    """The server's time, which all machines share; between two looks at it by our own ticks."""
+
+    @staticmethod
+    def _ticks():
+        return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+    def __init__(self):
+        self._base = time.time() - self._ticks()
+
+    def now(self):
+        """Seconds since 1970."""
+        return self._base + self._ticks()
+
+    def set(self, now):
+        """It is this time by the server; smaller differences are those of the way."""
+        if abs(now - self.now()) > 0.005:
+            self._base = now - self._ticks()
+
+
+class OneThread:
+    """The write lock where the server has that of all processes: one thread here at a time."""
+
+    def __init__(self, clock):
+        self._clock, self._lock = clock, threading.Lock()
+
+    def take(self, deadline):
+        """Wait for it, until this moment (monotonic) at most; then Busy."""
+        if not self._lock.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
+            raise still_busy()
+
+    def give(self):
+        """Let the next one write."""
+        self._lock.release()
+
+    def close(self):
+        """There is nothing to close."""
+
+
+class PostgresDatabase(Database):
+    """A database of a PostgreSQL server.
+
+    A transaction of Database's, here:
+
+    1. The lock of this process' threads, then that of the only row of `jobqueue`. In the row stand
+       the schema's version and the database's epoch: code of another version stops here.
+    2. The server's time is asked for when that lock is held.
+    3. The block runs, then COMMIT. If no answer to that comes, a new connection takes the lock,
+       when the old transaction is over, and asks what became of it by its number.
+    4. What is durable is what others wait for: they are notified.
+    """
+
+    hears_all, has_own_disk = False, None
+
+    def __init__(self, address, folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
+        super().__init__(folder, ServerClock() if clock is Clock else clock, patience)
+        self.has_own_disk = safe_journal(folder) == "wal"
+        # A server that is replaced by its copy may be away for as long as a lease of files.
+        self.lease_seconds, self.slack_seconds = 2 * LEASE_SECONDS, SERVER_SLACK_SECONDS
+        self.errors = driver()[0].Error
+        self._address, self.path = address, find_database(folder)
+        self._write_lock, self._epoch = OneThread(clock), None
+        self._number, self._commits = None, 0
+        try:
+            name = str(self)
+            with self.deadline(patience):
+                self._patiently(self._prepare)
+        except Busy:
+            self.close()
+            silent = Busy("The database %s does not answer. Please try again." % name,
+                          retry_after=2)
+            silent.public = BUSY
+            raise silent from None
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self):
+        """Make the tables if there are none; whoever comes first does, alone."""
+        link, known = self._open("_reader"), self.path.read_text("utf-8").strip()
+        try:
+            if not link.value(SERVER_TABLES):
+                if known != NO_EPOCH:
+                    raise emptied(self)
+                if not re.match(GENUINE, link.value("SELECT version()")):
+                    raise SetupError("The database %s is not on PostgreSQL 13 or newer." % self)
+                if link.value("SHOW server_encoding") != "UTF8":
+                    raise SetupError("The database %s is not in UTF8: make another one." % self)
+                link.script("BEGIN; SELECT pg_advisory_xact_lock(7061)")
+                if not link.value(SERVER_TABLES):
+                    link.script(to_postgres(server_schema()))
+                    link.run("INSERT INTO jobqueue VALUES (?, ?)",
+                             (SCHEMA_VERSION, random_token(8)))
+                link.run("COMMIT")
+            row = self._checked(link.all(SERVER_STATE))
+            self._epoch = row["epoch"]
+            self._set_clock(row["at"])
+        finally:
+            link.roll_back()
+        if known == NO_EPOCH:
+            write_private(self.path, self._epoch)
+        elif known != self._epoch:
+            raise SetupError("The data folder %s belongs to another database than %s: delete %s "
+                             "if it is to belong to this one." % (self.folder, self, self.path))
+
+    def _checked(self, rows):
+        """The row that is the lock, if it is one and this code may write beside it."""
+        if len(rows) != 1 or self._epoch not in (None, rows[0]["epoch"]):
+            raise StorageBroken("The database %s was replaced while it was in use. Stop and start "
+                                "everything." % self)
+        if rows[0]["version"] != SCHEMA_VERSION:
+            raise another_version(rows[0]["version"])
+        return rows[0]
+
+    def __str__(self):
+        """What sentences call it; the password is in no sentence."""
+        try:
+            parts = driver()[0].conninfo.conninfo_to_dict(self._address)
+        except self.errors:             # whose words may have parts of the password
+            parts = {"host": "@"}
+        if "@" in "%(host)s%(dbname)s" % {"host": "", "dbname": "", **parts}:   # parts of it, too
+            raise SetupError("The address of the database cannot be understood. In the password, "
+                             "% is written as %25, / as %2F, @ as %40 and ? as %3F.")
+        return "%s (PostgreSQL on %s)" % (
+            parts.get("dbname") or parts.get("user"), parts.get("host", "this machine"))
+
+    def _connect(self):
+        return ServerConnection(self._address)
+
+    def _problem(self, error):
+        psycopg, said = driver()[0], shorten(str(error), 200)
+        is_lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+        state = error.sqlstate or ("08" if is_lost else "")
+        for states, kind, sentence in SERVER_ERRORS:
+            if re.match(states, state):
+                if kind is not Busy:
+                    return kind(sentence % {"path": self, "said": said})
+                if self._epoch is None and re.search(REFUSALS, said):
+                    return StorageBroken(UNUSABLE % {"path": self, "said": said})
+                return still_busy()
+        return error
+
+    def _read(self, statement, values):
+        if not self._reading.acquire(timeout=max(0.1, self.seconds_left())):
+            raise still_busy()          # a server that is silent keeps who asked first
+        try:
+            link = self._open("_reader")
+            link.limit = max(1.0, self.seconds_left())
+            return link.all(statement, values)
+        finally:
+            self._reading.release()
+
+    def _begin(self, durable):
+        wait = max(100, int(1000 * self.seconds_left()))
+        try:
+            _, rows = self._open("_writer").script(SERVER_BEGIN % (
+                wait, STATEMENT_MS, STATEMENT_MS), 1 + wait / 1000)
+        except self.errors as error:
+            if error.sqlstate == "55P03":       # all of the wait is over
+                raise still_busy() from None
+            raise
+        self._number, self._writer.changes = self._checked(rows[1:-1])["number"], 0
+        self._set_clock(rows[-1][0])
+
+    def _set_clock(self, now):
+        if isinstance(self.clock, ServerClock):
+            self.clock.set(now)
+            self.clock_offset = time.time() - now
+
+    def _commit(self, durable):
+        is_new = self._writer.changes > 0
+        try:
+            words, _ = self._writer.script(
+                "COMMIT" + (SERVER_NOTIFY if durable and is_new else ""))
+            is_kept = words[0] == "COMMIT"
+        except self.errors:
+            is_kept = self._became_true()
+            if not is_kept:
+                raise
+        if not is_kept:
+            raise still_busy()
+        self._commits += is_new
+
+    def _became_true(self):
+        """Whether the transaction whose COMMIT brought no answer was committed."""
+        number, status = self._number, None
+        self._deadline.at = self.clock.monotonic() + self.patience
+        try:
+            self._writer.roll_back()
+            self._patiently(lambda: self._begin(False))     # once the old one has no lock any more
+            status = self._writer.value("SELECT pg_xact_status(CAST(? AS xid8))", (number,))
+        except (self.errors, JobQueueError):
+            raise Busy(UNSURE, retry_after=2) from None
+        finally:
+            self._writer.roll_back()
+        return status == "committed"
+
+    def last_id(self, table):
+        """The highest id that any row of a table ever had."""
+        return self.value(
+            "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM %s_id_seq" % table)
+
+    def schema_version(self):
+        """The number of the schema of this database."""
+        return self.value("SELECT version FROM jobqueue")
+
+    @property
+    def alarm(self):
+        """The descriptor on which notifications come."""
+        return None if self._reader.is_broken else self._reader.fileno()
+
+    def version_seen(self):
+        """What changes when anybody commits what others wait for, if the news gets here."""
+        return (*self._patiently(self._heard), self._commits)
+
+    def _heard(self):
+        with self._reading:
+            return self._open("_reader").heard()
+
+    @contextlib.contextmanager
+    def snapshot(self):
+        """A Reader in this block, which sees everything as it is at one moment."""
+        try:
+            with contextlib.closing(self._patiently(self._connect)) as link:
+                link.script("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL "
+                            "idle_in_transaction_session_timeout=0; SELECT 1")
+                yield link
+        except self.errors as error:
+            raise self._problem(error)
+
+    def size(self):
+        """How many bytes it takes."""
+        return self.value("SELECT pg_database_size(current_database())")
+
+    def promises(self):
+        """The server's version, and `lags`: true if a copy of it may lack what was stored last."""
+        return self.one(
+            "SELECT current_setting('server_version') AS version, "
+            "current_setting('synchronous_standby_names')='' "
+            "AND EXISTS (SELECT 1 FROM pg_stat_replication) AS lags")
+
+    def damage(self):
+        """Nothing: a server looks after its files."""
+
+    def copy_to(self, path):
+        """It has backups of its own."""
+        raise SetupError("A queue on PostgreSQL is saved with its own programs (pg_dump), or with "
+                         "python3 jobqueue.py export FILE.")
+
+
+# Data folder -----------------------------------------------------------------
+#
+# How it is made, opened and repaired.
+
+DENY = ("<IfModule mod_authz_core.c>\nRequire all denied\n</IfModule>\n"
+        "<IfModule !mod_authz_core.c>\nOrder deny,allow\nDeny from all\n</IfModule>\n"
+        "<IfModule mod_rewrite.c>\nRewriteEngine On\nRewriteRule ^ - [F,L]\n</IfModule>\n")
+
+
+def _fill_data_folder(room, on_server):
     (room / "locks").mkdir(mode=0o700)
     for name, text in ((".htaccess", DENY), ("index.html", ""), ("canary.txt", random_token())):
         write_private(room / name, text)
+    if on_server:
+        write_private(room / ("jobqueue-%s%s" % (random_token(8), SERVER_FILE)), NO_EPOCH)
+        return
     path, mode = room / ("jobqueue-%s.db" % random_token(8)), safe_journal(room)
     try:
         _make_database(path, mode)
@@ -2154,13 +2875,13 @@ def _fill_data_folder(room):
         _make_database(path, "truncate")
 
 
-def create_data_folder(folder):
+def create_data_folder(folder, on_server=False):
     """Make a complete data folder under another name, then rename it: never half of one."""
     import shutil
     room = folder.with_name("%s.new-%s" % (folder.name, random_token(6)))
     try:
         room.mkdir(mode=0o700)
-        _fill_data_folder(room)
+        _fill_data_folder(room, on_server)
         os.rename(room, folder)
     except OSError as error:
         if not folder.is_dir():         # else another process was first
@@ -2201,12 +2922,19 @@ def refuse_other_user(folder):
                 path.chmod(0o700 if path.is_dir() else 0o600)
 
 
-def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
-    """Open the data folder's database, making the folder first if there is none."""
+def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS, address=""):
+    """Open the data folder's database or the server's, making the folder if there is none."""
     if not os.path.lexists(folder):
-        create_data_folder(folder)
+        create_data_folder(folder, bool(address))
     refuse_other_user(folder)
-    database = Database(folder, clock, patience)
+    path = find_database(folder)
+    if (path.suffix == SERVER_FILE) != bool(address):
+        raise SetupError((
+            "The data folder %s has a database of its own, %s. One on PostgreSQL needs another "
+            "folder." if address else "The data folder %s belongs to a queue on PostgreSQL (%s), "
+            "whose address is missing: set JOBQUEUE_DATABASE.") % (folder, path.name))
+    database = (PostgresDatabase(address, folder, clock, patience) if address
+                else SqliteDatabase(folder, clock, patience))
     database.sign()
     return database
 
@@ -2218,6 +2946,8 @@ def repair_journal(folder, shared=False):
     """
     refuse_other_user(folder)
     path, now = find_database(Path(folder)), Clock.now()
+    if path.suffix == SERVER_FILE:
+        raise SetupError("The queue of %s is on PostgreSQL: nothing here can be repaired." % folder)
     try:
         journal = Journal(path)
     except SetupError:
@@ -2318,9 +3048,7 @@ CHANGED_SETTINGS = titled("NewSettings", _object(**{  # null: back to the defaul
 def tidy_setting(name, value):
     """`value` as this setting keeps it; Invalid says what would be right."""
     schema, default, _ = SETTINGS[name]
-    errors = check_value(schema, value, name)
-    if errors:
-        raise Invalid(join_errors(errors), errors)
+    checked({"properties": {name: schema}}, {name: value})
     try:
         return TIDY.get(name, type(default))(value)
     except ValueError as error:
@@ -2342,9 +3070,9 @@ def recall(db, name):
 
 
 class Settings:
-    """Values in the order flag, environment (JOBQUEUE_NAME), table, default."""
+    """Values in the order environment (JOBQUEUE_NAME), table, default."""
 
-    def __init__(self, database, flags=None, environment=os.environ):
+    def __init__(self, database, environment=os.environ):
         self._database = database
         self.tests = {}                 # {name: what a new value must pass besides}
         self._known = (-math.inf, None)     # until, {name: value}
@@ -2352,14 +3080,12 @@ class Settings:
         for name, (schema, _, _) in SETTINGS.items():
             text = environment.get("JOBQUEUE_" + name.upper())
             if text is not None:
-                self._fixed[name] = ("environment", tidy_setting(name, parse_text(schema, text)))
-        for name, value in (flags or {}).items():
-            self._fixed[name] = ("flag", tidy_setting(name, value))
+                self._fixed[name] = tidy_setting(name, parse_text(schema, text))
 
     def get(self, name):
         """The value in force: exact inside a transaction, else at most a second old."""
         if name in self._fixed:
-            return self._fixed[name][1]
+            return self._fixed[name]
         if not self._database.in_transaction:
             until, table = self._known
             table = table if self._database.clock.monotonic() <= until else self._read()
@@ -2371,8 +3097,8 @@ class Settings:
         """All settings as the page shows them."""
         table, found = self._read(), []
         for name, (schema, default, text) in SETTINGS.items():
-            origin, value = self._fixed.get(name) or (
-                ("table", table[name]) if name in table else ("default", default))
+            origin, value = (("environment", self._fixed[name]) if name in self._fixed else
+                             ("table", table[name]) if name in table else ("default", default))
             kind = "choice" if "enum" in schema else schema["type"].replace("string", "text")
             found.append({
                 "name": name, "value": value, "default": default, "from": origin, "type": kind,
@@ -2407,7 +3133,7 @@ class Settings:
         if name not in SETTINGS:
             raise field_error(name, "is not a setting")
         if name in self._fixed:
-            raise field_error(name, "is set by %s, not here" % self._fixed[name][0])
+            raise field_error(name, "is set by environment, not here")
         value = None if value is None else tidy_setting(name, value)
         if value and name in self.tests:
             self.tests[name](value)
@@ -2420,27 +3146,17 @@ LOG_MAX_BYTES = 1 << 20         # per attempt; beyond it the middle is cut out
 LOG_PAGE_BYTES = 256 << 10
 
 
-def activity_row(at, event, task, worker_id=None, message=None, waited=None, seconds=None,
-                 cpu_seconds=None, peak_memory=None):
-    """What happened to a task (its row), as note_all() takes it."""
-    return (at, event, task["id"], task["attempts"] or None, task["owner_id"], task["function"],
-            task["queue"], worker_id, message, waited, seconds, cpu_seconds, peak_memory)
-
-
-def note_all(transaction, rows):
-    """Append rows to the activity; tuples, since two are written for each attempt."""
-    transaction.many(
-        "INSERT INTO activity (at, event, task_id, attempt, owner_id, function, queue, worker_id, "
-        "message, waited, seconds, cpu_seconds, peak_memory) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+def activity_row(at, event, task, **details):
+    """What happened to a task (its row), as a row of the activity."""
+    return {"at": at, "event": event, "task_id": task["id"], "attempt": task["attempts"] or None,
+            "owner_id": task["owner_id"], "function": task["function"], "queue": task["queue"],
+            **details}
 
 
 def note(transaction, at, event, task=None, **details):
     """Append a row about a task or, without one, about a worker or a queue to the activity."""
-    if task:
-        note_all(transaction, [activity_row(at, event, task, **details)])
-    else:
-        transaction.insert("activity", {"at": at, "event": event, **details})
+    row = activity_row(at, event, task) if task else {"at": at, "event": event}
+    transaction.insert("activity", {**row, **details})
 
 
 def find_activity(database, owner_id=None, task_id=None, limit=PAGE_ROWS, before=None):
@@ -2506,29 +3222,23 @@ RATE_SLACK_SECONDS = 0.05       # a start so late does not delay the next one of
 QUEUE_LIMITS = {
     "paused": {"type": "boolean"},
     "paused_why": about(
-        {"type": ["string", "null"], "pattern": "[^\\x00-\\x1f]{0,200}",
-         "patternMessage": "must be one line of at most 200 characters"},
+        or_null(_text("[^\\x00-\\x1f]{0,200}", "must be one line of at most 200 characters")),
         "shown to everybody while it is paused"),
-    "max_running": about(_number(1, 10_000, ["integer", "null"]), "most of its tasks at once"),
-    "rate": about(
-        or_null(_object(("count", "seconds"), count=_integer(1, 1_000_000),
-                        seconds=_number(1, 31 * 86400))),
-        "most starts in so many seconds, spread evenly"),
-    "machines": about(
-        {"type": ["array", "null"], "minItems": 1, "maxItems": 50,
-         "items": _text(r"[!-~]{1,64}", "must be the name of a machine")},
-        "where its tasks run; null: anywhere"),
-}
+    "max_running": about(or_null(_integer(1, 10_000)), "most of its tasks at once"),
+    "rate": about(or_null(_object(("count", "seconds"), count=_integer(1, 1_000_000),
+                                  seconds=_number(1, 31 * 86400))),
+                  "most starts in so many seconds, spread evenly"),
+    "machines": about({"type": ["array", "null"], "minItems": 1, "maxItems": 50,
+                       "items": _text("[!-~]{1,64}", "must be the name of a machine")},
+                      "where its tasks run; null: anywhere")}
 CHANGED_QUEUE = titled("QueueChange", _object(**QUEUE_LIMITS))
 NEW_QUEUE = titled("NewQueue", _object(("name",), name=OPTION_SCHEMAS["queue"], **QUEUE_LIMITS))
 QUEUE_COUNTS = ("pending", "running", "scheduled", "waiting")
 
 
 def next_start(queue, now):
-    """(when the next task of a queue with a rate may start, seconds between two starts).
-
-    The distance is kept from start to start, but what came a little late is made up for.
-    """
+    """(when the next task of a queue with a rate may start, seconds between two starts). The
+    distance is kept from start to start, but what came a little late is made up for."""
     interval = queue["rate_seconds"] / queue["rate_count"]
     due = queue["rate_next_at"] or 0
     if due > now + interval + 5.0:          # more than clocks differ: one was put back
@@ -2558,19 +3268,17 @@ class Queues:
     """The table of queues: what may start, what is shown, how it is changed."""
 
     def __init__(self, database):
-        self._database = database
-        self._clock = database.clock
+        self._database, self._clock = database, database.clock
 
-    def open(self, machine):
+    def open(self, machine, remote=False):
         """Rows of the queues that workers of a machine serve, whatever their limits allow now.
-
-        `head` is the priority of the first pending task, NULL if there is none.
-        """
+        Those of others are left to `remote` workers. `head` is the priority of the first pending
+        task, NULL if there is none."""
         rows = self._database.all("""
             SELECT name, max_running, rate_count, rate_seconds, rate_next_at, machines,
                 (SELECT priority FROM task %s
                  WHERE status=0 AND task.queue=queue.name ORDER BY priority DESC LIMIT 1) AS head
-            FROM queue WHERE paused=0 AND external=0""" % BY_CLAIM)
+            FROM queue WHERE paused=0 AND external<=?""" % BY_CLAIM, (2 * remote,))
         return [row for row in rows
                 if row["machines"] is None or machine in json.loads(row["machines"])]
 
@@ -2578,8 +3286,7 @@ class Queues:
         """How many tasks of an open queue may start now."""
         room = INTEGER_MAX
         if queue["max_running"] is not None:
-            running = self.count(RUNNING, queue["name"], queue["max_running"])
-            room = queue["max_running"] - running
+            room = queue["max_running"] - self.count(RUNNING, queue["name"], queue["max_running"])
         if queue["rate_count"] is not None:
             due, interval = next_start(queue, now)
             room = min(room, 1 + int((now - due) / interval) if due <= now else 0)
@@ -2596,8 +3303,8 @@ class Queues:
     def count(self, status, name, limit):
         """How many tasks of a queue have a status, counted up to `limit`."""
         return self._database.value(
-            "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE status=? AND queue=? LIMIT ?)"
-            % BY_CLAIM, (status, name, limit))
+            "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE status=? AND queue=? LIMIT ?) "
+            "AS found" % BY_CLAIM, (status, name, limit))
 
     def all(self, machine):
         """All queues as JSON; `machine` is where this process can start workers."""
@@ -2616,7 +3323,8 @@ class Queues:
         if row["paused"]:
             return "paused", paused_words(row)
         if row["external"]:
-            return "external", "The queue %s is served by programs of its own." % name
+            return "external", "The queue %s is served by %s." % (
+                name, "programs of its own" if row["external"] == 1 else "remote workers")
         machines = json.loads(row["machines"] or "[]")
         if machines and not {machine, *self.machines()} & set(machines):
             return "machines", "The queue %s waits for a worker on %s." % (
@@ -2636,19 +3344,16 @@ class Queues:
             "SELECT DISTINCT machine FROM worker WHERE state<>'stopping' ORDER BY machine")]
 
     def change(self, name, given, who, new=False):
-        """Change what is in `given` (as in PATCH /api/queues/NAME); `who` is kept of a pause.
-
-        A `new` one is made first; Conflict if there is one of this name.
-        """
+        """Change, or make if it is `new`, a queue as `given` says; `who` is kept of a pause."""
         with self._database.transaction() as transaction:
-            now, values = self._clock.now(), {}
-            made = new and transaction.insert_or_ignore("queue", {"name": name, "created_at": now})
-            if new and not made:
+            now = self._clock.now()
+            if new and not transaction.insert_or_ignore("queue", {"name": name, "created_at": now}):
                 raise Conflict("There is a queue %s already." % name)
             row = self._row(name)
             for limit in ("max_running", "rate", "machines"):
-                if row["external"] and given.get(limit) is not None:
+                if row["external"] == 1 and given.get(limit) is not None:
                     raise field_error(limit, "is up to those who run the tasks of %s" % name)
+            values = self._pause(row, given, who, now)
             if "max_running" in given:
                 values["max_running"] = given["max_running"]
             if "rate" in given:
@@ -2656,7 +3361,6 @@ class Queues:
                 values.update(rate_count=rate["count"], rate_seconds=rate["seconds"])
             if "machines" in given:
                 values["machines"] = given["machines"] and dump_json(sorted(set(given["machines"])))
-            values.update(self._pause(row, given, who, now))
             if values:
                 transaction.update("queue", values, "name=?", (name,))
             note(transaction, now, "queue_changed", queue=name,
@@ -2693,20 +3397,18 @@ class Queues:
         return values
 
     def _json(self, row, machine):
-        name, rate, blocked = row["name"], None, None
+        name = row["name"]
         counts = {word: self.count(STATUS_WORDS.index(word), name, COUNT_MAX)
                   for word in QUEUE_COUNTS}
-        if row["rate_count"] is not None:
-            rate = {"count": row["rate_count"], "seconds": plain(row["rate_seconds"])}
-        if counts["pending"]:
-            blocked = self.blocked(name, machine)[0]
+        rate = row["rate_count"] and {
+            "count": row["rate_count"], "seconds": plain(row["rate_seconds"])}
+        blocked = self.blocked(name, machine)[0] if counts["pending"] else None
         next_at = next_start(row, self._clock.now())[0] if blocked == "rate" else None
         return {"name": name, "paused": row["paused"] > 0, "paused_by": row["paused_by"],
                 "paused_at": iso(row["paused_at"]), "paused_why": row["paused_why"],
                 "max_running": row["max_running"], "rate": rate,
-                "machines": row["machines"] and json.loads(row["machines"]),
-                "external": row["external"] > 0, **counts, "blocked": blocked,
-                "next_at": iso(next_at)}
+                "machines": json.loads(row["machines"] or "null"), "external": row["external"] > 0,
+                **counts, "blocked": blocked, "next_at": iso(next_at)}
 
 
 # Followers -------------------------------------------------------------------
@@ -2726,10 +3428,7 @@ HOW_IT_ENDED = {FAILED: "failed", CANCELLED: "was cancelled", None: "was deleted
 
 
 def next_turn(transaction, owner_id, queue, priority):
-    """The turn of a task that becomes pending now: max(lowest there, the owner's highest) + 1.
-
-    One owner's ten thousand tasks and another's one then interleave.
-    """
+    """The turn of a task that becomes pending now, so that owners of many and of few interleave."""
     lowest, highest = transaction.one("""
         SELECT (SELECT turn FROM task %s WHERE status=0 AND queue=? AND priority=?
                 ORDER BY turn LIMIT 1),
@@ -2775,10 +3474,7 @@ class Followers:
     @staticmethod
     def settle(transaction, now):
         """Release or fail what came after ended tasks, a portion of it; True if more may be left.
-
-        Each end, a failure by this as well, stands in `unsettled` by a trigger; so a long chain
-        falls link by link.
-        """
+        Each end, a failure by this as well, is in `unsettled`: long chains fall link by link."""
         room = SETTLE_AT_ONCE
         while room > 0:
             pair = transaction.one(
@@ -2854,7 +3550,7 @@ class Followers:
         failed = {edge["after_id"] for edge in edges
                   if edge["settled"] == WAITED_FOR and known[edge["after_id"]] in ENDED}
         for before in failed:
-            transaction.insert_or_ignore("unsettled", {"task_id": before, "status": known[before]})
+            transaction.ensure("unsettled", {"task_id": before, "status": known[before]})
         if failed:
             Followers.settle(transaction, now)
 
@@ -2874,31 +3570,17 @@ class Order:
     """A task to be added: checked, complete, not yet a row."""
 
     __slots__ = ("function", "arguments", "size", "options", "run_at", "after", "after_failure",
-                 "unique_key", "owner", "admin_id", "schedule_id", "_file", "_start")
+                 "unique_key", "owner", "admin_id", "schedule_id", "file", "start")
 
     def __init__(self, function, arguments, options, run_at=None, after=(), after_failure=None,
                  unique_key=None, owner=None, admin_id=None):
-        self.function = function
+        self.function, self.options = function, options     # every name of TASK_OPTIONS
         self.arguments = arguments      # JSON text; None while it is in a file
         self.size = sys.getsizeof(arguments)
-        self.options = options          # every name of TASK_OPTIONS
-        self.run_at = run_at            # UTC seconds or None
-        self.after = after              # ids, each once
-        self.after_failure = after_failure or "fail"
-        self.unique_key = unique_key
+        self.run_at, self.unique_key, self.schedule_id = run_at, unique_key, None
+        self.after, self.after_failure = after, after_failure or "fail"     # ids, each once
         self.owner = owner              # the name that was asked for, or None
         self.admin_id = admin_id        # who must be an admin when it starts
-        self.schedule_id = None
-
-    def move_arguments(self, file):
-        """Keep the arguments in this ArgumentsFile until they are needed."""
-        utf8 = self.arguments.encode("utf-8")
-        self._file, self._start, self.size = file, file.append(utf8), len(utf8)
-        self.arguments = None
-
-    def moved_arguments(self):
-        """The arguments, from the file."""
-        return self._file.read(self._start, self.size).decode("utf-8")
 
 
 class ArgumentsFile:
@@ -2915,52 +3597,42 @@ class ArgumentsFile:
     def __del__(self):
         self._file.close()
 
-    def append(self, utf8):
-        """Write it at the end; returns where it begins."""
-        start = self._file.tell()
+    def move(self, order):
+        """Keep the arguments of an order here until they are needed."""
+        utf8, order.file, order.start = order.arguments.encode("utf-8"), self, self._file.tell()
+        order.arguments, order.size = None, len(utf8)
         try:
             if self._file.write(utf8) < len(utf8):
                 raise OSError(errno.ENOSPC, "")
         except OSError as error:
             raise cannot_write(self._folder, error) from None
-        return start
 
-    def read(self, start, length):
-        """The bytes that begin there."""
-        return os.pread(self._file.fileno(), length, start)
+    def read(self, order):
+        """The arguments of an order."""
+        return os.pread(self._file.fileno(), order.size, order.start).decode("utf-8")
 
 
 class Adding:
     """Orders become tasks: with ids, within their owner's limit, each with its turn."""
 
     def __init__(self, database, settings):
-        self._database = database
-        self._settings = settings
+        self._database, self._settings = database, settings
         self._sure = {}                 # (owner id, limit) -> the last id that surely is within it
 
     def add(self, transaction, owner_id, orders, now):
-        """Add all `orders`; returns (their ids in the same order, how many are new).
-
-        An order whose unique_key an unfinished task of the owner has adds nothing: it gets the id
-        of that task.
-        """
+        """Add all `orders`; returns (their ids in the same order, how many are new). An order whose
+        unique_key an unfinished task of the owner has adds nothing: it gets the id of that task."""
         first = self._database.last_id("task") + 1
-        ids, new = list(range(first, first + len(orders))), orders
-        if any(order.unique_key is not None for order in orders):
-            ids, new = self._number(transaction, owner_id, orders, first)
+        ids, new = self._number(transaction, owner_id, orders, first)
         self.check_quota(transaction, owner_id, len(new))
-        known = {}
-        if any(order.after for order in new):
-            known = self._predecessors(transaction, owner_id, orders, new)
+        known = self._predecessors(transaction, owner_id, orders, new)
         turns, placed, edges = {}, [], []
         for task_id, order in enumerate(new, first):
             lane = order.options["queue"], order.options["priority"]
-            waits = False
-            for before in order.after:
-                settled = settled_at_first(known[before], order)
-                edges.append({"task_id": task_id, "after_id": before, "settled": settled})
-                waits = waits or settled == WAITED_FOR
-            if waits:
+            settled = [settled_at_first(known[before], order) for before in order.after]
+            edges += [{"task_id": task_id, "after_id": before, "settled": how}
+                      for before, how in zip(order.after, settled)]
+            if WAITED_FOR in settled:
                 status, turn = WAITING, 0
             elif order.run_at is not None and order.run_at > now:
                 status, turn = SCHEDULED, scheduled_turn(order.run_at)
@@ -2969,42 +3641,41 @@ class Adding:
                 status, turns[lane] = PENDING, turn
             placed.append((order, task_id, status, turn))
         self._insert(transaction, owner_id, placed, now)
-        if edges:
-            Followers.tie(transaction, edges, known, now)
+        Followers.tie(transaction, edges, known, now)
         return ids, len(new)
 
     def _number(self, transaction, owner_id, orders, first):
         """(ids of all, those orders that are to be added, from the id `first` on)"""
-        ids, new, holders = [], [], {}
+        ids, new = [], []
+        holders = self._holders(transaction, owner_id, {
+            order.unique_key for order in orders if order.unique_key is not None})
         for order in orders:
-            key, task_id = order.unique_key, None
-            if key is not None:
-                if key not in holders:
-                    holders[key] = self._holder(transaction, owner_id, key)
-                task_id = holders[key]
-            if task_id is None:
-                task_id = holders[key] = first + len(new)
+            key = order.unique_key
+            if key is None or key not in holders:
+                holders[key] = first + len(new)
                 new.append(order)
-            ids.append(task_id)
+            ids.append(holders[key])
         return ids, new
 
-    def _holder(self, transaction, owner_id, key):
-        """The id of the unfinished task that has this key; workers of others need not free it."""
-        row = transaction.one(
-            "SELECT id, cancel_requested FROM task %s "
-            "WHERE owner_id=? AND unique_key=? AND status NOT IN (2, 3, 4)" % BY_UNIQUE,
-            (owner_id, key))
-        if row is not None and row["cancel_requested"] == DELETE:
-            raise Conflict("The task with the unique_key %s is being deleted; try again in a few "
-                           "seconds." % shorten(key, 60), wrong("unique_key", "is still in use"))
-        return row and row["id"]
+    @staticmethod
+    def _holders(transaction, owner_id, keys):
+        """{key: id of the unfinished task that has it}; workers of others need not free it."""
+        holders = {}
+        for task_id, key, asked in transaction.all_of(
+                "SELECT id, unique_key, cancel_requested FROM task %s WHERE owner_id=? "
+                "AND status NOT IN (2, 3, 4) AND unique_key IN (%%s)" % BY_UNIQUE,
+                (owner_id,), keys):
+            if asked == DELETE:
+                raise Conflict("The task with the unique_key %s is being deleted; try again in a "
+                               "few seconds." % shorten(key, 60),
+                               wrong("unique_key", "is still in use"))
+            holders[key] = task_id
+        return holders
 
     def check_quota(self, transaction, owner_id, count, refusal=None):
         """How many more tasks of the owner may wait to be run; TooMany if these are not `count`.
-
         While very many wait, they are not counted again for each that is added (no `refusal`):
-        retries in between may then exceed the limit by UNCOUNTED_MAX.
-        """
+        retries in between may then exceed the limit by UNCOUNTED_MAX."""
         user = transaction.one("SELECT name, role, max_pending FROM user WHERE id=?", (owner_id,))
         if user is None or user["role"] == "admin":
             return INTEGER_MAX
@@ -3013,14 +3684,13 @@ class Adding:
             limit = self._settings.get("max_pending")
         if not limit:
             return INTEGER_MAX
-        last, waiting = self._database.last_id("task"), 0
+        last = self._database.last_id("task")
         sure = self._sure.get((owner_id, limit), 0)
         if refusal is None and last + count <= sure:
             return sure - last
-        for status in (PENDING, SCHEDULED, WAITING):
-            waiting += transaction.value(
-                "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE owner_id=? AND status=? LIMIT ?)"
-                % BY_TURN, (owner_id, status, limit - waiting))
+        waiting = transaction.value(
+            "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE owner_id=? AND status IN (0, 5, 6) "
+            "LIMIT ?) AS found" % BY_TURN, (owner_id, limit))
         if waiting + count > limit:
             raise TooMany(
                 "%s: at most %d of %s's tasks may wait to be run, and %s. Try again "
@@ -3035,9 +3705,10 @@ class Adding:
     @staticmethod
     def _predecessors(transaction, owner_id, orders, new):
         """{id: status} of all that new tasks come after; Invalid unless they are the owner's."""
-        known = {before: transaction.value(
-            "SELECT status FROM task WHERE id=? AND owner_id=?", (before, owner_id))
-            for before in {before for order in new for before in order.after}}
+        known = dict.fromkeys(before for order in new for before in order.after)
+        known.update(map(tuple, transaction.all_of(
+            "SELECT id, status FROM task %s WHERE owner_id=? AND id IN (%%s)" % BY_ID,
+            (owner_id,), known)))
         missing = {before for before, status in known.items() if status is None}
         if missing:
             raise tasks_refused([
@@ -3051,12 +3722,12 @@ class Adding:
     def _insert(transaction, owner_id, placed, now):
         """Store orders as rows, a few at a time: all would be as large as the upload once more."""
         for queue in {order.options["queue"] for order, *_ in placed}:
-            transaction.insert_or_ignore("queue", {"name": queue, "created_at": now})
+            transaction.ensure("queue", {"name": queue, "created_at": now})
         longest = max((order.size for order, *_ in placed), default=0)
         transaction.insert_all(
             "task", (dict(
                 order.options, id=task_id, owner_id=owner_id, function=order.function,
-                arguments=order.arguments or order.moved_arguments(), status=status, turn=turn,
+                arguments=order.arguments or order.file.read(order), status=status, turn=turn,
                 run_at=order.run_at, unique_key=order.unique_key,
                 retries_left=order.options["max_retries"],
                 after_failure=order.after_failure if order.after else None,
@@ -3064,15 +3735,10 @@ class Adding:
                 for order, task_id, status, turn in placed),
             VARIABLES_MAX // (1 + longest // 20_000))
         if placed:
-            transaction.run(
+            transaction.tell(
                 "INSERT INTO activity (at, event, task_id, owner_id, function, queue) "
                 "SELECT created_at, 'added', id, owner_id, function, queue FROM task WHERE id>=?",
                 (placed[0][1],))
-
-
-def answers_kept(now):
-    """From when to when an answer was stored that still holds; a clock can be set back."""
-    return now - REQUEST_SECONDS, now + REQUEST_SECONDS
 
 
 class Once:
@@ -3086,7 +3752,8 @@ class Once:
         """What was answered the first time, or None; Invalid if something else was asked then."""
         row = db.one(
             "SELECT digest, answer FROM request WHERE owner_id=? AND key=? "
-            "AND created_at BETWEEN ? AND ?", (*self._key.values(), *answers_kept(now)))
+            "AND created_at BETWEEN ? AND ?",
+            (*self._key.values(), now - REQUEST_SECONDS, now + REQUEST_SECONDS))
         if row and row["digest"] != self._digest:
             raise field_error("Idempotency-Key", "was used for another request")
         known = row and json.loads(row["answer"])     # older versions kept more
@@ -3133,15 +3800,13 @@ def task_json(row, after=None, listed=False):
     shown = {
         "id": row["id"], "owner": row["owner"], "function": row["function"],
         "summary": summarize(row["arguments"]), "queue": row["queue"],
-        "status": STATUS_WORDS[row["status"]], "reason": row["reason"],
-        "priority": row["priority"], "run_at": iso(row["run_at"]),
-        "unique_key": row["unique_key"], "after": after or [],
+        "status": STATUS_WORDS[row["status"]], "reason": row["reason"], "priority": row["priority"],
+        "run_at": iso(row["run_at"]), "unique_key": row["unique_key"], "after": after or [],
         "after_failure": row["after_failure"], "attempts": row["attempts"],
         "crashes": row["crashes"], "max_retries": row["max_retries"],
-        "retries_left": max(0, row["retries_left"]),
-        "retry_delay": plain(row["retry_delay"]), "retry_backoff": plain(row["retry_backoff"]),
-        "timeout": plain(row["timeout"]), "on_crash": row["on_crash"],
-        "remove_on_success": row["remove_on_success"] == 1,
+        "retries_left": max(0, row["retries_left"]), "retry_delay": plain(row["retry_delay"]),
+        "retry_backoff": plain(row["retry_backoff"]), "timeout": plain(row["timeout"]),
+        "on_crash": row["on_crash"], "remove_on_success": row["remove_on_success"] == 1,
         "cancel_requested": row["cancel_requested"] > 0, "progress": row["progress"],
         "message": row["message"], "error": error, "worker": row["worker_id"],
         "schedule": row["schedule_id"], "created_at": iso(row["created_at"]),
@@ -3154,10 +3819,7 @@ def task_json(row, after=None, listed=False):
 
 class Filter(collections.namedtuple("Filter", "owner_id statuses function queue text",
                                     defaults=[None] * 5)):
-    """Which tasks are wanted; None means any.
-
-    `statuses` are numbers; `text` is a task's number, or part of its owner's name or of SEARCHED.
-    """
+    """Which tasks are wanted; None: any. `text` is a number or part of a name or of SEARCHED."""
 
     def within(self, statuses):
         """The same, but only tasks with one of these statuses."""
@@ -3194,8 +3856,7 @@ class TaskList:
     """Finds, counts and shows tasks."""
 
     def __init__(self, database):
-        self._database = database
-        self._clock = database.clock
+        self._database, self._clock = database, database.clock
 
     def get(self, task_id, owner_id=None):
         """The row of a task; NotFound if it is missing or not `owner_id`'s."""
@@ -3212,9 +3873,8 @@ class TaskList:
         if shown["error"]:
             last = self._database.value(
                 "SELECT text FROM log WHERE task_id=? ORDER BY attempt DESC, start DESC LIMIT 1",
-                (row["id"],))
-            is_trace = last is not None and last.startswith("Traceback ")
-            shown["error"]["traceback"] = last if is_trace else None
+                (row["id"],)) or ""
+            shown["error"]["traceback"] = last if last.startswith("Traceback ") else None
         return shown
 
     def list_json(self, rows):
@@ -3238,10 +3898,7 @@ class TaskList:
                 for task_id, function, status in sorted(map(tuple, found))]
 
     def find(self, wanted, limit, before=None):
-        """(rows newest first, id to go on before or None).
-
-        A search that takes too long stops early: fewer rows, but still an id to go on before.
-        """
+        """(rows newest first, id to go on before or None); a long search stops with fewer rows."""
         before = INTEGER_MAX if before is None else before
         ids = None if wanted.searches else self._ids(wanted, limit + 1, before)
         if ids is None:
@@ -3263,18 +3920,16 @@ class TaskList:
         else:
             scan, values = self._by_status(wanted.owner_id, range(7))
             counts = self._database.one("SELECT " + ", ".join(
-                "(SELECT count(*) FROM (SELECT 1 %s%s LIMIT %d))"
+                "(SELECT count(*) FROM (SELECT 1 %s%s LIMIT %d) AS found)"
                 % (scan, " AND cancel_requested<2" if status == RUNNING else "", COUNT_MAX)
                 for status in range(7)), values)
-        counts = dict(zip(("all", *STATUS_WORDS), (sum(counts), *counts)))
-        return {word: min(count, COUNT_MAX) for word, count in counts.items()}
+        return {word: min(count, COUNT_MAX)
+                for word, count in zip(("all", *STATUS_WORDS), (sum(counts), *counts))}
 
     @staticmethod
     def _by_status(owner_id, statuses):
-        """(SQL of the tasks of one status, of an owner or of all, by an index; values for all).
-
-        One statement must read them all: between two a task may go to a status that was read.
-        """
+        """(SQL of the tasks of one status, of an owner or of all, by an index; values for all). One
+        statement must read them all: between two a task may go to a status that was read."""
         if owner_id is None:
             return "FROM task %s WHERE status=?" % BY_CLAIM, list(statuses)
         return ("FROM task %s WHERE status=? AND owner_id=?" % BY_TURN,
@@ -3297,10 +3952,8 @@ class TaskList:
 
     def walk(self, select, wanted, low, high, seconds, newest=False):
         """Look through ids above `low` up to `high`: yield (rows of wanted tasks, where to go on).
-
         One range of ids after the other, each read in a moment: smaller ones after one that took
-        too long, larger ones after one that was quick. At least one is read, whatever the time.
-        """
+        too long, larger ones after one that was quick. At least one is read, whatever the time."""
         condition, values = wanted.where()
         statement = select % (BY_ID if wanted.owner_id is None else BY_OWNER,
                               "task.id>? AND task.id<=? AND " + condition)
@@ -3348,10 +4001,8 @@ ACTION_SECONDS = 0.2            # of a bulk action in one request
 
 # What can be done to many tasks, and in which statuses.
 ACTIONS = {
-    "cancel": (PENDING, RUNNING, SCHEDULED, WAITING),
-    "retry": (FAILED, CANCELLED),
-    "delete": tuple(range(7)),
-}
+    "cancel": (PENDING, RUNNING, SCHEDULED, WAITING), "retry": (FAILED, CANCELLED),
+    "delete": tuple(range(7))}
 OPEN_TO_USERS = "NOT EXISTS (SELECT 1 FROM function WHERE name=task.function AND who<>'user')"
 
 
@@ -3371,9 +4022,7 @@ class Actions:
     """What people do to tasks. Adding, Followers and Claims alone change their state, too."""
 
     def __init__(self, database, tasks, adding):
-        self._database = database
-        self._tasks = tasks
-        self._adding = adding
+        self._database, self._tasks, self._adding = database, tasks, adding
         self._clock = database.clock
 
     def cancel(self, task_id, owner_id=None, by=None):
@@ -3388,11 +4037,9 @@ class Actions:
             return self._tasks.get(task_id, owner_id)
 
     def retry(self, task_id, owner_id=None, by=None):
-        """Make a failed or cancelled task pending again with all its retries; its row.
-
-        Conflict if it is another. For its owner (not None) it counts as a new one: TooMany if no
-        more of them may wait, Denied if its function is not for users (any more).
-        """
+        """Make a failed or cancelled task pending again with all its retries; its row. Conflict if
+        it is another. For its owner (not None) it counts as a new one: TooMany if no more of them
+        may wait, Denied if its function is not for users (any more)."""
         with self._database.transaction() as transaction:
             row = self._tasks.get(task_id, owner_id)
             if row["status"] not in (FAILED, CANCELLED):
@@ -3411,17 +4058,12 @@ class Actions:
 
     def delete(self, task_id, owner_id=None):
         """Remove a task and its logs; a running one is hidden and removed once it is dead."""
-        with self._database.transaction() as transaction:
-            row = self._tasks.get(task_id, owner_id)
-            self._delete(transaction, [row], self._clock.now())
-        self._remove_folders([row])
+        self._tasks.get(task_id, owner_id)
+        self.act_on("delete", [task_id], owner_id)
 
     def act(self, action, wanted, low, top, owner_id=None, by=None):
-        """Do an action of ACTIONS to the wanted tasks with ids above `low` up to `top`.
-
-        What their owner may not retry is passed over, if that is who asks (not None). Works for
-        ACTION_SECONDS; returns (how many tasks were changed, the id up to which it is done).
-        """
+        """As act_on(), for ACTION_SECONDS, to the wanted tasks with ids above `low` up to `top`;
+        (how many were changed, the id up to which it is done)."""
         done, deadline = 0, self._clock.monotonic() + ACTION_SECONDS
         for rows, reached in self._tasks.walk(
                 "SELECT id FROM task %s WHERE cancel_requested<2 AND %s ORDER BY id",
@@ -3433,11 +4075,9 @@ class Actions:
         return done, low
 
     def act_on(self, action, ids, owner_id=None, by=None, deadline=math.inf):
-        """Do an action of ACTIONS to those of these tasks to which it can be done.
-
-        TooMany if an owner wants to retry tasks, and no more of them may wait to be run. Returns
-        (how many were changed, those that were not looked at before the deadline).
-        """
+        """Do an action of ACTIONS to those of these tasks to which it can be done, and their owner
+        (not None) may do it; TooMany if no more of them may wait to be run. (how many were changed,
+        those that were not looked at before the deadline)"""
         limited = owner_id if action == "retry" else None
         condition, values = Filter(owner_id, ACTIONS[action]).where()
         if limited is not None:
@@ -3455,10 +4095,7 @@ class Actions:
         return done, left
 
     def prune(self, ids, before):
-        """Remove those of these tasks that ended before a time and that nothing waits for.
-
-        One short transaction; returns those that were not looked at.
-        """
+        """Remove those that ended before a time and nothing waits for; the ids not looked at."""
         condition = ("status IN (2, 3, 4) AND finished_at<? AND NOT EXISTS "
                      "(SELECT 1 FROM task_after WHERE after_id=task.id AND settled=0)")
         rows, left = self._change(ids, (condition, (before,)), self._remove, 0.02, False)
@@ -3466,11 +4103,8 @@ class Actions:
         return left
 
     def _change(self, ids, where, change, seconds, durable=True, limited=None):
-        """Call `change` with the rows that are still as `where` says, until it took `seconds`.
-
-        At most PORTION_ROWS, and no more than may wait to be run of the owner `limited`, if that is
-        not None. Returns (these rows, the ids that were not looked at).
-        """
+        """Call `change` with the rows that are still as `where` says, until it took `seconds`, and
+        only as many as may wait of the owner `limited`; (these rows, the ids not looked at)."""
         condition, values = where
         changed, handled, most = [], 0, min(PORTION_ROWS, len(ids))
         with self._database.transaction(durable) as transaction:
@@ -3494,14 +4128,14 @@ class Actions:
         """Cancel unfinished tasks at once, or ask their workers to; the rows. `by` is noted."""
         notes = []
         for row in rows:
-            running, changes = row["status"] == RUNNING, {"cancel_requested": 1}
-            if not running:
+            event, changes = "cancel_requested", {"cancel_requested": 1}
+            if row["status"] != RUNNING:
+                event = "cancelled"
                 changes = {"status": CANCELLED, "reason": None, "finished_at": now}
             transaction.update("task", changes, "id=? AND status=?", (row["id"], row["status"]))
-            if not (running and row["cancel_requested"]):
-                notes.append(activity_row(now, "cancel_requested" if running else "cancelled", row,
-                                          message=by and "by " + by))
-        note_all(transaction, notes)
+            if row["status"] != RUNNING or not row["cancel_requested"]:
+                notes.append(activity_row(now, event, row, message=by and "by " + by))
+        transaction.insert_all("activity", notes)
         Followers.settle(transaction, now)
         return rows
 
@@ -3523,24 +4157,24 @@ class Actions:
                 (status, turn, now, row["id"]))
             transaction.run("DELETE FROM unsettled WHERE task_id=?", (row["id"],))
             done.append(row)
-        note_all(transaction, [
+        transaction.insert_all("activity", [
             activity_row(now, "retried", row, message=by and "by " + by) for row in done])
         return done
 
     @staticmethod
     def _delete(transaction, rows, now, by=None):
         """Remove tasks; hide running ones until their workers have ended them; the rows."""
-        transaction.many("UPDATE task SET cancel_requested=2 WHERE id=? AND status=1",
+        transaction.tell_many("UPDATE task SET cancel_requested=2 WHERE id=? AND status=1",
                          [(row["id"],) for row in rows if row["status"] == RUNNING])
         Actions._remove(transaction, rows, now)
-        note_all(transaction, [activity_row(now, "deleted", row) for row in rows])
+        transaction.insert_all("activity", [activity_row(now, "deleted", row) for row in rows])
         Followers.settle(transaction, now)
         return rows
 
     @staticmethod
     def _remove(transaction, rows, _now):
         """Remove the rows of tasks that do not run; the rows."""
-        transaction.many("DELETE FROM task WHERE id=? AND status<>1",
+        transaction.tell_many("DELETE FROM task WHERE id=? AND status<>1",
                          [(row["id"],) for row in rows])
         return rows
 
@@ -3562,23 +4196,31 @@ class Actions:
 #    has passed since: as this could be written, so could a renewal. When nobody can write nobody is
 #    doubted, and workers that see no doubt keep what they run.
 
-OTHER_MACHINE_SLACK_SECONDS = 300.0
 CRASH_LIMIT = 3                 # the third crash fails a task, so that poison ends
 INTERRUPTION_LIMIT = 5
 PROMOTE_AT_ONCE = 500
 PROMOTE_SECONDS = 0.05          # how late a busy worker may see that a task is due
 REFUSED_AT_ONCE = 100           # tasks of former admins, in one transaction
 ERROR_MAX_CHARACTERS = 2000
+UNCONFIRMED = "?"               # what a remote worker's claim begins with until it says it has it
+REMOTE_LEASE_SECONDS = 180.0    # of remote workers: networks fail for longer than disks
+REACH_ROWS = 1000               # of a queue that remote workers look through for their functions
 
 # What is read of a task at its claim and at its end.
 HEADS = """
     SELECT task.id, owner_id, queue, function, arguments, attempts, put_backs, crashes, timeout,
         on_crash, task.created_at, run_at, user.name AS owner,
-        CASE WHEN admin_id IS NULL THEN 0 ELSE NOT EXISTS (
-            SELECT 1 FROM user WHERE id=admin_id AND role='admin' AND disabled=0) END AS barred
+        CASE WHEN admin_id IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM user WHERE id=admin_id AND role='admin' AND disabled=0)
+        THEN 1 ELSE 0 END AS barred
     FROM task %s %s user ON user.id=task.owner_id
-    WHERE status=0 AND queue=?
+    WHERE status=0 AND queue=? %%s
     ORDER BY priority DESC, turn, task.id LIMIT ?""" % (BY_CLAIM, THEN_JOIN)
+WITHIN_REACH = """AND function IN (%%s) AND task.id IN (
+    SELECT id FROM task %s WHERE status=0 AND queue=? ORDER BY priority DESC, turn, id LIMIT %d
+    )""" % (BY_CLAIM, REACH_ROWS)
+# What a remote worker may take, and under which claims; `queues` None: of any.
+Reach = collections.namedtuple("Reach", "machine functions queues claims")
 ENDING_COLUMNS = (
     "id", "owner_id", "queue", "function", "priority", "turn", "run_at", "attempts", "crashes",
     "claim", "interruptions", "max_retries", "retries_left", "retry_delay", "retry_backoff",
@@ -3586,48 +4228,35 @@ ENDING_COLUMNS = (
 
 
 class Outcome:
-    """How an attempt ended.
-
-    `kind` is succeeded, error (may be retried), fail (may not), timeout, crashed, interrupted,
-    cancelled, unknown_function (it is tried again for a while) or put_back (it never reached the
-    runner).
-    """
+    """How an attempt ended: succeeded, error (may be retried), fail (may not), timeout, crashed,
+    interrupted, cancelled, unknown_function (tried again for a while) or put_back (never begun)."""
 
     def __init__(self, kind, result=None, error_type=None, error_message=None, retry_after=None,
                  seconds=None, cpu_seconds=None, peak_memory=None):
-        self.kind = kind
-        self.result = result            # JSON text
+        self.kind, self.result = kind, result       # JSON text
         self.error_type = error_type and shorten(storable(error_type), 100)
         self.error_message = error_message and storable(error_message)  # all of it is in the log
         if error_message and len(self.error_message) > ERROR_MAX_CHARACTERS:
             self.error_message = self.error_message[:ERROR_MAX_CHARACTERS - 1] + "…"
         self.retry_after = retry_after  # seconds, instead of the task's own delay
-        self.seconds = seconds
-        self.cpu_seconds = cpu_seconds
-        self.peak_memory = peak_memory  # bytes
+        self.seconds, self.cpu_seconds, self.peak_memory = seconds, cpu_seconds, peak_memory
 
 
 class Verdict:
     """What becomes of a task whose attempt ended: the new state and what it costs."""
 
-    reason = run_at = unknown_since = None
+    run_at = unknown_since = None
     spend = crash = interruption = 0
     removed = False                     # True if nothing of the task is left; its folder is to go
 
     def __init__(self, status, reason=None, event=None, **more):
-        self.status = status
-        self.reason = reason
-        self.event = event or STATUS_WORDS[status]
-        vars(self).update(more)
+        vars(self).update(more, status=status, reason=reason, event=event or STATUS_WORDS[status])
 
 
 def judge(task, outcome, now, uniform):
-    """The Verdict on a task (its row) whose attempt ended so.
-
-    A cancel that came first wins over everything but success. Errors and timeouts need a retry
-    left, but the first that says when to try again; crashes are re-run whatever is left, but only
-    CRASH_LIMIT times.
-    """
+    """The Verdict on a task (its row) whose attempt ended so. A cancel that came first wins over
+    everything but success. Errors and timeouts need a retry left, but the first that says when to
+    try again; crashes are re-run whatever is left, but only CRASH_LIMIT times."""
     kind, left = outcome.kind, task["retries_left"]
     if kind == "succeeded":
         return Verdict(SUCCEEDED)
@@ -3657,12 +4286,6 @@ def judge(task, outcome, now, uniform):
     return Verdict(FAILED, reason)
 
 
-def lost_after(task, now):
-    """After about how many seconds a lost task ended: else its lease would have been renewed."""
-    renewal = task["lease_wall"] - LEASE_SECONDS + RENEW_SECONDS
-    return max(0.0, min(now, renewal) - task["started_at"])
-
-
 def lease_name(holder, lease):
     """What tells a lease from the holder's former and later ones: it changes with a renewal."""
     return "%s %r" % (holder, lease["lease_wall"])
@@ -3672,9 +4295,7 @@ class Claims:
     """Every way into and out of "running"; each write names the claim it acts for."""
 
     def __init__(self, database, queues):
-        self._database = database
-        self._queues = queues
-        self._clock = database.clock
+        self._database, self._queues, self._clock = database, queues, database.clock
         self.machine = machine_name()
         self.boot = boot_id()
         self._last_queue = ""
@@ -3706,10 +4327,8 @@ class Claims:
         return min(turns) / 1000 if turns else None
 
     def next_due(self):
-        """When the next scheduled task of a queue that this machine serves becomes due, or None.
-
-        At once if somebody else's worker has ended a task which others wait for.
-        """
+        """When the next scheduled task of a queue that this machine serves becomes due, or None. At
+        once if somebody else's worker has ended a task which others wait for."""
         if self._database.value("SELECT 1 FROM unsettled LIMIT 1"):
             return 0.0
         return self.due({queue["name"] for queue in self._queues.open(self.machine)})
@@ -3717,35 +4336,40 @@ class Claims:
     def rate_opens(self):
         """When the next task may start that only the rate of its queue holds back, or None."""
         now = self._clock.now()
-        moments = [next_start(queue, now)[0] for queue in self._queues.open(self.machine)
-                   if queue["rate_count"] is not None and queue["head"] is not None]
+        moments = [next_start(queue, now)[0] for queue in self._filled()
+                   if queue["rate_count"] is not None]
         return min((moment for moment in moments if moment > now), default=None)
 
     def claimable(self, limit):
         """How many tasks a worker here could claim now, counted up to `limit`."""
         found, now = 0, self._clock.now()
-        for queue in self._queues.open(self.machine):
-            if queue["head"] is not None and found < limit:
+        for queue in self._filled():
+            if found < limit:
                 room = min(limit - found, self._queues.room(queue, now))
                 found += self._queues.count(PENDING, queue["name"], room)
         return found
+
+    def _filled(self, reach=None):
+        """The queues that hold something which a worker here, or of this Reach, may start."""
+        queues = self._queues.open(reach.machine if reach else self.machine, reach is not None)
+        return [queue for queue in queues if queue["head"] is not None and not (
+            reach and reach.queues is not None and queue["name"] not in reach.queues)]
 
     def has_crashed(self):
         """True if a task waits to be run again that died with who ran it."""
         return bool(self._database.value(
             "SELECT max(crashes) FROM ("
-            "SELECT crashes FROM task %s WHERE status=0 LIMIT 10000) AS some" % BY_CLAIM))
+            "SELECT crashes FROM task %s WHERE status=0 LIMIT 10000) AS found" % BY_CLAIM))
 
-    def claim(self, transaction, worker_id, now, wanted=1, function=None, owner_id=None):
+    def claim(self, transaction, worker_id, now, wanted=1, function=None, owner_id=None,
+              reach=None):
         """Take the next task, or a batch of up to `wanted` that all run `function`; their rows.
-
-        With an owner: nothing if the next task is somebody else's.
-
-        A batch holds first attempts only, and none that must not be run twice: what did not
-        begin before its worker died counts as crashed like the one that did. It is handed to the
-        runner in one piece, so arguments that are long come alone.
-        """
-        what = transaction, worker_id, now, wanted, function, owner_id
+        With an owner: nothing if the next task is somebody else's. With a Reach, which remote
+        workers have: only what is within it, and they must confirm() it. A batch holds first
+        attempts only, and none that must not be run twice: what did not begin before its worker
+        died counts as crashed like the one that did. It is handed to the runner in one piece, so
+        arguments that are long come alone."""
+        what = transaction, worker_id, now, wanted, function, owner_id, reach
         rows = [] if self._promotions.is_due() else self._claim_pending(*what)
         if not rows:
             self._promotions.put_off(PROMOTE_SECONDS)
@@ -3753,52 +4377,56 @@ class Claims:
             rows = self._claim_pending(*what)
         return rows
 
-    def _claim_pending(self, transaction, worker_id, now, wanted, function, owner_id):
+    def _claim_pending(self, transaction, worker_id, now, wanted, function, owner_id, reach):
         """As claim(); after many that are refused nothing, though there may be more."""
         for _ in range(REFUSED_AT_ONCE):
-            queue, room = self._next_queue(now)
+            queue, heads = self.next_heads(now, wanted, function, owner_id, reach)
             if queue is None:
                 break
-            heads = []
-            for row in transaction.all(HEADS, (queue["name"], min(wanted, room))):
-                row = dict(zip(row.keys(), row))
-                fits = (row["function"] == function and row["attempts"] == 0
-                        and row["on_crash"] == "retry"
-                        and len(row["arguments"]) <= 4000)
-                if owner_id not in (None, row["owner_id"]) or (heads and not fits):
-                    break
-                heads.append(row)
-                if not fits:
-                    break
-            self._take(transaction, heads, worker_id, now)
+            self._take(transaction, heads, worker_id, now, reach)
             self._queues.started(transaction, queue, len(heads), now)
+            self._refuse(transaction, [row for row in heads if row["barred"]], now)
             rows = [row for row in heads if not row["barred"]]
-            if len(rows) < len(heads):
-                self._refuse(transaction, [row for row in heads if row["barred"]], now)
             if rows or not heads:
                 return rows
         return []
 
-    def _next_queue(self, now):
-        """(the queue to take from or None, how many of its tasks may start).
-
-        The highest priority comes first, equal ones take turns, full ones are passed over.
-        """
-        queues = [queue for queue in self._queues.open(self.machine) if queue["head"] is not None]
-        queues.sort(key=lambda queue: (
-            -queue["head"], queue["name"] <= self._last_queue, queue["name"]))
-        for queue in queues:
+    def next_heads(self, now, wanted=1, function=None, owner_id=None, reach=None):
+        """(the queue to take from or None, the rows of what claim() would take of it). The highest
+        priority comes first, equal ones take turns, full ones are passed over, and so are those
+        that hold nothing within reach."""
+        for queue in sorted(self._filled(reach), key=lambda queue: (
+                -queue["head"], queue["name"] <= self._last_queue, queue["name"])):
             room = self._queues.room(queue, now)
             if room:
-                self._last_queue = queue["name"]
-                return queue, room
-        return None, 0
+                heads = self._heads(queue["name"], min(wanted, room), function, owner_id, reach)
+                if heads or not reach:
+                    self._last_queue = queue["name"]
+                    return queue, heads
+        return None, []
 
-    def _take(self, transaction, rows, worker_id, now):
+    def _heads(self, name, most, function, owner_id, reach):
+        """The first tasks of a queue that may be taken at once."""
+        heads, within, values = [], "", ()
+        if reach:
+            within = WITHIN_REACH % ", ".join("?" * len(reach.functions))
+            values = (*reach.functions, name)
+        for row in self._database.all(HEADS % within, (name, *values, most)):
+            row = dict(zip(row.keys(), row))
+            fits = (row["function"] == function and row["attempts"] == 0
+                    and row["on_crash"] == "retry" and len(row["arguments"]) <= 4000)
+            if owner_id not in (None, row["owner_id"]) or (heads and not fits):
+                break
+            heads.append(row)
+            if not fits:
+                break
+        return heads
+
+    def _take(self, transaction, rows, worker_id, now, reach):
         """Make pending tasks ours; their rows get the claim and the attempt's number."""
-        lease = tuple(self._lease(now).values())
-        for row in rows:
-            row["claim"] = random_token()
+        lease = self.lease(now, REMOTE_LEASE_SECONDS if reach else None).values()
+        for place, row in enumerate(rows):
+            row["claim"] = UNCONFIRMED + reach.claims[place] if reach else random_token()
             row["attempts"] += 1
         taken = transaction.many("""
             UPDATE task SET status=1, claim=?, attempts=?, worker_id=?, lease_boot=?,
@@ -3809,28 +4437,35 @@ class Claims:
                 for row in rows])
         if taken != len(rows) > 0:
             raise Busy("A task was claimed by two at once; nothing was changed.")
-        note_all(transaction, [
-            activity_row(now, "started", row, worker_id,
+        transaction.insert_all("activity", [
+            activity_row(now, "started", row, worker_id=worker_id,
                          waited=max(0.0, now - max(row["created_at"], row["run_at"] or 0)))
             for row in rows])
 
     def _refuse(self, transaction, rows, now):
         """Fail claimed tasks for admins only, asked for by somebody who is none any more."""
         words = "%s is for admins only, and who asked for this task is none any more"
-        self.end_all(transaction, [
-            (row["id"], row["claim"], Outcome("fail", None, "Denied", words % row["function"]))
-            for row in rows], now)
+        if rows:
+            self.end_all(transaction, [
+                (row["id"], row["claim"], Outcome("fail", None, "Denied", words % row["function"]))
+                for row in rows], now)
 
-    def _lease(self, now, seconds=LEASE_SECONDS):
-        """The columns of a lease: this boot, its end by the clock that counts while that lasts, and
-        by that on the wall."""
+    def lease(self, now, seconds=None):
+        """The columns of a lease: its end by the clock of this boot, and by that on the wall."""
+        seconds = seconds or self._database.lease_seconds
         return {"lease_boot": self.boot, "lease_monotonic": self._clock.monotonic() + seconds,
                 "lease_wall": now + seconds}
 
-    def renew(self, transaction, task_id, claim, now):
-        """Hold the claim for another LEASE_SECONDS; False if it was lost."""
+    def confirm(self, transaction, task_id, claim, now):
+        """A remote worker has its claim, and holds it on; False if it was lost. Harmless twice."""
         return transaction.update(
-            "task", self._lease(now), "id=? AND status=1 AND claim=?", (task_id, claim)) == 1
+            "task", {"claim": claim, **self.lease(now, REMOTE_LEASE_SECONDS)},
+            "id=? AND status=1 AND claim IN (?, ?)", (task_id, claim, UNCONFIRMED + claim)) == 1
+
+    def renew(self, transaction, task_id, claim, now):
+        """Hold the claim for another lease; False if it was lost."""
+        return transaction.update(
+            "task", self.lease(now), "id=? AND status=1 AND claim=?", (task_id, claim)) == 1
 
     def report(self, transaction, task_id, claim, progress, message):
         """Store what the function says of its progress; False if the claim was lost."""
@@ -3847,6 +4482,17 @@ class Claims:
         """Record how an attempt ended; the Verdict, or None if the claim was lost."""
         return self.end_all(transaction, [(task_id, claim, outcome)], now)[0]
 
+    def end_lost(self, transaction, task, now):
+        """Record that the worker of a running task (its row) is lost."""
+        # When that was is not known; had it lived on, it would have renewed its lease.
+        ended = min(now, task["lease_wall"] - self._database.lease_seconds + RENEW_SECONDS)
+        seconds = max(0.0, ended - task["started_at"])
+        words = "The process that ran this task died after about %d s." % round(seconds)
+        outcome = Outcome("crashed", None, "WorkerLost", words, seconds=seconds)
+        if task["claim"].startswith(UNCONFIRMED):   # nobody ever heard of it
+            outcome = Outcome("put_back")
+        self.end(transaction, task["id"], task["claim"], outcome, now)
+
     def end_all(self, transaction, ended, now):
         """Record how attempts ended, (task id, claim, Outcome) each; their Verdicts as end()."""
         rows = transaction.all("SELECT %s FROM task %s WHERE id IN (%s) AND status=1" % (
@@ -3860,27 +4506,24 @@ class Claims:
                 verdict = judge(task, outcome, now, self._clock.uniform)
                 verdict.removed = task["cancel_requested"] == DELETE or (
                     verdict.status == SUCCEEDED and task["remove_on_success"] == 1)
-                notes.append(self._ending_note(task, outcome, verdict, now))
+                if outcome.seconds is None:
+                    outcome.seconds = max(0.0, now - task["started_at"])
+                told = outcome.error_message or verdict.reason
+                notes.append(activity_row(
+                    now, verdict.event, task, worker_id=task["worker_id"],
+                    message=told and shorten(told, 500), seconds=outcome.seconds,
+                    cpu_seconds=outcome.cpu_seconds, peak_memory=outcome.peak_memory))
                 leaving.append(self._left(transaction, task, verdict, outcome, now))
             verdicts.append(verdict)
-        transaction.many("""
+        transaction.tell_many("""
             UPDATE task SET status=?, reason=?, turn=?, run_at=?, retries_left=retries_left-?,
                 crashes=crashes+?, interruptions=interruptions+?, put_backs=put_backs+?,
                 unknown_since=?, result=?, error_type=?, error_message=?, finished_at=?,
                 lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL, cancel_requested=0
             WHERE id=? AND status=1 AND claim=?""", leaving)
-        note_all(transaction, notes)
+        transaction.insert_all("activity", notes)
         Followers.settle(transaction, now)
         return verdicts
-
-    @staticmethod
-    def _ending_note(task, outcome, verdict, now):
-        if outcome.seconds is None:
-            outcome.seconds = max(0.0, now - task["started_at"])
-        told = outcome.error_message or (verdict.reason if verdict.status != SUCCEEDED else None)
-        return activity_row(
-            now, verdict.event, task, task["worker_id"], told and shorten(told, 500), None,
-            outcome.seconds, outcome.cpu_seconds, outcome.peak_memory)
 
     @staticmethod
     def _left(transaction, task, verdict, outcome, now):
@@ -3913,7 +4556,7 @@ class Claims:
             with contextlib.suppress(StorageFull), \
                     self._database.transaction(durable=False) as transaction:
                 known = recall(transaction, ".doubts") or {}
-                fresh = self._lease(now, LEASE_SECONDS - 2 * RENEW_SECONDS)
+                fresh = self.lease(now, self._database.lease_seconds - 2 * RENEW_SECONDS)
                 remember(transaction, ".doubts", {name: known.get(name, fresh) for name in late})
 
     def silent(self, now):
@@ -3933,10 +4576,10 @@ class Claims:
         """{name: seconds left} of the leases of workers and tasks that missed two renewals."""
         workers = self._database.all("SELECT lock AS holder, boot AS lease_boot, lease_monotonic, "
                                      "lease_wall FROM worker")
-        left = {lease_name(row["holder"], row): self._seconds_left(row, now)
-                for row in [*workers, *self._running()]}
-        return {name: seconds for name, seconds in left.items()
-                if seconds < LEASE_SECONDS - 2 * RENEW_SECONDS}
+        left = ((lease_name(row["holder"], row), self._seconds_left(row, now))
+                for row in [*workers, *self._running()])
+        return {name: seconds for name, seconds in left
+                if seconds < self._database.lease_seconds - 2 * RENEW_SECONDS}
 
     def _running(self):
         return self._database.all(
@@ -3946,7 +4589,7 @@ class Claims:
     def _seconds_left(self, row, now):
         if self.boot and row["lease_boot"] == self.boot:
             return row["lease_monotonic"] - self._clock.monotonic()
-        return row["lease_wall"] + OTHER_MACHINE_SLACK_SECONDS - now
+        return row["lease_wall"] + self._database.slack_seconds - now
 
 
 # Rhythm ----------------------------------------------------------------------
@@ -3957,42 +4600,27 @@ class Claims:
 PASSING = ("request", "address")        # tick seldom, and leave long work to others
 VISITORS = ("cron", "address")          # come by themselves and go again
 NOTE_SECONDS = 50.0                     # how often each caller is noted
+ONE_VISIT_SECONDS = 65 * 60.0           # how long one that came once is taken for an hourly one
 
 
-class Mark:
-    """A moment that all processes know: the time of an empty file."""
-
-    def __init__(self, path):
-        self._path = path
-
-    def age(self, now):
-        """Seconds since it was set, None if it never was; negative where the clock went back."""
-        try:
-            return round(now - os.stat(self._path).st_mtime, 3)
-        except OSError:
-            return None
-
-    def take(self, now, least):
-        """True if it is `least` seconds old, or in the future; then it is set.
-
-        Two who ask in the same instant may both go on, and all where it cannot be set: they only
-        do the same twice.
-        """
-        age = self.age(now)
-        if age is not None and 0 <= age < least:
+def take_mark(path, now, least):
+    """True if a moment that all processes know, the time of this empty file, is `least` seconds
+    ago, to come or unknown; then it is now. Two who ask in the same instant may both go on, and all
+    where it cannot be set: they only do the same twice."""
+    with contextlib.suppress(OSError):
+        if 0 <= round(now - os.stat(path).st_mtime, 3) < least:
             return False
-        with contextlib.suppress(OSError):
-            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600))
-            os.utime(self._path, (now, now))
-        return True
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+        os.utime(path, (now, now))
+    return True
 
 
 class Rhythm:
     """Who did the housekeeping last, and how long nobody does. Who they may be is told by Tick."""
 
     def __init__(self, database):
-        self._database = database
-        self._clock = database.clock
+        self._database, self._clock = database, database.clock
 
     def note(self, caller):
         """Remember now and then that somebody ticks; after a jump of the clock only that."""
@@ -4010,18 +4638,27 @@ class Rhythm:
                 known["visits"][caller] = [*known["visits"].get(caller, ()), now][-10:]
             remember(transaction, ".rhythm", known)
 
-    def last(self):
-        """(when, who) of the last that was noted; (None, None) before the first."""
-        seen = self._known()["seen"]
-        return max(((at, caller) for caller, at in seen.items()), default=(None, None))
+    def state(self):
+        """Who did the housekeeping last and how often it is done, as people are shown it."""
+        at, caller = max(((at, caller) for caller, at in self._known()["seen"].items()),
+                         default=(None, None))
+        cron, period = self.visitor("cron"), self.period()
+        cron = cron and {"last_at": iso(cron["last_at"]),
+                         "period": cron["period"] and round(cron["period"])}
+        return {"last_at": iso(at), "last_source": caller, "period": period and round(period),
+                "cron": cron, "resident": self.is_resident()}
 
     def visitor(self, caller):
-        """{"last_at", "period"} (None if not known) of one of VISITORS; None if it never came."""
+        """{"last_at", "period" (None if not known), "comes"} of one of VISITORS, None if it never
+        came; `comes` is False once it has not come when it should have."""
         visits = self._known()["visits"].get(caller)
         if not visits:
             return None
         gaps = sorted(later - at for at, later in zip(visits, visits[1:]))
-        return {"last_at": visits[-1], "period": gaps[len(gaps) // 2] if gaps else None}
+        period = gaps[len(gaps) // 2] if gaps else None
+        patience = 2 * period + 300 if gaps else ONE_VISIT_SECONDS
+        return {"last_at": visits[-1], "period": period,
+                "comes": self._clock.now() - visits[-1] < patience}
 
     def is_resident(self):
         """True while a server of ours runs, or a worker that never ends by itself."""
@@ -4035,11 +4672,9 @@ class Rhythm:
 
     def period(self):
         """Seconds between the ticks of what comes by itself; None where only people look."""
-        now, found = self._clock.now(), [TICK_SECONDS] if self.is_resident() else []
-        for visitor in filter(None, map(self.visitor, VISITORS)):
-            if visitor["period"] and now - visitor["last_at"] < 2 * visitor["period"] + 300:
-                found.append(visitor["period"])
-        return min(found, default=None)
+        found = [one["period"] for one in map(self.visitor, VISITORS)
+                 if one and one["comes"] and one["period"]]
+        return min(found + [TICK_SECONDS] * self.is_resident(), default=None)
 
     def _known(self):
         return recall(self._database, ".rhythm") or {"seen": {}, "visits": {}}
@@ -4050,7 +4685,7 @@ class Rhythm:
 # A schedule is due at `next_at`. Whoever ticks then adds its task and moves `next_at` on, in one
 # transaction with a row of `slot`, which can be there only once: so a slot adds its task at most
 # once, whatever runs at the same time and wherever the clock jumps. Firing does that; Schedules are
-# what people make and change; DeclaredSchedules keeps in step what tasks.py and folders ask for.
+# what people make and change, and keep in step with what tasks.py and folders ask for.
 
 SCHEDULES_MAX = 1000            # of one owner
 FIRE_SECONDS = 1.0              # of a tick
@@ -4083,8 +4718,7 @@ _SCHEDULE = {
     "options": titled("ChosenOptions", about(_object(**OPTION_SCHEMAS),
                                              "instead of the function's own")),
     "owner": about(TEXT_OR_NULL, "for admins: whose tasks these become"),
-    "paused": {"type": "boolean"},
-    "paused_why": about({"type": ["string", "null"], "maxLength": 500}, "shown to everybody")}
+    "paused": {"type": "boolean"}, "paused_why": about(or_null(_words(500)), "shown to everybody")}
 SCHEDULE_SCHEMA = titled("NewSchedule", _object(("function", "rule"), **_SCHEDULE))
 CHANGED_SCHEDULE = titled("ScheduleChange", _object(**_SCHEDULE))
 SOURCES = {"code": "tasks.py", "folder": "a file in the folder schedules"}
@@ -4117,10 +4751,8 @@ def plan_errors(given, now):
 
 
 def find_scripts(runs=True):
-    """The scripts in SCRIPTS_FOLDER, as FOLDER/NAME; OSError if that cannot be told.
-
-    They are executable or Python, since FTP loses the mode; `runs=False`: those that are neither.
-    """
+    """The scripts in SCRIPTS_FOLDER, as FOLDER/NAME; OSError if that cannot be told. They are
+    executable or Python, since FTP loses the mode; `runs=False`: those that are neither."""
     found = []
     for folder in SCRIPT_FOLDERS:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), \
@@ -4142,11 +4774,10 @@ def _task_reference(task_id, status):
 
 
 def _slot_json(slot):
-    message = slot["message"]
-    if message is None and slot["status"] is None and slot["task_id"]:
+    task, message = _task_reference(slot["task_id"], slot["status"]), slot["message"]
+    if message is None and task is None and slot["task_id"]:
         message = "task %d is not kept any more" % slot["task_id"]
-    return {"at": iso(slot["at"]), "message": message,
-            "task": _task_reference(slot["task_id"], slot["status"])}
+    return {"at": iso(slot["at"]), "message": message, "task": task}
 
 
 def as_given(row):
@@ -4173,9 +4804,8 @@ def lateness(row, now, period):
     was_late = row["late_at"] is not None and 0 <= now - row["late_at"] < LATE_TOLD_SECONDS
     if row["paused"] or not was_late or period and period <= TICK_PASSING_SECONDS:
         return None                     # or ticks come all the time now
-    why = "nobody looked in time"
-    if period:
-        why = "housekeeping comes about %s here" % how_often(period)
+    why = ("housekeeping comes about %s here" % how_often(period) if period else
+           "nobody looked in time")
     return "Runs were late or fell together at %s: %s." % (time_of_day(row["late_at"]), why)
 
 
@@ -4232,17 +4862,12 @@ class Firing:
     """
 
     def __init__(self, database, adding, check_requests, person):
-        self._database = database
-        self._clock = database.clock
-        self._adding = adding
+        self._database, self._clock, self._adding = database, database.clock, adding
         self._check_requests = check_requests
         self._person = person           # the Person of a user's id, or None
 
     def fire(self, now):
-        """Add the tasks of the schedules that are due, for FIRE_SECONDS at most.
-
-        Each has a transaction of its own, so that nobody who adds tasks meanwhile waits for all.
-        """
+        """Add what is due, each in a transaction of its own, so that nobody waits for all."""
         deadline = self._clock.monotonic() + FIRE_SECONDS
         for (schedule_id,) in self._database.all(
                 "SELECT id FROM schedule WHERE gone_at IS NULL AND id IN ("
@@ -4287,11 +4912,9 @@ class Firing:
             if known is None or tuple(known) != tuple(row):
                 return False            # somebody else was quicker, or changed it
             changes = self._fill(transaction, row, slots, order, problem, now)
-            if is_late:
-                remember(transaction, ".late", now)
-                changes["late_at"] = now
-            transaction.update("schedule", {**changes, "next_at": next_at, "next_from": now},
-                               "id=?", (row["id"],))
+            transaction.update("schedule", {
+                **changes, "next_at": next_at, "next_from": now,
+                "late_at": now if is_late else row["late_at"]}, "id=?", (row["id"],))
         return bool(slots)
 
     def order(self, row):
@@ -4300,9 +4923,7 @@ class Firing:
             raise Invalid("Its owner %s is disabled." % row["owner"])
         if row["source"] == "folder":
             return Order(SCRIPT_FUNCTION, row["arguments"], TASK_DEFAULTS)
-        person = None
-        if row["set_by"] is not None:
-            person = self._person(row["set_by"]) or self._person(row["owner_id"])
+        person = row["set_by"] and (self._person(row["set_by"]) or self._person(row["owner_id"]))
         return self.check_task(as_given(row), person)
 
     def check_task(self, given, person):
@@ -4334,7 +4955,7 @@ class Firing:
             return "skipped: task %d had not ended" % unfinished
         count = self._database.value(
             "SELECT count(*) FROM ("
-            "SELECT 1 FROM task WHERE schedule_id=? AND status NOT IN (2, 3, 4) LIMIT ?)",
+            "SELECT 1 FROM task WHERE schedule_id=? AND status NOT IN (2, 3, 4) LIMIT ?) AS found",
             (row["id"], UNFINISHED_MAX))
         return "skipped: %d of its tasks had not ended" % count if count == UNFINISHED_MAX else None
 
@@ -4355,18 +4976,16 @@ class Firing:
 
 
 class Schedules:
-    """What people want added at times."""
+    """What people, tasks.py and folders want added at times."""
 
-    def __init__(self, database, tasks, rhythm, firing):
-        self._database = database
-        self._clock = database.clock
-        self._tasks = tasks
-        self._rhythm = rhythm
-        self._firing = firing
+    def __init__(self, database, tasks, rhythm, firing, announced, default_owner):
+        self._database, self._clock, self._tasks = database, database.clock, tasks
+        self._rhythm, self._firing = rhythm, firing
+        self._announced, self._default_owner = announced, default_owner
 
     def find(self, owner_id=None, limit=INTEGER_MAX, after=0):
         """Schedules of an owner, or (None) of everybody, oldest first."""
-        where, values = ("1", ()) if owner_id is None else ("schedule.owner_id=?", (owner_id,))
+        where, values = ("1=1", ()) if owner_id is None else ("schedule.owner_id=?", (owner_id,))
         now, period = self._clock.now(), self._rhythm.period()
         return [schedule_json(row, now, period) for row in self._database.all(
             SCHEDULE_SHOWN + where + " AND schedule.id>? ORDER BY schedule.id LIMIT ?",
@@ -4465,10 +5084,7 @@ class Schedules:
                            % (row["name"], SOURCES[row["source"]], message))
 
     def store(self, transaction, row, columns):
-        """Make a schedule (`row` is None) or change it; its id.
-
-        What it missed under an old rule is not caught up.
-        """
+        """Make a schedule (`row` is None) or change it; its id. Nothing of an old rule is run."""
         now = self._clock.now()
         if row is None or (columns["rule"], columns["zone"]) != (row["rule"], row["zone"]):
             columns = {**columns, "start": now, "next_from": now, "late_at": None}
@@ -4488,8 +5104,7 @@ class Schedules:
         row, now = self._row(schedule_id), self._clock.now()
         if row["paused"] and person and not person.is_admin and row["paused_by"] != person.name:
             raise Denied("%s paused it; only an admin can resume it." % row["paused_by"])
-        changes = {"paused_at": None, "paused_by": None, "paused_why": None,
-                   "next_at": row["next_at"]}
+        changes = {"paused_at": None, "paused_by": None, "paused_why": None}
         if given["paused"]:
             changes = {"paused_at": now, "paused_by": _who(person), "next_at": None,
                        "paused_why": given.get("paused_why")}
@@ -4504,27 +5119,22 @@ class Schedules:
         transaction.run("DELETE FROM slot WHERE schedule_id=?", (schedule_id,))
         transaction.run("DELETE FROM schedule WHERE id=?", (schedule_id,))
 
-
-class DeclaredSchedules:
-    """What tasks.py and folders want added at times: becomes rows, of the default owner."""
-
-    def __init__(self, database, schedules, announced, default_owner):
-        self._database = database
-        self._schedules = schedules
-        self._announced = announced         # what @schedule said in tasks.py
-        self._default_owner = default_owner
-
     def synchronise(self):
-        """Make the schedules that tasks.py and the folders ask for those that are there."""
+        """Make what tasks.py and the folders ask for the default owner's schedules."""
         try:
             found = self._default_owner()["id"], find_scripts()
         except (SetupError, NotFound, OSError):
             return                      # nobody yet who could own them, or no way to read a folder
-        now = self._database.clock.now()
+        now = self._clock.now()
         if self._differences(*found, now):
             with self._database.transaction(durable=False) as transaction:
                 for row, columns in self._differences(*found, now):
-                    self._replace(transaction, row, columns, now)
+                    if columns is not None:
+                        self.store(transaction, row, columns)
+                    elif row["gone_at"] is None:
+                        transaction.update("schedule", {"gone_at": now}, "id=?", (row["id"],))
+                    else:
+                        self.remove(transaction, row["id"])
 
     def _differences(self, owner_id, scripts, now):
         """(row or None, columns or None) of what is to be made, changed, called gone or removed."""
@@ -4541,9 +5151,10 @@ class DeclaredSchedules:
         wanted = {}
         for source, found in (("folder", folders), ("code", self._announced())):
             for one in found:
-                given = {**SCHEDULE_DEFAULTS, **one, "owner_id": owner_id, "source": source}
-                wanted[source, one["name"]] = {**given, "arguments": dump_json(given["arguments"]),
-                                               "options": dump_json(given["options"])}
+                wanted[source, one["name"]] = columns = {
+                    **SCHEDULE_DEFAULTS, **one, "owner_id": owner_id, "source": source}
+                for name in ("arguments", "options"):
+                    columns[name] = dump_json(columns[name])
         return wanted
 
     @staticmethod
@@ -4552,14 +5163,6 @@ class DeclaredSchedules:
         if row is None or columns is None:
             return row and row["gone_at"] is not None and abs(now - row["gone_at"]) < GONE_SECONDS
         return row["gone_at"] is None and all(row[name] == value for name, value in columns.items())
-
-    def _replace(self, transaction, row, columns, now):
-        if columns is not None:
-            self._schedules.store(transaction, row, columns)
-        elif row["gone_at"] is None:
-            transaction.update("schedule", {"gone_at": now}, "id=?", (row["id"],))
-        else:
-            self._schedules.remove(transaction, row["id"])
 
 
 # Workers ---------------------------------------------------------------------
@@ -4576,11 +5179,8 @@ START_RETRY_SECONDS = (1.0, 60.0)
 LOST_MAX = 2                    # workers lost young in a row are taken for the host's doing
 YOUNG_SECONDS = 60.0            # one that was killed later had its chance
 DETACHED_AGAIN_SECONDS = 3600.0
-CRON_KNOWN_SECONDS = 65 * 60.0  # a cron that came within this, or two of its periods, comes again
-ENVIRONMENT_NAMES = frozenset(
-    "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR VIRTUAL_ENV PYTHON_VERSION PYTHONPATH "
-    "PYTHONHOME LD_LIBRARY_PATH".split())
-ENVIRONMENT_PREFIXES = ("LC_", "JOBQUEUE_")
+ENVIRONMENT_NAMES = ("PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR VIRTUAL_ENV "
+                     "PYTHON_VERSION PYTHONPATH PYTHONHOME LD_LIBRARY_PATH").split()
 WORKER_LOG_MAX_BYTES = 256 << 10
 SHORTAGES = {errno.EAGAIN: "process limit", errno.ENOMEM: "out of memory",
              errno.EMFILE: "too many open files", errno.ENFILE: "too many open files"}
@@ -4592,24 +5192,20 @@ MODE_WORDS = {"cron": "Cron works on the tasks",
 
 def grab_if_free(path):
     """The descriptor of a dead worker's lock file, now ours; None if it lives or is missing."""
+    handle = None
     try:
         handle = os.open(path, os.O_RDWR)
-    except OSError:
-        return None                     # a missing file proves nothing
-    try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return handle
-    except OSError:
-        os.close(handle)
+    except OSError:                     # a missing file proves nothing
+        if handle is not None:
+            os.close(handle)
         return None
 
 
 def take_lock(path):
-    """Hold a lock file for life and prove that it keeps others out.
-
-    Returns (file descriptor, whether the lock is proven). The file gets its name only once it
-    is locked, so that whoever finds it free knows that its owner is dead.
-    """
+    """Hold a lock file for life; (descriptor, whether it is proven that it keeps others out). It
+    gets its name only once it is locked: who finds it free knows that its owner is dead."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     part = path.with_name(path.name + ".new")
     handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -4624,13 +5220,6 @@ def take_lock(path):
     return handle, proven
 
 
-def worker_environment(extra, environment=os.environ):
-    """What workers inherit: an allow-list, since a web process may hold secrets of requests."""
-    names = ENVIRONMENT_NAMES.union(extra.replace(",", " ").split())
-    return {name: value for name, value in environment.items()
-            if name in names or name.startswith(ENVIRONMENT_PREFIXES)}
-
-
 def explain_start_error(error, what="a worker"):
     """Why a process could not be started, in a site owner's words."""
     return "%s could not be started (%s)" % (
@@ -4639,21 +5228,18 @@ def explain_start_error(error, what="a worker"):
 
 def file_stamps(files):
     """{path: [mtime, size] or None}: what must be the same for a catalogue to be still right."""
-    stamps = {}
-    for name in files:
-        try:
+    stamps = dict.fromkeys(map(str, files))
+    for name in stamps:
+        try:                            # quicker than suppress(): each add looks
             status = os.stat(name)
-            stamps[str(name)] = [status.st_mtime_ns, status.st_size]
+            stamps[name] = [status.st_mtime_ns, status.st_size]
         except OSError:
-            stamps[str(name)] = None
+            pass
     return stamps
 
 
 class Interpreter:
-    """The Python that workers and tasks.py run with: the setting, else one that is found.
-
-    Nobody asks for its version: one that is too old says so when it is started.
-    """
+    """The Python that workers and tasks.py run with; one that is too old says so when it starts."""
 
     def __init__(self, settings):
         self._settings = settings
@@ -4671,9 +5257,11 @@ class Interpreter:
         raise SetupError("%s cannot be run: the setting python must be the path of a Python"
                          % (chosen or "what was found"))
 
-    def environment(self):
-        """What processes that it runs inherit."""
-        return worker_environment(self._settings.get("pass_environment"))
+    def environment(self, ours=os.environ):
+        """What workers inherit: an allow-list, since a web process may hold secrets of requests."""
+        more = self._settings.get("pass_environment").replace(",", " ").split()
+        return {name: value for name, value in ours.items() if name in (*ENVIRONMENT_NAMES, *more)
+                or name.startswith(("LC_", "JOBQUEUE_"))}
 
     @staticmethod
     def _test(path):
@@ -4683,20 +5271,15 @@ class Interpreter:
 
 
 class Modes:
-    """Who starts workers here, and whether `auto` does without detached ones for a while.
-
-    A worker is lost young if it was started and never reported, or if it was killed or told to
-    stop within YOUNG_SECONDS. After LOST_MAX of these in a row, which ran different tasks or none,
-    `auto` leaves "detached" for an hour; then one more is enough. A worker that left in order or
-    lived longer ends the row. Those started before the last loss count as one with it.
-    """
+    """Who starts workers here, and whether `auto` does without detached ones for a while. A worker
+    is lost young if it was started and never reported, or if it was killed or told to stop within
+    YOUNG_SECONDS. After LOST_MAX of these in a row, which ran different tasks or none, `auto`
+    leaves "detached" for an hour; then one more is enough. A worker that left in order or lived
+    longer ends the row. Those started before the last loss count as one with it."""
 
     def __init__(self, database, settings, claims, rhythm):
-        self._database = database
-        self._settings = settings
-        self._claims = claims
-        self._rhythm = rhythm
-        self._clock = database.clock
+        self._database, self._settings, self._claims = database, settings, claims
+        self._rhythm, self._clock = rhythm, database.clock
 
     def decide(self):
         """(detached, cron, slice or service; a sentence that says why)"""
@@ -4706,29 +5289,18 @@ class Modes:
         again = lost["at"] + DETACHED_AGAIN_SECONDS
         if lost["count"] < LOST_MAX or self._clock.now() >= again:
             return "detached", "Workers are started whenever there is work."
-        mode = "cron" if self.visitor("cron") else "slice"
-        return mode, ("%s, because started workers did not live (%s). "
-                      "Starting them is tried again at %s."
-                      % (MODE_WORDS[mode], time_of_day(lost["at"]), time_of_day(again)))
+        cron = self._rhythm.visitor("cron")
+        mode = "cron" if cron and cron["comes"] else "slice"
+        return mode, ("%s, because started workers did not live (%s). Starting them is tried again "
+                      "at %s." % (MODE_WORDS[mode], time_of_day(lost["at"]), time_of_day(again)))
 
     def takes_slices(self):
-        """True if a process that waits for a task may work on it.
-
-        It may also where `auto` leaves the work to a cron that comes seldom.
-        """
+        """True if who waits for a task may work on it, as `auto` wants it where cron is seldom."""
         mode = self.decide()[0]
         if mode != "cron" or self._settings.get("worker_mode") != "auto":
             return mode == "slice"
-        period = (self.visitor("cron") or {}).get("period")
+        period = self._rhythm.visitor("cron")["period"]
         return period is None or period > 120
-
-    def visitor(self, caller):
-        """{"last_at", "period"} of one of VISITORS; None once it has not come for long."""
-        visitor = self._rhythm.visitor(caller)
-        if not visitor:
-            return None
-        patience = max(CRON_KNOWN_SECONDS, 2 * (visitor["period"] or 0))
-        return visitor if self._clock.now() - visitor["last_at"] <= patience else None
 
     def note_end(self, transaction, row, is_loss):
         """Learn from the end of a worker; `is_loss`: it was killed or told, or never reported."""
@@ -4737,8 +5309,7 @@ class Modes:
             return
         if not is_loss or (row["state"] != "starting"
                            and row["seen_at"] - row["started_at"] >= YOUNG_SECONDS):
-            if lost["count"]:
-                remember(transaction, ".workers_lost " + self._claims.machine, None)
+            remember(transaction, ".workers_lost " + self._claims.machine, None)
             return
         tasks = [task["id"] for task in self._database.all(
             "SELECT id FROM task WHERE status=1 AND worker_id=?", (row["id"],))]
@@ -4751,21 +5322,16 @@ class Modes:
 
     def _lost(self):
         """What is known of the last row of losses here; nothing once the clock was put back."""
-        lost = recall(self._database, ".workers_lost " + self._claims.machine)
-        if lost and lost["at"] <= self._clock.now():
-            return lost
-        return {"count": 0, "at": 0.0, "tasks": []}
+        lost = recall(self._database, ".workers_lost " + self._claims.machine) or {"at": math.inf}
+        return lost if lost["at"] <= self._clock.now() else {"count": 0, "at": 0.0, "tasks": []}
 
 
 class Workers:
     """The rows of worker processes, their lock files, and what is known of starts that failed."""
 
     def __init__(self, database, settings, claims, modes):
-        self._database = database
-        self._settings = settings
-        self._claims = claims
-        self._modes = modes
-        self._clock = database.clock
+        self._database, self._settings, self._claims = database, settings, claims
+        self._modes, self._clock = modes, database.clock
         self.locks = database.folder / "locks"
         self.log = private_path(database.path, "worker.log")
 
@@ -4780,7 +5346,7 @@ class Workers:
     def reserve(self, transaction, mode, wanted=1):
         """Rows for up to `wanted` new workers, within NbMaxWorker: a list of (id, lock name)."""
         room = (self._settings.get("NbMaxWorker")
-                - transaction.value("SELECT count(*) FROM worker"))
+                - transaction.value("SELECT count(*) FROM worker WHERE mode<>'remote'"))
         now, made = self._clock.now(), []
         for _ in range(min(wanted, room)):
             lock = random_token(12)
@@ -4809,8 +5375,9 @@ class Workers:
             **self._lease(self._clock.now())}, "id=?", (worker_id,)) == 1
 
     def _lease(self, now):
-        return {"seen_at": now, "lease_wall": now + LEASE_SECONDS,
-                "lease_monotonic": self._clock.monotonic() + LEASE_SECONDS}
+        seconds = self._database.lease_seconds
+        return {"seen_at": now, "lease_wall": now + seconds,
+                "lease_monotonic": self._clock.monotonic() + seconds}
 
     def leave(self, transaction, worker_id, why, tasks=None):
         """Remove a worker's row; its lock file follows by whoever holds the lock."""
@@ -4829,17 +5396,18 @@ class Workers:
 
     def are_there(self):
         """True if there is any worker."""
-        return bool(self._database.value("SELECT 1 FROM worker LIMIT 1"))
+        return bool(self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' LIMIT 1"))
 
     def place(self, worker_id):
         """This worker's place among those not yet leaving, 1 for the oldest."""
         return self._database.value(
-            "SELECT count(*) FROM worker WHERE id<=? AND state<>'stopping'", (worker_id,))
+            "SELECT count(*) FROM worker WHERE id<=? AND state<>'stopping' AND mode<>'remote'",
+            (worker_id,))
 
     def idles_alone(self, worker_id):
         """True if no worker here that came before this one is idle."""
         return not self._database.value(
-            "SELECT 1 FROM worker WHERE id<? AND state='idle' AND machine=?",
+            "SELECT 1 FROM worker WHERE id<? AND state='idle' AND machine=? AND mode<>'remote'",
             (worker_id, self._claims.machine))
 
     def start_failed(self, transaction, message):
@@ -4848,17 +5416,16 @@ class Workers:
         before = recall(transaction, ".start_failure") or {"tries": 0, "next": 0}
         tries = before["tries"] + (now >= before["next"])   # several at once are one occasion
         pause = min(most, least * 2 ** min(tries - 1, 10)) * self._clock.uniform(1.0, 1.5)
-        message = shorten(message, 300)
-        remember(transaction, ".start_failure",
-                 {"at": now, "message": message, "tries": tries, "next": now + pause})
-        note(transaction, now, "worker_start_failed", message=message)
+        failure = {"at": now, "message": shorten(message, 300), "tries": tries, "next": now + pause}
+        remember(transaction, ".start_failure", failure)
+        note(transaction, now, "worker_start_failed", message=failure["message"])
 
     def last_words(self, since, until=math.inf):
         """": " and the last line that workers printed, if that was between these; else ""."""
         with contextlib.suppress(OSError, IndexError):
             if since <= self.log.stat().st_mtime <= until:
-                text = self.log.read_text("utf-8", "replace")
-                return ": " + storable(text.strip().splitlines()[-1])
+                lines = self.log.read_text("utf-8", "replace").strip().splitlines()
+                return ": " + storable(lines[-1])
         return ""
 
 
@@ -4874,10 +5441,7 @@ class Reaper:
     """
 
     def __init__(self, database, claims, workers, modes):
-        self._database = database
-        self._claims = claims
-        self._workers = workers
-        self._modes = modes
+        self._database, self._claims, self._workers, self._modes = database, claims, workers, modes
         self._clock = database.clock
         self.burials = Every(TICK_SECONDS, self._clock)
 
@@ -4902,11 +5466,7 @@ class Reaper:
             now = self._clock.now()
             buried = {row["id"] for row, _, why in dead if self.bury(transaction, row, why)}
             for task in self._claims.lost(buried, now):
-                seconds = lost_after(task, now)
-                words = "The process that ran this task died after about %d s." % round(seconds)
-                outcome = Outcome("crashed", error_type="WorkerLost", error_message=words,
-                                  seconds=seconds)
-                self._claims.end(transaction, task["id"], task["claim"], outcome, now)
+                self._claims.end_lost(transaction, task, now)
 
     def bury(self, transaction, row, why):
         """Remove a dead worker's row; False if it has moved since it was looked at."""
@@ -4942,8 +5502,8 @@ class Reaper:
                 self._claims.machine, boot):
             return self._look_at_starting(row, path)
         is_here = boot and row["boot"] == boot
-        if row["lock_proven"] and (is_here or self._database.journal == "wal"):
-            handle = grab_if_free(path)         # in WAL mode all are of one machine
+        if row["lock_proven"] and (is_here or self._database.has_own_disk):
+            handle = grab_if_free(path)         # locks of another machine are not there
             if handle is not None:
                 return handle, "died"
         # One that stands still may have a runner that goes on: both end before others begin.
@@ -4953,7 +5513,8 @@ class Reaper:
         return None, "silent"
 
     def _look_at_starting(self, row, path):
-        age = LEASE_SECONDS - (row["lease_monotonic"] - self._clock.monotonic())
+        age = (self._database.lease_seconds + self._clock.monotonic()
+               - row["lease_monotonic"])
         if not self._claims.boot:               # that clock may have begun again
             age = self._clock.now() - row["started_at"]
         handle = grab_if_free(path)
@@ -4962,10 +5523,8 @@ class Reaper:
         return handle, "did not report" if late else None
 
     def _end_runner(self, row):
-        """Kill the runner of a dead worker, which may have closed all that it would die by.
-
-        False while it lives on, which it may as another user's: then the lease must do.
-        """
+        """Kill the runner of a dead worker, which may have closed all that it would die by. False
+        while it lives on, which it may as another user's: then the lease must do."""
         known = row["runner_birth"] if row["boot"] == self._claims.boot else None
         for _ in range(20):
             if known is None or birth(row["runner_pid"]) != known:
@@ -4978,13 +5537,11 @@ class Reaper:
     @staticmethod
     def _end_silent(pid, path):
         """Kill a worker that holds its lock but shows no life; False if that is not its pid."""
-        try:
+        with contextlib.suppress(OSError, TypeError):
             held = {os.readlink(entry.path) for entry in os.scandir("/proc/%d/fd" % pid)}
             if str(path.resolve()) in held:
                 os.kill(pid, signal.SIGKILL)
                 return True
-        except (OSError, TypeError):
-            pass
         return False
 
     def sweep_locks(self):
@@ -5001,32 +5558,21 @@ class Starter:
     """Starts worker processes: as many as there is work for and room."""
 
     def __init__(self, database, settings, claims, interpreter, modes, workers, reaper):
-        self._database = database
-        self._settings = settings
-        self._claims = claims
-        self._interpreter = interpreter
-        self._modes = modes
-        self._workers = workers
-        self._reaper = reaper
-        self._clock = database.clock
+        self._database, self._settings, self._claims = database, settings, claims
+        self._interpreter, self._modes, self._workers = interpreter, modes, workers
+        self._reaper, self._clock = reaper, database.clock
         self._children = {}             # process -> id of its row
 
     def start_needed(self, least=0):
-        """Start as many workers as there is work for and room; return how many were reserved.
-
-        `least` are to be ready even if there is no work yet. In other modes than detached none is.
-        """
-        if self._children:
-            self._poll_children()
+        """Start the workers that are needed, in the mode detached; how many were reserved."""
+        self._poll_children()
         if not self.needed(least) or self._modes.decide()[0] != "detached":
             return 0
         return len(self._start_all("detached", least))
 
     def work_slice(self, seconds=SLICE_SECONDS):
-        """Where nobody else works, work while the caller waits; how many attempts ended meanwhile.
-
-        What does it are children of this process. If they die with it others see that at once.
-        """
+        """Where nobody else works, let children work while the caller waits; how many attempts
+        ended meanwhile. If they die with this process others see that at once."""
         self._poll_children()
         if not self._modes.takes_slices() or not self.needed():
             return 0
@@ -5041,11 +5587,9 @@ class Starter:
             "AND event IN ('succeeded', 'failed', 'retry', 'cancelled')", (before,)))
 
     def needed(self, least=0):
-        """How many more workers the tasks that can be claimed here could use, within the limit.
-
-        Those of other machines are not counted on: a queue may name this one.
-        """
-        workers = self._database.all("SELECT state, machine FROM worker")
+        """How many more workers the work here could use; those of other machines do not count:
+        a queue may name this one. `least` are to be ready even if there is no work yet."""
+        workers = self._database.all("SELECT state, machine FROM worker WHERE mode<>'remote'")
         room = self._settings.get("NbMaxWorker") - len(workers)
         if room <= 0:
             return 0
@@ -5115,20 +5659,17 @@ FUNCTION_TEXTS = ("name", "title", "description", "who")
 
 
 class Catalogue:
-    """The functions that tasks.py declares; this process never imports it itself.
-
-    A child process announces them, as the runners of workers do. They are read again when a file
-    changes that they were made of. While they cannot be read the last good ones stay.
-    """
+    """The functions that tasks.py declares; this process never imports it itself. A child process
+    announces them, as the runners of workers do. They are read again when a file changes that they
+    were made of. While they cannot be read the last good ones stay."""
 
     def __init__(self, database, interpreter):
-        self._database = database
-        self._interpreter = interpreter
+        self._database, self._interpreter = database, interpreter
         self._reading = threading.Lock()
         self._known = (0.0, None, None)     # until, state, {name: function}
 
     def functions(self):
-        """All functions, in the order of their declaration."""
+        """All functions, in the order of their declaration; then those of remote workers only."""
         return list(self._load()[2].values())
 
     def find(self, name):
@@ -5158,9 +5699,7 @@ class Catalogue:
 
     def refresh(self, wait=False):
         """Read tasks.py again if it or what it imports changed; keep the last good one if it fails.
-
-        While another thread reads it, callers go on with what is known, unless that is nothing.
-        """
+        While another thread reads it, callers go on with what is known, unless that is nothing."""
         if (not self._has_changed()
                 or not self._reading.acquire(blocking=wait or not self.state()["files"])):
             return
@@ -5176,10 +5715,8 @@ class Catalogue:
             self._reading.release()
 
     def store(self, announcement, stamps=()):
-        """Keep what a runner announced; an error leaves the last good functions in place.
-
-        `stamps` are of before it began to read. Returns the stamps of all that it is made of.
-        """
+        """Keep what a runner announced; an error leaves the last good functions in place. `stamps`
+        are of before it began to read. Returns the stamps of all that it is made of."""
         self._known = (0.0, None, None)     # others may just have stored what they read
         before, stamps = self.state(), dict(stamps)
         files = file_stamps([TASKS_FILE, WORKER_FILE, *announcement.get("files", stamps)])
@@ -5188,7 +5725,8 @@ class Catalogue:
         state = {"files": {name: stamps.get(name, stamp) for name, stamp in files.items()},
                  "error": announcement.get("error"), "samples": announcement.get("samples", False),
                  "read_at": before["read_at"], "schedules": known.get("schedules", [])}
-        if state != before or functions not in (None, self.functions()):
+        ours = [one for one in self.functions() if "remote" not in one]
+        if state != before or functions not in (None, ours):
             state["read_at"] = self._database.clock.now()
             with self._database.transaction(durable=False) as transaction:
                 remember(transaction, ".catalogue", state)
@@ -5202,10 +5740,10 @@ class Catalogue:
         transaction.update("queue", {"external": 0}, "external=1")
         for function in functions:
             queue = function["options"]["queue"]
-            transaction.insert_or_ignore(
+            transaction.ensure(
                 "queue", {"name": queue, "created_at": self._database.clock.now()})
-            if function.get("external"):
-                transaction.update("queue", {"external": 1}, "name=?", (queue,))
+            transaction.update("queue", {"external": int(function.get("external", False))},
+                               "name=?", (queue,))
         transaction.run("DELETE FROM function")
         transaction.insert_all("function", (
             {**{name: one[name] for name in FUNCTION_TEXTS},
@@ -5222,8 +5760,17 @@ class Catalogue:
                 **{name: row[name] for name in FUNCTION_TEXTS}, "schema": json.loads(row["schema"]),
                 "options": {**TASK_DEFAULTS, **json.loads(row["options"])}}
                 for row in self._database.all("SELECT * FROM function ORDER BY id")}
+            self._add_remote(functions)
             known = self._known = (now + CACHE_SECONDS, state, functions)
         return known
+
+    def _add_remote(self, functions):
+        for worker in self._database.all(
+                "SELECT machine, functions FROM worker WHERE mode='remote' ORDER BY id"):
+            for one in json.loads(worker["functions"]):
+                found = functions.setdefault(one["name"], {**one, "remote": []})
+                if worker["machine"] not in found.get("remote", (worker["machine"],)):
+                    found["remote"].append(worker["machine"])
 
     def _has_changed(self):
         known = self._load()[1]["files"]
@@ -5265,17 +5812,12 @@ ACTIVITY_AGES = "id, at, at FROM activity"
 
 
 class Keeping:
-    """Removes what is older than an admin wants, a little at a time; its room is used again.
-
-    Any process goes through the tables once an hour, oldest rows first, and stops at the first
-    one that is young enough. A wrong clock must not empty them: when it is more than a day after
-    the last look, whatever the reason, nothing is removed for as many days as tasks are kept.
-    """
+    """Removes what is older than an admin wants, a little at a time: once an hour, oldest rows
+    first, up to one that is young enough. A wrong clock must not empty the tables: when it is more
+    than a day after the last look, nothing is removed for as many days as tasks are kept."""
 
     def __init__(self, database, settings, actions):
-        self._database = database
-        self._settings = settings
-        self._actions = actions
+        self._database, self._settings, self._actions = database, settings, actions
         self._clock = database.clock
         self._round = None              # of _portions(), while it lasts
         self._rounds = Every(KEEP_ROUND_SECONDS, self._clock)
@@ -5328,7 +5870,8 @@ class Keeping:
                 (schedule_id, min(newest, activity)))
         yield from self._remove_all(
             "DELETE FROM request WHERE owner_id=? AND key=?", "SELECT owner_id, key FROM request "
-            "WHERE created_at NOT BETWEEN ? AND ? LIMIT ?", answers_kept(now))
+            "WHERE created_at NOT BETWEEN ? AND ? LIMIT ?",
+            (now - REQUEST_SECONDS, now + REQUEST_SECONDS))     # a clock can be set back
 
     def _oldest(self, ages, before, now):
         """Ids of what ended before a time, in portions, until a row was made since then."""
@@ -5350,7 +5893,7 @@ class Keeping:
         """One short transaction, if there is something to remove; whether there was."""
         if rows:
             with self._database.transaction(durable=False) as transaction:
-                transaction.many(statement, rows)
+                transaction.tell_many(statement, rows)
         return bool(rows)
 
 
@@ -5363,37 +5906,25 @@ KEEP_AGAIN_SECONDS = 0.2        # while there is more
 
 
 class Tick:
-    """The housekeeping that any process does in passing: bury, fire, promote, prune, start.
-
-    Every part looks first and writes only if there is something to do, and every write checks
-    again inside its transaction: any number of processes may tick at the same time.
-    """
+    """The housekeeping that any process does in passing: bury, fire, promote, prune, start. Every
+    part looks first and writes only if there is something to do, and every write checks again
+    inside its transaction: any number of processes may tick at the same time."""
 
     def __init__(self, database, settings, claims, rhythm, workers, reaper, starter, firing,
-                 declared, keeping):
-        self._database = database
-        self._settings = settings
-        self._claims = claims
-        self._rhythm = rhythm
-        self._workers = workers
-        self._reaper = reaper
-        self._starter = starter
-        self._firing = firing
-        self._declared = declared
-        self._keeping = keeping
+                 schedules, keeping):
+        self._database, self._settings, self._claims = database, settings, claims
+        self._rhythm, self._workers, self._reaper, self._starter = rhythm, workers, reaper, starter
+        self._firing, self._schedules, self._keeping = firing, schedules, keeping
         self._clock = database.clock
-        self._mark = Mark(database.folder / "tick.mark")
-        self._sweep_mark = Mark(database.folder / "sweep.mark")
+        self._mark = database.folder / "tick.mark"
         self._ticks = Every(TICK_SOON_SECONDS, self._clock)
         self._looks = Every(LOOK_FOR_SCHEDULES_SECONDS, self._clock)
         self._is_pruning = False
 
     def maybe(self, caller):
-        """Tick unless anybody has just done so; True if we did. `caller` is who asks:
-
-        "server" and "worker" (they stay), "code" (adds by Python and shell), "cron", and PASSING.
-        What goes wrong is said and tried again later: it must not end what it is done beside.
-        """
+        """Tick unless anybody has just done so; True if we did. `caller` is who asks: "server" and
+        "worker" (they stay), "code" (adds by Python and shell), "cron", and PASSING. What goes
+        wrong is said and tried again later: it must not end what it is done beside."""
         if not self._ticks.is_due():
             return False
         try:
@@ -5412,7 +5943,7 @@ class Tick:
 
     def run(self, caller="worker", start=True):
         """Do all that is due now, whoever has just done so; without `start` no workers start."""
-        self._mark.take(self._clock.now(), 0.0)
+        take_mark(self._mark, self._clock.now(), 0.0)
         self._rhythm.note(caller)
         self._ticks.put_off(TICK_SECONDS)
         self._database.sign()
@@ -5428,29 +5959,15 @@ class Tick:
 
     def sleepers_missing(self):
         """1 if a worker is to be asleep until what is scheduled is due, and none is; else 0."""
-        if self._settings.get("stay_asleep") == "no" or self._workers.are_there():
-            return 0
-        return int(self.next_work() is not None)
+        return int(self._settings.get("stay_asleep") == "yes" and not self._workers.are_there()
+                   and self.next_work() is not None)
 
     def next_work(self, alone=True):
-        """When something becomes claimable, or None if nothing will by itself.
-
-        What comes one by one counts only if `alone`: for that one worker is enough.
-        """
+        """When something becomes claimable, or None; what comes one by one only if `alone`."""
         dues = [self._claims.next_due()]
         if alone:
             dues += [self._claims.rate_opens(), self._firing.next_due()]
         return min((due for due in dues if due is not None), default=None)
-
-    def state(self):
-        """Who did this last and how often it is done, as people are shown it."""
-        at, caller = self._rhythm.last()
-        cron, period = self._rhythm.visitor("cron"), self._rhythm.period()
-        if cron:
-            cron = {"last_at": iso(cron["last_at"]),
-                    "period": cron["period"] and round(cron["period"])}
-        return {"last_at": iso(at), "last_source": caller, "period": period and round(period),
-                "cron": cron, "resident": self._rhythm.is_resident()}
 
     def _is_our_turn(self, caller):
         """True if nobody has ticked for long; where a schedule is due, that is sooner."""
@@ -5458,7 +5975,7 @@ class Tick:
         usual, soon = ((TICK_PASSING_SECONDS, TICK_SECONDS) if caller in PASSING else
                        (TICK_SECONDS, TICK_SOON_SECONDS))
         least = soon if due is not None and due <= now else usual
-        return self._mark.take(now, 0.0 if self._is_pruning else least)
+        return take_mark(self._mark, now, 0.0 if self._is_pruning else least)
 
     def _promote(self):
         """Make pending what is due, and go on with what comes after tasks that have ended."""
@@ -5472,16 +5989,15 @@ class Tick:
         """Add what is due; now and then look what tasks.py and the folders with scripts ask for."""
         now = self._clock.now()
         if self._looks.is_due():
-            self._declared.synchronise()
+            self._schedules.synchronise()
         self._firing.fire(now)
-        due = self._firing.next_due()
-        if due is not None:
-            self._ticks.hasten(max(TICK_SOON_SECONDS, due - now))
+        due = self._firing.next_due() or math.inf
+        self._ticks.hasten(max(TICK_SOON_SECONDS, due - now))
 
     def _sweep(self):
         """Once an hour, in one of all processes, remove what crashes and people left behind."""
         now = self._clock.now()
-        if not self._sweep_mark.take(now, SWEEP_SECONDS):
+        if not take_mark(self._database.folder / "sweep.mark", now, SWEEP_SECONDS):
             return
         self._reaper.sweep_locks()
         for path in private_path(self._database.path, "work").glob("[0-9]*"):
@@ -5505,7 +6021,7 @@ SCRYPT_COST = (2 ** 14, 8, 5)   # OWASP's 16 MiB row
 STORED_PASSWORD = "scrypt$%d,%d,%d$%s$%s"
 NOBODYS_PASSWORD = STORED_PASSWORD % (*SCRYPT_COST, "00" * 16, "00" * 64)   # takes as long
 SCRYPT_MISSING = "scrypt, which passwords need, is missing in this Python: choose another one"
-HASHES_AT_ONCE = 2              # 16 MiB each on hosts with 1 GiB
+hashing = threading.Semaphore(2)    # at once: each takes 16 MiB, on hosts with 1 GiB
 # How many are free, how many seconds they count, the shortest and the longest wait after them.
 GUESSES, GUESSES_BY_ADDRESS = (5, 3600.0, 1.0, 900.0), (20, 60.0, 60.0, 60.0)
 # Passwords that guessers try first, of those long enough to be accepted.
@@ -5517,12 +6033,11 @@ COMMON_PASSWORDS = frozenset(
     "computer michelle jennifer internet corvette mercedes maverick".split())
 NAME_PATTERN = r"\w[\w.@+-]{0,49}"
 ROLES = ("user", "admin")
-TOKEN_SCOPES = ("user", "tick")       # may do what its user may; may tick and nothing else
+TOKEN_SCOPES = ("user", "tick", "worker")   # may do what its user may; only tick; only work
 LOG_IN = titled("Login", _object(("name", "password"), name=TEXT, password=TEXT))
-SET_UP = titled("Setup", _object(
-    ("code", "name", "password"), name=TEXT, password=TEXT,
-    code=about(TEXT, "from the printed link, or a file setup-code*.txt in data or beside "
-               "jobqueue.py")))
+SET_UP = titled("Setup", _object(("code", "name", "password"), name=TEXT, password=TEXT,
+                                 code=about(TEXT, "from the printed link, or a file "
+                                            "setup-code*.txt in data or beside jobqueue.py")))
 NEW_USER = titled("NewUser", _object(
     ("name", "password"), name=TEXT, password=TEXT, role={"enum": list(ROLES)}))
 CHANGED_USER = titled("UserChange", _object(
@@ -5532,6 +6047,10 @@ CHANGED_USER = titled("UserChange", _object(
     current_password=about(or_null(TEXT), "needed by users who change their own password")))
 NEW_TOKEN = titled("NewToken", _object(
     ("name",), scope={"enum": list(TOKEN_SCOPES)},
+    queues=about({"type": ["array", "null"], "items": OPTION_SCHEMAS["queue"], "maxItems": 50},
+                 "with the scope worker: of these only"),
+    functions=about({"type": ["array", "null"], "items": _words(200), "maxItems": 200},
+                    "with the scope worker: these only"),
     name={"type": "string", "maxLength": 100, "pattern": r"[^\x00]*[^\s\x00][^\x00]*",
           "patternMessage": "must have 1 to 100 characters"},
     password=about(TEXT, "one's own; not needed where an API token is sent")))
@@ -5543,17 +6062,15 @@ class Person:
     """Who is asking: a user's id, name and role, and until when."""
 
     def __init__(self, row, expires_at=None):
-        self.id = row["id"]
-        self.name = row["name"]
-        self.role = row["role"]
+        self.id, self.name, self.role = row["id"], row["name"], row["role"]
         self.is_admin = self.role == "admin"
         self.scope = None if self.is_admin else self.id     # whose things are seen; None: all
+        self.who = self.scope, self.name
         self.expires_at = expires_at
+        self.token = None               # of a program: its id, and the limits of a worker's
 
-    @property
-    def answerable(self):
-        """The Person whose rights count for what is asked; the site's own code has none."""
-        return self
+    # Whose rights count for what is asked; the site's own code has none.
+    answerable = property(lambda self: self)
 
 
 def knows_scrypt():
@@ -5568,8 +6085,9 @@ def _scrypt(password, salt, cost):
     if not knows_scrypt():
         raise SetupError(SCRYPT_MISSING)
     n, r, p = cost
-    return hashlib.scrypt(password.encode("utf-8", "surrogatepass"), salt=salt, n=n, r=r, p=p,
-                          maxmem=64 << 20)
+    with hashing:
+        return hashlib.scrypt(password.encode("utf-8", "surrogatepass"), salt=salt, n=n, r=r, p=p,
+                              maxmem=64 << 20)
 
 
 def hash_password(password):
@@ -5582,6 +6100,8 @@ def hash_password(password):
 def verify_password(password, stored):
     """True if `password` is the stored one; an unknown method is never right."""
     import hmac
+    if password is None or len(password) > PASSWORD_MAX:
+        return False
     try:
         method, parameters, salt, key = stored.split("$")
         found = _scrypt(password, bytes.fromhex(salt), map(int, parameters.split(",")))
@@ -5630,16 +6150,12 @@ def address_subject(address):
     if ":" in address:
         from ipaddress import ip_address, ip_network
         with contextlib.suppress(ValueError):
-            address = (ip_address(address).ipv4_mapped
-                       or ip_network(address + "/64", strict=False))
+            address = (ip_address(address).ipv4_mapped or ip_network(address + "/64", strict=False))
     return "address:%s" % address
 
 
 class Throttle:
-    """Slows down who guesses: attempts count by name, account or address, and then must wait.
-
-    An attempt counts before it is judged, so that parallel guesses count too.
-    """
+    """Slows down who guesses: an attempt counts before it is judged, so that parallel ones do."""
 
     def __init__(self, database):
         self._database = database
@@ -5657,9 +6173,8 @@ class Throttle:
                     GUESSES_BY_ADDRESS if subject.startswith("address:") else GUESSES)
                 failures = row["failures"] + 1 if row and now - row["failed_at"] < memory else 1
                 pause = min(most, least * 2 ** min(failures - free, 20)) if failures >= free else 0
-                transaction.upsert(
-                    "throttle", {"subject": subject},
-                    {"failures": failures, "failed_at": now, "until": now + pause})
+                transaction.upsert("throttle", {"subject": subject},
+                                   {"failures": failures, "failed_at": now, "until": now + pause})
 
     @staticmethod
     def forgive(transaction, *subjects):
@@ -5672,11 +6187,8 @@ class Users:
     """Who may log in, and their passwords. There is always an admin once there was one."""
 
     def __init__(self, database, settings, throttle):
-        self._database = database
-        self._settings = settings
-        self._throttle = throttle
-        self._hashing = threading.Semaphore(HASHES_AT_ONCE)
-        settings.tests["default_owner"] = self._test_owner
+        self._database, self._settings, self._throttle = database, settings, throttle
+        settings.tests["default_owner"] = functools.partial(self._test_owner, database)
 
     def has_admin(self):
         """True once somebody can administer this."""
@@ -5707,17 +6219,15 @@ class Users:
             SELECT * FROM user WHERE name=? OR (?='' AND role='admin' AND disabled=0)
             ORDER BY id LIMIT 1""", (name, name))
         if row is None:
-            raise SetupError(
-                "There is no user %s, whom the setting default_owner names." % name if name else
-                "There is no admin yet who could own the task. Open the page and make one, or "
-                "run: python3 jobqueue.py user add NAME --admin")
+            raise SetupError("There is no user %s, whom the setting default_owner names." % name
+                             if name else "There is no admin yet who could own the task. Open the "
+                             "page and make one, or run: python3 jobqueue.py user add NAME --admin")
         return row
 
-    def _test_owner(self, name):
-        try:
-            self.find(name)
-        except NotFound:
-            raise field_error("default_owner", "must be the name of a user") from None
+    @staticmethod
+    def _test_owner(database, name):    # not a method: who drops a queue closes its connections
+        if not database.one("SELECT id FROM user WHERE name=?", (name,)):
+            raise field_error("default_owner", "must be the name of a user")
 
     def add(self, name, password, role="user"):
         """Make a user; Conflict if the name is taken."""
@@ -5734,7 +6244,7 @@ class Users:
             raise field_error("name", "must be 1 to 50 letters, digits, _ . @ + or -, and begin "
                               "with a letter or digit")
         check_password(password, name)
-        return {"name": name, "password": self.hash(password), "role": role,
+        return {"name": name, "password": hash_password(password), "role": role,
                 "created_at": self._database.clock.now()}
 
     def change(self, name, known=None, **changes):
@@ -5747,7 +6257,7 @@ class Users:
                    if value is not None or column == "max_pending"}
         if "password" in changes:
             check_password(changes["password"], self.find(name)["name"])
-            changes["password"] = self.hash(changes["password"])
+            changes["password"] = hash_password(changes["password"])
         with self._database.transaction() as transaction:
             row = self.find(name)
             if known not in (None, row["password"]):
@@ -5764,7 +6274,7 @@ class Users:
         subject = "password:%d" % person.id     # only who is logged in can guess here
         self._throttle.count(subject)
         stored = self.find(person.name)["password"]
-        if not self.verify(password, stored):
+        if not verify_password(password, stored):
             raise wrong_password(field)
         with self._database.transaction(durable=False) as transaction:
             self._throttle.forgive(transaction, subject)
@@ -5796,18 +6306,6 @@ class Users:
         return {"name": row["name"], "role": row["role"], "disabled": bool(row["disabled"]),
                 "max_pending": row["max_pending"], "created_at": iso(row["created_at"]),
                 "last_seen_at": iso(row["last_seen_at"])}
-
-    def hash(self, password):
-        """A password as it is stored."""
-        with self._hashing:
-            return hash_password(password)
-
-    def verify(self, password, stored):
-        """True if `password` is the stored one."""
-        if password is None or len(password) > PASSWORD_MAX:
-            return False
-        with self._hashing:
-            return verify_password(password, stored)
 
 
 def changed_at(file):
@@ -5842,11 +6340,8 @@ class SetUp:
     """
 
     def __init__(self, database, users, throttle):
-        self._database = database
-        self._users = users
-        self._throttle = throttle
-        self._clock = database.clock
-        self._home = HOME
+        self._database, self._users, self._throttle = database, users, throttle
+        self._clock, self._home = database.clock, HOME
         self.file = private_path(database.path, "setup-code.txt")
 
     def code(self):
@@ -5876,7 +6371,10 @@ class SetUp:
         code = self._check(code, files, address)
         columns = self._users.prepare(name, password, "admin")
         with self._database.transaction() as transaction:
-            self._use_up(transaction, code)
+            if recall(transaction, ".used_code") == digest(code):   # its file cannot be deleted
+                raise Denied("This code has been used: delete its file, or write another code into "
+                             "it.", wrong("code", "has been used"))
+            remember(transaction, ".used_code", digest(code))
             if not is_first:
                 self._reset(transaction, columns, doubtful)
             elif self._users.has_admin():
@@ -5893,11 +6391,10 @@ class SetUp:
         """The code as it is compared; Denied unless a file holds it."""
         import hmac
         if not files:
-            raise NotFound(
-                "This is set up already. If an admin's password is lost: upload a text file with "
-                "%d or more characters of your own beside jobqueue.py, named setup-code-WORD.txt "
-                "with a word that nobody can guess, and enter them here within an hour."
-                % SETUP_CODE_MIN_CHARACTERS)
+            raise NotFound("This is set up already. If an admin's password is lost: upload a text "
+                           "file with %d or more characters of your own beside jobqueue.py, named "
+                           "setup-code-WORD.txt with a word that nobody can guess, and enter them "
+                           "here within an hour." % SETUP_CODE_MIN_CHARACTERS)
         self._throttle.count(address_subject(address))
         code = plain_code(code)
         for path in files:
@@ -5908,15 +6405,6 @@ class SetUp:
                  "(rights 644), is not older than an hour and has %d or more characters"
                  % SETUP_CODE_MIN_CHARACTERS)
         raise Denied("This code %s." % words, wrong("code", words))
-
-    @staticmethod
-    def _use_up(transaction, code):
-        """A code counts once, even if its file cannot be deleted."""
-        used = digest(code)
-        if recall(transaction, ".used_code") == used:
-            raise Denied("This code has been used: delete its file, or write another code into it.",
-                         wrong("code", "has been used"))
-        remember(transaction, ".used_code", used)
 
     def _reset(self, transaction, columns, doubtful):
         name = columns["name"].lower()
@@ -5937,9 +6425,7 @@ class Sessions:
     """Logging in by name and password; the token of a session is stored as a digest only."""
 
     def __init__(self, database, users, throttle):
-        self._database = database
-        self._users = users
-        self._throttle = throttle
+        self._database, self._users, self._throttle = database, users, throttle
         self._clock = database.clock
 
     def log_in(self, name, password, address):
@@ -5951,16 +6437,15 @@ class Sessions:
         if row and (row["known"] or 0) > self._clock.now():     # strangers lock nobody out
             subject = "known:%d %s" % (row["id"], place)        # no name that is sent can be this
         self._throttle.count(subject, place)
-        right = self._users.verify(password, row["password"] if row else NOBODYS_PASSWORD)
+        right = verify_password(password, row["password"] if row else NOBODYS_PASSWORD)
         if not right or row is None or row["disabled"]:
             raise wrong_log_in()
         return self.open(row, address, subject, place)
 
     def open(self, row, address, *subjects):
-        """The token of a new session for a user's row.
+        """The token of a new session for a user's row; what counts under `subjects` is forgiven.
 
-        Unauthorized if that is not their password any more, or they may not log in any more. What
-        was counted under `subjects` is forgiven.
+        Unauthorized if that is not their password any more, or they may not log in any more.
         """
         token, now = random_token(32), self._clock.now()
         with self._database.transaction() as transaction:
@@ -5972,9 +6457,8 @@ class Sessions:
                 "expires_at": now + SESSION_SECONDS})
             self._throttle.forgive(transaction, *subjects)
             transaction.update("user", {"last_seen_at": now}, "id=?", (row["id"],))
-            transaction.upsert(
-                "known_address", {"user_id": row["id"], "address": address_subject(address)},
-                {"until": now + 30 * 86400})
+            place = {"user_id": row["id"], "address": address_subject(address)}
+            transaction.upsert("known_address", place, {"until": now + 30 * 86400})
         return token
 
     def person(self, token):
@@ -5996,7 +6480,7 @@ class Sessions:
 
 
 class Tokens:
-    """What programs prove themselves with: a token does what its user may, or may only tick."""
+    """What programs prove themselves with: a token does what its user may, or what it is for."""
 
     def __init__(self, database):
         self._database = database
@@ -6006,16 +6490,17 @@ class Tokens:
         return [self._json(row) for row in self._database.all(
             TOKEN_ROW + "coalesce(?, user_id)=user_id ORDER BY token.id", (user_id,))]
 
-    def add(self, user_id, name, scope="user", known=None):
+    def add(self, user_id, name, scope="user", known=None, limits=None):
         """A new token; its text is in the answer and nowhere else.
 
-        Denied if the user's stored password is not the `known` one (if given) any more.
+        Denied if the user's stored password is not the `known` one (if given) any more. `limits`
+        are the queues and functions of one for workers.
         """
         token = "jq_" + random_token(32)
         with self._database.transaction() as transaction:
             token_id = transaction.insert("token", {
                 "digest": digest(token), "user_id": user_id, "name": name.strip(), "scope": scope,
-                "created_at": self._database.clock.now()})
+                "limits": dump_json(limits or {}), "created_at": self._database.clock.now()})
             row = transaction.one(TOKEN_ROW + "token.id=?", (token_id,))
             if known not in (None, row["password"]):
                 raise wrong_password("password")
@@ -6031,19 +6516,27 @@ class Tokens:
     def person(self, token, scope="user"):
         """The Person behind an API token of this scope, or None."""
         row = self._database.one(
-            "SELECT user.*, token.id AS used_id, token.last_used_at FROM token "
+            "SELECT user.*, token.id AS used_id, token.last_used_at, token.limits FROM token "
             "JOIN user ON user.id=token.user_id WHERE token.digest=? AND token.scope=? "
             "AND user.disabled=0", (digest(token), scope))
         if row is None:
             return None
         note_use(self._database, row, "token", "last_used_at")
-        return Person(row)
+        person = Person(row)
+        person.token = {"id": row["used_id"], **json.loads(row["limits"] or "{}")}
+        return person
+
+    def is_known(self, token):
+        """True for a token that holds, of whatever scope."""
+        return bool(self._database.value(
+            "SELECT 1 FROM token JOIN user ON user.id=user_id WHERE digest=? AND disabled=0",
+            (digest(token),)))
 
     @staticmethod
     def _json(row):
         return {"id": row["id"], "owner": row["owner"], "name": row["name"],
-                "scope": row["scope"], "created_at": iso(row["created_at"]),
-                "last_used_at": iso(row["last_used_at"])}
+                "scope": row["scope"], **json.loads(row["limits"] or "{}"),
+                "created_at": iso(row["created_at"]), "last_used_at": iso(row["last_used_at"])}
 
 
 # Requests --------------------------------------------------------------------
@@ -6086,10 +6579,7 @@ class Requests:
         self._catalogue = catalogue
 
     def check(self, requests, person=None):
-        """The Orders for `requests`, some of which may be an Invalid that says why it is none.
-
-        Invalid names every wrong field, with its index if many.
-        """
+        """The Orders for `requests`, which may hold an Invalid; Invalid names all that is wrong."""
         orders, errors, frame, index, named, held, file = [], [], None, 0, 0, 0, None
         for index, request in enumerate(requests):
             try:
@@ -6104,7 +6594,7 @@ class Requests:
                 named, held = named + len(order.after), held + order.size
                 if held > ARGUMENTS_HELD_BYTES:
                     file = file or ArgumentsFile(self._database.folder)
-                    order.move_arguments(file)
+                    file.move(order)
             except Invalid as error:
                 errors += [{**one, "index": index} for one in error.errors]
                 if len(errors) >= ERRORS_MAX:
@@ -6132,7 +6622,6 @@ class Requests:
 
     @staticmethod
     def _order(frame, arguments):
-        """The Order for these arguments; Invalid names all that is wrong."""
         errors = frame.errors + check_value(frame.schema, arguments, "arguments")
         if errors:
             raise Invalid("", errors)
@@ -6197,6 +6686,302 @@ class Requests:
         return errors
 
 
+# Remote workers --------------------------------------------------------------
+#
+# Workers on machines that nobody can reach and that have no database: they ask over HTTP. What they
+# send comes from outside, so it is checked, and each part of a call is answered on its own.
+#
+# 1. hello() makes a worker's row, under the random name that it chose, with its functions. Those
+#    that the site has not get queues which only remote workers serve.
+# 2. turn() tells how the worker's attempts go, and claims under claims that the worker chose. If
+#    the answer is lost the same call is sent again, and gets the same tasks. A late copy of an
+#    older call is known by its number.
+# 3. What was claimed begins only after a turn has confirmed it. What nobody confirms goes back
+#    unspent when the worker leaves, or is not heard of for REMOTE_LEASE_SECONDS. One that was
+#    killed and is there again has its former self leave, and tells what that did not tell.
+# 4. What a running task adds belongs to its owner, and is added once under its Idempotency-Key.
+
+REMOTE_PROTOCOL = 1
+ASK_AGAIN_SECONDS = 3.0         # where nothing waits for a task to come
+WAIT_MAX_SECONDS = 20.0
+WAITERS_MAX = 16
+WAIT_LOOK_SECONDS = 0.3
+REMOTE_QUEUE = "remote"         # of functions that name no queue of their own
+REMOTE_MAX = 200                # workers of a token; queues that only remote workers serve
+ANNOUNCED_MAX = 256 << 10       # characters of what one worker's functions are told with
+
+_NONCE = _text("[0-9a-f]{32}", "must be 32 hexadecimal digits")
+_AT_MOST = {"type": "array", "maxItems": 200}
+_ATTEMPT = {"id": _integer(1, INTEGER_MAX), "claim": _NONCE}
+_SECONDS = or_null(_number(0, 1e9))
+_HELD = {**_ATTEMPT, "progress": or_null(_number(0, 1)), "message": or_null(_words(500)),
+         "log": {**_AT_MOST, "items": _object(
+             ("start", "text"), start=_integer(0, INTEGER_MAX // 2), text=_words(PIECE_BYTES))}}
+_REMOTE_OUTCOME = _object(
+    ("kind",), kind={"enum": "succeeded error fail timeout crashed interrupted cancelled "
+                             "unknown_function put_back".split()},
+    result=TEXT_OR_NULL, error_type=TEXT_OR_NULL, error_message=TEXT_OR_NULL, retry_after=_SECONDS,
+    seconds=_SECONDS, cpu_seconds=_SECONDS, peak_memory=or_null(_integer(0, INTEGER_MAX)))
+HELLO = titled("Hello", _object(
+    ("session", "protocol", "machine", "version", "functions"),
+    session=_NONCE, protocol=_integer(1, 1000), machine=QUEUE_LIMITS["machines"]["items"],
+    version=_words(200), pid=_integer(1, INTEGER_MAX),
+    functions={**_AT_MOST, "items": {"type": "object"}}))
+TURN = titled("Turn", _object(
+    ("session", "sequence"),
+    session=_NONCE, sequence=about(_integer(1, INTEGER_MAX), "higher with each new call"),
+    start={**_AT_MOST, "items": _object(("id", "claim"), **_ATTEMPT)},
+    hold={**_AT_MOST, "items": _object(("id", "claim"), **_HELD)},
+    end={**_AT_MOST, "items": _object(("id", "claim", "outcome"), **_HELD,
+                                      outcome={"type": "object"})},
+    claim=_object(("claims",), claims={"type": "array", "maxItems": 64, "items": _NONCE},
+                  function=about(TEXT_OR_NULL, "of which all are, if it is more than one"),
+                  wait=about(_number(0, WAIT_MAX_SECONDS), "seconds for a task to come")),
+    leave=about(TEXT, "why the worker does not go on")))
+# What a remote worker may announce of a function: it is shown, and arguments are judged by it.
+_KIND = {"type": ["string", "array"], "pattern": "|".join(TYPES), "items": {"enum": list(TYPES)}}
+_PARAMETER = _object()
+for _ in range(4):                      # so deep may lists be nested
+    _PARAMETER = _object(
+        type=_KIND, enum={"type": "array"}, enumNames={"type": "array", "items": TEXT}, default={},
+        format={"enum": [*TEXT_FORMS, "password"]}, description=_words(2000), items=_PARAMETER,
+        pattern={"enum": ["(?s)(?!-).*"]}, patternMessage=_words(200))
+_ANNOUNCED = _object(
+    ("name", "title", "description", "schema", "options", "who"),
+    name=_text("(?!%s$)[^\\x00-\\x1f\\x7f-\\x9f]{1,200}" % SCRIPT_FUNCTION,
+               "must be a name, and none of our own"),
+    title=_words(1000), description=_words(20_000), who={"enum": list(WHO_MAY_ADD)},
+    options=_object(**OPTION_SCHEMAS), schema={
+        **_object(("properties", "required")), "properties": {
+            "type": {"enum": ["object"]}, "properties": {"type": "object"},
+            "required": {**_AT_MOST, "items": TEXT},
+            "additionalProperties": {"type": "boolean"}}})
+
+
+def _lost_to_worker(words, gone=True):
+    error = Conflict(words)
+    error.extra = {"gone": gone}
+    return error
+
+
+class RemoteWorkers:
+    """The site's side of workers that ask over HTTP; see the chapter. `token` is Person.token."""
+
+    def __init__(self, database, settings, claims, workers, queues):
+        self._database, self._settings, self._clock = database, settings, database.clock
+        self._claims, self._workers, self._queues = claims, workers, queues
+
+    def hello(self, token, given):
+        """Take a worker up, or once more, and say what it has to know."""
+        allowed, errors = token.get("functions"), []
+        functions = [one for one in given["functions"] if not one.pop("external", False)
+                     and (allowed is None or one.get("name") in allowed)]
+        for one in functions:
+            errors += check_value(_ANNOUNCED, one, "functions") or check_value(
+                {"type": "array", "items": _PARAMETER}, list(one["schema"]["properties"].values()),
+                one["name"])
+        if errors or len(dump_json(functions)) > ANNOUNCED_MAX:
+            raise refusal("This worker cannot be used", errors or wrong(
+                "functions", "are longer than %d characters" % ANNOUNCED_MAX))
+        with self._database.transaction() as transaction:
+            for one in functions:
+                one["options"] = {**TASK_DEFAULTS, **one["options"]}
+                self._place(transaction, token, one)
+            now, key = self._clock.now(), (given["session"], token["id"])
+            row = {"machine": given["machine"], "version": given["version"],
+                   "pid": given.get("pid"), "functions": dump_json(functions), **self._lease(now)}
+            if not transaction.update("worker", row, "lock=? AND token_id=?", key):
+                if transaction.value("SELECT count(*) FROM worker WHERE token_id=?",
+                                     key[1:]) >= REMOTE_MAX:
+                    raise Conflict("This token has %d workers already." % REMOTE_MAX)
+                worker_id = transaction.insert("worker", {
+                    **row, "lock": key[0], "token_id": key[1], "mode": "remote", "state": "idle",
+                    "sequence": 0, "started_at": now})
+                note(transaction, now, "worker_started", worker_id=worker_id)
+        names = "runner_tasks", "runner_memory", "runner_per_owner"
+        return {"protocol": REMOTE_PROTOCOL, "version": VERSION, "renew_seconds": RENEW_SECONDS,
+                "lease_seconds": REMOTE_LEASE_SECONDS,
+                "settings": {name: self._settings.get(name) for name in names}}
+
+    def turn(self, token, given):
+        """What became of each attempt that is named, and the tasks that are claimed. What the
+        worker may forget then is on the disk."""
+        starts, ended = given.get("start", []), {one["claim"]: one for one in given.get("end", ())}
+        with self._database.transaction(bool(starts or ended)) as transaction:
+            worker = self._check(transaction, token, given)
+            now, held = self._clock.now(), self._held(transaction, token)
+            states = {one["claim"]: self._hold(transaction, one, held.get(one["claim"]), now)
+                      for one in starts + given.get("hold", [])}
+            verdicts = self._end(transaction, ended.values(), held, now)
+            for one, verdict in zip(ended.values(), verdicts):
+                states[one["claim"]] = self._state(transaction, one, verdict)
+            tasks = worker["tasks"] + sum(map(bool, verdicts))
+            rows = self._claim(transaction, token, worker, given, now)
+            busy = rows or "running" in states.values()
+            transaction.update("worker", {
+                "sequence": given["sequence"], "tasks": tasks, "state": "busy" if busy else "idle",
+                **self._lease(now)}, "id=?", (worker["id"],))
+            if "leave" in given:
+                self._leave(transaction, worker["id"], given["leave"], tasks, now)
+        for one, verdict in zip(ended.values(), verdicts):
+            if verdict and verdict.removed:
+                remove_task_folder(self._database.folder, one["id"])
+        return {"attempts": states, "tasks": rows, "wait": 0}
+
+    def _leave(self, transaction, worker_id, why, tasks, now):
+        """What it still ran has crashed, what never began goes back."""
+        self._workers.leave(transaction, worker_id, shorten(why, 99), tasks)
+        for task in self._claims.lost({worker_id}, now):
+            if task["worker_id"] == worker_id:
+                self._claims.end_lost(transaction, task, now)
+
+    def claim_late(self, token, given):
+        """The tasks that came since turn() found none."""
+        worker = self._check(self._database, token, given)
+        reach = self._reach(token, worker, given["claim"]["claims"])
+        if not self._claims.next_heads(self._clock.now(), reach=reach)[1]:
+            return []
+        with self._database.transaction(durable=False) as transaction:
+            worker = self._check(transaction, token, given)
+            return self._claim(transaction, token, worker, given, self._clock.now())
+
+    def owner_of(self, token, task_id, claim):
+        """The id of the owner of a task that a worker runs; Conflict if it does not (any more)."""
+        row = self._held(self._database, token).get(claim)
+        if row is None or row["id"] != task_id:
+            raise _lost_to_worker("Another worker has this task, or it has ended.")
+        return row["owner_id"]
+
+    @staticmethod
+    def _check(db, token, given):
+        """The worker's row; Conflict if it is gone, or this call was overtaken by a later one."""
+        row = db.one("SELECT * FROM worker WHERE lock=? AND token_id=?",
+                     (given["session"], token["id"]))
+        if row is None:
+            raise _lost_to_worker(
+                "This worker is not known here any more: it must say hello again.")
+        if row["sequence"] > given["sequence"]:
+            raise _lost_to_worker("A later call of this worker has been answered.", gone=False)
+        return row
+
+    def _lease(self, now):
+        lease = self._claims.lease(now, REMOTE_LEASE_SECONDS)
+        return {"boot": lease.pop("lease_boot"), "seen_at": now, **lease}
+
+    def _place(self, transaction, token, function):
+        """Find the queue of a function that the site has not: none that our own workers serve."""
+        ours = {row["name"]: json.loads(row["options"])["queue"]
+                for row in transaction.all("SELECT name, options FROM function")}
+        if function["name"] in ours:
+            return
+        allowed = token.get("queues") or ()
+        for name in (function["options"]["queue"], REMOTE_QUEUE, *allowed):
+            row = transaction.one("SELECT external FROM queue WHERE name=?", (name,))
+            has_room = row or name == REMOTE_QUEUE or transaction.value(
+                "SELECT count(*) FROM queue WHERE external=2") < REMOTE_MAX
+            is_free = has_room and (not row or row["external"] or not (name in ours.values() or any(
+                self._queues.count(status, name, 1) for status in range(len(STATUS_WORDS)))))
+            if is_free and name != TASK_DEFAULTS["queue"] and (name in allowed or not allowed):
+                break
+        else:
+            raise Conflict("%s needs a queue that no other function uses: give it one by @task "
+                           "(queue=...) and let the token have it." % function["name"])
+        function["options"]["queue"] = name
+        transaction.ensure("queue", {"name": name, "created_at": self._clock.now()})
+        transaction.update("queue", {"external": 2}, "name=? AND external=0", (name,))
+
+    def _reach(self, token, worker, claims):
+        names = [one["name"] for one in json.loads(worker["functions"])]
+        return Reach(worker["machine"], names, token.get("queues"), claims)
+
+    def _held(self, db, token):
+        """{claim: row} of the running tasks of this token's workers."""
+        return {row["claim"].lstrip(UNCONFIRMED): row for row in db.all(
+            "SELECT id, claim, owner_id, attempts, cancel_requested, worker_id FROM task %s "
+            "WHERE status=1 AND worker_id IN (SELECT id FROM worker WHERE token_id=?)" % BY_CLAIM,
+            (token["id"],))}
+
+    def _hold(self, transaction, one, task, now):
+        """Renew a claim, keep what is told of the attempt; its state."""
+        if task is None or task["id"] != one["id"]:
+            return self._state(transaction, one, None)
+        self._claims.confirm(transaction, one["id"], one["claim"], now)
+        self._keep(transaction, one, task)
+        return "cancel" if task["cancel_requested"] else "running"
+
+    def _keep(self, transaction, one, task):
+        """Keep a piece of the log that follows what is there, and progress; the same once."""
+        if "progress" in one or "message" in one:
+            self._claims.report(transaction, one["id"], one["claim"], one.get("progress"),
+                                storable(one.get("message") or "") or None)
+        for piece in one.get("log", ()):
+            known = transaction.value(
+                "SELECT max(start+length) FROM log WHERE task_id=? AND attempt=?",
+                (one["id"], task["attempts"])) or 0
+            if piece["start"] >= known and piece["text"]:
+                Logs.append(transaction, one["id"], task["attempts"], piece["start"],
+                            storable(piece["text"]))
+
+    def _end(self, transaction, ended, held, now):
+        """The Verdicts on attempts that have ended; None for those of others."""
+        endings = []
+        for one in ended:
+            task, outcome, claim = held.get(one["claim"]), self._outcome(one["outcome"]), ""
+            if task and task["id"] == one["id"]:
+                self._keep(transaction, one, task)
+                claim = task["claim"] if outcome.kind == "put_back" else one["claim"]
+            endings.append((one["id"], claim, outcome))
+        return self._claims.end_all(transaction, endings, now)
+
+    @staticmethod
+    def _outcome(said):
+        """The Outcome that a worker tells; a failure if it cannot be kept as it is."""
+        errors = check_value(_REMOTE_OUTCOME, said, "outcome")
+        try:
+            if is_deep(read_json(said.get("result") or "null"), RESULT_MAX_DEPTH):
+                raise ValueError("nested deeper than %d levels" % RESULT_MAX_DEPTH)
+        except (TypeError, ValueError, RecursionError) as error:
+            errors = errors or wrong("result", "is not JSON that can be kept (%s)" % error)
+        if errors:
+            return Outcome("fail", None, "StorageError",
+                           "Its outcome cannot be kept: " + join_errors(errors))
+        return Outcome(**{**said, "result": said.get("result") and storable(said["result"])})
+
+    @staticmethod
+    def _state(transaction, one, verdict):
+        """What is recorded of an attempt that does not run (any more): a status, or "lost"."""
+        if verdict:
+            return STATUS_WORDS[verdict.status]
+        status = transaction.value("SELECT status FROM task WHERE id=? AND claim=?",
+                                   (one["id"], one["claim"]))
+        return STATUS_WORDS[status] if status in ENDED else "lost"
+
+    def _claim(self, transaction, token, worker, given, now):
+        """The tasks that a call claims, or has claimed when it came the first time."""
+        asked = given.get("claim")
+        if not asked or not asked["claims"] or "leave" in given:
+            return []
+        rows = self._claimed(transaction, worker, asked["claims"])
+        reach = self._reach(token, worker, asked["claims"])
+        if not rows and reach.functions:
+            self._claims.claim(transaction, worker["id"], now, len(reach.claims),
+                               asked.get("function"), reach=reach)
+            rows = self._claimed(transaction, worker, reach.claims)
+        return rows
+
+    @staticmethod
+    def _claimed(transaction, worker, claims):
+        """What a worker is told of the tasks that it has under these claims."""
+        names = [UNCONFIRMED + claim for claim in claims]
+        rows = transaction.all(
+            "SELECT task.id, function, arguments, attempts-put_backs AS attempt, crashes, timeout, "
+            "on_crash, claim, user.name AS owner FROM task %s JOIN user ON user.id=owner_id "
+            "WHERE status=1 AND worker_id=? AND claim IN (%s) ORDER BY turn, task.id" % (
+                BY_CLAIM, ", ".join("?" * len(names))), (worker["id"], *names))
+        return [{**dict(zip(row.keys(), row)), "claim": row["claim"][len(UNCONFIRMED):]}
+                for row in rows]
+
+
 # Python interface ------------------------------------------------------------
 #
 # What people's own code uses: JobQueue is the whole queue of a data folder, Task a row of it,
@@ -6210,13 +6995,9 @@ class TaskContext:
     running = None                      # the TaskContext of this process, if it runs a task
 
     def __init__(self, task_id, owner, attempt, crashes, claim, data, report, enqueue):
-        self.id = task_id
-        self.owner = owner
-        self.attempt = attempt
-        self.crashes = crashes
-        self.claim = claim
-        self._data = data
-        self._report = report
+        self.id, self.owner, self.claim = task_id, owner, claim
+        self.attempt, self.crashes = attempt, crashes
+        self._data, self._report = data, report
         self.enqueue = enqueue          # adds tasks of the same owner through the worker
 
     def progress(self, n, total=1, message=None):
@@ -6340,11 +7121,13 @@ class Task:
 class JobQueue:
     """The whole queue of one data folder; every door, worker and test has one."""
 
-    def __init__(self, data=None, clock=Clock, flags=None, environment=os.environ,
+    def __init__(self, data=None, clock=Clock, environment=os.environ,
                  patience=WEB_PATIENCE_SECONDS):
-        self.database = open_database(data_folder(data, environment), clock, patience)
+        folder = data_folder(data, environment)
+        self.database = open_database(
+            folder, clock, patience, database_address(folder, environment))
         try:
-            self.settings = Settings(self.database, flags, environment)
+            self.settings = Settings(self.database, environment)
         except BaseException:
             self.close()
             raise
@@ -6363,19 +7146,19 @@ class JobQueue:
                                self.modes, self.workers, self.reaper)
         self.catalogue = Catalogue(self.database, self.interpreter)
         self.requests = Requests(self.database, self.catalogue)
+        self.remote = RemoteWorkers(self.database, self.settings, self.claims, self.workers,
+                                    self.queues)
         throttle = Throttle(self.database)
         self.users = Users(self.database, self.settings, throttle)
         self.setup = SetUp(self.database, self.users, throttle)
         self.sessions = Sessions(self.database, self.users, throttle)
         self.tokens = Tokens(self.database)
         self.firing = Firing(self.database, self.adding, self.requests.check, self.users.person)
-        self.schedules = Schedules(self.database, self.tasks, self.rhythm, self.firing)
-        self.declared_schedules = DeclaredSchedules(
-            self.database, self.schedules, self.catalogue.schedules, self.users.owner)
+        self.schedules = Schedules(self.database, self.tasks, self.rhythm, self.firing,
+                                   self.catalogue.schedules, self.users.owner)
         self.keeping = Keeping(self.database, self.settings, self.actions)
         self.tick = Tick(self.database, self.settings, self.claims, self.rhythm, self.workers,
-                         self.reaper, self.starter, self.firing, self.declared_schedules,
-                         self.keeping)
+                         self.reaper, self.starter, self.firing, self.schedules, self.keeping)
 
     def enqueue(self, function, arguments=None, owner=None, **options):
         """Add one task; returns it. Invalid names every field that is wrong."""
@@ -6396,12 +7179,10 @@ class JobQueue:
 
     def row_json(self, row):
         """A task as get_json() gives it, of its row: for one that may be gone already."""
-        shown = self.tasks.full_json(row)
-        why = None, None
+        shown, why = self.tasks.full_json(row), (None, None)
         if shown["status"] == "pending":
             why = self.queues.blocked(shown["queue"], self.claims.machine)
-        shown["blocked"], shown["blocked_text"] = why
-        return shown
+        return {**shown, "blocked": why[0], "blocked_text": why[1]}
 
     def act(self, action, task_id, *who):
         """Cancel, retry or delete a task and start workers for what may start now; its row."""
@@ -6442,11 +7223,8 @@ class JobQueue:
                                        for function in self.catalogue.functions()})
 
     def start_workers(self):
-        """Start workers for what was just added; if that cannot be done now, a tick will.
-
-        Where no server runs this is the tick: a killed worker must not hold the place of a new one.
-        """
-        with in_passing("starting workers"):
+        """Start workers for what was just added; if that cannot be done now, a tick will."""
+        with in_passing("starting workers"):    # a killed one must not hold the place of a new one
             if not self.tick.maybe("code") and self.reaper.burials.is_due():
                 self.reaper.bury_dead()
             self.starter.start_needed(self.tick.sleepers_missing())
@@ -6461,21 +7239,16 @@ _opened = {}                            # process id -> its JobQueue: none may c
 
 def default_queue():
     """The JobQueue of this process for code that only imported a function."""
-    process = os.getpid()
-    if process not in _opened:
-        _opened[process] = JobQueue()
-    return _opened[process]
+    return _opened.get(os.getpid()) or _opened.setdefault(os.getpid(), JobQueue())
 
 
 class Function:
     """What @task and its kin make: call it to run it here, enqueue it for later."""
 
     def __init__(self, name, kind, target, options, who, parameters):
-        self.name = name
+        self.name, self.who, self.options = name, who, options
         self.kind = kind                # python, command, http_request or external
         self.target = target
-        self.options = options
-        self.who = who
         self.parameters = parameters    # name -> annotation or default; None: from the signature
         self._chosen = {}
         self.__doc__ = getattr(target, "__doc__", None)
@@ -6526,10 +7299,7 @@ scheduled = []                          # (function, what @schedule says), in th
 
 
 def _declare(name, kind, target, who, keywords, text=""):
-    """Note a Function. Keywords named like options of tasks are options, the others parameters.
-
-    `text` is where parameters have a {place}.
-    """
+    """Note a Function: keywords named like options are options, others have a {place} in `text`."""
     options, parameters = keywords, None
     if kind != "python":
         options = {key: value for key, value in keywords.items() if key in TASK_OPTIONS}
@@ -6634,25 +7404,14 @@ DOORS = {                       # what runs the page, and the start-up files tha
     "mod_wsgi embedded": ("mod_wsgi within Apache", ("apache.conf", "wsgi.py")),
     "uwsgi": ("uWSGI", ("wsgi.py", "nginx.conf")),
     "wsgi": ("a WSGI server", ("wsgi.py",))}
-HOST_FILES = {                  # of static/hosts, and what they are for
-    "crontab": "Cron: whoever comes every few minutes",
-    "jobqueue.cgi": "CGI: the script that the web server starts",
-    "htaccess": "CGI: addresses without the script's name (save it as .htaccess)",
-    "index.html": "CGI: forwards to the page and hides names of files without .htaccess",
-    "passenger_wsgi.py": "Passenger: the start-up file of \"Setup Python App\"",
-    "wsgi.py": "mod_wsgi and uWSGI: the start-up file",
-    "jobqueue.service": "systemd: keeps the server running",
-    "supervisord.conf": "supervisord: keeps the server or a worker running",
-    "nginx.conf": "nginx before the server or uWSGI",
-    "apache.conf": "Apache: mod_wsgi, before the server, or CGI"}
+WHAT_FOR = r"(?m)^(?:#|<!--) ([^\n.:(]*[\w>])"  # how the files of static/hosts begin
 
 
 def read_text(path):
     """A small file of the system, "" if it cannot be read."""
-    try:
+    with contextlib.suppress(OSError):
         return Path(path).read_text("utf-8", "replace")
-    except OSError:
-        return ""
+    return ""
 
 
 def version_of(path):
@@ -6793,9 +7552,8 @@ def start_worker_test(queue, door):
     if worker_test(queue)["state"] != "running":
         token = random_token()
         with queue.database.transaction() as transaction:
-            remember(transaction, ".worker_test", {
-                "token": token, "at": queue.database.clock.now(), "door": door,
-                "starter": os.getpid()})
+            remember(transaction, ".worker_test", {"token": token, "at": queue.database.clock.now(),
+                                                   "door": door, "starter": os.getpid()})
         try:
             queue.starter.start_test(token)
         except START_ERRORS as error:
@@ -6826,10 +7584,11 @@ def host_files(queue):
         python = queue.interpreter.path()
     fitting = DOORS[visit["door"]][1] if visit else ()
     first = fitting if visit.get("door") == "server" else ("crontab", *fitting)
-    found = {name: read_text(STATIC_FOLDER / "hosts" / name)
-             for name in dict.fromkeys((*first, *HOST_FILES))}
-    return [{"title": HOST_FILES[name], "name": name, "text": fill_in(text, python, visit)}
-            for name, text in found.items() if text]
+    folder = STATIC_FOLDER / "hosts"
+    names = (*first, *sorted(path.name for path in folder.glob("[a-z]*")))
+    found = {name: read_text(folder / name) for name in dict.fromkeys(names)}
+    return [{"title": (re.search(WHAT_FOR, text) or ("", name))[1], "name": name,
+             "text": fill_in(text, python, visit)} for name, text in found.items() if text]
 
 
 # Findings --------------------------------------------------------------------
@@ -6841,6 +7600,7 @@ def host_files(queue):
 # Finding, too.
 
 READ_ALL_BYTES = 16 << 20       # of a database, while a browser waits
+FAR_SECONDS = 0.005             # an answer of the database takes longer where it is far away
 BAD, NOTE, FINE = "bad", "note", "ok"         # the worst is the first in the alphabet
 FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sentence for everyone
     "unknown": ("", BAD, "{why}"),
@@ -6857,6 +7617,8 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
                         "write to {above}; else write another path into a text file called data"),
     "data_open": ("Data", BAD, "other users can read it (mode {mode:o}). Run chmod 700 '{folder}', "
                   "or move it if its file system ({system}) has no modes"),
+    "address_open": ("Data", BAD, "other users can read the database's password",
+                     "chmod 600 {path}"),
     "data_of_others": ("Data", BAD, "not all in it belongs to {owner}: {names}. As root, run "
                        "chown -R '{owner}' '{folder}'"),
     "data_gone": ("Data", BAD, "it is gone or cannot be read", "",
@@ -6907,6 +7669,12 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
                  "start a test worker, by its button or by python3 jobqueue.py check"),
     "test_ended": ("Worker", NOTE),
     "test_failed": ("Worker", BAD),
+    "versions_differ": ("Machines", NOTE, "here is jobqueue {version}, but {names}",
+                        "copy the same files to all machines"),
+    "clock_differs": ("Machines", NOTE, "the clock here is {seconds:.0f} s {way} the database's, "
+                      "which counts", "set the time of this machine by NTP"),
+    "database_far": ("Machines", NOTE, "an answer of the database takes {ms:.0f} ms, and a change "
+                     "needs several", "bring machines and database closer together"),
     "nobody_comes": ("Cron", NOTE, "much waits for visitors",
                      "give your host's cron a line to copy, or the tick address"),
     "late": ("", NOTE, "", "",
@@ -6916,7 +7684,10 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
                  "Something keeps the database's log, {size} MB, from being written back."),
     "damaged": ("Database", BAD, "{name} is damaged: {why}",
                 "stop everything and put a backup in its place"),
-    "backup_due": ("Backup", NOTE, "", "make a backup: python3 jobqueue.py backup FILE"),
+    "backup_due": ("Backup", NOTE, "", "make a backup: python3 jobqueue.py {command} FILE"),
+    "copy_lags": (
+        "Journal", NOTE, "the server does not wait for its copy: if that takes over, what was "
+        "answered last may be lost", "put the copy into synchronous_standby_names"),
     "no_function": ("Functions", NOTE, "{file} declares no function yet: README shows how"),
     "samples": ("Functions", FINE, "", "write what your tasks are to do into tasks.py"),
     "code_error": ("Functions", BAD, "{file} cannot be read: {why}", "",
@@ -6986,7 +7757,9 @@ def _look_at_data(folder):
         yield Finding("data_none" if can_be_made else "data_impossible", above=above,
                       user=user_name(os.getuid()))
         return
-    status = folder.stat()
+    status, address = folder.stat(), HOME / "data"
+    if read_text(address).startswith(SERVER_SCHEMES) and address.stat().st_mode & 0o077:
+        yield Finding("address_open", path=address)
     found = stats_of(folder.iterdir(), follow_symlinks=False)       # others' files come and go
     strange = sorted(path.name for path, one in found.items() if one.st_uid != status.st_uid)
     if status.st_mode & 0o077:          # opening it has tried to mend that
@@ -7093,9 +7866,8 @@ def _look_at_visit(queue):
 
 def _look_at_workers(queue):
     mode, why = queue.modes.decide()
-    lost = queue.database.value(
-        "SELECT count(*) FROM (SELECT event FROM activity ORDER BY id DESC LIMIT 10000) AS recent "
-        "WHERE event='worker_lost'")
+    lost = queue.database.value("SELECT count(*) FROM (SELECT event FROM activity ORDER BY id DESC "
+                                "LIMIT 10000) AS recent WHERE event='worker_lost'")
     yield "%d of at most %d run; lost while the last 10,000 things happened: %d" % (
         len(queue.workers.rows()), queue.settings.get("NbMaxWorker"), lost)
     yield "%s. %s" % (mode, why.rstrip("."))
@@ -7115,18 +7887,48 @@ def _look_at_worker(queue):
         yield Finding("test_failed" if is_bad and mode == "detached" else "test_ended")
 
 
+def _answer_seconds(database):
+    started = database.clock.monotonic()
+    database.value("SELECT 1")          # which needs no file
+    return database.clock.monotonic() - started
+
+
+def _look_at_machines(queue):
+    database = queue.database
+    rows = database.all("SELECT machine, version, count(*) AS workers FROM worker "
+                        "GROUP BY machine, version ORDER BY machine, version")
+    yield "; ".join("%d on %s" % (row["workers"], row["machine"]) for row in rows) or (
+        "no worker is there")
+    other = ["%s has %s" % tuple(row)[:2] for row in rows if row["version"] != VERSION]
+    if other:
+        yield Finding("versions_differ", version=VERSION, names=", ".join(other))
+    ahead = database.clock_offset
+    if abs(ahead) > CLOCK_SLACK_SECONDS:
+        way = "ahead of" if ahead > 0 else "behind"
+        yield Finding("clock_differs", seconds=abs(ahead), way=way)
+    seconds = min(_answer_seconds(database) for _ in range(3))
+    if seconds > FAR_SECONDS:
+        yield Finding("database_far", ms=seconds * 1000)
+
+
 def _look_at_ticks(queue):
     if queue.rhythm.is_resident():
         yield "a server or a service of ours is always there"
         return
     cron = queue.rhythm.visitor("cron")
     yield "cron came last at " + _readable(cron["last_at"]) if cron else "no cron has come"
-    if not any(map(queue.modes.visitor, VISITORS)):
+    if not any(one and one["comes"] for one in map(queue.rhythm.visitor, VISITORS)):
         yield Finding("nobody_comes")
 
 
 def _look_at_journal(queue):
     database = queue.database
+    if database.journal is None:        # a server's own business
+        server = database.promises()
+        yield "PostgreSQL " + server["version"]
+        if server["lags"]:
+            yield Finding("copy_lags")
+        return
     journal = Journal(database.path)
     yield "%s on %s" % (database.journal.upper(), file_system(database.folder))
     if database.journal == "wal":
@@ -7135,23 +7937,23 @@ def _look_at_journal(queue):
 
 
 def _look_at_database(queue, reads_all=True):
-    path = queue.database.path
-    size = path.stat().st_size
-    if size > READ_ALL_BYTES and not reads_all:
+    database, size = queue.database, queue.database.size()
+    if database.journal and size > READ_ALL_BYTES and not reads_all:
         yield "%.0f MB, which only python3 jobqueue.py check reads through" % (size / 1e6)
         return
-    damage = queue.database.damage()
+    damage = database.damage()
     if damage:
-        yield Finding("damaged", name=path.name, why=shorten(damage, 200))
+        yield Finding("damaged", name=database, why=shorten(damage, 200))
     else:
-        yield "%s: intact, %.1f MB, schema %d" % (path.name, size / 1e6, SCHEMA_VERSION)
+        yield "%s: %s%.1f MB, schema %d" % (
+            database, "intact, " if database.journal else "", size / 1e6, SCHEMA_VERSION)
 
 
 def _look_at_backup(queue):
     last = recall(queue.database, ".backup")
     yield "the last one: %s, %s" % (_readable(last["at"]), last["path"]) if last else "none yet"
     if not last or queue.database.clock.now() - last["at"] >= 7 * 86400:
-        yield Finding("backup_due")
+        yield Finding("backup_due", command="backup" if queue.database.journal else "export")
 
 
 def _look_at_functions(queue):
@@ -7185,12 +7987,12 @@ def _look_at_tasks(queue):
     leases = queue.claims.leases(now)
     yield "%d running" % len(leases)
     left, task_id = min(((left, task_id) for task_id, left in leases.items()), default=(0, None))
-    if left < -LEASE_SECONDS:
+    if left < -queue.database.lease_seconds:
         yield Finding("task_lost", id=task_id, seconds=-left)
     oldest = queue.database.value("""
         SELECT min(CASE WHEN run_at>created_at THEN run_at ELSE created_at END)
         FROM (SELECT created_at, run_at FROM task %s
-              WHERE status=0 LIMIT 10000) AS some""" % BY_CLAIM)
+              WHERE status=0 LIMIT 10000) AS found""" % BY_CLAIM)
     if oldest is not None:
         yield "the oldest pending task has waited %d min" % (max(0, now - oldest) // 60)
         if now - oldest >= 3600:
@@ -7226,7 +8028,7 @@ def _describe_starts(queue):
     """Who starts workers, and what becomes of the tasks that could be run now."""
     failure, mode = recall(queue.database, ".start_failure"), queue.modes.decide()[0]
     waits = queue.claims.claimable(1) > 0
-    rows = queue.database.all("SELECT state FROM worker") if waits else ()
+    rows = queue.database.all("SELECT state FROM worker WHERE mode<>'remote'") if waits else ()
     states = {row["state"] for row in rows}
     nobody_works = waits and not states
     if not waits:
@@ -7242,8 +8044,8 @@ def _describe_starts(queue):
     if mode == "service" and not queue.rhythm.has_service():
         yield Finding("service_missing", is_said=nobody_works)
     if mode == "cron":
-        cron = queue.modes.visitor("cron")
-        if not cron:
+        cron = queue.rhythm.visitor("cron")
+        if not (cron and cron["comes"]):
             yield Finding("cron_missing", is_said=nobody_works)
         elif nobody_works:
             often = ", which comes about %s" % how_often(cron["period"]) if cron["period"] else ""
@@ -7269,7 +8071,7 @@ def describe_work(queue):
     """Yield what keeps tasks from being run, most important first; found as far as is asked."""
     yield from _describe_obstacles(queue)
     yield from _describe_starts(queue)
-    at = recall(queue.database, ".late")
+    at = queue.database.value("SELECT max(late_at) FROM schedule")
     is_told = at and 0 <= queue.database.clock.now() - at < LATE_TOLD_SECONDS
     period = queue.rhythm.period() if is_told else None
     if period and period > TICK_PASSING_SECONDS:
@@ -7283,14 +8085,13 @@ def describe_service(queue):
     return {"code": code, "text": text, "since": iso(finding.since) if finding else None}
 
 
-HOST_TOPICS = {
-    "Program": _look_at_program, "Data": _look_at_data, "Disk": _look_at_disk,
-    "Limits": _look_at_limits}
-TOPICS = {
-    "Admin": _look_at_admin, "Exposure": _look_at_exposure, "Web server": _look_at_visit,
-    "Workers": _look_at_workers, "Worker": _look_at_worker, "Cron": _look_at_ticks,
-    "Journal": _look_at_journal, "Database": _look_at_database, "Backup": _look_at_backup,
-    "Functions": _look_at_functions, "Schedules": _look_at_schedules, "Tasks": _look_at_tasks}
+HOST_TOPICS = {"Program": _look_at_program, "Data": _look_at_data, "Disk": _look_at_disk,
+               "Limits": _look_at_limits}
+TOPICS = {"Admin": _look_at_admin, "Exposure": _look_at_exposure, "Web server": _look_at_visit,
+          "Workers": _look_at_workers, "Worker": _look_at_worker, "Machines": _look_at_machines,
+          "Cron": _look_at_ticks, "Journal": _look_at_journal, "Database": _look_at_database,
+          "Backup": _look_at_backup, "Functions": _look_at_functions,
+          "Schedules": _look_at_schedules, "Tasks": _look_at_tasks}
 Check = collections.namedtuple("Check", "name verdict text")        # one line of what `check` says
 Report = collections.namedtuple("Report", "checks findings")
 
@@ -7307,7 +8108,6 @@ def _look(topics, about):
 
 
 def _report(found):
-    """The Report of many (topic, words or Finding)."""
     topics, findings = {}, [one for _, one in found if isinstance(one, Finding)]
     for topic, one in found:
         topics.setdefault(topic, []).append(one)
@@ -7351,8 +8151,7 @@ def advice_for(queue, report):
     times = ("wait for visitors, since nobody else comes regularly" if period is None else
              "are on time, since somebody comes " + how_often(period) if period <= 120 else
              "can be late, since somebody comes only about " + how_often(period))
-    return "%s %s Schedules and retries %s. %s" % (
-        page, mode, times, next_step(report))
+    return "%s %s Schedules and retries %s. %s" % (page, mode, times, next_step(report))
 
 
 def next_step(report):
@@ -7365,21 +8164,40 @@ def next_step(report):
 
 
 # Backup ----------------------------------------------------------------------
+#
+# A backup is a copy of the database's file. An export is text, in which one moves from SQLite to
+# PostgreSQL or back: each line is a JSON object with one name. First comes "jobqueue" with the
+# schema and the highest ids ever, then each row of EXPORTED under its table's name, last "end" with
+# their numbers, so that half of one is known as such. What belongs to one place stays there:
+# workers, sessions, who guesses passwords from where, and what we remember of a host.
 
-def _refuse_target(queue, target):
-    """SetupError if writing a backup to `target` would destroy something else."""
+EXPORT_ROWS = 100               # read at once
+EXPORTED = {                    # {table: what tells its rows apart}
+    **dict.fromkeys("user token setting function queue schedule task log activity".split(), "id"),
+    "slot": "schedule_id, at", "unsettled": "task_id", "request": "owner_id, key",
+    "task_after": "task_id, settled, after_id"}
+COUNTED = "user token schedule task worker".split()     # rows elsewhere name their ids
+BEGINNINGS = {"backup": b"SQLite format 3\0", "export": b'{"jobqueue":'}
+IMPORTER = "the import"         # has paused a queue; no user is called so
+_as_line = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
+def _refuse_target(queue, target, kind):
+    """SetupError if writing a backup or export to `target` would destroy something else."""
     if target.is_dir():
         raise SetupError("%s is a folder; name a file in it." % target)
     if file_identity(target) == file_identity(queue.database.path):
         raise SetupError("%s is the database itself." % target)
     if target.match("jobqueue-*.db") and target.parent.resolve() == queue.database.folder.resolve():
         raise SetupError("%s would be a second database: choose another name." % target)
-    if target.exists() and target.read_bytes()[:16] not in (b"", b"SQLite format 3\0"):
-        raise SetupError("%s exists and is no backup; it was not touched." % target)
+    if target.exists():
+        with open(target, "rb") as file:
+            if file.read(len(BEGINNINGS[kind])) not in (b"", BEGINNINGS[kind]):
+                raise SetupError("%s exists and is no %s; it was not touched." % (target, kind))
 
 
 def _remove_older_parts(target, part):
-    """Remove what backups to `target` left that were killed a day before `part` or earlier."""
+    """Remove what was left a day before `part` or earlier by those who were killed on the way."""
     is_part = re.compile(re.escape(target.name) + r"\.[0-9a-f]{16}\.part").match
     with contextlib.suppress(OSError):
         limit = part.stat().st_mtime - 86400
@@ -7388,28 +8206,156 @@ def _remove_older_parts(target, part):
                 path.unlink()
 
 
-def back_up(queue, target):
-    """Write a checked copy of the database, as it is at one moment, to the file `target`.
+@contextlib.contextmanager
+def _replacing(queue, target, kind):
+    """A private file for the block, which takes the place of `target` once it is complete.
 
-    An older backup there is replaced only once the new one is complete. SetupError says what is
-    wrong with `target`; tasks can be added and run meanwhile.
+    Only another one of this kind is replaced. SetupError says what is wrong with `target`.
     """
     target = Path(target).absolute()
     part = Path("%s.%s.part" % (target, random_token(8)))       # another may be on its way
     try:
-        _refuse_target(queue, target)
+        _refuse_target(queue, target, kind)
         write_private(part, "")
         try:
             _remove_older_parts(target, part)
-            queue.database.copy_to(part)
+            yield part
             os.replace(part, target)
         finally:
             part.unlink(missing_ok=True)
     except OSError as error:
-        raise SetupError("The backup cannot be written to %s: %s."
-                         % (target, error.strerror)) from None
+        raise SetupError("The %s cannot be written to %s: %s."
+                         % (kind, target, error.strerror)) from None
     with queue.database.transaction() as transaction:
         remember(transaction, ".backup", {"at": queue.database.clock.now(), "path": str(target)})
+
+
+def back_up(queue, target):
+    """Write a checked copy of the database, as it is at one moment, to the file `target`.
+
+    Tasks can be added and run meanwhile.
+    """
+    with _replacing(queue, target, "backup") as part:
+        queue.database.copy_to(part)
+
+
+def _rows_of(db, table):
+    """All rows of a table as dictionaries, in the order of its key; some are read at a time."""
+    key = EXPORTED[table]
+    rows, after, last = None, "", ()
+    while rows != []:
+        rows = [dict(zip(row.keys(), row)) for row in db.all(
+            "SELECT * FROM %s %s ORDER BY %s LIMIT %d" % (table, after, key, EXPORT_ROWS), last)]
+        yield from rows
+        last = [rows[-1][name] for name in key.split(", ")] if rows else ()
+        after = "WHERE (%s) > (%s)" % (key, ", ".join("?" * len(last)))
+
+
+def export_lines(queue):
+    """Yield the lines of an export: all that is kept, as it is at one moment."""
+    database, counts = queue.database, dict.fromkeys(EXPORTED, 0)
+    with database.snapshot() as db:
+        yield _as_line({"jobqueue": {
+            "version": VERSION, "schema": SCHEMA_VERSION, "exported_at": iso(database.clock.now()),
+            "counters": {table: database.last_id(table) for table in COUNTED}}})
+        for table in EXPORTED:
+            for row in _rows_of(db, table):
+                if table == "setting" and row["name"][0] == "." and row["name"] != ".catalogue":
+                    continue
+                if row.get("paused_by") == IMPORTER:
+                    row.update(paused=0, paused_by=None, paused_at=None, paused_why=None)
+                counts[table] += 1
+                yield _as_line({table: row})
+    yield _as_line({"end": counts})
+
+
+def export_to(queue, target):
+    """Write an export to the file `target`, as back_up() does."""
+    with _replacing(queue, target, "export") as part, open(part, "w", encoding="ascii") as file:
+        file.writelines(line + "\n" for line in export_lines(queue))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def import_lines(queue, lines):
+    """Store an export in a database without users and tasks, all or nothing; {table: rows}.
+
+    Ids stay, and new ones will be higher than any was there. What ran there is interrupted, since
+    its end will not be told here. Queues are paused: their tasks may still be run there, too.
+    """
+    counts = dict.fromkeys(EXPORTED, 0)
+    try:
+        with queue.database.transaction() as transaction:
+            counters = _store(transaction, map(_parsed, lines), counts)
+            _settle_in(queue, transaction, counters)
+    except JobQueueError:
+        raise
+    except Exception as error:          # json, or any database, does not take what is written there
+        raise Malformed("Nothing was imported: what follows the first %d rows is wrong (%s)." % (
+            sum(counts.values()), shorten(storable(str(error)), 300))) from None
+    return counts
+
+
+def _parsed(line):
+    [(name, value)] = json.loads(line).items()
+    return name, value
+
+
+def _store(transaction, lines, counts):
+    """Store the (name, value) of each line; what the header says of ids."""
+    name, header = next(lines, ("", {}))
+    if name != "jobqueue":
+        raise Malformed("This is no export of a jobqueue.")
+    if header["schema"] != SCHEMA_VERSION:
+        raise SetupError("The export is of jobqueue %s with schema version %s, and this is %s with "
+                         "%d: import it with that version, then bring in this one." % (
+                             header["version"], header["schema"], VERSION, SCHEMA_VERSION))
+    if any(transaction.one("SELECT id FROM %s LIMIT 1" % table) for table in ("user", "task")):
+        raise Conflict("There are users or tasks here: only an empty database takes an import.")
+    end = []
+    for table in reversed(EXPORTED):    # what a new one has
+        transaction.run("DELETE FROM %s" % table)
+    for table, some in itertools.groupby(lines, key=lambda line: line[0]):
+        if end or table not in (*EXPORTED, "end"):
+            raise ValueError("%s does not belong here" % table)
+        if table == "end":
+            end = [value for _, value in some]
+            continue
+        rows = _checked(transaction, table, some)
+        for part in iter(lambda rows=rows: list(itertools.islice(rows, EXPORT_ROWS)), []):
+            transaction.insert_all(table, part)
+            counts[table] += len(part)
+    if end != [counts]:
+        raise Malformed("Nothing was imported: the end of the export is missing, or some lines.")
+    return header["counters"]
+
+
+def _checked(transaction, table, lines):
+    """The rows in `lines`; Malformed for one with other columns than the table has."""
+    known = transaction.one(            # their names, whether there is a row or not
+        "SELECT %s.* FROM (SELECT 1 AS one) AS one LEFT JOIN %s ON 1=0" % (table, table)).keys()
+    for _, row in lines:
+        if row.keys() != set(known):
+            raise Malformed("Nothing was imported: columns of %s are missing or unknown here: %s."
+                            % (table, shorten(", ".join(sorted(row.keys() ^ set(known))), 200)))
+        yield {name: row[name] for name in known}
+
+
+def _settle_in(queue, transaction, counters):
+    """What is different here: where ids go on, what became of tasks, and that all waits."""
+    now = queue.database.clock.now()
+    for table in {*COUNTED, *(name for name, key in EXPORTED.items() if key == "id")}:
+        transaction.set_last_id(table, max(
+            counters.get(table, 0), queue.database.last_id(table),
+            transaction.value("SELECT max(id) FROM %s" % table) or 0))
+    for row in transaction.all("SELECT id, claim FROM task WHERE status=1"):
+        never_ran = row["claim"].startswith(UNCONFIRMED)
+        queue.claims.end(transaction, row["id"], row["claim"], Outcome("put_back") if never_ran
+                         else Outcome("interrupted", None, "Interrupted",
+                                      "it ran where it was exported"), now)
+    transaction.update("queue", {
+        "paused": 1, "paused_by": IMPORTER, "paused_at": now,
+        "paused_why": "resume it once nothing runs these tasks elsewhere"}, "paused=0")
 
 
 # HTTP ------------------------------------------------------------------------
@@ -7419,15 +8365,11 @@ def back_up(queue, target):
 # beyond its limit.
 
 SECURITY_HEADERS = [
-    ("Content-Security-Policy",
-     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
-     "require-trusted-types-for 'script'"),
-    ("X-Content-Type-Options", "nosniff"),
-    ("Referrer-Policy", "no-referrer"),
-    ("Cross-Origin-Opener-Policy", "same-origin"),
-    ("Cross-Origin-Resource-Policy", "same-origin"),
-]
+    ("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src "
+     "'self' data:; connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors "
+     "'none'; require-trusted-types-for 'script'"), ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"), ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin")]
 JSON_TYPE, LINES_TYPE = "application/json", "application/x-ndjson"
 LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
 PACK_BYTES = 1024                       # shorter answers are sent as they are
@@ -7444,11 +8386,8 @@ class Answer:
     """Status, headers and body of a response; one that is kept is compressed only once."""
 
     def __init__(self, status, body=b"", kind=JSON_TYPE, headers=(), keep="no-cache, private"):
-        self.status = status
-        self.body = body
-        self.headers = headers
+        self.status, self.body, self.headers, self._kind = status, body, headers, kind
         self.keep = keep                # by browsers that ask whether it is still right; None: not
-        self._kind = kind
 
     @functools.cached_property
     def tag(self):
@@ -7509,9 +8448,8 @@ def problem(error, accepts=""):
     if "text/html" in accepts:
         return Answer(error.status, ("jobqueue: %s\n" % detail).encode("utf-8"),
                       "text/plain; charset=utf-8", headers)
-    value = {"type": "about:blank", "title": HTTPStatus(error.status).phrase,
-             "status": error.status, "code": error.code, "detail": detail, "errors": error.errors,
-             **error.extra}
+    value = {"type": "about:blank", "title": HTTPStatus(error.status).phrase, "code": error.code,
+             "status": error.status, "detail": detail, "errors": error.errors, **error.extra}
     return Answer(
         error.status, dump_json(value).encode("utf-8"), "application/problem+json", headers)
 
@@ -7542,8 +8480,7 @@ class Proxies:
     """
 
     def __init__(self, environ, trusted):
-        self._environ = environ
-        self.client = environ.get("REMOTE_ADDR", "")
+        self._environ, self.client = environ, environ.get("REMOTE_ADDR", "")
         self.address, self.scheme, self.host = self.client, "", environ.get("HTTP_HOST", "").lower()
         self.are_trusted = trusted != "" and is_trusted(self.client, trusted)
         if self.are_trusted:
@@ -7557,7 +8494,6 @@ class Proxies:
         return self._environ.get(name, "").rpartition(",")[2].strip()
 
     def _nearest(self, trusted):
-        """The nearest address that is not a trusted proxy's."""
         nearest = self.client
         chain = self._environ.get("HTTP_X_FORWARDED_FOR", "")
         for item in reversed(chain.rsplit(",", 10)):
@@ -7566,17 +8502,6 @@ class Proxies:
                 break
             nearest = str(address)
         return nearest
-
-
-def door(environ):
-    """Which kind of web server asks: "server" (ours), "cgi", "passenger", "uwsgi", ..."""
-    if "mod_wsgi.version" in environ:
-        return "mod_wsgi daemon" if environ.get("mod_wsgi.process_group") else "mod_wsgi embedded"
-    if "uwsgi.version" in environ:
-        return "uwsgi"
-    if "passenger_wsgi" in sys.modules:     # the name that it gives the start file
-        return "passenger"
-    return environ.get("jobqueue.door") or ("cgi" if environ.get("wsgi.run_once") else "wsgi")
 
 
 def asked_path(environ):
@@ -7642,16 +8567,27 @@ class Request:
                        or environ.get("HTTPS", "").lower() in TRUE_WORDS
                        or self._proxies.scheme == "https")
         self.app = self.person = None   # the Application that answers, and who asks it
-        self.given = None               # query or body, as the route's schema wants it
-        self._digest = None
+        self.given = self._digest = None    # query or body, as the route's schema wants it
+        self.pause = environ.get("jobqueue.pause")  # how we may wait, see Exchange.pause(), or None
+        prefix = "__Host-" if self.base == "/" else "__Secure-"     # browsers insist on that
+        self.cookie_name = prefix * self.secure + "jobqueue"        # of the session
+        # The address of the start-up file, and the folder that the web server serves, if known.
+        self.places = environ.get("SCRIPT_NAME", ""), environ.get("DOCUMENT_ROOT", "").rstrip("/")
         length = environ.get("CONTENT_LENGTH") or "0"
         self._length = int(length) if re.fullmatch("[0-9]{1,12}", length, re.ASCII) else None
         self.left = self._length or 0       # bytes of the body that were not read yet
 
     @functools.cached_property
     def door(self):
-        """Which kind of web server asks, see door()."""
-        return door(self._environ)
+        """Which kind of web server asks: "server" (ours), "cgi", "passenger", "uwsgi", ..."""
+        environ = self._environ
+        if "mod_wsgi.version" in environ:
+            return "mod_wsgi " + ("daemon" if environ.get("mod_wsgi.process_group") else "embedded")
+        if "uwsgi.version" in environ:
+            return "uwsgi"
+        if "passenger_wsgi" in sys.modules:     # the name that it gives the start file
+            return "passenger"
+        return environ.get("jobqueue.door") or ("cgi" if environ.get("wsgi.run_once") else "wsgi")
 
     def header(self, name):
         """A header's value, or None."""
@@ -7671,10 +8607,7 @@ class Request:
             raise Malformed("The query has too many fields.") from None
 
     def read_query(self, schema):
-        """The query as `schema` wants it; Malformed names every wrong field.
-
-        An unknown one is wrong: with a typo in a filter everything would match.
-        """
+        """The query as `schema` wants it, or Malformed: with a typo in a filter all would match."""
         given, known = self.query, schema["properties"]
         for name in given.keys() & known.keys():
             value = given[name] = parse_text(known[name], given[name])
@@ -7761,11 +8694,6 @@ class Request:
             raise Malformed("An Idempotency-Key has 1 to 200 printable characters.")
         return Once(self.person.id, key, self._digest.hexdigest())
 
-    @property
-    def cookie_name(self):
-        """The session cookie's name; its prefix makes browsers insist on HTTPS and this host."""
-        return ("__Host-" if self.base == "/" else "__Secure-") * self.secure + "jobqueue"
-
     def cookies(self):
         """Its values: one left from another base path does not hide the right one."""
         sent = self._environ.get("HTTP_COOKIE", "").split(";")
@@ -7797,35 +8725,24 @@ class Request:
             raise Denied("This request does not come from this site's own page. If it does, a "
                          "proxy hides the address: see the settings trusted_proxies and https.")
 
-    @property
-    def places(self):
-        """(address of the start-up file, folder that the web server serves), as far as known."""
-        folder = self._environ.get("DOCUMENT_ROOT", "")
-        return self._environ.get("SCRIPT_NAME", ""), folder.rstrip("/")
-
     def visit(self):
         """What the web server shows of itself and of who asks."""
         environ, token, proxies = self._environ, self.header("Authorization"), self._proxies
-        return {
-            "door": self.door, "https": self.secure, "base": self.base,
-            "software": shorten(environ.get("SERVER_SOFTWARE", ""), 100),
-            "processes": bool(environ.get("wsgi.multiprocess")),
-            "threads": bool(environ.get("wsgi.multithread")),
-            "host": proxies.host if re.fullmatch(HOST, proxies.host) else "localhost",
-            "client": proxies.client, "trusted": proxies.are_trusted,
-            "forwarded": {name: self.header(name) if name == "X-Forwarded-Proto" else ""
-                          for name in FORWARDED if self.header(name) is not None},
-            "authorization": token is not None if token or self.header("X-Probe") else None,
-            "python": PYTHON_VERSION, "sqlite": sqlite3.sqlite_version,
-        }
+        return {"door": self.door, "https": self.secure, "base": self.base,
+                "software": shorten(environ.get("SERVER_SOFTWARE", ""), 100),
+                "host": proxies.host if re.fullmatch(HOST, proxies.host) else "localhost",
+                "client": proxies.client, "trusted": proxies.are_trusted,
+                "forwarded": {name: self.header(name) if name == "X-Forwarded-Proto" else ""
+                              for name in FORWARDED if self.header(name) is not None},
+                "authorization": token is not None if token or self.header("X-Probe") else None,
+                "python": PYTHON_VERSION, "sqlite": sqlite3.sqlite_version}
 
 
 class StaticFiles:
     """The files of static/, by a fixed list of names; browsers get them without their comments."""
 
     def __init__(self, folder):
-        self._folder = folder
-        self._known = {}                # name -> (stamp, Answer)
+        self._folder, self._known = folder, {}      # name -> (stamp, Answer)
 
     def answer(self, name):
         """The file; NotFound for every name that is not a file there."""
@@ -7861,12 +8778,11 @@ def get_page(queue, request):
 
 def tick(queue, request):
     """Do the housekeeping and, where nobody else can, some work: for cron and open pages."""
-    ticked = request.app.tick(request)
+    ticked = queue.tick.maybe(request.app.source if request.person else "address")
     is_short = request.person and not queue.claims.has_crashed()
     worked = queue.starter.work_slice(SLICE_PAGE_SECONDS if is_short else SLICE_SECONDS)
-    answer = json_answer({"ticked": ticked, "worked": worked, "service": describe_service(queue)})
-    answer.keep = None
-    return answer
+    told = {"ticked": ticked, "worked": worked, "service": describe_service(queue)}
+    return Answer(200, dump_json(told).encode("utf-8"), keep=None)
 
 
 def get_health(queue, _):
@@ -7877,11 +8793,10 @@ def get_health(queue, _):
 
 
 def _session_json(queue, person):
-    data, seen = None, {"exposed": None, "at": None}
-    if person.is_admin:
-        data, seen = str(queue.database.folder), exposure(queue)
+    seen = exposure(queue) if person.is_admin else {"exposed": None, "at": None}
     return {"user": {"name": person.name, "role": person.role}, "version": VERSION,
-            "expires_at": iso(person.expires_at), "data": data, "exposed": seen["exposed"] or [],
+            "data": str(queue.database.folder) if person.is_admin else None,
+            "expires_at": iso(person.expires_at), "exposed": seen["exposed"] or [],
             "looked_at": iso(seen["at"])}
 
 
@@ -7897,15 +8812,8 @@ def post_setup(queue, request):
 
     Needs the code of a setup-code file. 404 if there is an admin and no such file.
     """
-    row = queue.setup.redeem(
-        **request.given, address=request.address, doubtful=request.doubtful())
+    row = queue.setup.redeem(**request.given, address=request.address, doubtful=request.doubtful())
     return _session_answer(queue, request, queue.sessions.open(row, request.address), 201)
-
-
-def post_session(queue, request):
-    """Log in."""
-    token = queue.sessions.log_in(**request.given, address=request.address)
-    return _session_answer(queue, request, token, 200)
 
 
 def delete_session(queue, request):
@@ -7982,17 +8890,15 @@ def _wanted_owner(queue, request, given):
     return queue.users.find(name)["id"]
 
 
-_PAGE = {
-    "limit": about(kept_within(1, PAGE_ROWS_MAX), "kept within 1 and %d" % PAGE_ROWS_MAX),
-    "cursor": about(kept_within(0, INTEGER_MAX), "what the page before gave as next")}
+_PAGE = {"limit": about(kept_within(1, PAGE_ROWS_MAX), "kept within 1 and %d" % PAGE_ROWS_MAX),
+         "cursor": about(kept_within(0, INTEGER_MAX), "what the page before gave as next")}
 _OWNER = about(TEXT_OR_NULL, "a name; for users only their own")
 WHICH_TASKS = {
     "status": about(
         {"type": ["string", "null"], "pattern": "(({0})(,({0}))*)?".format("|".join(STATUS_WORDS)),
          "patternMessage": "must be one of %s" % ", ".join(STATUS_WORDS)},
         "any of these, such as failed,cancelled"),
-    "function": TEXT_OR_NULL,
-    "queue": TEXT_OR_NULL,
+    "function": TEXT_OR_NULL, "queue": TEXT_OR_NULL,
     "q": about({"type": ["string", "null"], "maxLength": 200},
                "number, or part of function, message, error, owner, arguments"),
     "owner": _OWNER}
@@ -8021,18 +8927,6 @@ def get_task(queue, request, task_id):
     """One task."""
     with request.app.one_by_one:        # a large result takes much memory until it is sent
         return json_answer(queue.get_json(task_id, owner_id=request.person.scope))
-
-
-def cancel_task(queue, request, task_id):
-    """Cancel a task, or ask the worker that runs it to stop."""
-    who = request.person
-    return queue.row_json(queue.actions.cancel(task_id, who.scope, who.name))
-
-
-def retry_task(queue, request, task_id):
-    """Make a failed or cancelled task pending again."""
-    who = request.person
-    return queue.row_json(queue.actions.retry(task_id, who.scope, who.name))
 
 
 ACTION = titled("Action", _object(
@@ -8071,8 +8965,7 @@ def _act_on_filter(queue, request, given):
             error.extra = {"count": number}
             raise error
         low = 0
-    done, low = queue.actions.act(
-        action, wanted, low, top, request.person.scope, request.person.name)
+    done, low = queue.actions.act(action, wanted, low, top, *request.person.who)
     if low >= top:
         return done, 0, None
     remaining = max(0, number - done)
@@ -8088,17 +8981,15 @@ def post_actions(queue, request):
     if ("ids" in given) == ("filter" in given):
         raise field_error("filter", "or ids must be given, and not both")
     if "ids" in given:
-        done, _ = queue.actions.act_on(
-            given["action"], given["ids"], request.person.scope, request.person.name)
+        done, _ = queue.actions.act_on(given["action"], given["ids"], *request.person.who)
     else:
         done, remaining, going_on = _act_on_filter(queue, request, given)
     return {"action": given["action"], "done": done, "remaining": remaining, "continue": going_on}
 
 
-LOG_PART = _object(
-    attempt=about(kept_within(0, INTEGER_MAX), "the last one if left out"),
-    offset=about(kept_within(0, INTEGER_MAX), "in bytes"),
-    download=about(TEXT, "1: all of it, as a file"))
+LOG_PART = _object(attempt=about(kept_within(0, INTEGER_MAX), "the last one if left out"),
+                   offset=about(kept_within(0, INTEGER_MAX), "in bytes"),
+                   download=about(TEXT, "1: all of it, as a file"))
 
 
 def get_log(queue, request, task_id):
@@ -8120,16 +9011,15 @@ def get_log(queue, request, task_id):
 
 def get_schedules(queue, request):
     """A page of the schedules that one may see, oldest first."""
-    queue.declared_schedules.synchronise()
+    queue.schedules.synchronise()
     limit, after = request.given.get("limit") or PAGE_ROWS, request.given.get("cursor") or 0
     found = queue.schedules.find(request.person.scope, limit + 1, after)
     return {"schedules": found[:limit],
             "next": str(found[limit - 1]["id"]) if len(found) > limit else None,
-            "ticks": queue.tick.state(), "service": describe_service(queue)}
+            "ticks": queue.rhythm.state(), "service": describe_service(queue)}
 
 
 def _named_owner(queue, request):
-    """The id of the owner whom the body names, or None."""
     name = request.given.get("owner")
     return _owner_for(queue, request, {name}) if name else None
 
@@ -8138,7 +9028,7 @@ def post_schedules(queue, request):
     """Make a schedule."""
     owner_id = _named_owner(queue, request) or request.person.id
     schedule_id = queue.schedules.add(request.given, owner_id, request.person.answerable)
-    return get_schedule(queue, request, schedule_id)
+    return queue.schedules.get(schedule_id, request.person.scope)
 
 
 PREVIEW = titled("PreviewRequest", _object(("rule",), **{
@@ -8154,22 +9044,11 @@ def preview_rule(given, now):
             "times": preview(rule, at, int(given.get("count", UPCOMING)))}
 
 
-def get_schedule(queue, request, schedule_id):
-    """One schedule with its history."""
-    return queue.schedules.get(schedule_id, request.person.scope)
-
-
 def patch_schedule(queue, request, schedule_id):
     """Change, pause or resume a schedule."""
     queue.schedules.change(schedule_id, request.given, request.person.scope,
                            request.person.answerable, _named_owner(queue, request))
-    return get_schedule(queue, request, schedule_id)
-
-
-def run_schedule(queue, request, schedule_id):
-    """Add a schedule's task now."""
-    task = queue.schedules.run(schedule_id, request.person.scope, request.person.answerable)
-    return queue.row_json(task)
+    return queue.schedules.get(schedule_id, request.person.scope)
 
 
 LISTED_ACTIVITY = _object(
@@ -8197,7 +9076,9 @@ def get_workers(queue, request):
     """The worker processes; what they run only if one may know."""
     def shown(row):
         hidden = not request.person.is_admin and row["owner_id"] != request.person.id
-        return {**{name: row[name] for name in ("id", "machine", "pid", "state", "mode", "tasks")},
+        told = ("id", "machine", "pid", "state", "mode", "version", "tasks")
+        return {**{name: row[name] for name in told},
+                "functions": [one["name"] for one in json.loads(row["functions"] or "[]")],
                 "started_at": iso(row["started_at"]), "seen_at": iso(row["seen_at"]),
                 "task": None if hidden else row["task_id"],
                 "function": None if hidden else row["function"]}
@@ -8212,22 +9093,15 @@ def get_queues(queue, _):
             "service": describe_service(queue)}
 
 
-def get_queue(queue, _, name):
-    """One queue."""
-    return queue.queues.get(name, queue.claims.machine)
-
-
 def post_queues(queue, request):
     """Make a queue."""
-    name = request.given["name"]
-    queue.queues.change(name, request.given, request.person.name, new=True)
-    return get_queue(queue, request, name)
+    return patch_queue(queue, request, request.given["name"], new=True)
 
 
-def patch_queue(queue, request, name):
+def patch_queue(queue, request, name, new=False):
     """Change a queue's limits, pause or resume it."""
-    queue.queues.change(name, request.given, request.person.name)
-    return get_queue(queue, request, name)
+    queue.queues.change(name, request.given, request.person.name, new)
+    return queue.queues.get(name, queue.claims.machine)
 
 
 def get_host(queue, request):
@@ -8236,17 +9110,11 @@ def get_host(queue, request):
     note_visit(queue, request.visit())
     report, seen = check_host(queue, False), exposure(queue)
     return {
-        "checks": [check._asdict() for check in report.checks],
-        "advice": advice_for(queue, report),
-        "files": host_files(queue),
-        "mode": dict(zip(("mode", "why"), queue.modes.decide())),
-        "ticks": queue.tick.state(),
-        "canary": {"token": canary_token(folder),
-                   "addresses": private_addresses(folder, *request.places)},
-        "exposed": seen["exposed"],
-        "looked_at": iso(seen["at"]),
-        "worker_test": worker_test(queue),
-    }
+        "checks": [check._asdict() for check in report.checks], "advice": advice_for(queue, report),
+        "files": host_files(queue), "mode": dict(zip(("mode", "why"), queue.modes.decide())),
+        "ticks": queue.rhythm.state(), "canary": {
+            "token": canary_token(folder), "addresses": private_addresses(folder, *request.places)},
+        "exposed": seen["exposed"], "looked_at": iso(seen["at"]), "worker_test": worker_test(queue)}
 
 
 EXPOSURE = titled("Exposure", _object(("exposed",), exposed={"type": "array", "items": TEXT}))
@@ -8297,17 +9165,62 @@ def patch_user(queue, request, name):
     return json_answer(user, headers=headers)
 
 
-def get_tokens(queue, request):
-    """API tokens: one's own, an admin everybody's or those of one `owner`."""
-    return {"tokens": queue.tokens.all(_wanted_owner(queue, request, request.given))}
-
-
 def post_tokens(queue, request):
     """A new API token, shown once; it outlives the session, in which the password is asked for."""
     given, person = request.given, request.person
     is_known = request.bearer() or person.answerable is None
+    limits = {name: given[name] for name in ("queues", "functions") if given.get(name)}
+    if given.get("scope") == "worker" and not person.is_admin:
+        raise Denied("Only admins may make tokens for workers: these see everybody's tasks.")
+    if limits and given.get("scope") != "worker":
+        raise field_error(*limits.popitem()[:1], "is for tokens of the scope worker")
     known = None if is_known else queue.users.confirm(person, given.get("password"))
-    return queue.tokens.add(person.id, given["name"], given.get("scope", "user"), known)
+    return queue.tokens.add(person.id, given["name"], given.get("scope", "user"), known, limits)
+
+
+def _wait_for_work(queue, request):
+    """The tasks that come within the time that a worker's call may wait, and this server can."""
+    token, given, waiting = request.person.token, request.given, request.app.waiting
+    until = queue.database.clock.monotonic() + given["claim"].get("wait", 0)
+    if not (request.pause and given["claim"].get("wait") and waiting.acquire(blocking=False)):
+        return [], ASK_AGAIN_SECONDS
+    try:
+        while queue.database.clock.monotonic() < until:
+            with queue.database.unhurried():
+                if not request.pause(WAIT_LOOK_SECONDS):
+                    break               # nobody would hear of what is claimed
+            tasks = queue.remote.claim_late(token, given)
+            if tasks:
+                return tasks, 0
+        return [], 0
+    finally:
+        waiting.release()
+
+
+def post_worker_turn(queue, request):
+    """Tell how a remote worker's attempts go, and claim tasks; each part is answered on its own."""
+    answer = queue.remote.turn(request.person.token, request.given)
+    if request.given.get("claim") and not answer["tasks"] and "leave" not in request.given:
+        answer["tasks"], answer["wait"] = _wait_for_work(queue, request)
+    return answer
+
+
+def post_worker_tasks(queue, request, task_id):
+    """Add what a running task asks for, a task in each line, for its owner.
+    The Idempotency-Key begins with the task's claim and a minus. Under a token that is bound to
+    functions it adds these, and those that any user may add."""
+    claim = (request.header("Idempotency-Key") or "").partition("-")[0]
+    owner_id = queue.remote.owner_of(request.person.token, task_id, claim)
+    bound, barred = request.person.token.get("functions"), set()
+    if bound is not None:
+        barred = {one["name"] for one in queue.catalogue.functions()
+                  if one["who"] != "user" and one["name"] not in bound}
+    with queue.database.unhurried():
+        orders = queue.requests.check(
+            field_error("function", "is for others: this token is bound to %s" % ", ".join(bound))
+            if isinstance(one, dict) and one.get("function") in barred else one
+            for one in request.lines())
+    return queue.add_orders(orders, owner_id, request.once())
 
 
 # Application -----------------------------------------------------------------
@@ -8316,7 +9229,7 @@ def post_tokens(queue, request):
 # around it. The dispatcher keeps to that, checks what is sent and answers errors, all in one place;
 # /openapi.json is made of the same rows.
 
-ANYONE, USER, ADMIN = "anyone", "user", "admin"
+ANYONE, USER, ADMIN, WORKER = "anyone", "user", "admin", "worker token"
 TICKER = "tick token"                   # or, to POST, any user
 ID, NAME = "([0-9]{1,15})", "([^/]{1,300})"
 
@@ -8347,7 +9260,9 @@ ROUTES = [Route(*row) for row in (
     ("GET", "/tick", tick, TICKER, None, (200, "Ticked")),
     ("POST", "/tick", tick, TICKER, None, (200, "Ticked")),
     ("POST", "/api/setup", post_setup, ANYONE, SET_UP, (201, "Session")),
-    ("POST", "/api/session", post_session, ANYONE, LOG_IN, (200, "Session")),
+    ("POST", "/api/session", _does("Log in.", lambda queue, request: _session_answer(
+        queue, request, queue.sessions.log_in(**request.given, address=request.address), 200)),
+     ANYONE, LOG_IN, (200, "Session")),
     ("GET", "/api/session", _does("Who am I.", lambda queue, request:
         _session_json(queue, request.person)), USER, None, (200, "Session")),
     ("DELETE", "/api/session", delete_session, USER, None, (204,)),
@@ -8360,8 +9275,12 @@ ROUTES = [Route(*row) for row in (
     ("GET", _TASK, get_task, USER, None, (200, "Task")),
     ("DELETE", _TASK, _does("Remove a task.", lambda queue, request, task_id:
         queue.actions.delete(task_id, request.person.scope)), USER, None, (204,), CHANGE),
-    ("POST", _TASK + "/cancel", cancel_task, USER, None, (200, "Task"), CHANGE),
-    ("POST", _TASK + "/retry", retry_task, USER, None, (200, "Task"), FRESH | CHANGE),
+    ("POST", _TASK + "/cancel", _does("Cancel a task, or ask the worker that runs it to stop.",
+        lambda queue, request, task_id: queue.row_json(queue.actions.cancel(
+            task_id, *request.person.who))), USER, None, (200, "Task"), CHANGE),
+    ("POST", _TASK + "/retry", _does("Make a failed or cancelled task pending again.",
+        lambda queue, request, task_id: queue.row_json(queue.actions.retry(
+            task_id, *request.person.who))), USER, None, (200, "Task"), FRESH | CHANGE),
     ("GET", _TASK + "/log", get_log, USER, LOG_PART, (200, "Log", "text/plain")),
     ("GET", "/api/schedules", get_schedules, USER, _object(**_PAGE), (200, "ScheduleList"), FRESH),
     ("POST", "/api/schedules", post_schedules, USER, SCHEDULE_SCHEMA, (201, "ScheduleDetail"),
@@ -8369,17 +9288,22 @@ ROUTES = [Route(*row) for row in (
     ("POST", "/api/schedules/preview", _does("What a rule says in English, and when it is due.",
         lambda queue, request: preview_rule(request.given, queue.database.clock.now())),
      USER, PREVIEW, (200, "Preview")),
-    ("GET", _SCHEDULE_ID, get_schedule, USER, None, (200, "ScheduleDetail")),
+    ("GET", _SCHEDULE_ID, _does("One schedule with its history.", lambda queue, request, number:
+        queue.schedules.get(number, request.person.scope)), USER, None, (200, "ScheduleDetail")),
     ("PATCH", _SCHEDULE_ID, patch_schedule, USER, CHANGED_SCHEDULE, (200, "ScheduleDetail"),
      CHANGE),
     ("DELETE", _SCHEDULE_ID, _does("Remove a schedule.", lambda queue, request, schedule_id:
         queue.schedules.delete(schedule_id, request.person.scope)), USER, None, (204,)),
-    ("POST", _SCHEDULE_ID + "/run", run_schedule, USER, None, (201, "Task"), CHANGE),
+    ("POST", _SCHEDULE_ID + "/run", _does("Add a schedule's task now.", lambda queue, request,
+        number: queue.row_json(queue.schedules.run(number, request.person.scope,
+                                                   request.person.answerable))),
+     USER, None, (201, "Task"), CHANGE),
     ("GET", "/api/activity", get_activity, USER, LISTED_ACTIVITY, (200, "ActivityList")),
     ("GET", "/api/workers", get_workers, USER, None, (200, "WorkerList")),
     ("GET", "/api/queues", get_queues, USER, None, (200, "QueueList"), KEPT),
     ("POST", "/api/queues", post_queues, ADMIN, NEW_QUEUE, (201, "Queue"), CHANGE),
-    ("GET", _QUEUE, get_queue, USER, None, (200, "Queue")),
+    ("GET", _QUEUE, _does("One queue.", lambda queue, _, name:
+        queue.queues.get(name, queue.claims.machine)), USER, None, (200, "Queue")),
     ("PATCH", _QUEUE, patch_queue, ADMIN, CHANGED_QUEUE, (200, "Queue"), CHANGE),
     ("DELETE", _QUEUE, _does("Remove a queue that holds no tasks.", lambda queue, request, name:
         queue.delete_queue(name, request.person.name)), ADMIN, None, (204,)),
@@ -8397,11 +9321,19 @@ ROUTES = [Route(*row) for row in (
     ("PATCH", _USER, patch_user, USER, CHANGED_USER, (200, "User")),
     ("DELETE", _USER, _does("Remove a user who owns no tasks.", lambda queue, request, name:
         queue.users.delete(name)), ADMIN, None, (204,)),
-    ("GET", "/api/tokens", get_tokens, USER, _object(owner=_OWNER), (200, "TokenList")),
+    ("GET", "/api/tokens", _does("API tokens: one's own, an admin everybody's or those of one "
+        "`owner`.", lambda queue, request: {"tokens": queue.tokens.all(_wanted_owner(
+            queue, request, request.given))}), USER, _object(owner=_OWNER), (200, "TokenList")),
     ("POST", "/api/tokens", post_tokens, USER, NEW_TOKEN, (201, "CreatedToken")),
     ("DELETE", "/api/tokens/" + ID, _does("Revoke a token of one's own; admins anybody's.", lambda
         queue, request, token_id: queue.tokens.delete(request.person.scope, token_id)),
      USER, None, (204,)),
+    ("POST", "/api/worker/hello", _does("Begin as a remote worker, or once more.", lambda
+        queue, request: queue.remote.hello(request.person.token, request.given)),
+     WORKER, HELLO, (200, "Welcome")),
+    ("POST", "/api/worker/turn", post_worker_turn, WORKER, TURN, (200, "TurnAnswer")),
+    ("POST", "/api/worker/tasks/" + ID, post_worker_tasks, WORKER, NEW_TASKS, (201, "Created"),
+     FRESH | CHANGE),
 )]
 
 
@@ -8411,11 +9343,8 @@ MADE_AT = {"Task": "api/tasks/%(id)d", "ScheduleDetail": "api/schedules/%(id)d",
 
 
 def match_path(pattern, path):
-    """What `path` has in the place of a route's pattern, an id as a number; None if it differs.
-
-    Most patterns are told apart by their beginning, without being compiled.
-    """
-    fixed, place, _ = pattern.partition("(")
+    """What `path` has in the place of a route's pattern, an id as a number; None if it differs."""
+    fixed, place, _ = pattern.partition("(")    # most differ there: their patterns stay uncompiled
     if not place:
         return () if path == fixed else None
     match = path.startswith(fixed) and re.fullmatch(pattern, path)
@@ -8452,7 +9381,6 @@ def _documented(part, schemas):
 
 
 def _parameters(route, schemas):
-    """Those of the address, the head and the query."""
     names = {"Id": ID in route.path, "Name": NAME in route.path,
              "IfNoneMatch": route.method == "GET" and route.who != TICKER,
              "IdempotencyKey": route.takes is NEW_TASKS}
@@ -8464,11 +9392,8 @@ def _parameters(route, schemas):
 
 def _responses(route):
     status, *kinds = route.answer
-    content = {}
-    for kind in kinds:
-        is_media = "/" in kind
-        content[kind if is_media else JSON_TYPE] = {
-            "schema": {} if is_media else _part("schemas", kind)}
+    content = dict((kind, {"schema": {}}) if "/" in kind else
+                   (JSON_TYPE, {"schema": _part("schemas", kind)}) for kind in kinds)
     errors = LOOKING_FAILS if route.method == "GET" else CHANGING_FAILS
     found = {str(kind.status): _part("responses", kind.__name__) for kind in errors}
     found[str(status)] = {"description": "Done.", "content": content}
@@ -8482,9 +9407,8 @@ def _responses(route):
 
 def _operation(route, schemas):
     summary, _, more = route.handler.__doc__.partition("\n")
-    told = {"summary": summary.rstrip("."), "description": " ".join(more.split()),
-            "x-who": route.who, "parameters": _parameters(route, schemas),
-            "responses": _responses(route)}
+    told = {"summary": summary.rstrip("."), "x-who": route.who, "responses": _responses(route),
+            "description": " ".join(more.split()), "parameters": _parameters(route, schemas)}
     if route.who == ANYONE:
         told["security"] = []
     if route.who == TICKER:
@@ -8511,9 +9435,8 @@ def describe_api(document):
     _documented({"title": "Options", "type": "object", "required": list(OPTION_SCHEMAS),
                  "properties": OPTION_SCHEMAS}, parts["schemas"])
     content = {"application/problem+json": {"schema": _part("schemas", "Problem")}}
-    parts["responses"] = {
-        kind.__name__: {"description": kind.__doc__.splitlines()[0], "content": content}
-        for kind in CHANGING_FAILS}
+    parts["responses"] = {kind.__name__: {"description": kind.__doc__.splitlines()[0],
+                                          "content": content} for kind in CHANGING_FAILS}
     return document
 
 
@@ -8522,10 +9445,11 @@ class Application:
 
     def __init__(self, queue, source="request"):
         self.queue = queue
-        self._source = source
+        self.source = source
         self.static = StaticFiles(STATIC_FOLDER)
         self._cache = {}                # what was asked by whom -> (data version, until, Answer)
         self.one_by_one = threading.Lock()
+        self.waiting = threading.BoundedSemaphore(WAITERS_MAX)      # calls of remote workers
 
     def __call__(self, environ, start_response):
         with self.queue.database.deadline():
@@ -8570,17 +9494,16 @@ class Application:
                 return self._handle(request, route, parts)
             if parts is not None:
                 allowed.append(route.method)
-        if allowed:
-            allowed += ["HEAD"] if "GET" in allowed else []
-            allowed = ", ".join(allowed)
-            raise NotAllowed("%s is not possible here; possible: %s." % (
-                shorten(request.method, 20), allowed), headers=[("Allow", allowed)])
-        raise NotFound("There is nothing at this address.")
+        if not allowed:
+            raise NotFound("There is nothing at this address.")
+        allowed = ", ".join([*allowed, *(["HEAD"] if "GET" in allowed else [])])
+        raise NotAllowed("%s is not possible here; possible: %s." % (
+            shorten(request.method, 20), allowed), headers=[("Allow", allowed)])
 
     def _handle(self, request, route, parts):
         if request.person and route.handler is not tick:
             with self.queue.database.deadline(0.5):     # any request does the housekeeping
-                self.queue.tick.maybe(self._source)
+                self.queue.tick.maybe(self.source)
         if not route.needs & KEPT:
             return self._perform(request, route, parts)
         key = request.path, request.query_text, request.person.scope
@@ -8619,14 +9542,15 @@ class Application:
             request.check_origin(strict=False)
         if who == ANYONE or (who == TICKER and self._admit_ticker(request)):
             return
-        request.person = request.person or self._identify(request)
+        request.person = request.person or self._identify(request, who)
         if request.person is None:
-            raise Unauthorized(
-                "This API token is not known." if request.bearer() is not None else
-                "Please log in. Programs send an API token as X-Api-Key, or as Authorization: "
-                "Bearer, which some web servers drop.")
+            raise Unauthorized("This API token is not known." if request.bearer() is not None
+                               else "Please log in. Programs send an API token as X-Api-Key, or as "
+                               "Authorization: Bearer, which some web servers drop.")
         if who == ADMIN and not request.person.is_admin:
             raise Denied("Only admins may do this.")
+        if who == WORKER and not (request.person.token and request.person.is_admin):
+            raise Denied("This needs a token of the scope worker, and of an admin.")
 
     def _admit_ticker(self, request):
         """True if a tick token is sent, in the address or as API tokens are."""
@@ -8638,11 +9562,14 @@ class Application:
             return False                # any user may, too
         raise Unauthorized("This address needs ?token= and a token of the scope tick.")
 
-    def _identify(self, request):
+    def _identify(self, request, who):
         """The Person of the API token if one is sent, else of the session cookie."""
         token = request.bearer()
         if token is not None:
-            return self.queue.tokens.person(token)
+            person = self.queue.tokens.person(token, "worker" if who == WORKER else "user")
+            if person is None and self.queue.tokens.is_known(token):
+                raise Denied("This API token is for something else.")
+            return person
         tokens = request.cookies()
         people = list(filter(None, map(self.queue.sessions.person, tokens)))
         if len({person.id for person in people}) > 1:
@@ -8656,10 +9583,6 @@ class Application:
             if request.content_type not in (JSON_TYPE, LINES_TYPE):
                 raise UnsupportedType("Send requests as application/json.")
         return person
-
-    def tick(self, request):
-        """Any request does the housekeeping, that nothing waits for cron; True if this one did."""
-        return self.queue.tick.maybe(self._source if request.person else "address")
 
 
 _applications = {}                      # process id -> its Application, for `application`
@@ -8678,10 +9601,7 @@ def _is_replaced():
 
 
 def _newer_module():
-    """This module as it is on disk now, if it was replaced while this process lives; else None.
-
-    On many hosts nobody can restart the web server; old code must not meet new tables.
-    """
+    """This module anew, if its file was replaced: many hosts let nobody restart the web server."""
     import importlib
     with _upgrading:
         ours = sys.modules.get(__name__)
@@ -8701,14 +9621,13 @@ def _newer_module():
 
 def _application():
     """This process's Application; a new one if the database was replaced by another."""
-    process = os.getpid()
-    known = _applications.get(process)
-    if known:
-        with contextlib.suppress(JobQueueError, OSError):
+    known = _applications.get(os.getpid())
+    with contextlib.suppress(JobQueueError, OSError):
+        if known:
             known.queue.database.check_file()
             return known
-    _applications[process] = Application(JobQueue())    # a thread may still use the old one
-    return _applications[process]
+    known = _applications[os.getpid()] = Application(JobQueue())    # a thread may use the old one
+    return known
 
 
 def application(environ, start_response):
@@ -8745,6 +9664,7 @@ PATIENCE = {                            # seconds for a client in each phase of 
     "head": 10.0,                       # to send it, from its first byte or the connection on
     "body": 30.0,                       # ... and a second for each 64 KiB
     "work": math.inf,                   # it waits for us
+    "wait": math.inf,                   # ... and we for a task, see pause()
     "answer": 30.0,                     # to take it, and a second for each 64 KiB
     "idle": 15.0,                       # until its next request
     "farewell": 2.0}                    # to stop sending after the last answer
@@ -8754,9 +9674,8 @@ ANSWERS_AT_ONCE = 32                    # are made, each in memory
 LARGE_BYTES = 64 << 10                  # larger bodies take turns: as Python's values JSON can be
 STOP_SECONDS = 5.0                      # 30 times as large; so long last answers may take
 SHUT_READ, SHUT_WRITE, SHUT_BOTH = 0, 1, 2      # as the module socket has them
-UNKNOWN_NAME = (
-    "This server is not known by that name. On the host, python3 jobqueue.py settings host_names "
-    "NAME adds it; behind a proxy, settings trusted_proxies ADDRESS does.")
+UNKNOWN_NAME = ("This server is not known by that name. On the host, python3 jobqueue.py settings "
+                "host_names NAME adds it; behind a proxy, settings trusted_proxies ADDRESS does.")
 # What requests import where they use it. A server that has run out of descriptors cannot any more.
 NEEDED_LATER = ("hashlib hmac io ipaddress random resource shutil subprocess tempfile traceback "
                 "wsgiref.handlers zlib zoneinfo").split()
@@ -8786,14 +9705,10 @@ def compose_refusal(status, detail, accepts=""):
 
 
 class Body:
-    """The body of a request, taken as a whole when the application first reads of it.
-
-    So who may not send it hears that before, and nobody who holds a lock waits for a client.
-    """
+    """A request's body, taken whole at the first read: nobody who holds a lock waits for more."""
 
     def __init__(self, exchange, resources):
-        self._exchange = exchange
-        self._resources = resources     # an ExitStack: what is given back after the answer
+        self._exchange, self._resources = exchange, resources   # an ExitStack, until the answer
         self._left = int(exchange.headers.get("content-length", 0))
         self._is_large = self._left > LARGE_BYTES
         self._turn = exchange.server.turns[self._left > BODY_MAX_BYTES]
@@ -8853,10 +9768,7 @@ class Body:
 
 
 class Exchange:
-    """A connection with its requests and answers: what is ours of a BaseHTTPRequestHandler.
-
-    It knows in which phase it is, since when and until when; the server's main thread may end it.
-    """
+    """A connection in its phase, until when: what is ours of a BaseHTTPRequestHandler."""
 
     disable_nagle_algorithm = True
     is_late = False                     # with what it was to send: nothing more is read
@@ -8883,6 +9795,19 @@ class Exchange:
         """End what is late; who is late with a request can still be told so."""
         self.is_late = True
         self.end(SHUT_READ if self.phase in ("head", "body") else SHUT_BOTH)
+
+    def pause(self, seconds):
+        """Wait before we answer, while others are answered; False if nobody would hear us then."""
+        import select
+        poll = select.poll()
+        poll.register(self.connection, select.POLLIN)
+        self.enter("wait")
+        self.server.answering.release()
+        try:                            # a client that sends now has left, or has lost patience
+            return not poll.poll(seconds * 1000) and not self.server.is_stopping
+        finally:
+            self.server.answering.acquire()
+            self.enter("work")
 
     def end(self, how=SHUT_BOTH):
         """End what its thread waits for."""
@@ -8914,8 +9839,7 @@ class Exchange:
             line = self._read_line(HEADER_LINE, "A header line is malformed.")
             if line[1] is None:
                 break
-            self._add_header(
-                line[1].decode("ascii").lower(), line[2].decode("latin-1").strip(" \t"))
+            self._add_header(line[1].decode().lower(), line[2].decode("latin-1").strip(" \t"))
         else:
             raise BadRequest(431, "The header is too large.")
         if "host" not in self.headers and first[3] == b"1":
@@ -8933,13 +9857,13 @@ class Exchange:
         if self._head_left < 0:
             raise BadRequest(431, "The header is too large.")
         match = re.fullmatch(pattern, line)
-        if not match and self.is_late:
+        if match:
+            return match
+        if self.is_late:
             raise BadRequest(408, "The request took too long.")
-        if not match and not line.endswith(b"\n"):
+        if not line.endswith(b"\n"):
             raise ConnectionAbortedError("the client left in the midst of a line")
-        if not match:
-            raise BadRequest(400, words)
-        return match
+        raise BadRequest(400, words)
 
     def _add_header(self, name, value):
         if "_" in name:
@@ -8957,8 +9881,7 @@ class Exchange:
         if not self.server.answers_to(self.headers.get("host"), self.client_address[0]):
             return compose_refusal(421, UNKNOWN_NAME, self.headers.get("accept", "")), False
         said = []
-        content = b"".join(self.server.app(
-            self._environ(body), lambda *told: said.extend(told)))
+        content = b"".join(self.server.app(self._environ(body), lambda *told: said.extend(told)))
         keep = (self._may_follow and body.is_taken and said[0] < "4" and not self.server.is_stopping
                 and self.connection.gettimeout() is None)
         return self._put_aside(compose(*said, content, keep)), keep
@@ -8976,16 +9899,15 @@ class Exchange:
 
     def _environ(self, body):
         path, _, query = self.path.partition("?")
+        apart = "content-type", "content-length", "proxy"
         sent = {"HTTP_" + name.upper().replace("-", "_"): value
-                for name, value in self.headers.items()
-                if name not in ("content-type", "content-length", "proxy")}
-        return {
-            **sent, "REQUEST_METHOD": self.command, "REQUEST_URI": self.path, "SCRIPT_NAME": "",
-            "PATH_INFO": unquote(path, "latin-1"), "QUERY_STRING": query,
-            "CONTENT_TYPE": self.headers.get("content-type", ""),
-            "CONTENT_LENGTH": self.headers.get("content-length", "0"),
-            "REMOTE_ADDR": self.client_address[0], "jobqueue.door": "server", "wsgi.input": body,
-            "wsgi.multithread": True}
+                for name, value in self.headers.items() if name not in apart}
+        return {**sent, "REQUEST_METHOD": self.command, "REQUEST_URI": self.path, "SCRIPT_NAME": "",
+                "PATH_INFO": unquote(path, "latin-1"), "QUERY_STRING": query,
+                "CONTENT_TYPE": self.headers.get("content-type", ""),
+                "CONTENT_LENGTH": self.headers.get("content-length", "0"),
+                "REMOTE_ADDR": self.client_address[0], "jobqueue.door": "server",
+                "wsgi.input": body, "jobqueue.pause": self.pause}
 
     def _send(self, source, keep):
         """Send a response, bytes or a file; without `keep` the connection ends after it."""
@@ -9022,11 +9944,8 @@ class Server:
 
     def __init__(self, app, address, clock, background, handler):
         super().__init__(address, handler)
-        self.address = self.server_address[:2]
-        self.app = app
-        self.clock = clock
-        self.folder = app.queue.database.folder
-        self.is_stopping = False
+        self.address, self.app, self.clock = self.server_address[:2], app, clock
+        self.folder, self.is_stopping = app.queue.database.folder, False
         self.connections = {}           # socket -> its Exchange, None before its thread runs
         self.answering = threading.BoundedSemaphore(ANSWERS_AT_ONCE)
         self.turns = threading.Lock(), threading.Lock()     # of large bodies, of uploads
@@ -9099,14 +10018,14 @@ class Server:
             if has_room:
                 self.connections[request] = None
         for _ in range(20) if has_room else ():
-            try:
+            with contextlib.suppress(RuntimeError):     # this host allows no thread more
                 return super().process_request(request, client_address)
-            except RuntimeError:        # this host allows no thread more
-                with self._changed:
-                    if not self._cut_the_slowest():
-                        break
-                    self._changed.wait(0.05)
-                self.clock.sleep(0.01)  # until its thread has ended
+            with self._changed:
+                is_cut = self._cut_the_slowest()
+                self._changed.wait(0.05 if is_cut else 0)
+            if not is_cut:
+                break
+            self.clock.sleep(0.01)      # until its thread has ended
         if has_room:                    # all wait for us: nobody else is served meanwhile
             request.settimeout(1.0)
             return self.process_request_thread(request, client_address)
@@ -9160,7 +10079,7 @@ def run_cgi():
     os.umask(0o077)
     environ = {os.fsdecode(name): value.decode("latin-1") for name, value in os.environb.items()}
     environ = {"REQUEST_METHOD": "GET", **environ, "wsgi.input": sys.stdin.buffer,
-               "wsgi.run_once": True, "wsgi.multiprocess": True}
+               "wsgi.run_once": True}
     head = []
 
     def start_response(status, headers, _=None):
@@ -9271,11 +10190,10 @@ def _say_where(queue, address):
     """Print where the page is, and how it is opened for the first time."""
     place = ("[%s]:%d" if ":" in address[0] else "%s:%d") % address
     link = "http://%s%s/" % (place, queue.settings.get("base_path"))
-    code = None if queue.users.has_admin() else queue.setup.code()
     say("jobqueue %s is at %s" % (VERSION, link))
-    if code:
+    if not queue.users.has_admin():
         say("Open this link to make the first admin; it works once, for an hour:\n\n"
-            "    %s#setup=%s\n" % (link, code))
+            "    %s#setup=%s\n" % (link, queue.setup.code()))
 
 
 def cmd_serve(queue, options):
@@ -9300,6 +10218,7 @@ class Shell:
     """Who asks on the command line of this host: the site's own code, which may do everything."""
 
     name, role, is_admin, scope, answerable = "the command line", "admin", True, None, None
+    who = scope, name
 
     def __init__(self, users, owner):
         self._find = functools.partial(users.owner, owner)
@@ -9395,10 +10314,7 @@ class OtherSite:
 
 
 def argument(flag, schema, null=None, parse=parse_text, **details):
-    """The row of an argument that must be as `schema` wants it; `details` are argparse's.
-
-    The word `null` stands for nothing.
-    """
+    """The row of an argument as `schema` wants it: `null` is nothing, `details` are argparse's."""
     def read(text):
         import argparse
         value = None if text == null else parse(schema, text)
@@ -9514,13 +10430,12 @@ def _count_text(name):
 
 
 # Columns of lists that are more than what a row has under their name.
-CELLS = {
-    "parameters": lambda one: _parameters_text(one["schema"]), "status": _status_text,
-    "summary": lambda one: shorten(one["summary"], 60), "problem": _standing,
-    "disabled": lambda one: "yes" if one["disabled"] else "",
-    "pending": _count_text("pending"), "running": _count_text("running"),
-    "rate": lambda one: one["rate"] and "%(count)d/%(seconds)s" % one["rate"],
-    "machines": lambda one: ",".join(one["machines"] or [])}
+CELLS = {"parameters": lambda one: _parameters_text(one["schema"]), "status": _status_text,
+         "summary": lambda one: shorten(one["summary"], 60), "problem": _standing,
+         "disabled": lambda one: "yes" if one["disabled"] else "",
+         "pending": _count_text("pending"), "running": _count_text("running"),
+         "rate": lambda one: one["rate"] and "%(count)d/%(seconds)s" % one["rate"],
+         "machines": lambda one: ",".join(one["machines"] or [])}
 
 
 def lists(words, key, names, *rows):
@@ -9538,10 +10453,8 @@ def lists(words, key, names, *rows):
 
 
 def _parse_rate(_, text):
-    """N/SECONDS as a queue's rate; what is no number stays a text."""
-    count, _, seconds = text.partition("/")
-    return {"count": parse_text(POSITIVE, count),
-            "seconds": parse_text({"type": "number"}, seconds)}
+    count, _, pause = text.partition("/")
+    return {"count": parse_text(POSITIVE, count), "seconds": parse_text({"type": "number"}, pause)}
 
 
 def known_function(site, name):
@@ -9581,10 +10494,7 @@ def _typed_arguments(function, texts):
 
 
 def read_csv(path):
-    """(line, cells) of each row that holds something, of a CSV file or of standard input (-).
-
-    The first row tells the separator.
-    """
+    """(line, cells) of each row of a CSV file (- is standard input); the first has separators."""
     import csv
     written = {"encoding": "utf-8-sig", "newline": ""}
     try:
@@ -9681,8 +10591,7 @@ ACTION_ROUTES = {"cancel": ("POST", "/api/tasks/%d/cancel"),
 
 def _act_on_each(site, action, ids):
     """Do it to one after the other; the exit code of the last that could not be changed."""
-    code = 0
-    method, path = ACTION_ROUTES[action]
+    code, (method, path) = 0, ACTION_ROUTES[action]
     for task_id in ids:
         try:
             site.ask(method, path % task_id)
@@ -9808,6 +10717,33 @@ def cmd_backup(queue, options):
     show(options, {"file": path, "bytes": size}, "%s: %.1f MB, checked" % (path, size / 1e6))
 
 
+def cmd_export(queue, options):
+    """Write all that is kept as lines of JSON, which import reads."""
+    path = options.given["file"]
+    if path == "-":
+        for line in export_lines(queue):
+            say(line)
+        return
+    export_to(queue, path)
+    size = os.path.getsize(path)
+    show(options, {"file": path, "bytes": size}, "%s: %.1f MB" % (path, size / 1e6))
+
+
+def cmd_import(queue, options):
+    """Read what export wrote into a database without users and tasks; its queues are paused."""
+    import shutil
+    import tempfile
+    path = options.given["file"]
+    with (tempfile.TemporaryFile("w+", encoding="utf-8", errors="surrogateescape")
+          if path == "-" else open(path, "rb")) as lines:
+        if path == "-":                 # nobody is kept waiting, and no server, until all is here
+            shutil.copyfileobj(sys.stdin, lines)
+            lines.seek(0)
+        counts = import_lines(queue, lines)
+    show(options, counts, "%(user)d users, %(task)d tasks and %(schedule)d schedules; all queues "
+                          "are paused: see python3 jobqueue.py queue resume" % counts)
+
+
 def watch_worker_test(queue):
     """Start a test worker and say at the end whether it lives."""
     complain("a worker is tested, which takes %d s (--quick leaves it out)" % TEST_SECONDS)
@@ -9824,17 +10760,17 @@ def cmd_check(_, options):
         say("journal mode: " + repair_journal(data_folder(options.data),
                                               options.given["repair"] == "shared"))
     report, queue = check_installation(options.data)
-    if queue and "quick" not in options.given and "files" not in options.given:
+    if queue and not {"quick", "files"} & options.given.keys():
         with contextlib.suppress(JobQueueError):        # a check says why it cannot be tested
             watch_worker_test(queue)
         report = check_host(queue)
-    shown = {"checks": [check._asdict() for check in report.checks],
-             "advice": advice_for(queue, report) if queue else None,
-             "files": host_files(queue) if queue and "files" in options.given else None}
+    shown = {"checks": [check._asdict() for check in report.checks], "advice": None, "files": None}
     lines = ["%(verdict)-5s %(name)-11s %(text)s" % check for check in shown["checks"]]
     if queue:
+        shown["advice"] = advice_for(queue, report)
         lines += ["", shown["advice"], "Lines to copy: python3 jobqueue.py check --files"]
-    if shown["files"]:
+    if queue and "files" in options.given:
+        shown["files"] = host_files(queue)
         lines = ["# %(title)s: %(name)s\n\n%(text)s" % file for file in shown["files"]]
     show(options, shown, "\n".join(lines))
     return 1 if any(check.verdict == BAD for check in report.checks) else 0
@@ -9848,15 +10784,11 @@ ZONE = argument("--tz", _SCHEDULE["zone"], dest="zone", metavar="ZONE")
 FILTERS = arguments(WHICH_TASKS, "status", "function", "queue", "owner")
 # Of all commands, and of those that ask the API.
 COMMON = [
-    ("--data", {"metavar": "DIR", "default": None,
-                "help": "data folder (default: data beside jobqueue.py)"}),
-    ("--json", {"action": "store_true", "default": False,
-                "help": "print JSON: what the API answers"})]
+    ("--data", {"metavar": "DIR", "help": "data folder (default: data beside jobqueue.py)"}),
+    ("--json", {"action": "store_true", "help": "print JSON: what the API answers"})]
 ABOUT_SITES = [
-    ("--server", {"metavar": "URL", "default": None,
-                  "help": "ask another site, such as https://example.org/jobs"}),
-    ("--token-file", {"metavar": "FILE", "default": None,
-                      "help": "with --server: what holds an API token of it"})]
+    ("--server", {"metavar": "URL", "help": "ask another site, such as https://example.org/jobs"}),
+    ("--token-file", {"metavar": "FILE", "help": "with --server: what holds an API token of it"})]
 
 # {a command, or two words for an action of one: (what runs it, its arguments)}. Those in LOCAL are
 # about this host and get its queue; all others get a site whose API they ask.
@@ -9872,9 +10804,8 @@ COMMANDS = {
                                                    "parameters; - is standard input"})]),
     "functions": lists("Print the functions that can be added, and their parameters.",
                        "functions", "name parameters title"),
-    "list": lists(
-        "Print tasks, newest first.", "tasks", "id status owner function summary", *FILTERS,
-        argument("--limit", _integer(1, 1000), default=PAGE_ROWS, metavar="N")),
+    "list": lists("Print tasks, newest first.", "tasks", "id status owner function summary",
+                  *FILTERS, argument("--limit", _integer(1, 1000), default=PAGE_ROWS, metavar="N")),
     "show": asks("Print one task.", "GET", TASK, text=_task_text),
     "wait": (cmd_wait, [PLACES["id"], argument(
         "--timeout", {"type": "number", "minimum": 0}, default=math.inf, metavar="SECONDS")]),
@@ -9886,13 +10817,11 @@ COMMANDS = {
         argument("--yes", about(SWITCH, "do it, instead of saying how many match"))])),
     "settings": (cmd_settings, [("name", {"nargs": "?", "default": None}),
                                 ("value", {"nargs": "?", "default": None})]),
-    "user list": lists("Print all users.", "users",
-                       "name role disabled max_pending last_seen_at"),
-    "user add": asks(
-        "Make a user; the password is asked for, or read from standard input.", "POST",
-        "/api/users", PLACES["name"], ("--admin", {
-            "dest": "role", "action": "store_const", "const": "admin", "help": "an admin"}),
-        password=read_password),
+    "user list": lists("Print all users.", "users", "name role disabled max_pending last_seen_at"),
+    "user add": asks("Make a user; the password is asked for, or read from standard input.", "POST",
+                     "/api/users", PLACES["name"],
+                     ("--admin", {"dest": "role", "action": "store_const", "const": "admin",
+                                  "help": "an admin"}), password=read_password),
     "user disable": asks("Keep a user out, whose sessions and tokens end.", "PATCH", ACCOUNT,
                          disabled=True),
     "user enable": asks("Let a user in again.", "PATCH", ACCOUNT, disabled=False),
@@ -9907,7 +10836,8 @@ COMMANDS = {
     "token add": (cmd_add_token, [
         PLACES["name"], OWNER,
         argument("--scope", NEW_TOKEN["properties"]["scope"],
-                 help="what it may: all that USER may, or only call the address /tick"),
+                 help="what it may: all that USER may, only call the address /tick, or only work"),
+        *arguments(NEW_TOKEN["properties"], "queues", "functions"),
         ("--file", {"metavar": "FILE", "help": "write it there, for you only to read"})]),
     "token delete": asks("Revoke an API token.", "DELETE", "/api/tokens/{id}"),
     "schedule list": lists("Print schedules.", "schedules",
@@ -9919,9 +10849,8 @@ COMMANDS = {
         *arguments(OPTION_SCHEMAS, *OPTION_SCHEMAS)]),
     "schedule show": asks("Print one schedule, when it is due and what came of it.", "GET",
                           SCHEDULE, text=_schedule_text),
-    "schedule preview": (cmd_preview, [
-        ("words", {"nargs": "*", "default": (), "metavar": "RULE"}), ZONE,
-        *arguments(PREVIEW["properties"], "from", "count")]),
+    "schedule preview": (cmd_preview, [("words", {"nargs": "*", "default": (), "metavar": "RULE"}),
+                                       ZONE, *arguments(PREVIEW["properties"], "from", "count")]),
     "schedule pause": asks("Let a schedule add nothing until it is resumed.", "PATCH", SCHEDULE,
                            WHY, paused=True),
     "schedule resume": asks("Let a schedule go on.", "PATCH", SCHEDULE, paused=False),
@@ -9944,6 +10873,8 @@ COMMANDS = {
                      "id machine pid state mode tasks task function"),
     "tick": (cmd_tick, []),
     "backup": (cmd_backup, [("file", {"metavar": "FILE"})]),
+    "export": (cmd_export, [("file", {"metavar": "FILE", "help": "- is standard output"})]),
+    "import": (cmd_import, [("file", {"metavar": "FILE", "help": "- is standard input"})]),
     "check": (cmd_check, [
         ("--repair", {"nargs": "?", "const": "alone", "choices": ["alone", "shared"],
                       "help": "with everything stopped: choose the journal mode for this file "
@@ -9951,9 +10882,9 @@ COMMANDS = {
         argument("--quick", about(SWITCH, "without the worker that is tested for 10 s")),
         argument("--files", about(SWITCH, "print the lines for cron and web servers"))])}
 NEED_NOTHING = ("check", "schedule preview")
-LOCAL = ("serve", "tick", "backup", *NEED_NOTHING)
+LOCAL = ("serve", "tick", "backup", "export", "import", *NEED_NOTHING)
 # Nothing is made by them: a missing data folder is a typing error.
-LOOKING = "list show wait log cancel retry delete backup".split()
+LOOKING = "list show wait log cancel retry delete backup export".split()
 
 
 def command_parser():
@@ -9965,6 +10896,7 @@ def command_parser():
         epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 the awaited task failed, 4 not found, "
                "5 refused, 75 busy, 124 wait timed out, 141 nobody read the output on.")
     parser.add_argument("--version", action="version", version="jobqueue " + VERSION)
+    parser.set_defaults(data=None, json=False, server=None, token_file=None)
     groups = {"": parser.add_subparsers(dest="command", metavar="[COMMAND]")}
     for name, (run, rows) in COMMANDS.items():
         group, _, action = name.rpartition(" ")
@@ -9975,9 +10907,8 @@ def command_parser():
                 group, help=words, description=words).add_subparsers(
                     dest="action", metavar="ACTION", required=True)
         words = run.__doc__.partition("\n")[0]
-        sub = groups[group].add_parser(
-            action, help=words, description=words, allow_abbrev=False,
-            argument_default=argparse.SUPPRESS)
+        sub = groups[group].add_parser(action, help=words, description=words, allow_abbrev=False,
+                                       argument_default=argparse.SUPPRESS)
         for flag, details in (*COMMON, *(ABOUT_SITES if name not in LOCAL else ())):
             sub.add_argument(flag, **details)
         fields = [sub.add_argument(flag, **details).dest for flag, details in rows]
@@ -10004,7 +10935,7 @@ def _site(options):
     name = options.name_of_command
     if name in NEED_NOTHING:
         return None
-    if getattr(options, "server", None):
+    if options.server:
         return OtherSite(options.server, options.token_file)
     if name in LOOKING and not os.path.lexists(data_folder(options.data)):
         raise SetupError("There is no data folder %s." % data_folder(options.data))

@@ -4,6 +4,7 @@
     python3 worker.py                 for cron: work on what is there or due for at most 50 s
     python3 worker.py --service       for hosts with always-on processes: never ends by itself
     python3 worker.py --verbose       say what happens
+    python3 worker.py --server https://site/jobs --token-file F     for a site elsewhere
 
 Workers are started by adding a task; nobody needs to start one by hand. A worker never runs
 the owner's code: its child, the runner, does, and the runner never touches the database. When
@@ -18,6 +19,7 @@ Contents (each section uses only the sections above it)
     Child               the worker's side of its runner: pipes, life line, signals
     Attempt and Batch   what the runner has in hand: watched, kept alive, ended
     Worker              the loop: claim, hand over, wait, record
+    Remote              the same for a site elsewhere, over HTTPS
     Entry               python3 worker.py
 """
 import _signal
@@ -44,11 +46,10 @@ from enum import Enum
 from pathlib import Path
 
 import jobqueue
-from jobqueue import (Every, Fail, Followers, JobQueue, JobQueueError, Logs, Outcome, RetryAfter,
-                      TaskContext, declared, dump_json, storable)
+from jobqueue import (RESULT_MAX_DEPTH, Every, Fail, Followers, JobQueue, JobQueueError, Logs,
+                      Outcome, RetryAfter, TaskContext, declared, dump_json, is_deep, storable)
 
 jobqueue.refuse_half(__file__)
-
 
 VERSION = "1.0.0"                       # of the jobqueue.py that this belongs to
 
@@ -62,17 +63,16 @@ VERSION = "1.0.0"                       # of the jobqueue.py that this belongs t
 # typing and inspect are imported where they are used: the worker itself needs neither.
 
 NOTHING = object()                      # no default, no type hint
-NO_OPTION = {"pattern": "(?s)(?!-).*", "patternMessage": 'must not begin with "-"'}
 
-SIMPLE_TYPES = {str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "number"},
-                bool: {"type": "boolean"}, list: {"type": "array"}, tuple: {"type": "array"},
-                set: {"type": "array"}, dict: {"type": "object"}, Path: {"type": "string"},
-                date: {"type": "string", "format": "date"},
-                datetime: {"type": "string", "format": "date-time"},
-                clock_time: {"type": "string", "format": "time"}}
-CONVERSIONS = {datetime: jobqueue.parse_moment, date: date.fromisoformat,
-               clock_time: clock_time.fromisoformat,
-               int: int, float: float, Path: Path, set: set, tuple: tuple}
+SIMPLE_TYPES = {
+    str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "number"},
+    bool: {"type": "boolean"}, list: {"type": "array"}, tuple: {"type": "array"},
+    set: {"type": "array"}, dict: {"type": "object"}, Path: {"type": "string"},
+    date: {"type": "string", "format": "date"}, clock_time: {"type": "string", "format": "time"},
+    datetime: {"type": "string", "format": "date-time"}}
+CONVERSIONS = {
+    datetime: jobqueue.parse_moment, date: date.fromisoformat, clock_time: clock_time.fromisoformat,
+    int: int, float: float, Path: Path, set: set, tuple: tuple}
 
 
 def is_union(origin):
@@ -93,8 +93,7 @@ def type_schema(kind):
         if kind in SIMPLE_TYPES:
             return dict(SIMPLE_TYPES[kind])
     if isinstance(kind, type) and issubclass(kind, Enum):
-        values, names = json.loads(dump_json(list(kind))), [one.name for one in kind]
-        return {"enum": values, "enumNames": names}
+        return {"enum": json.loads(dump_json(list(kind))), "enumNames": [one.name for one in kind]}
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         return {"enum": list(inner)}
@@ -140,18 +139,16 @@ def to_python(kind, value):
 def type_hints(target):
     """{name: type} of a function; hints that cannot be evaluated are left out."""
     import typing
-    try:
+    with contextlib.suppress(Exception):    # the owner's code: anything can happen in it
         return typing.get_type_hints(target)
-    except Exception:                   # the owner's code: anything can happen in it
-        names, hints = getattr(target, "__globals__", {}), {}
-        for name, hint in getattr(target, "__annotations__", {}).items():
-            with contextlib.suppress(Exception):
-                if isinstance(hint, str):       # before Python 3.10 types have no |
-                    plain, optional = re.subn(r"\s*\|\s*None\s*$|^\s*None\s*\|\s*", "", hint)
-                    hint = eval(plain, dict(names))
-                    hint = typing.Optional[hint] if optional else hint
-                hints[name] = hint
-        return hints
+    hints = dict(getattr(target, "__annotations__", {}))
+    for name in [name for name, hint in hints.items() if isinstance(hint, str)]:
+        # Before Python 3.10 types have no |.
+        plain, optional = re.subn(r"\s*\|\s*None\s*$|^\s*None\s*\|\s*", "", hints.pop(name))
+        with contextlib.suppress(Exception):
+            kind = eval(plain, dict(getattr(target, "__globals__", {})))
+            hints[name] = typing.Optional[kind] if optional else kind
+    return hints
 
 
 def parameter_help(text):
@@ -175,25 +172,20 @@ class Parameters:
     """A function's parameters: their type hints, defaults and documentation."""
 
     def __init__(self, function):
-        self.function = function
-        self.kinds, self.defaults, self.open = {}, {}, False
-        if function.parameters is None:
-            from inspect import Parameter, signature
-            hints = type_hints(function.target)
-            for name, parameter in signature(function.target).parameters.items():
-                if parameter.kind is Parameter.VAR_KEYWORD:
-                    self.open = True
-                elif parameter.kind is not Parameter.VAR_POSITIONAL:
-                    self.kinds[name] = hints.get(name, NOTHING)
-                    if parameter.default is not Parameter.empty:
-                        self.defaults[name] = parameter.default
+        self.function, self.open, given = function, False, function.parameters
+        if given is None:
+            from inspect import signature
+            hints, found = type_hints(function.target), signature(function.target).parameters
+            self.open = any(one.kind is one.VAR_KEYWORD for one in found.values())
+            named = [one for one in found.values()
+                     if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+            self.kinds = {one.name: hints.get(one.name, NOTHING) for one in named}
+            self.defaults = {one.name: one.default for one in named if one.default is not one.empty}
         else:
             from typing import get_origin
-            for name, given in function.parameters.items():
-                is_type = isinstance(given, type) or get_origin(given) is not None
-                self.kinds[name] = given if is_type else NOTHING
-                if not is_type:
-                    self.defaults[name] = given
+            self.kinds = {name: one if isinstance(one, type) or get_origin(one) else NOTHING
+                          for name, one in given.items()}
+            self.defaults = {name: given[name] for name in given if self.kinds[name] is NOTHING}
         for name, default in self.defaults.items():
             if self.kinds[name] is NOTHING and default is not None:
                 self.kinds[name] = type(default)
@@ -202,8 +194,8 @@ class Parameters:
         """JSON Schema 2020-12 of the arguments."""
         helps = parameter_help(documentation(self.function))
         properties = {name: self._property(name, helps.get(name)) for name in self.kinds}
-        return {"type": "object", "properties": properties,
-                "required": [name for name in self.kinds if name not in self.defaults],
+        required = [name for name in self.kinds if name not in self.defaults]
+        return {"type": "object", "properties": properties, "required": required,
                 "additionalProperties": self.open}
 
     def convert(self, arguments):
@@ -219,11 +211,10 @@ class Parameters:
                 schema = make_nullable(schema)
         if jobqueue.SECRET_NAME.search(name) and "string" in schema.get("type", ()):
             schema["format"] = "password"
-        parts = self.function.target if self.function.kind == "command" else ()
-        if any(part == "{%s}" % name and "--" not in parts[:place]
-               for place, part in enumerate(parts)):    # the program could take it for an option
+        parts = [*self.function.target, "--"] if self.function.kind == "command" else ["--"]
+        if "{%s}" % name in parts[:parts.index("--")]:  # the program could take it for an option
             for one in (schema, schema.get("items", {})):
-                one.update(NO_OPTION)
+                one.update(pattern="(?s)(?!-).*", patternMessage='must not begin with "-"')
         if text:
             schema["description"] = text
         return schema
@@ -232,9 +223,8 @@ class Parameters:
 def describe(function):
     """A function as the catalogue keeps it."""
     title, _, rest = documentation(function).partition("\n")
-    description = re.split(
-        r"^\s*(?:Args|Arguments|Parameters|Returns|Raises|Yields|Examples?):?\s*$|^\s*:\w+",
-        rest.strip(), flags=re.MULTILINE)[0].strip()
+    section = r"^\s*(?:Args|Arguments|Parameters|Returns|Raises|Yields|Examples?):?\s*$|^\s*:\w+"
+    description = re.split(section, rest.strip(), flags=re.MULTILINE)[0].strip()
     return {"name": function.name, "title": title or function.name.replace("_", " "),
             "description": description, "schema": Parameters(function).schema(),
             "options": function.options, "who": function.who,
@@ -258,15 +248,8 @@ def describe_schedules():
 
 def is_owners(file):
     """True for the owner's files: beside tasks.py, or beside ours."""
-    folders = jobqueue.TASKS_FILE.parent, jobqueue.HOME
-    return file not in map(str, jobqueue.CODE_FILES) and file.startswith(
-        tuple(str(folder) + os.sep for folder in folders))
-
-
-def loaded_files():
-    """The owner's files that were imported: when one changes, so may the functions."""
-    files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
-    return sorted(filter(is_owners, files))
+    folders = tuple("%s/" % folder for folder in (jobqueue.TASKS_FILE.parent, jobqueue.HOME))
+    return file.startswith(folders) and file not in map(str, jobqueue.CODE_FILES)
 
 
 def explain_import(error):
@@ -274,8 +257,7 @@ def explain_import(error):
     import traceback
     file, line = getattr(error, "filename", None), getattr(error, "lineno", None)
     if not isinstance(error, SyntaxError) or not file:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__)
-                  if is_owners(frame.filename)]
+        frames = [at for at in traceback.extract_tb(error.__traceback__) if is_owners(at.filename)]
         file, line = (frames[-1].filename, frames[-1].lineno) if frames else (None, None)
     message = error.msg if isinstance(error, SyntaxError) else str(error)
     file = os.path.relpath(file, jobqueue.TASKS_FILE.parent) if file else None
@@ -295,8 +277,7 @@ def declare_samples():
     def add(a: int, b: int, seconds: float = 0) -> int:
         """Add two numbers, slowly if you like.
 
-        Args:
-            seconds: how long to think about it
+        :param seconds: how long to think about it
         """
         print("adding %d and %d" % (a, b))
         time.sleep(seconds)
@@ -323,17 +304,18 @@ def read_functions():
             sys.path.insert(0, str(jobqueue.TASKS_FILE.parent))
             sys.dont_write_bytecode = True      # it would hide a change within the same second
             importlib.import_module(jobqueue.TASKS_FILE.stem)
-        left_alone = {function.options["queue"] for function in declared.values()
-                      if function.kind == "external"}
-        for function in declared.values():
-            if function.kind != "external" and function.options["queue"] in left_alone:
-                raise ValueError("%s: the queue %s is for external functions"
-                                 % (function.name, function.options["queue"]))
+        external = {one.options["queue"] for one in declared.values() if one.kind == "external"}
+        for one in declared.values():
+            queue = one.options["queue"]
+            if one.kind != "external" and queue in external:
+                raise ValueError("%s: the queue %s is for external functions" % (one.name, queue))
         functions = [describe(function) for function in declared.values()]
-        return {"functions": functions, "schedules": describe_schedules(), "error": None,
-                "samples": samples, "files": loaded_files()}
+        found = {"functions": functions, "schedules": describe_schedules(), "error": None}
     except BaseException as error:      # SystemExit in tasks.py must be told as well
-        return {"error": explain_import(error), "samples": samples, "files": loaded_files()}
+        found = {"error": explain_import(error)}
+    # When one of these changes, so may the functions.
+    files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
+    return {**found, "samples": samples, "files": sorted(filter(is_owners, files))}
 
 
 # Commands --------------------------------------------------------------------
@@ -352,28 +334,19 @@ class CommandFailed(Exception):
 
 def as_word(value):
     """A value as programs read it."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    text = value if isinstance(value, str) else dump_json(value)
-    return text[1:-1] if text.startswith('"') and not isinstance(value, str) else text
-
-
-def as_list(value):
-    """The items of a list, or a list of one."""
-    return list(value) if isinstance(value, (list, tuple, set)) else [value]
+    if value is None or isinstance(value, str):
+        return value or ""
+    text = dump_json(value)
+    return text[1:-1] if text.startswith('"') else text
 
 
 def fill_parts(target, arguments):
-    """All arguments of a command; Fail if a value would turn one into an option of the program.
-
-    A list that stands alone becomes several arguments, null none.
-    """
+    """A command's arguments: a list alone becomes several, null none. Fail if one is an option."""
     parts, guarded = [], True
     for part in target:
         names = re.findall(jobqueue.PLACE, part)
-        values = [item for name in names for item in as_list(arguments.get(name))]
+        values = [item for value in map(arguments.get, names)
+                  for item in (value if isinstance(value, (list, tuple, set)) else [value])]
         if names and part == "{%s}" % names[0] and names[0] in arguments:
             pieces = [as_word(item) for item in values if item is not None]
         else:
@@ -399,10 +372,9 @@ def run_program(parts, context):
             raise RetryAfter(START_AGAIN_SECONDS,
                              jobqueue.explain_start_error(error, parts[0])) from None
         raise
-    if ended.returncode < 0:
-        raise CommandFailed("%s was ended by signal %d" % (parts[0], -ended.returncode))
     if ended.returncode:
-        raise CommandFailed("%s ended with exit code %d" % (parts[0], ended.returncode))
+        how = "was ended by signal" if ended.returncode < 0 else "ended with exit code"
+        raise CommandFailed("%s %s %d" % (parts[0], how, abs(ended.returncode)))
     return {"exit_code": 0}
 
 
@@ -465,10 +437,9 @@ def build_request(target, arguments, context):
     from urllib.parse import quote, urlencode
     from urllib.request import Request
     refuse_climbing(target["address"], arguments)
-    used = set(re.findall(jobqueue.PLACE, target["address"]))
     address = re.sub(jobqueue.PLACE, lambda match: quote(as_word(arguments.get(match[1])), safe=""),
                      target["address"])
-    rest = {name: value for name, value in arguments.items() if name not in used}
+    rest = {name: arguments[name] for name in arguments if "{%s}" % name not in target["address"]}
     headers = {"User-Agent": "jobqueue/" + jobqueue.VERSION,
                "Idempotency-Key": "task-%d" % context.id, **target["headers"]}
     body = None
@@ -507,21 +478,21 @@ def run_request(function, arguments, context):
     request = build_request(function.target, arguments, context)
     try:
         with http_opener().open(request, timeout=REQUEST_SECONDS) as answer:
-            data = answer.read(ANSWER_MAX_BYTES + 1)
-            if len(data) > ANSWER_MAX_BYTES:
-                raise Fail("the answer is larger than %d bytes" % ANSWER_MAX_BYTES)
-            if "json" in answer.headers.get("Content-Type", ""):
-                with contextlib.suppress(ValueError):
-                    return json.loads(data)
-            return data.decode("utf-8", "replace") or None
+            data, kind = answer.read(ANSWER_MAX_BYTES + 1), answer.headers.get("Content-Type", "")
     except HTTPError as error:
         with error:                     # it is the answer, too
             print(error.read(4096).decode("utf-8", "replace"))
-            code, pause = error.code, error.headers.get("Retry-After", "")
-            message = "the server answered %d %s" % (code, error.reason)
-    if code in (429, 503) and pause.isdigit():
-        raise RetryAfter(int(pause), message)
-    raise (CommandFailed if code >= 500 or code in (408, 425, 429) else Fail)(message)
+        code, pause = error.code, error.headers.get("Retry-After", "")
+        message = "the server answered %d %s" % (code, error.reason)
+        if code in (429, 503) and pause.isdigit():
+            raise RetryAfter(int(pause), message) from None
+        raise (CommandFailed if code >= 500 or code in (408, 425, 429) else Fail)(message) from None
+    if len(data) > ANSWER_MAX_BYTES:
+        raise Fail("the answer is larger than %d bytes" % ANSWER_MAX_BYTES)
+    with contextlib.suppress(ValueError):
+        if "json" in kind:
+            return json.loads(data)
+    return data.decode("utf-8", "replace") or None
 
 
 # Runner ----------------------------------------------------------------------
@@ -535,11 +506,11 @@ def run_request(function, arguments, context):
 # replaces the runner. A fork of it never speaks for it.
 
 LINE_MAX_BYTES = 1 << 20                # one message between worker and runner
-RESULT_MAX_DEPTH = 64
 PROGRESS_SECONDS = 0.2
 MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024      # the unit of ru_maxrss
 BATCH_MAX = 64                          # tasks in a batch
 RUN_KINDS = {"command": run_command, "http_request": run_request, "script": run_script}
+parameters_of = functools.lru_cache(maxsize=None)(Parameters)
 
 
 def arm_lifeline(end):
@@ -557,19 +528,8 @@ def arm_lifeline(end):
             os.read(end, 1)
             os.killpg(os.getpgrp(), signal.SIGKILL)
         threading.Thread(target=wait, daemon=True).start()
-    ready = select.poll()
-    ready.register(end, select.POLLIN | select.POLLHUP)
-    if ready.poll(0):
+    if select.select([end], [], [], 0)[0]:
         os._exit(0)                     # it was closed before we were armed
-
-
-def is_deep(value, levels):
-    """True if lists and dicts are nested deeper than `levels`: not every reader could follow."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if not isinstance(value, (list, tuple, set, frozenset)):
-        return False
-    return levels == 0 or any(is_deep(item, levels - 1) for item in value)
 
 
 def write_result(result):
@@ -624,41 +584,35 @@ def some_traces():
     return (list(map(_signal.getitimer, TIMERS)), list(map(_signal.getsignal, HANDLED)),
             _signal.pthread_sigmask(signal.SIG_BLOCK, ()),
             (os.environ is ENVIRONMENT, dict(ENVIRONMENT._data)), list(sys.path), _thread._count(),
-            (os.write, os.read, os.open, os.close, os.dup, os.dup2, os.getpid, os._exit,
-             open, print, time.sleep, time.time, time.monotonic,
-             json.loads, json.dumps, signal.signal),
+            (os.write, os.read, os.open, os.close, os.dup, os.dup2, os.getpid, os._exit, print,
+             open, time.sleep, time.time, time.monotonic, json.loads, json.dumps, signal.signal),
             (sys.getrecursionlimit(), sys.gettrace(), socket.getdefaulttimeout()))
 
 
 def all_traces():
     """What ALL_TRACES says."""
-    try:
+    has_child = False                   # that runs, or has ended and was not waited for
+    with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        has_child = True                # that runs, or has ended and was not waited for
-    except ChildProcessError:
-        has_child = False
+        has_child = True
     return list(map(resource.getrlimit, LIMITS)), has_child, os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def lowest_free():
     """The lowest number that no descriptor has; None if there may be no more."""
-    try:
+    with contextlib.suppress(OSError):
         descriptor = os.dup(0)
-    except OSError:
-        return None
-    os.close(descriptor)
-    return descriptor
+        os.close(descriptor)
+        return descriptor
 
 
 class Runner:
     """Runs one attempt after another as the worker hands them over; knows no database."""
 
     def __init__(self, channel, bell, data, lock=None):
-        self._channel = channel
+        self._channel, self._data, self._pid = channel, data, os.getpid()
         self._bell = bell               # rung when the worker should look at the channel
-        self._data = data
         self._worker_lock = lock        # it is free once both are dead
-        self._pid = os.getpid()
         self._lock = threading.RLock()  # of who speaks to the worker: the function may have threads
         self._claim = None              # of the attempt that is going on
         self._arrived = b""
@@ -666,9 +620,7 @@ class Runner:
         self._go = None                 # of a batch: a byte in it for each order not begun
         self._null = os.open(os.devnull, os.O_RDWR)
         self._streams = {}              # our stdout and stderr
-        self._used = None               # usage() at the end of the last attempt
         self._changed = False           # the task did one of CHANGES
-        self._parameters = {}
         self._next_report = 0.0
 
     def run(self):
@@ -676,15 +628,12 @@ class Runner:
         self._send({"announce": read_functions()})
         sys.addaudithook(self._heed)
         self._some, self._all, self._folder = some_traces(), all_traces(), working_folder()
-        self._used = usage()
-        while True:
-            message = self._receive()
-            if message is None:
-                return 0
+        self._used = usage()            # from now on that at the end of the last attempt
+        for message in iter(self._receive, None):
             self._run_in_a_row(message["orders"])
+        return 0
 
     def _heed(self, event, _):
-        """Called by Python for all that it audits."""
         if event in CHANGES:
             self._changed = True
 
@@ -692,9 +641,8 @@ class Runner:
         """Close what a fork of us must not have: it may outlive us, and must not look like us."""
         self._lock = threading.RLock()  # a thread that is not there may hold the other
         self._channel.close()
-        for descriptor in (self._bell, self._go, self._worker_lock, *self._descriptors):
-            if descriptor is not None:
-                os.close(descriptor)
+        for descriptor in {self._bell, self._go, self._worker_lock, *self._descriptors} - {None}:
+            os.close(descriptor)
 
     def _run_in_a_row(self, orders):
         """Run these, but not those that the worker takes back before they begin."""
@@ -734,9 +682,8 @@ class Runner:
             except Exception:
                 pass
         self._print_to(self._null)
-        cpu_seconds, peak_memory = self._used
-        outcome.update(seconds=round(seconds, 6), cpu_seconds=round(cpu_seconds - before[0], 6),
-                       peak_memory=peak_memory)
+        outcome.update(seconds=round(seconds, 6), peak_memory=self._used[1],
+                       cpu_seconds=round(self._used[0] - before[0], 6))
         if self._unsent:
             outcome["report"] = self._unsent
         if left:
@@ -755,18 +702,15 @@ class Runner:
         if some == self._some and not (is_last or self._changed):
             return None
         self._changed, now = False, all_traces()
-        if some == self._some and now == self._all and self._free == lowest_free():
-            return None
-        for kind, limits in zip(LIMITS, self._all[0]):  # or even its outcome could not be told
-            with contextlib.suppress(OSError, ValueError):
-                resource.setrlimit(kind, limits)
         found = [name for name, one, other in zip(
             SOME_TRACES + ALL_TRACES, self._some + self._all, some + now) if one != other]
-        if not found:
+        for kind, limits in zip(LIMITS, self._all[0] if found else ()):
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(kind, limits)    # or even its outcome could not be told
+        if not found and self._free != lowest_free():
             gc.collect()                # nobody may have it any more
-            if self._free == lowest_free():
-                return None
-        return ", ".join(found or ["an open file"])
+            found = ["an open file"] if self._free != lowest_free() else []
+        return ", ".join(found) or None
 
     def _tidy(self):
         """Undo what the last task may have done without a trace."""
@@ -775,9 +719,8 @@ class Runner:
         for name, descriptor in (("stdout", 1), ("stderr", 2)):
             known = self._streams.get(name)
             if known is None or known.closed:
-                known = open(descriptor, "w", buffering=1, encoding="utf-8",
-                             errors="backslashreplace", closefd=False)
-                self._streams[name] = known
+                known = self._streams[name] = open(
+                    descriptor, "w", 1, "utf-8", "backslashreplace", closefd=False)
             setattr(sys, name, known)
 
     def _outcome(self, order, context):
@@ -790,22 +733,18 @@ class Runner:
             if is_deep(result, RESULT_MAX_DEPTH):
                 raise ValueError("the result is nested deeper than %d levels" % RESULT_MAX_DEPTH)
             return {"kind": "succeeded", "result": write_result(result)}
-        except RetryAfter as error:
-            pause = min(max(0.0, error.seconds), 1e9)
-            return {**outcome_of_exception(error, "error"), "retry_after": pause}
-        except Fail as error:
-            return outcome_of_exception(error, "fail")
         except BaseException as error:  # whatever the owner's code raises is that attempt's error
-            return outcome_of_exception(error, "error")
+            outcome = outcome_of_exception(error, "fail" if isinstance(error, Fail) else "error")
+            if isinstance(error, RetryAfter):
+                outcome["retry_after"] = min(max(0.0, error.seconds), 1e9)
+            return outcome
 
     def _call(self, function, arguments, context):
-        if function.name not in self._parameters:
-            self._parameters[function.name] = Parameters(function)
-        values = self._parameters[function.name].convert(arguments)
-        if function.kind != "python":
-            defaults = self._parameters[function.name].defaults
-            return RUN_KINDS[function.kind](function, {**defaults, **values}, context)
-        return function.target(**values)
+        parameters = parameters_of(function)
+        values = parameters.convert(arguments)
+        if function.kind == "python":
+            return function.target(**values)
+        return RUN_KINDS[function.kind](function, {**parameters.defaults, **values}, context)
 
     def _print_to(self, descriptor):
         os.dup2(descriptor, 1)
@@ -856,12 +795,10 @@ class Runner:
     def _send(self, *messages, ring=True):
         """Tell the worker, in a line each; ValueError and nothing is told if one is too long."""
         if os.getpid() != self._pid:
-            raise RuntimeError("this process is a fork of the runner; only the runner itself can "
-                               "report")
+            raise RuntimeError("this process is a fork of the runner; only that itself can report")
         lines = [dump_json(message).encode("utf-8") + b"\n" for message in messages]
-        for line in lines:
-            if len(line) > LINE_MAX_BYTES:
-                raise ValueError("a message of %d bytes is too long" % len(line))
+        if max(map(len, lines)) > LINE_MAX_BYTES:
+            raise ValueError("a message of %d bytes is too long" % max(map(len, lines)))
         self._channel.sendall(b"".join(lines))
         if ring and self._go is not None:
             os.write(self._bell, b".")
@@ -919,10 +856,12 @@ class LogPipe:
                 self.start += excess
 
     def close(self):
-        """Read no more; harmless twice."""
-        if self.end is not None:
-            os.close(self.end)
-            self.end = None
+        """Read no more; True if something could still be printed."""
+        if self.end is None:
+            return False
+        os.close(self.end)
+        self.end = None
+        return True
 
     @property
     def is_full(self):
@@ -950,7 +889,6 @@ class LogPipe:
             self.start += len(piece.encode("utf-8"))
 
 
-
 # Child -----------------------------------------------------------------------
 #
 # The worker's side of its runner: a socket for orders and messages, a bell that the runner rings, a
@@ -960,7 +898,6 @@ class LogPipe:
 # it begins an order, the worker takes what is left: so what has begun is never in doubt.
 # Rules: no pipe and no process outlives end(). A line against the rules ends the runner. The
 # group is killed only while its leader's pid cannot be anyone else's.
-
 
 
 class Child:
@@ -985,17 +922,14 @@ class Child:
             for end in (theirs.detach(), bell, lifeline):
                 os.close(end)
         ours.setblocking(False)
-        self._channel = ours
-        self._arrived = b""
+        self._channel, self._arrived = ours, b""
         self.unread = b""               # what it was told and has not read: no order may follow
         self._go = None                 # of a batch: a byte in it for each order not begun
         self._wake = wake               # readable when a signal has come
-        self.started = time.monotonic()
-        self.ready = False
+        self.started, self.ready = time.monotonic(), False
         self.ended = False              # the channel is closed or broke the rules
         self.has_leftovers = False      # a task left something in it
-        self.tasks = 0
-        self.memory = 0                 # peak, in bytes
+        self.tasks = self.memory = 0    # how many it has run, and its peak in bytes
         self.files = files              # {path: stamp} of what it was made from
         self.owner = None               # whose tasks it runs, where each owner has their own
         self.identity = self.process.pid, jobqueue.birth(self.process.pid)
@@ -1088,8 +1022,7 @@ class Child:
                 return False
             self.signal(signal.SIGKILL)
             _, status, used = os.wait4(self.process.pid, 0)
-            code = os.waitstatus_to_exitcode(status)
-            self.process.returncode = code
+            code = self.process.returncode = os.waitstatus_to_exitcode(status)
             self.death = (code, used.ru_utime + used.ru_stime, used.ru_maxrss * MAXRSS_BYTES)
         return True
 
@@ -1140,19 +1073,15 @@ BATCH_SECONDS = 0.05                    # how late an outcome of a batch may be 
 WRITE_LATER = jobqueue.StorageFull, jobqueue.Busy
 
 _TEXT, _NUMBER = {"type": "string"}, {"type": "number"}
-REPORT_SCHEMA = {
-    "type": "object", "required": ["progress", "message"], "additionalProperties": False,
-    "properties": {"progress": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
-                   "message": {"type": ["string", "null"]}}}
-# An outcome as a runner tells it: OUTCOME_FIELDS are those of Outcome. What a runner of newer
-# code says besides is left out.
-OUTCOME_SCHEMA = {
-    "type": "object", "required": ["kind"],
-    "properties": {
-        "kind": {"enum": ["succeeded", "error", "fail", "unknown_function"]},
-        "result": _TEXT, "error_type": _TEXT, "error_message": _TEXT, "retry_after": _NUMBER,
-        "seconds": _NUMBER, "cpu_seconds": _NUMBER, "peak_memory": {"type": "integer"},
-        "traceback": _TEXT, "report": REPORT_SCHEMA, "left": _TEXT}}
+REPORT_SCHEMA = {"type": "object", "required": ["progress", "message"], "properties": {
+    "progress": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
+    "message": {"type": ["string", "null"]}}, "additionalProperties": False}
+# OUTCOME_FIELDS are those of Outcome; what a runner of newer code says besides is left out.
+OUTCOME_SCHEMA = {"type": "object", "required": ["kind"], "properties": {
+    "kind": {"enum": ["succeeded", "error", "fail", "unknown_function"]}, "result": _TEXT,
+    "error_type": _TEXT, "error_message": _TEXT, "retry_after": _NUMBER, "seconds": _NUMBER,
+    "cpu_seconds": _NUMBER, "peak_memory": {"type": "integer"}, "traceback": _TEXT,
+    "report": REPORT_SCHEMA, "left": _TEXT}}
 OUTCOME_FIELDS = set(OUTCOME_SCHEMA["properties"]) - {"traceback", "report", "left"}
 
 
@@ -1180,27 +1109,22 @@ class Attempt:
     """
 
     def __init__(self, queue, child, row):
-        self.row = row
-        self._queue = queue
-        self._claims = queue.claims
-        self._database = queue.database
+        self.row, self._queue, self._child = row, queue, child
+        self._claims, self._database = queue.claims, queue.database
         self._clock = queue.database.clock
-        self._child = child
-        self._key = row["id"], row["claim"]
+        self.key = row["id"], row["claim"]
         self.log = None                 # the LogPipe, once it was handed over
-        self.report = None              # progress not stored yet
-        self.traceback = None           # the log's last piece
+        self.report = self.traceback = None     # progress not stored yet; the log's last piece
         # When it began; when storing and looking were last tried, and when the claim was renewed.
         self.started = self._stored = self._looked = self._renewed = self._clock.monotonic()
         self._seen_version = None
         self._unclaimed = self.started  # when nobody was about to take the claim
         self._is_doubted = False
-        self._requests = []             # tasks it is adding, until the last part came
+        self._requests, self.enqueued = [], 0   # what it adds, until all of it came; how often
         self.said = None                # the Outcome in the runner's words
         self.left = None                # what it left in the runner
         self.ending = None              # kind of outcome if we end it
-        self._why = None
-        self._killed_at = None
+        self._why = self._killed_at = None
 
     def make_order(self):
         """What the runner is told, None if the claim was lost; what must be stored before is."""
@@ -1209,10 +1133,8 @@ class Attempt:
             with self._database.transaction(durable=True) as transaction:
                 if not self.renew(transaction):
                     return None
-        return {"id": row["id"], "owner": row["owner"],
-                "attempt": row["attempts"] - row["put_backs"], "crashes": row["crashes"],
-                "claim": row["claim"], "function": row["function"],
-                "arguments": row["arguments"]}
+        names = "id", "owner", "crashes", "claim", "function", "arguments"
+        return {"attempt": row["attempts"] - row["put_backs"], **{one: row[one] for one in names}}
 
     def end(self, kind, why=None):
         """Have it ended, for the first reason that comes."""
@@ -1232,7 +1154,10 @@ class Attempt:
                 REPORT_SCHEMA, message["report"], "report"):
             self.report = message["report"]
         elif isinstance(message.get("enqueue"), list):
-            self._add_tasks(message)
+            self._requests += message["enqueue"]
+            if not message.get("more"):
+                requests, self._requests = self._requests, []
+                self._enqueue(requests)
         else:
             return False
         return True
@@ -1245,11 +1170,9 @@ class Attempt:
             self._keep(self._clock.monotonic())
         return outcome
 
-    def close(self):
-        """Read no more of what it prints; True if something still could."""
-        is_open = self.log.end is not None
-        self.log.close()
-        return is_open
+    def reply(self, message):
+        """Answer the function, which waits for what became of the tasks that it adds."""
+        self._child.reply(message)
 
     def patience(self):
         """How many seconds it can be left alone."""
@@ -1260,13 +1183,12 @@ class Attempt:
 
     def renew(self, transaction):
         """Hold the claim for another lease; False if it was lost."""
-        return self._claims.renew(transaction, *self._key, self._clock.now())
+        return self._claims.renew(transaction, *self.key, self._clock.now())
 
     def write_ending(self, transaction):
         """Store what is left, in the transaction that records the outcome."""
-        if not (self.log or self.report or self.traceback):
-            return
-        if self._claims.cancel_asked(*self._key) is not None:
+        if ((self.log or self.report or self.traceback)
+                and self._claims.cancel_asked(*self.key) is not None):
             if self.traceback:
                 self.log.take_pieces(final=True)
                 self.log.put(self.traceback)
@@ -1278,17 +1200,13 @@ class Attempt:
         self.log.pieces = []
         self.report = self.traceback = None
 
-    def _add_tasks(self, message):
-        """Add what the function enqueues, at once and for the same owner."""
-        self._requests += message["enqueue"]
-        if message.get("more"):
-            return
-        requests, self._requests = self._requests, []
+    def _enqueue(self, requests):
+        """Add what the function asks for, at once and for the same owner."""
         try:
-            self._child.reply({"ids": self._queue.add(requests, self.row["owner_id"])})
+            self.reply({"ids": self._queue.add(requests, self.row["owner_id"])})
         except JobQueueError as error:
             kind = type(error).__name__
-            self._child.reply({"refused": [kind, error.detail, error.errors, error.retry_after]})
+            self.reply({"refused": [kind, error.detail, error.errors, error.retry_after]})
 
     def _keep(self, now):
         """Renew, store what was printed, see whether it is to be ended."""
@@ -1299,7 +1217,8 @@ class Attempt:
             with contextlib.suppress(*WRITE_LATER):
                 self._look_at_claim()
                 self._unclaimed = self._unclaimed if self._is_doubted else now
-        if now - self._unclaimed > jobqueue.SELF_FENCE_SECONDS - 2 * jobqueue.RENEW_SECONDS:
+        fence = self._database.lease_seconds - jobqueue.LEASE_SECONDS + jobqueue.SELF_FENCE_SECONDS
+        if now - self._unclaimed > fence - 2 * jobqueue.RENEW_SECONDS:
             self.end("lost")
         self._store(now)
         if self.ending and self._killed_at is None:
@@ -1310,15 +1229,15 @@ class Attempt:
 
     def _look_at_claim(self):
         version = self._database.version_seen()
-        if version == self._seen_version:
+        if version == self._seen_version and self._database.hears_all:
             return
         self._seen_version = version
-        asked = self._claims.cancel_asked(*self._key)
+        asked = self._claims.cancel_asked(*self.key)
         if asked is None:
             self.end("lost")
         elif asked:
             self.end("cancelled", "cancelled while it ran")
-        self._is_doubted = self._claims.is_doubted(*self._key)
+        self._is_doubted = self._claims.is_doubted(*self.key)
 
     def _store(self, now):
         """Renew the claim and store log and progress, if it is time; tried once a second."""
@@ -1339,7 +1258,7 @@ class Attempt:
         for start, text in self.log.take_pieces(final):
             Logs.append(transaction, self.row["id"], self.row["attempts"], start, text)
         if self.report:
-            self._claims.report(transaction, *self._key, self.report["progress"],
+            self._claims.report(transaction, *self.key, self.report["progress"],
                                 self.report["message"])
 
     def _outcome(self):
@@ -1366,16 +1285,13 @@ class Attempt:
 
 
 class Batch:
-    """What the runner has in hand: one attempt, or several quick ones that it runs in a row.
+    """What the runner has in hand; what has ended or was taken back stays until it is recorded."""
 
-    What has ended or was taken back stays in `ended` and `unbegun` until it is recorded.
-    """
-
-    def __init__(self, queue, child, rows, note_end):
+    def __init__(self, queue, child, rows, note_end, kind=Attempt):
         self._clock = queue.database.clock
         self._note_end = note_end       # called with each attempt that has ended, and its outcome
         self.child = child
-        self.running = [Attempt(queue, child, row) for row in rows]     # the first has begun
+        self.running = [kind(queue, child, row) for row in rows]    # the first has begun
         self.unbegun = []               # attempts that were taken back
         self.ended = []                 # (attempt, outcome)
         self.record_by = math.inf       # when what has ended is recorded at the latest
@@ -1394,8 +1310,7 @@ class Batch:
             attempt.log = LogPipe(end)
         now = self._clock.monotonic()
         self.running[0].started = now
-        if len(orders) > 1:
-            self.record_by = now + BATCH_SECONDS
+        self.record_by = now + BATCH_SECONDS if len(orders) > 1 else math.inf
 
     def watch(self):
         """Wait for the runner, take what it says, keep alive what it runs."""
@@ -1415,12 +1330,11 @@ class Batch:
         self._check()
 
     def _check(self):
-        """Look at what runs; go on to the next once it has ended."""
         outcome = self.running[0].check() if self.running else None
         if outcome is None:
             return
         attempt = self.running.pop(0)
-        self.child.has_leftovers |= attempt.close() or attempt.left is not None
+        self.child.has_leftovers |= attempt.log.close() or attempt.left is not None
         self.ended.append((attempt, outcome))
         self._note_end(attempt, outcome)
         if self.child.has_leftovers:
@@ -1434,7 +1348,7 @@ class Batch:
         """Take back what the runner has not begun."""
         kept = len(self.running) - self.child.take_back()
         for attempt in self.running[kept:]:
-            attempt.close()
+            attempt.log.close()
         self.unbegun += self.running[kept:]
         del self.running[kept:]
 
@@ -1504,16 +1418,10 @@ class Place:
     """
 
     def __init__(self, queue, mode):
-        self._queue = queue
-        self._workers = queue.workers
-        self._database = queue.database
+        self._queue, self._workers, self._database = queue, queue.workers, queue.database
         self._mode = mode
-        self._lock_name = None
-        self.id = None
-        self.lock = None                # its descriptor
-        self.state = "idle"
-        self.tasks = 0
-        self.runner = (None, None)      # pid and birth
+        self.id = self._lock_name = self.lock = None    # `lock` is its descriptor
+        self.state, self.tasks, self.runner = "idle", 0, (None, None)   # its pid and birth
         self.stopping = None            # why the worker will leave
 
     def take(self, row, lock):
@@ -1546,6 +1454,12 @@ class Place:
         """Have the worker leave, for the first reason that comes."""
         self.stopping = self.stopping or reason
 
+    def no_runner(self, error):
+        """Say why there is no runner, and leave."""
+        self.stop("no runner could be started")
+        with self._database.transaction(durable=False) as transaction:
+            self._workers.start_failed(transaction, jobqueue.explain_start_error(error))
+
     def leave(self):
         """Remove the row, if it is still there, then the lock file."""
         with self._database.deadline(), self._database.transaction(durable=False) as transaction:
@@ -1573,10 +1487,8 @@ class Runners:
     """
 
     def __init__(self, queue, place, settings):
-        self._queue = queue
+        self._queue, self._place, self._settings = queue, place, settings
         self._clock = queue.database.clock
-        self._place = place
-        self._settings = settings
         self.wake = None                # what is readable when a signal has come
         self._announcement = None       # not stored yet
         self._broken_until = None       # when tasks.py is tried again that cannot be read
@@ -1592,15 +1504,28 @@ class Runners:
             self.current = Child(self._queue.database.folder, self._place.lock, stamps, self.wake)
             self._place.runner = self.current.identity
         except OSError as error:
-            self._place.stop("no runner could be started")
-            with self._queue.database.transaction(durable=False) as transaction:
-                self._queue.workers.start_failed(transaction, jobqueue.explain_start_error(error))
+            self._place.no_runner(error)
 
-    def rest(self, seconds):
+    def catch_signals(self, note):
+        """Have `note` called for signals from now on; they, and what is written to the descriptor
+        that is returned, wake who waits for the runner."""
+        self.wake, waker = os.pipe()
+        os.set_blocking(self.wake, False)
+        os.set_blocking(waker, False)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        for number in STOP_SIGNALS:
+            signal.signal(number, note)
+        return waker
+
+    def calm(self):
+        """Wait again: whoever was woken has looked why."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.wake, 100)
+
+    def rest(self, seconds, alarm):
         """Wait without work; one that speaks or dies meanwhile is replaced."""
-        self.current.wait(seconds)
-        if any(True for _ in self.current.messages()) or self.current.ended \
-                or self.current.is_dead():
+        self.current.wait(seconds, alarm)
+        if list(self.current.messages()) or self.current.ended or self.current.is_dead():
             self.start()
 
     def hear(self):
@@ -1666,10 +1591,8 @@ class Recorder:
     """
 
     def __init__(self, queue, place, say):
-        self._claims = queue.claims
-        self._database = queue.database
-        self._place = place
-        self._say = say
+        self._claims, self._database = queue.claims, queue.database
+        self._place, self._say = place, say
 
     def record(self, batch, pace=None):
         """Record what the batch keeps; the rows of what the pace let claim in addition."""
@@ -1713,9 +1636,8 @@ class Recorder:
             now = self._database.clock.now()
             for attempt, _ in endings:
                 attempt.write_ending(transaction)
-            verdicts = self._claims.end_all(transaction, [
-                (attempt.row["id"], attempt.row["claim"], outcome)
-                for attempt, outcome in endings], now)
+            verdicts = self._claims.end_all(
+                transaction, [(*attempt.key, outcome) for attempt, outcome in endings], now)
             if pace:
                 rows = self._claims.claim(transaction, self._place.id, now, pace.size,
                                           pace.function, batch.child.owner)
@@ -1740,12 +1662,9 @@ class Worker:
     """
 
     def __init__(self, queue, mode, verbose=False, seconds=None):
-        self._queue = queue
-        self._claims = queue.claims
-        self._database = queue.database
+        self._queue, self._mode, self._verbose = queue, mode, verbose
+        self._claims, self._database = queue.claims, queue.database
         self._clock = queue.database.clock
-        self._mode = mode
-        self._verbose = verbose
         self._born = self._last_work = self._clock.monotonic()
         self._until = None if seconds is None else self._born + seconds
         self._settings = {}             # read once in CHECK_SECONDS
@@ -1754,9 +1673,8 @@ class Worker:
         self._place = Place(queue, mode)
         self._runners = Runners(queue, self._place, self._settings)
         self._recorder = Recorder(queue, self._place, self._say)
-        self._batch = None              # in the runner's hands
+        self._batch = self._stopped_at = None   # the batch in the runner's hands
         self._pace = Pace()
-        self._stopped_at = None
         self._seen_version = None       # of the database when nothing could be claimed
         self._next_due = None           # when something can be, unless the database changes
         self._checks = Every(CHECK_SECONDS, self._clock)
@@ -1769,7 +1687,7 @@ class Worker:
             return False
         self._say("worker %d is here" % self._place.id)
         try:
-            self._catch_signals()
+            self._runners.catch_signals(self._note_signal)
             self._runners.start()
             while not self._is_over():
                 pass
@@ -1797,22 +1715,13 @@ class Worker:
             self._clock.sleep(0.2)
         return False
 
-    def _catch_signals(self):
-        """Count them from now on; they wake who waits for the runner."""
-        def note(number, _):
-            self._signals += 1
-        self._runners.wake, waker = os.pipe()
-        for end in (self._runners.wake, waker):
-            os.set_blocking(end, False)
-        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-        for number in STOP_SIGNALS:
-            signal.signal(number, note)
+    def _note_signal(self, *_):
+        self._signals += 1
 
     def _heed_signals(self):
         if not self._signals:
             return
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._runners.wake, 100)
+        self._runners.calm()
         self._place.stop(jobqueue.STOPPED)
         self._stopped_at = self._stopped_at or self._clock.monotonic()
         if self._batch:
@@ -1822,9 +1731,8 @@ class Worker:
                     attempt.end("interrupted", "the worker was stopped")
 
     def _step(self):
-        if self._batch and not self._batch.running:     # it could not be recorded
-            self._record_late()
-            return
+        if self._batch and not self._batch.running:
+            return self._record_late()
         self._check_self()
         if self._batch:
             self._batch.watch()
@@ -1840,6 +1748,7 @@ class Worker:
                 self._rest()
 
     def _record_late(self):
+        """Record what could not be, before all that shares this round's waiting."""
         try:
             self._go_on()
         except WRITE_LATER:
@@ -1869,24 +1778,22 @@ class Worker:
     def _is_idle_for_good(self):
         if self._mode == "service":
             return False
+        has_waited = self._clock.monotonic() - self._last_work >= self._settings["linger"]
         if self._until is not None:
             has_waited = self._runners.current.ready and self._next_due is not None
-        else:
-            has_waited = self._clock.monotonic() - self._last_work >= self._settings["linger"]
         return has_waited and not self._has_work_soon()
 
     def _has_work_soon(self):
         """True if what becomes claimable soon is worth waiting for."""
         alone = self._queue.workers.idles_alone(self._place.id)
+        due = self._queue.tick.next_work(alone)
         if self._mode == "slice":       # somebody waits for its end: what its rate lets start now
             due = self._claims.rate_opens()
-        else:
-            due = self._queue.tick.next_work(alone)
-        if alone and self._until is None and self._settings["stay_asleep"] == "yes":
-            return due is not None
         patience = self._settings["linger_due"]
         if self._until is not None:
             patience = self._until - self._clock.monotonic()
+        elif alone and self._settings["stay_asleep"] == "yes":
+            patience = math.inf
         return due is not None and due <= self._clock.now() + patience
 
     def _leave_unless_needed(self):
@@ -1901,16 +1808,14 @@ class Worker:
         self._place.stop("idle")
 
     def _claim_next(self):
-        """Claim a task if there may be one and the runner is good for it; its rows.
-
-        Only what was committed is ours: after a transaction whose end failed it looks again.
-        """
+        """Rows claimed, if there may be some and the runner is good; what is committed is ours."""
         version = self._database.version_seen()
         if version == self._seen_version and self._clock.now() < self._next_due:
             return []
         now, rows = self._clock.now(), []
-        self._next_due = min(self._claims.next_due() or math.inf,
-                             self._claims.rate_opens() or math.inf)
+        moments = (self._claims.next_due(), self._claims.rate_opens(),
+                   None if self._database.hears_all else now + 1.0)
+        self._next_due = min((at for at in moments if at is not None), default=math.inf)
         if self._next_due <= now or self._claims.claimable(1):
             if self._runners.is_stale():
                 self._runners.start()
@@ -1928,17 +1833,15 @@ class Worker:
     def _rest(self):
         """Wait a little before looking again: briefly at first, longer later."""
         idle = self._clock.monotonic() - self._last_work
+        pause = 0.5 if idle > 30 else min(0.1, 0.003 * max(1, idle) ** 2)
         if self._database.journal != "wal":
             pause = 1.0
-        elif idle > 30:                 # asleep
-            pause = 0.5
-        else:
-            pause = min(0.1, 0.003 * max(1, idle) ** 2)
+        if self._database.alarm is not None and self._database.version_seen() != self._seen_version:
+            return                      # it rang while we looked
         due = self._next_due - self._clock.now()
-        self._runners.rest(min(pause, due) if due > 0 else pause)
+        self._runners.rest(min(pause, due) if due > 0 else pause, self._database.alarm)
 
     def _begin(self, rows):
-        """Hand claimed tasks over to the runner."""
         child = self._runners.current
         self._batch = Batch(self._queue, child, rows, self._note_end)
         self._say("begins %s: %s" % (rows[0]["function"], [row["id"] for row in rows]))
@@ -1950,9 +1853,8 @@ class Worker:
         self._pace.note(attempt.row["function"], outcome)
         self._place.tasks += 1
         self._last_work = self._clock.monotonic()
-        if self._verbose:
-            left = ", left behind: %s" % attempt.left if attempt.left else ""
-            self._say("task %d: %s%s" % (attempt.row["id"], outcome.kind, left))
+        left = ", left behind: %s" % attempt.left if attempt.left else ""
+        self._say("task %d: %s%s" % (attempt.row["id"], outcome.kind, left))
 
     def _go_on(self):
         """Record what has ended, if it is time; claim the next if the runner is still good."""
@@ -1975,6 +1877,508 @@ class Worker:
     def _say(self, text):
         if self._verbose:
             print("%s %s" % (jobqueue.iso(self._clock.now()), text), file=sys.stderr, flush=True)
+
+
+# Remote ----------------------------------------------------------------------
+#
+# A worker without the database: it asks a site over HTTPS for tasks that its own tasks.py can run,
+# and tells how they go. Site speaks HTTP, a Call is a request that a thread makes, the Spool keeps
+# on the disk what the site may not know yet, and RemoteWorker is the loop.
+# Rules: only an answer of jobqueue counts; after anything else the same is told again, which the
+# site takes as once. A claim counts from when the call was sent that renewed it; the runner is
+# killed before another worker may have its task.
+
+CALL_SECONDS = 30.0                     # for a whole request, besides what the site may wait
+WAIT_SECONDS = 20.0                     # the site may wait for a task
+HOLD_SECONDS, TELL_SECONDS = 5.0, 2.0   # how often the site hears of what runs; if there is news
+AGAIN_SECONDS = 0.5, 15.0               # until a call that was not heard is made again
+LEAVE_SECONDS = 20.0                    # after a signal, in all
+CALL_BYTES = 900_000                    # of one call; the site takes a megabyte
+ANSWER_BYTES = 16 << 20
+
+
+class NotHeard(Exception):
+    """There was no answer of jobqueue, or it is busy: (why, how long or None); ask again."""
+
+
+class Site:
+    """The site that a remote worker works for."""
+
+    def __init__(self, address, token_file, authorities=None):
+        import ssl
+        from urllib.parse import urlsplit
+        from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, build_opener
+        parts, token = urlsplit(address), Path(token_file)
+        is_near = parts.scheme == "http" and parts.hostname in (*jobqueue.LOOPBACK, "localhost")
+        if not parts.hostname or parts.username or not (is_near or parts.scheme == "https"):
+            raise jobqueue.SetupError("--server must be an address such as "
+                                      "https://example.org/jobs; http: is for this machine only.")
+        if token.stat().st_mode & 0o077:
+            raise jobqueue.SetupError("Others can read %s: run chmod 600 on it." % token)
+        self._address = address.rstrip("/")
+        self._token = token.read_text("ascii", "replace").strip()
+        if not re.fullmatch("[!-~]+", self._token):
+            raise jobqueue.SetupError("%s must hold a token and nothing else." % token)
+        stay = type("Stay", (HTTPRedirectHandler,), {"redirect_request": lambda *_: None})
+        self._opener = build_opener(
+            ProxyHandler({} if is_near else None), stay,
+            HTTPSHandler(context=ssl.create_default_context(cafile=authorities)))
+
+    def ask(self, call):
+        """What jobqueue answers a Call, a refusal included; else NotHeard."""
+        from http.client import HTTPException
+        from urllib.error import HTTPError
+        from urllib.request import Request
+        headers = {"X-Api-Key": self._token, "User-Agent": "jobqueue-worker/" + jobqueue.VERSION}
+        request = Request(self._address + call.path, call.body, {**headers, **call.headers})
+        told = None
+        try:
+            try:
+                answer = self._opener.open(request, timeout=call.seconds)
+            except HTTPError as error:
+                answer = error          # it is one, too
+            with answer:
+                data = answer.read(ANSWER_BYTES)
+        except (HTTPException, OSError) as error:
+            raise NotHeard("%s: %s" % (type(error).__name__, error), None) from None
+        with contextlib.suppress(ValueError):
+            told = jobqueue.read_json(data.decode("utf-8"))
+        status, pause = answer.status, answer.headers.get("Retry-After", "")
+        is_ours = isinstance(told, dict) and (
+            status in (200, 201) and call.wanted in told or told.get("status") == status
+            and {"code", "detail", "errors"} <= told.keys())
+        if not is_ours:
+            raise NotHeard("an answer (%d) that is not jobqueue's" % status, None)
+        if status >= 500 or status == 408:      # 408: the way there was too slow
+            raise NotHeard(told["detail"], float(pause) if pause.isdigit() else None)
+        return told
+
+
+class Call:
+    """A request that a thread makes while the worker watches what runs; its answer has `wanted`."""
+
+    def __init__(self, path, wanted, body, seconds=0.0, **headers):
+        self.path, self.wanted, self.body = "/api/worker/" + path, wanted, body.encode("utf-8")
+        self.headers = {"Content-Type": "application/json", **headers}
+        self.sent, self.seconds = time.monotonic(), CALL_SECONDS + seconds
+        self.found = self.error = None
+
+    def start(self, site, waker):
+        """Make it; `waker` is written to when it is over."""
+        def run():
+            try:
+                self.found = site.ask(self)
+            except Exception as error:  # whatever it is, the worker must hear of it
+                self.error = error
+            with contextlib.suppress(OSError):
+                os.write(waker, b".")
+        threading.Thread(target=run, daemon=True).start()
+
+    def is_over(self):
+        """True once there is an answer, or it is not waited for any longer."""
+        if time.monotonic() > self.sent + self.seconds:
+            self.error = self.error or NotHeard("no answer within %d s" % self.seconds, None)
+        return self.found is not None or self.error is not None
+
+
+class Spool:
+    """The folder of one remote worker at a time: its session, and outcomes not known to be told.
+
+    The runner holds the lock as well: who gets it knows that both are dead.
+    """
+
+    def __init__(self, base):
+        import fcntl
+        for number in range(1, 1000):
+            self.folder = base / str(number)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:     # another worker's
+                os.close(self.lock)
+        self._session = self.folder / "jobqueue-worker.remote"  # tasks may have folders beside it
+        self._place = " %d %s" % (os.fstat(self.lock).st_ino, jobqueue.machine_name())
+
+    def former(self):
+        """The session of the worker that had this folder. None in a copy of it: that may live."""
+        with contextlib.suppress(OSError, ValueError):
+            session, space, place = self._session.read_text("utf-8").partition(" ")
+            return session if space + place == self._place else None
+        return None
+
+    def begin(self, session):
+        """Keep the session of the worker that has this folder now."""
+        jobqueue.write_private(self._session, session + self._place)
+
+    def left(self):
+        """{claim: outcome} of what a former worker did not know to be told."""
+        found = {}
+        for path in self.folder.glob("*.outcome"):
+            with contextlib.suppress(ValueError):       # a power cut leaves files empty
+                found[path.stem] = jobqueue.read_json(path.read_text("utf-8"))
+        return found
+
+    def keep(self, item):
+        """Keep an outcome until it is told; a full disk does not keep it from being told."""
+        with contextlib.suppress(JobQueueError, OSError):
+            jobqueue.write_private(self.folder / (item["claim"] + ".outcome"), dump_json(item))
+
+    def forget(self, item):
+        """The site knows it; nothing of the task is left here."""
+        with contextlib.suppress(OSError):
+            (self.folder / (item["claim"] + ".outcome")).unlink()
+        jobqueue.remove_task_folder(self.folder, item["id"])
+
+
+def _named(row):
+    return {"id": row["id"], "claim": row["claim"]}
+
+
+def _size(value):
+    return len(dump_json(value).encode("utf-8"))
+
+
+class RemoteAttempt(Attempt):
+    """An attempt of a remote worker, whose calls renew its claim and keep what it prints.
+
+    `row` has what the site said last of it ("state"), and when the call was sent ("held").
+    """
+
+    def item(self):
+        """What the site is told of it while it runs."""
+        item = {**_named(self.row), **(self.report or {}), "log": []}
+        for start, text in self.log.take_pieces(final=False) if self.log else ():
+            item["log"].append({"start": start, "text": text})
+            if _size(item["log"]) > CALL_BYTES // 4:    # one alone may be larger, but not too large
+                break
+        return item
+
+    def told(self, item):
+        """The site knows that."""
+        del self.log.pieces[:len(item["log"])]
+        if {**item, **(self.report or {})} == item:
+            self.report = None
+
+    def last_item(self, outcome):
+        """What the site is told of its end; of too long a log the middle is left out."""
+        said = {name: value for name, value in vars(outcome).items() if value is not None}
+        if _size(said) > CALL_BYTES:
+            said = {"kind": "fail", "error_type": "ValueError",
+                    "error_message": "the result is larger than %d bytes" % CALL_BYTES}
+        self.log.take_pieces(final=True)
+        self.log.put(self.traceback or "")
+        pieces = [{"start": start, "text": text} for start, text in self.log.pieces]
+        item = {**_named(self.row), **(self.report or {}), "log": pieces, "outcome": said}
+        while pieces and _size(item) > CALL_BYTES:
+            del pieces[len(pieces) // 2]
+        return item
+
+    def _look_at_claim(self):
+        self._is_doubted, self._unclaimed = True, self.row["held"]
+        if self.row["state"] == "cancel":
+            self.end("cancelled", "cancelled while it ran")
+        elif self.row["state"] != "running":
+            self.end("lost")
+
+    def _store(self, now):
+        if self.log.is_full:
+            self.log.take_pieces(final=False)
+
+    def _enqueue(self, requests):
+        self._queue.adds.append((self, requests))
+
+
+class RemoteWorker:
+    """The loop of a remote worker; to its Runners and Batches it is what queue and place are.
+
+    One call is under way at a time:
+    1. Once the runner has announced its functions the site is told hello.
+    2. What a former worker of this folder left is told as its last words.
+    3. A turn tells all that the site does not know. With empty hands it claims, under claims that
+       stay the same until the site answers. What was claimed begins when a turn has confirmed it.
+    4. Of what runs the site hears every HOLD_SECONDS.
+    5. After a signal nothing is claimed; the last turn says that the worker leaves.
+    """
+
+    def __init__(self, site, spool, verbose):
+        self._site, self._spool, self._verbose = site, spool, verbose
+        self.database = self.catalogue = self
+        self.claims, self.clock, self.lease_seconds = None, jobqueue.Clock, 0.0
+        self.folder, self.lock = spool.folder, spool.lock
+        self.runner = self.stopping = self._stopped_at = None
+        self._settings = {"runner_tasks": 10_000, "runner_memory": 512, "runner_per_owner": "no"}
+        self._runners, self._pace = Runners(self, self, self._settings), Pace()
+        self._session, self._sequence, self._is_known = jobqueue.random_token(), 0, False
+        self._before = spool.former()
+        self._ends = spool.left()       # {claim: item} to be told
+        self._taken = {}                # {claim: row} of what was claimed and has not ended
+        self._claims = []               # that the site is asked for
+        self.adds = []                  # (attempt, requests) of what functions enqueue
+        self._functions, self._files = None, []
+        self._batch = self._call = self._trouble = None
+        self._next = self._told_at = 0.0
+        self._pause, self._wait = AGAIN_SECONDS[0], WAIT_SECONDS
+        self._code, self._checks = jobqueue.file_stamps(jobqueue.CODE_FILES), Every(1.0, self.clock)
+        self._signals = self.exit_code = 0
+
+    def run(self):
+        """Work until there is a reason to leave; True if that is a newer program."""
+        waker = self._runners.catch_signals(self._note_signal)
+        self._runners.start()
+        try:
+            while not self._is_over():
+                self._heed()
+                self._step()
+                if self._call and self._call.is_over():
+                    call, self._call = self._call, None
+                    self._take(call)
+                if not self._call and time.monotonic() >= self._next:
+                    self._call = self._next_call()
+                    if self._call:
+                        self._call.start(self._site, waker)
+        finally:
+            self._runners.end()
+        return self.stopping == "limit"
+
+    def stop(self, reason):
+        """Have the worker leave, for the first reason that comes."""
+        self.stopping = self.stopping or reason
+
+    def no_runner(self, error):
+        """Say why there is no runner, and leave."""
+        jobqueue.complain(jobqueue.explain_start_error(error))
+        self.exit_code = 1
+        self.stop("no runner could be started")
+
+    def files(self):
+        """What the functions are made of as far as is known."""
+        return [jobqueue.TASKS_FILE, jobqueue.WORKER_FILE, *self._files]
+
+    def store(self, announcement, stamps):
+        """Keep what the runner announced; returns the stamps of what that is made of."""
+        self._files = announcement.get("files", self._files)
+        if announcement.get("error"):
+            jobqueue.complain("tasks.py cannot be read: %(message)s" % announcement["error"])
+            for row in self._taken.values():    # others may be able to run it
+                self._keep_end({**_named(row), "outcome": {"kind": "put_back"}})
+            self._taken = {}
+        elif announcement["functions"] != self._functions:
+            self._functions, self._is_known = announcement["functions"], False
+        return {name: stamps.get(name, stamp)
+                for name, stamp in jobqueue.file_stamps(self.files()).items()}
+
+    def _note_signal(self, *_):
+        self._signals += 1
+
+    def _is_over(self):
+        if self._batch or not self.stopping:
+            return False
+        return self._session is None or time.monotonic() > self._stopped_at + LEAVE_SECONDS
+
+    def _heed(self):
+        """Signals, and newer files of ours."""
+        self._runners.calm()
+        if self._signals:
+            self.stop(jobqueue.STOPPED)
+        elif self._checks.is_due() and jobqueue.file_stamps(self._code) != self._code:
+            self.stop("limit")
+        if not self.stopping:
+            return
+        self._stopped_at = self._stopped_at or time.monotonic()
+        if self._call and self._claims:     # it may wait for a task, which nobody would run
+            self._call.error, self._claims = NotHeard("the worker is stopping", None), []
+        if self._batch:
+            self._batch.take_back()
+            if self._signals > 1 or time.monotonic() - self._stopped_at > GRACE_SECONDS:
+                for attempt in self._batch.running:
+                    attempt.end("interrupted", "the worker was stopped")
+
+    def _step(self):
+        """Watch what runs, begin what was confirmed, or wait for either."""
+        runners, rows = self._runners, list(self._taken.values())
+        if self._batch:
+            self._batch.watch()
+            self._put_aside()
+        elif self.stopping:
+            self.clock.sleep(0.05)
+        elif not runners.current.ready:
+            runners.hear()
+        elif not rows or not all("held" in row for row in rows):
+            runners.rest(0.5 if self._call else 0.05, None)
+        elif runners.is_stale() or runners.current.owner not in (None, rows[0]["owner"]):
+            runners.start()
+        else:
+            if self._settings["runner_per_owner"] == "yes":
+                runners.current.owner = rows[0]["owner"]
+            self._say("begins %s: %s" % (rows[0]["function"], [row["id"] for row in rows]))
+            self._batch = Batch(self, runners.current, rows, self._note_end, RemoteAttempt)
+            self._batch.begin()
+
+    def _put_aside(self):
+        """Keep what has ended until the site knows it."""
+        batch = self._batch
+        for attempt, outcome in [(one, Outcome("put_back")) for one in batch.unbegun] + batch.ended:
+            del self._taken[attempt.row["claim"]]
+            if outcome.kind != "lost":
+                self._keep_end(attempt.last_item(outcome))
+        batch.unbegun, batch.ended = [], []
+        if not batch.running:
+            batch.child.take_back()
+            self._batch = None
+            if batch.child.death is not None and not self.stopping:
+                self._runners.start()
+
+    def _keep_end(self, item):
+        self._ends[item["claim"]] = item
+        self._spool.keep(item)
+
+    def _note_end(self, attempt, outcome):
+        self._pace.note(attempt.row["function"], outcome)
+        self._say("task %d: %s" % (attempt.row["id"], outcome.kind))
+
+    def _next_call(self):
+        """The Call that is due, or None."""
+        if not self._is_known and self.stopping:
+            self._session = None
+        if self._session is None or not self._is_known and self._functions is None:
+            return None
+        if not self._is_known:
+            return Call("hello", "lease_seconds", dump_json({
+                "session": self._session, "protocol": 1, "pid": os.getpid(),
+                "machine": jobqueue.machine_name()[:64], "version": jobqueue.VERSION,
+                "functions": self._functions}))
+        if self._before:                # whose functions were offered all the time
+            return self._turn(self._before, {"leave": "was started anew"})
+        if self.adds and time.monotonic() < self._told_at + 2 * HOLD_SECONDS:
+            attempt, requests = self.adds[0]
+            lines = "\n".join(map(dump_json, requests))
+            return Call("tasks/%d" % attempt.row["id"], "ids", lines, **{
+                "Content-Type": jobqueue.LINES_TYPE,
+                "Idempotency-Key": "%s-%d" % (attempt.row["claim"], attempt.enqueued)})
+        given, running = {}, self._batch.running[:1] if self._batch else []
+        has_news = any(attempt.log or attempt.report for attempt in running)
+        if self.stopping and not self._batch:
+            if self.stopping == "limit" and not self._ends:
+                self._session = None    # a fresh process says hello, then its last words
+                return None
+            given = {} if self.stopping == "limit" else {"leave": self.stopping}
+        elif not (self._batch or self._taken or self.stopping) and self._runners.current.ready:
+            size = 1 if self._settings["runner_per_owner"] == "yes" else self._pace.size
+            self._claims = self._claims or [jobqueue.random_token() for _ in range(size)]
+            given["claim"] = {"claims": self._claims, "function": self._pace.function,
+                              "wait": 0 if self._ends else self._wait}
+        is_due = time.monotonic() >= self._told_at + (TELL_SECONDS if has_news else HOLD_SECONDS)
+        is_new = any("held" not in row for row in self._taken.values())
+        if given or self._ends or is_new or self._taken and is_due:
+            return self._turn(self._session, given)
+        return None
+
+    def _turn(self, session, given):
+        """A turn with as many outcomes as go into one; it leaves or claims when all are told."""
+        ends, room, ours = [], CALL_BYTES, session == self._session
+        for item in self._ends.values():
+            room -= _size(item)
+            if ends and room < 0:
+                given = {}
+                break
+            ends.append(item)
+        running = self._batch.running[:1] if self._batch and room > CALL_BYTES * 3 // 4 else []
+        news = {attempt.row["claim"]: attempt.item() for attempt in running}
+        rows = self._taken.values() if ours else ()
+        self._told_at, self._sequence = time.monotonic(), self._sequence + 1
+        call = Call("turn", "attempts", dump_json({
+            "session": session, "sequence": self._sequence if ours else jobqueue.INTEGER_MAX,
+            "start": [_named(row) for row in rows if "held" not in row],
+            "hold": [news.get(row["claim"], _named(row)) for row in rows if "held" in row],
+            "end": ends, **given}), given.get("claim", {}).get("wait", 0.0))
+        call.ends, call.given, call.session = ends, given, session
+        call.news = [(attempt, news[attempt.row["claim"]]) for attempt in running]
+        return call
+
+    def _take(self, call):
+        """Take what came of a call."""
+        if call.error is None:
+            if self._trouble:
+                jobqueue.complain("the site answers again")
+            self._pause, self._trouble = AGAIN_SECONDS[0], None
+            take = {"lease_seconds": self._take_welcome, "attempts": self._take_turn,
+                    "ids": self._take_added}[call.wanted]
+            return (take if call.wanted in call.found else self._take_refusal)(call, call.found)
+        why, pause = (*call.error.args, None, None)[:2]
+        if str(why) != self._trouble and not self.stopping:
+            jobqueue.complain("the site is not heard: %s" % why)
+        if time.monotonic() - call.sent > 1.0:
+            self._wait /= 2             # what stands between may allow no longer waiting
+        self._trouble = str(why)
+        pause = pause or self.clock.uniform(self._pause, 2 * self._pause)
+        self._next, self._pause = time.monotonic() + pause, min(AGAIN_SECONDS[1], 2 * self._pause)
+
+    def _take_welcome(self, _, told):
+        self._is_known, self.lease_seconds = True, told["lease_seconds"]
+        self._settings.update(told["settings"])
+        if not self._before:
+            self._forget_former()
+
+    def _forget_former(self):
+        self._before = None
+        self._spool.begin(self._session)
+
+    def _take_turn(self, call, told):
+        for item in call.ends:
+            self._ends.pop(item["claim"], None)
+            self._spool.forget(item)
+        for attempt, item in call.news:
+            attempt.told(item)
+        if "leave" in call.given:
+            if call.session == self._session:
+                self._session = None
+            return self._forget_former() if self._before else None
+        for claim in self._taken.keys() & told["attempts"].keys():
+            row, state = self._taken[claim], told["attempts"][claim]
+            if "held" in row or state == "running":
+                row.update(state=state, held=call.sent)
+            else:                       # it was not begun
+                del self._taken[claim]
+                if state == "cancel":
+                    self._keep_end({**_named(row), "outcome": {"kind": "cancelled"}})
+        if "claim" in call.given:
+            self._claims, idle = [], not (told["tasks"] or call.ends)
+            self._next = time.monotonic() + (told["wait"] if idle else 0)
+            self._wait = min(WAIT_SECONDS, self._wait + 1)
+        for row in told["tasks"]:       # each is confirmed before it begins
+            row.update(attempts=row["attempt"], put_backs=0, on_crash="retry")
+            self._taken[row["claim"]] = row
+
+    def _take_added(self, _, told):
+        attempt, _ = self.adds.pop(0)
+        attempt.enqueued += 1
+        attempt.reply(told)
+
+    def _take_refusal(self, call, told):
+        """4xx of jobqueue: our place is gone, an add is wrong, or this worker is not wanted."""
+        code, gone = told["code"], told.get("gone")
+        if call.wanted == "ids" and gone:
+            self.adds.pop(0)[0].end("lost")
+        elif call.wanted == "ids" and code not in ("unauthorized", "denied"):
+            kinds = {kind.code: kind.__name__ for kind in JobQueueError.__subclasses__()}
+            self._take_added(call, {"refused": [
+                kinds.get(code, "JobQueueError"), told["detail"], told["errors"], None]})
+        elif call.wanted == "attempts" and code == "conflict":
+            if call.session != self._session:
+                self._forget_former()   # nobody waits for its last words; ours tell the same
+            self._is_known = self._is_known and not gone
+        else:
+            jobqueue.complain("the site refuses this worker: " + told["detail"])
+            self.exit_code, self._session = 5, None
+            self.stop("refused")
+            for row in self._taken.values():
+                row["state"] = "lost"
+
+    def _say(self, text):
+        if self._verbose:
+            print("%s %s" % (jobqueue.iso(self.clock.now()), text), file=sys.stderr, flush=True)
 
 
 # Entry -----------------------------------------------------------------------
@@ -2020,13 +2424,11 @@ def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
     if mode == "cron":
         queue.catalogue.refresh()
         queue.tick.run("cron", start=False)   # the dead must not keep us from a place
-        due = queue.tick.next_work()
-        if not queue.claims.claimable(1) and (
-                due is None or due > queue.database.clock.now() + seconds):
+        due = queue.tick.next_work() or math.inf
+        if not queue.claims.claimable(1) and due > queue.database.clock.now() + seconds:
             queue.starter.start_needed(queue.tick.sleepers_missing())
             return 0
-    worker = Worker(queue, mode, verbose, seconds)
-    was_stopped = worker.run(row, lock)
+    was_stopped = Worker(queue, mode, verbose, seconds).run(row, lock)
     if mode == "service":
         for number in STOP_SIGNALS:     # from now on one ends the process at once
             signal.signal(number, signal.SIG_DFL)
@@ -2036,12 +2438,22 @@ def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
     return 0
 
 
-def run_host_test(token, data):
-    """A test worker, for the page This host.
+def work_remotely(options):
+    """Work for another site until a signal comes; a fresh process follows when our files change."""
+    if not jobqueue.TASKS_FILE.exists():
+        raise jobqueue.SetupError("There is no %s, whose functions this worker could run."
+                                  % jobqueue.TASKS_FILE)
+    site = Site(options.server, options.token_file, options.ca)
+    spool = Spool(Path(options.data or jobqueue.HOME / "data-remote"))
+    worker = RemoteWorker(site, spool, options.verbose)
+    if worker.run():
+        time.sleep(CHECK_SECONDS)
+        os.execv(sys.executable, [sys.executable, __file__, *sys.argv[1:]])
+    return worker.exit_code
 
-    It notes that it is here, that it lived for TEST_SECONDS, and that it outlived its parent; or
-    the signal that ended it before.
-    """
+
+def run_host_test(token, data):
+    """The test worker of the page This host: notes that it is here, lived, outlived its parent."""
     jobqueue.find_database(data)
     queue = JobQueue(data, patience=WORKER_PATIENCE_SECONDS)
     be_nice(queue)
@@ -2080,13 +2492,19 @@ def dispatch(arguments):
     import argparse
     parser = argparse.ArgumentParser(
         prog="worker.py", description="Works on the tasks of jobqueue.", allow_abbrev=False)
-    parser.add_argument("--data", metavar="DIR",
-                        help="data folder (default: data beside jobqueue.py)")
+    parser.add_argument("--data", metavar="DIR", help="data folder (data beside jobqueue.py)")
     parser.add_argument("--service", action="store_true", help="never end by itself")
+    parser.add_argument("--server", metavar="URL", help="work for that site, without its database")
+    parser.add_argument("--token-file", metavar="F", help="with a token of the scope worker of it")
+    parser.add_argument("--ca", metavar="FILE", help="certificates to trust instead of the usual")
     parser.add_argument("--seconds", type=float, default=CRON_SECONDS, metavar="S",
                         help="without --service: work for at most S seconds (50)")
     parser.add_argument("--verbose", action="store_true", help="print what happens")
     options = parser.parse_args(arguments)
+    if options.server:
+        if not options.token_file:
+            parser.error("--server needs --token-file")
+        return work_remotely(options)
     if options.service:
         return work("service", options.data, verbose=options.verbose)
     return work("cron", options.data, options.seconds, options.verbose)

@@ -49,9 +49,10 @@ export function showFunctions(title, functions, missing, address) {
 }
 
 /** What stands above the form of a function. @param {TaskFunction} chosen */
-export const introduction = ({ name, title, description }) => [
+export const introduction = ({ name, title, description, remote }) => [
   title !== name && h('p', { class: 'lead' }, title),
   description && h('p', { class: 'help text' }, description),
+  remote && h('p', { class: 'help' }, `Only a worker elsewhere can run it: ${remote.join(', ')}.`),
 ];
 
 /**

@@ -12,8 +12,7 @@ import { isAdmin, store } from './store.js';
 /** @import {Child} from './dom.js' */
 /** @import {Page, Setting, Token, User, Values, Worker} from './types.js' */
 
-const FROM = { environment: 'Set by the environment; change it there.',
-  flag: 'Set on the command line; change it there.', default: '', table: '' };
+const FROM = { environment: 'Set by the environment; change it there.', default: '', table: '' };
 const UPLOAD = 'upload a text file with 16 or more characters of your own beside jobqueue.py, named '
   + 'setup-code-WORD.txt with a word that nobody can guess';
 
@@ -106,7 +105,7 @@ async function change(changes) {
 /** One setting; what was set elsewhere is only shown. @param {Setting} setting */
 function settingField(setting) {
   const { name, type, from, minimum, maximum, choices } = setting;
-  const fixed = from === 'environment' || from === 'flag';
+  const fixed = from === 'environment';
   const text = setting.value === null ? '' : String(setting.value);
   const number = type === 'integer' || type === 'number';
   const help = [setting.help, FROM[from]].filter(Boolean).join(' ');
@@ -230,7 +229,9 @@ async function showWorkers(signal) {
     + 'nothing is left to do. ', isAdmin() && h('a', { href: '#/settings/host' }, 'Who starts them'));
   const refresh = async () => {
     const { workers, maximum } = await get('api/workers', signal);
-    setText(lead, `${workers.length || 'None'} of at most ${maximum} running.`);
+    const here = workers.filter(({ mode }) => mode !== 'remote').length;
+    const elsewhere = workers.length > here ? `, and ${workers.length - here} elsewhere` : '';
+    setText(lead, `${here || 'None'} of at most ${maximum} running${elsewhere}.`);
     rows.hidden = !workers.length;
     body.replaceChildren(...workers.map(workerRow));
     return workers.length ? 3 : 10;
@@ -243,7 +244,8 @@ async function showWorkers(signal) {
 
 /** One worker and its task. @param {Worker} worker */
 function workerRow(worker) {
-  const { machine, pid, state, mode, task, started_at: started, seen_at: seen } = worker;
+  const { machine, pid, state, task, started_at: started, seen_at: seen } = worker;
+  const mode = [worker.mode, worker.functions.join(', ')].filter(Boolean).join(': ');
   const name = `${machine}${pid ? `, process ${pid}` : ''}`;
   const label = `${worker.function || 'task'} ${task}`;
   const doing = task !== null && h('a', { href: `#/tasks/${task}` }, label);
@@ -292,7 +294,8 @@ function tokenParts(tokens) {
   }, field('Name', h('input', { name: 'name', required: true, autocomplete: 'off' }),
     { help: 'What it is for, so that you recognise it.' }), field('Permission', h('select',
     { name: 'scope' }, h('option', { value: 'user' }, 'everything you can do'),
-    h('option', { value: 'tick' }, 'only the tick address, for cron that calls addresses'))),
+    h('option', { value: 'tick' }, 'only the tick address, for cron that calls addresses'),
+    isAdmin() && h('option', { value: 'worker' }, 'only the tasks of a worker elsewhere'))),
   secretField('Your password', 'password', 'current-password'));
   const help = h('p', { class: 'help' }, 'A program that sends ',
     h('code', {}, 'Authorization: Bearer jq_…'), ' (or ', h('code', {}, 'X-Api-Key: jq_…'),
@@ -304,7 +307,10 @@ function tokenParts(tokens) {
 function madeParts({ name, scope, token = '' }) {
   const once = [h('b', {}, name), '. Copy it now; it is not shown again.'];
   if (scope !== 'tick') {
-    return [h('p', {}, 'This is the token ', ...once), copyBox(token, `Token ${name}`)];
+    const site = document.baseURI.replace(/\/$/, '');
+    const there = scope !== 'worker' ? [] : [h('p', {}, 'With it in the file token.txt, there:'),
+      copyBox(`python3 worker.py --server ${site} --token-file token.txt`, 'Command of the worker')];
+    return [h('p', {}, 'This is the token ', ...once), copyBox(token, `Token ${name}`), ...there];
   }
   const tick = new URL(`tick?token=${token}`, document.baseURI).href;
   const called = `'${tick.replaceAll('%', '\\%')}'`;        // a crontab ends a line at %

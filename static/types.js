@@ -30,7 +30,7 @@
  *   minimum?: number, maximum?: number}} Schema
  * @typedef {{name: string, title: string, description: string, schema: Schema,
  *   options: {queue: string, priority: number, max_retries: number, timeout: number},
- *   who: 'user'|'admin'|'nobody'}} TaskFunction
+ *   who: 'user'|'admin'|'nobody', remote?: string[]}} TaskFunction
  * @typedef {{message: string, file: string|null, line: number|null}} CodeError
  * @typedef {{functions: TaskFunction[], error: CodeError|null, samples: boolean,
  *   file: string|null}} Catalogue
@@ -40,6 +40,7 @@
  *   message: string|null}} Activity
  * @typedef {{next: number, text: string, cut: boolean, complete: boolean}} LogPart
  * @typedef {{machine: string, pid: number|null, state: string, mode: string, tasks: number,
+ *   functions: string[],
  *   started_at: string, seen_at: string|null, task: number|null,
  *   function: string|null}} Worker
  * @typedef {{name: string, verdict: 'ok'|'note'|'bad', text: string}} Check
@@ -52,10 +53,11 @@
  *   mode: {mode: string, why: string}, ticks: Ticks|null, canary: Canary,
  *   exposed: string[]|null, looked_at: string|null, worker_test: WorkerTest}} Host
  * @typedef {{name: string, value: unknown, default: unknown, help: string,
- *   from: 'default'|'table'|'environment'|'flag',
+ *   from: 'default'|'table'|'environment',
  *   type: 'integer'|'number'|'text'|'boolean'|'choice',
  *   minimum: number|null, maximum: number|null, choices: string[]|null}} Setting
- * @typedef {{id: number, owner: string, name: string, scope: 'user'|'tick', created_at: string,
+ * @typedef {{id: number, owner: string, name: string, scope: 'user'|'tick'|'worker',
+ *   created_at: string,
  *   last_used_at: string|null, token?: string}} Token
  *
  * @typedef {{id: number, status: Row['status']}} TaskLink

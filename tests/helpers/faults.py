@@ -225,8 +225,7 @@ class PlantedCase(ProcessCase):
         return len([entry for entry in self.ledger() if entry[:2] == (word, task_id)])
 
     def check_sound(self):
-        self.assertEqual(self.site.value("PRAGMA integrity_check"), "ok")
-        self.assertEqual(self.site.rows("PRAGMA foreign_key_check"), [])
+        self.assertEqual(self.site.damage(), [])
 
 
 class SiteCase(PlantedCase):

@@ -36,6 +36,7 @@ In a TestCase
     self.pass_in_silence(61)            lets time pass in which nobody renews, while somebody looks
     self.events(id)                     event words of a task, oldest first
     self.write(statement, values)       one statement in a transaction of its own
+    self.place                          the environment that leads to the test's database
     self.another_queue()                a second JobQueue on the same data, as another process has it
     self.patch(jobqueue, "NAME", value)             for this test
     self.refused(Error, "words in its detail")      assertRaises that also looks at the sentence
@@ -70,7 +71,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 import jobqueue  # noqa: E402
-from tests.helpers import processes  # noqa: E402
+from tests.helpers import postgres, processes  # noqa: E402
 from tests.helpers.processes import is_runner, processes_of, workers_among  # noqa: E402
 
 PASSWORD = "correct horse"
@@ -192,6 +193,15 @@ def close_quietly(queue):
         queue.close()
 
 
+def place_for(case, empty=False):
+    """The environment that leads to a database of the case's own; on SQLite the data folder has one."""
+    if postgres.ADDRESS is None:
+        return {}
+    address, remove = postgres.fresh_database(empty)
+    case.addCleanup(remove)
+    return {"JOBQUEUE_DATABASE": address}
+
+
 class TestCase(unittest.TestCase):
     """See the module's docstring."""
 
@@ -203,6 +213,7 @@ class TestCase(unittest.TestCase):
         self.clock = FakeClock()
         self.started = []
         self.start_error = None
+        self.place = place_for(self)
         self.locks = set()              # descriptors of the locks that living workers hold
         self.addCleanup(lambda: [os.close(handle) for handle in self.locks])
         self.queue = self.another_queue()
@@ -224,7 +235,8 @@ class TestCase(unittest.TestCase):
 
     def another_queue(self, **options):
         """One more JobQueue on the same data folder."""
-        options = {"data": self.folder / "data", "clock": self.clock, "environment": {}, **options}
+        options = {"data": self.folder / "data", "clock": self.clock, **options}
+        options["environment"] = {**self.place, **options.get("environment", {})}
         queue = jobqueue.JobQueue(**options)
         self.addCleanup(close_quietly, queue)
         queue.claims.machine, queue.claims.boot = "machine-1", "boot-1"
@@ -456,6 +468,7 @@ class Site:
         site.wait(7)                                # the finished task as JSON
         site.python("from jobqueue import JobQueue; print(JobQueue().enqueue('double', {'n': 1}).id)")
         site.rows("SELECT * FROM task")             # list of sqlite3.Row, read only
+        site.damage()                               # what is wrong with its database
         site.start_server() -> "http://127.0.0.1:PORT/"; site.stop_server()
         site.start_worker("--seconds", "5")         # a Popen of worker.py
         site.workers(), site.runners()              # process ids that run now
@@ -463,11 +476,12 @@ class Site:
 
     Users ana (admin), bob and eve exist, with PASSWORD; site.token("bob") is a new API token.
     With `users=False` nobody exists and there is no data folder yet. With `user` (we are root then) the
-    files belong to that user and processes run as that user; `folder` is the name of the site's folder.
+    files belong to that user and processes run as that user; `folder` is the name of the site's folder;
+    `database` is the address of one on PostgreSQL.
     """
 
     def __init__(self, tasks=None, users=True, python=sys.executable, folder="my jobs", user=None,
-                 **settings):
+                 database=None, **settings):
         need(os.path.isdir(processes.PROC + "/self"), "/proc, which tells what runs")
         self.home = Path(os.path.realpath(tempfile.mkdtemp(prefix="jobqueue site "))) / folder
         self.home.mkdir()
@@ -476,6 +490,11 @@ class Site:
         self.interpreter = python
         self.server = self.address = None
         self._children = []
+        self._remove_database = None
+        if postgres.ADDRESS and not database:
+            database, self._remove_database = postgres.fresh_database(empty=not users)
+        # The environment that leads to its database.
+        self.place = {"JOBQUEUE_DATABASE": database} if database else {}
         for name in ("jobqueue.py", "worker.py"):
             shutil.copy2(ROOT / name, self.home / name)
         (self.home / "__pycache__").mkdir()
@@ -486,7 +505,7 @@ class Site:
         if tasks is not None:
             self.write_tasks(tasks)
         if users:
-            with contextlib.closing(jobqueue.JobQueue(self.data, environment={})) as queue:
+            with contextlib.closing(jobqueue.JobQueue(self.data, environment=self.place)) as queue:
                 queue.settings.change(settings)
             self._insert(
                 "user",
@@ -513,7 +532,8 @@ class Site:
         """
         ours = ("JOBQUEUE_", "PYTHON") if self.interpreter == sys.executable else (
             "JOBQUEUE_", "PYTHON", "LD_LIBRARY_PATH")
-        return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        return {**kept, **self.place}
 
     def write_tasks(self, text):
         """Write tasks.py as one step, as a careful person would."""
@@ -573,6 +593,10 @@ class Site:
     @contextlib.contextmanager
     def connection(self):
         """A connection of our own that never writes the log back."""
+        if self.place:
+            with contextlib.closing(postgres.Link(self.place["JOBQUEUE_DATABASE"])) as link:
+                yield link
+            return
         path = next(self.data.glob("jobqueue-*.db"))
         link = sqlite3.connect(
             "file:%s?mode=rw" % quote(str(path)), uri=True, timeout=60, isolation_level=None
@@ -593,6 +617,13 @@ class Site:
         """The first column of the first row, or None."""
         rows = self.rows(statement, values)
         return rows[0][0] if rows else None
+
+    def damage(self):
+        """What is wrong with its database, [] if nothing; PostgreSQL looks whenever it reads."""
+        if self.place:
+            return []
+        found = [row[0] for row in self.rows("PRAGMA integrity_check") if row[0] != "ok"]
+        return found + self.rows("PRAGMA foreign_key_check")
 
     def _insert(self, table, *items):
         for item in items:
@@ -696,6 +727,5 @@ class Site:
                 if child.stderr:
                     child.stderr.close()
             shutil.rmtree(self.home.parent, ignore_errors=True)
-
-
-
+            if self._remove_database:
+                self._remove_database()

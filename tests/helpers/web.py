@@ -44,6 +44,10 @@ BODIES = {
     "/api/users": {"name": "newcomer", "password": "another horse"},
     "/api/users/NAME": NEW_PASSWORD,
     "/api/tokens": {"name": "new", "password": PASSWORD},
+    "/api/worker/hello": {"session": "0" * 32, "protocol": 1, "machine": "strong", "version": "1.0.0",
+                          "functions": []},
+    "/api/worker/turn": {"session": "0" * 32, "sequence": 1},
+    "/api/worker/tasks/ID": {"function": "add", "arguments": {"a": 1}},
 }
 
 
@@ -238,13 +242,14 @@ class WebTestCase(TestCase):
         for table in ("session", "token", "known_address", "user"):
             self.write("DELETE FROM " + table)
 
-    def program(self, name):
+    def program(self, name, scope="user", **limits):
         """A program with a new API token of `name`."""
-        return Visitor(self.app, token=self.make_token(name)[1])
+        return Visitor(self.app, token=self.make_token(name, scope, **limits)[1])
 
-    def make_token(self, name):
+    def make_token(self, name, scope="user", **limits):
         """(id, text) of a new API token."""
-        token = self.queue.tokens.add(self.queue.users.find(name)["id"], "test")
+        token = self.queue.tokens.add(
+            self.queue.users.find(name)["id"], "test", scope, limits=limits)
         return token["id"], token["token"]
 
     def check(self, reply, status, code=None):
@@ -266,7 +271,7 @@ class WebTestCase(TestCase):
 class OpenApi:
     """/openapi.json, and what it says about an answer."""
 
-    TYPES = {**jobqueue.TYPE_CHECKS}
+    TYPES = {name: check for name, (_, check, _) in jobqueue.TYPES.items()}
     SILENT = {"description", "default", "summary"}
 
     def __init__(self, text):

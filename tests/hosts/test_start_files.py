@@ -8,6 +8,7 @@ import subprocess
 import sys
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
 
 import jobqueue
 from tests.helpers.support import ROOT, Site
@@ -90,7 +91,12 @@ class Base(unittest.TestCase):
 
 
 class Doors(unittest.TestCase):
-    """door() tells them apart by what each of them adds."""
+    """They are told apart by what each of them adds to a request."""
+
+    @staticmethod
+    def door(environ):
+        settings = SimpleNamespace(get=lambda name: jobqueue.SETTINGS[name].default)
+        return jobqueue.Request({"REQUEST_METHOD": "GET", **environ}, settings).door
 
     def test_each_door_is_told(self):
         for environ, door in (
@@ -102,12 +108,12 @@ class Doors(unittest.TestCase):
             ({"wsgi.run_once": True}, "cgi"),
             ({"HTTP_JOBQUEUE_DOOR": "server"}, "wsgi"),
         ):
-            self.assertEqual(jobqueue.door(environ), door)
+            self.assertEqual(self.door(environ), door)
 
     def test_passenger_is_told_by_the_name_of_its_start_file(self):
         sys.modules["passenger_wsgi"] = sys
         self.addCleanup(sys.modules.pop, "passenger_wsgi")
-        self.assertEqual(jobqueue.door({}), "passenger")
+        self.assertEqual(self.door({}), "passenger")
 
 
 class ProcessTestCase(unittest.TestCase):

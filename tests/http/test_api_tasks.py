@@ -7,6 +7,7 @@ from unittest import mock
 from urllib.parse import quote
 
 import jobqueue
+from tests.helpers.postgres import about_sqlite
 from tests.helpers.support import INTEGER, function_json
 from tests.helpers.web import call, WebTestCase
 
@@ -570,6 +571,7 @@ class Log(WebTestCase):
         self.assertEqual(reply.headers["content-type"], "text/plain; charset=utf-8")
 
 
+@about_sqlite("what it says when something is wrong")
 class Trouble(WebTestCase):
     """The database is busy, full or gone."""
 

@@ -61,6 +61,9 @@ TABLE = {
     ("GET", "/api/tokens"):                     (401,   200,   200,     200,   None),
     ("POST", "/api/tokens"):                    (401,   201,   201,     201,   None),
     ("DELETE", "/api/tokens/ID"):               (401,   204,   404,     204,   404),
+    ("POST", "/api/worker/hello"):              (401,   403,   403,     403,   None),
+    ("POST", "/api/worker/turn"):               (401,   403,   403,     403,   None),
+    ("POST", "/api/worker/tasks/ID"):           (401,   403,   403,     403,   403),
 }
 MISSING_FOR_USERS = {("DELETE", "/api/users/NAME"): 403}      # who may not, learns nothing
 

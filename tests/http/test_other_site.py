@@ -105,7 +105,8 @@ class OtherSite(WebTestCase):
                 2, "", "jobqueue: --token-file must hold an API token and nothing else"))
 
     def test_commands_about_this_host_ask_no_other(self):
-        for command in ("serve", "tick", "check", "backup x", "schedule preview @daily"):
+        for command in ("serve", "tick", "check", "backup x", "export x", "import x",
+                        "schedule preview @daily"):
             with self.assertRaises(SystemExit) as end:
                 self.run_command(*command.split())
             self.assertEqual(end.exception.code, 2)

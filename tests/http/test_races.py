@@ -96,21 +96,21 @@ class TestPasswords(RaceCase):
         return self.database.value("SELECT count(*) FROM session WHERE user_id=?", (self.owner_id("eve"),))
 
     def test_the_old_one_opens_nothing_once_it_was_changed(self):
-        with meanwhile(self.users, "verify", self.reset):
+        with meanwhile(jobqueue, "verify_password", self.reset):
             self.check(self.log_in(), 401)
         self.assertEqual(self.sessions(), 0)
 
     def test_nor_for_who_was_disabled_or_deleted(self):
         for where, name, deed in (
-                (self.users, "verify", lambda: self.reset(disabled=True)),
+                (jobqueue, "verify_password", lambda: self.reset(disabled=True)),
                 (self.queue.sessions, "open", lambda: self.reset(disabled=True)),
-                (self.users, "verify", lambda: self.other.users.delete("eve"))):
+                (jobqueue, "verify_password", lambda: self.other.users.delete("eve"))):
             self.write("UPDATE user SET disabled=0")
             with self.subTest(name), meanwhile(where, name, deed):
                 self.check(self.log_in(), 401)
 
     def test_who_knew_the_old_one_does_not_undo_what_an_admin_set(self):
-        with meanwhile(self.users, "verify", self.reset):
+        with meanwhile(jobqueue, "verify_password", self.reset):
             self.check(self.change_own(), 403)
         stored = self.users.find("eve")["password"]
         self.assertTrue(jobqueue.verify_password("set by the admin", stored))
@@ -121,7 +121,7 @@ class TestPasswords(RaceCase):
 
     def test_a_new_one_leaves_the_quota_that_somebody_set(self):
         self.reset(max_pending=5)
-        with meanwhile(self.users, "hash", lambda: self.reset(max_pending=100)):
+        with meanwhile(jobqueue, "hash_password", lambda: self.reset(max_pending=100)):
             user = self.check(self.ana.patch("/api/users/eve", {"password": ANOTHER}), 200)
         self.assertEqual(user["max_pending"], 100)
 

@@ -35,23 +35,30 @@ jobqueue.main(["serve", "--port", "0"])
 """
 # What is asked must go on being asked by somebody: their token, role and account stay.
 KEEPERS = (
-    "CREATE TRIGGER keep_token BEFORE DELETE ON token WHEN OLD.id<3",
+    "CREATE TRIGGER keep_token BEFORE DELETE ON token WHEN OLD.id<4",
     "CREATE TRIGGER keep_user BEFORE DELETE ON user WHEN OLD.id<3",
     "CREATE TRIGGER keep_role BEFORE UPDATE OF role, disabled ON user WHEN OLD.id<3",
 )
 # 422 is right where the document cannot say what is wrong: common passwords, rules and time zones,
 # times that exclude each other, priorities and owners that only admins may choose, ids beside a
-# filter. To a method that the server has nowhere its gate answers 501.
+# filter, functions that cannot be shown, limits of a token that is no worker's. What a worker tells
+# may hold more than the document says of it; a number that is too large there is 400. To a method
+# that the server has nowhere its gate answers 501.
 CONFIGURATION = """
 generation.allow-x00 = false
 warnings = { fail-on = %s }
 auth.openapi.tick.api_key = "%s"
+headers = { Authorization = "Bearer %s" }
 
 [phases.coverage]
 unexpected-methods = ["get", "put", "post", "delete", "options", "patch"]
 
 [dictionaries.files]
 values = ["app.js", "style.css"]
+
+[[operations]]
+include-path-regex = "^/api/worker/"
+headers = { Authorization = "Bearer %s" }
 
 [[operations]]
 include-name = "GET /static/{name}"
@@ -61,8 +68,12 @@ parameters = { "path.name" = { dictionary = "files", probability = 0.5 } }
 include-name = [
     "POST /api/tasks", "POST /api/tasks/actions", "POST /api/users", "PATCH /api/users/{name}",
     "POST /api/schedules", "PATCH /api/schedules/{id}", "POST /api/schedules/preview",
-    "POST /api/queues", "PATCH /api/queues/{name}"]
+    "POST /api/queues", "PATCH /api/queues/{name}", "POST /api/tokens"]
 checks.positive_data_acceptance.expected-statuses = ["2xx", "403", "404", "409", "422"]
+
+[[operations]]
+include-name = ["POST /api/worker/hello", "POST /api/worker/turn"]
+checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "403", "404", "409", "422"]
 """
 OPTIONS = ["--checks", "all", "--generation-deterministic", "--no-color"]
 NOTHING = {"type": "null"}
@@ -110,8 +121,9 @@ class Schemathesis(unittest.TestCase):
     def ask_everything(self, name, fail_on, *options):
         """Run it as this user; what it said."""
         folder = self.site.home.parent
-        token, tick = self.site.token(name), self.site.token(name, "tick")
-        (folder / "schemathesis.toml").write_text(CONFIGURATION % (json.dumps(fail_on), tick))
+        tokens = [self.site.token(name, scope) for scope in ("user", "tick", "worker")]
+        (folder / "schemathesis.toml").write_text(CONFIGURATION % (
+            json.dumps(fail_on), tokens[1], tokens[0], tokens[2]))
         for statement in KEEPERS:
             self.site.rows(statement + " BEGIN SELECT RAISE(IGNORE); END")
         self.site.server = self.site._start(["-c", SERVE], stdout=subprocess.PIPE,
@@ -119,14 +131,13 @@ class Schemathesis(unittest.TestCase):
         address = re.search(r"http://[^/]+/", self.site.server.stdout.readline())[0]
         (folder / "openapi.json").write_text(json.dumps(self.document(address)))
         done = subprocess.run(
-            [self.program, "run", "openapi.json", "--url", address, *OPTIONS, *options,
-             "--header", "Authorization: Bearer " + token],
+            [self.program, "run", "openapi.json", "--url", address, *OPTIONS, *options],
             cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             encoding="utf-8", errors="replace", timeout=600)
         self.assertEqual(done.returncode, 0, done.stdout[-30000:])
         self.assertIn("Tested: %d\n" % len(openapi().operations()), done.stdout)
         self.assertEqual((self.site.home / "errors.txt").read_text(), "")
-        self.assertEqual(self.site.value("SELECT count(*) FROM token WHERE id<3"), 2)
+        self.assertEqual(self.site.value("SELECT count(*) FROM token WHERE id<4"), 3)
         return done.stdout
 
     def added(self, table):

@@ -59,6 +59,11 @@ class What(Searching):
         self.assertEqual(self.found(self.ana, "eve")[0], [theirs])
         self.assertEqual(self.found(self.bob, "eve")[0], [])
 
+    def test_only_letters_from_a_to_z_are_found_in_either_case(self):
+        task_id = self.add("bob", function="greet", name="\u00c4pfel")
+        for text, wanted in (("\u00c4PFEL", [task_id]), ("\u00c4pf", [task_id]), ("\u00e4pfel", [])):
+            self.assertEqual(self.found(self.bob, text)[0], wanted, text)
+
     def test_the_beginning_of_arguments_is_searched(self):
         task_id = self.add("bob", function="greet", name="needle" + LONG + "thread")
         self.assertEqual(self.found(self.bob, "needle")[0], [task_id])
@@ -151,23 +156,24 @@ class Meanwhile(Searching):
 
     def test_others_are_answered_in_the_midst_of_a_look(self):
         self.add_many("bob", 100)
-        look, replies = jobqueue.Connection.all_unless, []
+        look, replies = jobqueue.FileConnection.all_within, []
 
         def ask():
             replies.append(self.eve.get("/api/session").status)
             replies.append(self.eve.post("/api/tasks", {"function": "add", "arguments": {"a": 1}}).status)
 
-        def look_slowly(connection, stop, statement, values=()):
-            def stop_after_others():
+        def look_slowly(connection, seconds, clock, statement, values=()):
+            def ask_first():
                 if not replies:
                     thread = threading.Thread(target=ask, daemon=True)
                     thread.start()
                     thread.join(20)
-                return stop()
-            return look(connection, stop_after_others, statement, values)
+                return clock.monotonic()
+            slow = mock.Mock(monotonic=ask_first)
+            return look(connection, seconds, slow, statement, values)
 
         with mock.patch.object(jobqueue, "LOOK_STEPS", 50), \
-                mock.patch.object(jobqueue.Connection, "all_unless", look_slowly):
+                mock.patch.object(jobqueue.FileConnection, "all_within", look_slowly):
             self.found(self.bob, HARD)
         self.assertEqual(replies, [200, 201])
 

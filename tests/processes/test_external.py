@@ -7,6 +7,7 @@ import unittest
 
 import jobqueue
 from tests.helpers.faults import QUICK_LEASE, plant
+from tests.helpers.postgres import about_sqlite
 from tests.helpers.support import ROOT, Site, TestCase, function_json, need, wait_until
 
 TASKS = '''
@@ -58,6 +59,7 @@ class TestDeclaration(TestCase):
             jobqueue.external("render")
 
 
+@about_sqlite("its command line is the other language")
 class TestForeignWorker(unittest.TestCase):
     def setUp(self):
         need(shutil.which("sqlite3"), "the sqlite3 command line")

@@ -20,7 +20,10 @@ from pathlib import Path
 
 import jobqueue
 from tests.helpers.faults import MANY, SiteCase, WriterCase, has_begun, outsider, plant
+from tests.helpers.postgres import needs_sqlite
 from tests.helpers.support import ROOT, TestCase, need, wait_until
+
+setUpModule = needs_sqlite("its file and its locks")
 
 # For the site's processes no file system is local, so that they write without a log.
 TRUNCATE = "\nLOCAL_FILE_SYSTEMS = frozenset()\n"
@@ -341,7 +344,7 @@ class TestBackup(WriterCase):
 MIGRATION = r'''
 SCHEMA_VERSION += 1
 SCHEMA += "CREATE TABLE extra (n INTEGER);\nINSERT INTO extra VALUES (1);"
-run_really = Connection.run
+run_really = FileConnection.run
 
 
 def run_or_die(self, statement, values=()):
@@ -353,7 +356,7 @@ def run_or_die(self, statement, values=()):
     return answer
 
 
-Connection.run = run_or_die
+FileConnection.run = run_or_die
 '''
 
 
@@ -562,7 +565,7 @@ class TestLogSafety(WriterCase):
             jobqueue.remember(transaction, ".x", "x" * 10_000)
         before = self.stamps(data)
         text = ("import sys; sys.path.insert(0, %r); import jobqueue; "
-                "jobqueue.Database(sys.argv[1]).close()" % str(ROOT))
+                "jobqueue.SqliteDatabase(sys.argv[1]).close()" % str(ROOT))
         subprocess.run([sys.executable, "-c", text, str(data)], check=True)
         self.assertEqual(self.stamps(data), before)
 

@@ -19,8 +19,11 @@ from pathlib import Path
 import jobqueue
 from tests.helpers.faults import (
     MANY, QUICK, SiteCase, SmallDiskCase, WatchedSite, WriterCase, mount, mounted, somebody_elses_site)
+from tests.helpers.postgres import needs_sqlite
 from tests.helpers.support import need, wait_until
 from tests.helpers.working import TASKS
+
+setUpModule = needs_sqlite("the disk with its file")
 
 
 class TestPowerCut(WriterCase):

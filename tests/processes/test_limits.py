@@ -22,7 +22,7 @@ def hold():
     """Say so while it runs, in one file for all."""
     with open("running", "a") as file:
         os.write(file.fileno(), b"+")
-        time.sleep(0.02)
+        time.sleep(0.1)
         os.write(file.fileno(), b"-")
 '''
 

@@ -23,13 +23,13 @@ class Rules:
     def setUp(self):
         super().setUp()
         self.is_full = False
-        begin = jobqueue.Database._begin
+        begin = type(self.database)._begin
 
         def begin_unless_full(database, *values):
             if self.is_full:
                 raise jobqueue.storage_full()
             begin(database, *values)
-        self.patch(jobqueue.Database, "_begin", begin_unless_full)
+        self.patch(type(self.database), "_begin", begin_unless_full)
         self.task_id = self.add(options={"on_crash": "fail"})
         self.worker_id, _ = self.live(pid=0)         # which is nobody's
         self.claimed = self.claim(self.worker_id)
@@ -40,7 +40,7 @@ class Rules:
         """The attempt as its worker watches it."""
         attempt = worker.Attempt(self.queue, self.child, self.claimed)
         attempt.log = worker.LogPipe(os.open(os.devnull, os.O_RDONLY))
-        self.addCleanup(attempt.close)
+        self.addCleanup(attempt.log.close)
         return attempt
 
     def look_after(self, seconds, attempt=None, renews=False):
@@ -136,7 +136,7 @@ class Rules:
     def test_a_busy_database_is_no_reason_to_end_either(self):
         attempt = self.attempt()
         self.clock.advance(2 * RENEW_SECONDS)
-        with mock.patch.object(jobqueue.Database, "_begin", side_effect=jobqueue.still_busy()):
+        with mock.patch.object(type(self.database), "_begin", side_effect=jobqueue.still_busy()):
             attempt.check()
         self.assertIsNone(attempt.ending)
 

@@ -13,6 +13,7 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 import jobqueue
+from tests.helpers import postgres
 from tests.helpers.support import ROOT, Site, need, wait_until
 from tests.helpers.web import Visitor
 
@@ -45,6 +46,12 @@ BLOCKS = {
     "git clone -q": "test_cloning_gives_all_that_is_needed",
     "jobqueue.py backup FILE": "test_a_backup_by_hand_and_by_a_task",
     "command(\"backup\"": "test_a_backup_by_hand_and_by_a_task",
+    "token add office": "test_a_worker_over_https",
+    "worker.py --server": "test_a_worker_over_https",
+    "psycopg[binary]": "it fetches a package",
+    "> data)": "test_postgresql",
+    "jobqueue.py export FILE": "test_moving",
+    "jobqueue.py import FILE": "test_moving",
     "JobQueueError": "test_names_and_calls_of_python",
     "queue.enqueue_many(": "test_names_and_calls_of_python",
     "(cat token.txt)\" http": "test_a_token_for_a_program",
@@ -89,7 +96,7 @@ def read(page):
 
 def blocks():
     """Every piece of code of the pages that could be run."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```", "".join(map(read, PAGES)), re.S | re.M)
+    found = re.findall(r"^ *```(\w*)\n(.*?)^ *```", "".join(map(read, PAGES)), re.S | re.M)
     return [text for language, text in found if language in RUNNABLE]
 
 
@@ -116,7 +123,8 @@ class Newcomer(unittest.TestCase):
         self.assertEqual(sorted(os.listdir(self.site.home)), ["jobqueue.py", "static", "worker.py"])
         programs = self.site.home.parent / "programs"
         programs.mkdir()
-        (programs / "python3").symlink_to(sys.executable)
+        (programs / "python3").write_text('#!/bin/sh\nexec "%s" "$@"\n' % sys.executable)
+        (programs / "python3").chmod(0o755)         # a link would not find the packages of a venv
         path = "%s:%s" % (programs, os.environ["PATH"])
         self.environment = {**self.site.environment, "PATH": path}
 
@@ -267,6 +275,7 @@ class Newcomer(unittest.TestCase):
         self.assertEqual((mail["max_running"], mail["rate"], mail["machines"], mail["paused"]),
                          (2, {"count": 500, "seconds": 3600}, ["web1", "web2"], True))
 
+    @postgres.about_sqlite("a copy of its file")
     def test_a_backup_by_hand_and_by_a_task(self):
         self.first_admin()
         self.shell(block("jobqueue.py backup FILE"))
@@ -277,6 +286,62 @@ class Newcomer(unittest.TestCase):
             with contextlib.closing(sqlite3.connect(str(self.site.home / copy))) as database:
                 self.assertEqual(database.execute("SELECT name FROM user").fetchall(), [("ann",)])
         self.site.run("list")           # the folder is still one that can be opened
+
+    def elsewhere(self, *names):
+        """A folder on another machine with these files of the site."""
+        folder = self.site.home.parent / "elsewhere"
+        folder.mkdir()
+        for name in ("jobqueue.py", "worker.py", *names):
+            shutil.copy2(self.site.home / name, folder / name)
+        return folder
+
+    def keep_working(self, folder, command):
+        """Start a worker there, which ends with the test."""
+        process = subprocess.Popen(["sh", "-c", "exec " + command], cwd=folder, env=self.environment,
+                                   stdin=subprocess.DEVNULL)
+        self.addCleanup(process.wait, 60)
+        self.addCleanup(process.terminate)
+
+    def test_a_worker_over_https(self):
+        self.first_admin()
+        self.site.start_server("--port", 0)
+        self.shell(block("token add office"))
+        folder = self.elsewhere("worker-token.txt")
+        (folder / "tasks.py").write_text(REPORT)
+        self.keep_working(folder, block("worker.py --server").replace(
+            "https://example.org/jobs", self.site.address.rstrip("/")))
+        wait_until(lambda: "report" in self.site.run("functions").stdout)
+        task = self.site.wait(self.site.add("report", city="Oslo", month="2026-01"))
+        self.assertEqual((task["status"], task["queue"]), ("succeeded", "remote"))
+        self.assertTrue((folder / "data-remote").is_dir())
+
+    @unittest.skipUnless(postgres.ADDRESS, "there is no PostgreSQL: JOBQUEUE_TEST_DATABASE")
+    def test_postgresql(self):
+        del self.environment["JOBQUEUE_DATABASE"]
+        address = self.site.place.pop("JOBQUEUE_DATABASE")
+        self.site.write_tasks(REPORT)
+        self.shell(re.sub(r'"postgresql://[^"]+"', '"%s"' % address, block("> data)")))
+        self.assertEqual((self.site.home / "data").stat().st_mode & 0o077, 0)
+        self.first_admin()
+        self.assertTrue((self.site.home / "data-local" / "locks").is_dir())
+        self.site.run("settings", "NbMaxWorker", 1)
+        self.keep_working(self.elsewhere("data", "tasks.py"), "python3 worker.py --service")
+        wait_until(lambda: self.site.json("workers")["workers"])
+        task = self.site.wait(self.site.add("report", city="Oslo", month="2026-01"))
+        self.assertEqual(task["status"], "succeeded")
+
+    def test_moving(self):
+        self.first_admin()
+        self.site.write_tasks(REPORT)
+        self.site.run("queue", "pause", "default")
+        task_id = self.site.add("report", city="Oslo", month="2026-01")
+        self.shell(block("jobqueue.py export FILE"))
+        (self.site.home / "data").rename(self.site.home.parent / "left behind")
+        self.environment.pop("JOBQUEUE_DATABASE", None)     # from PostgreSQL, where the tests run on it
+        self.site.place.clear()
+        self.assertIn("1 users, 1 tasks", self.shell(block("jobqueue.py import FILE")))
+        self.site.run("queue", "resume", "default")
+        self.assertEqual(self.site.wait(task_id)["status"], "succeeded")
 
     def test_names_and_calls_of_python(self):
         self.first_admin()
@@ -324,8 +389,9 @@ class Pages(unittest.TestCase):
         self.assertEqual(named - there, set())
 
     def test_the_table_of_files_to_copy_is_complete(self):
-        named = re.findall(r"^\| `([\w.]+)`", PAGES[-1].read_text("utf-8"), re.M)
-        self.assertEqual(sorted(named), sorted(jobqueue.HOST_FILES))
+        named = re.findall(r"^\| `([\w.-]+)`", PAGES[-1].read_text("utf-8"), re.M)
+        there = {path.name for path in (ROOT / "static" / "hosts").iterdir()}
+        self.assertEqual(set(named), there - {"README.md"})
 
 
 def sections(page):

@@ -8,7 +8,10 @@ import sys
 import time
 
 import jobqueue
+from tests.helpers.postgres import needs_sqlite
 from tests.helpers.support import ROOT, TestCase
+
+setUpModule = needs_sqlite("how its file is made")
 
 # A program whose schema has one more table; argv: data folder, seconds to pause inside.
 NEWER = """
@@ -17,15 +20,15 @@ sys.path.insert(0, %r)
 import jobqueue
 jobqueue.SCHEMA_VERSION += 1
 jobqueue.SCHEMA += "CREATE TABLE extra (n INTEGER);\\nINSERT INTO extra VALUES (1);"
-old_run = jobqueue.Connection.run
+old_run = jobqueue.FileConnection.run
 def run(self, statement, values=()):
     result = old_run(self, statement, values)
     if "CREATE TABLE extra" in statement and float(sys.argv[2]):
         print("inside", flush=True)
         time.sleep(float(sys.argv[2]))
     return result
-jobqueue.Connection.run = run
-database = jobqueue.Database(sys.argv[1], patience=30)
+jobqueue.FileConnection.run = run
+database = jobqueue.SqliteDatabase(sys.argv[1], patience=30)
 print(database.value("PRAGMA user_version"), database.value("SELECT count(*) FROM extra"))
 """ % str(ROOT)
 NOW = jobqueue.SCHEMA_VERSION

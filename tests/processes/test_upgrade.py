@@ -5,8 +5,11 @@ import sqlite3
 import unittest
 
 import jobqueue
+from tests.helpers.postgres import needs_sqlite
 from tests.helpers.support import ROOT, Site, TestCase, wait_until
 from tests.helpers.web import Visitor
+
+setUpModule = needs_sqlite("its older files")
 
 TASKS = """
 from jobqueue import external, task

@@ -9,14 +9,15 @@
 Absolute figures depend on the machine and on what else it does; the ratios are what counts, so
 each of ours stands beside an anchor measured in turn with it. huey and litequeue are anchors
 where they are installed (litequeue needs Python 3.12). What a function does is the same for all:
-where tasks are drained, each writes a line.
+where tasks are drained, each writes a line. Where psycopg and PostgreSQL are installed, a server
+of its own that is as durable as usual is measured too, beside Procrastinate on the same one.
 
 Contents
     Constants   sizes, and what is wanted
     Figures     rows of the table, and measuring in turns
     Sites       fresh installations, workers, processes
     Raw         the same work in bare sqlite3
-    Relatives   the same work in huey and litequeue
+    Relatives   the same work in huey, litequeue and Procrastinate
     Hammer      many keep-alive connections
     Parts       what is measured
     Entry       the command line
@@ -30,9 +31,11 @@ import json
 import os
 import random
 import re
+import resource
 import secrets
 import selectors
 import shutil
+import signal
 import socket
 import sqlite3
 import statistics
@@ -44,7 +47,10 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 from load_test import COPIED, LIST_PATH, ROOT, Client, SiteCopy, end_process, percentile
+from tests.helpers import machines, postgres
 
 
 # Constants -------------------------------------------------------------------
@@ -64,6 +70,9 @@ SLOW_CLIENTS = 500
 FLOOD_PER_SECOND = 1000
 ASLEEP_AFTER_SECONDS = 32               # without work a worker wakes up more seldom
 COMMITS_PER_SECOND = 20             # while the list changes
+MACHINES, MACHINE_WORKERS = 3, 4
+SLOWER = 5                          # whose rate is so much lower drains so many times fewer tasks
+DURABLE = {"fsync": "on", "full_page_writes": "on", "max_connections": "200"}   # as PostgreSQL is by itself
 PATIENCE_SECONDS = 300.0
 
 TASKS_TEXT = '''\
@@ -85,6 +94,13 @@ def nothing(value: int = 0):
 def noted(value: int = 0):
     """Write a line, as the tasks of the relatives do."""
     os.write(ledger, b"%.6f\\n" % time.time())
+
+
+@task
+def nap():
+    """Take a while that no processor is needed for."""
+    time.sleep(0.02)
+    noted()
 
 
 @task
@@ -112,6 +128,35 @@ def nothing(value=0):
 @huey.task()
 def moment():
     return time.time()
+'''
+
+PROCRASTINATE_TEXT = '''\
+import asyncio
+import os
+import sys
+import time
+
+from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
+
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+ledger = os.open(os.path.join(FOLDER, "ledger"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+with open(os.path.join(FOLDER, "address")) as file:
+    address = file.read()
+app = App(connector=(PsycopgConnector if __name__ == "__main__" else SyncPsycopgConnector)(conninfo=address))
+
+
+@app.task(name="nothing")
+async def nothing(value=0):
+    os.write(ledger, b"%.6f\\n" % time.time())
+
+
+async def work(concurrency):
+    async with app.open_async():
+        await app.run_worker_async(concurrency=concurrency)
+
+
+if __name__ == "__main__":
+    asyncio.run(work(int(sys.argv[1])))
 '''
 
 LITEQUEUE_TEXT = '''\
@@ -327,13 +372,20 @@ def beside(what, unit, values, goals=None):
         yield Figure(what, values["ours"], unit, name, values.get(name), (goals or {}).get(name))
 
 
+def median(values):
+    """The middle of numbers, or of each place of tuples."""
+    if isinstance(values[0], tuple):
+        return tuple(map(statistics.median, zip(*values)))
+    return statistics.median(values)
+
+
 def in_turns(rounds, actions):
     """The median of what each action returns; they take turns, so that noise meets all alike."""
     results = {name: [] for name in actions}
     for _ in range(rounds):
         for name, action in actions.items():
             results[name].append(action())
-    return {name: statistics.median(values) for name, values in results.items()}
+    return {name: median(values) for name, values in results.items()}
 
 
 def rate(count, action):
@@ -359,13 +411,23 @@ def users_of(queue):
     return getattr(queue, "users", None) or queue.accounts
 
 
+def add_user(queue, name, role):
+    """Add a user with a password that nobody knows."""
+    users = users_of(queue)
+    add = getattr(users, "add", None) or users.add_user
+    add(name, secrets.token_urlsafe(12), role)
+
+
 class BenchSite(SiteCopy):
     """An installation that is used from Python, with workers at the same niceness as all else."""
 
-    def __init__(self, source=ROOT):
+    def __init__(self, source=ROOT, address=None):
         super().__init__(TASKS_TEXT, source=source)
-        self.queue = None
+        self.queue = self._link = None
         self._services = []
+        self._address = address         # of a database on PostgreSQL, else it is a file
+        if address:
+            self.environment["JOBQUEUE_DATABASE"] = address
 
     def __enter__(self):
         return self
@@ -383,24 +445,26 @@ class BenchSite(SiteCopy):
         spec.loader.exec_module(module)
         if journal == "truncate":
             module.file_system = lambda path: "nfs4"
-        self.queue = module.JobQueue(self.data, environment={})
-        users = users_of(self.queue)
-        add = getattr(users, "add", None) or users.add_user
-        add("admin", secrets.token_urlsafe(12), "admin")
+        ours = {name: value for name, value in self.environment.items() if name.startswith("JOBQUEUE_")}
+        self.queue = module.JobQueue(self.data, environment=ours)
+        add_user(self.queue, "admin", "admin")
         self.queue.settings.change({"NbMaxWorker": workers, "nice": 0})
         return self.queue
 
     def close(self):
         """Close the JobQueue."""
-        if self.queue:
-            self.queue.close()
-        self.queue = None
+        for one in filter(None, (self.queue, self._link)):
+            one.close()
+        self.queue = self._link = None
 
-    def start_services(self, count):
-        """Start workers that stay, and wait until all have run something."""
-        self._services = [subprocess.Popen(
-            [sys.executable, "worker.py", "--service", "--data", str(self.data)],
-            cwd=self.folder, stdin=subprocess.DEVNULL) for _ in range(count)]
+    def start_services(self, count, places=()):
+        """Start workers that stay, here or on machines, and wait until all have run something."""
+        words = [[sys.executable, "worker.py", "--service", "--data", str(self.data)]] * count
+        if places:
+            words = [place.command([*words[0], "--data", self.folder / place.name], self.folder)
+                     for place in (places * count)[:count]]
+        self._services = [subprocess.Popen(one, cwd=self.folder, stdin=subprocess.DEVNULL,
+                                           env=self.environment) for one in words]
         wait_until(lambda: self.number("SELECT count(*) FROM worker WHERE state='idle'") == count,
                    "starting workers")
         time.sleep(1 + 0.15 * count)    # for their runners
@@ -430,6 +494,9 @@ class BenchSite(SiteCopy):
 
     def execute(self, *statement):
         """Rows of one statement on a connection of its own."""
+        if self._address:
+            self._link = self._link or postgres.Link(self._address)
+            return self._link.execute(*statement)
         connection = sqlite3.connect(self.database, isolation_level=None, timeout=30)
         try:
             connection.execute("PRAGMA wal_autocheckpoint=0")
@@ -478,18 +545,19 @@ def fill(database, count):
     connection.close()
 
 
-def add_blocked(site, count):
-    """Add to `count` finished tasks as many scheduled and waiting ones, and a tenth in a paused queue."""
+def add_others(site, count):
+    """Add beside finished tasks `count` each: scheduled, waiting, of a paused queue, of another owner."""
+    add_user(site.queue, "other", "user")
     site.execute("INSERT INTO queue (name, paused, created_at) VALUES ('held', 1, 0)")
     tomorrow = time.time() + 86400
-    for queue, status, run_at, number in (("default", 5, tomorrow, count), ("default", 6, None, count),
-                                          ("held", 0, None, count // 10)):
+    for owner, queue, status, run_at in ((1, "default", 5, tomorrow), (1, "default", 6, None),
+                                         (1, "held", 0, None), (2, "default", 0, None)):
         site.execute(
             "INSERT INTO task (owner_id, queue, function, arguments, status, priority, turn, run_at, "
             "max_retries, retries_left, retry_delay, retry_backoff, timeout, on_crash, created_at) "
-            "SELECT owner_id, ?, function, arguments, ?, priority, coalesce(1000*?, 0)+id, ?+id/1000.0, "
+            "SELECT ?, ?, function, arguments, ?, priority, coalesce(1000*?, 0)+id, ?+id/1000.0, "
             "0, 0, 60, 2, 3600, 'retry', created_at FROM task WHERE status IN (2, 3, 4) LIMIT ?",
-            (queue, status, run_at, run_at, number))
+            (owner, queue, status, run_at, run_at, count))
     site.execute("INSERT INTO task_after (task_id, after_id) SELECT id, id-? FROM task WHERE status=6",
                  (count,))
     site.bytes_used()
@@ -505,25 +573,56 @@ class Library:
         self._stack = stack
         self._source = source
         self._sites = {}
+        self._server = None
         self.alone = alone
+        self.network = None             # with machines, which can reach the server
 
-    def fresh(self):
+    def fresh(self, address=None):
         """A site without tasks."""
-        return BenchSite(self._source)
+        return BenchSite(self._source, address)
+
+    def server(self):
+        """A PostgreSQL server that is as durable as usual; None where there can be none."""
+        if not self._server and is_installed("psycopg") and postgres.programs():
+            where = {}
+            if not machines.missing():
+                self.network = self._stack.enter_context(machines.Network(MACHINES))
+                where["listen_addresses"] = self.network.address
+            room = self._stack.enter_context(temporary_folder())
+            room.chmod(0o755)
+            self._server = postgres.Server(room / "pg", **DURABLE, **where).make()
+            self._stack.callback(self._server.remove)
+            with open(self._server.data / "pg_hba.conf", "a") as file:
+                file.write("host all all 10.0.0.0/8 trust\n")
+            self._server.start()
+        return self._server
+
+    @contextlib.contextmanager
+    def base(self, over_network=False):
+        """The address of a new database there."""
+        name = "bench%s" % secrets.token_hex(4)
+        self.server().ask("CREATE DATABASE %s TEMPLATE template0" % name)
+        if over_network:
+            yield "postgresql://%s@%s:5432/%s" % (postgres.NAME, self.network.address, name)
+        else:
+            yield postgres.with_path(self.server().address, name)
+        self.server().ask("DROP DATABASE %s WITH (FORCE)" % name)
 
     def in_turns(self, rounds, ours, anchors=()):
         """The median of what each action returns, the anchors' among them unless ours are alone."""
         return in_turns(1, ours) if self.alone else in_turns(rounds, {**ours, **dict(anchors)})
 
-    def site(self, count):
-        """A stopped site with `count` finished tasks."""
-        if count not in self._sites:
+    def site(self, count, others=0):
+        """A stopped site with `count` finished tasks and so many others of each kind."""
+        if (count, others) not in self._sites:
             site = self._stack.enter_context(self.fresh())
             site.open(workers=0).enqueue("nothing")
             fill(site.database, count)
+            if others:
+                add_others(site, others)
             site.bytes_used()
-            self._sites[count] = site
-        return self._sites[count]
+            self._sites[count, others] = site
+        return self._sites[count, others]
 
 
 @contextlib.contextmanager
@@ -643,6 +742,64 @@ def drain_litequeue(count, workers):
         for _ in range(workers):
             stack.enter_context(running([sys.executable, "-c", LITEQUEUE_TEXT], cwd=folder))
         return rate_of_ledger(folder / "ledger", count)
+
+
+@contextlib.contextmanager
+def procrastinate(library):
+    """(its folder, its module with an open app) on a new database."""
+    with library.base() as address, temporary_folder() as folder:
+        (folder / "address").write_text(address)
+        path = folder / "procrastinate_bench.py"
+        path.write_text(PROCRASTINATE_TEXT, encoding="utf-8")
+        spec = importlib.util.spec_from_file_location("procrastinate_bench", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        with module.app.open():
+            module.app.schema_manager.apply_schema()
+            yield folder, module
+
+
+@contextlib.contextmanager
+def procrastinate_workers(folder, workers, concurrency=1):
+    """Its workers, as processes that are ended in the end."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(workers):
+            stack.enter_context(running([sys.executable, "procrastinate_bench.py", str(concurrency)],
+                                        cwd=folder, stderr=subprocess.DEVNULL))
+        yield
+
+
+def drain_procrastinate(library, count, workers, concurrency=1):
+    """Tasks a second from the first start to the last."""
+    with procrastinate(library) as (folder, module):
+        module.nothing.batch_defer(*({"value": number} for number in range(count)))
+        with procrastinate_workers(folder, workers, concurrency):
+            return rate_of_ledger(folder / "ledger", count)
+
+
+def add_to_procrastinate(library, count, is_bulk):
+    """Adds a second, one by one or at once."""
+    with procrastinate(library) as (_, module):
+        module.nothing.defer(value=0)
+        many = [{"value": number} for number in range(count)]
+        if is_bulk:
+            return rate(count, lambda: module.nothing.batch_defer(*many))
+        return rate(count, lambda: [module.nothing.defer(**one) for one in many])
+
+
+def pick_up_by_procrastinate(library, count):
+    """Milliseconds until one idle worker of it began a task."""
+    with procrastinate(library) as (folder, module), procrastinate_workers(folder, 1):
+        ledger, asked = folder / "ledger", iter(range(1, count + 2))
+
+        def ask():
+            number = next(asked)
+            module.nothing.defer(value=number)
+            wait_until(lambda: ledger.read_bytes().count(b"\n") >= number, "its pick-up", 0.0005)
+            return float(ledger.read_text().split()[-1])
+
+        ask()
+        return pickups(count, ask)
 
 
 def relatives_draining(count, workers):
@@ -776,13 +933,13 @@ def measure_adds(sizes, library):
         yield from beside("add in bulk, 10,000 at once", "/s", rates, {"raw": goal})
 
 
-def drain_ours(library, count, workers, journal="wal"):
+def drain_ours(library, count, workers, journal="wal", address=None, function="noted", places=()):
     """Tasks a second from the first start to the last, as their ledger has it."""
-    with library.fresh() as site:
+    with library.fresh(address) as site:
         queue = site.open(workers, journal)
-        site.start_services(workers)
+        site.start_services(workers, places)
         site.pause(True)
-        first = queue.enqueue_many("noted", [{"value": number} for number in range(count)])[0]
+        first = queue.enqueue_many(function, [{}] * count)[0]
         site.pause(False)
         site.wait_for_tasks()
         ran = site.number("SELECT count(*) FROM task WHERE status=2 AND id>=%d" % first)
@@ -884,14 +1041,20 @@ def python_start():
     return (time.perf_counter() - began) * 1000
 
 
-def run_time(arguments, words=None, **options):
-    """Milliseconds of a whole process; its output must begin with `words`."""
-    began = time.perf_counter()
+def processor_seconds():
+    """What all our ended processes took so far."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def run_times(arguments, words=None, **options):
+    """Milliseconds of a whole process: (passed, of processor); its output must begin with `words`."""
+    began, used = time.perf_counter(), processor_seconds()
     done = subprocess.run(arguments, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, **options)
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - began, processor_seconds() - used
     if words and not done.stdout.startswith(words):
         raise SystemExit("bench: the answer is %.200r" % done.stdout)
-    return seconds * 1000
+    return tuple(one * 1000 for one in seconds)
 
 
 def measure_cgi(sizes, library):
@@ -908,14 +1071,19 @@ def measure_cgi(sizes, library):
             "REQUEST_URI": "/jq/api/tasks", "REMOTE_ADDR": "127.0.0.1", "HTTP_HOST": "127.0.0.1",
             "HTTP_COOKIE": cookie, "JOBQUEUE_DATA": str(site.data)}
         ask = dict(words=b"Status: 200", env=environment, cwd=site.folder)
+        code = "import sqlite3, json"
+
+        def some(*words, **options):
+            return lambda: median([run_times([sys.executable, *words], **options) for _ in range(5)])
+
         medians = library.in_turns(
-            sizes.requests, {"ours": lambda: run_time([sys.executable, "jobqueue.cgi"], **ask),
-                             "script": lambda: run_time([sys.executable, "jobqueue.py"], **ask)},
-            {"python": lambda: run_time([sys.executable, "-c", "import sqlite3, json"], env=environment)})
-        anchor = "python3 -c 'import sqlite3, json'", medians.get("python")
-        goal = None if library.alone else Goal("ratio", "<=", 2.5)
-        yield Figure("list by jobqueue.cgi", medians["ours"], "ms", *anchor, goal)
-        yield Figure("list by jobqueue.py as CGI script", medians["script"], "ms", *anchor)
+            sizes.requests // 5, {"ours": some("jobqueue.cgi", **ask), "script": some("jobqueue.py", **ask)},
+            {"python": some("-c", code, env=environment)})
+        for place, (more, worst) in enumerate((("", 2.5), (", processor", None))):
+            anchor = "python3 -c '%s'" % code, medians["python"][place] if "python" in medians else None
+            goal = Goal("ratio", "<=", worst) if worst and anchor[1] else None
+            yield Figure("list by jobqueue.cgi" + more, medians["ours"][place], "ms", *anchor, goal)
+            yield Figure("list by jobqueue.py as CGI script" + more, medians["script"][place], "ms", *anchor)
 
 
 def huey_cold_start():
@@ -1086,18 +1254,16 @@ def measure_path(_, library):
 
 
 def measure_blocked(sizes, library):
-    """Claiming a task among many that cannot start now, beside a table that holds nothing else."""
-    with library.fresh() as empty, library.fresh() as full:
+    """Claiming a task beside all kinds of others, and in a table that holds nothing else."""
+    full = library.site(sizes.many, sizes.many // 4)
+    with library.fresh() as empty:
         empty.open(workers=0)
-        full.open(workers=0).enqueue("nothing")
-        fill(full.database, sizes.many)
-        add_blocked(full, sizes.many)
         for site in (empty, full):
             site.queue.enqueue_many("nothing", [{}] * sizes.claims * sizes.rounds)
         costs = library.in_turns(sizes.rounds, {
             site: lambda site=site: claim_cost(site, sizes.claims) for site in (empty, full)})
-        yield Figure("claim, 3 x %s blocked" % format(sizes.many, ","), costs[full], "us",
-                     "empty table", costs[empty], Goal("ratio", "<=", 1.5))
+        yield Figure("claim with %s finished and as many others" % format(sizes.many, ","),
+                     costs[full], "us", "empty table", costs[empty], Goal("ratio", "<=", 1.5))
 
 
 @contextlib.contextmanager
@@ -1353,6 +1519,75 @@ def measure_schedules(sizes, library):
                      site.number("SELECT max(at) " + added) - due, "s", goal=Goal("ours", "<=", 2, "s"))
 
 
+def adds_on_postgres(library, count, is_bulk):
+    """Adds a second, one by one or at once."""
+    with library.base() as address, library.fresh(address) as site:
+        queue = site.open(workers=0)
+        queue.enqueue("nothing")
+        many = [{"value": number} for number in range(count)]
+        if is_bulk:
+            return rate(count, lambda: queue.enqueue_many("nothing", many))
+        return rate(count, lambda: [queue.enqueue("nothing", one) for one in many])
+
+
+def drain_on_postgres(library, *sizes):
+    """Tasks a second from the first start to the last."""
+    with library.base() as address:
+        return drain_ours(library, *sizes, address=address)
+
+
+def compare_adds(sizes, library, count, is_bulk):
+    """Adding to both, one by one or at once."""
+    rates = library.in_turns(
+        sizes.rounds, {"ours": lambda: adds_on_postgres(library, count, is_bulk)},
+        {"Procrastinate": lambda: add_to_procrastinate(library, count, is_bulk)})
+    yield from beside("PostgreSQL, add %s" % ("in bulk, 10,000 at once" if is_bulk else "one by one"),
+                      "/s", rates, {"Procrastinate": Goal("ratio", ">=", 1)})
+
+
+def compare_drains(sizes, library, workers):
+    """Draining by so many of our workers, and of theirs in each shape that they may have."""
+    shapes = {"a process each": (workers, 1), "one process": (1, workers), "two": (2, workers // 2)}
+    anchors = {"Procrastinate, " + name: lambda shape=shape: drain_procrastinate(
+        library, sizes.drain // SLOWER, *shape) for name, shape in shapes.items()}
+    rates = library.in_turns(
+        3, {"ours": lambda: drain_on_postgres(library, sizes.drain, workers)}, anchors)
+    yield from beside("PostgreSQL, drain with %d workers" % workers, "/s", rates,
+                      {name: Goal("ratio", ">=", 10) for name in anchors})
+
+
+def measure_postgres(sizes, library):
+    """The queue on PostgreSQL, beside Procrastinate on the same server."""
+    if not library.server() or not is_installed("procrastinate"):
+        return
+    yield from compare_adds(sizes, library, sizes.adds, False)
+    yield from compare_adds(sizes, library, sizes.bulk, True)
+    for workers in (2, 20):
+        yield from compare_drains(sizes, library, workers)
+    with library.base() as address, library.fresh(address) as site:
+        queue = site.open(workers=1)
+        site.start_services(1)
+        ours = pickups(sizes.pickups, lambda: queue.enqueue("moment").wait().result)
+    theirs = None if library.alone else pick_up_by_procrastinate(library, sizes.pickups)
+    for share, goal in ((0.5, Goal("ratio", "<=", 1)), (0.95, None)):
+        yield Figure("PostgreSQL, pick-up when idle, p%d" % (share * 100), percentile(ours, share), "ms",
+                     "Procrastinate", theirs and percentile(theirs, share), theirs and goal)
+
+
+def measure_machines(sizes, library):
+    """What each further machine adds: 4 workers with tasks that take 20 ms."""
+    if not library.server() or not library.network:
+        return
+    rates = []
+    for count in range(1, MACHINES + 1):
+        with library.base(over_network=True) as address:
+            rates.append(drain_ours(
+                library, sizes.drain // 4 * count, count * MACHINE_WORKERS, address=address,
+                function="nap", places=library.network.machines[:count]))
+        yield Figure("PostgreSQL, %d machines of %d workers, 20 ms" % (count, MACHINE_WORKERS),
+                     rates[-1], "/s", "as many times one", count * rates[0], Goal("ratio", ">=", 0.9))
+
+
 PARTS = {
     "adds": measure_adds,
     "drain": measure_drain,
@@ -1372,6 +1607,8 @@ PARTS = {
     "search": measure_search,
     "flood": measure_flood,
     "schedules": measure_schedules,
+    "postgres": measure_postgres,
+    "machines": measure_machines,
 }
 
 
@@ -1431,6 +1668,7 @@ def main(arguments=None):
     if options.hammer:
         run_hammer(options.hammer)
         return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)      # what was started is ended
     names = [name for chosen in options.only or [PARTS] for name in chosen]
     sizes = QUICK if options.quick else FULL
     figures = []

@@ -5,6 +5,8 @@
     python3 tests/tools/drill.py --minutes 30 --workers 20 --tasks 50000
     python3 tests/tools/drill.py --seed 4711    the same decisions again
     python3 tests/tools/drill.py --folder ~/tmp on the disk of that folder
+    python3 tests/tools/drill.py --postgres     on PostgreSQL, with workers on three machines (root)
+    python3 tests/tools/drill.py --remote       with workers that ask over HTTP
 
 A server is started in a new folder and several users add tasks over HTTP: single ones and
 thousands at once; quick, slow, talkative, failing ones, some that add others, and a few that
@@ -31,20 +33,30 @@ or any --foreign COMMAND, in which {database} and {ledger} are replaced. It work
 "START|END id attempt claim pid monotonic-seconds". It is killed only in drills of two minutes or
 more, since the death of a foreign worker is noticed by its lease of one minute.
 
+With --postgres a server is started, and its workers are services on machines of their own: namespaces
+with a host name, a network, a boot id and a local folder each. Whole machines fall, unheard, and come
+back; their network is cut, loudly or silently; the server is stopped at once or killed, and every
+connection to it is cut: mostly for less than a lease, in drills that have time for it for longer.
+
+With --remote most workers ask the site over HTTP, every third one by CGI. Some of their connections
+are cut at any byte, and now and then the way to the site is silent.
+
 Contents
     Constants   limits, and what the queue is given to do
     Records     what is known at the end, and reading it
     Runs        what the ledger tells, and what ended a run early
     Checks      the invariants, one function each
+    Stores      the database, as somebody else sees it
     Small disk  one that can be filled
     Drill site  a fresh installation that can be killed and started again
     Adding      users that flood it over HTTP
-    Trouble     what is done to the processes
+    Trouble     what is done to processes, machines, network and server
     Sampling    how many workers live
     Report      the words and figures at the end
     Entry       the command line
 """
 import argparse
+import bisect
 import collections
 import contextlib
 import errno
@@ -65,10 +77,17 @@ import threading
 import time
 from pathlib import Path
 
+try:
+    import psycopg
+    STORE_ERRORS = sqlite3.Error, psycopg.Error
+except ImportError:                     # only --postgres needs it
+    STORE_ERRORS = sqlite3.Error,
+
 ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from tests.helpers import between, machines, postgres  # noqa: E402
 from tests.helpers.processes import (  # noqa: E402
     holds_lock, is_runner, is_worker, look_at, processes_of, workers_among)
 from tests.tools.load_test import (  # noqa: E402
@@ -102,12 +121,15 @@ MINUTES_MAX = 600.0                     # a session ends after twelve hours
 ADDING_SHARE = 0.9                      # of the storm, in which the tasks are added
 PATIENCE = 1.5                          # the storm lasts at most so many times its time
 KILL_SECONDS = 1.0                      # between two kills, on average
+SERVICE_SLOWER = 2                      # ... where a worker that was killed takes longer to be there again
 DISTURB_SECONDS = 2.0                   # between two other disturbances
 PAUSE_SECONDS = (0.1, 3.0)              # a process stands still so long
 HOLD_SECONDS = (0.5, 4.0)               # an outsider holds the write lock so long
 HOG_SECONDS = (0.5, 2.0)                # ... and keeps the processors busy so long
 HOGS_MAX = 4
 LEASE_SECONDS = 60.0                    # the product's, unless --lease shortens it
+POSTGRES_LEASE_SECONDS = 120.0          # ... on PostgreSQL
+REMOTE_LEASE_SECONDS = 180.0            # ... of workers that ask over HTTP
 LEASE_OVER = (1.2, 3.5)                 # stand still this many leases and seconds
 STILL_SHARE = 4                         # ... one of so many workers
 SAMPLE_SECONDS = 0.05
@@ -133,6 +155,16 @@ CRASH_LIMIT = 3
 DEATH_SECONDS = 5.0                     # what was killed may start again so soon, it is promised,
 LATE_SHARE = 0.05                       # ... but for so many of them, on a busy machine
 LATE_MAX = 3                            # and for so many in a short drill
+
+# When machines fall, are cut off, or have no server.
+MACHINES = 3
+FALL_SHARE, FALL_SECONDS = 1 / 30, 4.0  # between two of these: such a part of the storm, at least
+AWAY_LEASES = 0.4                       # what is away for less lets no lease end
+AGAIN_SECONDS = 15.0                    # a dead connection is given up so soon,
+REMOTE_AGAIN_SECONDS = 45.0             # ... a call over HTTP
+REMOTE_DEATH_SECONDS = 20.0             # a killed remote worker is started, and heard, so soon
+LOCAL_SHARE = 4                         # beside remote workers one of so many is the site's own
+FALLEN_SECONDS = 20.0                   # after its lease a fallen machine's task may start so soon
 
 # When the disk is full.
 DISK_BYTES = 512 << 20, 8192            # of the small one: in all, and for each task
@@ -417,7 +449,7 @@ TASK_QUERY = ("SELECT id, function, arguments, status, reason, attempts, claim, 
 EVENT_QUERY = ("SELECT task_id, event, attempt, worker_id, at, owner_id, queue "
                "FROM activity ORDER BY id")
 SLOT_QUERY = "SELECT schedule_id, at, task_id FROM slot ORDER BY schedule_id, at"
-QUOTA_QUERY = "SELECT id, max_pending FROM user WHERE max_pending IS NOT NULL"
+QUOTA_QUERY = "SELECT id, max_pending FROM \"user\" WHERE max_pending IS NOT NULL"
 LOG_QUERY = "SELECT task_id, attempt, text FROM log ORDER BY task_id, attempt, start"
 COUNT_QUERY = "SELECT status, count(*) FROM task GROUP BY status"
 CUT_QUERY = ("SELECT pid FROM worker WHERE id IN "
@@ -437,6 +469,7 @@ Move = collections.namedtuple("Move", "event before after")
 Hit = collections.namedtuple("Hit", "kind pid since until")
 Pause = collections.namedtuple("Pause", "since until pid", defaults=(None,))
 Blow = collections.namedtuple("Blow", "words weight whom signals", defaults=((),))
+Fall = collections.namedtuple("Fall", "words weight whom how seconds leases", defaults=(None,))
 Problem = collections.namedtuple("Problem", "id words kind", defaults=("wrong",))
 
 
@@ -444,6 +477,7 @@ Problem = collections.namedtuple("Problem", "id words kind", defaults=("wrong",)
 SHORT_LEASE_TEXT = '''
 assert LEASE_SECONDS and RENEW_SECONDS and SELF_FENCE_SECONDS
 LEASE_SECONDS, RENEW_SECONDS, SELF_FENCE_SECONDS = %r, %r, %r
+REMOTE_LEASE_SECONDS *= LEASE_SECONDS / 60
 '''
 
 # The verdict that is simulated for --journal truncate.
@@ -452,6 +486,9 @@ def file_system(path):
     """Every folder is on a network."""
     return "nfs4"
 '''
+
+# What the writers of a database on PostgreSQL wait for.
+LOCK_STATEMENT = "SELECT version FROM jobqueue FOR UPDATE"
 
 FAULT_MARK = "fault-is-met"             # a file in the site's folder: what was planted had effect
 
@@ -467,7 +504,7 @@ class Records:
 
     def __init__(self, orders=(), removals=(), entries=(), tasks=(), events=(), logs=(), hits=(),
                  orphans=(), crowds=(), traces=(), surprises=(), plans=(), slots=(), quotas=(),
-                 pauses=(), wall=0.0):
+                 pauses=(), wall=0.0, lease=LEASE_SECONDS, death=DEATH_SECONDS):
         self.orders = orders            # Order: what was asked for, with the id if acknowledged
         self.removals = removals        # Removal: what was to be cancelled or deleted
         self.entries = entries          # Entry: the ledger
@@ -484,23 +521,25 @@ class Records:
         self.quotas = quotas            # (owner id, most tasks that may wait)
         self.pauses = pauses            # Pause: when a process, or everybody, could not go on
         self.wall = wall                # the time of events when the ledger's clock was at 0
+        self.lease = lease              # of claims and workers
+        self.death = death              # what was killed may start again so soon
 
 
-def read_tasks(path):
+def read_tasks(store):
     """All tasks of a database as Task."""
     return [Task(id_, function, json.loads(arguments), STATUS_WORDS[status], *rest)
-            for id_, function, arguments, status, *rest in read_only(path, TASK_QUERY)]
+            for id_, function, arguments, status, *rest in store.rows(TASK_QUERY)]
 
 
-def read_events(path):
+def read_events(store):
     """All activity of a database as Event."""
-    return [Event(*row) for row in read_only(path, EVENT_QUERY)]
+    return [Event(*row) for row in store.rows(EVENT_QUERY)]
 
 
 def complaints(folder, data):
     """The last words of tracebacks that workers and server left in their logs."""
     found = []
-    for path in (folder / "server.log", *data.glob("worker-*.log*")):
+    for path in (folder / "server.log", *data.glob("worker*.log*")):
         with contextlib.suppress(FileNotFoundError):
             pieces = path.read_text("utf-8", "replace").split("Traceback (most recent call last)")
             found += ["%s: %s" % (path.name, last_words(piece)) for piece in pieces[1:]]
@@ -511,14 +550,6 @@ def last_words(trace):
     """The line of a traceback that names the error."""
     lines = itertools.dropwhile(lambda line: line.startswith((":", " ")), trace.splitlines())
     return next(lines, "a traceback without an end")
-
-
-def look_into(path):
-    """Words on a database that is not whole."""
-    verdict = [row[0] for row in read_only(path, "PRAGMA integrity_check")]
-    found = [] if verdict == ["ok"] else ["integrity_check: %s" % word for word in verdict]
-    return found + ["foreign_key_check: %s" % (row,)
-                    for row in read_only(path, "PRAGMA foreign_key_check")]
 
 
 # Runs ------------------------------------------------------------------------
@@ -548,6 +579,9 @@ def without_pauses(since, until, pauses):
     return seconds + max(0.0, until - since)
 
 
+DEATHS = ("kill", "fall")               # kinds of hits by which a process is gone at once
+
+
 def explains(hit, run, pauses=()):
     """True if this hit may have ended the run, or kept its outcome from being recorded.
 
@@ -559,7 +593,7 @@ def explains(hit, run, pauses=()):
     else:
         latest = after_pauses(run.end, 0.0 if hit.kind == "term" else RECORD_SECONDS, pauses)
     earliest = run.start - RECORD_SECONDS
-    if hit.kind == "kill":
+    if hit.kind in DEATHS:
         earliest = (run.start if run.end is None else run.end) - DYING_SECONDS
     return hit.until >= earliest and hit.since <= latest
 
@@ -626,7 +660,7 @@ class Evidence:
 
     def cause(self, run):
         """The first hit that explains how a run ended; None if there is none."""
-        hits = [*self.hits.get(run.pid, ()), *self.hits.get(run.worker, ())]
+        hits = [hit for pid in (None, run.pid, run.worker) for hit in self.hits.get(pid, ())]
         pauses = self.pauses_of(run) if hits else ()
         return min((hit for hit in hits if explains(hit, run, pauses)), default=None,
                    key=lambda hit: hit.since)
@@ -645,16 +679,16 @@ class Evidence:
         """Of those that had ended: seconds from the end to the kill, without pauses and in all."""
         return [(without_pauses(run.end, cause.since, self.pauses_of(run)),
                  max(0.0, cause.since - run.end))
-                for run, cause in self.repeated() if run.how and cause.kind == "kill"]
+                for run, cause in self.repeated() if run.how and cause.kind in DEATHS]
 
-    def deaths(self):
+    def deaths(self, kind="kill"):
         """[(task id, seconds)] from each kill until its task might start again, pauses not counted."""
         runs = {(run.id, run.attempt): run for runs in self.runs.values() for run in runs}
         found = []
         for event in self.records.events:
             run = runs.get((event.task, event.attempt)) if event.event == "crashed" else None
             cause = run and self.functions.get(run.id) not in ("foreign", *SELF_HARM) and self.cause(run)
-            if cause and cause.kind == "kill":
+            if cause and cause.kind == kind:
                 at = event.at - self.records.wall
                 found.append((run.id, without_pauses(cause.until, at, self.pauses.get(None, ()))))
         return found
@@ -831,7 +865,7 @@ def check_runs(evidence):
             yield Problem(task_id, "must not begin twice, and did", "twice")
         if function in SELF_HARM:
             ended = [evidence.cause(run) for run in runs]
-            others = sum(1 for cause in ended if cause and cause.kind != "kill")
+            others = sum(1 for cause in ended if cause and cause.kind not in DEATHS)
             if len(runs) > CRASH_LIMIT + others:
                 yield Problem(task_id, "went on killing its runner", "twice")
             continue
@@ -877,9 +911,16 @@ def check_claimants(evidence):
 def check_deaths(evidence):
     """What was killed may start again within 5 seconds, but for a few on a busy machine"""
     deaths = evidence.deaths()
-    late = [(task_id, seconds) for task_id, seconds in deaths if seconds > DEATH_SECONDS]
+    late = [(task_id, seconds) for task_id, seconds in deaths if seconds > evidence.records.death]
     if len(late) > max(LATE_MAX, LATE_SHARE * len(deaths)):
         for task_id, seconds in late:
+            yield Problem(task_id, "might start again only after %.1f s" % seconds)
+
+
+def check_falls(evidence):
+    """What ran on a machine that fell may start again soon after its lease"""
+    for task_id, seconds in evidence.deaths("fall"):
+        if seconds > evidence.records.lease + FALLEN_SECONDS:
             yield Problem(task_id, "might start again only after %.1f s" % seconds)
 
 
@@ -1053,8 +1094,8 @@ def check_turns(evidence):
 
 CHECKS = (("I1", check_adds), ("I2", check_ends), ("I3", check_overlaps), ("I4", check_outcomes),
           ("I5", check_runs), ("I6", check_attempts), ("I7", check_claimants),
-          ("I8", check_crowds), ("death", check_deaths), ("I9", check_traces), ("logs", check_logs),
-          ("words", check_manners), ("keys", check_keys), ("order", check_order),
+          ("I8", check_crowds), ("death", check_deaths), ("falls", check_falls), ("I9", check_traces),
+          ("logs", check_logs), ("words", check_manners), ("keys", check_keys), ("order", check_order),
           ("limit", check_limit), ("rate", check_rate), ("quota", check_quotas),
           ("slots", check_slots), ("turns", check_turns))
 
@@ -1083,6 +1124,191 @@ class Findings:
 def check(evidence):
     """Findings from Evidence."""
     return Findings({name: list(function(evidence)) for name, function in CHECKS})
+
+
+# Stores ----------------------------------------------------------------------
+
+class FileStore:
+    """The database as a file of SQLite."""
+
+    def __init__(self, site):
+        self._site = site
+
+    def rows(self, query):
+        """The rows of a query, without being able to change anything."""
+        return read_only(self._site.database, query)
+
+    def damage(self):
+        """Words on a database that is not whole."""
+        verdict = [row[0] for row in self.rows("PRAGMA integrity_check")]
+        found = [] if verdict == ["ok"] else ["integrity_check: %s" % word for word in verdict]
+        return found + ["foreign_key_check: %s" % (row,)
+                        for row in self.rows("PRAGMA foreign_key_check")]
+
+    def is_held_by(self, pid):
+        """True if a process may keep others from writing."""
+        path = self._site.database
+        return holds_lock(pid, (path, "%s-shm" % path, path.parent / "turn.lock"))
+
+    @contextlib.contextmanager
+    def held(self):
+        """Be somebody else's program that takes its time within a transaction."""
+        link = sqlite3.connect(str(self._site.database), timeout=5, isolation_level=None)
+        try:
+            link.execute("PRAGMA wal_autocheckpoint=0")
+            link.execute("BEGIN IMMEDIATE")
+            yield
+            link.execute("ROLLBACK")
+        finally:
+            link.close()
+
+    def log_bytes(self):
+        """How large its log is."""
+        with contextlib.suppress(OSError):
+            return os.stat("%s-wal" % self._site.database).st_size
+        return 0
+
+
+class PostgresStore:
+    """The database on a server of PostgreSQL that is ours, and the machines that reach it."""
+
+    def __init__(self, count):
+        why = machines.missing() or ("" if postgres.programs() else "PostgreSQL is not installed")
+        if why or len(STORE_ERRORS) < 2:
+            raise DrillError("--postgres cannot be: %s" % (why or "no module psycopg"))
+        self._room = tempfile.mkdtemp(prefix="jobqueue-drill-")
+        os.chmod(self._room, 0o755)     # the server is another user's
+        self.network = machines.Network(count)
+        self._server = postgres.Server(Path(self._room) / "pg", listen_addresses=self.network.address)
+        self._server.make()
+        with open(self._server.data / "pg_hba.conf", "a") as file:
+            file.write("host all all %s/24 trust\n" % self.network.address)
+        self._server.start()
+        self.address = "postgresql://%s@%s:5432/postgres" % (postgres.NAME, self.network.address)
+        self._link, self._turn = None, threading.Lock()
+
+    def close(self):
+        """End machines and server."""
+        if self._link:
+            self._link.close()
+        self.network.close()
+        self._server.remove()
+        shutil.rmtree(self._room, ignore_errors=True)
+
+    def rows(self, query):
+        """The rows of a query, of the last if it is several."""
+        with self._turn:
+            try:
+                self._link = self._link or postgres.connect(self._server.address)
+                done = self._link.execute(query)
+                while done.nextset():
+                    pass
+                return done.fetchall()
+            except psycopg.Error:
+                self._link = None
+                raise
+
+    def damage(self):
+        """Words on indexes that do not agree with their tables."""
+        self.rows("CREATE EXTENSION IF NOT EXISTS amcheck; SELECT 1")
+        with contextlib.suppress(psycopg.Error):
+            self.rows("SELECT bt_index_check(indexrelid, true) FROM pg_index JOIN pg_class ON "
+                      "oid=indexrelid WHERE relnamespace='public'::regnamespace AND relam="
+                      "(SELECT oid FROM pg_am WHERE amname='btree')")
+            return []
+        return ["an index does not agree with its table"]
+
+    def is_held_by(self, _):
+        """True if anybody who does nothing keeps others from writing."""
+        with contextlib.suppress(psycopg.Error):
+            return bool(self.rows(
+                "SELECT pg_sleep(0.1); SELECT 1 FROM pg_stat_activity WHERE state LIKE 'idle in%' "
+                "AND state_change < clock_timestamp() - interval '0.1 s'"))
+        return True
+
+    @contextlib.contextmanager
+    def held(self):
+        """Be somebody else's program that takes its time within a transaction."""
+        with postgres.connect(self._server.address, options="-c lock_timeout=5s") as link:
+            with link.transaction():
+                link.execute(LOCK_STATEMENT)
+                yield
+
+    def log_bytes(self):
+        """Its log is its own matter."""
+        return 0
+
+    def stop(self, how):
+        """Let the server be gone: stopped "immediate", or killed."""
+        if how == "kill":
+            for pid in self._server.processes()[:1]:
+                os.kill(pid, signal.SIGKILL)
+        else:
+            self._server.stop(how)
+
+    def start(self):
+        """Start the server again, once what it left is gone."""
+        until = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                return self._server.start()
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(WAIT_SECONDS)
+
+    def cut_all(self):
+        """Cut every connection but our own."""
+        self.rows("SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                  "WHERE backend_type='client backend' AND pid<>pg_backend_pid()")
+
+
+class Place:
+    """Where remote workers are started: here, but they know only the way to the site."""
+
+    is_up = True
+
+    def __init__(self, way):
+        self.way = way
+
+    @staticmethod
+    def command(words, folder):
+        """What runs these words there."""
+        return ["env", "--chdir", str(folder), *map(str, words)]
+
+
+class Services:
+    """Workers that each place starts, and again when they end, as systemd does."""
+
+    def __init__(self, site, workers):
+        self._site = site
+        places = site.machines or site.places
+        self._running = [(places[number % len(places)], None) for number in range(workers if places else 0)]
+
+    def revive(self):
+        """Start those that do not run where they can."""
+        for number, (place, process) in enumerate(self._running):
+            if place.is_up and (process is None or process.poll() is not None):
+                self._running[number] = place, self._start(place, number)
+
+    def end(self):
+        """End all of them."""
+        running = [process for _, process in self._running if process]
+        for process in running:
+            process.terminate()
+        for process in running:
+            end_process(process)
+        self._running = []
+
+    def _start(self, place, number):
+        site = self._site
+        words = ["--service", "--data", site.folder / place.name] if site.machines else [
+            "--server", place.way.address, "--token-file", site.token, "--data",
+            site.folder / ("remote-%d" % number)]
+        with (site.folder / "server.log").open("ab") as log:
+            return subprocess.Popen(
+                place.command([sys.executable, "worker.py", *words], site.folder), stdout=log, stderr=log,
+                stdin=subprocess.DEVNULL, env=site.environment)
 
 
 # Small disk ------------------------------------------------------------------
@@ -1156,10 +1382,19 @@ class DrillSite(SiteCopy):
         self.journal = options.journal  # None: what the file system asks for
         self._restarting = threading.Lock()
         self._plant = plant
-        self.lease = options.lease or LEASE_SECONDS
+        self._usual_lease = (POSTGRES_LEASE_SECONDS if options.postgres else
+                             REMOTE_LEASE_SECONDS if options.remote else LEASE_SECONDS)
+        self.lease = options.lease or self._usual_lease
+        self.store = PostgresStore(MACHINES) if options.postgres else FileStore(self)
+        self.machines = self.store.network.machines if options.postgres else []
+        self.places, self.token = [], self.folder / "token"
+        if options.postgres:
+            self.environment["JOBQUEUE_DATABASE"] = self.store.address
+        if options.remote:
+            self._open_ways(random.Random("%s ways" % options.seed))
         self.restart_seconds = []
         self.descriptors = None         # of the server after its start
-        self.disk_is_full = False
+        self.disk_is_full = self.is_away = False    # is_away: the server of the database
         self.disk = None
         self._aside = tempfile.TemporaryDirectory() if options.fill_disk else None
         if "disk" not in options.without:
@@ -1177,8 +1412,9 @@ class DrillSite(SiteCopy):
 
     def _change_copy(self):
         text = NETWORK_TEXT if self.journal == "truncate" else ""
-        if self.lease != LEASE_SECONDS:
-            text += SHORT_LEASE_TEXT % (self.lease, self.lease / 6, self.lease * 5 / 6)
+        if self.lease != self._usual_lease:
+            own = self.lease * LEASE_SECONDS / self._usual_lease
+            text += SHORT_LEASE_TEXT % (own, own / 6, own * 5 / 6)
         text += self._plant
         path = self.folder / "jobqueue.py"
         before, entry, after = path.read_text("utf-8").rpartition('\nif __name__ == "__main__":')
@@ -1208,7 +1444,9 @@ class DrillSite(SiteCopy):
         if self.disk:
             self.disk.open(DISK_BYTES[0] + tasks * DISK_BYTES[1])
         self.start()
-        found = read_only(self.database, "PRAGMA journal_mode")[0][0]
+        if self.machines:
+            return
+        found = self.store.rows("PRAGMA journal_mode")[0][0]
         if self.journal and (found == "wal") != (self.journal == "wal"):
             raise DrillError("the database is written with the journal mode %s" % found)
         self.journal = "wal" if found == "wal" else "truncate"
@@ -1221,6 +1459,26 @@ class DrillSite(SiteCopy):
     def count_descriptors(self):
         """How many files the server has open."""
         return len(os.listdir("/proc/%d/fd" % self.process.pid))
+
+    def _open_ways(self, chance):
+        """Two places ask the server, one asks programs that each answer once."""
+        here = argparse.Namespace(home=self.folder, environment={
+            **self.environment, "JOBQUEUE_DATA": str(self.data)})
+        by_cgi = between.Between(cgi=here)
+        for target in (lambda: self.server, lambda: self.server, lambda: by_cgi.address):
+            self.places.append(Place(between.Cutter(target, chance)))
+
+    def let_in(self, admin):
+        """Give the remote workers a token."""
+        given = {"name": "drill", "scope": "worker", "password": self.password}
+        with open(os.open(self.token, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+            file.write(admin.send("POST", "api/tokens", given).expect(201)["token"])
+
+    def worker_pids(self):
+        """The process ids of the workers that have reported."""
+        with contextlib.suppress(*STORE_ERRORS, StopIteration):
+            return [row[0] for row in self.store.rows("SELECT pid FROM worker") if row[0]]
+        return []
 
     def remove(self):
         """Remove all its files, and its disk."""
@@ -1249,7 +1507,7 @@ class DrillSite(SiteCopy):
                     return
                 except LoadTestError:
                     end_process(self.process)
-                    if self.disk_is_full:
+                    if self.disk_is_full or self.is_away:
                         began = time.monotonic()
                     if time.monotonic() - began > START_SECONDS:
                         raise
@@ -1564,13 +1822,26 @@ class Trouble:
                     Blow("server stopped", 6, "server"),
                     Blow("processors kept busy", 5, "processors"),
                     Blow("write lock held", 10, "write lock"))
+    FALLS = (Fall("machine falls", 4, "machine", None, (0.5, 20)),
+             Fall("machine falls beyond its lease", 1, "machine", None, (1, 5), 1.1),
+             Fall("network is down", 3, "network", "down", (1, 30)),
+             Fall("network is silent", 4, "network", "silent", (1, 60)),
+             Fall("network is silent beyond a lease", 1, "network", "silent", (1, 10), 1.1),
+             Fall("PostgreSQL stopped at once", 3, "server", "immediate", (0.2, 10)),
+             Fall("PostgreSQL killed", 3, "server", "kill", (0.2, 10)),
+             Fall("PostgreSQL restarted", 2, "server", "fast", (0, 0)),
+             Fall("PostgreSQL away beyond a lease", 1, "server", "fast", (1, 10), 1.1),
+             Fall("every connection cut", 5, "connections", None, (0, 0)),
+             Fall("way to the site is silent", 4, "way", None, (1, 60)),
+             Fall("way to the site is silent beyond a lease", 1, "way", None, (1, 10), 1.1))
     STAND_STILL = "stopped beyond its lease"
     FULL_DISK = "disk full"
     FOREIGN_KILL = Blow("foreign worker KILL", 10, "foreigner", (signal.SIGKILL,))
 
     def __init__(self, site, chances, stop, foreigners, may_kill_foreigners):
         self._site = site
-        self._kill_chance, self._disturb_chance, self._still_chance, self._disk_chance = chances
+        (self._kill_chance, self._disturb_chance, self._still_chance, self._disk_chance,
+         self._fall_chance) = chances
         self._stop = stop
         self._foreigners = foreigners
         self._stopped = set()           # processes that must be resumed
@@ -1578,6 +1849,7 @@ class Trouble:
         self.hits = []
         self.pauses = []                # Pause: when one or all of them could not go on
         self.full = []                  # Pause: those in which the disk was full
+        self.falls = []                 # (Fall, Pause)
         self.counts = collections.Counter()
         self.kills = list(self.KILLS)
         self.may_kill_foreigners = may_kill_foreigners
@@ -1586,7 +1858,8 @@ class Trouble:
 
     def kill(self):
         """Kill something now and then until told to stop."""
-        self._act(self._kill_chance, KILL_SECONDS, self.kills, self._strike)
+        self._act(self._kill_chance, KILL_SECONDS * (SERVICE_SLOWER if self._site.machines else 1),
+                  self.kills, self._strike)
 
     def disturb(self):
         """Disturb something now and then until told to stop."""
@@ -1617,6 +1890,48 @@ class Trouble:
                 self._site.disk_is_full = False
                 self.full.append(Pause(since, time.monotonic()))
                 self.pauses.append(self.full[-1])
+
+    def fall(self, seconds):
+        """Let machines, network and server be away now and then until told to stop."""
+        falls = [fall for fall in self.FALLS if (fall.whom == "way") == bool(self._site.places)
+                 and (not fall.leases or seconds >= 3 * self._site.lease)]
+        self._act(self._fall_chance, max(FALL_SECONDS, seconds * FALL_SHARE), falls, self._fall)
+
+    def _fall(self, fall):
+        """Let one of them be away for a while."""
+        chance, store, pids = self._fall_chance, self._site.store, [None]
+        lease, machine = self._site.lease, chance.choice(self._site.machines or self._site.places)
+        pause = min(chance.uniform(*fall.seconds), AWAY_LEASES * lease) + (fall.leases or 0) * lease
+        since = time.monotonic()
+        if fall.whom == "machine":
+            self.hits += [Hit("fall", pid, since, time.monotonic()) for pid in machine.fall()]
+            pids = []
+        elif fall.whom == "network":
+            pids = machine.processes()
+            machine.cut(fall.how)
+        elif fall.whom == "server":
+            self._site.is_away = True
+            store.stop(fall.how)
+        elif fall.whom == "way":
+            pids = self._pids("SELECT pid FROM worker WHERE mode='remote'")
+            machine.way.silent = True
+        else:
+            store.cut_all()
+        self._stop.wait(pause)
+        if fall.whom == "server":
+            store.start()
+            self._site.is_away = False
+        elif fall.whom == "way":
+            machine.way.silent = False
+        elif fall.whom != "connections":
+            machine.boot() if fall.whom == "machine" else machine.mend()
+        until = time.monotonic()
+        again = REMOTE_AGAIN_SECONDS if fall.whom == "way" else AGAIN_SECONDS
+        self.falls.append((fall, Pause(since, until)))
+        self.pauses += [Pause(since, until + (pid and again or 0), pid) for pid in pids]
+        if fall.leases:                 # workers fence themselves
+            self.hits += [Hit("fence", pid, since, until) for pid in pids]
+        return True
 
     @property
     def killed(self):
@@ -1675,8 +1990,8 @@ class Trouble:
                           "(SELECT worker_id FROM task WHERE status=1)")
 
     def _pids(self, query):
-        with contextlib.suppress(sqlite3.Error):
-            return {row[0] for row in read_only(self._site.database, query)}
+        with contextlib.suppress(*STORE_ERRORS):
+            return {row[0] for row in self._site.store.rows(query)}
         return set()
 
     # Killing
@@ -1726,17 +2041,12 @@ class Trouble:
                    if process and self._halt(process)]
         if not stopped:
             return False
-        who = [None if holds_lock(process.pid, self._locks()) else process.pid for process in stopped]
+        who = [None if self._site.store.is_held_by(process.pid) else process.pid for process in stopped]
         self._stop.wait(pause)
         for process in stopped:
             self._resume(process)
         self.pauses += [Pause(since, time.monotonic(), pid) for pid in who]
         return True
-
-    def _locks(self):
-        """The files by which a process keeps others from writing."""
-        database = self._site.database
-        return database, "%s-shm" % database, database.parent / "turn.lock"
 
     def _moment(self, span):
         """So many seconds by chance, always much less than a lease."""
@@ -1756,7 +2066,7 @@ class Trouble:
         if not pair or not self._halt(pair[0]):
             return None
         worker, since = pair[0], time.monotonic()
-        if holds_lock(worker.pid, self._locks()) or worker.pid not in self._claimants():
+        if self._site.store.is_held_by(worker.pid) or worker.pid not in self._claimants():
             self._resume(worker)
             return None
         self.hits.append(Hit("stop", worker.pid, since, since + self.still_seconds))
@@ -1775,21 +2085,14 @@ class Trouble:
         return True
 
     def _hold_lock(self):
-        """Be somebody else's program that takes its time within a transaction."""
         pause = self._moment(HOLD_SECONDS)
-        link = sqlite3.connect(str(self._site.database), timeout=5, isolation_level=None)
-        try:
-            link.execute("PRAGMA wal_autocheckpoint=0")
-            link.execute("BEGIN IMMEDIATE")
-            since = time.monotonic()
-            self._stop.wait(pause)
-            link.execute("ROLLBACK")
-            self.pauses.append(Pause(since, time.monotonic()))
+        with contextlib.suppress(*STORE_ERRORS):        # busy: the product was there first
+            with self._site.store.held():
+                since = time.monotonic()
+                self._stop.wait(pause)
+                self.pauses.append(Pause(since, since + pause))
             return True
-        except sqlite3.OperationalError:
-            return False                # busy: the product was there first
-        finally:
-            link.close()
+        return False
 
 
 class Foreigners:
@@ -1849,26 +2152,21 @@ class Sampler:
 
     def work(self):
         """Sample until told to stop."""
-        link = sqlite3.connect("file:%s?mode=ro" % self._site.database, uri=True, timeout=5,
-                               isolation_level=None)
         look_next = 0.0
-        try:
-            while not self._stop.wait(SAMPLE_SECONDS):
-                with contextlib.suppress(sqlite3.OperationalError):
-                    self._sample(link)
-                    if time.monotonic() > look_next:
-                        look_next = time.monotonic() + LOOK_SECONDS
-                        self._look(link)
-        finally:
-            link.close()
+        while not self._stop.wait(SAMPLE_SECONDS):
+            with contextlib.suppress(*STORE_ERRORS):
+                self._sample()
+                if time.monotonic() > look_next:
+                    look_next = time.monotonic() + LOOK_SECONDS
+                    self._look()
 
-    def _sample(self, link):
+    def _sample(self):
+        rows = self._site.store.rows("SELECT id, pid FROM worker WHERE pid IS NOT NULL AND mode<>'remote'")
         now = time.monotonic()
         if self._last and now - self._last > STALL_SECONDS:
             self._seen = {key: now for key in self._seen}
             self._waiting.clear()
         self._last = now
-        rows = link.execute("SELECT id, pid FROM worker WHERE pid IS NOT NULL").fetchall()
         alive = set()
         for worker_id, pid in rows:
             process = look_at(pid)
@@ -1895,19 +2193,16 @@ class Sampler:
                 count += 1
         return count
 
-    def _look(self, link):
-        now = time.monotonic()
-        self.counts = {STATUS_WORDS[status]: count
-                       for status, count in link.execute(COUNT_QUERY).fetchall()}
-        waiting = set(link.execute(ORPHAN_QUERY).fetchall())
+    def _look(self):
+        rows, now = self._site.store.rows, time.monotonic()
+        self.counts = {STATUS_WORDS[status]: count for status, count in rows(COUNT_QUERY)}
+        waiting = set(rows(ORPHAN_QUERY))
         if self._site.disk_is_full:     # nobody could take a task from a dead worker
             self._waiting.clear()
         self._waiting = {key: self._waiting.get(key, now) for key in waiting}
         self.orphans |= {key[0] for key, since in self._waiting.items()
                          if now - since > ORPHAN_SECONDS}
-        with contextlib.suppress(OSError):
-            size = os.stat("%s-wal" % self._site.database).st_size
-            self.log_bytes = max(self.log_bytes, size)
+        self.log_bytes = max(self.log_bytes, self._site.store.log_bytes())
 
     @property
     def unfinished(self):
@@ -1933,6 +2228,8 @@ class Drill:
         self._names = set()             # files in the data folder before the storm
         self.site = DrillSite(options, plant)
         self.foreigners = Foreigners(self.site, options.foreign)
+        self.local = options.workers // LOCAL_SHARE if options.remote else options.workers  # NbMaxWorker
+        self.services = Services(self.site, options.workers - options.remote * self.local)
         self.seconds = options.minutes * 60
         self.adders = []
         self.plans = {}                 # Plan: the Adder of its owner
@@ -1953,9 +2250,12 @@ class Drill:
             self._admin.send("POST", "api/queues", {"name": name}).expect(201, 409)
             self._admin.send("PATCH", "api/queues/%s" % name, limits).expect(200)
         self._admin.send("PATCH", "api/settings", {
-            "NbMaxWorker": options.workers, "linger": 2, "runner_tasks": 1000,
-            "worker_mode": "detached",      # auto would leave the work to slices
+            "NbMaxWorker": self.local, "linger": 2, "runner_tasks": 1000,
+            **({"worker_mode": "service", "nice": 0} if self.site.machines else
+               {"worker_mode": "detached"}),    # auto would leave the work to slices
             "worker_seconds": int(max(10, self.seconds / 5))}).expect(200)
+        if options.remote:
+            self.site.let_in(self._admin)
         browsers = add_users(self._admin, USERS)
         self._admin.send("PATCH", "api/users/user1", {"max_pending": QUOTA}).expect(200)
         self._admin.close()
@@ -1969,10 +2269,10 @@ class Drill:
                             QUOTA // 2 if place == 0 else None)
             self.adders.append(Adder(self.site, place, browser, demand, self.chance("adder %d" % place),
                                      self.seconds * ADDING_SHARE, self._adding))
-        chances = [self.chance(name) for name in ("kill", "disturb", "still", "disk")]
+        chances = [self.chance(name) for name in ("kill", "disturb", "still", "disk", "fall")]
         self.trouble = Trouble(self.site, chances, self._troubling, self.foreigners,
                                self.foreigners and self.seconds >= 2 * LEASE_SECONDS)
-        self.sampler = Sampler(self.site, options.workers, self._sampling)
+        self.sampler = Sampler(self.site, self.local, self._sampling)
         for adder, (catch_up, overlap) in zip(self.adders[1:], PLANS):
             plan_id = adder.plan(next(numbers), catch_up, overlap)
             self.plans[Plan(plan_id, catch_up, overlap)] = adder
@@ -1981,6 +2281,7 @@ class Drill:
     def storm(self):
         """Add and trouble until the time is over and all is added, or a seeded fault was met."""
         self.foreigners.start()
+        self.services.revive()
         self._start(self.sampler.work)
         adding = [self._start(adder.work) for adder in self.adders]
         troubling = [self._start(self.trouble.kill), self._start(self.trouble.disturb)]
@@ -1989,6 +2290,8 @@ class Drill:
                           for _ in range(max(1, self._options.workers // STILL_SHARE))]
         if self.site.disk and not self.site.disk.why_not:
             troubling.append(self._start(lambda: self.trouble.fill_disk(self.full_span())))
+        if self.site.machines or self.site.places:
+            troubling.append(self._start(lambda: self.trouble.fall(self.seconds)))
         began = time.monotonic()
         while self._elapsed(began) < PATIENCE * self.seconds:
             self._watch()
@@ -2019,7 +2322,7 @@ class Drill:
         lease = LEASE_SECONDS if self.trouble.may_kill_foreigners else self.site.lease
         last, patience = None, max(3 * lease, CALM_SECONDS[0])
         while (self._elapsed(moved) < patience and not self.site.fault_is_met
-               and self._elapsed(began) < max(self.seconds, CALM_SECONDS[1])):
+               and self._elapsed(began) < max(self.seconds, CALM_SECONDS[1], 2 * lease)):
             self._watch()
             state = dict(self.sampler.counts)
             if state != last:
@@ -2029,16 +2332,17 @@ class Drill:
 
     def records(self):
         """All that is known, once the processes have ended."""
-        database = self.site.database
+        store = self.site.store
         traces = self._zombies() + self._descriptors()
-        tasks, events = read_tasks(database), read_events(database)
-        slots = [Slot(*row) for row in read_only(database, SLOT_QUERY)]
-        logs = read_only(database, LOG_QUERY)
+        tasks, events = read_tasks(store), read_events(store)
+        slots = [Slot(*row) for row in store.rows(SLOT_QUERY)]
+        logs = store.rows(LOG_QUERY)
         self.foreigners.end()
+        self.services.end()
         self._sampling.set()
         self._join(self._threads)
         self.site.stop(self._fresh_admin())
-        traces += self.site.left_behind() + look_into(database) + self._litter()
+        traces += self.site.left_behind() + store.damage() + self._litter()
         return Records(
             [order for adder in self.adders for order in adder.orders],
             [removal for adder in self.adders for removal in adder.removals],
@@ -2046,7 +2350,8 @@ class Drill:
             sorted(self.sampler.orphans), self.sampler.crowds, traces,
             [words for adder in self.adders for words in adder.surprises] + self._server_ends
             + complaints(self.site.folder, self.site.data),
-            list(self.plans), slots, read_only(database, QUOTA_QUERY), self.trouble.pauses, self.wall)
+            list(self.plans), slots, store.rows(QUOTA_QUERY), self.trouble.pauses, self.wall,
+            self.site.lease, REMOTE_DEATH_SECONDS if self.site.places else DEATH_SECONDS)
 
     def close(self):
         """End what is left, however far we came."""
@@ -2058,7 +2363,8 @@ class Drill:
             self.trouble.settle()
         self._progress.end()
         self.foreigners.end()
-        with contextlib.suppress(OSError, sqlite3.Error):
+        self.services.end()
+        with contextlib.suppress(OSError, *STORE_ERRORS):
             self.site.stop()
         self.site.left_behind()
 
@@ -2096,6 +2402,7 @@ class Drill:
         if code is not None:
             self._server_ends.append("the server ended by itself with exit code %d" % code)
         self.foreigners.revive()
+        self.services.revive()
         counts = self.sampler.counts
         self._progress.show("added %d of %d, running %d, done %d, workers %d, kills %d" % (
             sum(adder.acknowledged for adder in self.adders), self._options.tasks,
@@ -2121,6 +2428,8 @@ class Drill:
 
     def _litter(self):
         """Words on files that do not belong into the data folder."""
+        if self.site.machines:
+            return []
         base = self.site.database.name
         word = base[len("jobqueue-"):-len(".db")]
         known = {"worker-%s.log" % word, "worker-%s.log.old" % word, "work-" + word, "locks",
@@ -2170,11 +2479,14 @@ def late_share(values):
         late, len(values), 100 * late / len(values) if values else 0, DEATH_SECONDS)
 
 
+WHY_AGAIN = {"kill": "had ended", "term": "asked to leave", "stop": "of a worker that stood still",
+             "fall": "had ended on a machine that fell", "fence": "of workers cut off beyond their lease"}
+
+
 def repetitions(evidence):
     """How many runs were repeated, and what excused them."""
     kinds = collections.Counter(
-        "cut off" if not run.how else "had ended" if cause.kind == "kill" else
-        "asked to leave" if cause.kind == "term" else "of a worker that stood still"
+        WHY_AGAIN[cause.kind] if run.how else "cut off"
         for run, cause in evidence.repeated() if evidence.functions.get(run.id) not in SELF_HARM)
     gap = "no gap"
     if evidence.excused():
@@ -2191,6 +2503,18 @@ def fullness(drill):
     seconds = [pause.until - pause.since for pause in drill.trouble.full]
     return "was full %d times, for %s in all, %s the longest" % (
         len(seconds), duration(sum(seconds)), duration(max(seconds, default=0)))
+
+
+def standstills(drill, evidence):
+    """How long nothing began after each kind of fall."""
+    starts = sorted(run.start for runs in evidence.runs.values() for run in runs)
+    found = collections.defaultdict(list)
+    for fall, pause in drill.trouble.falls:
+        later = starts[bisect.bisect(starts, pause.until):]
+        if later and fall.whom in ("server", "connections"):
+            found[fall.words].append(later[0] - pause.until)
+    return ["still     after \"%s\" nothing began for %s" % (words, spread(values))
+            for words, values in found.items()]
 
 
 def summary(drill, evidence):
@@ -2227,7 +2551,11 @@ def summary(drill, evidence):
         % (spread(again), late_share(again)),
         "server    was back after %s; %s" % (
             spread(drill.site.restart_seconds), late_share(drill.site.restart_seconds)),
-        "log       of the database had at most %.1f MB" % (sampler.log_bytes / 1e6)))
+        "log       of the database had at most %.1f MB" % (sampler.log_bytes / 1e6),
+        "falls     tasks of fallen machines might start again after %s" % spread(
+            [seconds for _, seconds in evidence.deaths("fall")]),
+        "ways      to the site were cut %d times at any byte" % sum(
+            place.way.cuts for place in drill.site.places), *standstills(drill, evidence)))
 
 
 def verdict(findings):
@@ -2252,8 +2580,9 @@ def command_line(options):
     """How to do the same again."""
     words = ["python3 tests/tools/drill.py --seed %s --minutes %g --workers %d --tasks %d" % (
         options.seed, options.minutes, options.workers, options.tasks)]
-    if options.foreign != default_foreign():
+    if options.foreign != default_foreign() and not options.postgres:
         words += ["--foreign %s" % shlex.quote(command) for command in options.foreign or [""]]
+    words += ["--postgres"] if options.postgres else ["--remote"] if options.remote else []
     words += ["--journal truncate"] if options.journal == "truncate" else []
     words += ["--lease %g" % options.lease] if options.lease else []
     words += ["--folder %s" % shlex.quote(options.folder)] if options.folder else []
@@ -2287,6 +2616,8 @@ def run(options, stream=sys.stdout, plant=""):
             print("kept: %s" % drill.site.folder, file=sys.stderr)
         else:
             drill.site.remove()
+        if options.postgres:
+            drill.site.store.close()
     report = (summary(drill, evidence), verdict(findings), str(findings),
               "again: %s" % command_line(options))
     return findings, "\n".join(report)
@@ -2309,6 +2640,10 @@ def command_parser():
     parser.add_argument("--tasks", type=positive(int), default=4000, metavar="N",
                         help="tasks that are added over HTTP (4000)")
     parser.add_argument("--seed", metavar="S", help="of all decisions (a new one)")
+    parser.add_argument("--postgres", action="store_true",
+                        help="on PostgreSQL, with the workers on %d machines" % MACHINES)
+    parser.add_argument("--remote", action="store_true",
+                        help="most workers ask over HTTP, some by CGI, and are cut off now and then")
     parser.add_argument("--journal", choices=("wal", "truncate"),
                         help="truncate: as on a network file system (what the folder's asks for)")
     parser.add_argument("--folder", metavar="DIR", help="work in a new folder of this one, on its disk")
@@ -2330,6 +2665,8 @@ def parse(arguments=None):
     options = parser.parse_args(arguments)
     if options.minutes > MINUTES_MAX:
         parser.error("--minutes is at most %d" % MINUTES_MAX)
+    if options.postgres:
+        options.foreign, options.without = [""], sorted({"disk", *options.without})
     if options.foreign is None:
         options.foreign = default_foreign()
     options.foreign = [command for command in options.foreign if command]

@@ -422,8 +422,11 @@ class SiteCopy:
         self.folder = Path(tempfile.mkdtemp(prefix="jobqueue-load-test-", dir=parent)).resolve()
         self.data = Path(os.path.abspath(data)) if data else self.folder / "data"
         self.ledger = self.folder / LEDGER_NAME
+        self.environment = {name: value for name, value in os.environ.items()
+                            if not name.startswith("JOBQUEUE_")}
         self.process = None
         self.server = None
+        self.password = secrets.token_urlsafe(12)       # of the first admin
         for name in COPIED:
             copy = shutil.copytree if (source / name).is_dir() else shutil.copy
             copy(source / name, self.folder / name)
@@ -432,19 +435,20 @@ class SiteCopy:
 
     def start(self):
         """Start the server on a free port."""
-        environment = {name: value for name, value in os.environ.items()
-                       if not name.startswith("JOBQUEUE_")}
         with (self.folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "jobqueue.py", "serve", "--port", "0", "--data", str(self.data)],
-                cwd=self.folder, env=environment, stdin=subprocess.DEVNULL,
+                cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=log, start_new_session=True)
         self.server = self._read_address()
 
     def set_up(self):
         """Make the first admin over HTTP; returns the Client of its session."""
+        until = time.monotonic() + START_SECONDS
+        while not any(self.data.glob("setup-code-*.txt")) and time.monotonic() < until:
+            time.sleep(0.1)
         code = next(self.data.glob("setup-code-*.txt")).read_text("ascii").strip()
-        return Client(self.server).set_up(code, "admin", secrets.token_urlsafe(12))
+        return Client(self.server).set_up(code, "admin", self.password)
 
     @property
     def database(self):

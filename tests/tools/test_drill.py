@@ -2,13 +2,18 @@
 import errno
 import io
 import random
+import socket
+import subprocess
+import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
 from tests.tools import drill
 from tests.tools.drill import Event, Evidence, Hit, Order, Pause, Plan, Records, Removal, Slot, Task, explains
 from tests.tools.load_test import Entry, Run
+from tests.helpers import machines
 from tests.helpers.support import need, need_part
 
 WORKER, RUNNER = 50, 100
@@ -18,7 +23,7 @@ WORKER, RUNNER = 50, 100
 # the text of its statements; a fault that is never met is an error, not a success.
 
 FAULT_TEXT = '''
-_true_all, _true_many, _true_transaction = Connection.all, Connection.many, Database.transaction
+_true_all, _true_many, _true_transaction = FileConnection.all, FileConnection.many, Database.transaction
 
 
 def _fault_is_met():
@@ -61,8 +66,8 @@ def _transaction(self, *arguments, **options):
         yield transaction
 
 
-Connection.many, Database.transaction = _many, _transaction
-Connection.all = _all
+FileConnection.many, Database.transaction = _many, _transaction
+FileConnection.all = _all
 '''
 
 # Nobody kills a worker that stands still, as where its process id cannot be vouched for.
@@ -96,7 +101,7 @@ def _end_all(self, transaction, ended, now):
     return _true_end_all(self, transaction, by_id, now)
 
 
-Connection.all, Connection.many, Claims.end_all = _all, _many, _end_all
+FileConnection.all, FileConnection.many, Claims.end_all = _all, _many, _end_all
 '''
 
 COUNT_FAULT_TEXT = FAULT_TEXT + '''
@@ -113,15 +118,16 @@ def _many(self, statement, rows):
     return changed
 
 
-Connection.many = _many
+FileConnection.many = _many
 '''
 
 # No limit, rate, quota, key, order or turn holds, and schedules do not look back.
 LIMITS_FAULT_TEXT = """
-assert Queues.room and Adding.check_quota and Adding._holder and Firing.unfinished
+assert Queues.room and Adding.check_quota and Adding._holders and Firing.unfinished
 assert settled_at_first and next_turn
 Queues.room = staticmethod(lambda *_: INTEGER_MAX)
-Adding.check_quota = Adding._holder = lambda *_: None
+Adding.check_quota = lambda *_: None
+Adding._holders = staticmethod(lambda *_: {})
 Firing.unfinished = staticmethod(lambda *_: None)
 settled_at_first = lambda *_: SATISFIED
 
@@ -414,6 +420,23 @@ class RunsTests(CheckerTestCase):
         self.repeat(48.0, (42.0, 47.0, 7), (20.0, 40.5))
         self.assert_found("I5", kind="twice", task_id=4)
 
+    def test_a_machine_that_fell_explains_what_a_kill_does(self):
+        for kind, at, names in (("fall", 41.1, []), ("fall", 47.0, ["I5"]), ("fence", 41.1, [])):
+            with self.subTest(kind=kind, at=at):
+                self.setUp()
+                self.story.run(4, 40.0, 41.0)
+                self.story.hit(kind, at, pid=WORKER)
+                self.story.run(4, 70.0, 71.0)
+                self.story.end(4)
+                self.assert_found(*names)
+
+    def test_a_machine_that_is_cut_off_must_end_its_runs_before_others_begin(self):
+        self.story.run(4, 40.0, 60.0)
+        self.story.hit("fence", 41.0, until=55.0, pid=WORKER)
+        self.story.run(4, 50.0, 51.0)
+        self.story.end(4)
+        self.assert_found("I3", kind="overlap", task_id=4)
+
     def test_a_kill_long_after_a_full_disk_explains_nothing(self):
         self.repeat(66.0, (41.5, 60.0))
         self.assert_found("I5", kind="twice", task_id=4)
@@ -522,8 +545,8 @@ class RunsTests(CheckerTestCase):
     def fail_often(self, times):
         self.story.change(4, function="shaky", arguments={"number": 4, "failures": 9})
         self.records.orders[3] = Order(4, "shaky", {"number": 4, "failures": 9}, "batch", 4)
-        for time in range(times):
-            self.story.run(4, 40.0 + time, 40.5 + time, "FAIL")
+        for number in range(times):
+            self.story.run(4, 40.0 + number, 40.5 + number, "FAIL")
         self.story.end(4, "failed", "error")
 
     def test_a_failing_task_is_run_as_often_as_its_retries_say(self):
@@ -559,6 +582,69 @@ class DeathsTests(CheckerTestCase):
         self.kill(*[8.0] * 9)
         self.records.pauses = [Pause(50.0 * number + 1, 50.0 * number + 5) for number in range(4, 13)]
         self.assert_found()
+
+
+class FallsTests(CheckerTestCase):
+    def test_after_its_lease_a_task_of_a_fallen_machine_must_soon_be_free(self):
+        most = 30.0 + drill.FALLEN_SECONDS
+        for late, names in ((most - 1, []), (most + 1, ["falls"])):
+            with self.subTest(late=late):
+                self.setUp()
+                self.records.lease = 30.0
+                self.story.add(4)
+                self.story.run(4, 50.0)
+                self.story.hit("fall", 50.5)
+                self.records.events.append(Event(4, "crashed", 1, 1, 50.5 + late))
+                self.story.run(4, 200.0, 201.0)
+                self.story.end(4)
+                self.assert_found(*names)
+
+
+class MachinesTests(unittest.TestCase):
+    """What a drill on PostgreSQL does to machines, without a database."""
+
+    def setUp(self):
+        need(not machines.missing(), "machines (%s)" % machines.missing())
+        network = machines.Network(2)
+        self.addCleanup(network.close)
+        self.address, self.machines = network.address, network.machines
+
+    def say(self, machine, *words):
+        return subprocess.run(machine.command(words), stdout=subprocess.PIPE, text=True).stdout.strip()
+
+    def reaches(self, machine):
+        code = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 0.3)"
+        done = subprocess.run(machine.command([sys.executable, "-c", code, *self.server]),
+                              stderr=subprocess.DEVNULL)
+        return done.returncode == 0
+
+    def test_each_has_its_own_name_and_boot_and_falls_alone(self):
+        one, two = self.machines
+        self.assertEqual([self.say(machine, "hostname") for machine in (one, two)], ["m1", "m2"])
+        boots = [self.say(machine, "cat", machines.BOOT_ID) for machine in (one, two)]
+        self.assertEqual(len({*boots, Path(machines.BOOT_ID).read_text().strip()}), 3)
+        sleepers = [subprocess.Popen(machine.command(["sleep", "600"])) for machine in (one, two)]
+        self.assertIn(sleepers[0].pid, one.fall())
+        self.assertEqual(sleepers[0].wait(), -9)
+        self.assertIsNone(sleepers[1].poll())
+        one.boot()
+        self.assertNotEqual(self.say(one, "cat", machines.BOOT_ID), boots[0])
+        two.fall()
+        sleepers[1].wait()
+
+    def test_each_is_cut_off_alone_and_is_there_again(self):
+        one, two = self.machines
+        with socket.create_server((self.address, 0)) as server:
+            self.server = [self.address, str(server.getsockname()[1])]
+            self.assertTrue(self.reaches(one))
+            for how in ("down", "silent"):
+                one.cut(how)
+                self.assertFalse(self.reaches(one), how)
+                self.assertTrue(self.reaches(two), how)
+                one.mend()
+                until = time.monotonic() + 30
+                while not self.reaches(one):
+                    self.assertLess(time.monotonic(), until, how)
 
 
 class OutcomesTests(CheckerTestCase):

@@ -8,8 +8,6 @@ import jobqueue
 from jobqueue import (
     CRASH_LIMIT,
     INTERRUPTION_LIMIT,
-    LEASE_SECONDS,
-    OTHER_MACHINE_SLACK_SECONDS,
     Outcome,
     judge,
 )
@@ -50,8 +48,8 @@ class TestClaim(TestCase):
                 7,
                 self.clock.now(),
                 "boot-1",
-                self.clock.monotonic() + LEASE_SECONDS,
-                self.clock.now() + LEASE_SECONDS,
+                self.clock.monotonic() + self.database.lease_seconds,
+                self.clock.now() + self.database.lease_seconds,
             ),
         )
         self.assertRegex(row["claim"], "^[0-9a-f]{32}$")
@@ -109,6 +107,13 @@ class TestClaim(TestCase):
         self.add_many("eve", 5, options={"delay": 60})
         self.assertEqual(self.queue.claims.claimable(100), 5)
         self.assertEqual(self.queue.claims.claimable(3), 3)
+
+    def test_no_more_queues_are_counted_than_are_needed(self):
+        for number in range(5):
+            self.add(options={"queue": "q%d" % number})
+        with mock.patch.object(self.queue.queues, "count", wraps=self.queue.queues.count) as count:
+            self.assertEqual(self.queue.claims.claimable(2), 2)
+        self.assertEqual(count.call_count, 2)
 
     def test_the_row_tells_the_worker_all_that_it_hands_over(self):
         self.add("eve", "send", to="x")
@@ -537,6 +542,11 @@ class TestEnds(TestCase):
         self.run_one("error", error_type="E", error_message="x\0\ud800" * 5000)
         self.assertLessEqual(len(self.row(task_id)["error_message"]), jobqueue.ERROR_MAX_CHARACTERS)
 
+    def test_an_error_whose_type_has_no_name_is_shown_as_none(self):
+        task_id = self.add(function="greet", options={"max_retries": 0}, name="x")
+        self.run_one("error", error_type="", error_message="no")
+        self.assertIsNone(jobqueue.task_json(self.queue.tasks.get(task_id))["error"])
+
     def test_a_missing_function_waits_and_costs_nothing(self):
         task_id = self.add(function="greet", name="x")
         row = self.run_one("unknown_function")
@@ -600,27 +610,27 @@ class TestLeases(TestCase):
         return bool(self.queue.claims.lost(set(dead), self.clock.now()))
 
     def test_a_lease_holds_for_its_time(self):
-        self.pass_in_silence(LEASE_SECONDS - 1)
+        self.pass_in_silence(self.database.lease_seconds - 1)
         self.assertFalse(self.is_lost())
         self.clock.advance(2)
         self.assertTrue(self.is_lost())
 
     def test_renewing_holds_it_longer(self):
-        self.pass_in_silence(LEASE_SECONDS - 1)
+        self.pass_in_silence(self.database.lease_seconds - 1)
         with self.database.transaction() as transaction:
             self.assertTrue(
                 self.queue.claims.renew(
                     transaction, self.row_claimed["id"], self.row_claimed["claim"], self.clock.now()
                 )
             )
-        self.pass_in_silence(LEASE_SECONDS - 1)
+        self.pass_in_silence(self.database.lease_seconds - 1)
         self.assertFalse(self.is_lost())
 
     def test_a_wall_clock_that_jumps_changes_nothing_on_this_machine(self):
         for jump in (3600, -3600, 10 * 365 * 86400, -86400):
             self.clock.wall += jump
             self.assertFalse(self.is_lost(), jump)
-        self.pass_in_silence(LEASE_SECONDS + 1)
+        self.pass_in_silence(self.database.lease_seconds + 1)
         self.assertTrue(self.is_lost())
 
     def test_a_laptop_that_slept_keeps_its_lease(self):
@@ -630,7 +640,7 @@ class TestLeases(TestCase):
     def test_another_boot_is_judged_by_wall_time_with_slack(self):
         self.queue.claims.boot = "boot-2"
         self.clock.ticks = 5.0  # starts over after a boot
-        self.pass_in_silence(LEASE_SECONDS + OTHER_MACHINE_SLACK_SECONDS - 1)
+        self.pass_in_silence(self.database.lease_seconds + self.database.slack_seconds - 1)
         self.assertFalse(self.is_lost())
         self.clock.advance(2)
         self.assertTrue(self.is_lost())
@@ -638,9 +648,9 @@ class TestLeases(TestCase):
     def test_a_machine_that_does_not_know_its_boot_uses_wall_time(self):
         self.write("UPDATE task SET lease_boot=''")
         self.queue.claims.boot = ""
-        self.clock.ticks += 10 * LEASE_SECONDS
+        self.clock.ticks += 10 * self.database.lease_seconds
         self.assertFalse(self.is_lost())
-        self.pass_in_silence(2 * (LEASE_SECONDS + OTHER_MACHINE_SLACK_SECONDS))
+        self.pass_in_silence(2 * (self.database.lease_seconds + self.database.slack_seconds))
         self.assertTrue(self.is_lost())
 
     def test_a_dead_worker_loses_its_task_at_once(self):

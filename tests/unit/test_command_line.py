@@ -31,7 +31,7 @@ class NoData(unittest.TestCase):
     def test_who_only_looks_makes_no_data_folder(self):
         with tempfile.TemporaryDirectory() as folder:
             for words in ("list", "show 1", "wait 1", "log 1", "cancel 1", "retry 1", "delete 1",
-                          "backup %s/copy" % folder):
+                          "backup %s/copy" % folder, "export %s/copy" % folder):
                 said = io.StringIO()
                 with self.subTest(words), contextlib.redirect_stderr(said):
                     data = folder + "/typo"
@@ -276,7 +276,7 @@ class Tasks(CommandTestCase):
             self.add("bob")
             self.claim(self.queue.database.value("SELECT max(id) FROM worker"))
             self.assertIn("running", self.ok(*command))
-            self.clock.advance(jobqueue.LEASE_SECONDS + 1)
+            self.clock.advance(self.queue.database.lease_seconds + 1)
             self.assertNotIn("running", self.ok(*command))
 
     def test_a_task_that_has_ended_cannot_be_cancelled(self):
@@ -393,8 +393,15 @@ class Owners(CommandTestCase):
         self.assertEqual(call(app, {"REQUEST_METHOD": "GET", "PATH_INFO": "/tick", "QUERY_STRING":
                                     "token=" + token}, checked=False).status, 200)
         self.assertEqual(call(app, {"REQUEST_METHOD": "GET", "PATH_INFO": "/api/tasks", "HTTP_X_API_KEY":
-                                    token}, checked=False).status, 401)
+                                    token}, checked=False).status, 403)
         self.fails(2, "token", "add", "x", "--scope", "all", words="--scope: must be one of user, tick")
+
+    def test_a_token_for_workers_may_be_bound(self):
+        self.ok("token", "add", "strong", "--scope", "worker", "--queues", "gpu,big", "--functions", "render")
+        [token] = self.json("token", "list")["tokens"]
+        self.assertEqual((token["scope"], token["queues"], token["functions"]),
+                         ("worker", ["gpu", "big"], ["render"]))
+        self.fails(2, "token", "add", "x", "--functions", "render", words="of the scope worker")
 
     def test_tokens_are_added_listed_and_deleted(self):
         token = self.ok("token", "add", "laptop", "--owner", "bob")

@@ -15,11 +15,14 @@ from unittest import mock
 
 import jobqueue
 from tests.helpers.faults import outsider
+from tests.helpers.postgres import needs_sqlite
 from tests.helpers.support import ROOT, TestCase, at_once, close_quietly, need
+
+setUpModule = needs_sqlite("its connections, its lock, its log and its file")
 
 SECOND = """
 import sys; sys.path.insert(0, %r); import jobqueue
-database = jobqueue.Database(sys.argv[1], patience=60)
+database = jobqueue.SqliteDatabase(sys.argv[1], patience=60)
 """ % str(ROOT)
 
 
@@ -322,7 +325,7 @@ class TestBusy(DatabaseCase):
                 self.database.value("SELECT 1")
 
     def test_opening_waits_too(self):
-        real, calls = jobqueue.Connection.value, []
+        real, calls = jobqueue.FileConnection.value, []
 
         def locked(link, statement, values=()):
             calls.append(1)
@@ -330,14 +333,14 @@ class TestBusy(DatabaseCase):
                 raise sqlite3.OperationalError("database is locked")
             return real(link, statement, values)
 
-        with mock.patch.object(jobqueue.Connection, "value", locked):
-            jobqueue.Database(self.data, self.clock).close()
+        with mock.patch.object(jobqueue.FileConnection, "value", locked):
+            jobqueue.SqliteDatabase(self.data, self.clock).close()
 
     def test_opening_again_and_again_leaves_no_descriptor_behind(self):
-        jobqueue.Database(self.data, self.clock).close()
+        jobqueue.SqliteDatabase(self.data, self.clock).close()
         before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
         for _ in range(5):
-            jobqueue.Database(self.data, self.clock).close()
+            jobqueue.SqliteDatabase(self.data, self.clock).close()
         after = len(os.listdir("/proc/self/fd")) if before else 0
         self.assertEqual(after, before)
 
@@ -563,7 +566,7 @@ class TestDeletedLog(DatabaseCase):
         self.database.close()
         self.index.touch()
         with self.assertRaisesRegex(jobqueue.StorageBroken, "was deleted"):
-            jobqueue.Database(self.data)
+            jobqueue.SqliteDatabase(self.data)
 
 
 class TestBrokenFiles(DatabaseCase):
@@ -814,7 +817,7 @@ class TestJournalMode(DatabaseCase):
     def make(self, kind):
         with mock.patch.object(jobqueue, "file_system", return_value=kind):
             jobqueue.create_data_folder(self.folder / "made")
-            database = jobqueue.Database(self.folder / "made", self.clock)
+            database = jobqueue.SqliteDatabase(self.folder / "made", self.clock)
         self.addCleanup(close_quietly, database)
         return database
 
@@ -850,7 +853,7 @@ class TestJournalMode(DatabaseCase):
             mock.patch.object(jobqueue, "Connection", side_effect=AssertionError("it was opened")),
         ):
             with self.refused(jobqueue.SetupError, "check --repair"):
-                jobqueue.Database(self.folder / "made", self.clock)
+                jobqueue.SqliteDatabase(self.folder / "made", self.clock)
 
     def test_a_second_machine_on_a_wal_folder_is_refused(self):
         self.make("ext4").close()
@@ -859,13 +862,13 @@ class TestJournalMode(DatabaseCase):
             mock.patch.object(jobqueue, "file_system", return_value="nfs"),
         ):
             with self.assertRaises(jobqueue.SetupError):
-                jobqueue.Database(self.folder / "made", self.clock)
+                jobqueue.SqliteDatabase(self.folder / "made", self.clock)
 
     def test_repair_chooses_what_is_safe_here(self):
         self.make("ext4").close()
         with mock.patch.object(jobqueue, "file_system", return_value="nfs"):
             self.assertEqual(jobqueue.repair_journal(self.folder / "made"), "truncate")
-            database = jobqueue.Database(self.folder / "made", self.clock)
+            database = jobqueue.SqliteDatabase(self.folder / "made", self.clock)
         self.addCleanup(close_quietly, database)
         self.assertEqual(database.journal, "truncate")
 

@@ -17,6 +17,7 @@ from string import Formatter
 from unittest import mock
 
 import jobqueue
+from tests.helpers.postgres import about_sqlite
 from tests.helpers.support import ROOT, TestCase, wait_until
 from tests.helpers.web import WebTestCase
 
@@ -37,6 +38,7 @@ class TestChecks(HostTestCase):
         bad = [check.text for check in jobqueue.check_host(self.queue).checks if check.verdict == "bad"]
         self.assertEqual(bad, [])
 
+    @about_sqlite("a damaged file")
     def test_a_damaged_database_is_bad(self):
         self.add_many("bob", 200)
         self.write("CREATE TABLE last (x)")
@@ -48,18 +50,21 @@ class TestChecks(HostTestCase):
         self.database = self.queue.database
         self.assertEqual(self.verdict("Database", "put a backup"), "bad")
 
+    @about_sqlite("its file is read through")
     def test_a_large_database_is_not_read_through_while_a_browser_waits(self):
         with mock.patch.object(jobqueue, "READ_ALL_BYTES", 1000), \
                 mock.patch.object(self.database, "damage", side_effect=AssertionError):
             found = {check.name: check for check in jobqueue.check_host(self.queue, False).checks}
         self.assertIn("only python3 jobqueue.py check reads", found["Database"].text)
 
+    @about_sqlite("its file is read through")
     def test_looking_at_a_busy_database_is_not_damage(self):
         error = sqlite3.OperationalError("database is locked")
-        with mock.patch.object(jobqueue.Connection, "value", side_effect=error), \
+        with mock.patch.object(jobqueue.FileConnection, "value", side_effect=error), \
                 self.assertRaises(jobqueue.Busy):
             self.database.damage()
 
+    @about_sqlite("a copy of its file")
     def test_the_last_backup_is_told_and_its_age(self):
         self.assertEqual(self.verdict("Backup", "none yet"), "note")
         jobqueue.back_up(self.queue, self.folder / "copy.db")
@@ -77,6 +82,7 @@ class TestChecks(HostTestCase):
         with mock.patch.object(os, "statvfs", return_value=room):
             self.assertEqual(self.verdict("Disk", "12 more files"), "bad")
 
+    @about_sqlite("rights of its file")
     def test_a_database_that_cannot_be_written_is_bad(self):
         with mock.patch.object(os, "access", return_value=False):
             self.assertEqual(self.verdict("Disk", "cannot be written: chmod u+w"), "bad")
@@ -107,8 +113,33 @@ class TestChecks(HostTestCase):
         self.add("bob")
         self.claim()
         self.assertEqual(self.verdict("Tasks", "1 running"), "ok")
-        self.clock.advance(130)
+        self.clock.advance(2 * self.database.lease_seconds + 10)
         self.assertEqual(self.verdict("Tasks", "nobody takes it over"), "bad")
+
+    def test_machines_and_other_versions_on_them_are_told(self):
+        self.assertEqual(self.verdict("Machines", "no worker is there"), "ok")
+        self.live("service")
+        self.assertEqual(self.verdict("Machines", "1 on machine-1"), "ok")
+        self.write("UPDATE worker SET machine='b2', version='0.9.0'")
+        self.assertEqual(self.verdict("Machines", "but b2 has 0.9.0: copy the same files"), "note")
+
+    def test_a_clock_that_is_not_the_databases_is_told(self):
+        for seconds, words in ((61.0, "61 s ahead of the"), (-3600.0, "3600 s behind the")):
+            with mock.patch.object(type(self.database), "clock_offset", seconds):
+                self.assertEqual(self.verdict("Machines", words), "note")
+
+    def test_a_server_that_does_not_wait_for_its_copy_is_told(self):
+        for lags, verdict in ((0, "ok"), (1, "note")):
+            said = {"version": "15.1", "lags": lags}
+            with mock.patch.object(self.database, "journal", None), \
+                    mock.patch.object(self.database, "promises", lambda said=said: said, create=True):
+                self.assertEqual(self.verdict("Journal", "PostgreSQL 15.1"), verdict)
+                self.assertEqual(self.verdict("Backup", "jobqueue.py export FILE"), "note")
+
+    def test_a_database_that_is_far_away_is_told(self):
+        self.assertNotIn("closer", self.look("Machines").text)
+        self.clock.step = 0.03
+        self.assertEqual(self.verdict("Machines", "closer together"), "note")
 
     def test_a_clock_that_was_put_back_is_bad(self):
         self.add("bob")
@@ -143,12 +174,14 @@ class TestChecks(HostTestCase):
         self.clock.advance(7200)
         self.assertEqual(self.verdict("Tasks", "has waited 120 min"), "note")
 
+    @about_sqlite("its log")
     def test_a_log_that_nothing_writes_back_is_bad(self):
         self.assertEqual(self.verdict("Journal", "WAL"), "ok")
         with mock.patch.object(self.database, "wal_bytes", return_value=20 << 20):
             self.assertEqual(self.verdict("Journal", "20 MB"), "bad")
 
 
+@about_sqlite("what can be wrong with its file")
 class TestBrokenInstallations(HostTestCase):
     """Each is a line that says what to do, and never a traceback."""
 
@@ -186,6 +219,15 @@ class TestBrokenInstallations(HostTestCase):
             self.broken("Data", "cannot be made")
         (self.home / "data").write_text("/nonexist/x")
         self.broken("Data", "must be able to write to /nonexist")
+
+    def test_a_password_of_the_database_that_others_can_read(self):
+        address = self.home / "address"
+        address.mkdir()
+        (address / "data").write_text("postgresql://me:secret@db.example.org/jobqueue\n")
+        for mode, verdict in ((0o600, "ok"), (0o644, "bad")):
+            (address / "data").chmod(mode)
+            with mock.patch.object(jobqueue, "HOME", address):
+                self.assertEqual(self.look("Data").verdict, verdict)
 
     def test_an_empty_file_called_data(self):
         shutil.rmtree(self.database.folder)
@@ -317,16 +359,18 @@ class TestHostFiles(HostTestCase):
         return {file["name"]: file["text"] for file in jobqueue.host_files(self.queue)}
 
     def visit(self, **more):
-        known = {"door": "cgi", "software": "Apache", "processes": True, "threads": False, "https": True,
+        known = {"door": "cgi", "software": "Apache", "https": True,
                  "host": "jobs.example", "base": "/my/queue/", "client": "192.0.2.7", "trusted": False,
                  "forwarded": {}, "authorization": None, "python": "3.9.2", "sqlite": "3.34.1", **more}
         jobqueue.note_visit(self.queue, known)
 
     def test_every_start_up_file_is_there_with_our_paths_and_no_example_left(self):
         found = self.files(door="cgi")
-        self.assertEqual(set(found), set(jobqueue.HOST_FILES))
         there = {path.name for path in (ROOT / "static" / "hosts").iterdir()}
         self.assertEqual(set(found), there - {"README.md"})
+        titles = [file["title"] for file in jobqueue.host_files(self.queue)]
+        self.assertEqual(len(set(titles) - set(found)), len(found))   # as no other
+        self.assertIn("Start file for Passenger", titles)
         for name, text in found.items():
             for example in ("/home/me", "example.org", "/jq", "ser=me", 'FOLDER = ""', "usr/bin/env"):
                 self.assertNotIn(example, text, name)
@@ -427,7 +471,8 @@ class TestKindsOfHosts(HostTestCase):
         with self.database.transaction() as transaction:
             jobqueue.remember(transaction, ".backup", {"at": self.clock.now(), "path": "x"})
         self.change_settings(worker_mode=mode)
-        self.database.journal = "truncate" if more.get("network") else "wal"
+        if self.database.journal:
+            self.database.journal = "truncate" if more.get("network") else "wal"
         if more.get("service"):
             self.live("service", proven=False, pid=1)
         if more.get("resident"):
@@ -632,12 +677,13 @@ class TestWorkerTest(HostTestCase):
         program = ("import jobqueue, worker; jobqueue.TEST_SECONDS = %s; jobqueue.TEST_ALONE_SECONDS = 0.1; "
                    "raise SystemExit(worker.run_host_test(%r, %r))"
                    % (seconds, self.token, str(self.database.folder)))
-        return subprocess.Popen([sys.executable, "-c", program], cwd=ROOT)
+        return subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env={**os.environ, **self.place})
 
     def seen(self):
         return jobqueue.recall(self.database, ".worker_test")
 
 
+@about_sqlite("a copy of its file")
 class TestBackup(HostTestCase):
     def setUp(self):
         super().setUp()
@@ -684,7 +730,7 @@ class TestBackup(HostTestCase):
         jobqueue.back_up(self.queue, self.target)
         before = self.target.read_bytes()
         broken = mock.patch.object(
-            jobqueue.Connection, "copy_to", side_effect=jobqueue.StorageBroken("damaged"))
+            jobqueue.FileConnection, "copy_to", side_effect=jobqueue.StorageBroken("damaged"))
         with broken, self.refused(jobqueue.StorageBroken, "damaged"):
             jobqueue.back_up(self.queue, self.target)
         self.assertEqual(self.target.read_bytes(), before)

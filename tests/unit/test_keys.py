@@ -1,5 +1,6 @@
 """Unique keys, Idempotency-Key, and how many tasks one owner may have waiting."""
 
+import contextlib
 import json
 from unittest import mock
 
@@ -45,6 +46,29 @@ class TestUniqueKeys(TestCase):
         ids = self.queue.add([KEYED, ADD, KEYED], self.owner_id("bob"))
         self.assertEqual(ids, [1, 2, 1])
         self.assertEqual(self.database.value("SELECT count(*) FROM task"), 2)
+
+    def test_very_many_keys_and_predecessors_are_found_by_few_questions(self):
+        keyed = [{**ADD, "unique_key": "k%d" % number} for number in range(1201)]
+        owner, questions = self.owner_id("bob"), []
+        with mock.patch.object(type(self.database), "transaction", self.counting(questions)):
+            ids = self.queue.add(keyed[::2], owner)
+            every = self.queue.add(keyed, owner)
+            after = self.queue.add([{**ADD, "after": [one]} for one in every], owner)
+        self.assertEqual((every[::2], len(set(every + after))), (ids, 2402))
+        self.assertEqual([self.row(one)["status"] for one in (after[0], after[-1])], [6, 6])
+        self.assertLess(len(questions), 100)
+
+    def counting(self, questions):
+        """A transaction whose readings go to `questions`, too."""
+        real = type(self.database).transaction
+
+        @contextlib.contextmanager
+        def transaction(database, *how, **named):
+            with real(database, *how, **named) as link:
+                with mock.patch.object(type(link), "all", autospec=True, side_effect=type(link).all) as read:
+                    yield link
+                questions.extend(read.call_args_list)
+        return transaction
 
     def test_two_processes_add_one_task(self):
         queues = self.queue, self.another_queue()
@@ -223,7 +247,7 @@ class TestQuota(TestCase):
         many = self.add_many("bob", 5)
         self.write("INSERT INTO task (owner_id, queue, function, arguments, status, priority, turn, "
                    "max_retries, retries_left, retry_delay, retry_backoff, timeout, on_crash, created_at) "
-                   "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 199990) "
+                   "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i<199990) "
                    "SELECT owner_id, queue, function, arguments, 0, 0, 10 + i, 0, 0, 0, 1, 60, 'retry', 0 "
                    "FROM task, n WHERE id=%d" % many[0])
         self.add_many("bob", 5)

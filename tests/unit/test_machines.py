@@ -16,7 +16,10 @@ from unittest import mock
 
 import jobqueue
 from jobqueue import MACHINE_SILENT_SECONDS, Journal, find_database, repair_journal
+from tests.helpers.postgres import needs_sqlite
 from tests.helpers.support import FakeClock, Site, TestCase, need
+
+setUpModule = needs_sqlite("which machine may use its file")
 
 
 class Machine:
@@ -285,7 +288,7 @@ class TestCreation(FolderCase):
         return self.journal()
 
     def break_wal(self, what):
-        real = jobqueue.Connection.value
+        real = jobqueue.FileConnection.value
 
         def value(link, statement, values=()):
             if statement == "PRAGMA journal_mode=WAL":
@@ -293,7 +296,7 @@ class TestCreation(FolderCase):
                     raise what
                 return what
             return real(link, statement, values)
-        return mock.patch.object(jobqueue.Connection, "value", value)
+        return mock.patch.object(jobqueue.FileConnection, "value", value)
 
     def test_a_log_that_sqlite_silently_does_not_give_is_done_without(self):
         with self.break_wal("delete"):

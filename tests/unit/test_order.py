@@ -421,7 +421,7 @@ class TestWhatever(OrderCase):
                 self.end(row, chance.choice(("succeeded", "succeeded", "fail", "put_back")))
         elif what == "foreign":
             self.write("UPDATE task SET status=?, unique_key=NULL, finished_at=1 WHERE status=0 AND id="
-                       "(SELECT after_id FROM task_after WHERE settled=0)", (chance.choice((2, 3)),))
+                       "(SELECT min(after_id) FROM task_after WHERE settled=0)", (chance.choice((2, 3)),))
         else:
             with contextlib.suppress(jobqueue.Conflict, jobqueue.NotFound):
                 getattr(self.queue.actions, what)(task_id)

@@ -267,7 +267,7 @@ class Machines(QueueCase):
         with other.database.transaction() as transaction:
             (worker_id, _), = other.workers.reserve(transaction, "service")
         self.assertEqual(self.claim(worker_id, other)["id"], task_id)
-        self.pass_in_silence(jobqueue.LEASE_SECONDS + jobqueue.OTHER_MACHINE_SLACK_SECONDS + 1)
+        self.pass_in_silence(self.database.lease_seconds + self.database.slack_seconds + 1)
         self.clean()
         self.assertEqual(self.claim()["id"], task_id)
 

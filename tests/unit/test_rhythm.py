@@ -6,7 +6,7 @@ import unittest
 from unittest import mock
 
 import jobqueue
-from jobqueue import NOTE_SECONDS, TICK_PASSING_SECONDS, TICK_SECONDS, Mark
+from jobqueue import NOTE_SECONDS, TICK_PASSING_SECONDS, TICK_SECONDS, take_mark
 from tests.helpers.support import TestCase
 
 MINUTE, QUARTER, HOUR, DAY = 60.0, 900.0, 3600.0, 86400.0
@@ -15,18 +15,17 @@ MINUTE, QUARTER, HOUR, DAY = 60.0, 900.0, 3600.0, 86400.0
 class TestMark(TestCase):
     def setUp(self):
         super().setUp()
-        self.mark = Mark(self.folder / "some mark")
+        self.mark = self.folder / "some mark"
 
     def take(self, least=10.0):
-        return self.mark.take(self.clock.now(), least)
+        return take_mark(self.mark, self.clock.now(), least)
 
     def test_it_is_free_at_first_and_again_when_it_is_old_enough(self):
-        self.assertIsNone(self.mark.age(self.clock.now()))
         self.assertTrue(self.take())
         for seconds, free in ((0, False), (9, False), (1, True), (1, False)):
             self.clock.advance(seconds)
             self.assertEqual(self.take(), free)
-        self.assertEqual(self.mark.age(self.clock.now()), 1)
+        self.assertEqual(os.stat(self.mark).st_mtime, self.clock.now() - 1)
 
     def test_a_clock_that_jumps_back_frees_it(self):
         self.take()
@@ -142,24 +141,24 @@ class TestState(TestCase):
 
     @property
     def period(self):
-        return self.queue.tick.state()["period"]
+        return self.queue.rhythm.state()["period"]
 
     def test_nothing_is_known_at_first(self):
-        self.assertEqual(self.queue.tick.state(), {
+        self.assertEqual(self.queue.rhythm.state(), {
             "last_at": None, "last_source": None, "period": None, "cron": None, "resident": False})
 
     def test_who_came_last_is_told(self):
         self.come("request", 0, 70)
-        state = self.queue.tick.state()
+        state = self.queue.rhythm.state()
         self.assertEqual((state["last_source"], state["last_at"][11:19]), ("request", "08:01:10"))
         self.come("cron", 30)
-        self.assertEqual(self.queue.tick.state()["last_source"], "cron")
+        self.assertEqual(self.queue.rhythm.state()["last_source"], "cron")
 
     def test_cron_tells_its_period_when_it_has_come_twice(self):
         self.every(QUARTER, 1)
-        self.assertEqual(self.queue.tick.state()["cron"]["period"], None)
+        self.assertEqual(self.queue.rhythm.state()["cron"]["period"], None)
         self.every(QUARTER, 1)
-        self.assertEqual(self.queue.tick.state()["cron"], {
+        self.assertEqual(self.queue.rhythm.state()["cron"], {
             "last_at": "2027-01-15T08:30:00.000Z", "period": 900})
         self.assertEqual(self.period, 900)
 
@@ -197,10 +196,10 @@ class TestState(TestCase):
 
     def test_a_server_is_there_as_long_as_it_says_so(self):
         self.every(1, 120, "server")
-        self.assertTrue(self.queue.tick.state()["resident"])
+        self.assertTrue(self.queue.rhythm.state()["resident"])
         self.assertEqual(self.period, TICK_SECONDS)
         self.clock.advance(3 * NOTE_SECONDS)
-        self.assertFalse(self.queue.tick.state()["resident"])
+        self.assertFalse(self.queue.rhythm.state()["resident"])
         self.assertIsNone(self.period)
 
     def test_a_server_writes_once_a_minute_and_its_ticks_are_known_to_itself(self):
@@ -216,7 +215,7 @@ class TestState(TestCase):
     def test_a_worker_that_never_ends_is_as_good_as_a_server(self):
         self.reserve("service")
         self.write("UPDATE worker SET state='idle'")
-        self.assertTrue(self.queue.tick.state()["resident"])
+        self.assertTrue(self.queue.rhythm.state()["resident"])
 
     def test_a_clock_that_jumped_begins_anew(self):
         self.every(QUARTER, 100)

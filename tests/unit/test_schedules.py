@@ -8,6 +8,7 @@ import jobqueue
 import worker
 from jobqueue import CATCH_UP_MAX, Conflict, Fail, Invalid, NotFound
 from tests.helpers.command import CommandTestCase
+from tests.helpers.postgres import about_sqlite
 from tests.helpers.support import TestCase, function_json
 from tests.helpers.web import WebTestCase
 
@@ -89,6 +90,7 @@ class TestFiring(ScheduleCase):
         self.tick(40)
         self.assertEqual(other.database.version_seen(), version)
 
+    @about_sqlite("how it plans a statement")
     def test_the_next_one_due_is_known_cheaply(self):
         self.assertIsNone(self.queue.firing.next_due())
         self.schedule("daily 12:00")
@@ -214,6 +216,7 @@ class TestOverlap(ScheduleCase):
                 self.queue.schedules.delete(schedule_id)
                 self.end_all()
 
+    @about_sqlite("how it plans a statement")
     def test_the_unfinished_tasks_of_a_schedule_are_found_by_an_index(self):
         plan = self.database.all("EXPLAIN QUERY PLAN SELECT 1 FROM task WHERE schedule_id=? "
                                  "AND status NOT IN (2, 3, 4)", (1,))
@@ -473,7 +476,7 @@ class TestCode(ScheduleCase):
         """As a runner announces what this process has declared."""
         functions = [worker.describe(function) for function in jobqueue.declared.values()]
         self.queue.catalogue.store({"functions": functions, "schedules": worker.describe_schedules()})
-        self.queue.declared_schedules.synchronise()
+        self.queue.schedules.synchronise()
 
     def declare_report(self, *rules, **more):
         """A function with these schedules; some above @task, some below."""
@@ -524,7 +527,7 @@ class TestCode(ScheduleCase):
         self.declare_report("daily 01:00")
         self.announce()
         self.queue.catalogue.store({"error": {"message": "oops", "file": "tasks.py", "line": 1}})
-        self.queue.declared_schedules.synchronise()
+        self.queue.schedules.synchronise()
         self.assertEqual(len(self.rules()), 1)
         self.take_away()
         self.assertEqual(self.queue.schedules.find()[0]["problem"], jobqueue.GONE_WORDS)
@@ -578,7 +581,7 @@ class TestCode(ScheduleCase):
         self.announce()
         self.assertEqual(self.rules(), {})
         self.write("UPDATE user SET role='admin' WHERE name='ana'")
-        self.queue.declared_schedules.synchronise()
+        self.queue.schedules.synchronise()
         self.assertEqual(len(self.rules()), 1)
 
     def test_nothing_is_written_while_nothing_changes(self):
@@ -586,8 +589,8 @@ class TestCode(ScheduleCase):
         self.announce()
         other = self.another_queue()
         version = other.database.version_seen()
-        self.queue.declared_schedules.synchronise()
-        other.declared_schedules.synchronise()
+        self.queue.schedules.synchronise()
+        other.schedules.synchronise()
         self.assertEqual(other.database.version_seen(), version)
 
     def test_what_is_wrong_is_an_error_at_the_import(self):
@@ -626,7 +629,7 @@ class TestFolders(ScheduleCase):
         return path
 
     def names(self):
-        self.queue.declared_schedules.synchronise()
+        self.queue.schedules.synchronise()
         return [one["name"] for one in self.queue.schedules.find()]
 
     def run_script(self, name):

@@ -6,7 +6,10 @@ import sqlite3
 from unittest import mock
 
 import jobqueue
+from tests.helpers.postgres import needs_sqlite
 from tests.helpers.support import TestCase, wait_until
+
+setUpModule = needs_sqlite("what it keeps of its tables")
 
 NOW = jobqueue.SCHEMA_VERSION
 
@@ -44,7 +47,7 @@ class TestSchema(TestCase):
         self.queue.close()
         before = self.path.read_bytes()
         with self.refused(jobqueue.SetupError, "schema version 99") as caught:
-            jobqueue.Database(self.folder / "data", self.clock)
+            jobqueue.SqliteDatabase(self.folder / "data", self.clock)
         self.assertNotIn("\n", caught.exception.detail)
         self.assertEqual(self.path.read_bytes(), before)
 
@@ -52,7 +55,7 @@ class TestSchema(TestCase):
         broken = {"SCHEMA": "CREATE TABLE half (n INTEGER);\nCREATE TABLE nonsense (;",
                   "SCHEMA_VERSION": NOW + 1}
         with mock.patch.multiple(jobqueue, **broken), self.assertRaises(sqlite3.OperationalError):
-            jobqueue.Database(self.folder / "data", self.clock)
+            jobqueue.SqliteDatabase(self.folder / "data", self.clock)
         self.assertEqual(self.database.value("PRAGMA user_version"), NOW)
         self.assertNotIn("half", self.tables())
 

@@ -64,11 +64,6 @@ class TestSettings(TestCase):
         self.assertEqual(settings.get("NbMaxWorker"), 3)
         self.assertEqual(self.described("NbMaxWorker", settings)["from"], "environment")
 
-    def test_a_flag_wins_over_the_environment(self):
-        settings = Settings(self.database, {"NbMaxWorker": 4}, {"JOBQUEUE_NBMAXWORKER": "3"})
-        self.assertEqual(settings.get("NbMaxWorker"), 4)
-        self.assertEqual(self.described("NbMaxWorker", settings)["from"], "flag")
-
     def test_what_the_environment_fixes_cannot_be_changed_here(self):
         settings = Settings(self.database, environment={"JOBQUEUE_NBMAXWORKER": "3"})
         with self.refused(jobqueue.Invalid, "is set by environment"):

@@ -1,5 +1,6 @@
 """Adding, finding, cancelling, retrying, deleting."""
 
+import contextlib
 import os
 from unittest import mock
 
@@ -454,6 +455,23 @@ class TestCancel(TaskCase):
         task_id = self.make("cancelled")
         self.cancel(task_id)
         self.assertEqual(self.queue.get(task_id).status, "cancelled")
+
+    def test_who_cancels_is_shown_the_task_as_it_was_then(self):
+        task_id = self.add(function="greet", options={"remove_on_success": True}, name="x")
+        row, database = self.claim(), self.queue.database
+        transaction = database.transaction
+
+        @contextlib.contextmanager
+        def and_then_it_ends(*words, **named):
+            with transaction(*words, **named) as inside:
+                yield inside
+            with transaction() as inside:
+                self.queue.claims.end(inside, task_id, row["claim"],
+                                      jobqueue.Outcome("succeeded"), self.clock.now())
+
+        with mock.patch.object(database, "transaction", and_then_it_ends):
+            self.assertEqual(self.cancel(task_id)["cancel_requested"], 1)
+        self.assertIsNone(database.one("SELECT 1 FROM task WHERE id=?", (task_id,)))
 
     def test_a_cancelled_task_is_not_claimed(self):
         self.make("cancelled")

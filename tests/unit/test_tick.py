@@ -4,7 +4,8 @@ import errno
 from unittest import mock
 
 import jobqueue
-from jobqueue import TICK_SECONDS, LEASE_SECONDS
+from jobqueue import TICK_SECONDS
+from tests.helpers.postgres import about_sqlite
 from tests.helpers.support import TestCase
 
 
@@ -19,7 +20,7 @@ class TestTick(TestCase):
     def test_a_task_whose_lease_ran_out_is_run_again(self):
         task_id = self.add()
         self.claim(99)
-        self.pass_in_silence(LEASE_SECONDS + 1)
+        self.pass_in_silence(self.database.lease_seconds + 1)
         self.tick()
         row = self.row(task_id)
         self.assertEqual((self.status(task_id), row["reason"], row["crashes"]), ("pending", "crashed", 1))
@@ -28,7 +29,7 @@ class TestTick(TestCase):
         task_id = self.add()
         for _ in range(3):
             self.claim(99)
-            self.pass_in_silence(LEASE_SECONDS + 1)
+            self.pass_in_silence(self.database.lease_seconds + 1)
             self.tick()
         row = self.row(task_id)
         self.assertEqual(
@@ -39,7 +40,7 @@ class TestTick(TestCase):
         task_id = self.add()
         self.claim(99)
         self.delete(task_id)
-        self.pass_in_silence(LEASE_SECONDS + 1)
+        self.pass_in_silence(self.database.lease_seconds + 1)
         self.tick()
         self.assertIsNone(self.row(task_id))
 
@@ -47,7 +48,7 @@ class TestTick(TestCase):
         ids = self.add_many("bob", 5)
         for _ in ids:
             self.claim(99)
-        self.pass_in_silence(LEASE_SECONDS + 1)
+        self.pass_in_silence(self.database.lease_seconds + 1)
         for queue in [self.queue] + [self.another_queue() for _ in range(4)]:
             self.tick(queue=queue)
         self.assertEqual({self.row(task_id)["crashes"] for task_id in ids}, {1})
@@ -182,6 +183,7 @@ class TestService(TestCase):
         self.assertEqual(self.said()["text"], "All workers are busy, and a worker could not be "
                                               "started (process limit).")
 
+    @about_sqlite("its log")
     def test_the_log_of_the_database_has_grown(self):
         with mock.patch.object(self.database, "wal_bytes", return_value=jobqueue.WAL_ALARM_BYTES + 1):
             self.assertEqual(self.said()["code"], "storage")

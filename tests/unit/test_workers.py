@@ -2,19 +2,15 @@
 
 import errno
 import os
-import unittest
 from unittest import mock
 
 import jobqueue
 from jobqueue import (
-    LEASE_SECONDS,
-    OTHER_MACHINE_SLACK_SECONDS,
     STARTING_LOCKED_SECONDS,
     STARTING_SECONDS,
     grab_if_free,
     recall,
     take_lock,
-    worker_environment,
 )
 from tests.helpers.support import FakeProcess, TestCase
 
@@ -104,7 +100,7 @@ class TestArriving(WorkerCase):
         row = self.workers.rows()[0]
         self.assertEqual(
             (row["state"], row["tasks"], row["lease_monotonic"]),
-            ("busy", 3, self.clock.monotonic() + LEASE_SECONDS),
+            ("busy", 3, self.clock.monotonic() + self.database.lease_seconds),
         )
 
     def test_who_has_no_row_any_more_is_told(self):
@@ -208,22 +204,22 @@ class TestTheDead(WorkerCase):
         os.unlink(next(self.workers.locks.iterdir()))
         self.die(handle)
         self.assertEqual(self.dead(), {})
-        self.pass_in_silence(LEASE_SECONDS + 1)
+        self.pass_in_silence(self.database.lease_seconds + 1)
         self.assertEqual(self.dead(), {worker_id: "silent"})
 
     def test_a_lock_that_is_not_proven_proves_nothing(self):
         worker_id, handle = self.live(proven=False)
         self.die(handle)
         self.assertEqual(self.dead(), {})
-        self.pass_in_silence(LEASE_SECONDS + 1)
+        self.pass_in_silence(self.database.lease_seconds + 1)
         self.assertEqual(self.dead(), {worker_id: "silent"})
 
     def test_another_machine_is_judged_by_its_lease_and_slack_alone(self):
-        self.database.journal = "truncate"
+        vars(self.database).update(journal="truncate", has_own_disk=False)
         worker_id, handle = self.live()
         self.write("UPDATE worker SET boot='another'")
         self.die(handle)
-        self.pass_in_silence(LEASE_SECONDS + OTHER_MACHINE_SLACK_SECONDS - 1)
+        self.pass_in_silence(self.database.lease_seconds + self.database.slack_seconds - 1)
         self.assertEqual(self.dead(), {})
         self.clock.advance(2)
         self.assertEqual(self.dead(), {worker_id: "silent"})
@@ -312,7 +308,7 @@ class TestTheDead(WorkerCase):
         worker_id, _ = self.live(proven=False)
         task_id = self.add()
         row = self.claim(worker_id)
-        self.pass_in_silence(LEASE_SECONDS + 1)
+        self.pass_in_silence(self.database.lease_seconds + 1)
         found = self.queue.reaper.find_dead()
         self.assertEqual([why for _, _, why in found], ["silent"])
         with self.database.transaction() as transaction:
@@ -473,7 +469,7 @@ class TestStarting(WorkerCase):
         self.assertTrue(self.workers.log.with_name(self.workers.log.name + ".old").exists())
 
 
-class TestEnvironment(unittest.TestCase):
+class TestEnvironment(TestCase):
     def test_workers_get_what_is_on_the_list_and_nothing_else(self):
         environment = {
             "PATH": "/bin",
@@ -494,11 +490,12 @@ class TestEnvironment(unittest.TestCase):
             "GATEWAY_INTERFACE": "CGI/1.1",
         }
         self.assertEqual(
-            set(worker_environment("", environment)),
+            set(self.queue.interpreter.environment(environment)),
             {"PATH", "HOME", "LC_ALL", "LANG", "TZ", "VIRTUAL_ENV", "PYTHON_VERSION", "LD_LIBRARY_PATH",
              "JOBQUEUE_DATA"},
         )
 
     def test_an_admin_may_name_more(self):
         environment = {"A": "1", "B": "2", "C": "3"}
-        self.assertEqual(worker_environment("A, B", environment), {"A": "1", "B": "2"})
+        self.change_settings(pass_environment="A, B")
+        self.assertEqual(self.queue.interpreter.environment(environment), {"A": "1", "B": "2"})

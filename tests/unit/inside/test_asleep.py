@@ -23,7 +23,7 @@ class Child(SimpleNamespace):
                          memory=0, identity=(None, None), owner=None, files={}, clock=clock,
                          end=lambda: None, messages=list, is_dead=lambda: False)
 
-    def wait(self, seconds):
+    def wait(self, seconds, alarm=None):
         """A second passes, for a simulation must get on."""
         self.clock.advance(max(1.0, seconds))
 
@@ -149,7 +149,7 @@ class Cron(Host):
 
     def test_its_period_is_known_and_told_to_who_waits(self):
         self.cron(HOUR)
-        self.assertEqual(self.queue.tick.state()["cron"]["period"], QUARTER)
+        self.assertEqual(self.queue.rhythm.state()["cron"]["period"], QUARTER)
         self.add()
         self.clock.advance(2)
         said = jobqueue.describe_service(self.queue)
@@ -162,7 +162,7 @@ class Cron(Host):
             queue = self.open()
             with mock.patch.object(jobqueue, "JobQueue", lambda *_, queue=queue, **__: queue):
                 self.assertEqual(jobqueue.main(["tick"]), 0)
-        self.assertEqual(self.queue.tick.state()["cron"]["period"], QUARTER)
+        self.assertEqual(self.queue.rhythm.state()["cron"]["period"], QUARTER)
 
 
 class Asleep(Host):

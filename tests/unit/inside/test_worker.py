@@ -63,7 +63,7 @@ class TestRefusals(TestCase):
         self.add()
         runner, child = Runner(None, None, None), Mock()
         attempt = Attempt(self.queue, child, self.claim())
-        runner._claim, runner._send = "x", attempt._add_tasks
+        runner._claim, runner._send = attempt.row["claim"], attempt.take
         runner._receive = lambda: child.reply.call_args[0][0]
         request = {"function": "add", "arguments": {"a": 1}}
         with self.refused(TooMany, "at most 1 of bob's tasks may wait") as caught:
@@ -133,14 +133,14 @@ class TestClaim(TestCase):
         worker, task_id = Worker(self.queue, "service"), self.add()
         worker._place.id, worker._runners.current = 1, Mock(owner=None)
         worker._runners.is_stale = Mock(return_value=False)
-        run = jobqueue.Connection.run
+        run = jobqueue.FileConnection.run
 
         def run_unless_full(connection, statement, *values):
             if statement == "COMMIT":
                 raise jobqueue.storage_full()
             return run(connection, statement, *values)
         for refuses in (True, False):
-            with self.subTest(refuses), patch.object(jobqueue.Connection, "run",
+            with self.subTest(refuses), patch.object(jobqueue.FileConnection, "run",
                                                      run_unless_full if refuses else run):
                 rows = []
                 with suppress(jobqueue.StorageFull):
@@ -162,7 +162,7 @@ class TestWhileNobodyCanWrite(TestCase):
         self.worker._runners.current = child
 
     def rounds_until_it_leaves(self):
-        full = patch.object(jobqueue.Database, "_begin", side_effect=jobqueue.storage_full())
+        full = patch.object(type(self.database), "_begin", side_effect=jobqueue.storage_full())
         with full, redirect_stderr(io.StringIO()):      # a tick tells that it failed
             return next(count for count in range(10) if self.worker._is_over())
 
@@ -179,6 +179,25 @@ class TestWhileNobodyCanWrite(TestCase):
             self.addCleanup(os.close, end)
         self.assertEqual(self.rounds_until_it_leaves(), 0)
         self.assertEqual(self.worker._place.stopping, jobqueue.STOPPED)
+
+    def test_what_could_not_be_recorded_goes_before_what_shares_the_wait_of_its_round(self):
+        task_id, runners = self.add(), self.worker._runners
+        runners.is_stale, runners.current.death = Mock(return_value=False), None
+        batch = self.worker._batch = Batch(self.queue, runners.current, [], Mock())
+        attempt = Attempt(self.queue, runners.current, self.claim(self.worker._place.id))
+        batch.ended = [(attempt, Outcome("succeeded"))]
+        self.clock.advance(2 * jobqueue.RENEW_SECONDS)      # a tick and a heartbeat are due
+        kind, turns = type(self.database), ["the only one of this round"]
+        begin = kind._begin
+
+        def begin_once(database, *values):
+            if not turns:
+                raise jobqueue.still_busy()
+            turns.pop()
+            begin(database, *values)
+        with patch.object(kind, "_begin", begin_once), redirect_stderr(io.StringIO()):
+            self.worker._is_over()
+        self.assertEqual(self.status(task_id), "succeeded")
 
 
 class TestOrder(TestCase):
