@@ -2161,9 +2161,7 @@ class RemoteWorker:
         self._files = announcement.get("files", self._files)
         if announcement.get("error"):
             jobqueue.complain("tasks.py cannot be read: %(message)s" % announcement["error"])
-            for row in self._taken.values():    # others may be able to run it
-                self._keep_end({**_named(row), "outcome": {"kind": "put_back"}})
-            self._taken = {}
+            self._give_back()           # others may be able to run it
         elif announcement["functions"] != self._functions:
             self._functions, self._is_known = announcement["functions"], False
         return {name: stamps.get(name, stamp)
@@ -2189,7 +2187,9 @@ class RemoteWorker:
         self._stopped_at = self._stopped_at or time.monotonic()
         if self._call and self._claims:     # it may wait for a task, which nobody would run
             self._call.error, self._claims = NotHeard("the worker is stopping", None), []
-        if self._batch:
+        if not self._batch:
+            self._give_back()
+        else:
             self._batch.take_back()
             if self._signals > 1 or time.monotonic() - self._stopped_at > GRACE_SECONDS:
                 for attempt in self._batch.running:
@@ -2229,6 +2229,12 @@ class RemoteWorker:
             self._batch = None
             if batch.child.death is not None and not self.stopping:
                 self._runners.start()
+
+    def _give_back(self):
+        """Have what was claimed and has not begun go back unspent."""
+        for row in self._taken.values():
+            self._keep_end({**_named(row), "outcome": {"kind": "put_back"}})
+        self._taken = {}
 
     def _keep_end(self, item):
         self._ends[item["claim"]] = item

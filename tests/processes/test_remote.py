@@ -352,10 +352,20 @@ class Outages(RemoteCase):
         self.check_once([task_id, self.add()])
 
     def test_a_claim_whose_answers_never_arrive_goes_back_when_it_leaves(self):
-        child = self.begin()
         self.between.harm = {"turn claim": ["after"] * 100}
+        child = self.begin()
         task_id = self.add()
         wait_until(lambda: self.site.rows("SELECT 1 FROM task WHERE status=1"))
+        child.send_signal(signal.SIGTERM)
+        self.assertEqual(child.wait(30), 0)
+        row = self.site.rows("SELECT status, crashes, put_backs FROM task WHERE id=?", (task_id,))[0]
+        self.assertEqual(tuple(row), (jobqueue.PENDING, 0, 1))
+
+    def test_what_it_has_and_has_not_begun_goes_back_when_it_leaves(self):
+        self.between.harm = {"turn start": ["html"] * 100}
+        child = self.begin()
+        task_id = self.add()
+        wait_until(lambda: "turn start" in dict(self.between.calls))
         child.send_signal(signal.SIGTERM)
         self.assertEqual(child.wait(30), 0)
         row = self.site.rows("SELECT status, crashes, put_backs FROM task WHERE id=?", (task_id,))[0]
