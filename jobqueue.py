@@ -1090,6 +1090,7 @@ CREATE TABLE IF NOT EXISTS user (
     role TEXT NOT NULL,                 -- user or admin
     disabled INTEGER NOT NULL DEFAULT 0,
     max_pending INTEGER,                -- NULL: the setting of this name
+    email TEXT,                         -- confirmed, or given by an admin
     created_at REAL NOT NULL, last_seen_at REAL
 );
 CREATE TABLE IF NOT EXISTS session (
@@ -1175,6 +1176,7 @@ CREATE TABLE IF NOT EXISTS task (
     on_crash TEXT NOT NULL,             -- retry or fail
     after_failure TEXT,                 -- fail or run, for tasks that come after others
     remove_on_success INTEGER NOT NULL DEFAULT 0,
+    notify TEXT,                        -- end or failure: tell the owner by mail
     admin_id INTEGER,                   -- who asked for what only admins may; NULL: the site's code
     attempts INTEGER NOT NULL DEFAULT 0,
     crashes INTEGER NOT NULL DEFAULT 0, interruptions INTEGER NOT NULL DEFAULT 0,
@@ -1242,6 +1244,9 @@ CREATE TABLE IF NOT EXISTS activity (
     seconds REAL,                       -- seconds from started to ended
     cpu_seconds REAL,
     peak_memory INTEGER,                -- bytes
+    service REAL,                       -- seconds from added to ended, when it ended for good
+    machine TEXT,                       -- of the worker that began or ended
+    actor TEXT,                         -- who did it, if it was a person
     message TEXT
 );
 CREATE INDEX IF NOT EXISTS activity_task ON activity (task_id);
@@ -1291,6 +1296,50 @@ CREATE TABLE IF NOT EXISTS slot (           -- each time a schedule was due, onc
     message TEXT,
     PRIMARY KEY (schedule_id, at)
 );
+CREATE TABLE IF NOT EXISTS hour (           -- the activity of an hour, as far as it was folded
+    at INTEGER NOT NULL,                -- its beginning
+    function TEXT NOT NULL, queue TEXT NOT NULL,
+    added INTEGER NOT NULL DEFAULT 0, started INTEGER NOT NULL DEFAULT 0,
+    succeeded INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0,
+    cancelled INTEGER NOT NULL DEFAULT 0, retried INTEGER NOT NULL DEFAULT 0,
+    crashed INTEGER NOT NULL DEFAULT 0,
+    waited TEXT, ran TEXT, service TEXT,    -- JSON: count, sum, minimum, maximum, {bucket: count}
+    cpu_seconds REAL NOT NULL DEFAULT 0, peak_memory INTEGER,
+    PRIMARY KEY (at, function, queue)
+);
+CREATE TABLE IF NOT EXISTS worker_hour (
+    at INTEGER NOT NULL, machine TEXT NOT NULL,
+    alive_seconds REAL NOT NULL DEFAULT 0, busy_seconds REAL NOT NULL DEFAULT 0,
+    tasks INTEGER NOT NULL DEFAULT 0,
+    ran TEXT,                           -- as in hour
+    PRIMARY KEY (at, machine)
+);
+CREATE TABLE IF NOT EXISTS shift (          -- a worker's life, as far as worker_hour has it
+    worker_id INTEGER PRIMARY KEY, machine TEXT NOT NULL,
+    counted_to REAL NOT NULL,
+    ended_at REAL                       -- NULL: it lives
+);
+CREATE TABLE IF NOT EXISTS alert (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    code TEXT NOT NULL,                 -- one of ALERTS
+    subject TEXT NOT NULL,              -- what it is about: a function and its error, a schedule
+    text TEXT NOT NULL,                 -- the latest sentence
+    count INTEGER NOT NULL DEFAULT 1,
+    opened_at REAL NOT NULL, seen_at REAL NOT NULL,     -- held the last time
+    told INTEGER NOT NULL DEFAULT 0, told_at REAL,      -- how often, and when last
+    muted_until REAL, ended_at REAL
+);
+CREATE UNIQUE INDEX IF NOT EXISTS alert_open ON alert (code, subject) WHERE ended_at IS NULL;
+CREATE TABLE IF NOT EXISTS delivery (       -- what is told to one place, and how that goes
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    channel TEXT NOT NULL,              -- mail, webhook or function
+    recipient TEXT NOT NULL,
+    content TEXT NOT NULL,              -- JSON
+    tries INTEGER NOT NULL DEFAULT 0,
+    next_at REAL,                       -- when to try it; NULL: it is sent, or given up
+    sent_at REAL, error TEXT, created_at REAL NOT NULL
+);
+CREATE INDEX IF NOT EXISTS delivery_next ON delivery (next_at) WHERE next_at IS NOT NULL;
 INSERT OR IGNORE INTO queue (name, created_at) VALUES ('default', strftime('%s', 'now'));
 """
 
@@ -1300,6 +1349,11 @@ ALTER TABLE token ADD COLUMN limits TEXT;
 ALTER TABLE worker ADD COLUMN token_id INTEGER;
 ALTER TABLE worker ADD COLUMN functions TEXT;
 ALTER TABLE worker ADD COLUMN sequence INTEGER;
+ALTER TABLE user ADD COLUMN email TEXT;
+ALTER TABLE task ADD COLUMN notify TEXT;
+ALTER TABLE activity ADD COLUMN service REAL;
+ALTER TABLE activity ADD COLUMN machine TEXT;
+ALTER TABLE activity ADD COLUMN actor TEXT;
 """
 MIGRATIONS = {0: "", 7: "", 6: FROM_6, 4: FROM_6 + """
 ALTER TABLE worker ADD COLUMN runner_pid INTEGER;
@@ -4224,7 +4278,8 @@ Reach = collections.namedtuple("Reach", "machine functions queues claims")
 ENDING_COLUMNS = (
     "id", "owner_id", "queue", "function", "priority", "turn", "run_at", "attempts", "crashes",
     "claim", "interruptions", "max_retries", "retries_left", "retry_delay", "retry_backoff",
-    "on_crash", "cancel_requested", "worker_id", "started_at", "remove_on_success", "unknown_since")
+    "on_crash", "cancel_requested", "worker_id", "started_at", "created_at", "remove_on_success",
+    "unknown_since")
 
 
 class Outcome:
@@ -4512,6 +4567,7 @@ class Claims:
                 notes.append(activity_row(
                     now, verdict.event, task, worker_id=task["worker_id"],
                     message=told and shorten(told, 500), seconds=outcome.seconds,
+                    service=now - task["created_at"] if verdict.status in ENDED else None,
                     cpu_seconds=outcome.cpu_seconds, peak_memory=outcome.peak_memory))
                 leaving.append(self._left(transaction, task, verdict, outcome, now))
             verdicts.append(verdict)
@@ -5365,7 +5421,8 @@ class Workers:
                 "id=? AND lock=? AND state='starting'", (worker_id, lock))
             if changed:
                 remember(transaction, ".start_failure", None)
-                note(transaction, self._clock.now(), "worker_started", worker_id=worker_id)
+                note(transaction, self._clock.now(), "worker_started", worker_id=worker_id,
+                     machine=self._claims.machine)
             return changed == 1
 
     def heartbeat(self, transaction, worker_id, state, tasks, runner=(None, None)):
@@ -5386,7 +5443,7 @@ class Workers:
             self._modes.note_end(transaction, row, why == STOPPED)
             transaction.run("DELETE FROM worker WHERE id=?", (worker_id,))
             note(transaction, self._clock.now(), "worker_ended", worker_id=worker_id,
-                 message="%s after %d tasks" % (why, tasks) if tasks is not None else why)
+                 machine=row["machine"], message="%s after %d tasks" % (why, tasks) if tasks is not None else why)
 
     def remove_lock(self, lock, handle):
         """Remove a lock file that we hold."""
@@ -5478,7 +5535,7 @@ class Reaper:
             words = self._workers.last_words(row["started_at"])
             self._workers.start_failed(transaction, "a started worker %s%s" % (why, words))
         note(transaction, self._clock.now(), "worker_lost", worker_id=row["id"],
-             message=why + words)
+             machine=row["machine"], message=why + words)
         if not words and why != "silent":       # it failed by itself, or its machine stood still
             self._modes.note_end(transaction, row, True)
         return True
@@ -6797,7 +6854,8 @@ class RemoteWorkers:
                 worker_id = transaction.insert("worker", {
                     **row, "lock": key[0], "token_id": key[1], "mode": "remote", "state": "idle",
                     "sequence": 0, "started_at": now})
-                note(transaction, now, "worker_started", worker_id=worker_id)
+                note(transaction, now, "worker_started", worker_id=worker_id,
+                     machine=given["machine"])
         names = "runner_tasks", "runner_memory", "runner_per_owner"
         return {"protocol": REMOTE_PROTOCOL, "version": VERSION, "renew_seconds": RENEW_SECONDS,
                 "lease_seconds": REMOTE_LEASE_SECONDS,
@@ -8169,14 +8227,15 @@ def next_step(report):
 # PostgreSQL or back: each line is a JSON object with one name. First comes "jobqueue" with the
 # schema and the highest ids ever, then each row of EXPORTED under its table's name, last "end" with
 # their numbers, so that half of one is known as such. What belongs to one place stays there:
-# workers, sessions, who guesses passwords from where, and what we remember of a host.
+# workers and their shifts, sessions, who guesses passwords from where, what is still to be told, and
+# what we remember of a host.
 
 EXPORT_ROWS = 100               # read at once
 EXPORTED = {                    # {table: what tells its rows apart}
-    **dict.fromkeys("user token setting function queue schedule task log activity".split(), "id"),
-    "slot": "schedule_id, at", "unsettled": "task_id", "request": "owner_id, key",
+    **dict.fromkeys("user token setting function queue schedule task log activity alert".split(),
+                    "id"), "hour": "at, function, queue", "worker_hour": "at, machine", "slot": "schedule_id, at", "unsettled": "task_id", "request": "owner_id, key",
     "task_after": "task_id, settled, after_id"}
-COUNTED = "user token schedule task worker".split()     # rows elsewhere name their ids
+COUNTED = "user token schedule task worker alert".split()     # rows elsewhere name their ids
 BEGINNINGS = {"backup": b"SQLite format 3\0", "export": b'{"jobqueue":'}
 IMPORTER = "the import"         # has paused a queue; no user is called so
 _as_line = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
