@@ -5443,7 +5443,8 @@ class Workers:
             self._modes.note_end(transaction, row, why == STOPPED)
             transaction.run("DELETE FROM worker WHERE id=?", (worker_id,))
             note(transaction, self._clock.now(), "worker_ended", worker_id=worker_id,
-                 machine=row["machine"], message="%s after %d tasks" % (why, tasks) if tasks is not None else why)
+                 machine=row["machine"],
+                 message="%s after %d tasks" % (why, tasks) if tasks is not None else why)
 
     def remove_lock(self, lock, handle):
         """Remove a lock file that we hold."""
@@ -8233,8 +8234,9 @@ def next_step(report):
 EXPORT_ROWS = 100               # read at once
 EXPORTED = {                    # {table: what tells its rows apart}
     **dict.fromkeys("user token setting function queue schedule task log activity alert".split(),
-                    "id"), "hour": "at, function, queue", "worker_hour": "at, machine", "slot": "schedule_id, at", "unsettled": "task_id", "request": "owner_id, key",
-    "task_after": "task_id, settled, after_id"}
+                    "id"),
+    "hour": "at, function, queue", "worker_hour": "at, machine", "slot": "schedule_id, at",
+    "unsettled": "task_id", "request": "owner_id, key", "task_after": "task_id, settled, after_id"}
 COUNTED = "user token schedule task worker alert".split()     # rows elsewhere name their ids
 BEGINNINGS = {"backup": b"SQLite format 3\0", "export": b'{"jobqueue":'}
 IMPORTER = "the import"         # has paused a queue; no user is called so
