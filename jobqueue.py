@@ -3831,6 +3831,7 @@ SORT_ROWS = 5_000               # more of a status are looked through, not sorte
 SEARCH_SECONDS = 0.2            # of looking through tasks in one request, and as long to count them
 SEARCH_ROWS = 64                # looked through at first; then as many as LOOK_SECONDS allow
 LOOK_SECONDS = 0.02             # of one reading that others may wait for
+FAILURES_MAX, GROUPS_MAX = 200, 10      # looked at, and shown, of what failed lately
 
 TASK_ROW = ("SELECT task.*, user.name AS owner FROM task "
             "%s user ON user.id=task.owner_id WHERE cancel_requested<2 AND " % THEN_JOIN)
@@ -3871,9 +3872,10 @@ def task_json(row, after=None, listed=False):
     return shown
 
 
-class Filter(collections.namedtuple("Filter", "owner_id statuses function queue text",
-                                    defaults=[None] * 5)):
-    """Which tasks are wanted; None: any. `text` is a number or part of a name or of SEARCHED."""
+class Filter(collections.namedtuple("Filter", "owner_id statuses function queue text error "
+                                    "ended_since", defaults=[None] * 7)):
+    """Which tasks are wanted; None: any. `text` is a number or part of a name or of SEARCHED,
+    `error` the kind of error."""
 
     def within(self, statuses):
         """The same, but only tasks with one of these statuses."""
@@ -3883,15 +3885,17 @@ class Filter(collections.namedtuple("Filter", "owner_id statuses function queue 
     @property
     def searches(self):
         """True if no index answers it, so that rows must be looked through."""
-        return bool(self.function or self.queue or self.text)
+        return bool(self.function or self.queue or self.text or self.error or self.ended_since)
 
     def where(self):
         """(SQL condition, values)"""
         parts, values = [], []
-        for name in ("owner_id", "function", "queue"):
-            if getattr(self, name) is not None:
-                parts.append(name + "=?")
-                values.append(getattr(self, name))
+        for name, wanted in (("owner_id=?", self.owner_id), ("function=?", self.function),
+                             ("queue=?", self.queue), ("error_type=?", self.error),
+                             ("finished_at>=?", self.ended_since)):
+            if wanted is not None:
+                parts.append(name)
+                values.append(wanted)
         if self.statuses is not None:
             statuses = self.statuses or [-1]        # SQLite 3.15 finds no way to look for none
             parts.append("status IN (%s)" % ", ".join("?" * len(statuses)))
@@ -3951,18 +3955,42 @@ class TaskList:
         return [{"id": task_id, "function": function, "status": STATUS_WORDS[status]}
                 for task_id, function, status in sorted(map(tuple, found))]
 
-    def find(self, wanted, limit, before=None):
-        """(rows newest first, id to go on before or None); a long search stops with fewer rows."""
+    def find(self, wanted, limit, before=None, seconds=SEARCH_SECONDS):
+        """(rows newest first, id to go on before or None); a search stops after these seconds."""
         before = INTEGER_MAX if before is None else before
         ids = None if wanted.searches else self._ids(wanted, limit + 1, before)
         if ids is None:
-            return self._search(wanted, limit, before)
+            return self._search(wanted, limit, before, seconds)
         rows, going_on = [], ids[limit - 1] if len(ids) > limit else None
         for at in range(0, limit, PAGE_ROWS):
             some = ids[at:min(at + PAGE_ROWS, limit)]
             rows += self._database.look(LIST_ROW % "" + "task.id IN (%s) ORDER BY task.id DESC"
                                         % ", ".join("?" * len(some)), some)[0]
         return rows, going_on
+
+    def failures(self, owner_id, since):
+        """(what failed since then, by function and kind of error, newest first; whether there may
+        be more). Of FAILURES_MAX tasks, or as many as are found in a moment."""
+        rows, going_on = self.find(Filter(owner_id, [FAILED]), FAILURES_MAX, seconds=LOOK_SECONDS)
+        groups = {}
+        for row in rows:
+            if row["finished_at"] >= since:
+                group = groups.setdefault((row["function"], row["error_type"]), {
+                    "function": row["function"], "error": row["error_type"], "count": 0,
+                    "message": row["error_message"], "newest": row["id"]})
+                group["count"] += 1
+        more = going_on is not None and not (rows and rows[-1]["finished_at"] < since)
+        return list(groups.values())[:GROUPS_MAX], more or len(groups) > GROUPS_MAX
+
+    def firsts(self, status, owner_id=None):
+        """The first pending or scheduled task of each queue and priority that has some."""
+        index, whose = (BY_CLAIM, ()) if owner_id is None else (BY_TURN, (owner_id,))
+        select = ("SELECT id, function, queue, created_at, run_at FROM task %s WHERE %sstatus=? "
+                  "AND queue=? AND priority=? ORDER BY turn LIMIT 1"
+                  % (index, "owner_id=? AND " if whose else ""))
+        found = [self._database.one(select, (*whose, status, *lane))
+                 for lane in lanes(self._database, status)]
+        return [row for row in found if row]
 
     def count(self, wanted):
         """{"all": n, "pending": n, ...}, capped at COUNT_MAX; None if a search takes too long."""
@@ -4024,10 +4052,10 @@ class TaskList:
                 size *= 2 if took < LOOK_SECONDS / 3 else 1
             self._clock.sleep(0.001)        # now it is the turn of others
 
-    def _search(self, wanted, limit, before):
+    def _search(self, wanted, limit, before, seconds):
         select = LIST_ROW + "%%s ORDER BY task.id DESC LIMIT %d" % (limit + 1)
         rows, low, high = [], 0, min(before - 1, self._database.last_id("task"))
-        for found, reached in self.walk(select, wanted, 0, high, SEARCH_SECONDS, newest=True):
+        for found, reached in self.walk(select, wanted, 0, high, seconds, newest=True):
             rows, low = rows + found, reached
             if len(rows) > limit:
                 return rows[:limit], rows[limit - 1]["id"]
@@ -4753,6 +4781,7 @@ LATE_SECONDS = 900.0            # a run that comes after more is late; catch_up=
 GONE_SECONDS = 60.0             # how long a schedule stays whose source is gone, maybe on its way
 GONE_WORDS = "It is not in tasks.py or the folder schedules any more; in a minute it is removed."
 UPCOMING = 10                   # times to come that are shown
+COMING_MAX, COMING_TIMES_MAX = 20, 24   # schedules of the next day, and times of each
 
 # Executable files in these folders of SCRIPTS_FOLDER run at that pace. SCRIPT_LEFT_OUT are hidden
 # files and what editors and package managers leave behind.
@@ -5058,6 +5087,19 @@ class Schedules:
                 "arguments": json.loads(self._row(schedule_id)["arguments"]),
                 "upcoming": of_rule(row, lambda rule: preview(rule, now, UPCOMING), []),
                 "history": [_slot_json(slot) for slot in slots]}
+
+    def coming(self, owner_id, until):
+        """The schedules that are due until then, the next one first, each with its `times`."""
+        where, values = ("", ()) if owner_id is None else (" AND schedule.owner_id=?", (owner_id,))
+
+        def times(row):
+            later = of_rule(row, lambda rule: rule.upcoming(row["next_at"], COMING_TIMES_MAX), [])
+            return [row["next_at"], *(at for at in later if at < until)][:COMING_TIMES_MAX]
+        return [{"id": row["id"], "name": row["name"], "function": row["function"],
+                 "summary": summarize(row["arguments"]), "times": list(map(iso, times(row)))}
+                for row in self._database.all(
+                    SCHEDULE_SHOWN + "schedule.paused=0 AND next_at<?" + where
+                    + " ORDER BY next_at LIMIT ?", (until, *values, COMING_MAX))]
 
     def _row(self, schedule_id, owner_id=None, statement=SCHEDULE_ROW):
         row = self._database.one(statement + "schedule.id=?", (schedule_id,))
@@ -8962,16 +9004,21 @@ WHICH_TASKS = {
     "function": TEXT_OR_NULL, "queue": TEXT_OR_NULL,
     "q": about({"type": ["string", "null"], "maxLength": 200},
                "number, or part of function, message, error, owner, arguments"),
+    "error": about(TEXT_OR_NULL, "the kind of error, such as ValueError"),
+    "ended_since": about({"type": ["string", "null"], "format": "date-time"},
+                         "ended then or later"),
     "owner": _OWNER}
+DAY_SECONDS, OVERVIEW_ROWS = 86400.0, 10
 LISTED_TASKS = _object(**WHICH_TASKS, **_PAGE, counts=about(TEXT, "1: count by status as well"))
 
 
 def _wanted(queue, request, given):
     """The Filter that a query or the object of an action describes."""
-    words = given.get("status")
+    words, since = given.get("status"), given.get("ended_since")
     return Filter(_wanted_owner(queue, request, given),
                   sorted(set(map(STATUS_WORDS.index, words.split(",")))) if words else None,
-                  *(given.get(name) or None for name in ("function", "queue", "q")))
+                  *(given.get(name) or None for name in ("function", "queue", "q", "error")),
+                  parse_time(since, "ended_since") if since else None)
 
 
 def get_tasks(queue, request):
@@ -8982,6 +9029,37 @@ def get_tasks(queue, request):
     counts = {"counts": tasks.count(wanted)} if given.get("counts") == "1" else {}
     return {"tasks": tasks.list_json(rows), "next": before and str(before), **counts,
             "service": describe_service(queue)}
+
+
+def _held_back(queue, firsts):
+    """Why the queues of these pending tasks start nothing now."""
+    held = {row["queue"]: queue.queues.blocked(row["queue"], queue.claims.machine)[1]
+            for row in firsts}
+    return [{"queue": name, "text": text} for name, text in held.items() if text]
+
+
+def get_overview(queue, request):
+    """What runs, waits, failed within a day and comes next: of one's own tasks, an admin's of all.
+    """
+    scope, now = request.person.scope, queue.database.clock.now()
+    firsts = queue.tasks.firsts(PENDING, scope)
+    since = {row["id"]: max(row["created_at"], row["run_at"] or 0) for row in firsts}
+    oldest = min(firsts, key=lambda row: since[row["id"]], default=None)
+    groups, more = queue.tasks.failures(scope, now - DAY_SECONDS)
+    running, _ = queue.tasks.find(Filter(scope, [RUNNING]), OVERVIEW_ROWS)
+    states = [row["state"] for row in queue.workers.rows() if row["mode"] != "remote"]
+    return {
+        "running": queue.tasks.list_json(running), "counts": queue.tasks.count(Filter(scope)),
+        "oldest": oldest and {"id": oldest["id"], "function": oldest["function"],
+                              "queue": oldest["queue"], "since": iso(since[oldest["id"]])},
+        "held": _held_back(queue, firsts),
+        "next_at": iso(min((row["run_at"] for row in queue.tasks.firsts(SCHEDULED, scope)),
+                           default=None)),
+        "failed": {"since": iso(now - DAY_SECONDS), "groups": groups, "more": more},
+        "schedules": queue.schedules.coming(scope, now + DAY_SECONDS),
+        "workers": {"alive": len(states), "busy": states.count("busy"),
+                    "maximum": queue.settings.get("NbMaxWorker")},
+        "service": describe_service(queue)}
 
 
 def get_task(queue, request, task_id):
@@ -9330,6 +9408,7 @@ ROUTES = [Route(*row) for row in (
     ("GET", "/api/functions", _does("What tasks can run, with the schema of each.",
         lambda queue, request: queue.catalogue.describe(request.person.is_admin)),
      USER, None, (200, "FunctionList"), FRESH),
+    ("GET", "/api/overview", get_overview, USER, None, (200, "Overview"), KEPT),
     ("GET", "/api/tasks", get_tasks, USER, LISTED_TASKS, (200, "TaskList"), KEPT),
     ("POST", "/api/tasks", post_tasks, USER, NEW_TASKS, (201, "Added"), FRESH | CHANGE),
     ("POST", "/api/tasks/actions", post_actions, USER, ACTION, (200, "ActionDone"), FRESH | CHANGE),

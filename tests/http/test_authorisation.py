@@ -27,6 +27,7 @@ TABLE = {
     ("GET", "/api/session"):                    (401,   200,   200,     200,   None),
     ("DELETE", "/api/session"):                 (401,   204,   204,     204,   None),
     ("GET", "/api/functions"):                  (401,   200,   200,     200,   None),
+    ("GET", "/api/overview"):                   (401,   200,   200,     200,   None),
     ("GET", "/api/tasks"):                      (401,   200,   200,     200,   None),
     ("POST", "/api/tasks"):                     (401,   201,   201,     201,   None),
     ("POST", "/api/tasks/actions"):             (401,   200,   200,     200,   None),

@@ -1474,6 +1474,19 @@ def measure_search(sizes, library):
                  goal=Goal("ours", "<=", 100, "ms"))
 
 
+def measure_overview(sizes, library):
+    """What the page shows first, while the table changes."""
+    site = library.site(sizes.many)
+    what = "overview, %s tasks" % format(sizes.many, ",")
+    with list_server(site) as admin:
+        with running([sys.executable, "-c", COMMITTER_TEXT, str(site.database),
+                      str(COMMITS_PER_SECOND)]):
+            _, median_wait, late = hammer(admin.server, "api/overview", admin.cookie, 1,
+                                          sizes.hammer_seconds)
+        yield Figure(what + ", p50", median_wait * 1000, "ms")
+        yield Figure(what + ", p95", late * 1000, "ms", goal=Goal("ours", "<=", 50, "ms"))
+
+
 def measure_flood(sizes, library):
     """How long tasks wait of which a thousand a second are added, while two workers run them."""
     for together in (1, 10):
@@ -1605,6 +1618,7 @@ PARTS = {
     "server": measure_server,
     "many": measure_many,
     "search": measure_search,
+    "overview": measure_overview,
     "flood": measure_flood,
     "schedules": measure_schedules,
     "postgres": measure_postgres,

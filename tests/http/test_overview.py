@@ -1,0 +1,146 @@
+"""GET /api/overview: what runs, waits, failed lately and comes next, each for who may see it."""
+import unittest
+from urllib.parse import quote
+
+import jobqueue
+from tests.helpers.web import WebTestCase
+
+
+class Overview(WebTestCase):
+
+    def look(self, visitor=None):
+        return self.check((visitor or self.bob).get("/api/overview"), 200)
+
+    def fail(self, owner="bob", kind="ValueError", message="no such city", function="add"):
+        task_id = self.add(owner, function)
+        self.end(self.claim(), "fail", None, kind, message)
+        return task_id
+
+    def groups(self, visitor=None):
+        return [(group["function"], group["error"], group["count"], group["newest"])
+                for group in self.look(visitor)["failed"]["groups"]]
+
+    def test_an_empty_queue_has_nothing_to_say(self):
+        found = self.look()
+        self.assertEqual((found["running"], found["oldest"], found["held"], found["next_at"]),
+                         ([], None, [], None))
+        self.assertEqual((found["failed"]["groups"], found["failed"]["more"], found["schedules"]),
+                         ([], False, []))
+        self.assertEqual(found["workers"], {"alive": 0, "busy": 0, "maximum": 2})
+
+    def test_what_runs_is_told_with_its_progress(self):
+        task_id = self.add("bob")
+        self.claim()
+        self.write("UPDATE task SET progress=0.25 WHERE id=?", (task_id,))
+        [shown] = self.look()["running"]
+        self.assertEqual((shown["id"], shown["progress"], shown["status"]), (task_id, 0.25, "running"))
+
+    def test_ten_of_what_runs_are_told_and_all_are_counted(self):
+        self.add_many("bob", 12)
+        for worker_id in range(1, 13):
+            self.claim(worker_id)
+        found = self.look()
+        self.assertEqual((len(found["running"]), found["counts"]["running"]), (10, 12))
+
+    def test_who_waits_longest_is_found_behind_what_is_more_urgent(self):
+        first = self.add("bob", options={"priority": -5})
+        self.clock.advance(60)
+        self.add("bob")
+        oldest = self.look()["oldest"]
+        self.assertEqual(oldest["id"], first)
+        self.assertEqual(oldest["since"], jobqueue.iso(self.clock.now() - 60))
+
+    def test_what_was_due_later_waits_since_then(self):
+        task_id = self.add("bob", options={"delay": 100})
+        self.assertEqual(self.look()["next_at"], jobqueue.iso(self.clock.now() + 100))
+        self.assertIsNone(self.look()["oldest"])
+        self.tick(130)
+        oldest = self.look()["oldest"]
+        self.assertEqual((oldest["id"], oldest["since"]),
+                         (task_id, jobqueue.iso(self.clock.now() - 30)))
+
+    def test_why_a_queue_starts_nothing_is_told_to_who_waits_there(self):
+        self.check(self.ana.patch("/api/queues/mail", {
+            "paused": True, "paused_why": "no provider"}), 200)
+        self.add("bob", options={"queue": "mail"})
+        [held] = self.look()["held"]
+        self.assertEqual((held["queue"], held["text"]),
+                         ("mail", "The queue mail is paused by ana: no provider."))
+        self.assertEqual(self.look(self.eve)["held"], [])
+
+    def test_failures_are_grouped_by_function_and_kind_of_error(self):
+        self.fail(message="no such city: Oslo")
+        newest = self.fail(message="no such city: Bergen")
+        other = self.fail(kind="OSError")
+        self.assertEqual(self.groups(), [("add", "OSError", 1, other), ("add", "ValueError", 2, newest)])
+        self.assertEqual(self.look()["failed"]["groups"][1]["message"], "no such city: Bergen")
+
+    def test_what_failed_before_yesterday_is_left_out(self):
+        self.fail()
+        self.clock.advance(86401)
+        self.bob = self.program("bob")      # no session lasts that long
+        self.assertEqual(self.groups(), [])
+
+    def test_more_failures_than_are_looked_at_are_said_to_be_more(self):
+        self.patch(jobqueue, "FAILURES_MAX", 2)
+        self.fail()
+        self.assertFalse(self.look()["failed"]["more"])
+        for _ in range(2):
+            self.fail()
+        failed = self.look()["failed"]
+        self.assertEqual((failed["groups"][0]["count"], failed["more"]), (2, True))
+
+    def test_a_group_can_be_retried_as_it_is_shown(self):
+        old = self.fail()
+        self.clock.advance(86401)
+        self.bob = self.program("bob")      # no session lasts that long
+        wanted, other = self.fail(), self.fail(kind="OSError")
+        failed = self.look()["failed"]
+        group = {"status": "failed", "function": "add", "error": "ValueError",
+                 "ended_since": failed["since"]}
+        found = self.check(self.bob.get("/api/tasks?error=ValueError&ended_since=%s"
+                                        % quote(failed["since"], safe="")), 200)
+        self.assertEqual([task["id"] for task in found["tasks"]], [wanted])
+        done = self.check(self.bob.post("/api/tasks/actions", {
+            "action": "retry", "filter": group, "expected_count": 1}), 200)
+        self.assertEqual(done["done"], 1)
+        self.assertEqual([self.status(one) for one in (old, wanted, other)],
+                         ["failed", "pending", "failed"])
+
+    def test_a_time_without_an_offset_is_refused(self):
+        self.check(self.bob.get("/api/tasks?ended_since=yesterday"), 400, "malformed")
+
+    def test_the_next_days_times_are_told_the_next_one_first(self):
+        hourly = self.schedule("every 6h")
+        daily = self.schedule("every 2h")
+        self.schedule("every 3d")
+        paused = self.schedule("every 1h")
+        self.bob.patch("/api/schedules/%d" % paused, {"paused": True})
+        found = self.look()["schedules"]
+        self.assertEqual([one["id"] for one in found], [daily, hourly])
+        self.assertEqual([len(one["times"]) for one in found], [11, 3])
+        self.assertEqual(found[1]["times"][0], jobqueue.iso(self.clock.now() + 6 * 3600))
+
+    def test_a_schedule_that_this_host_cannot_read_is_told_with_its_next_time(self):
+        schedule_id = self.schedule("every 6h")
+        self.write("UPDATE schedule SET rule='every so often' WHERE id=?", (schedule_id,))
+        self.assertEqual(len(self.look()["schedules"][0]["times"]), 1)
+
+    def test_another_persons_tasks_and_schedules_are_invisible(self):
+        self.fail("eve")
+        self.add("eve")
+        self.add("eve", options={"delay": 60})
+        self.add("eve", options={"priority": -1})
+        self.schedule(owner="eve")
+        self.claim()
+        mine, theirs = self.look(), self.look(self.eve)
+        self.assertEqual((mine["running"], mine["oldest"], mine["next_at"], mine["schedules"]),
+                         ([], None, None, []))
+        self.assertEqual((mine["failed"]["groups"], mine["counts"]["all"]), ([], 0))
+        self.assertEqual((len(theirs["running"]), theirs["counts"]["all"], len(theirs["schedules"])),
+                         (1, 4, 1))
+        self.assertEqual(len(self.look(self.ana)["running"]), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
