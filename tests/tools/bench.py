@@ -1475,16 +1475,18 @@ def measure_search(sizes, library):
 
 
 def measure_overview(sizes, library):
-    """What the page shows first, while the table changes."""
-    site = library.site(sizes.many)
-    what = "overview, %s tasks" % format(sizes.many, ",")
+    """What the page shows first; something is committed before each look, so that none is kept."""
+    site, waits = library.site(sizes.many), []
     with list_server(site) as admin:
-        with running([sys.executable, "-c", COMMITTER_TEXT, str(site.database),
-                      str(COMMITS_PER_SECOND)]):
-            _, median_wait, late = hammer(admin.server, "api/overview", admin.cookie, 1,
-                                          sizes.hammer_seconds)
-        yield Figure(what + ", p50", median_wait * 1000, "ms")
-        yield Figure(what + ", p95", late * 1000, "ms", goal=Goal("ours", "<=", 50, "ms"))
+        for number in range(sizes.requests):
+            admin.send("POST", "api/tasks", {"function": "nothing", "delay": 9999}).expect(201)
+            began = time.perf_counter()
+            admin.send("GET", "api/overview").expect(200)
+            waits.append(time.perf_counter() - began)
+    what = "overview, %s tasks" % format(sizes.many, ",")
+    yield Figure(what + ", p50", percentile(waits, 0.5) * 1000, "ms")
+    yield Figure(what + ", p95", percentile(waits, 0.95) * 1000, "ms",
+                 goal=Goal("ours", "<=", 50, "ms"))
 
 
 def measure_flood(sizes, library):
