@@ -1552,6 +1552,9 @@ class Connection(Reader):
 
     is_broken = False
 
+    def foresee(self, questions):
+        """(statement, values) of what is asked next: a server far away answers in advance."""
+
     # Nobody asks these how many rows they change: they may go along with the next question.
 
     def tell(self, statement, values=()):
@@ -1622,6 +1625,7 @@ class Database(Reader):
     journal = None                      # how a file is written
     alarm = None                        # a descriptor that is readable when there may be news
     hears_all = True                    # version_seen() tells of every commit
+    last_id_words = "SELECT seq FROM sqlite_sequence WHERE name='%s'"
 
     def __init__(self, folder, clock, patience):
         self.folder = Path(folder)
@@ -1686,6 +1690,10 @@ class Database(Reader):
                 seconds, self.clock, statement, values))
             return rows, self.clock.monotonic() - started
 
+    def last_id(self, table):
+        """The highest id that any row of a table ever had."""
+        return self.value(self.last_id_words % table) or 0
+
     # Waiting
 
     @contextlib.contextmanager
@@ -1732,18 +1740,19 @@ class Database(Reader):
         return self._writer_thread == threading.get_ident()
 
     @contextlib.contextmanager
-    def transaction(self, durable=True):
+    def transaction(self, durable=True, foreseen=()):
         """BEGIN ... COMMIT around the block, which gets the connection.
 
-        `durable` commits survive a power cut; others survive only the death of processes. Raises
-        Busy, StorageFull or StorageBroken; then nothing was changed.
+        `durable` commits survive a power cut; others survive only the death of processes. What is
+        `foreseen` is asked first. Raises Busy, StorageFull or StorageBroken; then nothing was
+        changed.
         """
         if self.in_transaction:
             raise RuntimeError("a transaction within a transaction")
         with self.deadline(self.patience):
             self._write_lock.take(self._deadline.at)
             try:
-                self._patiently(lambda: self._begin(durable))
+                self._patiently(lambda: self._begin(durable, foreseen))
                 self._writer_thread = threading.get_ident()
                 yield self._writer
                 self._commit(durable)
@@ -2171,11 +2180,6 @@ class SqliteDatabase(DataFile, Database):
             with self.transaction() as transaction:
                 migrate(transaction)
 
-    def last_id(self, table):
-        """The highest id that any row of a table ever had."""
-        row = self.one("SELECT seq FROM sqlite_sequence WHERE name=?", (table,))
-        return row["seq"] if row else 0
-
     def schema_version(self):
         """The number of the schema of this database."""
         return self.value("PRAGMA user_version")
@@ -2216,7 +2220,7 @@ class SqliteDatabase(DataFile, Database):
         with contextlib.closing(self._patiently(lambda: FileConnection(self.path))) as link:
             self._patiently(lambda: link.copy_to(path))
 
-    def _begin(self, durable):
+    def _begin(self, durable, _):
         wanted = "FULL" if durable or self.journal != "wal" else "NORMAL"
         self.check_file()
         if wanted != self._synchronous:
@@ -2503,6 +2507,8 @@ class ServerConnection(Connection):
         self.limit = math.inf           # no question may take longer
         self.changes = 0                # rows that were added, changed or removed, or may be
         self._told = []                 # texts of one statement each, to go along with the next
+        self._foreseen = []             # ... questions that follow it
+        self._known = {}                # their answers, until something is changed
         self._errors, self._link = psycopg.Error, connect(address)
 
     @property
@@ -2524,17 +2530,29 @@ class ServerConnection(Connection):
                 self.close()            # its server may not write any more: another one does
             raise
 
+    def _answers(self, text, seconds=CALL_SECONDS):
+        """(the server's word, the rows) of each statement; what is foreseen is asked, too."""
+        texts, self._foreseen = self._foreseen, []
+        cursor, answers = self._do(";".join([text, *texts]), seconds), []
+        while not answers or cursor.nextset():
+            answers.append((cursor.statusmessage, cursor.fetchall() if cursor.description else ()))
+        at = len(answers) - len(texts)
+        self._known.update(zip(texts, (rows for _, rows in answers[at:])))
+        return answers[:at]
+
+    def foresee(self, questions):
+        """Ask these with what comes next: each is answered then, unless a change comes between."""
+        self._known = {}
+        self._foreseen = [bound(*question) for question in questions]
+
     def script(self, text, seconds=CALL_SECONDS):
         """Do several things at once: the server's word about each, and all rows."""
-        cursor, words, rows = self._do(text, seconds), [], []
-        while True:
-            words.append(cursor.statusmessage)
-            rows += cursor.fetchall() if cursor.description else ()
-            if not cursor.nextset():
-                return words, rows
+        words, rows = zip(*self._answers(text, seconds))
+        return words, list(itertools.chain.from_iterable(rows))
 
     def run(self, statement, values=()):
         """Execute; return the number of rows changed."""
+        self._known = {}
         count = self._do(bound(statement, values)).rowcount
         self.changes += max(count, 0)
         return count
@@ -2544,6 +2562,7 @@ class ServerConnection(Connection):
         texts = self._planned(statement, list(rows))
         if not texts:
             return 0
+        self._known = {}
         count = sum(int(word.split()[-1]) for word in self.script(";".join(texts))[0][1:-1])
         self.changes += count
         return count
@@ -2573,13 +2592,14 @@ class ServerConnection(Connection):
 
     def _tell(self, *texts):
         self._told += texts
+        self._known = {}
         self.changes += len(texts)
         if sum(map(len, self._told)) > TOLD_MAX:
             self._do("SELECT")
 
     def insert(self, table, row):
         """Add a row, a dictionary; return its id."""
-        self.changes += 1
+        self.changes, self._known = self.changes + 1, {}
         return self.value(_insertion("INSERT", table, tuple(row)) + " RETURNING id", row.values())
 
     def insert_or_ignore(self, table, row):
@@ -2607,7 +2627,9 @@ class ServerConnection(Connection):
 
     def all(self, statement, values=()):
         """All rows."""
-        return self._do(bound(statement, values)).fetchall()
+        text = bound(statement, values)
+        rows = self._known.pop(text, None)
+        return self._answers(text)[0][1] if rows is None else rows
 
     def all_within(self, seconds, _, statement, values=()):
         """All rows, or None if that takes longer."""
@@ -2642,7 +2664,7 @@ class ServerConnection(Connection):
 
     def roll_back(self):
         """Undo an open transaction, if there is one."""
-        self._told = []
+        self._told, self._foreseen = [], []
         if not self.is_broken and self._link.info.transaction_status:
             with contextlib.suppress(self._errors):
                 self.run("ROLLBACK")
@@ -2705,6 +2727,7 @@ class PostgresDatabase(Database):
     """
 
     hears_all, has_own_disk = False, None
+    last_id_words = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM %s_id_seq"
 
     def __init__(self, address, folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
         super().__init__(folder, ServerClock() if clock is Clock else clock, patience)
@@ -2804,10 +2827,11 @@ class PostgresDatabase(Database):
         finally:
             self._reading.release()
 
-    def _begin(self, durable):
+    def _begin(self, _, foreseen=()):
         wait = max(100, int(1000 * self.seconds_left()))
         try:
-            _, rows = self._open("_writer").script(SERVER_BEGIN % (
+            self._open("_writer").foresee(foreseen)
+            _, rows = self._writer.script(SERVER_BEGIN % (
                 wait, STATEMENT_MS, STATEMENT_MS), 1 + wait / 1000)
         except self.errors as error:
             if error.sqlstate == "55P03":       # all of the wait is over
@@ -2848,11 +2872,6 @@ class PostgresDatabase(Database):
         finally:
             self._writer.roll_back()
         return status == "committed"
-
-    def last_id(self, table):
-        """The highest id that any row of a table ever had."""
-        return self.value(
-            "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM %s_id_seq" % table)
 
     def schema_version(self):
         """The number of the schema of this database."""
@@ -3288,6 +3307,11 @@ QUEUE_LIMITS = {
 CHANGED_QUEUE = titled("QueueChange", _object(**QUEUE_LIMITS))
 NEW_QUEUE = titled("NewQueue", _object(("name",), name=OPTION_SCHEMAS["queue"], **QUEUE_LIMITS))
 QUEUE_COUNTS = ("pending", "running", "scheduled", "waiting")
+OPEN_QUEUES = """
+    SELECT name, max_running, rate_count, rate_seconds, rate_next_at, machines,
+        (SELECT priority FROM task %s
+         WHERE status=0 AND task.queue=queue.name ORDER BY priority DESC LIMIT 1) AS head
+    FROM queue WHERE paused=0 AND external<=?""" % BY_CLAIM
 
 
 def next_start(queue, now):
@@ -3328,11 +3352,7 @@ class Queues:
         """Rows of the queues that workers of a machine serve, whatever their limits allow now.
         Those of others are left to `remote` workers. `head` is the priority of the first pending
         task, NULL if there is none."""
-        rows = self._database.all("""
-            SELECT name, max_running, rate_count, rate_seconds, rate_next_at, machines,
-                (SELECT priority FROM task %s
-                 WHERE status=0 AND task.queue=queue.name ORDER BY priority DESC LIMIT 1) AS head
-            FROM queue WHERE paused=0 AND external<=?""" % BY_CLAIM, (2 * remote,))
+        rows = self._database.all(OPEN_QUEUES, (2 * remote,))
         return [row for row in rows
                 if row["machines"] is None or machine in json.loads(row["machines"])]
 
@@ -3481,14 +3501,19 @@ ENDED = (SUCCEEDED, FAILED, CANCELLED)
 HOW_IT_ENDED = {FAILED: "failed", CANCELLED: "was cancelled", None: "was deleted"}
 
 
-def next_turn(transaction, owner_id, queue, priority):
-    """The turn of a task that becomes pending now, so that owners of many and of few interleave."""
-    lowest, highest = transaction.one("""
+def turns_question(owner_id, queue, priority):
+    """What next_turn() asks."""
+    return """
         SELECT (SELECT turn FROM task %s WHERE status=0 AND queue=? AND priority=?
                 ORDER BY turn LIMIT 1),
                (SELECT turn FROM task %s WHERE owner_id=? AND status=0 AND queue=? AND priority=?
-                ORDER BY turn DESC LIMIT 1)""" % (BY_CLAIM, BY_TURN),
-        (queue, priority, owner_id, queue, priority))
+                ORDER BY turn DESC LIMIT 1)""" % (BY_CLAIM, BY_TURN), (
+        queue, priority, owner_id, queue, priority)
+
+
+def next_turn(transaction, *lane):
+    """The turn of a task that becomes pending now, so that owners of many and of few interleave."""
+    lowest, highest = transaction.one(*turns_question(*lane))
     return max(lowest or 0, highest or 0) + 1
 
 
@@ -3618,6 +3643,7 @@ class Followers:
 UNCOUNTED_MAX = 1000            # tasks that are added before those that wait are counted again
 ARGUMENTS_HELD_BYTES = 8 << 20  # of one upload in memory; the others wait in a file
 REQUEST_SECONDS = 86400.0       # how long an Idempotency-Key is known
+OWNER_LIMIT = "SELECT name, role, max_pending FROM user WHERE id=?"
 
 
 class Order:
@@ -3672,6 +3698,12 @@ class Adding:
     def __init__(self, database, settings):
         self._database, self._settings = database, settings
         self._sure = {}                 # (owner id, limit) -> the last id that surely is within it
+
+    def foreseen(self, owner_id, orders):
+        """What add() asks in any case."""
+        options = orders[0].options if orders else TASK_DEFAULTS
+        return ((self._database.last_id_words % "task", ()), (OWNER_LIMIT, (owner_id,)),
+                turns_question(owner_id, options["queue"], options["priority"]))
 
     def add(self, transaction, owner_id, orders, now):
         """Add all `orders`; returns (their ids in the same order, how many are new). An order whose
@@ -3730,7 +3762,7 @@ class Adding:
         """How many more tasks of the owner may wait to be run; TooMany if these are not `count`.
         While very many wait, they are not counted again for each that is added (no `refusal`):
         retries in between may then exceed the limit by UNCOUNTED_MAX."""
-        user = transaction.one("SELECT name, role, max_pending FROM user WHERE id=?", (owner_id,))
+        user = transaction.one(OWNER_LIMIT, (owner_id,))
         if user is None or user["role"] == "admin":
             return INTEGER_MAX
         limit = user["max_pending"]
@@ -4444,6 +4476,10 @@ class Claims:
             "SELECT max(crashes) FROM ("
             "SELECT crashes FROM task %s WHERE status=0 LIMIT 10000) AS found" % BY_CLAIM))
 
+    def foreseen(self, wanted=1):
+        """What claim() asks, most often."""
+        return (OPEN_QUEUES, (0,)), (HEADS % "", (self._last_queue, wanted))
+
     def claim(self, transaction, worker_id, now, wanted=1, function=None, owner_id=None,
               reach=None):
         """Take the next task, or a batch of up to `wanted` that all run `function`; their rows.
@@ -4576,11 +4612,16 @@ class Claims:
             outcome = Outcome("put_back")
         self.end(transaction, task["id"], task["claim"], outcome, now)
 
-    def end_all(self, transaction, ended, now):
-        """Record how attempts ended, (task id, claim, Outcome) each; their Verdicts as end()."""
-        rows = transaction.all("SELECT %s FROM task %s WHERE id IN (%s) AND status=1" % (
-            ", ".join(ENDING_COLUMNS), BY_ID, ", ".join("?" * len(ended))),
-            [task_id for task_id, _, _ in ended])
+    @staticmethod
+    def ending(ids):
+        """What end_all() asks first."""
+        return "SELECT %s FROM task %s WHERE id IN (%s) AND status=1" % (
+            ", ".join(ENDING_COLUMNS), BY_ID, ", ".join("?" * len(ids))), ids
+
+    def end_all(self, transaction, ended, now, wanted=0):
+        """Record how attempts ended, (task id, claim, Outcome) each; their Verdicts as end(). Next
+        so many tasks will be claimed."""
+        rows = transaction.all(*self.ending([task_id for task_id, _, _ in ended]))
         held = {row["id"]: dict(zip(ENDING_COLUMNS, row)) for row in rows}
         verdicts, leaving, notes = [], [], []
         for task_id, claim, outcome in ended:
@@ -4606,6 +4647,8 @@ class Claims:
                 lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL, cancel_requested=0
             WHERE id=? AND status=1 AND claim=?""", leaving)
         transaction.insert_all("activity", notes)
+        if wanted:
+            transaction.foresee(self.foreseen(wanted))
         Followers.settle(transaction, now)
         return verdicts
 
@@ -5689,8 +5732,11 @@ class Starter:
     def needed(self, least=0):
         """How many more workers the work here could use; those of other machines do not count:
         a queue may name this one. `least` are to be ready even if there is no work yet."""
+        room = self._settings.get("NbMaxWorker")
+        if not room:                    # all are services
+            return 0
         workers = self._database.all("SELECT state, machine FROM worker WHERE mode<>'remote'")
-        room = self._settings.get("NbMaxWorker") - len(workers)
+        room -= len(workers)
         if room <= 0:
             return 0
         ready = sum(row["state"] in ("idle", "starting") and row["machine"] == self._claims.machine
@@ -7305,7 +7351,8 @@ class JobQueue:
 
         A request that is answered but `once` gets the ids of the first answer again.
         """
-        with self.database.transaction() as transaction:
+        foreseen = self.adding.foreseen(owner_id, orders)
+        with self.database.transaction(foreseen=foreseen) as transaction:
             now = self.database.clock.now()
             known = once and once.find(transaction, now)
             if known:

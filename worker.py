@@ -1632,12 +1632,14 @@ class Recorder:
         rows = []
         endings = [(attempt, Outcome("put_back")) for attempt in unbegun]
         endings += [one for one in ended if one[1].kind != "lost"]
-        with self._database.transaction(durable=False) as transaction:
+        foreseen = [self._claims.ending([attempt.key[0] for attempt, _ in endings])]
+        with self._database.transaction(durable=False, foreseen=foreseen) as transaction:
             now = self._database.clock.now()
             for attempt, _ in endings:
                 attempt.write_ending(transaction)
             verdicts = self._claims.end_all(
-                transaction, [(*attempt.key, outcome) for attempt, outcome in endings], now)
+                transaction, [(*attempt.key, outcome) for attempt, outcome in endings], now,
+                pace.size if pace else 0)
             if pace:
                 rows = self._claims.claim(transaction, self._place.id, now, pace.size,
                                           pace.function, batch.child.owner)
@@ -1820,7 +1822,8 @@ class Worker:
             if self._runners.is_stale():
                 self._runners.start()
                 return []
-            with self._database.transaction(durable=False) as transaction:
+            with self._database.transaction(
+                    durable=False, foreseen=self._claims.foreseen()) as transaction:
                 owner = self._runners.current.owner
                 rows = self._claims.claim(transaction, self._place.id, now, owner_id=owner)
                 if rows:

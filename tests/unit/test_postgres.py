@@ -1,4 +1,5 @@
 """A database of PostgreSQL's: whose it is, what is said of its address, and how long it is connected."""
+import contextlib
 import tempfile
 import unittest
 import warnings
@@ -74,6 +75,78 @@ class Server(unittest.TestCase):
                         self.assertEqual(transaction.value("SELECT ?", (text,)), text)
                 self.assertEqual([jobqueue.recall(queue.database, ".text%d" % number)
                                   for number in range(len(texts))], texts)
+
+    def open_with_an_admin(self):
+        """A queue that starts no workers."""
+        queue = self.open(self.database())
+        self.addCleanup(queue.close)
+        queue.users.add("admin", "a long enough password", "admin")
+        queue.settings.change({"NbMaxWorker": 0})
+        queue.enqueue("add", {"a": 1, "b": 2})
+        return queue
+
+    def messages(self, action):
+        """What the server is sent meanwhile."""
+        sent, real = [], jobqueue.ServerConnection._do
+
+        def do(link, text, *more):
+            sent.append(text)
+            return real(link, text, *more)
+
+        with mock.patch.object(jobqueue.ServerConnection, "_do", do):
+            action()
+        return sent
+
+    def test_a_task_is_added_in_three_messages(self):
+        """Whose it is; the lock and all that is looked at under it; what is stored."""
+        queue = self.open_with_an_admin()
+        sent = self.messages(lambda: queue.enqueue("add", {"a": 1, "b": 2}))
+        self.assertEqual(len(sent), 3, sent)
+        self.assertLess(sent[1].index("FOR UPDATE"), sent[1].index("task_id_seq"))
+
+    def test_a_batch_is_recorded_and_the_next_one_claimed_in_four_messages(self):
+        queue = self.open_with_an_admin()
+        queue.enqueue_many("add", [{"a": 1, "b": 2}] * 20)
+        claims, rows = queue.claims, []
+
+        def work(wanted):
+            ended = [(row["id"], row["claim"], jobqueue.Outcome("succeeded", "3")) for row in rows]
+            foreseen = [claims.ending([row["id"] for row in rows])]
+            with queue.database.transaction(durable=False, foreseen=foreseen) as transaction:
+                now = queue.database.clock.now()
+                claims.end_all(transaction, ended, now, wanted)
+                rows[:] = claims.claim(transaction, None, now, wanted, "add")
+
+        work(1)
+        queue.claims._promotions.put_off(3600)
+        work(3)
+        sent = self.messages(lambda: work(3))
+        self.assertEqual(len(rows), 3)
+        self.assertEqual(len(sent), 4, sent)
+        self.assertEqual(queue.tasks.get(3)["status"], jobqueue.SUCCEEDED)
+
+    def test_what_was_answered_in_advance_is_forgotten_at_the_next_change(self):
+        queue = self.open_with_an_admin()
+        question = "SELECT value FROM setting WHERE name=?", (".seen",)
+        changes = (
+            lambda link, value: link.run("UPDATE setting SET value=?", (value,)),
+            lambda link, value: link.tell("UPDATE setting SET value=?", (value,)),
+            lambda link, value: link.many("UPDATE setting SET value=?", [(value,)]),
+            lambda link, value: link.insert("setting", {"name": ".seen", "value": value}))
+        for change in changes:
+            with self.subTest(change), contextlib.suppress(ZeroDivisionError), \
+                    queue.database.transaction(foreseen=[question]) as transaction:
+                change(transaction, "[1]")
+                if change is not changes[-1]:
+                    transaction.run("INSERT INTO setting (name, value) VALUES ('.seen', '[1]')")
+                self.assertEqual(transaction.value(*question), "[1]")
+                transaction.foresee([question])
+                transaction.value("SELECT 1")
+                change(transaction, "[2]") if change is not changes[-1] else transaction.run(
+                    "UPDATE setting SET value='[2]'")
+                self.assertEqual(transaction.value(*question), "[2]")
+                raise ZeroDivisionError
+            self.assertIsNone(queue.database.value(*question))
 
     def write_without_an_answer(self, database, name, is_sent):
         """Remember something; the connection breaks before the COMMIT, or before its answer."""
