@@ -22,8 +22,8 @@ Contents (each section uses only the sections above it)
     SQLite             one file: turns at writing, its journal, its log
     PostgreSQL         a server: the lock row, its time, notifications
     Data folder        made, opened, repaired
+    Log and activity   what attempts printed, what happened, and who did it
     Settings           what an admin can change while everything runs
-    Log and activity   what attempts printed, and one row per transition
     Queues             named lanes and their limits: which may start something now
     Followers          turns; what comes after other tasks is released, or fails with them
     Adding             orders become tasks, once, within their owner's limit
@@ -1420,6 +1420,9 @@ def migrate(transaction):
 
 VARIABLES_MAX = 999             # of one statement, before SQLite 3.32
 MANY_AT_ONCE = 500              # values that are looked for
+SEARCH_SECONDS = 0.2            # of looking through a table in one request, and as long to count
+SEARCH_ROWS = 64                # looked through at first; then as many as LOOK_SECONDS allow
+LOOK_SECONDS = 0.02             # of one reading that others may wait for
 
 # What another database may leave out, or says otherwise.
 BY_CLAIM, BY_TURN, BY_OWNER, BY_UNIQUE, BY_FOLLOWER = (
@@ -1693,6 +1696,34 @@ class Database(Reader):
     def last_id(self, table):
         """The highest id that any row of a table ever had."""
         return self.value(self.last_id_words % table) or 0
+
+    def walk(self, statement, values, low, high, seconds, newest=False):
+        """Look through ids above `low` up to `high`: yield (rows found, where to go on). These are
+        the first two values of `statement`. One range of ids after the other is read in a moment:
+        a smaller one after one that took too long, a larger one after one that was quick. At least
+        one is read, whatever the time."""
+        deadline, size, moved = self.clock.monotonic() + seconds, SEARCH_ROWS, False
+        while low < high and not (moved and self.clock.monotonic() > deadline):
+            some = (max(low, high - size), high) if newest else (low, min(low + size, high))
+            rows, took = self.look(
+                statement, (*some, *values), LOOK_SECONDS if size > 1 else math.inf)
+            if rows is None:
+                size = max(1, size // 4)
+            else:
+                moved, (low, high) = True, (low, some[0]) if newest else (some[1], high)
+                yield rows, high if newest else low
+                size *= 2 if took < LOOK_SECONDS / 3 else 1
+            self.clock.sleep(0.001)         # now it is the turn of others
+
+    def search(self, statement, values, high, limit, seconds):
+        """(at most `limit` rows newest first, as walk() finds them with ids up to `high`; the id to
+        go on before, or None). A long search stops with fewer rows."""
+        rows, low = [], 0
+        for found, reached in self.walk(statement, values, 0, high, seconds, newest=True):
+            rows, low = rows + found, reached
+            if len(rows) > limit:
+                return rows[:limit], rows[limit - 1]["id"]
+        return rows, low + 1 if low else None
 
     # Waiting
 
@@ -3033,6 +3064,84 @@ def repair_journal(folder, shared=False):
     return mode
 
 
+# Log and activity ------------------------------------------------------------
+
+LOG_MAX_BYTES = 1 << 20         # per attempt; beyond it the middle is cut out
+LOG_PAGE_BYTES = 256 << 10
+
+
+def activity_row(at, event, task, **details):
+    """What happened to a task (its row), as a row of the activity."""
+    return {"at": at, "event": event, "task_id": task["id"], "attempt": task["attempts"] or None,
+            "owner_id": task["owner_id"], "function": task["function"], "queue": task["queue"],
+            **details}
+
+
+def note(transaction, at, event, task=None, **details):
+    """Append a row about a task or, without one, about anything else to the activity."""
+    row = activity_row(at, event, task) if task else {"at": at, "event": event}
+    transaction.insert("activity", {**row, **details})
+
+
+def find_activity(database, limit=PAGE_ROWS, before=None, since=None, until=None, **columns):
+    """(rows newest first that have the values that are not None; the id to go on before, or None).
+    No index but the ids and the tasks' finds them; a long search stops with fewer rows."""
+    asked = {"at>=?": since, "at<?": until,
+             **{name + "=?": value for name, value in columns.items()}}
+    asked = {words: value for words, value in asked.items() if value is not None}
+    statement = "SELECT * FROM activity WHERE id>? AND id<=? AND %s ORDER BY id DESC LIMIT %d" % (
+        " AND ".join(["1=1", *asked]), limit + 1)
+    high = before - 1 if before is not None else (
+        database.value("SELECT max(id) FROM activity") or 0)
+    if columns.get("task_id") is None:
+        return database.search(statement, [*asked.values()], high, limit, SEARCH_SECONDS)
+    rows = database.all(statement, (0, high, *asked.values()))
+    return rows[:limit], (rows[limit - 1]["id"] if len(rows) > limit else None)
+
+
+class Logs:
+    """What attempts printed, in pieces; the middle of a long log is cut out."""
+
+    def __init__(self, database):
+        self._database = database
+
+    @staticmethod
+    def append(transaction, task_id, attempt, start, text):
+        """Keep a piece that begins at byte `start`; room is made by dropping middle pieces."""
+        length = len(text.encode("utf-8"))
+        transaction.insert("log", {"task_id": task_id, "attempt": attempt, "start": start,
+                                   "length": length, "text": text})
+        if start + length > LOG_MAX_BYTES:
+            transaction.run(
+                "DELETE FROM log WHERE task_id=? AND attempt=? AND start>=? AND start<?",
+                (task_id, attempt, LOG_MAX_BYTES // 2, start + length - LOG_MAX_BYTES // 2))
+
+    def attempts(self, task_id):
+        """The attempts that printed something."""
+        return [row[0] for row in self._database.all(
+            "SELECT DISTINCT attempt FROM log WHERE task_id=? ORDER BY attempt", (task_id,))]
+
+    def read(self, task_id, attempt, offset=0, limit=LOG_PAGE_BYTES):
+        """(text of at most `limit` bytes, next offset, whether something was cut out of it)."""
+        parts, at, cut = [], offset, False
+        for row in self._database.all(
+                "SELECT start, length, text FROM log WHERE task_id=? AND attempt=? "
+                "AND start+length>? ORDER BY start", (task_id, attempt, offset)):
+            if row["start"] > at:
+                parts.append("\n[... %d bytes cut out ...]\n" % (row["start"] - at))
+                at, cut = row["start"], True
+            data = row["text"].encode("utf-8")[at - row["start"]:]
+            while data and data[0] & 0xC0 == 0x80:      # an offset inside a character
+                data, at = data[1:], at + 1
+            text = data[:limit].decode("utf-8", "ignore")
+            taken = len(text.encode("utf-8"))
+            parts.append(text)
+            at, limit = at + taken, limit - taken
+            if taken < len(data):
+                break
+        return "".join(parts), at, cut
+
+
 # Settings --------------------------------------------------------------------
 
 # What an admin can change while everything runs: a row of SETTINGS each. The table keeps the values
@@ -3180,7 +3289,7 @@ class Settings:
                 "choices": schema.get("enum"), "help": text})
         return found
 
-    def change(self, values):
+    def change(self, values, by=None):
         """Store the given values, all or none; None means back to the default."""
         errors, checked = [], {}
         for name, value in values.items():
@@ -3193,6 +3302,8 @@ class Settings:
         with self._database.transaction() as transaction:
             for name, value in checked.items():
                 remember(transaction, name, value)
+            note(transaction, self._database.clock.now(), "settings_changed", actor=by,
+                 message=", ".join(checked))
         self._known = (-math.inf, None)
 
     def _read(self):
@@ -3211,77 +3322,6 @@ class Settings:
         if value and name in self.tests:
             self.tests[name](value)
         return value
-
-
-# Log and activity ------------------------------------------------------------
-
-LOG_MAX_BYTES = 1 << 20         # per attempt; beyond it the middle is cut out
-LOG_PAGE_BYTES = 256 << 10
-
-
-def activity_row(at, event, task, **details):
-    """What happened to a task (its row), as a row of the activity."""
-    return {"at": at, "event": event, "task_id": task["id"], "attempt": task["attempts"] or None,
-            "owner_id": task["owner_id"], "function": task["function"], "queue": task["queue"],
-            **details}
-
-
-def note(transaction, at, event, task=None, **details):
-    """Append a row about a task or, without one, about a worker or a queue to the activity."""
-    row = activity_row(at, event, task) if task else {"at": at, "event": event}
-    transaction.insert("activity", {**row, **details})
-
-
-def find_activity(database, owner_id=None, task_id=None, limit=PAGE_ROWS, before=None):
-    """(rows newest first, of one owner's tasks or (None) of everything; id to go on before)"""
-    asked = {"owner_id=?": owner_id, "task_id=?": task_id, "id<?": before}
-    asked = {words: value for words, value in asked.items() if value is not None}
-    rows = database.all("SELECT * FROM activity WHERE %s ORDER BY id DESC LIMIT ?"
-                        % " AND ".join(["1=1", *asked]), (*asked.values(), limit + 1))
-    return rows[:limit], (rows[limit - 1]["id"] if len(rows) > limit else None)
-
-
-class Logs:
-    """What attempts printed, in pieces; the middle of a long log is cut out."""
-
-    def __init__(self, database):
-        self._database = database
-
-    @staticmethod
-    def append(transaction, task_id, attempt, start, text):
-        """Keep a piece that begins at byte `start`; room is made by dropping middle pieces."""
-        length = len(text.encode("utf-8"))
-        transaction.insert("log", {"task_id": task_id, "attempt": attempt, "start": start,
-                                   "length": length, "text": text})
-        if start + length > LOG_MAX_BYTES:
-            transaction.run(
-                "DELETE FROM log WHERE task_id=? AND attempt=? AND start>=? AND start<?",
-                (task_id, attempt, LOG_MAX_BYTES // 2, start + length - LOG_MAX_BYTES // 2))
-
-    def attempts(self, task_id):
-        """The attempts that printed something."""
-        return [row[0] for row in self._database.all(
-            "SELECT DISTINCT attempt FROM log WHERE task_id=? ORDER BY attempt", (task_id,))]
-
-    def read(self, task_id, attempt, offset=0, limit=LOG_PAGE_BYTES):
-        """(text of at most `limit` bytes, next offset, whether something was cut out of it)."""
-        parts, at, cut = [], offset, False
-        for row in self._database.all(
-                "SELECT start, length, text FROM log WHERE task_id=? AND attempt=? "
-                "AND start+length>? ORDER BY start", (task_id, attempt, offset)):
-            if row["start"] > at:
-                parts.append("\n[... %d bytes cut out ...]\n" % (row["start"] - at))
-                at, cut = row["start"], True
-            data = row["text"].encode("utf-8")[at - row["start"]:]
-            while data and data[0] & 0xC0 == 0x80:      # an offset inside a character
-                data, at = data[1:], at + 1
-            text = data[:limit].decode("utf-8", "ignore")
-            taken = len(text.encode("utf-8"))
-            parts.append(text)
-            at, limit = at + taken, limit - taken
-            if taken < len(data):
-                break
-        return "".join(parts), at, cut
 
 
 # Queues ----------------------------------------------------------------------
@@ -3437,8 +3477,8 @@ class Queues:
                 values["machines"] = given["machines"] and dump_json(sorted(set(given["machines"])))
             if values:
                 transaction.update("queue", values, "name=?", (name,))
-            note(transaction, now, "queue_changed", queue=name,
-                 message="%s: %s" % (who, dump_json(given)))
+            note(transaction, now, "queue_changed", queue=name, actor=who,
+                 message=dump_json(given))
 
     def delete(self, name, who, in_use=()):
         """Remove a queue that holds no tasks; `in_use` are names that functions give."""
@@ -3452,7 +3492,7 @@ class Queues:
                 raise Conflict("The queue %s still holds tasks; those that have ended count too."
                                % name)
             transaction.run("DELETE FROM queue WHERE name=?", (name,))
-            note(transaction, self._clock.now(), "queue_deleted", queue=name, message=who)
+            note(transaction, self._clock.now(), "queue_deleted", queue=name, actor=who)
 
     def _row(self, name):
         row = self._database.one("SELECT * FROM queue WHERE name=?", (storable(name),))
@@ -3855,14 +3895,11 @@ class Once:
 #
 # Tasks as people see them: one with all that belongs to it, and lists of those that a Filter
 # wants. By owner and status an index answers; what else is asked for is looked through, one short
-# range of ids after the other (TaskList.walk), so that nobody waits for it.
+# range of ids after the other (Database.walk), so that nobody waits for it.
 
 AFTER_MAX = 1000                # tasks that one comes after
 RELATED_MAX = 100               # shown of them, and of those that come after one
 SORT_ROWS = 5_000               # more of a status are looked through, not sorted
-SEARCH_SECONDS = 0.2            # of looking through tasks in one request, and as long to count them
-SEARCH_ROWS = 64                # looked through at first; then as many as LOOK_SECONDS allow
-LOOK_SECONDS = 0.02             # of one reading that others may wait for
 FAILURES_MAX, GROUPS_MAX = 200, 10      # looked at, and shown, of what failed lately
 
 TASK_ROW = ("SELECT task.*, user.name AS owner FROM task "
@@ -4064,34 +4101,21 @@ class TaskList:
             return None
         return sorted((found for found in ids if found < before), reverse=True)[:limit]
 
-    def walk(self, select, wanted, low, high, seconds, newest=False):
-        """Look through ids above `low` up to `high`: yield (rows of wanted tasks, where to go on).
-        One range of ids after the other, each read in a moment: smaller ones after one that took
-        too long, larger ones after one that was quick. At least one is read, whatever the time."""
+    def walk(self, select, wanted, low, high, seconds):
+        """Look through the wanted tasks as Database.walk does."""
+        return self._database.walk(*self._ranged(select, wanted), low, high, seconds)
+
+    @staticmethod
+    def _ranged(select, wanted):
+        """(statement, values but the ids) of wanted tasks in a range of ids."""
         condition, values = wanted.where()
-        statement = select % (BY_ID if wanted.owner_id is None else BY_OWNER,
-                              "task.id>? AND task.id<=? AND " + condition)
-        deadline, size, moved = self._clock.monotonic() + seconds, SEARCH_ROWS, False
-        while low < high and not (moved and self._clock.monotonic() > deadline):
-            some = (max(low, high - size), high) if newest else (low, min(low + size, high))
-            rows, took = self._database.look(
-                statement, (*some, *values), LOOK_SECONDS if size > 1 else math.inf)
-            if rows is None:
-                size = max(1, size // 4)
-            else:
-                moved, (low, high) = True, (low, some[0]) if newest else (some[1], high)
-                yield rows, high if newest else low
-                size *= 2 if took < LOOK_SECONDS / 3 else 1
-            self._clock.sleep(0.001)        # now it is the turn of others
+        return select % (BY_ID if wanted.owner_id is None else BY_OWNER,
+                         "task.id>? AND task.id<=? AND " + condition), values
 
     def _search(self, wanted, limit, before, seconds):
         select = LIST_ROW + "%%s ORDER BY task.id DESC LIMIT %d" % (limit + 1)
-        rows, low, high = [], 0, min(before - 1, self._database.last_id("task"))
-        for found, reached in self.walk(select, wanted, 0, high, seconds, newest=True):
-            rows, low = rows + found, reached
-            if len(rows) > limit:
-                return rows[:limit], rows[limit - 1]["id"]
-        return rows, low + 1 if low else None
+        high = min(before - 1, self._database.last_id("task"))
+        return self._database.search(*self._ranged(select, wanted), high, limit, seconds)
 
     def tally(self, wanted, low, top, seconds=SEARCH_SECONDS):
         """(how many of the wanted tasks with ids above `low` have each status, up to which id)"""
@@ -4170,10 +4194,16 @@ class Actions:
             self._retry(transaction, [row], self._clock.now(), by)
             return self._tasks.get(task_id, owner_id)
 
-    def delete(self, task_id, owner_id=None):
+    def delete(self, task_id, owner_id=None, by=None):
         """Remove a task and its logs; a running one is hidden and removed once it is dead."""
         self._tasks.get(task_id, owner_id)
-        self.act_on("delete", [task_id], owner_id)
+        self.act_on("delete", [task_id], owner_id, by)
+
+    def note_bulk(self, action, count, wanted, owner_id=None, by=None):
+        """Say in the activity that an action of ACTIONS changed so many tasks at once."""
+        with self._database.transaction(durable=False) as transaction:
+            note(transaction, self._clock.now(), "bulk_" + action, owner_id=owner_id, actor=by,
+                 message="%d tasks%s" % (count, " of " + dump_json(wanted) if wanted else ""))
 
     def act(self, action, wanted, low, top, owner_id=None, by=None):
         """As act_on(), for ACTION_SECONDS, to the wanted tasks with ids above `low` up to `top`;
@@ -4248,7 +4278,7 @@ class Actions:
                 changes = {"status": CANCELLED, "reason": None, "finished_at": now}
             transaction.update("task", changes, "id=? AND status=?", (row["id"], row["status"]))
             if row["status"] != RUNNING or not row["cancel_requested"]:
-                notes.append(activity_row(now, event, row, message=by and "by " + by))
+                notes.append(activity_row(now, event, row, actor=by))
         transaction.insert_all("activity", notes)
         Followers.settle(transaction, now)
         return rows
@@ -4272,7 +4302,7 @@ class Actions:
             transaction.run("DELETE FROM unsettled WHERE task_id=?", (row["id"],))
             done.append(row)
         transaction.insert_all("activity", [
-            activity_row(now, "retried", row, message=by and "by " + by) for row in done])
+            activity_row(now, "retried", row, actor=by) for row in done])
         return done
 
     @staticmethod
@@ -4281,7 +4311,8 @@ class Actions:
         transaction.tell_many("UPDATE task SET cancel_requested=2 WHERE id=? AND status=1",
                          [(row["id"],) for row in rows if row["status"] == RUNNING])
         Actions._remove(transaction, rows, now)
-        transaction.insert_all("activity", [activity_row(now, "deleted", row) for row in rows])
+        transaction.insert_all("activity", [
+            activity_row(now, "deleted", row, actor=by) for row in rows])
         Followers.settle(transaction, now)
         return rows
 
@@ -4897,6 +4928,13 @@ def _who(person):
     return person.name if person else "the command line"
 
 
+def note_schedule(transaction, at, event, row, by):
+    """Say in the activity what became of a schedule."""
+    note(transaction, at, "schedule_" + event, owner_id=row["owner_id"],
+         function=row["function"], actor=by,
+         message="%d: %s" % (row["id"], row["name"] or row["rule"]))
+
+
 def _task_reference(task_id, status):
     return None if status is None else {"id": task_id, "status": STATUS_WORDS[status]}
 
@@ -5155,7 +5193,8 @@ class Schedules:
         wanted = {**self._checked({**SCHEDULE_DEFAULTS, **given}, person), "owner_id": owner_id}
         with self._database.transaction() as transaction:
             self._check_room(transaction, owner_id)
-            schedule_id = self.store(transaction, None, {**wanted, "source": "person"})
+            schedule_id = self.store(
+                transaction, None, {**wanted, "source": "person"}, _who(person))
             self._set_paused(transaction, schedule_id, given, person)
         return schedule_id
 
@@ -5173,15 +5212,15 @@ class Schedules:
                     raise Conflict("Somebody else changed it meanwhile; look at it again.")
                 owner_id = owner_id or known["owner_id"]
                 self._check_room(transaction, owner_id, schedule_id)
-                self.store(transaction, known, {**wanted, "owner_id": owner_id})
+                self.store(transaction, known, {**wanted, "owner_id": owner_id}, _who(person))
             self._set_paused(transaction, schedule_id, given, person)
 
-    def delete(self, schedule_id, scope=None):
+    def delete(self, schedule_id, scope=None, person=None):
         """Remove a schedule and its history; its tasks stay."""
         with self._database.transaction() as transaction:
             row = self._row(schedule_id, scope)
             self._refuse_foreign(row, "is removed there; here it can be paused")
-            self.remove(transaction, schedule_id)
+            self.remove(transaction, row, _who(person))
 
     def run(self, schedule_id, scope=None, person=None):
         """Add its task now, besides its slots; the task's row."""
@@ -5224,7 +5263,7 @@ class Schedules:
             raise Conflict("The schedule %s comes from %s and %s."
                            % (row["name"], SOURCES[row["source"]], message))
 
-    def store(self, transaction, row, columns):
+    def store(self, transaction, row, columns, by=None):
         """Make a schedule (`row` is None) or change it; its id. Nothing of an old rule is run."""
         now = self._clock.now()
         if row is None or (columns["rule"], columns["zone"]) != (row["rule"], row["zone"]):
@@ -5233,10 +5272,14 @@ class Schedules:
             columns["next_at"] = None if row and row["paused"] else of_rule(
                 columns, lambda rule: rule.next_after(now), now)
         if row is None:
-            return transaction.insert("schedule", {**columns, "created_at": now})
-        transaction.update("schedule", {"problem": None, "gone_at": None, **columns},
-                           "id=?", (row["id"],))
-        return row["id"]
+            schedule_id = transaction.insert("schedule", {**columns, "created_at": now})
+        else:
+            schedule_id = row["id"]
+            transaction.update("schedule", {"problem": None, "gone_at": None, **columns},
+                               "id=?", (schedule_id,))
+        note_schedule(transaction, now, "changed" if row else "added",
+                      {"name": None, **columns, "id": schedule_id}, by)
+        return schedule_id
 
     def _set_paused(self, transaction, schedule_id, given, person):
         """Pause or resume if that is asked for; what was missed while paused is not caught up."""
@@ -5253,12 +5296,15 @@ class Schedules:
             changes["next_at"] = rule_of(row).next_after(now)
         transaction.update("schedule", {**changes, "paused": given["paused"], "next_from": now},
                            "id=?", (schedule_id,))
+        if given["paused"] or row["paused"]:
+            note_schedule(transaction, now, "paused" if given["paused"] else "resumed",
+                          row, _who(person))
 
-    @staticmethod
-    def remove(transaction, schedule_id):
+    def remove(self, transaction, row, by=None):
         """Remove a schedule with its history."""
-        transaction.run("DELETE FROM slot WHERE schedule_id=?", (schedule_id,))
-        transaction.run("DELETE FROM schedule WHERE id=?", (schedule_id,))
+        transaction.run("DELETE FROM slot WHERE schedule_id=?", (row["id"],))
+        transaction.run("DELETE FROM schedule WHERE id=?", (row["id"],))
+        note_schedule(transaction, self._clock.now(), "deleted", row, by)
 
     def synchronise(self):
         """Make what tasks.py and the folders ask for the default owner's schedules."""
@@ -5275,7 +5321,7 @@ class Schedules:
                     elif row["gone_at"] is None:
                         transaction.update("schedule", {"gone_at": now}, "id=?", (row["id"],))
                     else:
-                        self.remove(transaction, row["id"])
+                        self.remove(transaction, row)
 
     def _differences(self, owner_id, scripts, now):
         """(row or None, columns or None) of what is to be made, changed, called gone or removed."""
@@ -6281,6 +6327,12 @@ def end_sessions(transaction, user_id, programs):
         transaction.run("DELETE FROM %s WHERE user_id=?" % table, (user_id,))
 
 
+def note_user(transaction, at, event, row, by, details=None):
+    """Say in the activity what a user (their row) did, or what was done to their account."""
+    note(transaction, at, event, owner_id=row["id"], actor=by,
+         message=": ".join(filter(None, (row["name"], details))))
+
+
 def note_use(database, row, table, column):
     """Note that a session or token was used, by its user; not worth an error if that is busy."""
     now = database.clock.now()
@@ -6375,14 +6427,20 @@ class Users:
         if not database.one("SELECT id FROM user WHERE name=?", (name,)):
             raise field_error("default_owner", "must be the name of a user")
 
-    def add(self, name, password, role="user"):
+    def add(self, name, password, role="user", by=None):
         """Make a user; Conflict if the name is taken."""
         columns = self.prepare(name, password, role)
         with self._database.transaction() as transaction:
             if transaction.value("SELECT 1 FROM user WHERE name=?", (name,)):
                 raise Conflict("There is a user %s already." % name, wrong("name", "is taken"))
-            transaction.insert("user", columns)
+            self.insert(transaction, columns, by)
         return self._json(self.find(name))
+
+    def insert(self, transaction, columns, by=None):
+        """Store a new user, as prepare() gave it."""
+        note(transaction, self._database.clock.now(), "user_added", actor=by,
+             owner_id=transaction.insert("user", columns),
+             message="%(name)s: %(role)s" % columns)
 
     def prepare(self, name, password, role):
         """The columns of a new user; Invalid if the name or the password is not allowed."""
@@ -6393,7 +6451,7 @@ class Users:
         return {"name": name, "password": hash_password(password), "role": role,
                 "created_at": self._database.clock.now()}
 
-    def change(self, name, known=None, **changes):
+    def change(self, name, known=None, by=None, **changes):
         """Change columns of a user; a new password or disabling ends their sessions and tokens.
 
         None changes nothing, but `max_pending` None means: as the setting of this name says. With
@@ -6410,6 +6468,8 @@ class Users:
                 raise wrong_password("current_password")
             if changes:
                 transaction.update("user", changes, "id=?", (row["id"],))
+                note_user(transaction, self._database.clock.now(), "user_changed", row, by,
+                          ", ".join(sorted(changes)))
             if "password" in changes or changes.get("disabled"):
                 end_sessions(transaction, row["id"], known is None)
             self._keep_an_admin(transaction)
@@ -6426,7 +6486,7 @@ class Users:
             self._throttle.forgive(transaction, subject)
         return stored
 
-    def delete(self, name):
+    def delete(self, name, by=None):
         """Remove a user who owns no task and will own none; Conflict otherwise."""
         with self._database.transaction() as transaction:
             row = self.find(name)
@@ -6440,6 +6500,7 @@ class Users:
             end_sessions(transaction, row["id"], True)
             transaction.run("DELETE FROM known_address WHERE user_id=?", (row["id"],))
             transaction.run("DELETE FROM user WHERE id=?", (row["id"],))
+            note_user(transaction, self._database.clock.now(), "user_deleted", row, by)
             self._keep_an_admin(transaction)
 
     @staticmethod
@@ -6526,7 +6587,7 @@ class SetUp:
             elif self._users.has_admin():
                 raise NotFound("This is set up already.")
             else:
-                transaction.insert("user", columns)
+                self._users.insert(transaction, columns, name)
             self._throttle.forgive(transaction, address_subject(address))
         for path in files:
             with contextlib.suppress(OSError):
@@ -6561,6 +6622,8 @@ class SetUp:
             raise field_error("name", "must be that of an admin: "
                               + ", ".join(admin["name"] for admin in admins))
         transaction.update("user", {"password": columns["password"]}, "id=?", ids[:1])
+        note_user(transaction, self._clock.now(), "user_changed", {"id": ids[0], "name": name},
+                  None, "password, with a code from a file")
         end_sessions(transaction, ids[0], True)
         for setting in doubtful:
             remember(transaction, setting, None)
@@ -6585,6 +6648,9 @@ class Sessions:
         self._throttle.count(subject, place)
         right = verify_password(password, row["password"] if row else NOBODYS_PASSWORD)
         if not right or row is None or row["disabled"]:
+            with self._database.transaction(durable=False) as transaction:
+                if row:                 # there are no more than the throttle lets through
+                    note_user(transaction, self._clock.now(), "log_in_refused", row, None)
             raise wrong_log_in()
         return self.open(row, address, subject, place)
 
@@ -6603,6 +6669,7 @@ class Sessions:
                 "expires_at": now + SESSION_SECONDS})
             self._throttle.forgive(transaction, *subjects)
             transaction.update("user", {"last_seen_at": now}, "id=?", (row["id"],))
+            note_user(transaction, now, "logged_in", row, row["name"])
             place = {"user_id": row["id"], "address": address_subject(address)}
             transaction.upsert("known_address", place, {"until": now + 30 * 86400})
         return token
@@ -6622,7 +6689,11 @@ class Sessions:
     def close(self, token):
         """Log out."""
         with self._database.transaction() as transaction:
-            transaction.run("DELETE FROM session WHERE digest=?", (digest(token),))
+            row = transaction.one("SELECT user.id, user.name FROM session "
+                                  "JOIN user ON user.id=user_id WHERE digest=?", (digest(token),))
+            if row:
+                transaction.run("DELETE FROM session WHERE digest=?", (digest(token),))
+                note_user(transaction, self._clock.now(), "logged_out", row, row["name"])
 
 
 class Tokens:
@@ -6636,7 +6707,7 @@ class Tokens:
         return [self._json(row) for row in self._database.all(
             TOKEN_ROW + "coalesce(?, user_id)=user_id ORDER BY token.id", (user_id,))]
 
-    def add(self, user_id, name, scope="user", known=None, limits=None):
+    def add(self, user_id, name, scope="user", known=None, limits=None, by=None):
         """A new token; its text is in the answer and nowhere else.
 
         Denied if the user's stored password is not the `known` one (if given) any more. `limits`
@@ -6650,14 +6721,22 @@ class Tokens:
             row = transaction.one(TOKEN_ROW + "token.id=?", (token_id,))
             if known not in (None, row["password"]):
                 raise wrong_password("password")
+            self._note(transaction, "token_added", row, by)
         return {**self._json(row), "token": token}
 
-    def delete(self, user_id, token_id):
+    def delete(self, user_id, token_id, by=None):
         """Revoke a token; NotFound if it is not this user's (None: anybody's)."""
         with self._database.transaction() as transaction:
-            if not transaction.run("DELETE FROM token WHERE id=? AND user_id=coalesce(?, user_id)",
-                                   (token_id, user_id)):
+            row = transaction.one(TOKEN_ROW + "token.id=? AND user_id=coalesce(?, user_id)",
+                                  (token_id, user_id))
+            if not row:
                 raise NotFound("There is no token %s." % token_id)
+            transaction.run("DELETE FROM token WHERE id=?", (token_id,))
+            self._note(transaction, "token_revoked", row, by)
+
+    def _note(self, transaction, event, row, by):
+        note(transaction, self._database.clock.now(), event, owner_id=row["user_id"], actor=by,
+             message="%s (%s)" % (row["name"], row["scope"]))
 
     def person(self, token, scope="user"):
         """The Person behind an API token of this scope, or None."""
@@ -9170,6 +9249,8 @@ def post_actions(queue, request):
         done, _ = queue.actions.act_on(given["action"], given["ids"], *request.person.who)
     else:
         done, remaining, going_on = _act_on_filter(queue, request, given)
+    if done:
+        queue.actions.note_bulk(given["action"], done, given.get("filter"), *request.person.who)
     return {"action": given["action"], "done": done, "remaining": remaining, "continue": going_on}
 
 
@@ -9237,22 +9318,29 @@ def patch_schedule(queue, request, schedule_id):
     return queue.schedules.get(schedule_id, request.person.scope)
 
 
+_MOMENT = {"type": "string", "format": "date-time"}
 LISTED_ACTIVITY = _object(
     task=about(kept_within(0, INTEGER_MAX), "only what happened to this task"),
+    since=_MOMENT, until=about(_MOMENT, "before this moment"),
+    event=about(TEXT_OR_NULL, "such as failed or logged_in"),
+    worker=about(kept_within(0, INTEGER_MAX), "a worker's number"), function=TEXT_OR_NULL,
     owner=_OWNER, **_PAGE)
 
 
 def get_activity(queue, request):
-    """What happened, newest first."""
+    """What happened, newest first; there may be more although few or none were found."""
     given = request.given
-    task_id, owner_id = given.get("task"), _wanted_owner(queue, request, given)
-    if task_id is not None:
-        queue.tasks.get(task_id, request.person.scope)
-    rows, before = find_activity(queue.database, owner_id, task_id,
-                                 given.get("limit") or PAGE_ROWS, given.get("cursor"))
+    since, until = (given.get(name) and parse_moment(given[name]).timestamp()
+                    for name in ("since", "until"))
+    if given.get("task") is not None:
+        queue.tasks.get(given["task"], request.person.scope)
+    rows, before = find_activity(
+        queue.database, given.get("limit") or PAGE_ROWS, given.get("cursor"), since, until,
+        task_id=given.get("task"), worker_id=given.get("worker"), event=given.get("event") or None,
+        function=given.get("function") or None, owner_id=_wanted_owner(queue, request, given))
     names = {row["id"]: row["name"] for row in queue.database.all("SELECT id, name FROM user")}
     same = ("id", "event", "attempt", "function", "queue", "waited", "seconds", "cpu_seconds",
-            "peak_memory", "message")
+            "peak_memory", "actor", "message")
     return {"next": before and str(before), "activity": [
         {**{name: row[name] for name in same}, "at": iso(row["at"]), "task": row["task_id"],
          "worker": row["worker_id"], "owner": names.get(row["owner_id"])} for row in rows]}
@@ -9324,7 +9412,7 @@ def patch_settings(queue, request):
     """Change settings; null means back to the default."""
     if request.given.get("https") == "always" and "https" in request.doubtful():
         raise field_error("https", "would lock you out: open this page by https:// first")
-    queue.settings.change(request.given)
+    queue.settings.change(request.given, request.person.name)
     return get_settings(queue, request)
 
 
@@ -9339,12 +9427,12 @@ def patch_user(queue, request, name):
         raise NotFound("There is no user %s." % shorten(name, 60))
     current = given.pop("current_password", None)
     if not own or ("password" not in given and person.is_admin):
-        return users.change(name, **given)
+        return users.change(name, by=person.name, **given)
     if set(given) - {"password"}:
         raise Denied("Only admins may change roles and limits and disable users.")
     check_password(given.get("password") or "", person.name)
     known, headers = users.confirm(person, current, "current_password"), []
-    user = users.change(person.name, known, password=given["password"])
+    user = users.change(person.name, known, person.name, password=given["password"])
     if request.cookies():
         token = queue.sessions.open(users.find(person.name), request.address)
         headers = [request.set_cookie(token)]
@@ -9361,7 +9449,8 @@ def post_tokens(queue, request):
     if limits and given.get("scope") != "worker":
         raise field_error(*limits.popitem()[:1], "is for tokens of the scope worker")
     known = None if is_known else queue.users.confirm(person, given.get("password"))
-    return queue.tokens.add(person.id, given["name"], given.get("scope", "user"), known, limits)
+    return queue.tokens.add(
+        person.id, given["name"], given.get("scope", "user"), known, limits, person.name)
 
 
 def _wait_for_work(queue, request):
@@ -9461,7 +9550,7 @@ ROUTES = [Route(*row) for row in (
     ("POST", "/api/tasks/actions", post_actions, USER, ACTION, (200, "ActionDone"), FRESH | CHANGE),
     ("GET", _TASK, get_task, USER, None, (200, "Task")),
     ("DELETE", _TASK, _does("Remove a task.", lambda queue, request, task_id:
-        queue.actions.delete(task_id, request.person.scope)), USER, None, (204,), CHANGE),
+        queue.actions.delete(task_id, *request.person.who)), USER, None, (204,), CHANGE),
     ("POST", _TASK + "/cancel", _does("Cancel a task, or ask the worker that runs it to stop.",
         lambda queue, request, task_id: queue.row_json(queue.actions.cancel(
             task_id, *request.person.who))), USER, None, (200, "Task"), CHANGE),
@@ -9480,7 +9569,8 @@ ROUTES = [Route(*row) for row in (
     ("PATCH", _SCHEDULE_ID, patch_schedule, USER, CHANGED_SCHEDULE, (200, "ScheduleDetail"),
      CHANGE),
     ("DELETE", _SCHEDULE_ID, _does("Remove a schedule.", lambda queue, request, schedule_id:
-        queue.schedules.delete(schedule_id, request.person.scope)), USER, None, (204,)),
+        queue.schedules.delete(schedule_id, request.person.scope, request.person.answerable)),
+     USER, None, (204,)),
     ("POST", _SCHEDULE_ID + "/run", _does("Add a schedule's task now.", lambda queue, request,
         number: queue.row_json(queue.schedules.run(number, request.person.scope,
                                                    request.person.answerable))),
@@ -9504,16 +9594,17 @@ ROUTES = [Route(*row) for row in (
     ("GET", "/api/users", _does("All users.", lambda queue, request:
         {"users": queue.users.all()}), ADMIN, None, (200, "UserList")),
     ("POST", "/api/users", _does("Make a user.", lambda queue, request:
-        queue.users.add(**request.given)), ADMIN, NEW_USER, (201, "User")),
+        queue.users.add(**request.given, by=request.person.name)), ADMIN, NEW_USER, (201, "User")),
     ("PATCH", _USER, patch_user, USER, CHANGED_USER, (200, "User")),
     ("DELETE", _USER, _does("Remove a user who owns no tasks.", lambda queue, request, name:
-        queue.users.delete(name)), ADMIN, None, (204,)),
+        queue.users.delete(name, request.person.name)), ADMIN, None, (204,)),
     ("GET", "/api/tokens", _does("API tokens: one's own, an admin everybody's or those of one "
         "`owner`.", lambda queue, request: {"tokens": queue.tokens.all(_wanted_owner(
             queue, request, request.given))}), USER, _object(owner=_OWNER), (200, "TokenList")),
     ("POST", "/api/tokens", post_tokens, USER, NEW_TOKEN, (201, "CreatedToken")),
     ("DELETE", "/api/tokens/" + ID, _does("Revoke a token of one's own; admins anybody's.", lambda
-        queue, request, token_id: queue.tokens.delete(request.person.scope, token_id)),
+        queue, request, token_id: queue.tokens.delete(request.person.scope, token_id,
+                                                      request.person.name)),
      USER, None, (204,)),
     ("POST", "/api/worker/hello", _does("Begin as a remote worker, or once more.", lambda
         queue, request: queue.remote.hello(request.person.token, request.given)),
@@ -11056,6 +11147,11 @@ COMMANDS = {
                         WHY, paused=True),
     "queue resume": asks("Let a queue go on.", "PATCH", QUEUE, paused=False),
     "queue delete": asks("Remove a queue that holds no tasks.", "DELETE", QUEUE),
+    "activity": lists("Print what happened, newest first.", "activity",
+                      "at event task function owner actor message",
+                      *arguments(LISTED_ACTIVITY["properties"], "since", "until", "event", "task",
+                                 "worker", "function", "owner"),
+                      argument("--limit", _integer(1, 1000), default=PAGE_ROWS, metavar="N")),
     "workers": lists("Print the worker processes.", "workers",
                      "id machine pid state mode tasks task function"),
     "tick": (cmd_tick, []),
@@ -11071,7 +11167,7 @@ COMMANDS = {
 NEED_NOTHING = ("check", "schedule preview")
 LOCAL = ("serve", "tick", "backup", "export", "import", *NEED_NOTHING)
 # Nothing is made by them: a missing data folder is a typing error.
-LOOKING = "list show wait log cancel retry delete backup export".split()
+LOOKING = "list show wait log activity cancel retry delete backup export".split()
 
 
 def command_parser():

@@ -276,6 +276,7 @@ function activityElement(entry) {
     seconds != null && `took ${duration(seconds)}`,
     cpu != null && `${duration(cpu)} CPU`,
     memory && `${Math.ceil(memory / 1048576)} MB peak`,
+    entry.actor && `by ${entry.actor}`,
     entry.message,
   ].filter(Boolean).join(', ');
   return h('li', {}, h('time', { datetime: at }, exact.format(new Date(at))),

@@ -37,7 +37,7 @@
  *
  * @typedef {{at: string, event: string, attempt: number|null, waited: number|null,
  *   seconds: number|null, cpu_seconds: number|null, peak_memory: number|null,
- *   message: string|null}} Activity
+ *   actor: string|null, message: string|null}} Activity
  * @typedef {{next: number, text: string, cut: boolean, complete: boolean}} LogPart
  * @typedef {{machine: string, pid: number|null, state: string, mode: string, tasks: number,
  *   functions: string[],

@@ -230,6 +230,7 @@ class WebTestCase(TestCase):
         self.app = jobqueue.Application(self.queue)
         self.nobody = Visitor(self.app)
         self.ana, self.bob, self.eve = (self.browser(name) for name in ("ana", "bob", "eve"))
+        self.write("DELETE FROM activity")      # their log-ins are nothing that a test did
 
     def browser(self, name, **options):
         """A browser in which `name` has just logged in."""

@@ -82,6 +82,130 @@ class Activity(WebTestCase):
         self.assertEqual([row["event"] for row in self.bob.get("/api/activity").json["activity"]], ["added"])
 
 
+class WhoDidIt(WebTestCase):
+    """What people do is told with their name, to admins and to whom it was done."""
+
+    def told(self, visitor, query="limit=200", names="event owner actor message"):
+        rows = self.check(visitor.get("/api/activity?" + query), 200)["activity"]
+        return [tuple(row[name] for name in names.split()) for row in reversed(rows)]
+
+    def log_in(self, name, password=PASSWORD, status=200):
+        visitor = Visitor(self.app)
+        self.check(visitor.post("/api/session", {"name": name, "password": password}), status)
+        return visitor
+
+    def test_log_ins_refused_ones_and_log_outs(self):
+        bob = self.log_in("bob")
+        self.assertEqual(bob.delete("/api/session").status, 204)
+        self.log_in("bob", "wrong", 401)
+        self.log_in("nobody", "wrong", 401)
+        self.check(self.nobody.delete("/api/session"), 401)
+        mine = [("logged_in", "bob", "bob", "bob"), ("logged_out", "bob", "bob", "bob"),
+                ("log_in_refused", "bob", None, "bob")]
+        self.assertEqual(self.told(self.ana), mine)
+        self.assertEqual(self.told(self.bob), mine)
+        self.assertEqual(self.told(self.eve), [])
+
+    def test_who_guesses_leaves_few_rows(self):
+        for second in range(3600):
+            self.clock.advance(1)
+            Visitor(self.app).post("/api/session", {"name": "bob", "password": "wrong"})
+            if second % 6 == 0:
+                Visitor(self.app).post("/api/session", {"name": "x%d" % second, "password": "wrong"})
+        self.assertLess(self.database.value("SELECT count(*) FROM activity"), 20)
+
+    def test_settings_by_their_names_only(self):
+        self.check(self.ana.patch("/api/settings", {"keep_days": 7, "host_names": "secret.example"}), 200)
+        self.check(self.ana.patch("/api/settings", {"keep_days": -7}), 422)
+        self.assertEqual(self.told(self.ana), [("settings_changed", None, "ana", "keep_days, host_names")])
+        self.assertEqual(self.told(self.bob), [])
+
+    def test_accounts(self):
+        self.check(self.ana.post("/api/users", {"name": "kim", "password": NEW}), 201)
+        self.check(self.ana.patch("/api/users/kim", {"role": "admin", "max_pending": 7}), 200)
+        self.check(self.bob.patch("/api/users/bob", {"password": NEW, "current_password": PASSWORD}), 200)
+        own = [("user_changed", "bob", "bob", "bob: password"), ("logged_in", "bob", "bob", "bob")]
+        self.assertEqual(self.told(self.log_in("bob", NEW))[:2], own)
+        self.assertEqual(self.ana.delete("/api/users/kim").status, 204)
+        self.check(self.ana.delete("/api/users/ana"), 409)
+        self.assertEqual([row for row in self.told(self.ana) if row[1] != "bob"], [
+            ("user_added", None, "ana", "kim: user"),
+            ("user_changed", None, "ana", "kim: max_pending, role"),
+            ("user_deleted", None, "ana", "kim")])
+
+    def test_tokens(self):
+        made = self.check(self.bob.post("/api/tokens", {"name": "laptop", "password": PASSWORD}), 201)
+        self.assertEqual(self.ana.delete("/api/tokens/%d" % made["id"]).status, 204)
+        rows = [("token_added", "bob", "bob", "laptop (user)"),
+                ("token_revoked", "bob", "ana", "laptop (user)")]
+        self.assertEqual(self.told(self.bob), rows)
+        self.assertEqual(self.told(self.ana, "owner=bob"), rows)
+
+    def test_schedules(self):
+        path = "/api/schedules/%d" % self.check(self.bob.post("/api/schedules", {
+            "function": "add", "arguments": {"a": 1}, "rule": "daily 10:00"}), 201)["id"]
+        self.check(self.bob.patch(path, {"rule": "daily 11:00"}), 200)
+        for paused in (True, False):
+            self.check(self.ana.patch(path, {"paused": paused}), 200)
+        self.assertEqual(self.bob.delete(path).status, 204)
+        self.assertEqual(self.told(self.bob, names="event actor function message"), [
+            ("schedule_added", "bob", "add", "1: daily 10:00"),
+            ("schedule_changed", "bob", "add", "1: daily 11:00"),
+            ("schedule_paused", "ana", "add", "1: daily 11:00"),
+            ("schedule_resumed", "ana", "add", "1: daily 11:00"),
+            ("schedule_deleted", "bob", "add", "1: daily 11:00")])
+        self.assertEqual(self.told(self.eve), [])
+
+    def test_many_tasks_at_once(self):
+        ids = self.add_many("bob", 3)
+        self.check(self.bob.post("/api/tasks/actions", {"action": "cancel", "ids": ids}), 200)
+        self.check(self.ana.post("/api/tasks/actions", {
+            "action": "delete", "filter": {"status": "cancelled"}, "expected_count": 3}), 200)
+        self.check(self.ana.post("/api/tasks/actions", {"action": "delete", "ids": ids}), 200)
+        self.assertEqual(self.told(self.ana, "event=bulk_cancel"), [("bulk_cancel", "bob", "bob", "3 tasks")])
+        self.assertEqual(self.told(self.ana, "event=bulk_delete"), [
+            ("bulk_delete", None, "ana", '3 tasks of {"status":"cancelled"}')])
+        self.assertEqual(self.told(self.bob, "event=deleted"), 3 * [("deleted", "bob", "ana", None)])
+        self.assertEqual(self.told(self.bob, "event=bulk_delete"), [])
+
+    def test_one_task(self):
+        task_id = self.add("bob")
+        for action, visitor in (("cancel", self.bob), ("retry", self.ana)):
+            self.check(visitor.post("/api/tasks/%d/%s" % (task_id, action), {}), 200)
+        self.assertEqual(self.ana.delete("/api/tasks/%d" % task_id).status, 204)
+        self.assertEqual(self.told(self.bob), [
+            ("added", "bob", None, None), ("cancelled", "bob", "bob", None),
+            ("retried", "bob", "ana", None), ("deleted", "bob", "ana", None)])
+
+    def test_queues(self):
+        self.check(self.ana.post("/api/queues", {"name": "post", "max_running": 2}), 201)
+        self.assertEqual(self.ana.delete("/api/queues/post").status, 204)
+        self.assertEqual(self.told(self.ana, names="event queue actor message"), [
+            ("queue_changed", "post", "ana", '{"name":"post","max_running":2}'),
+            ("queue_deleted", "post", "ana", None)])
+
+    def test_a_new_user_with_an_old_name_sees_nothing_of_before(self):
+        self.log_in("eve")
+        self.assertEqual(self.ana.delete("/api/users/eve").status, 204)
+        self.check(self.ana.post("/api/users", {"name": "eve", "password": PASSWORD}), 201)
+        self.assertEqual([row[0] for row in self.told(self.log_in("eve"))], ["user_added", "logged_in"])
+
+    def test_filters_by_time_function_and_worker(self):
+        self.add("bob")
+        self.clock.advance(60)
+        self.add("bob", "greet", name="Oslo")
+        self.claim(worker_id=1)
+        names = "event function"
+        self.assertEqual(self.told(self.bob, "until=2027-01-15T08:00:30Z", names), [("added", "add")])
+        self.assertEqual(self.told(self.bob, "since=2027-01-15T09:00:30%2B01:00", names),
+                         [("added", "greet"), ("started", "add")])
+        self.assertEqual(self.told(self.bob, "function=greet", names), [("added", "greet")])
+        self.assertEqual(self.told(self.bob, "worker=1", names), [("started", "add")])
+        self.assertEqual(self.told(self.bob, "event=", names), self.told(self.bob, names=names))
+        for query in ("since=yesterday", "until=2027-01-15", "worker=x", "events=added"):
+            self.check(self.bob.get("/api/activity?" + query), 400, "malformed")
+
+
 class Workers(WebTestCase):
 
     def test_without_workers(self):

@@ -144,6 +144,7 @@ class Matrix(WebTestCase):
             self.assertEqual(who == jobqueue.ANYONE, TABLE[method, path][0] != 401, (method, path))
 
     def test_another_method_is_refused_whoever_asks(self):
+        before = self.database.value("SELECT count(*) FROM activity")
         for path in PATHS:
             known = {method for method, other, _ in ROUTES if other == path}
             known |= {"HEAD"} if "GET" in known else set()
@@ -152,7 +153,7 @@ class Matrix(WebTestCase):
                     environ = visitor.environ(method, self.address(path, "missing"), BODIES.get(path))
                     reply = call(self.app, environ, checked=False)
                     self.assertEqual(reply.status, 405, (method, path, name))
-        self.assertEqual(self.database.value("SELECT count(*) FROM activity"), 0)
+        self.assertEqual(self.database.value("SELECT count(*) FROM activity"), before)
 
     def test_a_refused_admins_action_says_the_same_about_any_name(self):
         for name in ("bob", "ana", "missing"):

@@ -30,7 +30,7 @@ class NoData(unittest.TestCase):
 
     def test_who_only_looks_makes_no_data_folder(self):
         with tempfile.TemporaryDirectory() as folder:
-            for words in ("list", "show 1", "wait 1", "log 1", "cancel 1", "retry 1", "delete 1",
+            for words in ("list", "show 1", "wait 1", "log 1", "activity", "cancel 1", "retry 1", "delete 1",
                           "backup %s/copy" % folder, "export %s/copy" % folder):
                 said = io.StringIO()
                 with self.subTest(words), contextlib.redirect_stderr(said):
@@ -470,6 +470,21 @@ class Owners(CommandTestCase):
 
 
 class Others(CommandTestCase):
+
+    def test_what_happened_and_who_did_it(self):
+        self.ok("add", "add", "a=1", "--owner", "bob")
+        self.clock.advance(60)
+        self.ok("cancel", 1)
+        self.ok("settings", "keep_days", 7)
+        self.assertEqual(self.ok("activity").splitlines()[0].split(),
+                         ["AT", "EVENT", "TASK", "FUNCTION", "OWNER", "ACTOR", "MESSAGE"])
+        self.assertRegex(self.ok("activity", "--event", "cancelled"),
+                         r"2027-01-15T08:01\S+ +cancelled +1 +add +bob +the command line$")
+        self.assertEqual([row["event"] for row in self.json("activity", "--owner", "bob")["activity"]],
+                         ["cancelled", "added"])
+        self.assertEqual([row["event"] for row in self.json(
+            "activity", "--since", "2027-01-15T08:00:30Z", "--limit", 1)["activity"]], ["settings_changed"])
+        self.fails(2, "activity", "--since", "yesterday", words="a time with an offset")
 
     def test_workers_and_tick(self):
         self.assertEqual(self.json("workers")["workers"], [])

@@ -142,6 +142,33 @@ class TestActivity(TestCase):
         self.assertEqual((rows[1]["waited"], rows[2]["seconds"], rows[2]["message"]), (5.0, 2.0, "no"))
         self.assertEqual((rows[5]["attempt"], rows[5]["cpu_seconds"], rows[5]["peak_memory"]), (2, 0.5, 1000))
 
+    def test_filters_are_combined(self):
+        with self.database.transaction() as transaction:
+            for second in range(10):
+                note(transaction, second, "even" if second % 2 == 0 else "odd", worker_id=second // 5,
+                     function="greet" if second < 8 else None)
+
+        def found(**wanted):
+            return [row["at"] for row in jobqueue.find_activity(self.database, **wanted)[0]]
+        self.assertEqual(found(event="even"), [8, 6, 4, 2, 0])
+        self.assertEqual(found(since=4, until=7), [6, 5, 4])
+        self.assertEqual(found(event="odd", worker_id=1, function="greet"), [7, 5])
+        self.assertEqual(found(event="neither"), [])
+
+    def test_a_rare_event_is_looked_for_a_while_at_a_time_and_found(self):
+        with self.database.transaction() as transaction:
+            note(transaction, 1, "rare")
+            for _ in range(400):
+                note(transaction, 2, "often")
+        self.patch(jobqueue, "SEARCH_ROWS", 8)
+        self.patch(jobqueue, "SEARCH_SECONDS", -1)      # one range of ids in each request
+        found, before, requests = [], None, 0
+        while requests == 0 or before is not None:
+            rows, before = jobqueue.find_activity(self.database, before=before, event="rare")
+            found, requests = found + rows, requests + 1
+        self.assertEqual([row["at"] for row in found], [1])
+        self.assertGreater(requests, 10)
+
     def test_a_page_of_the_activity_has_a_size(self):
         self.add_many("bob", jobqueue.PAGE_ROWS + 10)
         self.assertEqual(len(jobqueue.find_activity(self.database)[0]), jobqueue.PAGE_ROWS)

@@ -107,10 +107,10 @@ class Pausing(QueueCase):
         self.change(paused=True, paused_why="moving")
         self.change(paused=False)
         rows = jobqueue.find_activity(self.database)[0]
-        self.assertEqual([(row["event"], row["queue"], row["message"]) for row in rows], [
-            ("queue_changed", "post", 'ana: {"paused":false}'),
-            ("queue_changed", "post", 'ana: {"paused":true,"paused_why":"moving"}'),
-            ("queue_changed", "post", 'ana: {"name":"post","max_running":2}')])
+        self.assertEqual([(row["event"], row["queue"], row["actor"], row["message"]) for row in rows], [
+            ("queue_changed", "post", "ana", '{"paused":false}'),
+            ("queue_changed", "post", "ana", '{"paused":true,"paused_why":"moving"}'),
+            ("queue_changed", "post", "ana", '{"name":"post","max_running":2}')])
 
 
 class MaxRunning(QueueCase):
