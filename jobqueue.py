@@ -34,6 +34,7 @@ Contents (each section uses only the sections above it)
     Schedules          rows that add tasks at times, each slot once
     Workers            rows, lock files, which Python, who starts processes here, starting them
     Catalogue          the functions that tasks.py declares, as a child process announced them
+    Metrics            sums of the activity, by the hour: how much was done and how long it took
     Keeping            removes what is older than an admin wants, a little at a time
     Tick               the housekeeping that any process does in passing
     Accounts           first admin, lost password, users, sessions, tokens, who guesses
@@ -1240,7 +1241,8 @@ CREATE TABLE IF NOT EXISTS activity (
     id INTEGER PRIMARY KEY, at REAL NOT NULL, event TEXT NOT NULL,
     task_id INTEGER, attempt INTEGER, worker_id INTEGER, owner_id INTEGER,
     function TEXT, queue TEXT,
-    waited REAL,                        -- seconds from due to started
+    waited REAL,                        -- seconds from due to started; of a lost worker those
+                                        -- since it was last heard of
     seconds REAL,                       -- seconds from started to ended
     cpu_seconds REAL,
     peak_memory INTEGER,                -- bytes
@@ -1296,7 +1298,8 @@ CREATE TABLE IF NOT EXISTS slot (           -- each time a schedule was due, onc
     message TEXT,
     PRIMARY KEY (schedule_id, at)
 );
-CREATE TABLE IF NOT EXISTS hour (           -- the activity of an hour, as far as it was folded
+CREATE TABLE IF NOT EXISTS hour (           -- the activity of an hour or so, as far as it was folded
+    span INTEGER NOT NULL,              -- one of SPANS: its seconds; 0: of all time
     at INTEGER NOT NULL,                -- its beginning
     function TEXT NOT NULL, queue TEXT NOT NULL,
     added INTEGER NOT NULL DEFAULT 0, started INTEGER NOT NULL DEFAULT 0,
@@ -1305,14 +1308,18 @@ CREATE TABLE IF NOT EXISTS hour (           -- the activity of an hour, as far a
     crashed INTEGER NOT NULL DEFAULT 0,
     waited TEXT, ran TEXT, service TEXT,    -- JSON: count, sum, minimum, maximum, {bucket: count}
     cpu_seconds REAL NOT NULL DEFAULT 0, peak_memory INTEGER,
-    PRIMARY KEY (at, function, queue)
+    PRIMARY KEY (span, at, function, queue)
 );
 CREATE TABLE IF NOT EXISTS worker_hour (
-    at INTEGER NOT NULL, machine TEXT NOT NULL,
+    span INTEGER NOT NULL, at INTEGER NOT NULL, machine TEXT NOT NULL,
     alive_seconds REAL NOT NULL DEFAULT 0, busy_seconds REAL NOT NULL DEFAULT 0,
     tasks INTEGER NOT NULL DEFAULT 0,
     ran TEXT,                           -- as in hour
-    PRIMARY KEY (at, machine)
+    PRIMARY KEY (span, at, machine)
+);
+CREATE TABLE IF NOT EXISTS recent (         -- the latest runs of a function, as far as folded
+    function TEXT PRIMARY KEY NOT NULL,
+    runs TEXT NOT NULL                  -- JSON: [[task id, owner id, status, seconds]]
 );
 CREATE TABLE IF NOT EXISTS shift (          -- a worker's life, as far as worker_hour has it
     worker_id INTEGER PRIMARY KEY, machine TEXT NOT NULL,
@@ -3207,6 +3214,11 @@ SETTINGS = {name: Setting(*row) for name, row in {
         "Days until finished tasks and their logs are removed; 0 keeps them for ever."),
     "keep_activity_days": (_integer(0, 36500), 90,
         "Days until what happened (activity, runs of schedules) is forgotten; 0: never."),
+    "keep_hours_days": (_integer(0, 36500), 400,
+        "Days until the figures of single hours and days are forgotten; 0: never."),
+    "throughput_base": (_integer(0, 10000000), 0,
+        "How many tasks a worker should do in an hour; utilization is measured by that. 0: as many "
+        "as it would do if it never waited."),
     "pass_environment": (_words(2000), "",
         "Names of environment variables that workers get besides the usual ones."),
     "python": (_words(1000), "", "Interpreter for workers; empty: found by itself."),
@@ -5667,7 +5679,8 @@ class Reaper:
             words = self._workers.last_words(row["started_at"])
             self._workers.start_failed(transaction, "a started worker %s%s" % (why, words))
         note(transaction, self._clock.now(), "worker_lost", worker_id=row["id"],
-             machine=row["machine"], message=why + words)
+             machine=row["machine"], waited=max(0.0, self._clock.now() - row["seen_at"]),
+             message=why + words)
         if not words and why != "silent":       # it failed by itself, or its machine stood still
             self._modes.note_end(transaction, row, True)
         return True
@@ -5994,6 +6007,459 @@ class Catalogue:
         return {"error": {"message": problem, "file": TASKS_FILE.name, "line": None}}
 
 
+# Metrics ---------------------------------------------------------------------
+#
+# How much was done, and how long it waited and ran. The activity is the source; nothing else counts.
+# Fold adds its rows, each once, to sums: of the hour in which it happened, as the row says, and of
+# the six hours, the day and the whole time around that. Metrics tells these sums together with what
+# the newest rows, not folded yet, add to them. So a late row finds its hour, sums are made up after
+# a standstill, and removing tasks or old hours changes no other hour and no total.
+# Times are kept as histograms, which add up: a percentile is read from their sum.
+
+HOUR, SIX_HOURS, DAY, ALL_TIME = 3600, 21600, 86400, 0
+SPANS = (HOUR, SIX_HOURS, DAY, ALL_TIME)    # what sums are of; the last one begins at 0
+STEPS = {"hour": HOUR, "6h": SIX_HOURS, "12h": 43200, "day": DAY, "week": 7 * DAY}
+FIRST_MONDAY = 4 * DAY          # steps are counted from then, so that weeks begin on Mondays
+POINTS_MAX = 480
+FOLDED = ".folded"              # under this name: the id of the last row that was folded
+FOLD_ROWS = 5000                # at once, and read of those that are not folded yet
+FOLD_LEAST_ROWS = 1000          # fewer wait, for so many seconds
+FOLD_SECONDS = 60.0
+SHIFT_SECONDS = 3600.0          # how long an ended worker's machine is known
+SPREAD_MAX_SECONDS = 100 * DAY  # longer lives are a clock's mistake
+RECENT_RUNS = 20
+SECONDS_MAX, MOMENT_MAX = 1e9, 2.0 ** 33
+COUNTS = ("added", "started", "succeeded", "failed", "cancelled", "retried", "crashed")
+TIMES = ("waited", "ran", "service")
+# What an event of a task counts as.
+EVENTS = {"retry": "retried", **{name: name for name in COUNTS if name != "retried"}}
+ATTEMPT_ENDS = ("succeeded", "failed", "cancelled", "retry", "crashed", "interrupted")
+TASK_EVENTS = ("added", "started", "put_back", *ATTEMPT_ENDS)
+WORKER_EVENTS = ("worker_started", "worker_ended", "worker_lost")
+FOLDED_COLUMNS = ("id, at, event, function, queue, waited, seconds, service, cpu_seconds, "
+                  "peak_memory, task_id, owner_id, worker_id, machine")
+HOUR_KEYS = {"hour": ("span", "at", "function", "queue"),
+             "worker_hour": ("span", "at", "machine")}
+BUCKETS_A_DOUBLING = (0.5, 2 ** -0.75, 2 ** -0.5, 2 ** -0.25)
+ZERO_BUCKET = -5000             # its top is 0.0
+
+
+def sane(seconds):
+    """A time as it counts: clocks are set back, and other people's programs write anything."""
+    return None if seconds is None else min(max(0.0, seconds), SECONDS_MAX)
+
+
+def hour_of(at):
+    """The beginning of the hour of a moment."""
+    return int(min(max(0.0, at), MOMENT_MAX)) // HOUR * HOUR
+
+
+def bucket_of(seconds):
+    """The number of the bucket of a time: four of them make a doubling. It is found without
+    logarithms, which differ between machines."""
+    if not seconds:
+        return ZERO_BUCKET
+    fraction, exponent = math.frexp(seconds)
+    first, second, third, fourth = BUCKETS_A_DOUBLING
+    return 4 * exponent + (fraction > first) + (fraction > second) + (fraction > third) + (
+        fraction > fourth)
+
+
+def bucket_top(number):
+    """The longest time in a bucket."""
+    return 2.0 ** (number / 4 - 1)
+
+
+class Times:
+    """Many times in seconds: their number, sum, least and greatest, and how many each bucket has."""
+
+    __slots__ = ("count", "sum", "least", "most", "buckets")
+
+    def __init__(self, text=None):
+        self.count, self.sum, self.least, self.most, self.buckets = (
+            json.loads(text) if text else (0, 0.0, math.inf, 0.0, {}))
+
+    @classmethod
+    def of(cls, values):
+        """These times, at least one."""
+        many = cls()
+        many.count, many.sum = len(values), math.fsum(values)
+        many.least, many.most = min(values), max(values)
+        many.buckets = {str(number): count for number, count in
+                        collections.Counter(map(bucket_of, values)).items()}
+        return many
+
+    def add(self, other):
+        """Add other times to these."""
+        self.count += other.count
+        self.sum += other.sum
+        self.least, self.most = min(self.least, other.least), max(self.most, other.most)
+        buckets = self.buckets
+        for number, count in other.buckets.items():
+            buckets[number] = buckets.get(number, 0) + count
+
+    def text(self):
+        """What __init__() takes."""
+        return dump_json([self.count, self.sum, self.least, self.most, self.buckets])
+
+    def up_to(self, number):
+        """How many are in this bucket and those below."""
+        return sum(count for name, count in self.buckets.items() if int(name) <= number)
+
+    def percentile(self, share):
+        """A time that this share does not exceed, right within 9 %; exact if all are the same."""
+        rank = math.ceil(share * self.count)
+        for number in sorted(map(int, self.buckets)):
+            rank -= self.buckets[str(number)]
+            if rank <= 0:
+                break
+        low, high = bucket_top(number - 1), bucket_top(number)
+        return min(max(2 * low * high / (low + high or 1.0), self.least), self.most)
+
+    def json(self):
+        """As the API tells it. Of fewer than 20 the 95th percentile would be the longest."""
+        told = [self.sum]
+        if self.count:
+            told += [self.least, self.most, self.sum / self.count, self.percentile(0.5),
+                     self.percentile(0.95) if self.count >= 20 else None]
+        told = (value and round(value, 6) for value in (*told, *[None] * 5))
+        return {"count": self.count, **dict(zip(("sum", "min", "max", "mean", "p50", "p95"), told))}
+
+
+class Sums:
+    """What adds up: numbers and Times by the names of their columns, and the greatest memory."""
+
+    def __init__(self):
+        self.numbers, self.times = {}, {}
+
+    @classmethod
+    def of(cls, cell):
+        """The sums of {name: values}."""
+        made = cls()
+        for name, values in cell.items():
+            if name in TIMES:
+                made.times[name] = Times.of(values)
+            else:
+                made.numbers[name] = max(values) if name == "peak_memory" else sum(values)
+        return made
+
+    @classmethod
+    def stored(cls, row):
+        """The sums in a row of `hour` or `worker_hour`."""
+        made = cls()
+        for name, value in zip(row.keys(), row):
+            if name in TIMES and value:
+                made.times[name] = Times(value)
+            elif value and not isinstance(value, str) and name not in ("span", "at"):
+                made.numbers[name] = value
+        return made
+
+    def add(self, other):
+        """Add other sums to these."""
+        numbers = self.numbers
+        for name, number in other.numbers.items():
+            mine = numbers.get(name, 0)
+            numbers[name] = max(mine, number) if name == "peak_memory" else mine + number
+        for name, times in other.times.items():
+            if name not in self.times:
+                self.times[name] = Times()
+            self.times[name].add(times)
+
+    def row(self):
+        """The columns to be stored."""
+        return {**self.numbers, **{name: times.text() for name, times in self.times.items()}}
+
+    def json(self):
+        """What the API tells of tasks."""
+        number = self.numbers.get
+        return {**{name: number(name, 0) for name in COUNTS},
+                **{name: self.times.get(name, Times()).json() for name in TIMES},
+                "cpu_seconds": round(number("cpu_seconds", 0.0), 6),
+                "peak_memory": number("peak_memory")}
+
+    def worker_json(self, base):
+        """What it tells of workers; `base` is how many tasks one should do in an hour, or 0."""
+        alive, busy, tasks = (self.numbers.get(name, 0) for name in (
+            "alive_seconds", "busy_seconds", "tasks"))
+        mean = tasks / alive * HOUR if alive else None
+        most = base or (tasks / busy * HOUR if busy and tasks else None)
+        share = mean / base if base and alive else busy / alive if alive else None
+        return {"alive_seconds": round(alive, 3), "busy_seconds": round(busy, 3), "tasks": tasks,
+                "mean_throughput": mean and round(mean, 3),
+                "maximum_throughput": most and round(most, 3),
+                "utilization": share and round(share, 4)}
+
+
+class Tally:
+    """What rows of the activity add: to hours, to hours of machines, and to the latest runs.
+    `shifts` says of each worker where it is, up to when its life was counted and when it ended."""
+
+    def __init__(self, shifts=()):
+        self.shifts = {row["worker_id"]: dict(zip(row.keys(), row)) for row in shifts}
+        self.moved = set()              # workers whose shift changed
+        self.runs = collections.defaultdict(list)   # {function: [[task, owner, end, seconds]]}
+        self._hours, self._machines = (collections.defaultdict(
+            lambda: collections.defaultdict(list)) for _ in range(2))
+
+    def hours(self):
+        """{(beginning, function, queue): Sums}"""
+        return {key: Sums.of(cell) for key, cell in self._hours.items()}
+
+    def machines(self):
+        """{(beginning, machine): Sums}"""
+        return {key: Sums.of(cell) for key, cell in self._machines.items()}
+
+    def count(self, rows):
+        """Count rows in the order of their ids. One that makes no sense stops nobody."""
+        for row in rows:
+            try:
+                self._count(*row)
+            except (TypeError, ValueError, OverflowError):
+                continue
+
+    def _count(self, _, at, event, function, queue, waited, *end):
+        if event in WORKER_EVENTS:
+            self._count_worker(event, at, sane(waited) or 0.0, *end[-2:])
+        elif event not in TASK_EVENTS or not type(function) is type(queue) is str:
+            return
+        elif event in ATTEMPT_ENDS:
+            self._count_end(at, event, function, queue, *end)
+        elif event == "put_back":       # it was not begun
+            self._hours[hour_of(at - (sane(end[0]) or 0.0)), function, queue]["started"].append(-1)
+        else:
+            waited, cell = sane(waited), self._hours[hour_of(at), function, queue]
+            cell[event].append(1)
+            if waited is not None:
+                cell["waited"].append(waited)
+
+    def _count_end(self, at, event, function, queue, seconds, service, cpu_seconds, peak_memory,
+                   task_id, owner_id, worker_id, _):
+        seconds, service, cpu_seconds = sane(seconds), sane(service), sane(cpu_seconds)
+        cell = self._hours[hour_of(at), function, queue]
+        if event in EVENTS:
+            cell[EVENTS[event]].append(1)
+        if service is not None and event in ("succeeded", "failed"):
+            cell["service"].append(service)
+        if seconds is None:             # nothing ran
+            return
+        if event == "succeeded":
+            cell["ran"].append(seconds)
+        if cpu_seconds:
+            cell["cpu_seconds"].append(cpu_seconds)
+        if peak_memory:
+            cell["peak_memory"].append(int(peak_memory))
+        self.runs[function].append([task_id and int(task_id), owner_id and int(owner_id),
+                                    EVENTS.get(event, event), round(seconds, 6)])
+        if worker_id is not None:
+            self._count_work(worker_id, at, seconds)
+
+    def _count_work(self, worker_id, at, seconds):
+        shift = self.shifts.get(worker_id) or {"machine": "", "ended_at": None}
+        cell = self._machines[hour_of(at), shift["machine"]]
+        cell["tasks"].append(1)
+        cell["ran"].append(seconds)
+        if shift["ended_at"] is not None:       # a death may be noticed late
+            at = min(at, shift["counted_to"])
+        self.spread(shift["machine"], "busy_seconds", at - seconds, at)
+
+    def _count_worker(self, event, at, silent, worker_id, machine):
+        worker_id = int(worker_id)
+        shift = self.shifts.get(worker_id)
+        if event == "worker_started":
+            self.shifts[worker_id] = {"worker_id": worker_id, "machine": str(machine or ""),
+                                      "counted_to": at + 0.0, "ended_at": None}
+        elif shift and shift["ended_at"] is None:
+            end = at - silent
+            self.spread(shift["machine"], "alive_seconds", shift["counted_to"], end)
+            shift.update(counted_to=end, ended_at=at)
+        self.moved.update({worker_id} & self.shifts.keys())
+
+    def spread(self, machine, name, start, end):
+        """Count the seconds from `start` to `end` in the hours that they are in."""
+        if max(0.0, end - SPREAD_MAX_SECONDS) <= start < end <= MOMENT_MAX:
+            for hour in range(hour_of(start), hour_of(end) + 1, HOUR):
+                self._machines[hour, machine][name].append(
+                    min(end, hour + HOUR) - max(start, hour))
+
+
+class Fold:
+    """Adds the activity to the sums, a portion at a time, whoever ticks:
+
+    1. The rows after the mark are read and counted, while others may write.
+    2. In one transaction, unless the mark has moved since, what they add is stored and the mark
+       becomes the id of the last one. So each counts once, whoever is killed and wherever.
+
+    Ids are drawn by who holds the write lock: none turns up below the mark later.
+    """
+
+    def __init__(self, database):
+        self._database, self._clock = database, database.clock
+
+    def mark(self):
+        """The id of the last row that is folded."""
+        return recall(self._database, FOLDED) or 0
+
+    def fold(self):
+        """Fold a portion, if enough is there or it has waited for long; True if there is more."""
+        mark = self.mark()
+        if not self._is_due(mark):
+            return False
+        rows, tally = self.tally(mark)
+        with self._database.transaction(durable=False) as transaction:
+            if rows and (recall(transaction, FOLDED) or 0) == mark:
+                self._store(transaction, tally)
+                remember(transaction, FOLDED, rows[-1][0])
+        return len(rows) == FOLD_ROWS
+
+    def tally(self, mark):
+        """The next rows after the mark, and what they add."""
+        tally = Tally(self._database.all("SELECT * FROM shift"))
+        rows = self._database.all("SELECT %s FROM activity WHERE id>? ORDER BY id LIMIT %d" % (
+            FOLDED_COLUMNS, FOLD_ROWS), (mark,))
+        tally.count(rows)
+        return rows, tally
+
+    def _is_due(self, mark):
+        newest = self._database.value("SELECT max(id) FROM activity") or 0
+        if newest - mark >= FOLD_LEAST_ROWS or newest <= mark:
+            return newest > mark
+        at = self._database.value("SELECT at FROM activity WHERE id>? ORDER BY id LIMIT 1", (mark,))
+        return not (is_number(at) and abs(self._clock.now() - at) < FOLD_SECONDS)
+
+    def _store(self, transaction, tally):
+        for table, parts in (("hour", tally.hours()), ("worker_hour", tally.machines())):
+            self._add(transaction, table, HOUR_KEYS[table], parts)
+        for function, runs in tally.runs.items():
+            known = transaction.value("SELECT runs FROM recent WHERE function=?", (function,))
+            transaction.upsert("recent", {"function": function}, {
+                "runs": dump_json([*json.loads(known or "[]"), *runs][-RECENT_RUNS:])})
+        for worker_id in tally.moved:
+            shift = dict(tally.shifts[worker_id])
+            transaction.upsert("shift", {"worker_id": shift.pop("worker_id")}, shift)
+        transaction.run("DELETE FROM shift WHERE ended_at<?", (self._clock.now() - SHIFT_SECONDS,))
+
+    @staticmethod
+    def _add(transaction, table, names, parts):
+        """Add {(beginning of an hour, ...): Sums} to the rows of all SPANS."""
+        whole = collections.defaultdict(Sums)
+        for (at, *rest), sums in parts.items():
+            for span in SPANS:
+                whole[(span, at // span * span if span else 0, *rest)].add(sums)
+        where = " AND ".join(name + "=?" for name in names)
+        for key, sums in whole.items():
+            row = transaction.one("SELECT * FROM %s WHERE %s" % (table, where), key)
+            if row:
+                sums.add(Sums.stored(row))
+            transaction.upsert(table, dict(zip(names, key)), sums.row())
+
+
+class Metrics:
+    """Tells how much was done and how long it took: what is folded, and what is not yet."""
+
+    def __init__(self, database, settings, fold):
+        self._database, self._settings, self._fold = database, settings, fold
+        self._clock = database.clock
+
+    def read(self, start, end, step, wants, viewer=None):
+        """The figures from `start` to `end`, which are beginnings of steps (a word of STEPS), of
+        the functions and queues that `wants` says; `viewer` learns the numbers of their tasks."""
+        seconds, within = STEPS[step], " WHERE span=? AND at>=? AND at<?"
+        span = max(one for one in SPANS if one and seconds % one == 0)
+        (rows, worker_rows, recent), known_to, tally = self._look([
+            ("SELECT * FROM hour" + within, (span, start, end)),
+            ("SELECT * FROM worker_hour" + within, (span, start, end)),
+            ("SELECT * FROM recent", ())])
+        points, functions = (collections.defaultdict(Sums) for _ in range(2))
+        for at, function, sums in self._parts(rows, tally.hours(), start, end, wants):
+            points[at - (at - start) % seconds].add(sums)
+            functions[function].add(sums)
+        loads, machines = self._loads(worker_rows, tally, start, end, seconds)
+        totals, load = Sums(), Sums()
+        for sums in functions.values():
+            totals.add(sums)
+        for sums in machines.values():
+            load.add(sums)
+        base, recent = self._settings.get("throughput_base"), self._recent(recent, tally)
+        return {
+            "step": step, "from": iso(start), "to": iso(end),
+            "points": [{"at": iso(at), "complete": at + seconds <= known_to, **points[at].json(),
+                        **loads[at].worker_json(base)} for at in range(start, end, seconds)],
+            "totals": {**totals.json(), **load.worker_json(base)},
+            "workers": [{"machine": machine, "ran": sums.times.get("ran", Times()).json(),
+                         **sums.worker_json(base)} for machine, sums in sorted(machines.items())],
+            "functions": [{"name": name, **sums.json(), "recent": [
+                {"id": task_id if owner_id == viewer or viewer is None else None, "status": status,
+                 "seconds": seconds} for task_id, owner_id, status, seconds in recent[name]]}
+                for name, sums in sorted(functions.items())]}
+
+    def all_time(self):
+        """{(function, queue): Sums} of all that was ever counted: they never fall."""
+        (rows,), _, tally = self._look([("SELECT * FROM hour WHERE span=?", (ALL_TIME,))])
+        whole = collections.defaultdict(Sums)
+        for row in rows:
+            whole[row["function"], row["queue"]].add(Sums.stored(row))
+        for (_, *key), sums in tally.hours().items():
+            whole[tuple(key)].add(sums)
+        return whole
+
+    def _look(self, questions):
+        """(rows of each, until when all is known, Tally of what is not folded) as of one mark."""
+        for _ in range(5):
+            mark = self._fold.mark()
+            found = [self._database.all(*one) for one in questions]
+            rows, tally = self._fold.tally(mark)
+            if self._fold.mark() == mark:
+                break
+        is_all = len(rows) < FOLD_ROWS
+        return found, self._clock.now() if is_all else rows[-1]["at"], tally
+
+    @staticmethod
+    def _parts(rows, fresh, start, end, wants):
+        """(beginning, function, Sums) of stored rows and of what is not folded."""
+        for row in rows:
+            if wants(row["function"], row["queue"]):
+                yield row["at"], row["function"], Sums.stored(row)
+        for (at, function, queue), sums in fresh.items():
+            if start <= at < end and wants(function, queue):
+                yield at, function, sums
+
+    def _loads(self, rows, tally, start, end, seconds):
+        """What workers did, ({beginning: Sums}, {machine: Sums}); those that live until now."""
+        seen = dict(map(tuple, self._database.all("SELECT id, seen_at FROM worker")))
+        living = {worker_id: one for worker_id, one in tally.shifts.items()
+                  if worker_id in seen and one["ended_at"] is None}
+        for worker_id, one in living.items():
+            tally.spread(one["machine"], "alive_seconds", one["counted_to"], seen[worker_id])
+        for worker_id, started_at in self._database.all(
+                "SELECT worker_id, started_at FROM task %s WHERE status=1" % BY_CLAIM):
+            if worker_id in living:
+                tally.spread(living[worker_id]["machine"], "busy_seconds", started_at,
+                             seen[worker_id])
+        parts = [((row["at"], row["machine"]), Sums.stored(row)) for row in rows]
+        loads, machines = (collections.defaultdict(Sums) for _ in range(2))
+        for (at, machine), sums in [*parts, *tally.machines().items()]:
+            if start <= at < end:
+                loads[at - (at - start) % seconds].add(sums)
+                machines[machine].add(sums)
+        return loads, machines
+
+    @staticmethod
+    def _recent(rows, tally):
+        """{function: its latest runs}, oldest first."""
+        runs = collections.defaultdict(list, {
+            row["function"]: json.loads(row["runs"]) for row in rows})
+        for function, some in tally.runs.items():
+            runs[function] = [*runs[function], *some][-RECENT_RUNS:]
+        return runs
+
+
+def whole_steps(start, end, step):
+    """(beginning of the first, end of the last) step from one moment to another."""
+    seconds = STEPS[step]
+    return (int((start - FIRST_MONDAY) // seconds) * seconds + FIRST_MONDAY,
+            math.ceil((end - FIRST_MONDAY) / seconds) * seconds + FIRST_MONDAY)
+
+
 # Keeping ---------------------------------------------------------------------
 
 KEEP_ROWS = 500                 # looked at, and removed in one transaction, if that takes
@@ -6001,6 +6467,7 @@ KEEP_ROUND_SECONDS = 3600.0
 # The id of a row, when it was made, and when it ended.
 TASK_AGES = "id, created_at, CASE WHEN status IN (2, 3, 4) THEN finished_at END FROM task"
 ACTIVITY_AGES = "id, at, at FROM activity"
+KEEP_SETTINGS = ("keep_days", "keep_activity_days", "keep_hours_days")
 
 
 class Keeping:
@@ -6008,9 +6475,9 @@ class Keeping:
     first, up to one that is young enough. A wrong clock must not empty the tables: when it is more
     than a day after the last look, nothing is removed for as many days as tasks are kept."""
 
-    def __init__(self, database, settings, actions):
+    def __init__(self, database, settings, actions, fold):
         self._database, self._settings, self._actions = database, settings, actions
-        self._clock = database.clock
+        self._fold, self._clock = fold, database.clock
         self._round = None              # of _portions(), while it lasts
         self._rounds = Every(KEEP_ROUND_SECONDS, self._clock)
 
@@ -6041,9 +6508,9 @@ class Keeping:
 
     def _portions(self, now):
         """Remove something before each value, which is False if there was nothing."""
-        tasks, activity = [
+        tasks, activity, hours = [
             now - days * 86400 if days else -math.inf
-            for days in map(self._settings.get, ("keep_days", "keep_activity_days"))]
+            for days in map(self._settings.get, KEEP_SETTINGS)]
         for ids in self._oldest(TASK_AGES, tasks, now):
             found = bool(ids)
             while ids:
@@ -6052,7 +6519,14 @@ class Keeping:
                     yield True
             yield found
         for ids in self._oldest(ACTIVITY_AGES, activity, now):
-            yield self._remove("DELETE FROM activity WHERE id=?", [(one,) for one in ids])
+            folded = self._fold.mark()  # that row stays: SQLite draws ids after the highest one
+            yield self._remove("DELETE FROM activity WHERE id=?", [
+                (one,) for one in ids if one < folded])
+        for table, key in HOUR_KEYS.items():
+            yield from self._remove_all(
+                "DELETE FROM %s WHERE %s" % (table, " AND ".join(name + "=?" for name in key)),
+                "SELECT %s FROM %s WHERE span>0 AND at<? LIMIT ?" % (", ".join(key), table),
+                (hours,))
         for (schedule_id,) in self._database.all("SELECT id FROM schedule"):
             newest = self._database.value(      # it stays
                 "SELECT max(at) FROM slot WHERE schedule_id=?", (schedule_id,)) or 0
@@ -6098,20 +6572,21 @@ KEEP_AGAIN_SECONDS = 0.2        # while there is more
 
 
 class Tick:
-    """The housekeeping that any process does in passing: bury, fire, promote, prune, start. Every
+    """The housekeeping that any process does in passing: bury, fire, promote, fold, prune, start. Every
     part looks first and writes only if there is something to do, and every write checks again
     inside its transaction: any number of processes may tick at the same time."""
 
     def __init__(self, database, settings, claims, rhythm, workers, reaper, starter, firing,
-                 schedules, keeping):
+                 schedules, fold, keeping):
         self._database, self._settings, self._claims = database, settings, claims
         self._rhythm, self._workers, self._reaper, self._starter = rhythm, workers, reaper, starter
-        self._firing, self._schedules, self._keeping = firing, schedules, keeping
+        self._firing, self._schedules = firing, schedules
+        self._fold, self._keeping = fold, keeping
         self._clock = database.clock
         self._mark = database.folder / "tick.mark"
         self._ticks = Every(TICK_SOON_SECONDS, self._clock)
         self._looks = Every(LOOK_FOR_SCHEDULES_SECONDS, self._clock)
-        self._is_pruning = False
+        self._has_more = False
 
     def maybe(self, caller):
         """Tick unless anybody has just done so; True if we did. `caller` is who asks: "server" and
@@ -6143,8 +6618,9 @@ class Tick:
         self._promote()
         self._fire_schedules()
         self._sweep()
-        self._is_pruning = caller not in PASSING and self._keeping.prune()
-        if self._is_pruning:
+        is_behind = self._fold.fold()
+        self._has_more = caller not in PASSING and (self._keeping.prune() or is_behind)
+        if self._has_more:
             self._ticks.hasten(KEEP_AGAIN_SECONDS)
         if start:
             self._starter.start_needed(self.sleepers_missing())
@@ -6167,7 +6643,7 @@ class Tick:
         usual, soon = ((TICK_PASSING_SECONDS, TICK_SECONDS) if caller in PASSING else
                        (TICK_SECONDS, TICK_SOON_SECONDS))
         least = soon if due is not None and due <= now else usual
-        return take_mark(self._mark, now, 0.0 if self._is_pruning else least)
+        return take_mark(self._mark, now, 0.0 if self._has_more else least)
 
     def _promote(self):
         """Make pending what is due, and go on with what comes after tasks that have ended."""
@@ -7382,9 +7858,12 @@ class JobQueue:
         self.firing = Firing(self.database, self.adding, self.requests.check, self.users.person)
         self.schedules = Schedules(self.database, self.tasks, self.rhythm, self.firing,
                                    self.catalogue.schedules, self.users.owner)
-        self.keeping = Keeping(self.database, self.settings, self.actions)
+        self.fold = Fold(self.database)
+        self.metrics = Metrics(self.database, self.settings, self.fold)
+        self.keeping = Keeping(self.database, self.settings, self.actions, self.fold)
         self.tick = Tick(self.database, self.settings, self.claims, self.rhythm, self.workers,
-                         self.reaper, self.starter, self.firing, self.schedules, self.keeping)
+                         self.reaper, self.starter, self.firing, self.schedules, self.fold,
+                         self.keeping)
 
     def enqueue(self, function, arguments=None, owner=None, **options):
         """Add one task; returns it. Invalid names every field that is wrong."""
@@ -8403,8 +8882,9 @@ EXPORT_ROWS = 100               # read at once
 EXPORTED = {                    # {table: what tells its rows apart}
     **dict.fromkeys("user token setting function queue schedule task log activity alert".split(),
                     "id"),
-    "hour": "at, function, queue", "worker_hour": "at, machine", "slot": "schedule_id, at",
-    "unsettled": "task_id", "request": "owner_id, key", "task_after": "task_id, settled, after_id"}
+    "hour": "span, at, function, queue", "worker_hour": "span, at, machine", "recent": "function",
+    "slot": "schedule_id, at", "unsettled": "task_id", "request": "owner_id, key",
+    "task_after": "task_id, settled, after_id"}
 COUNTED = "user token schedule task worker alert".split()     # rows elsewhere name their ids
 BEGINNINGS = {"backup": b"SQLite format 3\0", "export": b'{"jobqueue":'}
 IMPORTER = "the import"         # has paused a queue; no user is called so
@@ -8489,7 +8969,8 @@ def export_lines(queue):
             "counters": {table: database.last_id(table) for table in COUNTED}}})
         for table in EXPORTED:
             for row in _rows_of(db, table):
-                if table == "setting" and row["name"][0] == "." and row["name"] != ".catalogue":
+                if (table == "setting" and row["name"][0] == "."
+                        and row["name"] not in (".catalogue", FOLDED)):
                     continue
                 if row.get("paused_by") == IMPORTER:
                     row.update(paused=0, paused_by=None, paused_at=None, paused_why=None)
@@ -9319,6 +9800,34 @@ def patch_schedule(queue, request, schedule_id):
 
 
 _MOMENT = {"type": "string", "format": "date-time"}
+WHICH_FIGURES = _object(**{
+    "from": about(_MOMENT, "a day before `to` if left out"),
+    "to": about(_MOMENT, "now if left out"),
+    "step": about(or_null({"enum": list(STEPS)}), "what one point is of"),
+    "function": TEXT_OR_NULL, "queue": TEXT_OR_NULL})
+
+
+def get_metrics(queue, request):
+    """How much was done and how long it took, in steps of an hour up to a week.
+
+    Users see the figures of the functions that they may add, whoever's tasks these were.
+    """
+    given, person = request.given, request.person
+    end = parse_time(given["to"], "to") if given.get("to") else queue.database.clock.now()
+    start = parse_time(given["from"], "from") if given.get("from") else end - DAY
+    step = given.get("step") or "hour"
+    start, end = whole_steps(start, end, step)
+    if not 0 < (end - start) / STEPS[step] <= POINTS_MAX:
+        raise Malformed("There must be 1 to %d steps between from and to." % POINTS_MAX)
+    own = None if person.is_admin else {one["name"] for one in queue.catalogue.functions()
+                                        if one["who"] == "user"}
+
+    def wants(function, lane):
+        return ((own is None or function in own) and given.get("queue") in (None, "", lane)
+                and given.get("function") in (None, "", function))
+    return queue.metrics.read(start, end, step, wants, person.scope)
+
+
 LISTED_ACTIVITY = _object(
     task=about(kept_within(0, INTEGER_MAX), "only what happened to this task"),
     since=_MOMENT, until=about(_MOMENT, "before this moment"),
@@ -9576,6 +10085,7 @@ ROUTES = [Route(*row) for row in (
                                                    request.person.answerable))),
      USER, None, (201, "Task"), CHANGE),
     ("GET", "/api/activity", get_activity, USER, LISTED_ACTIVITY, (200, "ActivityList")),
+    ("GET", "/api/metrics", get_metrics, USER, WHICH_FIGURES, (200, "Metrics"), KEPT),
     ("GET", "/api/workers", get_workers, USER, None, (200, "WorkerList")),
     ("GET", "/api/queues", get_queues, USER, None, (200, "QueueList"), KEPT),
     ("POST", "/api/queues", post_queues, ADMIN, NEW_QUEUE, (201, "Queue"), CHANGE),

@@ -43,6 +43,7 @@ TABLE = {
     ("PATCH", "/api/schedules/ID"):             (401,   200,   404,     200,   404),
     ("DELETE", "/api/schedules/ID"):            (401,   204,   404,     204,   404),
     ("POST", "/api/schedules/ID/run"):          (401,   201,   404,     201,   404),
+    ("GET", "/api/metrics"):                    (401,   200,   200,     200,   None),
     ("GET", "/api/activity"):                   (401,   200,   200,     200,   None),
     ("GET", "/api/workers"):                    (401,   200,   200,     200,   None),
     ("GET", "/api/queues"):                     (401,   200,   200,     200,   None),

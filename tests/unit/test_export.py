@@ -48,8 +48,10 @@ class ExportTestCase(CommandTestCase):
             self.write("INSERT INTO request (owner_id, key, digest, created_at, answer) "
                        "VALUES (2, ?, 'd', 0.1, '{}')", (key,))
         self.write("INSERT INTO unsettled (task_id, status) VALUES (99, 3)")
-        self.write("INSERT INTO hour (at, function, queue, added) VALUES (7200, 'work', 'default', 3)")
-        self.write("INSERT INTO worker_hour (at, machine, tasks) VALUES (7200, 'web1', 3)")
+        self.write("INSERT INTO hour (span, at, function, queue, added) "
+                   "VALUES (3600, 7200, 'work', 'default', 3)")
+        self.write("INSERT INTO worker_hour (span, at, machine, tasks) VALUES (3600, 7200, 'web1', 3)")
+        self.write("INSERT INTO recent (function, runs) VALUES ('work', '[]')")
         self.write("INSERT INTO alert (code, subject, text, opened_at, seen_at) "
                    "VALUES ('failed', 'work', 'It failed.', 1.0, 2.0)")
 
