@@ -5325,15 +5325,16 @@ class Schedules:
         except (SetupError, NotFound, OSError):
             return                      # nobody yet who could own them, or no way to read a folder
         now = self._clock.now()
-        if self._differences(*found, now):
-            with self._database.transaction(durable=False) as transaction:
-                for row, columns in self._differences(*found, now):
-                    if columns is not None:
-                        self.store(transaction, row, columns)
-                    elif row["gone_at"] is None:
-                        transaction.update("schedule", {"gone_at": now}, "id=?", (row["id"],))
-                    else:
-                        self.remove(transaction, row)
+        if not self._differences(*found, now):
+            return
+        with self._database.transaction(durable=False) as transaction:
+            for row, columns in self._differences(*found, now):
+                if columns is not None:
+                    self.store(transaction, row, columns)
+                elif row["gone_at"] is None:
+                    transaction.update("schedule", {"gone_at": now}, "id=?", (row["id"],))
+                else:
+                    self.remove(transaction, row)
 
     def _differences(self, owner_id, scripts, now):
         """(row or None, columns or None) of what is to be made, changed, called gone or removed."""
@@ -7474,6 +7475,9 @@ class RemoteWorkers:
 
     def hello(self, token, given):
         """Take a worker up, or once more, and say what it has to know."""
+        if given["protocol"] > REMOTE_PROTOCOL:
+            raise field_error("protocol", "is %d, and this site speaks %d: its jobqueue.py is older "
+                              "than this worker" % (given["protocol"], REMOTE_PROTOCOL))
         allowed, errors = token.get("functions"), []
         functions = [one for one in given["functions"] if not one.pop("external", False)
                      and (allowed is None or one.get("name") in allowed)]
@@ -8960,6 +8964,15 @@ def _rows_of(db, table):
         after = "WHERE (%s) > (%s)" % (key, ", ".join("?" * len(last)))
 
 
+def _exported(db):
+    """(table, row) of all that is kept, but what is remembered of this host."""
+    for table in EXPORTED:
+        for row in _rows_of(db, table):
+            name = row["name"] if table == "setting" else ""
+            if not name.startswith(".") or name in (".catalogue", FOLDED):
+                yield table, row
+
+
 def export_lines(queue):
     """Yield the lines of an export: all that is kept, as it is at one moment."""
     database, counts = queue.database, dict.fromkeys(EXPORTED, 0)
@@ -8967,15 +8980,11 @@ def export_lines(queue):
         yield _as_line({"jobqueue": {
             "version": VERSION, "schema": SCHEMA_VERSION, "exported_at": iso(database.clock.now()),
             "counters": {table: database.last_id(table) for table in COUNTED}}})
-        for table in EXPORTED:
-            for row in _rows_of(db, table):
-                if (table == "setting" and row["name"][0] == "."
-                        and row["name"] not in (".catalogue", FOLDED)):
-                    continue
-                if row.get("paused_by") == IMPORTER:
-                    row.update(paused=0, paused_by=None, paused_at=None, paused_why=None)
-                counts[table] += 1
-                yield _as_line({table: row})
+        for table, row in _exported(db):
+            if row.get("paused_by") == IMPORTER:
+                row.update(paused=0, paused_by=None, paused_at=None, paused_why=None)
+            counts[table] += 1
+            yield _as_line({table: row})
     yield _as_line({"end": counts})
 
 
@@ -9963,22 +9972,26 @@ def post_tokens(queue, request):
 
 
 def _wait_for_work(queue, request):
-    """The tasks that come within the time that a worker's call may wait, and this server can."""
-    token, given, waiting = request.person.token, request.given, request.app.waiting
-    until = queue.database.clock.monotonic() + given["claim"].get("wait", 0)
-    if not (request.pause and given["claim"].get("wait") and waiting.acquire(blocking=False)):
+    """(tasks that come within the time that a worker's call may wait, and this server can; after
+    how many seconds to ask again)"""
+    wait, waiting = request.given["claim"].get("wait"), request.app.waiting
+    if not (request.pause and wait and waiting.acquire(blocking=False)):
         return [], ASK_AGAIN_SECONDS
     try:
-        while queue.database.clock.monotonic() < until:
-            with queue.database.unhurried():
-                if not request.pause(WAIT_LOOK_SECONDS):
-                    break               # nobody would hear of what is claimed
-            tasks = queue.remote.claim_late(token, given)
-            if tasks:
-                return tasks, 0
-        return [], 0
+        return _first_work(queue, request, queue.database.clock.monotonic() + wait), 0
     finally:
         waiting.release()
+
+
+def _first_work(queue, request, until):
+    """The first tasks that come; none if nobody would hear of them any more."""
+    while queue.database.clock.monotonic() < until:
+        with queue.database.unhurried():
+            is_heard = request.pause(WAIT_LOOK_SECONDS)
+        tasks = is_heard and queue.remote.claim_late(request.person.token, request.given)
+        if tasks or not is_heard:
+            return tasks or []
+    return []
 
 
 def post_worker_turn(queue, request):

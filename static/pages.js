@@ -284,24 +284,39 @@ function tokenParts(tokens) {
   const made = h('div');
   const list = table('plain', 'Tokens', ['Name', 'Owner', 'Created', 'Last used', 'Actions'], body);
   list.hidden = !tokens.length;
-  const form = sendingForm('Create token', async (sent) => {
-    const token = await request('POST', 'api/tokens', sent);
+  const scope = h('select', { name: 'scope', oninput: () => showLimits() },
+    h('option', { value: 'user' }, 'everything you can do'),
+    h('option', { value: 'tick' }, 'only the tick address, for cron that calls addresses'),
+    isAdmin() && h('option', { value: 'worker' }, 'only the tasks of a worker elsewhere'));
+  const limits = h('div', {}, wordsField('Queues', 'queues'), wordsField('Functions', 'functions'));
+  const showLimits = () => {
+    limits.hidden = scope.value !== 'worker';
+  };
+  const form = sendingForm('Create token', async ({ queues, functions, ...sent }) => {
+    const bound = limits.hidden ? {} : { queues: words(queues), functions: words(functions) };
+    const token = await request('POST', 'api/tokens', { ...sent, ...bound });
     made.replaceChildren(...madeParts(token));
     body.append(tokenRow(token));
     list.hidden = false;
     form.reset();
+    showLimits();
     find('pre', made).focus();
   }, field('Name', h('input', { name: 'name', required: true, autocomplete: 'off' }),
-    { help: 'What it is for, so that you recognise it.' }), field('Permission', h('select',
-    { name: 'scope' }, h('option', { value: 'user' }, 'everything you can do'),
-    h('option', { value: 'tick' }, 'only the tick address, for cron that calls addresses'),
-    isAdmin() && h('option', { value: 'worker' }, 'only the tasks of a worker elsewhere'))),
+    { help: 'What it is for, so that you recognise it.' }), field('Permission', scope), limits,
   secretField('Your password', 'password', 'current-password'));
   const help = h('p', { class: 'help' }, 'A program that sends ',
     h('code', {}, 'Authorization: Bearer jq_…'), ' (or ', h('code', {}, 'X-Api-Key: jq_…'),
     ', where the web server drops the first) can do what its token permits.');
+  showLimits();
   return [help, list, made, form];
 }
+
+/** What a worker's token may be bound to. @param {string} label @param {string} name */
+const wordsField = (label, name) => field(label, h('input', { name, autocomplete: 'off' }),
+  { optional: true, help: 'Of these only, with commas between; empty: of all.' });
+
+/** What is written with commas between. @param {unknown} text */
+const words = (text) => String(text || '').split(',').map((one) => one.trim()).filter(Boolean);
 
 /** A token, the only time it is shown. @param {Token} token */
 function madeParts({ name, scope, token = '' }) {

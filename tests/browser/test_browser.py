@@ -404,6 +404,22 @@ class Use(BrowserTestCase):
         bob.see("laptop")
         self.assertNotRegex(bob.text(), r"jq_\w{20,}")
 
+    def test_a_workers_token_is_bound_to_queues_and_functions(self):
+        ana = self.open("ana")
+        ana.go("#/account")
+        ana.type("form [name=name]", "strong machine")
+        self.assertFalse(ana.run("return document.querySelector('[name=queues]').checkVisibility()"))
+        ana.run("const scope = document.querySelector('[name=scope]'); scope.value = 'worker';"
+                "scope.dispatchEvent(new Event('input', { bubbles: true }))")
+        ana.type("[name=queues]", "gpu, remote")
+        ana.type("[name=functions]", "render")
+        ana.type("form:has([name=scope]) [name=password]", PASSWORD)
+        ana.run("document.querySelector('[name=scope]').form.requestSubmit()")
+        ana.see("Copy it now")
+        self.assertEqual(self.site.value("SELECT limits FROM token WHERE scope='worker'"),
+                         '{"queues":["gpu","remote"],"functions":["render"]}')
+        self.assertFalse(ana.run("return document.querySelector('[name=queues]').checkVisibility()"))
+
     def test_an_admin_sees_and_deletes_everybodys_tokens(self):
         self.site.run("token", "add", "of a program", "--owner", "bob")
         ana = self.open("ana")

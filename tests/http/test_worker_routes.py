@@ -103,6 +103,11 @@ class Life(RemoteTestCase):
         self.assertTrue(self.queue.workers.idles_alone(worker_id))
         self.assertEqual(self.queue.workers.place(worker_id), 1)
 
+    def test_one_with_a_newer_protocol_is_told_so_in_a_sentence(self):
+        error = self.hello(session=nonce(7), status=422, protocol=jobqueue.REMOTE_PROTOCOL + 1)
+        self.assertIn("this site speaks 1: its jobqueue.py is older than this worker", error["detail"])
+        self.assertEqual(len(self.queue.workers.rows()), 1)
+
     def test_its_functions_are_offered_while_it_lives(self):
         def offered():
             found = {one["name"]: one for one in self.bob.get("/api/functions").json["functions"]}
