@@ -40,6 +40,7 @@ Contents (each section uses only the sections above it)
     Accounts           first admin, lost password, users, sessions, tokens, who guesses
     Requests           what is to be added, checked: against its function, and who may ask so
     Remote workers     those that ask over HTTP, from machines without the database
+    Forecast           when tasks begin and end, and when a queue is empty
     Python interface   JobQueue, Task, current_task, @task, command, http_request, external
     Host               limits, doors, what a browser could fetch, a test worker, lines to copy
     Findings           what `check` says of this host and the queue
@@ -7688,6 +7689,478 @@ class RemoteWorkers:
                 for row in rows]
 
 
+# Forecast --------------------------------------------------------------------
+#
+# When a task will begin and end, and when a queue will be empty: a range that mostly holds, or
+# nothing and the reason.
+#
+# 1. The History has how long the latest attempts of each function took.
+# 2. An Outlook is what runs, what waits, and the crews that work at one moment. It plays COURSES
+#    ways on from there, each a Course: in the order of claims, within the queues' limits, with
+#    retries. The middle of them is told, from the 20th percentile to the 80th.
+# 3. Chance is bound to the ids of tasks, so that asking again changes nothing.
+# 4. Where FAR tasks or more come before one, it is added up how long they take instead.
+
+COURSES, COURSES_LEAST, COURSES_FAR = 200, 20, 100
+STARTS_MAX = 10_000             # in all courses: where much waits, fewer are played
+FAR = 500
+COMING_ROWS = 100               # scheduled tasks of a queue and priority that are played
+MIX_ROWS = 10_000               # tasks before one are looked at, to know which functions they run
+BEFORE_MAX = 1_000_000          # ... and counted
+HISTORY_ROWS, HISTORY_PIECE = 20_000, 2_000     # of the activity
+KEPT_ATTEMPTS = 50              # of each function
+SHARE = 0.02                    # of the time of a process that lives goes into forecasts at most
+PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0   # from when on progress tells how long it takes
+SLOW_TIMES, SLOW_SECONDS, SLOW_ATTEMPTS = 3, 60.0, 20
+# (a time less than so many seconds ahead, is rounded to so many)
+ROUNDED = ((60, 5), (300, 30), (1200, 60), (3600, 300), (21600, 900), (86400, 3600),
+           (math.inf, 21600))
+
+Waiting = collections.namedtuple("Waiting", (
+    "id owner_id queue function priority turn run_at retries_left max_retries retry_delay "
+    "retry_backoff"))
+# Workers that may take the same tasks; {queue: row}, and functions, None for any.
+Crew = collections.namedtuple("Crew", "places queues functions")
+WAITING_ROWS = "SELECT %s FROM task %s WHERE status=? AND queue=? " % (
+    ", ".join(Waiting._fields), BY_CLAIM)
+BEFORE = ("FROM task %s WHERE status=0 AND queue=? AND priority>=? "
+          "AND (priority>? OR turn<? OR turn=? AND id<?) " % BY_CLAIM)
+
+
+def told(values, now):
+    """[from, to] of moments that are given in seconds from now, rounded if they differ; None if
+    they are not known."""
+    values = sorted(values)
+    low, high = (values[int(len(values) * part)] for part in (0.2, 0.8))
+    if high == math.inf:
+        return None
+    if low == high:
+        return [iso(now + low)] * 2
+    (_, small), (_, large) = (next(row for row in ROUNDED if ahead < row[0])
+                              for ahead in (low, high))
+    return [iso(math.floor((now + low) / small) * small), iso(math.ceil((now + high) / large) * large)]
+
+
+def forecast_json(before=None, start=None, end=None, reason=None, slow=False):
+    """A forecast as the API tells it."""
+    return {"before": before, "expected_start": start, "expected_end": end,
+            "reason": reason, "slow": slow}
+
+
+class History:
+    """How long the latest attempts of each function took, from the end of the activity."""
+
+    def __init__(self, database):
+        self._database, self._read = database, None
+        self.attempts = {}              # function -> [(seconds, event)], oldest first
+
+    def read(self, functions):
+        """Read what is new, and further back as long as one of these has few attempts."""
+        newest = self._database.value("SELECT max(id) FROM activity") or 0
+        low, high = self._read or (newest, newest)
+        if not 0 <= newest - high < HISTORY_ROWS:
+            low, high, self.attempts = newest, newest, {}
+        for kept, attempt in self._ended(high, newest):
+            kept.append(attempt)
+        while low > max(0, newest - HISTORY_ROWS) and any(
+                len(self.attempts.get(name, ())) < KEPT_ATTEMPTS for name in functions):
+            low, high = max(0, low - HISTORY_PIECE), low
+            for kept, attempt in reversed(self._ended(low, high)):
+                if len(kept) < KEPT_ATTEMPTS:
+                    kept.appendleft(attempt)
+        self._read = low, newest
+
+    def _ended(self, low, high):
+        rows = self._database.all(
+            "SELECT function, seconds, event FROM activity WHERE id>? AND id<=? AND event IN "
+            "('succeeded', 'failed', 'retry') AND seconds IS NOT NULL ORDER BY id", (low, high))
+        return [(self.attempts.setdefault(name, collections.deque(maxlen=KEPT_ATTEMPTS)), attempt)
+                for name, *attempt in rows]
+
+
+def _doubt(times):
+    """By how much the mean of all times may differ from the mean of these, as a logarithm: some
+    that are much longer may not have come yet."""
+    logs = [math.log(max(seconds, 0.01)) for seconds in times if seconds < math.inf] or [0.0]
+    mean = sum(logs) / len(logs)
+    spread = sum((one - mean) ** 2 for one in logs) / len(logs)
+    return max(1 / len(logs), spread / math.sqrt(2 * len(logs)))
+
+
+class Luck:
+    """How long attempts take in one course. The known ones are but a sample: each course draws
+    from another one, which is drawn from them."""
+
+    def __init__(self, history, number):
+        import random
+        self._attempts, self._random, self._pools = history.attempts, random.Random(number), {}
+
+    def pool(self, function):
+        """The (seconds, event) of attempts that this course draws from."""
+        if function not in self._pools:
+            known = self._attempts.get(function, [(math.inf, "")])
+            scale = math.exp(self._random.gauss(0, _doubt([seconds for seconds, _ in known])))
+            self._pools[function] = [(seconds * scale, event) for seconds, event
+                                     in self._random.choices(known, k=len(known))]
+        return self._pools[function]
+
+    def attempt(self, function, chance=None):
+        """(seconds, event) of one; `chance` is within 0 and 1."""
+        pool = self.pool(function)
+        return pool[int((self._random.random() if chance is None else chance) * len(pool))]
+
+    def rest(self, running, now):
+        """How long a running task (its row) goes on."""
+        elapsed, progress = max(0.0, now - running["started_at"]), running["progress"] or 0
+        if progress >= PROGRESS_LEAST and elapsed >= PROGRESS_SECONDS:
+            return elapsed * (1 - progress) / progress * self._random.uniform(0.7, 1.4)
+        longer = [seconds for seconds, _ in self.pool(running["function"]) if seconds > elapsed]
+        chance = self._random.random()  # one that is older than all others may get twice as old
+        return (self._random.choice(longer) - elapsed if longer
+                else elapsed * chance / (1 - chance))
+
+    def sum(self, mix):
+        """How long so many tasks, {function: how many}, take with their retries."""
+        total = 0
+        for function, count in mix.items():
+            times = [seconds for seconds, _ in self.pool(function)]
+            again = sum(event == "retry" for _, event in self.pool(function)) / len(times)
+            attempts, mean = count / (1 - min(0.9, again)), sum(times) / len(times)
+            if mean == math.inf:
+                return mean
+            spread = sum((seconds - mean) ** 2 for seconds in times) / len(times)
+            total += max(0, attempts * mean + self._random.gauss(0, math.sqrt(attempts * spread)))
+        return total
+
+
+class Course:
+    """One way in which an Outlook goes on: when tasks begin and end, in seconds from then."""
+
+    def __init__(self, outlook, number):
+        self.began, self.ended = {}, {}
+        self._outlook, self._number = outlook, number
+        self._luck = Luck(outlook.history, number)
+        self._at, self._last, self._events, self._serial = 0.0, "", [], itertools.count()
+        self._free, self._running, self._opens = outlook.free.copy(), collections.Counter(), {}
+        self._lanes = {name: list(lane) for name, lane in outlook.lanes.items()}
+        self._turns = outlook.turns.copy()
+        for name, (opens, _) in outlook.rates.items():
+            self._open_later(name, opens)
+        for row, crew in outlook.running:
+            self._running[row["queue"]] += 1
+            self._later(self._luck.rest(row, outlook.now), self._end, row["id"], row["queue"], crew)
+        for task in outlook.coming:
+            self._later(max(0.0, task.run_at - outlook.now), self._promote, task)
+        for seconds, crew in outlook.late:
+            self._later(seconds, self._end, None, None, crew)
+
+    def play(self, most):
+        """Go on until so many tasks have ended, or nothing more happens; the course itself."""
+        from heapq import heappop
+        self._claim()
+        while self._events and len(self.ended) < most and self._events[0][0] < math.inf:
+            self._at, _, happens, what = heappop(self._events)
+            happens(*what)
+            self._claim()
+        return self
+
+    def _later(self, seconds, happens, *what):
+        from heapq import heappush
+        heappush(self._events, (self._at + seconds, next(self._serial), happens, what))
+
+    def _open_later(self, name, moment):
+        """The rate of a queue lets nothing start before this moment."""
+        self._opens[name] = moment
+        self._later(moment - self._at, self._end, None, None, None)
+
+    def _claim(self):
+        """Whoever is free takes the next task, as Claims.next_heads() says."""
+        for name, crew in self._outlook.crews.items():
+            heads = True
+            while self._free[name] > 0 and heads:
+                heads = [head for head in (self._head(one, crew) for one in crew.queues) if head]
+                if heads:
+                    *_, self._last, place = min(heads)
+                    self._begin(self._lanes[self._last].pop(place)[-1], name)
+
+    def _head(self, name, crew):
+        """How urgent the next task of a queue is, and where it is; None if it may not start."""
+        lane, most = self._lanes[name], crew.queues[name]["max_running"]
+        if (not lane or self._opens.get(name, 0) > self._at
+                or (most is not None and self._running[name] >= most)):
+            return None
+        place = len(lane) - 1
+        while place >= 0 and crew.functions and lane[place][-1].function not in crew.functions:
+            place -= 1
+        return (-lane[-1][0], name <= self._last, name, place) if place >= 0 else None
+
+    def _begin(self, task, crew):
+        chance, name, ending = None, task.queue, task.id
+        if task.id not in self.began:
+            self.began[task.id], chance = self._at, self._outlook.chances[task.id][self._number]
+        seconds, event = self._luck.attempt(task.function, chance)
+        if event in ("failed", "retry") and task.retries_left > 0:
+            tried, ending = task.max_retries - task.retries_left, None
+            self._later(seconds + task.retry_delay * task.retry_backoff ** tried, self._promote,
+                        task._replace(retries_left=task.retries_left - 1))
+        self._free[crew] -= 1
+        self._running[name] += 1
+        if name in self._opens:
+            pause = self._outlook.rates[name][1]
+            self._open_later(name, max(self._opens[name], self._at) + pause)
+        self._later(seconds, self._end, ending, name, crew)
+
+    def _end(self, task_id, queue, crew):
+        self._running[queue] -= 1
+        self._free[crew] += 1
+        if task_id is not None:
+            self.ended[task_id] = self._at
+
+    def _promote(self, task):
+        """A task becomes pending, and gets its turn as next_turn() says."""
+        from bisect import bisect, insort
+        lane, key = self._lanes[task.queue], (task.owner_id, task.queue, task.priority)
+        place = bisect(lane, (task.priority + 1,)) - 1
+        lowest = -lane[place][1] if place >= 0 and lane[place][0] == task.priority else 0
+        self._turns[key] = max(lowest, self._turns[key]) + 1
+        insort(lane, (task.priority, -self._turns[key], -task.id, task))
+
+
+class Outlook:
+    """What runs, what waits and who works at one moment, and the courses played from there. `late`
+    are workers that are to come: (in how many seconds, of which crew); `homes` are the crews of
+    those that live, `guest` is a task that nobody has added yet."""
+
+    def __init__(self, database, history, now, crews, homes, late, guest=None):
+        self.now, self.history, self.crews, self.late, self._told = now, history, crews, late, {}
+        self.queues = {name: row for crew in crews.values() for name, row in crew.queues.items()}
+        self.running = [(row, homes.get(row["worker_id"])) for row in database.all(
+            "SELECT id, queue, function, worker_id, started_at, progress FROM task %s "
+            "WHERE status=1" % BY_CLAIM)]
+        self.coming = self._read(database, SCHEDULED, "ORDER BY turn", COMING_ROWS)
+        waiting = self._read(database, PENDING, "ORDER BY turn, id", FAR + 1) + [guest] * bool(guest)
+        self.tasks = {task.id: task for task in self.coming + waiting}
+        self._prepare(waiting)
+        self.functions = {row["function"] for row, _ in self.running}.union(
+            task.function for task in self.tasks.values())
+        history.read(self.functions)
+        self._play()
+
+    def _read(self, database, status, order, most):
+        """The first tasks of a status in each queue that somebody serves, for each priority."""
+        return [Waiting(*row) for name, priority in lanes(database, status) if name in self.queues
+                for row in database.all(WAITING_ROWS + "AND priority=? %s LIMIT ?" % order,
+                                        (status, name, priority, most))]
+
+    def _prepare(self, waiting):
+        """What each course begins with."""
+        self.lanes = {name: sorted((task.priority, -task.turn, -task.id, task)  # the last is next
+                                   for task in waiting if task.queue == name)[-FAR - 1:]
+                      for name in self.queues}
+        self.turns, self.rates = collections.Counter(), {}
+        for task in waiting:
+            key = task.owner_id, task.queue, task.priority
+            self.turns[key] = max(self.turns[key], task.turn)
+        for name, row in self.queues.items():
+            if row["rate_count"] is not None:
+                opens, pause = next_start(row, self.now)
+                self.rates[name] = max(0.0, opens - self.now), pause
+        busy = collections.Counter(crew for _, crew in self.running + self.late)
+        self.free = collections.Counter({
+            name: max(0, crew.places - busy[name]) for name, crew in self.crews.items()})
+
+    def _play(self):
+        import random
+        held = len(self.tasks) + len(self.running)
+        self.is_whole = held <= FAR     # nothing was left out
+        count = max(COURSES_LEAST, min(COURSES, STARTS_MAX // max(1, held)))
+        lucks = {task_id: random.Random(task_id) for task_id in self.tasks}
+        self.chances = {task_id: [luck.random() for _ in range(count)]
+                        for task_id, luck in lucks.items()}
+        self.courses = [Course(self, number).play(STARTS_MAX // count) for number in range(count)]
+
+    def of(self, task_id):
+        """[the ranges in which a task begins and ends], None for what is not known."""
+        if task_id not in self._told:
+            self._told[task_id] = [
+                told([course.get(task_id, math.inf) for course in found], self.now)
+                for found in zip(*((one.began, one.ended) for one in self.courses))]
+        return self._told[task_id]
+
+    def before(self, task_id):
+        """How many tasks begin before one, in the middle of all courses."""
+        return sorted(sum(moment < one.began.get(task_id, math.inf)
+                          for moment in one.began.values())
+                      for one in self.courses)[len(self.courses) // 2]
+
+    def empty_at(self, name):
+        """The range in which a queue will have ended all that is in it now, if all was played."""
+        ids = [task.id for *_, task in self.lanes[name]]
+        ids += [row["id"] for row, _ in self.running if row["queue"] == name]
+        return told([max(course.ended.get(one, math.inf) for one in ids)
+                     for course in self.courses], self.now) if ids else None
+
+    def places(self, name):
+        """How many workers serve a queue."""
+        return sum(crew.places for crew in self.crews.values() if name in crew.queues)
+
+    def reckon(self, name, own, others):
+        """When so many tasks of a queue and of others, {function: how many}, have begun."""
+        most, (opens, pause), count = self.queues[name]["max_running"], self.rates.get(
+            name, (0, 0)), sum(own.values())
+        for number in range(COURSES_FAR):
+            luck = Luck(self.history, number)
+            work = luck.sum(own)
+            rest = luck.sum(others) + sum(luck.rest(row, self.now) for row, crew in self.running
+                                          if crew in self.crews)
+            yield max((work + rest) / self.places(name), work / (most or INTEGER_MAX),
+                      opens + count * pause)
+
+
+class Forecast:
+    """Tells when tasks begin and end and queues are empty, as far as that can be known."""
+
+    def __init__(self, database, settings, claims, queues, modes, rhythm):
+        self._database, self._settings, self._claims = database, settings, claims
+        self._queues, self._modes, self._rhythm = queues, modes, rhythm
+        self._history, self._clock, self._lock = History(database), database.clock, threading.Lock()
+        self._outlook, self._until, self._newest = None, -math.inf, 0
+
+    def of_task(self, row):
+        """What is told of a task (its row); None once it has ended."""
+        if row["status"] in ENDED:
+            return None
+        if row["status"] == WAITING:
+            return forecast_json(reason="It waits for other tasks.")
+        if row["status"] == RUNNING:
+            return self._of_running(row)
+        return self._of_waiting(Waiting(*(row[name] for name in Waiting._fields)), row["status"],
+                                self._look(row["id"]))
+
+    def of_new(self, owner_id, function, options):
+        """What would be told of a task if it were added now."""
+        turn = next_turn(self._database, owner_id, options["queue"], options["priority"])
+        guest = Waiting(id=INTEGER_MAX, owner_id=owner_id, function=function, turn=turn, run_at=None,
+                        retries_left=options["max_retries"],
+                        **{name: options[name] for name in Waiting._fields if name in options})
+        with self._lock:
+            outlook = self._read(guest)
+        return self._of_waiting(guest, PENDING, outlook)
+
+    def of_queue(self, shown):
+        """A queue (its JSON) with the range in which all that is in it now will have ended."""
+        name, empty_at = shown["name"], None
+        outlook = self._look() if shown["pending"] or shown["running"] else None
+        if outlook and outlook.places(name):
+            if len(outlook.lanes[name]) <= FAR:
+                empty_at = outlook.empty_at(name)
+            if not (empty_at or outlook.is_whole):
+                mix = self._mix(name, (-INTEGER_MAX, INTEGER_MAX, INTEGER_MAX, 0, 0))
+                empty_at = told(outlook.reckon(name, mix, {}), outlook.now)
+        return {**shown, "empty_at": empty_at}
+
+    def _of_running(self, row):
+        name, elapsed = row["function"], max(0.0, self._clock.now() - row["started_at"])
+        end = self._look(row["id"]).of(row["id"])[1]
+        known = sorted(seconds for seconds, event in self._history.attempts.get(name, ())
+                       if event == "succeeded")
+        slow = len(known) >= SLOW_ATTEMPTS and elapsed > max(
+            SLOW_SECONDS, SLOW_TIMES * known[int(len(known) * 0.95)])
+        if known and elapsed > known[-1] and not row["progress"]:
+            return forecast_json(reason="It runs longer than the latest ones did.", slow=slow)
+        return forecast_json(None, None, end, None if end else self._unknown([name]), slow)
+
+    def _of_waiting(self, task, status, outlook):
+        name = task.queue
+        if not outlook.places(name):
+            code, words = self._queues.blocked(name, self._claims.machine)
+            is_said = code in ("paused", "external", "machines")
+            return forecast_json(reason=words if is_said else "Nobody works at the moment.")
+        start, end = outlook.of(task.id)
+        if status == SCHEDULED:         # one that is far away is not played
+            return forecast_json(None, start or [iso(task.run_at)] * 2, end)
+        if outlook.is_whole or (start and outlook.before(task.id) < FAR):
+            before, functions = outlook.before(task.id), outlook.functions
+        else:
+            own, others = self._ahead(outlook, task)
+            before, functions = sum((own + others).values()), outlook.functions.union(own, others)
+            moments = list(outlook.reckon(name, own, others))
+            start, end = told(moments, outlook.now), told([
+                moment + Luck(self._history, number).attempt(task.function)[0]
+                for number, moment in enumerate(moments)], outlook.now)
+        unknown = self._unknown([task.function] if start else functions)
+        return forecast_json(before, start, end, None if end else unknown)
+
+    def _unknown(self, functions):
+        names = sorted(name for name in functions if name not in self._history.attempts)
+        return "It is not known yet how long %s takes." % (names[0] if names else "this")
+
+    def _ahead(self, outlook, task):
+        """({function: how many} before a task in its queue, and the same of other queues)"""
+        name, others = task.queue, collections.Counter()
+        own = self._mix(name, (task.priority, task.priority, task.turn, task.turn, task.id))
+        for other in {one for crew in outlook.crews.values() if name in crew.queues
+                      for one in crew.queues} - {name}:
+            more = self._mix(other, (task.priority + 1, INTEGER_MAX, INTEGER_MAX, 0, 0))
+            others += self._mix(other, (task.priority, task.priority, INTEGER_MAX, 0, 0),
+                                sum(more.values()) + sum(own.values()))     # equal ones take turns
+        return own, others
+
+    def _mix(self, name, place, most=BEFORE_MAX):
+        """{function: how many} tasks of a queue stand before a place; `most` of them."""
+        mix = collections.Counter(dict(map(tuple, self._database.all(
+            "SELECT function, count(*) FROM (SELECT function %sORDER BY priority DESC, turn, id "
+            "LIMIT ?) AS found GROUP BY function" % BEFORE, (name, *place, min(most, MIX_ROWS))))))
+        if sum(mix.values()) < MIX_ROWS:
+            return mix
+        count = self._database.value("SELECT count(*) FROM (SELECT 1 %sLIMIT ?) AS found" % BEFORE,
+                                     (name, *place, most))
+        return collections.Counter({one: round(n * count / MIX_ROWS) for one, n in mix.items()})
+
+    def _look(self, task_id=0):
+        """The Outlook of lately; a new one if it does not know this task."""
+        with self._lock:
+            began = self._clock.monotonic()
+            if began > self._until or task_id > self._newest:
+                self._newest, self._outlook = self._database.last_id("task"), self._read()
+                ended = self._clock.monotonic()
+                self._until = ended + max(CACHE_SECONDS, (ended - began) / SHARE)
+            return self._outlook
+
+    def _read(self, guest=None):
+        return Outlook(self._database, self._history, self._clock.now(), *self._crews(), guest)
+
+    def _crews(self):
+        """({name: Crew}, {worker id: its crew}, [(seconds, crew) of workers that are to come])"""
+        here, sizes, homes, crews, late = self._claims.machine, collections.Counter(), {}, {}, []
+        for row in self._database.all(
+                "SELECT worker.id, machine, mode, functions, limits FROM worker "
+                "LEFT JOIN token ON token.id=token_id"):
+            homes[row["id"]] = row["id"] if row["mode"] == "remote" else row["machine"]
+            if row["mode"] == "remote":
+                crews[row["id"]] = self._remote_crew(row)
+            else:
+                sizes[row["machine"]] += 1
+        mode, cron = self._modes.decide()[0], self._rhythm.visitor("cron")
+        room = self._settings.get("NbMaxWorker") - sum(sizes.values())
+        if room < 0 or (mode == "detached" and (sizes or not recall(
+                self._database, ".start_failure"))):
+            sizes[here] += room
+        elif mode == "cron" and room and not sizes and cron and cron["comes"]:
+            sizes[here], comes = 1, cron["last_at"] + (cron["period"] or 60.0)
+            late.append((max(0.0, comes - self._clock.now()), here))
+        for machine, size in sizes.items():
+            crews[machine] = Crew(max(0, size), {
+                queue["name"]: queue for queue in self._queues.open(machine)}, None)
+        return crews, homes, late
+
+    def _remote_crew(self, worker):
+        allowed = json.loads(worker["limits"] or "{}").get("queues")
+        return Crew(1, {queue["name"]: queue for queue in self._queues.open(worker["machine"], True)
+                        if allowed is None or queue["name"] in allowed},
+                    {one["name"] for one in json.loads(worker["functions"])})
+
+
 # Python interface ------------------------------------------------------------
 #
 # What people's own code uses: JobQueue is the whole queue of a data folder, Task a row of it,
@@ -7854,6 +8327,8 @@ class JobQueue:
         self.requests = Requests(self.database, self.catalogue)
         self.remote = RemoteWorkers(self.database, self.settings, self.claims, self.workers,
                                     self.queues)
+        self.forecast = Forecast(self.database, self.settings, self.claims, self.queues,
+                                 self.modes, self.rhythm)
         throttle = Throttle(self.database)
         self.users = Users(self.database, self.settings, throttle)
         self.setup = SetUp(self.database, self.users, throttle)
@@ -9681,7 +10156,25 @@ def get_overview(queue, request):
 def get_task(queue, request, task_id):
     """One task."""
     with request.app.one_by_one:        # a large result takes much memory until it is sent
-        return json_answer(queue.get_json(task_id, owner_id=request.person.scope))
+        row = queue.tasks.get(task_id, request.person.scope)
+        return json_answer({**queue.row_json(row), "forecast": queue.forecast.of_task(row)})
+
+
+WOULD_BE = _object(("function",), function=TEXT, queue=about(TEXT_OR_NULL, "else the function's"),
+                   priority=about(kept_within(-100, 100), "else the function's"))
+
+
+def get_forecast(queue, request):
+    """When a task would begin and end if it were added now."""
+    given, person = request.given, request.person
+    try:
+        function = queue.requests.function(given["function"], person)
+    except Invalid as error:
+        raise Malformed(error.detail, error.errors) from None
+    options = {name: given[name] for name in ("queue", "priority") if given.get(name) is not None}
+    options = {**function["options"], **options}
+    queue.queues.get(options["queue"], queue.claims.machine)
+    return queue.forecast.of_new(person.id, function["name"], options)
 
 
 ACTION = titled("Action", _object(
@@ -9878,11 +10371,16 @@ def get_workers(queue, request):
             "maximum": queue.settings.get("NbMaxWorker"), "service": describe_service(queue)}
 
 
+def get_queue(queue, _, name):
+    """One queue."""
+    return queue.forecast.of_queue(queue.queues.get(name, queue.claims.machine))
+
+
 def get_queues(queue, _):
     """All queues with their limits and what is in them."""
     queues, machine = queue.queues, queue.claims.machine
-    return {"queues": queues.all(machine), "machines": sorted({machine, *queues.machines()}),
-            "service": describe_service(queue)}
+    return {"queues": list(map(queue.forecast.of_queue, queues.all(machine))),
+            "machines": sorted({machine, *queues.machines()}), "service": describe_service(queue)}
 
 
 def post_queues(queue, request):
@@ -9893,7 +10391,7 @@ def post_queues(queue, request):
 def patch_queue(queue, request, name, new=False):
     """Change a queue's limits, pause or resume it."""
     queue.queues.change(name, request.given, request.person.name, new)
-    return queue.queues.get(name, queue.claims.machine)
+    return get_queue(queue, request, name)
 
 
 def get_host(queue, request):
@@ -10080,6 +10578,7 @@ ROUTES = [Route(*row) for row in (
         lambda queue, request, task_id: queue.row_json(queue.actions.retry(
             task_id, *request.person.who))), USER, None, (200, "Task"), FRESH | CHANGE),
     ("GET", _TASK + "/log", get_log, USER, LOG_PART, (200, "Log", "text/plain")),
+    ("GET", "/api/forecast", get_forecast, USER, WOULD_BE, (200, "Forecast"), KEPT),
     ("GET", "/api/schedules", get_schedules, USER, _object(**_PAGE), (200, "ScheduleList"), FRESH),
     ("POST", "/api/schedules", post_schedules, USER, SCHEDULE_SCHEMA, (201, "ScheduleDetail"),
      FRESH | CHANGE),
@@ -10102,8 +10601,7 @@ ROUTES = [Route(*row) for row in (
     ("GET", "/api/workers", get_workers, USER, None, (200, "WorkerList")),
     ("GET", "/api/queues", get_queues, USER, None, (200, "QueueList"), KEPT),
     ("POST", "/api/queues", post_queues, ADMIN, NEW_QUEUE, (201, "Queue"), CHANGE),
-    ("GET", _QUEUE, _does("One queue.", lambda queue, _, name:
-        queue.queues.get(name, queue.claims.machine)), USER, None, (200, "Queue")),
+    ("GET", _QUEUE, get_queue, USER, None, (200, "Queue")),
     ("PATCH", _QUEUE, patch_queue, ADMIN, CHANGED_QUEUE, (200, "Queue"), CHANGE),
     ("DELETE", _QUEUE, _does("Remove a queue that holds no tasks.", lambda queue, request, name:
         queue.delete_queue(name, request.person.name)), ADMIN, None, (204,)),
@@ -11199,15 +11697,42 @@ def _status_text(task):
     return "%s (%s)" % (task["status"], task["reason"]) if task["reason"] else task["status"]
 
 
+# (seconds, name, up to how many seconds ahead it is used)
+UNITS_OF_RANGES = ((1, "seconds", 90), (60, "minutes", 7200), (3600, "hours", 172_800),
+                   (86400, "days", math.inf))
+
+
 def _lines(value):
     return "\n".join("%-15s %s" % (name, part if isinstance(part, str) else dump_json(part))
                      for name, part in value.items() if part not in (None, [], False))
 
 
+def _range_text(told):
+    """A range of moments as people say it: in 10 to 15 minutes."""
+    ahead = [max(0, parse_time(text, "") - Clock.now()) for text in told]
+    size, unit = next(row for row in UNITS_OF_RANGES if ahead[1] < row[2])[:2]
+    low, high = (round(seconds / size) for seconds in ahead)
+    if high == 0:
+        return "at any moment"
+    unit = unit if high > 1 else unit.rstrip("s")
+    return ("within %d %s" % (high, unit) if low == 0 else "in about %d %s" % (high, unit)
+            if low == high else "in %d to %d %s" % (low, high, unit))
+
+
+def _forecast_text(told):
+    if told is None:
+        return None
+    parts = [told["before"] is not None and "%d before it" % told["before"]] + [
+        told[key] and word + _range_text(told[key])
+        for key, word in (("expected_start", "begins "), ("expected_end", "ends "))]
+    return ", ".join(filter(None, [*parts, told["reason"], told["slow"] and "slower than usual"]))
+
+
 def _task_text(task):
     error = task["error"] or {}
     words = error.get("traceback") or error.get("message") or ""
-    return _lines({**task, "error": words.rstrip() or None})
+    return _lines({**task, "error": words.rstrip() or None,
+                   "forecast": _forecast_text(task.get("forecast"))})
 
 
 def _standing(one):

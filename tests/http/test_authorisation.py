@@ -46,6 +46,7 @@ TABLE = {
     ("GET", "/api/metrics"):                    (401,   200,   200,     200,   None),
     ("GET", "/api/activity"):                   (401,   200,   200,     200,   None),
     ("GET", "/api/workers"):                    (401,   200,   200,     200,   None),
+    ("GET", "/api/forecast"):                   (401,   400,   400,     400,   None),
     ("GET", "/api/queues"):                     (401,   200,   200,     200,   None),
     ("POST", "/api/queues"):                    (401,   403,   403,     201,   None),
     ("GET", "/api/queues/NAME"):                (401,   200,   200,     200,   404),

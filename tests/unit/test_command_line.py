@@ -254,6 +254,19 @@ class Tasks(CommandTestCase):
         self.assertEqual((done.code, done.err), (0, "jobqueue: tasks.py cannot be read: line 3: no\n"))
         self.assertIn("greet", done.out)
 
+    def test_show_tells_when_it_may_begin(self):
+        self.patch(jobqueue.Clock, "now", self.clock.now)
+        self.change_settings(NbMaxWorker=1, worker_mode="detached")
+        for _ in range(30):
+            self.write("INSERT INTO activity (at, event, function, seconds) "
+                       "VALUES (0, 'succeeded', 'add', 600)")
+        self.add_many("bob", 3)
+        self.assertIn("forecast        2 before it, begins in 1", self.ok("show", 3))
+        self.assertIn(" minutes, ends in ", self.ok("show", 3))
+        self.queue.queues.change("default", {"paused": True}, "ana")
+        self.clock.advance(60)
+        self.assertIn("forecast        The queue default is paused by ana.", self.ok("show", 3))
+
     def test_show_prints_one_task(self):
         self.add("bob", a=11)
         self.assertEqual(self.json("show", 1)["arguments"], {"a": 11})

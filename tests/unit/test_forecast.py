@@ -1,0 +1,312 @@
+"""Forecasts: what is told of when tasks begin and end, and what is not told, and why."""
+import unittest
+
+import jobqueue
+from tests.helpers.support import TestCase, function_json
+from tests.helpers.web import WebTestCase
+
+
+class ForecastCase(TestCase):
+    """One worker; `add` takes a minute, as it always did."""
+
+    def setUp(self):
+        super().setUp()
+        self.change_settings(NbMaxWorker=1, worker_mode="detached")
+        self.worker_id, _ = self.live()
+        self.know("add", *[60.0] * 30)
+
+    def know(self, function, *times, event="succeeded"):
+        """Attempts of a function took so long."""
+        with self.database.transaction() as transaction:
+            for seconds in times:
+                jobqueue.note(transaction, self.clock.now(), event, None, function=function, seconds=seconds)
+
+    def told(self, task_id):
+        """What is told of a task, by somebody who has not asked before."""
+        queue = self.another_queue()
+        return queue.forecast.of_task(queue.tasks.get(task_id))
+
+    def check_range(self, told, low, high):
+        """A range is about from `low` to `high`, in seconds from now."""
+        self.assertIsNotNone(told)
+        found = [jobqueue.parse_time(text, "") - self.clock.now() for text in told]
+        self.assertLessEqual(found[0], low)
+        self.assertGreaterEqual(found[1], high)
+        self.assertLessEqual(found[1] - found[0], max(180, 0.3 * high), found)
+
+    def run_now(self, **more):
+        """Claim the next task for the worker; its row."""
+        row = self.claim(self.worker_id)
+        if more:
+            self.write("UPDATE task SET progress=? WHERE id=?", (more["progress"], row["id"]))
+        return row
+
+
+class Waits(ForecastCase):
+    def test_the_first_begins_now_and_the_others_one_after_the_other(self):
+        ids = self.add_many("bob", 4)
+        for place, task_id in enumerate(ids):
+            told = self.told(task_id)
+            self.assertEqual((told["before"], told["reason"], told["slow"]), (place, None, False))
+            self.check_range(told["expected_start"], 60 * place, 60 * place)
+            self.check_range(told["expected_end"], 60 * place + 60, 60 * place + 60)
+
+    def test_two_workers_halve_it_and_a_running_task_holds_one(self):
+        self.change_settings(NbMaxWorker=2)
+        ids = self.add_many("bob", 9)
+        self.check_range(self.told(ids[-1])["expected_start"], 240, 240)
+        self.run_now()
+        self.clock.advance(30)
+        self.check_range(self.told(ids[1])["expected_start"], 0, 0)
+        self.check_range(self.told(ids[2])["expected_start"], 30, 30)
+
+    def test_priorities_and_the_turns_of_owners_count(self):
+        ids = self.add_many("bob", 10)
+        self.assertEqual(self.told(self.add("eve"))["before"], 2)
+        self.assertEqual(self.told(self.add("ana", options={"priority": 5}))["before"], 0)
+        self.assertEqual(self.told(self.add("eve", options={"priority": -5}))["before"], 12)
+        self.assertEqual(self.told(ids[-1])["before"], 11)
+
+    def test_a_rate_spreads_starts(self):
+        self.queue.queues.change("post", {"rate": {"count": 1, "seconds": 600}}, "ana", new=True)
+        ids = self.add_many("bob", 4, options={"queue": "post"})
+        self.check_range(self.told(ids[3])["expected_start"], 1800, 1800)
+
+    def test_a_queue_runs_no_more_than_it_may_and_leaves_workers_to_others(self):
+        self.change_settings(NbMaxWorker=4)
+        self.queue.queues.change("post", {"max_running": 1}, "ana", new=True)
+        ids = self.add_many("bob", 4, options={"queue": "post"})
+        self.check_range(self.told(ids[3])["expected_start"], 180, 180)
+        self.check_range(self.told(self.add("eve"))["expected_start"], 0, 0)
+
+    def test_what_fails_is_tried_again_and_ends_later(self):
+        self.know("greet", *[10.0] * 50, event="retry")
+        told = self.told(self.add("bob", "greet", name="x"))
+        self.check_range(told["expected_start"], 0, 0)      # three attempts, 60 s and 120 s between
+        self.check_range(told["expected_end"], 210, 210)
+
+    def test_what_becomes_due_meanwhile_comes_between(self):
+        ids = self.add_many("bob", 3)
+        late = self.add("ana", options={"delay": 30, "priority": 9})
+        self.check_range(self.told(ids[2])["expected_start"], 180, 180)
+        self.check_range(self.told(late)["expected_start"], 60, 60)
+
+    def test_a_scheduled_task_begins_at_its_time(self):
+        told = self.told(self.add("bob", options={"delay": 5000}))
+        self.check_range(told["expected_start"], 5000, 5000)
+        self.check_range(told["expected_end"], 5060, 5060)
+        self.assertIsNone(told["before"])
+
+    def test_far_ones_are_reckoned(self):
+        ids = self.add_many("bob", jobqueue.FAR + 100)
+        ids += self.add_many("eve", jobqueue.FAR, options={"priority": -1})
+        for task_id, before in ((ids[jobqueue.FAR + 50], jobqueue.FAR + 50), (ids[-1], len(ids) - 1)):
+            told = self.told(task_id)
+            self.assertEqual(told["before"], before)
+            self.check_range(told["expected_start"], 60 * before, 60 * before)
+            self.check_range(told["expected_end"], 60 * before + 60, 60 * before + 60)
+
+    def test_far_ones_keep_within_the_limits_of_their_queue(self):
+        self.change_settings(NbMaxWorker=50)
+        self.queue.queues.change("few", {"max_running": 2}, "ana", new=True)
+        self.queue.queues.change("slow", {"rate": {"count": 1, "seconds": 100}}, "ana", new=True)
+        for name, seconds in (("few", 30), ("slow", 100)):
+            ids = self.add_many("bob", jobqueue.FAR + 100, options={"queue": name})
+            self.check_range(self.told(ids[-1])["expected_start"], seconds * 599, seconds * 599)
+
+    def test_other_queues_take_turns(self):
+        self.queue.queues.change("post", {}, "ana", new=True)
+        self.add_many("bob", 700)
+        ids = self.add_many("bob", 600, options={"queue": "post"})
+        self.assertEqual(self.told(ids[-1])["before"], 2 * 599)
+
+    def test_asking_again_tells_the_same(self):
+        self.know("greet", *range(1, 50))
+        ids = [self.add("bob", "greet", name="x") for _ in range(20)]
+        self.assertEqual(self.told(ids[-1]), self.told(ids[-1]))
+
+    def test_it_is_worked_out_anew_after_a_while_and_for_new_tasks(self):
+        ids = self.add_many("bob", 2)
+        ask = self.queue.forecast.of_task
+        self.assertEqual(ask(self.queue.tasks.get(ids[1]))["before"], 1)
+        ids += self.add_many("bob", 1)
+        self.assertEqual(ask(self.queue.tasks.get(ids[2]))["before"], 2)
+        self.end(self.run_now())
+        self.assertEqual(ask(self.queue.tasks.get(ids[2]))["before"], 2)
+        self.clock.advance(2)
+        self.assertEqual(ask(self.queue.tasks.get(ids[2]))["before"], 1)
+
+
+class Reasons(ForecastCase):
+    def check_reason(self, task_id, words):
+        told = self.told(task_id)
+        self.assertIn(words, told["reason"])
+        self.assertIsNone(told["expected_end"])
+        return told
+
+    def test_a_paused_queue(self):
+        self.queue.queues.change("default", {"paused": True, "paused_why": "moving"}, "ana")
+        self.assertIsNone(self.check_reason(self.add(), "paused by ana: moving")["expected_start"])
+
+    def test_no_worker(self):
+        task_id = self.add()
+        self.change_settings(NbMaxWorker=0)
+        self.assertIsNone(self.check_reason(task_id, "Nobody works")["expected_start"])
+        self.change_settings(NbMaxWorker=1, worker_mode="service")
+        self.write("DELETE FROM worker")
+        self.check_reason(task_id, "Nobody works")
+
+    def test_another_machine(self):
+        self.queue.queues.change("default", {"machines": ["far"]}, "ana")
+        self.check_reason(self.add(), "waits for a worker on far")
+
+    def test_others_come_first(self):
+        first = self.add()
+        self.check_reason(self.add(options={"after": [first]}), "waits for other tasks")
+
+    def test_nothing_is_known_of_a_function(self):
+        told = self.check_reason(self.add("bob", "greet", name="x"), "how long greet takes")
+        self.check_range(told["expected_start"], 0, 0)
+        self.check_reason(self.add(), "how long greet takes")
+
+    def test_what_has_ended_has_none(self):
+        task_id = self.add()
+        self.run_one()
+        self.assertIsNone(self.told(task_id))
+
+
+class Running(ForecastCase):
+    def test_it_goes_on_as_long_as_the_others(self):
+        self.know("greet", *[100.0] * 30)
+        row = self.add("bob", "greet", name="x") and self.run_now()
+        self.clock.advance(40)
+        told = self.told(row["id"])
+        self.check_range(told["expected_end"], 60, 60)
+        self.assertIsNone(told["expected_start"])
+
+    def test_its_progress_says_more(self):
+        row = self.add() and self.run_now(progress=0.1)
+        self.clock.advance(30)
+        self.check_range(self.told(row["id"])["expected_end"], 270, 270)
+
+    def test_one_that_is_older_than_all_is_not_guessed_at(self):
+        row = self.add() and self.run_now()
+        self.clock.advance(80)
+        told = self.told(row["id"])
+        self.assertEqual((told["expected_end"], told["slow"]), (None, False))
+        self.assertIn("longer than the latest", told["reason"])
+        self.clock.advance(101)
+        self.assertTrue(self.told(row["id"])["slow"])
+
+    def test_little_is_never_slow(self):
+        self.know("greet", *[1.0] * 30)
+        row = self.add("bob", "greet", name="x") and self.run_now()
+        self.clock.advance(59)
+        self.assertFalse(self.told(row["id"])["slow"])
+        self.clock.advance(2)
+        self.assertTrue(self.told(row["id"])["slow"])
+
+    def test_few_attempts_make_nothing_slow(self):
+        self.know("greet", *[1.0] * 19)
+        row = self.add("bob", "greet", name="x") and self.run_now()
+        self.clock.advance(1000)
+        self.assertFalse(self.told(row["id"])["slow"])
+
+
+class Queues(ForecastCase):
+    def empty_at(self, name="default"):
+        queue = self.another_queue()
+        return queue.forecast.of_queue(queue.queues.get(name, queue.claims.machine))["empty_at"]
+
+    def test_a_queue_is_empty_when_the_last_has_ended(self):
+        self.assertIsNone(self.empty_at())
+        self.add_many("bob", 5)
+        self.run_now()
+        self.check_range(self.empty_at(), 300, 300)
+        self.add_many("bob", 1000)
+        self.check_range(self.empty_at(), 60 * 1005, 60 * 1005)
+
+    def test_a_paused_one_never(self):
+        self.add_many("bob", 5)
+        self.queue.queues.change("default", {"paused": True}, "ana")
+        self.assertIsNone(self.empty_at())
+
+
+class Workers(ForecastCase):
+    def test_a_remote_worker_runs_only_its_functions(self):
+        self.queue.queues.change("far", {}, "ana", new=True)
+        self.write("UPDATE queue SET external=2 WHERE name='far'")
+        token = {"id": 1}
+        far = function_json("add", {"a": {"type": "integer"}}, queue="far")
+        row = {"session": "0" * 32, "protocol": 1, "machine": "strong", "version": "1", "functions": [far]}
+        self.queue.remote.hello(token, row)
+        one, other = self.add_many("bob", 2)
+        self.write("UPDATE task SET queue='far'")
+        self.assertEqual((self.told(one)["before"], self.told(other)["before"]), (0, 1))
+        self.check_range(self.told(other)["expected_start"], 60, 60)
+        self.know("greet", *[60.0] * 30)
+        self.write("UPDATE task SET function='greet' WHERE id=?", (one,))
+        self.assertIsNone(self.told(one)["expected_start"])
+        self.check_range(self.told(other)["expected_start"], 0, 0)
+        self.write("DELETE FROM worker WHERE mode='remote'")
+        self.assertIn("remote workers", self.told(other)["reason"])
+
+    def test_cron_comes_again(self):
+        self.write("DELETE FROM worker")
+        for _ in range(3):
+            self.clock.advance(300)
+            self.queue.rhythm.note("cron")
+        self.change_settings(worker_mode="cron")
+        self.clock.advance(100)
+        self.check_range(self.told(self.add())["expected_start"], 200, 200)
+
+
+class Known(ForecastCase):
+    def test_the_latest_attempts_are_found_behind_much_else(self):
+        self.know("greet", *[600.0] * 20)
+        self.know("other", *[1.0] * (2 * jobqueue.HISTORY_PIECE))
+        self.check_range(self.told(self.add("bob", "greet", name="x"))["expected_end"], 600, 600)
+
+    def test_newer_ones_replace_older_ones(self):
+        ask, task_id = self.queue.forecast.of_task, self.add()
+        self.check_range(ask(self.queue.tasks.get(task_id))["expected_end"], 60, 60)
+        self.know("add", *[600.0] * jobqueue.KEPT_ATTEMPTS)
+        self.clock.advance(2)
+        self.check_range(ask(self.queue.tasks.get(task_id))["expected_end"], 600, 600)
+
+    def test_what_ended_otherwise_says_nothing(self):
+        self.know("greet", *[600.0] * 20, event="cancelled")
+        self.assertIn("greet", self.told(self.add("bob", "greet", name="x"))["reason"])
+
+
+class Asked(WebTestCase):
+    def setUp(self):
+        super().setUp()
+        self.change_settings(NbMaxWorker=1, worker_mode="detached")
+        ForecastCase.know(self, "add", *[60.0] * 30)
+        self.add_many("bob", 3)
+
+    def test_a_task_tells_its_forecast_and_a_list_does_not(self):
+        self.assertEqual(self.bob.get("/api/tasks/3").json["forecast"]["before"], 2)
+        self.assertNotIn("forecast", self.bob.get("/api/tasks").json["tasks"][0])
+
+    def test_the_form_asks_before_one_adds(self):
+        told = self.bob.get("/api/forecast?function=add").json
+        self.assertEqual((told["before"], told["reason"]), (3, None))
+        self.assertEqual(self.eve.get("/api/forecast?function=add").json["before"], 2)
+        self.assertEqual(self.eve.get("/api/forecast?function=add&priority=-3").json["before"], 3)
+        self.assertEqual(self.queue.tasks.count(jobqueue.Filter())["all"], 3)
+
+    def test_what_cannot_be_added_is_refused(self):
+        for query, status in (("", 400), ("?function=nothing", 400), ("?function=restart", 400),
+                              ("?function=add&queue=nowhere", 404)):
+            self.assertEqual(self.bob.get("/api/forecast" + query).status, status, query)
+
+    def test_queues_tell_when_they_are_empty(self):
+        found = {one["name"]: one["empty_at"] for one in self.bob.get("/api/queues").json["queues"]}
+        self.assertIsNotNone(found["default"])
+        self.assertIsNone(found["mail"])
+
+
+if __name__ == "__main__":
+    unittest.main()
