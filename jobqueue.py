@@ -2310,6 +2310,7 @@ def _make_database(path, mode):
 
 CALL_SECONDS = 12.0             # a server that does not answer within this is given up
 STATEMENT_MS = 10_000           # ... and what takes longer is ended there
+IDLE_MS = 4_000                 # ... as is who has the lock and stands still: all others wait
 LOOK_SECONDS_MAX = 60.0         # of a reading that nobody limits
 SERVER_SLACK_SECONDS = 5.0      # all machines go by the server's clock
 DRIVER = (3, 2, 4)              # older ones lose notifications
@@ -2871,7 +2872,7 @@ class PostgresDatabase(Database):
         try:
             self._open("_writer").foresee(foreseen)
             _, rows = self._writer.script(SERVER_BEGIN % (
-                wait, STATEMENT_MS, STATEMENT_MS), 1 + wait / 1000)
+                wait, STATEMENT_MS, IDLE_MS), 1 + wait / 1000)
         except self.errors as error:
             if error.sqlstate == "55P03":       # all of the wait is over
                 raise still_busy() from None

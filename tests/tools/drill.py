@@ -164,6 +164,8 @@ AGAIN_SECONDS = 15.0                    # a dead connection is given up so soon,
 REMOTE_AGAIN_SECONDS = 45.0             # ... a call over HTTP
 REMOTE_DEATH_SECONDS = 20.0             # a killed remote worker is started, and heard, so soon
 LOCAL_SHARE = 4                         # beside remote workers one of so many is the site's own
+IDLE_SECONDS = 0.5                      # who has the lock and does nothing for so long keeps others waiting,
+IDLE_MAX = 6.0                          # ... which the server ends by then
 FALLEN_SECONDS = 20.0                   # after its lease a fallen machine's task may start so soon
 
 # When the disk is full.
@@ -218,6 +220,8 @@ import resource
 import signal
 import sys
 import threading
+
+from jobqueue import Busy
 
 PATH = os.environ.get("PATH")
 LATE = 0.5
@@ -310,7 +314,12 @@ def parent(number: int, children: int):
     """Add others."""
     def work():
         many = [{"number": number, "place": place} for place in range(children)]
-        for added in child.enqueue_many(many):
+        try:
+            ids = child.enqueue_many(many)
+        except Busy:                    # told to a function like to anybody else
+            note("FAIL")
+            raise
+        for added in ids:
             note("ADDED", added)
     return run(number, work)
 
@@ -454,6 +463,10 @@ LOG_QUERY = "SELECT task_id, attempt, text FROM log ORDER BY task_id, attempt, s
 COUNT_QUERY = "SELECT status, count(*) FROM task GROUP BY status"
 CUT_QUERY = ("SELECT pid FROM worker WHERE id IN "
              "(SELECT worker_id FROM task WHERE status=1 AND function='cut')")
+IDLE_QUERY = (
+    "SELECT coalesce(max(extract(epoch FROM clock_timestamp() - state_change)), 0)::float8 "
+    "FROM pg_stat_activity WHERE state LIKE 'idle in%' "
+    "AND pid IN (SELECT pid FROM pg_locks WHERE relation=to_regclass('jobqueue'))")
 ORPHAN_QUERY = ("SELECT id, claim FROM task WHERE status=1 "
                 "AND worker_id NOT IN (SELECT id FROM worker)")
 
@@ -1145,6 +1158,10 @@ class FileStore:
         return found + ["foreign_key_check: %s" % (row,)
                         for row in self.rows("PRAGMA foreign_key_check")]
 
+    def idle_seconds(self):
+        """Who stands still is never given a file's lock."""
+        return 0.0
+
     def is_held_by(self, pid):
         """True if a process may keep others from writing."""
         path = self._site.database
@@ -1217,6 +1234,10 @@ class PostgresStore:
                       "(SELECT oid FROM pg_am WHERE amname='btree')")
             return []
         return ["an index does not agree with its table"]
+
+    def idle_seconds(self):
+        """How long who has the lock has done nothing; 0 if nobody is like that."""
+        return self.rows(IDLE_QUERY)[0][0]
 
     def is_held_by(self, _):
         """True if anybody who does nothing keeps others from writing."""
@@ -2147,6 +2168,7 @@ class Sampler:
         self.most = 0
         self.log_bytes = 0
         self.crowds = []
+        self.holds = []                 # Pause: who had the lock did nothing
         self.orphans = set()
         self.counts = {}                # status: tasks
 
@@ -2155,10 +2177,24 @@ class Sampler:
         look_next = 0.0
         while not self._stop.wait(SAMPLE_SECONDS):
             with contextlib.suppress(*STORE_ERRORS):
+                self.watch_lock()
                 self._sample()
                 if time.monotonic() > look_next:
                     look_next = time.monotonic() + LOOK_SECONDS
                     self._look()
+
+    def watch_lock(self):
+        """Note since when who has the lock does nothing: one that waited for it may stand still."""
+        idle, now = self._site.store.idle_seconds(), time.monotonic()
+        if idle > IDLE_SECONDS:
+            goes_on = self.holds and now - idle < self.holds[-1].until
+            since = self.holds.pop().since if goes_on else now - idle
+            self.holds.append(Pause(since, now))
+
+    def long_holds(self):
+        """Words on those that were not ended in time."""
+        return ["who did nothing held the lock for %.1f s" % (hold.until - hold.since)
+                for hold in self.holds if hold.until - hold.since > IDLE_MAX]
 
     def _sample(self):
         rows = self._site.store.rows("SELECT id, pid FROM worker WHERE pid IS NOT NULL AND mode<>'remote'")
@@ -2342,7 +2378,8 @@ class Drill:
         self._sampling.set()
         self._join(self._threads)
         self.site.stop(self._fresh_admin())
-        traces += self.site.left_behind() + store.damage() + self._litter()
+        traces += (self.site.left_behind() + store.damage() + self._litter()
+                   + self.sampler.long_holds())
         return Records(
             [order for adder in self.adders for order in adder.orders],
             [removal for adder in self.adders for removal in adder.removals],
@@ -2350,7 +2387,8 @@ class Drill:
             sorted(self.sampler.orphans), self.sampler.crowds, traces,
             [words for adder in self.adders for words in adder.surprises] + self._server_ends
             + complaints(self.site.folder, self.site.data),
-            list(self.plans), slots, store.rows(QUOTA_QUERY), self.trouble.pauses, self.wall,
+            list(self.plans), slots, store.rows(QUOTA_QUERY),
+            self.trouble.pauses + self.sampler.holds, self.wall,
             self.site.lease, REMOTE_DEATH_SECONDS if self.site.places else DEATH_SECONDS)
 
     def close(self):
@@ -2551,6 +2589,8 @@ def summary(drill, evidence):
         % (spread(again), late_share(again)),
         "server    was back after %s; %s" % (
             spread(drill.site.restart_seconds), late_share(drill.site.restart_seconds)),
+        "lock      was held %d times by who did nothing, %s" % (
+            len(sampler.holds), spread([hold.until - hold.since for hold in sampler.holds])),
         "log       of the database had at most %.1f MB" % (sampler.log_bytes / 1e6),
         "falls     tasks of fallen machines might start again after %s" % spread(
             [seconds for _, seconds in evidence.deaths("fall")]),

@@ -2,6 +2,7 @@
 import errno
 import io
 import random
+import importlib.util
 import socket
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from tests.tools import drill
 from tests.tools.drill import Event, Evidence, Hit, Order, Pause, Plan, Records, Removal, Slot, Task, explains
@@ -93,12 +95,12 @@ def _many(self, statement, rows):
 _true_end_all = Claims.end_all
 
 
-def _end_all(self, transaction, ended, now):
+def _end_all(self, transaction, ended, now, *more):
     by_id = [(task_id, transaction.value("SELECT claim FROM task WHERE id=?", (task_id,)), outcome)
              for task_id, _, outcome in ended]
     if [claim for _, claim, _ in by_id] != [claim for _, claim, _ in ended]:
         _fault_is_met()
-    return _true_end_all(self, transaction, by_id, now)
+    return _true_end_all(self, transaction, by_id, now, *more)
 
 
 FileConnection.all, FileConnection.many, Claims.end_all = _all, _many, _end_all
@@ -1128,6 +1130,40 @@ class DecisionTests(unittest.TestCase):
     def test_the_functions_are_a_program(self):
         compile(drill.TASKS_TEXT, "tasks.py", "exec")
         compile(drill.DrillSite.tasks_text(["command"]), "tasks.py", "exec")
+
+    def test_a_function_that_cannot_add_because_the_queue_is_busy_says_that_it_failed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "tasks.py")
+            path.write_text(drill.TASKS_TEXT, "utf-8")
+            spec = importlib.util.spec_from_file_location("tasks", path)
+            tasks = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(tasks)
+        with mock.patch.object(tasks, "note") as note, \
+                mock.patch.object(tasks.child, "enqueue_many", side_effect=tasks.Busy("later")):
+            self.assertRaises(tasks.Busy, tasks.parent, 1, 2)
+        self.assertEqual([call.args[0] for call in note.mock_calls], ["START", "FAIL"])
+
+
+class IdleHolderTests(unittest.TestCase):
+    """Who stands still may be given the lock: nobody else can write until the server takes it away."""
+
+    def sampler(self, *samples):
+        site = mock.Mock()
+        sampler = drill.Sampler(site, 1, None)
+        for now, idle in samples:
+            site.store.idle_seconds.return_value = idle
+            with mock.patch.object(drill.time, "monotonic", return_value=now):
+                sampler.watch_lock()
+        return sampler
+
+    def test_a_hold_is_one_pause_for_everybody_from_its_beginning_to_the_last_look(self):
+        sampler = self.sampler((10, 0), (11, 0.3), (12, 1.3), (13, 2.3), (14, 0), (20, 0.6), (21, 0))
+        self.assertEqual(sampler.holds, [Pause(10.7, 13), Pause(19.4, 20)])
+
+    def test_one_that_the_server_did_not_end_in_time_is_told(self):
+        self.assertEqual(self.sampler((10, 4.1)).long_holds(), [])
+        self.assertEqual(self.sampler((10, 9.0), (11, 10.0)).long_holds(),
+                         ["who did nothing held the lock for 10.0 s"])
 
 
 class PauseTests(unittest.TestCase):
