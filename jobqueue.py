@@ -2480,9 +2480,8 @@ def _row_maker(cursor):
     return _row_class(tuple(map(result.fname, range(result.nfields)))) if result else None
 
 
-@functools.lru_cache(maxsize=None)
-def driver():
-    """(psycopg, the class of its connections that wait no longer than we say)."""
+def _import_driver():
+    """psycopg; SetupError unless it is new enough."""
     try:
         if sys.flags.no_site:           # as workers are started: psycopg is among what they lack
             import site
@@ -2496,6 +2495,13 @@ def driver():
     if known < DRIVER:
         raise SetupError('A queue on PostgreSQL needs psycopg %d.%d.%d or newer (%s): %s -m pip '
                          'install "psycopg[binary]"' % (*DRIVER, shorten(why, 200), sys.executable))
+    return psycopg
+
+
+@functools.lru_cache(maxsize=None)
+def driver():
+    """(psycopg, a function that connects to an address and waits no longer than we say)."""
+    psycopg = _import_driver()
 
     class Link(psycopg.Connection):
         """A connection that is closed when the server does not answer until a moment."""
@@ -2849,7 +2855,7 @@ class PostgresDatabase(Database):
         is_lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
         state = error.sqlstate or ("08" if is_lost else "")
         for states, kind, sentence in SERVER_ERRORS:
-            if re.match(states, state):
+            if re.match(states, state) and (kind is not SetupError or self._epoch is None):
                 if kind is not Busy:
                     return kind(sentence % {"path": self, "said": said})
                 if self._epoch is None and re.search(REFUSALS, said):
@@ -4001,7 +4007,8 @@ class TaskList:
 
     def get(self, task_id, owner_id=None):
         """The row of a task; NotFound if it is missing or not `owner_id`'s."""
-        row = self._database.one(TASK_ROW + "task.id=?", (task_id,))
+        is_number = re.fullmatch("[0-9]{1,18}", str(task_id))
+        row = self._database.one(TASK_ROW + "task.id=?", (task_id,)) if is_number else None
         if row is None or owner_id not in (None, row["owner_id"]):
             raise NotFound("There is no task %s." % task_id)
         return row

@@ -1,8 +1,8 @@
 """The drill's checker must catch what it is for: in made-up records, and in real seeded faults."""
 import errno
+import importlib.util
 import io
 import random
-import importlib.util
 import socket
 import subprocess
 import sys

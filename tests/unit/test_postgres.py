@@ -1,6 +1,7 @@
 """A database of PostgreSQL's: whose it is, what is said of its address, and how long it is connected."""
 import contextlib
 import tempfile
+import time
 import unittest
 import warnings
 import weakref
@@ -147,6 +148,61 @@ class Server(unittest.TestCase):
                 self.assertEqual(transaction.value(*question), "[2]")
                 raise ZeroDivisionError
             self.assertIsNone(queue.database.value(*question))
+
+    def test_what_is_no_number_is_no_task(self):
+        queue = self.open_with_an_admin()
+        for task_id in ("abc", "", "1; DROP TABLE task", -1, 2 ** 70, None, 1.5):
+            with self.subTest(task_id), self.assertRaises(jobqueue.NotFound):
+                queue.get(task_id)
+        self.assertEqual(queue.get("1").id, 1)
+
+    def test_a_column_that_is_missing_later_is_no_other_programs_table(self):
+        queue = self.open_with_an_admin()
+        with self.assertRaises(queue.database.errors) as raised:
+            queue.database.all("SELECT no_such_column FROM task")
+        self.assertEqual(raised.exception.sqlstate, "42703")
+
+    def test_a_lock_row_that_is_gone_is_refused_in_one_line_and_nothing_is_written(self):
+        queue = self.open_with_an_admin()
+        for statement in ("INSERT INTO jobqueue SELECT version, epoch FROM jobqueue", "DELETE FROM jobqueue"):
+            with queue.database.transaction() as link:
+                link.run(statement)
+            with self.subTest(statement), self.assertRaises(jobqueue.StorageBroken) as raised:
+                queue.enqueue("add", {"a": 1, "b": 2})
+            self.assertRegex(raised.exception.detail, "^The database .* was replaced while it was in use")
+            self.assertNotIn("\n", raised.exception.detail)
+            self.assertEqual(queue.database.value("SELECT count(*) FROM task"), 1)
+            with queue.database.snapshot() as link:
+                link.run("ROLLBACK")
+                link.run("DELETE FROM jobqueue")
+                link.run("INSERT INTO jobqueue VALUES (?, ?)",
+                         (jobqueue.SCHEMA_VERSION, queue.database._epoch))
+
+    def test_machines_whose_clocks_differ_by_an_hour_do_no_harm(self):
+        queue = self.open_with_an_admin()
+        other = Path(self.folder.parent, "other")
+        with mock.patch.object(jobqueue.time, "time", lambda real=time.time: real() + 3600):
+            late = jobqueue.JobQueue(other, environment={"JOBQUEUE_DATABASE": queue.database._address})
+            self.addCleanup(late.close)
+            for here, there in ((queue, late), (late, queue)):
+                soon = here.enqueue("add", {"a": 1, "b": 2}, delay=100)
+                due = there.get(soon.id)
+                self.assertEqual(due.status, "scheduled")
+                with here.database.transaction() as transaction:
+                    now = here.database.clock.now()
+                    [row] = here.claims.claim(transaction, None, now)
+                with there.database.transaction():
+                    pass                # it has looked at the server's clock
+                there.claims.boot = "another"
+                now = there.database.clock.now()
+                left = there.claims.leases(now)[row["id"]]
+                self.assertLess(abs(left - there.database.lease_seconds), 30)
+                self.assertEqual(there.claims._late(now), {})
+                with here.database.transaction() as transaction:
+                    here.claims.end(transaction, row["id"], row["claim"],
+                                    jobqueue.Outcome("succeeded", "3"), now)
+                here.enqueue("add", {"a": 1, "b": 2})
+            self.assertLess(abs(late.database.clock_offset - 3600), 60)
 
     def write_without_an_answer(self, database, name, is_sent):
         """Remember something; the connection breaks before the COMMIT, or before its answer."""
