@@ -1735,11 +1735,13 @@ class Worker:
     def _step(self):
         if self._batch and not self._batch.running:
             return self._record_late()
-        self._check_self()
-        if self._batch:
+        if self._batch:                 # it is watched though a server that is silent tells nothing
+            with contextlib.suppress(*WRITE_LATER):
+                self._check_self()
             self._batch.watch()
-            self._go_on()
-        elif not self._runners.current.ready:
+            return self._go_on()
+        self._check_self()
+        if not self._runners.current.ready:
             if self._runners.hear():
                 self._seen_version, self._next_due = None, self._clock.now()
         else:

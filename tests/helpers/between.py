@@ -83,7 +83,11 @@ class Between:
 
     def pass_on(self, handler):
         """One call."""
-        body = handler.rfile.read(int(handler.headers["Content-Length"]))
+        length = int(handler.headers["Content-Length"] or -1)
+        body = handler.rfile.read(max(0, length))
+        if len(body) != length or "Content-Type" not in handler.headers:
+            handler.close_connection = True     # who sent it died meanwhile
+            return None
         kind = kind_of(handler.path, body)
         harm = self._harm_for(kind)
         self.calls.append((kind, harm))

@@ -17,11 +17,13 @@ from pathlib import Path
 
 from tests.helpers import machines, postgres
 from tests.helpers.faults import MANY, SiteCase, WatchedSite, mount, plant
+from tests.helpers.processes import look_at
 from tests.helpers.support import free_port, need, need_part, wait_until
 from tests.helpers.working import TASKS
 
 CUT = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname='queue'"
 QUICK = "\nTICK_SECONDS, RENEW_SECONDS = 0.3, 1.0\n"
+SHORT_LEASE = "\nLEASE_SECONDS, SELF_FENCE_SECONDS = 5.0, 4.0\n"
 SECONDS = 60 if MANY else 3
 # Holds the lock around every write, and stands still.
 HOLDER = """
@@ -177,6 +179,21 @@ class TestServer(PostgresCase):
                 link.close()
 
 
+class TestFence(PostgresCase):
+    def test_a_worker_that_can_ask_nobody_ends_what_it_runs_before_others_may_begin_it(self):
+        plant(self.site, SHORT_LEASE)
+        self.site.start_server()
+        held = self.post(self.browser(), until=self.hold()).value["id"]
+        runner = self.running(held)
+        with self.server.frozen():
+            wait_until(lambda: not look_at(runner), 120, "the end of a run that nobody can renew")
+            self.assertEqual(self.count(held), 1)
+        self.release()
+        self.wait_for_all([held])
+        self.assertEqual(self.count(held), 2)
+        self.assertEqual(self.site.value("SELECT status FROM task WHERE id=%d" % held), 2)
+
+
 class TestPassword(PostgresCase):
     def setUp(self):
         super().setUp()
@@ -203,7 +220,6 @@ class TestHolder(PostgresCase):
         with self.work() as people:
             holder = self.site._start(["-c", HOLDER], stdout=subprocess.PIPE)
             self.assertEqual(holder.stdout.readline(), b"held\n")
-            people.are_told_to_wait()
             people.are_heard()
             holder.send_signal(signal.SIGCONT)
             self.assertNotEqual(holder.wait(60), 0)
