@@ -1478,7 +1478,7 @@ def measure_overview(sizes, library):
     """What the page shows first; something is committed before each look, so that none is kept."""
     site, waits = library.site(sizes.many), []
     with list_server(site) as admin:
-        for number in range(sizes.requests):
+        for _ in range(sizes.requests):
             admin.send("POST", "api/tasks", {"function": "nothing", "delay": 9999}).expect(201)
             began = time.perf_counter()
             admin.send("GET", "api/overview").expect(200)
