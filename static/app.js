@@ -9,6 +9,7 @@ import * as tasks from './tasks.js';
 
 /** With a stroke: of one. @type {Record<string, () => Promise<Page>>} */
 const PAGES = {
+  overview: () => import('./overview.js'),
   tasks: async () => tasks,
   'tasks/': () => import('./task.js'),
   new: () => import('./new.js'),
@@ -18,6 +19,7 @@ const PAGES = {
   settings: () => import('./pages.js'),
   'settings/': () => import('./host.js'),
   users: () => import('./pages.js'),
+  activity: () => import('./activity.js'),
   account: () => import('./pages.js'),
   login: () => import('./pages.js'),
 };
@@ -35,7 +37,7 @@ function readAddress() {
   const params = new URLSearchParams(query);
   if (!store.state.session) return { page: 'login', id: '', params };
   const one = `${name}/`;
-  return { page: id && Object.hasOwn(PAGES, one) ? one : name || 'tasks', id, params };
+  return { page: id && Object.hasOwn(PAGES, one) ? one : name || 'overview', id, params };
 }
 
 /** Opens the page that is asked for; a dialog of the page before is closed. @param {any} [event] */

@@ -105,6 +105,14 @@ export function elapsed(task) {
   return Math.max(0, (end - Date.parse(task.started_at)) / 1000);
 }
 
+/** How long it may still take, once one can guess. @param {Row} task */
+export function estimate(task) {
+  const seconds = elapsed(task);
+  const { progress } = task;
+  if (!progress || !seconds || progress < 0.03 || progress >= 1) return '';
+  return `about ${duration(Math.ceil((seconds / progress) * (1 - progress)))} left`;
+}
+
 /** A count, with thin spaces; the server often stops counting. @param {number} count */
 export function countWords(count, most = 10000) {
   const text = Math.min(count, most).toLocaleString('en').replace(/,/g, '\u202f');

@@ -2,7 +2,7 @@
 /** What follows the list's first rows: filters, new rows, clicks, and actions on all that match. */
 import { ApiError, get, request } from './api.js';
 import { find, h, setText } from './dom.js';
-import { countWords, isFinished } from './format.js';
+import { countWords, isFinished, timeWords } from './format.js';
 import { ask, askingButton, button, sampleHint, valuesOf } from './forms.js';
 import { act, say } from './live.js';
 import { isAdmin, store } from './store.js';
@@ -244,7 +244,7 @@ function change(list, button) {
 /** @type {[Action, string, string][]} what it is called, and what was done */
 const ACTIONS = [['retry', 'Retry', 'retried'], ['cancel', 'Cancel', 'cancelled'],
   ['delete', 'Delete', 'deleted']];
-const NAMES = ['status', 'function', 'queue', 'owner', 'q'];
+const NAMES = ['status', 'function', 'queue', 'owner', 'q', 'error', 'ended_since'];
 
 /** @param {number} count */
 const exact = (count) => countWords(count, Infinity);
@@ -259,7 +259,8 @@ export class Bulk {
   /** @param {URLSearchParams} params the filters @param {() => void} done */
   constructor(params, done) {
     this.filter = Object.fromEntries([...params].filter(([name]) => NAMES.includes(name)));
-    const words = Object.values(this.filter).join(' · ');
+    const words = Object.entries(this.filter).map(([name, value]) => (name === 'ended_since'
+      ? `since ${timeWords(new Date(value))}` : value)).join(' · ');
     this.dialog = h('dialog', { 'aria-labelledby': 'bulk', onclose: () => {
       this.dialog.remove();
       done();

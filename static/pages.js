@@ -64,7 +64,7 @@ function showSetup(code) {
   const form = sendingForm(first ? 'Start' : 'Set password', async (sent) => {
     const session = await request('POST', 'api/setup', sent);
     store.state.setup = false;
-    history.replaceState(null, '', '#/tasks');
+    history.replaceState(null, '', '#/overview');
     store.set('session', session);
   }, field('Code', codeInput, { help: code ? 'Filled in from your link.' : place }),
   field(first ? 'Your name' : 'Name of an admin', nameInput('username')),

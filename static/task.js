@@ -4,7 +4,7 @@ import { ApiError, get, pause, poll, request } from './api.js';
 import { find, h, render, setAttribute, setText, setTitle, table } from './dom.js';
 import { ask, askingButton, badge, button, copyBox, patchRows } from './forms.js';
 import {
-  duration, elapsed, errorLine, formatter, isFinished, patchState, stateBadge, stateWord, timeWords,
+  duration, elapsed, errorLine, estimate, formatter, isFinished, patchState, stateBadge, stateWord, timeWords,
 } from './format.js';
 import { act, say } from './live.js';
 import { store } from './store.js';
@@ -239,14 +239,6 @@ function laterSentence(task) {
   return `again ${time} after ${clip(errorLine(task))}`;
 }
 
-/** How long it may still take, once one can guess. @param {Task} task */
-function estimate(task) {
-  const seconds = elapsed(task);
-  const { progress } = task;
-  if (!progress || !seconds || progress < 0.03 || progress >= 1) return '';
-  return `about ${duration(Math.ceil((seconds / progress) * (1 - progress)))} left`;
-}
-
 /** The last line of a traceback first, the rest folded. @param {Task} task */
 function errorElement(task) {
   const traceback = task.error?.traceback;
@@ -258,7 +250,7 @@ function errorElement(task) {
 }
 
 /** @type {Record<string, string>} */
-const EVENTS = {
+export const EVENTS = {
   retry: 'failed, will retry',
   cancel_requested: 'asked to stop',
   timeout: 'reached its time limit',

@@ -35,10 +35,31 @@
  * @typedef {{functions: TaskFunction[], error: CodeError|null, samples: boolean,
  *   file: string|null}} Catalogue
  *
- * @typedef {{at: string, event: string, attempt: number|null, waited: number|null,
+ * @typedef {{id: number, at: string, event: string, task: number|null, function: string|null,
+ *   queue: string|null, worker: number|null, owner: string|null, actor?: string|null,
+ *   attempt: number|null, waited: number|null,
  *   seconds: number|null, cpu_seconds: number|null, peak_memory: number|null,
  *   actor: string|null, message: string|null}} Activity
  * @typedef {{next: number, text: string, cut: boolean, complete: boolean}} LogPart
+ * @typedef {{id: number, name: string|null, function: string, summary: string,
+ *   times: string[]}} Planned a schedule, and when it is due
+ * @typedef {{function: string, error: string|null, message: string|null, count: number,
+ *   newest: number}} Group of failures
+ * @typedef {{running: Row[], counts: Record<string, number>, next_at: string|null,
+ *   oldest: {id: number, function: string, queue: string, since: string}|null,
+ *   held: {queue: string, text: string}[],
+ *   failed: {since: string, groups: Group[], more: boolean}, schedules: Planned[],
+ *   workers: {alive: number, busy: number, maximum: number}}} Overview
+ * @typedef {{count: number, sum: number, min: number, max: number, mean: number, p50: number,
+ *   p95: number|null}} Times in seconds
+ * @typedef {{at?: string, name?: string, complete: boolean, added: number, started: number,
+ *   succeeded: number, failed: number, cancelled: number, retried: number, crashed: number,
+ *   waited: Times|null, ran: Times|null, service: Times|null, busy_seconds?: number,
+ *   recent?: {id: number, status: string, seconds: number|null}[],
+ *   peak_memory?: number|null}} Figures of a step or a function
+ * @typedef {{step: string, points: Figures[], totals: Figures, functions: Figures[],
+ *   workers: {machine: string, alive_seconds: number, busy_seconds: number,
+ *   tasks: number}[]}} Metrics
  * @typedef {{machine: string, pid: number|null, state: string, mode: string, tasks: number,
  *   functions: string[],
  *   started_at: string, seen_at: string|null, task: number|null,

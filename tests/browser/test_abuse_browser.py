@@ -296,7 +296,7 @@ class HostileText(BrowserTestCase):
         if self.name:
             browser.enter(self.name)
         else:
-            browser.go()
+            browser.go("#/tasks")
 
     def same(self, pair, address, words=None, ready="h1", act=""):
         """A view of both sites has the same elements and shows the text as often."""

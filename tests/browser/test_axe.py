@@ -4,7 +4,7 @@ import unittest
 from tests.helpers.busy import BusyCase, from_npm
 from tests.helpers.support import wait_until
 
-NARROW = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+NARROW = {"width": 320, "height": 844, "deviceScaleFactor": 1, "mobile": True}
 WIDE = {"width": 1100, "height": 800, "deviceScaleFactor": 1, "mobile": False}
 LOOKS = {"light": (WIDE, "light"), "dark": (WIDE, "dark"), "phone": (NARROW, "light")}
 AXE = """return axe.run(document, {resultTypes: ["violations"]}).then(({ violations }) => (
@@ -48,7 +48,7 @@ class Axe(BusyCase):
 
     def test_what_an_admin_sees(self):
         ana = self.open("ana")
-        for view in ("tasks", "tasks?status=failed", "tasks?q=nothing",
+        for view in ("overview", "overview?range=month", "activity", "tasks", "tasks?status=failed", "tasks?q=nothing",
                      "tasks/%d" % self.done, "tasks/%d" % self.failed, "tasks/%d" % self.running,
                      "tasks/999999", "new", "new/report", "new/report?many=1", "schedules",
                      "schedules/%d" % self.schedule, "schedules/new?function=report", "queues",

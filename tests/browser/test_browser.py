@@ -194,7 +194,7 @@ class Use(BrowserTestCase):
 
     def test_a_wrong_password_is_told_and_the_right_one_lets_in(self):
         bob = self.open()
-        bob.go()
+        bob.go("#/tasks")
         bob.type("[name=name]", "bob")
         bob.type("[name=password]", "wrong")
         bob.click("button", "Log in")
@@ -205,7 +205,7 @@ class Use(BrowserTestCase):
 
     def test_an_admin_who_has_lost_the_password_uploads_a_code(self):
         ana = self.open()
-        ana.go()
+        ana.go("#/tasks")
         ana.click("summary", "Lost your password?")
         ana.click("main a", "set a new one")
         ana.find("h1", "A new admin password")

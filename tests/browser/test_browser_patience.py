@@ -50,7 +50,7 @@ class Refusals(BrowserTestCase):
         self.site.run("queue", "set", "slow", "--max-running", "1")
         bob = self.open("bob")
         self.refuse(bob, functions=[[500, "{}"]], queues=[[500, "{}"]])
-        bob.go()
+        bob.go("#/tasks")
         bob.find("[name=q]")
         wait_until(lambda: "GET api/functions" in bob.run("return asked"), what="the catalogue's first try")
         self.hurry(bob)
@@ -61,7 +61,7 @@ class Refusals(BrowserTestCase):
     def test_filters_are_made_once_although_one_goes_elsewhere_meanwhile(self):
         bob = self.open("bob")
         self.refuse(bob, queues=[[0, 1000], [0, 1000]])
-        bob.go()
+        bob.go("#/tasks")
         wait_until(lambda: "GET api/queues" in bob.run("return asked"), what="the first look")
         bob.run("location.hash = '#/tasks?status=failed'")
         bob.find(".filters [name=q]")
@@ -198,7 +198,7 @@ class BusyHost(BrowserTestCase):
         busy, full = self.gate(), self.gate()
         self.host.own["GET /api/tasks"] = [BUSY, busy, refusal(503, "storage", "No disk."), full,
                                            (508, {}, ""), (429, {}, ""), (200, {}, "<a>")]
-        self.bob.go()
+        self.bob.go("#/tasks")
         self.bob.see("The server is busy, trying again…", "#connection")
         busy.set()
         self.bob.see("No disk.", "#connection")
@@ -250,7 +250,7 @@ class BusyHost(BrowserTestCase):
         self.assertEqual(len(self.asked("POST /api/tasks")), 1)
 
     def test_a_file_of_the_page_that_did_not_come_is_loaded_again(self):
-        self.bob.go()
+        self.bob.go("#/tasks")
         self.bob.find("[name=q]")
         self.host.own["GET /static/queues.js"] = [BUSY]
         self.bob.run("location.hash = '#/queues'")
@@ -258,7 +258,7 @@ class BusyHost(BrowserTestCase):
 
     def test_a_page_whose_first_script_did_not_come_offers_to_load_it_again(self):
         self.host.own["GET /static/app.js"] = [BUSY]
-        self.bob.go()
+        self.bob.go("#/tasks")
         self.bob.click("main a", "Load it again")
         self.bob.find("h1", "Tasks")
 

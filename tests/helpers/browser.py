@@ -242,13 +242,13 @@ class Browser:
 
     def open_list(self):
         """Load the page anew, and wait for the end of its start."""
-        self.go()
+        self.go("#/tasks")
         self.find("h1", "Tasks")
         wait_until(lambda: self.count("link[href='static/pages.css']"), PATIENCE, "the end of its start")
 
     def log_in(self, name, password=PASSWORD):
         """Fill in the log-in and wait for the list."""
-        self.go()
+        self.go("#/tasks")
         self.type("[name=name]", name)
         self.type("[name=password]", password)
         self.click("button", "Log in")

@@ -1,0 +1,359 @@
+// @ts-check
+/** The first page: what runs, waits, failed lately and comes next; then how it went for long. */
+import { get, now, poll } from './api.js';
+import { Chart } from './chart.js';
+import { find, h, icon, render, setAttribute, setText, table } from './dom.js';
+import { badge, button, cell, patchRows, timeElement } from './forms.js';
+import { countWords, duration, elapsed, estimate, formatter, timeWords } from './format.js';
+import { Bulk } from './list.js';
+import { store } from './store.js';
+
+/** @import {Kind, Step} from './chart.js' */
+/** @import {Figures, Group, Metrics, Overview, Page, Planned, Row} from './types.js' */
+
+const HOUR = 36e5;
+const DAY = 24 * HOUR;
+/** @typedef {readonly [string, number, string, number]} Range */
+/**
+ * What the address says: words, how far back, and the length of a step.
+ * @type {Record<string, Range>}
+ */
+const RANGES = {
+  day: ['24 hours', DAY, 'hour', HOUR], week: ['7 days', 7 * DAY, '6h', 6 * HOUR],
+  month: ['30 days', 30 * DAY, 'day', DAY], year: ['a year', 364 * DAY, 'week', 7 * DAY],
+};
+const COMING = 5;
+const MOST_TIMES = 24;
+const clock = formatter({ hour: '2-digit', minute: '2-digit' });
+
+/** @type {Page['show']} */
+export async function show({ params }, signal) {
+  const name = params.get('range') || '';
+  const range = Object.hasOwn(RANGES, name) ? name : 'day';
+  const found = await get('api/overview', signal);
+  if (signal.aborted) return;
+  const shown = document.querySelector('.overview');
+  const view = (shown && views.get(shown)) || new View();
+  view.choose(range);
+  const wait = view.patch(found);
+  if (!view.root.isConnected) view.enter();
+  poll(signal, async () => view.patch(await get('api/overview', signal)), wait);
+  poll(signal, () => view.measure(signal));
+}
+
+/** @type {WeakMap<Element, View>} that one is in, while only its range changes */
+const views = new WeakMap();
+
+/** Everything on the page; each look brings it up to date in place. */
+class View {
+  constructor() {
+    this.range = RANGES.day;
+    this.refresh = async () => this.patch(await get('api/overview'));
+    this.glance = ['running', 'waiting', 'failed', 'next'].map((name) => (
+      h('li', {}, h('a', { 'data-name': name }, h('b'), h('span')))));
+    this.running = h('ul', { class: 'works' });
+    this.idle = h('p', { class: 'help' });
+    this.held = h('ul', { class: 'works' });
+    this.groups = h('ul', { class: 'works' });
+    this.calm = h('p', { class: 'help' });
+    this.coming = h('ul', { class: 'works' });
+    this.line = h('div', { class: 'day', role: 'img' });
+    this.none = h('p', { class: 'help' }, 'No schedule is due within 24 hours.');
+    this.history = new History();
+    const part = (/** @type {string} */ title, /** @type {HTMLElement[]} */ ...parts) => (
+      h('section', {}, h('h2', {}, title), ...parts));
+    this.root = h('div', { class: 'overview' }, h('div', { class: 'head' },
+      h('h1', { tabindex: -1 }, 'Overview'),
+      h('a', { class: 'button primary', href: '#/new' }, icon('plus'), 'New task')),
+    h('ul', { class: 'glance', 'aria-label': 'At a glance' }, ...this.glance),
+    h('div', { class: 'columns' }, part('Now', this.idle, this.running, this.held),
+      part('Failed in the last 24 hours', this.calm, this.groups)),
+    part('Next 24 hours', this.none, this.line, this.coming), this.history.root);
+    views.set(this.root, this);
+  }
+
+  /** Comes into view. */
+  enter() {
+    render('Overview', this.root);
+  }
+
+  /** @param {string} name */
+  choose(name) {
+    this.range = RANGES[name];
+    this.history.choose(name);
+  }
+
+  /** The figures of the range; resolves with the seconds until the next look. */
+  async measure(/** @type {AbortSignal} */ signal) {
+    return this.history.read(this.range, signal);
+  }
+
+  /** One look; resolves with the seconds until the next. @param {Overview} found */
+  patch(found) {
+    const { counts, failed, held, oldest, running, workers } = found;
+    this.patchGlance(found);
+    patchRows(this.running, running, ({ id }) => id, runningRow);
+    patchRows(this.held, held, ({ queue }) => queue, ({ queue, text }) => h('li', {},
+      badge('paused', text),
+      h('a', { href: `#/tasks?${new URLSearchParams({ queue })}` }, 'Tasks')));
+    patchRows(this.groups, failed.groups, (group) => `${group.function} ${group.error}`,
+      (group) => groupRow(group, failed.since, this.refresh));
+    const rest = counts.running - running.length;
+    setText(this.idle, rest > 0 ? `The first ${running.length} of ${countWords(counts.running)}.`
+      : running.length ? '' : 'Nothing is running.');
+    setText(this.calm, failed.more ? 'There are more than these; all are in the list of tasks.'
+      : failed.groups.length ? '' : 'Nothing failed.');
+    this.patchComing(found.schedules);
+    this.history.maximum = workers.maximum;
+    return running.length || oldest ? 2 : 10;
+  }
+
+  /** The four answers, each a link to more. @param {Overview} found */
+  patchGlance({ counts, failed, next_at: nextAt, oldest, schedules, workers }) {
+    const [first] = schedules;
+    const many = failed.groups.reduce((sum, { count }) => sum + count, 0);
+    const waited = oldest && (now() - Date.parse(oldest.since)) / 1000;
+    const due = [nextAt, first?.times[0]].filter((at) => at != null).sort()[0];
+    /** @type {[string, string, string][]} */
+    const told = [
+      [countWords(counts.running), `running, ${workers.busy} of ${workers.maximum} workers busy`,
+        '#/tasks?status=running'],
+      [countWords(counts.pending), `pending${waited !== null
+        ? `, the oldest for ${duration(waited)}` : ''}`, '#/tasks?status=pending'],
+      [countWords(many) + (failed.more ? '+' : ''), 'failed in 24 hours', '#/tasks?status=failed'],
+      [due ? timeWords(new Date(due)) : '–', !due ? 'nothing is planned'
+        : due === nextAt ? 'the next scheduled task' : 'the next schedule', due && due !== nextAt
+        ? '#/schedules' : '#/tasks?status=scheduled']];
+    this.glance.forEach((item, place) => {
+      const link = find('a', item);
+      const [figure, words, address] = told[place];
+      setAttribute(link, 'href', address);
+      setText(find('b', link), figure);
+      setText(find('span', link), words);
+    });
+    setAttribute(find('a', this.glance[2]), 'data-state', many > 0 && 'failed');
+  }
+
+  /** What is due next, and all of the day on one line. @param {Planned[]} schedules */
+  patchComing(schedules) {
+    this.none.hidden = schedules.length > 0;
+    this.line.hidden = !schedules.length;
+    patchRows(this.coming, schedules.slice(0, COMING), ({ id }) => id, (planned) => h('li', {},
+      timeElement(planned.times[0]), h('a', { href: `#/schedules/${planned.id}` },
+        planned.name || planned.function), h('bdi', { class: 'help' }, planned.summary),
+      h('span', { class: 'help' }, timesWords(planned))));
+    setAttribute(this.line, 'aria-label', `Runs in the next 24 hours: ${schedules.map((planned) => (
+      `${planned.name || planned.function} ${timesWords(planned)}`)).join(', ')}`);
+    const start = now();
+    this.line.replaceChildren(...schedules.flatMap(({ times }) => dayMarks(times, start)),
+      ...hourMarks(start));
+  }
+}
+
+/** How often within the day. @param {Planned} planned */
+const timesWords = ({ times: { length } }) => (
+  length < 2 ? 'once' : `${length}${length < MOST_TIMES ? '' : ' or more'} times`);
+
+/**
+ * Puts something at its time on the line of a day.
+ * @template {HTMLElement} T @param {T} element @param {number} at @param {number} start
+ */
+function place(element, at, start) {
+  element.style.left = `${Math.max(0, Math.min(100, ((at - start) / DAY) * 100))}%`;
+  return element;
+}
+
+/**
+ * The runs of one schedule; the server tells only so many.
+ * @param {string[]} times @param {number} start
+ */
+function dayMarks(times, start) {
+  const marks = times.map((at) => place(h('i'), Date.parse(at), start));
+  if (times.length < MOST_TIMES) return marks;
+  const rest = place(h('i', { class: 'rest' }), Date.parse(times[times.length - 1]), start);
+  rest.style.width = `calc(100% - ${rest.style.left})`;
+  return [...marks, rest];
+}
+
+/** Times below the line, as clocks here show them. @param {number} start */
+function hourMarks(start) {
+  const at = new Date(start);
+  at.setHours(at.getHours() - (at.getHours() % 6) + 6, 0, 0, 0);
+  const marks = [];
+  for (; +at < start + 0.84 * DAY; at.setHours(at.getHours() + 6)) {
+    marks.push(place(h('span', {}, clock.format(at)), +at, start));
+  }
+  return marks;
+}
+
+/** A task that runs: how far it is. @param {Row} task */
+function runningRow(task) {
+  const { id, function: name, message, owner, progress, summary } = task;
+  const words = [progress !== null && `${Math.floor(progress * 100)} %`, message, estimate(task)]
+    .filter(Boolean).join(' · ');
+  return h('li', {}, badge('running', `for ${duration(elapsed(task) || 0)}`),
+    h('a', { href: `#/tasks/${id}` }, name),
+    h('bdi', {}, summary),
+    owner !== store.state.session?.user.name && h('span', { class: 'who' }, owner),
+    progress !== null && h('progress', { value: progress, 'aria-label': `Progress of ${id}` }),
+    words && h('span', { class: 'help' }, words));
+}
+
+/**
+ * What failed for one reason, and what to do about it.
+ * @param {Group} group @param {string} since @param {() => Promise<unknown>} refresh
+ */
+function groupRow({ function: name, error, message, count, newest }, since, refresh) {
+  const filter = new URLSearchParams({ status: 'failed', function: name, error: error || '',
+    ended_since: since });
+  const words = [error, message].filter(Boolean).join(': ') || 'no error was told';
+  return h('li', {}, badge('failed', `${countWords(count)} ×`),
+    h('a', { href: error ? `#/tasks?${filter}` : `#/tasks/${newest}` }, name),
+    h('bdi', { class: 'why' }, words.length > 160 ? `${words.slice(0, 160)}…` : words),
+    error && button('Retry these', () => new Bulk(filter, refresh),
+    { class: 'small', 'aria-haspopup': 'dialog', 'aria-label': `Retry these: ${name}, ${error}` }));
+}
+
+/** @param {number} value */
+const plain = (value) => countWords(value, Infinity);
+/** @param {number} value */
+const percent = (value) => `${Math.round(value * 1000) / 10} %`;
+/** @param {Step[]} steps @param {number} place */
+const sum = (steps, place) => steps.reduce((all, { values }) => all + (values[place] || 0), 0);
+/** @param {Step[]} steps @param {number} place */
+const most = (steps, place) => Math.max(0, ...steps.map(({ values }) => values[place] || 0));
+/** @param {Step[]} steps */
+const longest = (steps) => `In half of the cases at most ${duration(most(steps, 0))}, in 95 of 100 `
+  + `at most ${duration(most(steps, 1))}.`;
+
+/**
+ * What the charts show of a step, and how. What is null was not measured.
+ * @type {[Kind, (figures: Figures, step: number, maximum: number) => (number|null)[]][]}
+ */
+const CHARTS = [
+  [{ title: 'Ended tasks', kind: 'bars', names: ['succeeded', 'failed'], least: 5, words: plain,
+    sentence: (steps) => `${plain(sum(steps, 0))} succeeded, ${plain(sum(steps, 1))} failed.` },
+  ({ succeeded, failed }) => [succeeded, failed]],
+  [{ title: 'Waiting', kind: 'lines', names: ['median', '95th percentile'], least: 1,
+    words: duration, sentence: longest },
+  ({ waited }) => [waited?.p50 ?? null, waited?.p95 ?? waited?.max ?? null]],
+  [{ title: 'Running', kind: 'lines', names: ['median', '95th percentile'], least: 1,
+    words: duration, sentence: longest },
+  ({ ran }) => [ran?.p50 ?? null, ran?.p95 ?? ran?.max ?? null]],
+  [{ title: 'Use of the workers', kind: 'bars', names: ['busy'], least: 1, words: percent,
+    sentence: (steps) => `At most ${percent(most(steps, 0))} of what NbMaxWorker allows.` },
+  ({ busy_seconds: busy }, step, maximum) => [
+    busy == null ? null : busy / (Math.max(1, maximum) * step)]],
+];
+
+/** How it went: charts, functions, machines; of the range that the address says. */
+class History {
+  maximum = 1;
+
+  constructor() {
+    this.links = Object.entries(RANGES).map(([name, [words]]) => (
+      h('a', { href: `#/overview?range=${name}`, 'data-range': name }, words)));
+    this.charts = CHARTS.map(([kind, pick]) => ({ chart: new Chart(kind), pick }));
+    this.note = h('p', { class: 'help', hidden: true });
+    this.functions = h('tbody');
+    this.table = h('section', { hidden: true }, h('h2', {}, 'Functions'), table('plain functions',
+      'Functions', ['Function', 'Ended', 'Succeeded', 'Waiting', 'Running', 'Last runs', 'Memory'],
+      this.functions));
+    this.machines = h('ul', { class: 'works' });
+    this.place = h('section', { hidden: true }, h('h2', {}, 'Workers'), this.machines);
+    this.root = h('div', {}, h('div', { class: 'bar' }, h('h2', {}, 'How it went'),
+      h('nav', { class: 'tabs', 'aria-label': 'How far back' }, ...this.links)), this.note,
+    h('div', { class: 'charts' }, ...this.charts.map(({ chart }) => chart.root)),
+    this.table, this.place);
+  }
+
+  /** @param {string} name */
+  choose(name) {
+    for (const link of this.links) {
+      setAttribute(link, 'aria-current', link.dataset.range === name && 'page');
+    }
+  }
+
+  /**
+   * Asks for the figures; resolves with the seconds until the next look.
+   * @param {Range} range @param {AbortSignal} signal
+   */
+  async read([, span, step, size], signal) {
+    const to = Math.ceil(now() / HOUR) * HOUR;
+    const from = to - span;
+    const query = new URLSearchParams({ from: iso(from), to: iso(to), step });
+    /** @type {Metrics} */
+    const found = await get(`api/metrics?${query}`, signal);
+    if (signal.aborted) return 0;
+    const steps = places(found, from, to, size);
+    for (const { chart, pick } of this.charts) {
+      const nothing = chart.kind.names.map(() => null);
+      chart.patch(steps.map(({ figures, ...step }) => ({ ...step,
+        values: figures ? pick(figures, size / 1000, this.maximum) : nothing })));
+    }
+    this.patchTables(found);
+    return 60;
+  }
+
+  /** @param {Metrics} found */
+  patchTables({ functions, workers }) {
+    this.table.hidden = !functions.length;
+    this.place.hidden = !workers.length;
+    patchRows(this.functions, functions, ({ name }) => name || '', functionRow);
+    patchRows(this.machines, workers, ({ machine }) => machine, (worker) => h('li', {},
+      h('b', {}, worker.machine), h('span', {}, `${plain(worker.tasks)} tasks`),
+      h('span', { class: 'help' }, `busy for ${duration(worker.busy_seconds)} of the ${
+        duration(worker.alive_seconds)} that its workers lived`)));
+  }
+}
+
+/** @param {number} time */
+const iso = (time) => new Date(time).toISOString().replace('.000Z', 'Z');
+
+/**
+ * All steps from one time to another, each with its figures if there are some.
+ * @param {Metrics} found @param {number} from @param {number} to @param {number} size
+ * @returns {(Step & {figures?: Figures})[]}
+ */
+function places({ points }, from, to, size) {
+  const known = new Map(points.map((point) => [Date.parse(point.at || ''), point]));
+  const [first] = known.keys();
+  const steps = [];
+  for (let at = from + ((((first ?? from) - from) % size) - size) % size; at < to; at += size) {
+    const figures = known.get(at);
+    if (at + size > from) {
+      steps.push({ at, end: at + size, open: at + size > now(), values: [], figures });
+    }
+  }
+  return steps;
+}
+
+/** How one function does. @param {Figures} figures */
+function functionRow(figures) {
+  const { name = '', succeeded, failed, waited, ran, recent = [], peak_memory: memory } = figures;
+  const ended = succeeded + failed;
+  const query = new URLSearchParams({ function: name });
+  return h('tr', {}, h('th', { scope: 'row' }, h('a', { href: `#/tasks?${query}` }, name)),
+    cell('Ended', plain(ended)),
+    cell('Succeeded', ended ? percent(succeeded / ended) : '–', failed ? ' · ' : '', failed > 0
+      && h('a', { href: `#/tasks?status=failed&${query}` }, `${plain(failed)} failed`)),
+    cell('Waiting', spread(waited)), cell('Running', spread(ran)),
+    cell('Last runs', recent.length > 0 && dots(recent)),
+    cell('Memory', memory ? `${Math.ceil(memory / 1048576)} MB` : '–'));
+}
+
+/** Median and 95th percentile. @param {Figures['ran']} times */
+const spread = (times) => (times?.p50 == null ? '–'
+  : `${duration(times.p50)}, 95 of 100 in ${duration(times.p95 ?? times.max)}`);
+
+/**
+ * The last runs: high and light is a success, low and dark a failure.
+ * @param {Figures['recent']} runs
+ */
+function dots(runs = []) {
+  const failed = runs.filter(({ status }) => status !== 'succeeded').length;
+  return h('span', { class: 'dots', role: 'img',
+    'aria-label': `The last ${runs.length}: ${failed || 'none'} failed` },
+  ...runs.map(({ id, status, seconds }) => h('i', { 'data-state': status,
+    title: `#${id} ${status}${seconds == null ? '' : ` in ${duration(seconds)}`}` })));
+}

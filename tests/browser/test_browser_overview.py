@@ -1,0 +1,217 @@
+"""The page in a real Chromium: the overview with its charts, and the activity."""
+import json
+import time
+import unittest
+
+from tests.helpers.browser import TASKS, BrowserTestCase
+from tests.helpers.support import wait_until
+
+HOUR = 3600
+# From now on figures are answered from what a test says: {step: figures}, by the moment of the step.
+FIGURES = """(() => {
+const figures = %s;
+const real = window.fetch;
+window.fetch = async (path, ...more) => {
+  if (!String(path).startsWith('api/metrics')) return real(path, ...more);
+  window.asked = String(path);
+  return new Response(JSON.stringify(figures), {headers: {'Content-Type': 'application/json'}});
+};
+})()"""
+
+
+def times(median, most):
+    """What some tasks took, in seconds."""
+    return {"count": 30, "sum": 30 * median, "min": 0, "max": most, "mean": median, "p50": median,
+            "p95": most}
+
+
+def figures_of(**values):
+    """The figures of a step or a function."""
+    return {"complete": True, "added": 0, "started": 0, "succeeded": 0, "failed": 0, "cancelled": 0,
+            "retried": 0, "crashed": 0, "waited": None, "ran": None, "service": None, **values}
+
+
+class Overview(BrowserTestCase):
+
+    TASKS = TASKS
+
+    def setUp(self):
+        super().setUp()
+        for table in ("task", "activity", "schedule"):
+            self.site.rows("DELETE FROM " + table)
+        (self.site.home / "go on").touch()
+
+    def fail(self, *texts, owner="ana"):
+        ids = [self.site.add("fail", "--owner", owner, text=text) for text in texts]
+        for task_id in ids:
+            self.site.wait(task_id)
+        return ids
+
+    def show(self, name, address="#/overview", figures=None):
+        """A browser that shows the overview, with these figures instead of the site's own."""
+        browser = self.open(name)
+        if figures:
+            browser.emulate("Page.addScriptToEvaluateOnNewDocument",
+                            source=FIGURES % json.dumps(figures))
+        browser.go(address)
+        browser.find("h1", "Overview")
+        return browser
+
+    def day(self, **more):
+        """Figures of the last hours: 3 and 4 hours ago, and this one, nothing of those between."""
+        now = int(time.time()) // HOUR * HOUR
+        points = [figures_of(at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)), **values)
+                  for at, values in (
+                      (now - 4 * HOUR, {"succeeded": 3, "waited": times(2, 40)}),
+                      (now - 3 * HOUR, {"succeeded": 12, "failed": 5, "waited": times(4, 120)}),
+                      (now, {"succeeded": 1, "complete": False}))]
+        return {"step": "hour", "points": points, "totals": figures_of(), "functions": [],
+                "workers": [], **more}
+
+    def test_it_is_what_one_sees_first_and_the_brand_leads_back(self):
+        ana = self.open("ana")
+        ana.go("")
+        ana.find("h1", "Overview")
+        ana.see("Nothing is running.")
+        ana.see("Nothing failed.")
+        ana.click("nav a", "Tasks")
+        ana.find("h1", "Tasks")
+        ana.click(".brand")
+        ana.find("h1", "Overview")
+
+    def test_what_runs_is_shown_with_its_progress_and_goes_when_it_has_ended(self):
+        (self.site.home / "go on").unlink()
+        self.site.add("report", city="Oslo")
+        ana = self.show("ana")
+        ana.see("50 % · halfway there", ".works")
+        ana.see("Oslo", ".works")
+        (self.site.home / "go on").touch()
+        ana.see("Nothing is running.")
+
+    def test_what_failed_is_grouped_and_retried_together(self):
+        self.fail("no such city", "no such town")
+        ana = self.show("ana")
+        ana.see("ValueError: no such town")
+        ana.see("2 ×")
+        ana.click("button", "Retry these: fail, ValueError")
+        ana.see("failed · fail · ValueError · since", "dialog")
+        ana.click("dialog button", "Retry 2")
+        ana.click("dialog .danger", "Retry 2")
+        ana.see("2 tasks were retried.")
+        wait_until(lambda: self.site.value(
+            "SELECT count(*) FROM activity WHERE event='retried'") == 2)
+
+    def test_only_ones_own_is_shown(self):
+        self.fail("a secret of ana")
+        self.fail("what bob did", owner="bob")
+        bob = self.show("bob")
+        bob.see("what bob did")
+        self.assertNotIn("a secret", bob.text())
+        ana = self.show("ana")
+        ana.see("2 ×")
+
+    def test_schedules_stand_on_the_line_of_the_day(self):
+        self.site.run("schedule", "add", "send", "every 7h", "city=Oslo")
+        self.site.run("schedule", "add", "send", "every 1m", "city=Rome")
+        ana = self.show("ana")
+        ana.see("Rome\n24 or more times")
+        ana.see("Oslo\n3 times")
+        self.assertEqual(ana.count(".day i"), 24 + 1 + 3)
+
+    def test_a_chart_is_read_by_keys_and_as_a_table(self):
+        ana = self.show("ana", figures=self.day())
+        ana.see("Ended tasks")
+        ana.find(".chart rect.k1")
+        label = "return document.querySelector('.chart svg').getAttribute('aria-label')"
+        self.assertEqual(ana.run(label), "Ended tasks. 16 succeeded, 5 failed.")
+        ana.run("document.querySelector('.keys').focus()")
+        ana.press("\ue012")                     # the arrow to the left
+        ana.see("so far: 1 succeeded, 0 failed", ".reading")
+        ana.press("\ue012")
+        ana.see(": nothing measured", ".reading")
+        ana.press("\ue012", "\ue012")
+        ana.see(": 12 succeeded, 5 failed", ".reading")
+        ana.click(".chart summary")
+        self.assertEqual(ana.count(".chart:first-child tbody tr"), 24)
+        ana.see("12\t5", ".chart table")
+
+    def test_nothing_measured_is_a_gap_and_an_unfinished_hour_is_hatched(self):
+        ana = self.show("ana", figures=self.day())
+        ana.find(".chart rect.k0")
+        self.assertEqual(ana.count(".chart:first-child rect.k0"), 3)
+        self.assertEqual(ana.count(".chart rect[fill^='url(#hatch']"), 1)
+        [path] = ana.run("return [...document.querySelectorAll('.chart:nth-child(2) path.k0')]"
+                         ".map((one) => one.getAttribute('d'))")
+        self.assertEqual((path.count("M"), path.count("L")), (1, 1))
+
+    def test_the_range_is_in_the_address(self):
+        ana = self.show("ana", figures=self.day())
+        ana.click("nav a", "30 days")
+        wait_until(lambda: "step=day" in (ana.run("return window.asked") or ""))
+        self.assertEqual(ana.run("return location.hash"), "#/overview?range=month")
+        ana.find("[aria-current=page]", "30 days")
+
+    def test_functions_are_told_with_their_last_runs(self):
+        runs = [{"id": number, "status": "failed" if number == 3 else "succeeded", "seconds": 1.5}
+                for number in range(1, 21)]
+        ana = self.show("ana", figures=self.day(functions=[figures_of(
+            name="report", succeeded=39, failed=1, ran=times(30, 90), recent=runs,
+            peak_memory=50 << 20)]))
+        ana.see("97.5 %", ".functions")
+        ana.see("30 s, 95 of 100 in 1 min", ".functions")
+        ana.see("50 MB", ".functions")
+        self.assertEqual((ana.count(".dots i"), ana.count(".dots [data-state=failed]")), (20, 1))
+
+    def test_nothing_is_wider_than_a_small_phone(self):
+        self.fail("x" * 200)
+        self.site.run("schedule", "add", "send", "every 1m", "city=Rome")
+        ana = self.show("ana", figures=self.day())
+        ana.emulate("Emulation.setDeviceMetricsOverride", width=320, height=640,
+                    deviceScaleFactor=1, mobile=True)
+        ana.go("#/overview")
+        ana.find(".chart rect.k0")
+        self.assertEqual(ana.run("return document.documentElement.scrollWidth"), 320)
+        ana.emulate("Emulation.clearDeviceMetricsOverride")
+
+    def test_the_charts_own_lines_stay_while_others_come(self):
+        ana = self.show("ana", figures=self.day())
+        ana.find(".chart rect.k0")
+        ana.run("window.before = document.querySelector('.chart svg').firstChild")
+        self.fail("now")
+        ana.see("ValueError: now")
+        self.assertTrue(ana.run("return window.before.isConnected"))
+
+
+class Activity(BrowserTestCase):
+
+    TASKS = TASKS
+
+    def test_filters_are_in_the_address(self):
+        for name in ("ana", "bob"):
+            self.site.wait(self.site.add("send", "--owner", name, city=name))
+        ana = self.open("ana")
+        ana.go("#/activity")
+        ana.find("h1", "Activity")
+        ana.see("send #1")
+        ana.type("[name=owner]", "bob")
+        ana.click("button", "Show")
+        ana.see_no("send #1")
+        ana.see("send #2")
+        self.assertEqual(ana.run("return location.hash"), "#/activity?owner=bob")
+        ana.click("a", "Show everything")
+        ana.see("send #1")
+
+    def test_others_see_what_is_theirs(self):
+        for name in ("ana", "bob"):
+            self.site.wait(self.site.add("send", "--owner", name, city=name))
+        bob = self.open("bob")
+        bob.go("#/activity")
+        bob.find("h1", "Activity")
+        mine = self.site.value("SELECT max(id) FROM task")
+        bob.see("send #%d" % mine)
+        self.assertNotIn("#%d" % (mine - 1), bob.text("table"))
+        self.assertEqual(bob.count("[name=owner]"), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
