@@ -12,10 +12,12 @@ import { EVENTS } from './task.js';
 const PAGE = 50;
 /** @type {Record<string, string>} what the form's fields are called, beside their label */
 const FIELDS = { event: 'Event', function: 'Function', owner: 'Owner', worker: 'Worker' };
-/** What has more than one task's own words. */
-const SELDOM = ['worker_started', 'worker_ended', 'worker_lost', 'worker_start_failed',
-  'queue_changed', 'queue_deleted', 'deleted', 'retried', 'cancelled', 'failed', 'succeeded',
-  'started', 'added', 'retry', 'timeout', 'crashed', 'put_back', 'promoted', 'released'];
+/** What the field for the event offers. */
+const OFFERED = `added started succeeded failed retry crashed timeout cancelled retried deleted
+  bulk_cancel bulk_retry bulk_delete worker_started worker_ended worker_lost worker_start_failed
+  queue_changed queue_deleted schedule_added schedule_changed schedule_paused schedule_resumed
+  schedule_deleted logged_in log_in_refused logged_out user_added user_changed user_deleted
+  token_added token_revoked settings_changed`.split(/\s+/);
 
 /** @type {Page['show']} */
 export async function show({ params }, signal) {
@@ -77,7 +79,7 @@ function filters(params) {
     min: name === 'worker' && 1, list: name === 'event' && 'events' }))),
   ...['since', 'until'].map((name) => field(name === 'since' ? 'From' : 'Before', h('input', { name,
     type: 'datetime-local', value: params.get(name) || '' }))),
-  h('datalist', { id: 'events' }, ...SELDOM.map((value) => h('option', { value },
+  h('datalist', { id: 'events' }, ...OFFERED.map((value) => h('option', { value },
     EVENTS[value] || value.replaceAll('_', ' ')))),
   h('div', { class: 'actions' }, h('button', { class: 'button' }, 'Show'),
     `${params}` && h('a', { href: '#/activity' }, 'Show everything')));

@@ -355,5 +355,6 @@ function dots(runs = []) {
   return h('span', { class: 'dots', role: 'img',
     'aria-label': `The last ${runs.length}: ${failed || 'none'} failed` },
   ...runs.map(({ id, status, seconds }) => h('i', { 'data-state': status,
-    title: `#${id} ${status}${seconds == null ? '' : ` in ${duration(seconds)}`}` })));
+    title: [id && `#${id}`, status, seconds != null && `in ${duration(seconds)}`]
+      .filter(Boolean).join(' ') })));
 }

@@ -36,7 +36,7 @@
  *   file: string|null}} Catalogue
  *
  * @typedef {{id: number, at: string, event: string, task: number|null, function: string|null,
- *   queue: string|null, worker: number|null, owner: string|null, actor?: string|null,
+ *   queue: string|null, worker: number|null, owner: string|null,
  *   attempt: number|null, waited: number|null,
  *   seconds: number|null, cpu_seconds: number|null, peak_memory: number|null,
  *   actor: string|null, message: string|null}} Activity
@@ -55,7 +55,7 @@
  * @typedef {{at?: string, name?: string, complete: boolean, added: number, started: number,
  *   succeeded: number, failed: number, cancelled: number, retried: number, crashed: number,
  *   waited: Times|null, ran: Times|null, service: Times|null, busy_seconds?: number,
- *   recent?: {id: number, status: string, seconds: number|null}[],
+ *   recent?: {id: number|null, status: string, seconds: number|null}[],
  *   peak_memory?: number|null}} Figures of a step or a function
  * @typedef {{step: string, points: Figures[], totals: Figures, functions: Figures[],
  *   workers: {machine: string, alive_seconds: number, busy_seconds: number,
