@@ -132,7 +132,7 @@ class Overview(BrowserTestCase):
         ana.press("\ue012", "\ue012")
         ana.see(": 12 succeeded, 5 failed", ".reading")
         ana.click(".chart summary")
-        self.assertEqual(ana.count(".chart:first-child tbody tr"), 24)
+        wait_until(lambda: ana.count(".chart:first-child tbody tr") == 24, what="a row for each hour")
         ana.see("12\t5", ".chart table")
 
     def test_nothing_measured_is_a_gap_and_an_unfinished_hour_is_hatched(self):
