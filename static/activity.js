@@ -92,13 +92,14 @@ function activityRow(entry) {
   const { attempt, message, seconds, waited } = entry;
   const details = [attempt && attempt > 1 && `attempt ${attempt}`,
     waited != null && waited >= 1 && `waited ${duration(waited)}`,
-    seconds != null && `took ${duration(seconds)}`, worker && `worker ${worker}`, message]
+    seconds != null && `took ${duration(seconds)}`, worker && `worker ${worker}`,
+    message !== actor && message]
     .filter(Boolean).join(', ');
   return h('tr', {}, cell(null, timeElement(at)),
     h('th', { scope: 'row' }, EVENTS[event] || event.replaceAll('_', ' ')),
     cell(null, task ? h('a', { href: `#/tasks/${task}` }, `${name || ''} #${task}`)
       : name || queue || ''),
-    cell(null, actor ? `by ${actor}` : '',
+    cell(null, actor && `by ${actor}`,
       owner && owner !== actor && h('span', { class: 'who' }, owner)),
-    cell(null, h('bdi', { class: 'help' }, details)));
+    cell(null, details && h('bdi', { class: 'help' }, details)));
 }

@@ -93,6 +93,8 @@ class View {
     const { counts, failed, held, oldest, running, workers } = found;
     this.patchGlance(found);
     patchRows(this.running, running, ({ id }) => id, runningRow);
+    running.forEach((task, place) => setText(
+      find('.state bdi', this.running.children[place]), ranWords(task)));
     patchRows(this.held, held, ({ queue }) => queue, ({ queue, text }) => h('li', {},
       badge('paused', text),
       h('a', { href: `#/tasks?${new URLSearchParams({ queue })}` }, 'Tasks')));
@@ -186,12 +188,15 @@ function hourMarks(start) {
   return marks;
 }
 
+/** How long it runs already. @param {Row} task */
+const ranWords = (task) => `for ${duration(elapsed(task) || 0)}`;
+
 /** A task that runs: how far it is. @param {Row} task */
 function runningRow(task) {
   const { id, function: name, message, owner, progress, summary } = task;
   const words = [progress !== null && `${Math.floor(progress * 100)} %`, message, estimate(task)]
     .filter(Boolean).join(' · ');
-  return h('li', {}, badge('running', `for ${duration(elapsed(task) || 0)}`),
+  return h('li', {}, badge('running', ranWords(task)),
     h('a', { href: `#/tasks/${id}` }, name),
     h('bdi', {}, summary),
     owner !== store.state.session?.user.name && h('span', { class: 'who' }, owner),
