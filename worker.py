@@ -1907,48 +1907,35 @@ class NotHeard(Exception):
 
 
 class Site:
-    """The site that a remote worker works for."""
+    """The site that a remote worker works for; one connection takes call after call."""
 
     def __init__(self, address, token_file, authorities=None):
         import ssl
         from urllib.parse import urlsplit
-        from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, build_opener
-        parts, token = urlsplit(address), Path(token_file)
+        self._address, token = urlsplit(address.rstrip("/")), Path(token_file)
+        parts = self._address
         is_near = parts.scheme == "http" and parts.hostname in (*jobqueue.LOOPBACK, "localhost")
         if not parts.hostname or parts.username or not (is_near or parts.scheme == "https"):
             raise jobqueue.SetupError("--server must be an address such as "
                                       "https://example.org/jobs; http: is for this machine only.")
         if token.stat().st_mode & 0o077:
             raise jobqueue.SetupError("Others can read %s: run chmod 600 on it." % token)
-        self._address = address.rstrip("/")
         self._token = token.read_text("ascii", "replace").strip()
         if not re.fullmatch("[!-~]+", self._token):
             raise jobqueue.SetupError("%s must hold a token and nothing else." % token)
-        stay = type("Stay", (HTTPRedirectHandler,), {"redirect_request": lambda *_: None})
-        self._opener = build_opener(
-            ProxyHandler({} if is_near else None), stay,
-            HTTPSHandler(context=ssl.create_default_context(cafile=authorities)))
+        self._context = None if is_near else ssl.create_default_context(cafile=authorities)
+        self._kept = None               # a connection that the site leaves open
 
     def ask(self, call):
         """What jobqueue answers a Call, a refusal included; else NotHeard."""
         from http.client import HTTPException
-        from urllib.error import HTTPError
-        from urllib.request import Request
-        headers = {"X-Api-Key": self._token, "User-Agent": "jobqueue-worker/" + jobqueue.VERSION}
-        request = Request(self._address + call.path, call.body, {**headers, **call.headers})
         told = None
         try:
-            try:
-                answer = self._opener.open(request, timeout=call.seconds)
-            except HTTPError as error:
-                answer = error          # it is one, too
-            with answer:
-                data = answer.read(ANSWER_BYTES)
+            status, pause, data = self._post(call)
         except (HTTPException, OSError) as error:
             raise NotHeard("%s: %s" % (type(error).__name__, error), None) from None
         with contextlib.suppress(ValueError):
             told = jobqueue.read_json(data.decode("utf-8"))
-        status, pause = answer.status, answer.headers.get("Retry-After", "")
         is_ours = isinstance(told, dict) and (
             status in (200, 201) and call.wanted in told or told.get("status") == status
             and {"code", "detail", "errors"} <= told.keys())
@@ -1957,6 +1944,50 @@ class Site:
         if status >= 500 or status == 408:      # 408: the way there was too slow
             raise NotHeard(told["detail"], float(pause) if pause.isdigit() else None)
         return told
+
+    def _post(self, call):
+        """(status, Retry-After, body) of the answer; a connection that the site has closed is
+        replaced."""
+        kept, self._kept = self._kept, None
+        if kept and not select.select([kept.sock], [], [], 0)[0]:
+            with contextlib.suppress(ConnectionError):
+                return self._exchange(kept, call)
+        return self._exchange(self._connect(call.seconds), call)
+
+    def _exchange(self, link, call):
+        headers = {"X-Api-Key": self._token, "User-Agent": "jobqueue-worker/" + jobqueue.VERSION}
+        with contextlib.ExitStack() as closing:
+            closing.callback(link.close)
+            if link.sock:
+                link.sock.settimeout(call.seconds)
+            link.request("POST", self._address.path + call.path, call.body,
+                         {**headers, **call.headers})
+            answer = link.getresponse()
+            data = answer.read(ANSWER_BYTES)
+            if answer.isclosed() and link.sock:     # all is read, and the site keeps it open
+                closing.pop_all()
+                self._kept = link
+        return answer.status, answer.headers.get("Retry-After", ""), data
+
+    def _connect(self, seconds):
+        """A new connection, through the proxy of the environment if there is one."""
+        from http.client import HTTPConnection, HTTPSConnection
+        from urllib.parse import unquote, urlsplit
+        from urllib.request import getproxies, proxy_bypass
+        place = self._address.hostname, self._address.port
+        if self._context is None:
+            return HTTPConnection(*place, timeout=seconds)
+        proxy = not proxy_bypass(self._address.netloc) and getproxies().get("https")
+        if not proxy:
+            return HTTPSConnection(*place, timeout=seconds, context=self._context)
+        way, headers = urlsplit(proxy if "://" in proxy else "http://" + proxy), {}
+        if way.username:
+            import base64
+            known = "%s:%s" % (unquote(way.username), unquote(way.password or ""))
+            headers["Proxy-Authorization"] = "Basic " + base64.b64encode(known.encode()).decode()
+        link = HTTPSConnection(way.hostname, way.port, timeout=seconds, context=self._context)
+        link.set_tunnel(*place, headers)
+        return link
 
 
 class Call:

@@ -4,6 +4,8 @@
     between = Between(cgi=site)             # each call is a process of the site, as under CGI
     between.harm["turn claim"] = ["after"]  # what happens to the next calls of that kind
     between.calls                           # the kinds of all calls so far, with what happened
+    between.links                           # how many connections they took
+    between.patience = 0.2                  # new ones are closed after so many seconds without a call
     between.close()
 
 Kinds are "hello", "tasks", and of turns what they hold: "turn start hold end claim leave". A harm in
@@ -47,11 +49,17 @@ class Between:
     def __init__(self, address=None, cgi=None, certificate=None):
         self.target, self._cgi = address, cgi
         self.harm, self.always, self.calls, self._late = {}, None, [], []
+        self.links, self.patience = 0, None
         self._lock = threading.Lock()
         between = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def setup(self):
+                between.links += 1
+                self.timeout = between.patience
+                super().setup()
 
             def do_POST(self):
                 between.pass_on(self)
@@ -205,10 +213,11 @@ class Cutter:
 
 
 class Tunnel:
-    """An HTTP proxy that connects to whatever is asked for; `asked` are those places."""
+    """An HTTP proxy that connects to whatever is asked for; `asked` are those places, `known` is what
+    those who asked proved themselves with."""
 
     def __init__(self):
-        self.asked = []
+        self.asked, self.known = [], set()
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.address = "http://127.0.0.1:%d" % self._socket.getsockname()[1]
         threading.Thread(target=self._serve, daemon=True).start()
@@ -226,8 +235,10 @@ class Tunnel:
     def _connect(self, client):
         with client, client.makefile("rb") as lines, contextlib.suppress(OSError):
             place = lines.readline().split()[1].decode()
-            while lines.readline().strip():
-                pass
+            for line in iter(lambda: lines.readline().decode().strip(), ""):
+                name, _, value = line.partition(": ")
+                if name == "Proxy-Authorization":
+                    self.known.add(value)
             self.asked.append(place)
             host, _, port = place.rpartition(":")
             with socket.create_connection((host, int(port))) as site:
