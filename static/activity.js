@@ -6,6 +6,7 @@ import { cell, field, patchRows, timeElement, valuesOf } from './forms.js';
 import { duration } from './format.js';
 import { isAdmin } from './store.js';
 import { EVENTS } from './task.js';
+import { address } from './tasks.js';
 
 /** @import {Activity, Page} from './types.js' */
 
@@ -37,8 +38,8 @@ export async function show({ params }, signal) {
     patchRows(body, activity, ({ id }) => id, activityRow);
     empty.textContent = activity.length ? '' : next ? 'Nothing so far. Look at older activity.'
       : 'Nothing that matches happened.';
-    const older = next && h('a', { href: address(params, { cursor: next }) }, 'Older →');
-    const newest = params.has('cursor') && h('a', { href: address(params, {}) }, '← Newest');
+    const older = next && h('a', { href: address(params, { cursor: next }, 'activity') }, 'Older →');
+    const newest = params.has('cursor') && h('a', { href: address(params, {}, 'activity') }, '← Newest');
     if (pager.textContent !== `${newest ? '← Newest' : ''}${older ? 'Older →' : ''}`) {
       pager.replaceChildren(newest || '', older || '');
     }
@@ -52,27 +53,13 @@ export async function show({ params }, signal) {
   poll(signal, async () => patch(await get(path, signal)), wait);
 }
 
-/**
- * The address with other filters; an empty value takes one away.
- * @param {URLSearchParams} params @param {Record<string, string>} changes
- */
-function address(params, changes) {
-  const next = new URLSearchParams(params);
-  next.delete('cursor');
-  for (const [name, value] of Object.entries(changes)) {
-    if (value) next.set(name, value);
-    else next.delete(name);
-  }
-  return `#/activity?${next}`.replace(/\?$/, '');
-}
-
 /** The fields that make the address. @param {URLSearchParams} params */
 function filters(params) {
   const names = Object.entries(FIELDS).filter(([name]) => isAdmin() || !/owner|worker/.test(name));
   const form = h('form', { class: 'narrow', role: 'search', 'aria-label': 'Activity',
     onsubmit: (/** @type {Event} */ event) => {
       event.preventDefault();
-      location.hash = address(params, valuesOf(form));
+      location.hash = address(params, valuesOf(form), 'activity');
     } },
   ...names.map(([name, label]) => field(label, h('input', { name, value: params.get(name) || '',
     autocomplete: 'off', spellcheck: 'false', type: name === 'worker' ? 'number' : 'text',

@@ -169,7 +169,7 @@ function patchEmpty({ empty, page, params, rows }) {
 }
 
 /** For who has no task yet. */
-function firstSteps() {
+export function firstSteps() {
   const holder = h('div', { class: 'teach' }, h('h2', {}, 'No task yet'),
     h('p', {}, 'A task runs one function with the values you give it, in the background. '
       + 'You can close this page meanwhile.'),

@@ -5,7 +5,7 @@ import { Chart } from './chart.js';
 import { find, h, icon, render, setAttribute, setText, table } from './dom.js';
 import { badge, button, cell, patchRows, timeElement } from './forms.js';
 import { countWords, duration, elapsed, estimate, formatter, timeWords } from './format.js';
-import { Bulk } from './list.js';
+import { Bulk, firstSteps } from './list.js';
 import { store } from './store.js';
 
 /** @import {Kind, Step} from './chart.js' */
@@ -60,12 +60,13 @@ class View {
     this.line = h('div', { class: 'day', role: 'img' });
     this.none = h('p', { class: 'help' }, 'No schedule is due within 24 hours.');
     this.history = new History();
+    this.first = h('div', { hidden: true });
     const part = (/** @type {string} */ title, /** @type {HTMLElement[]} */ ...parts) => (
       h('section', {}, h('h2', {}, title), ...parts));
     this.root = h('div', { class: 'overview' }, h('div', { class: 'head' },
       h('h1', { tabindex: -1 }, 'Overview'),
       h('a', { class: 'button primary', href: '#/new' }, icon('plus'), 'New task')),
-    h('ul', { class: 'glance', 'aria-label': 'At a glance' }, ...this.glance),
+    h('ul', { class: 'glance', 'aria-label': 'At a glance' }, ...this.glance), this.first,
     h('div', { class: 'columns' }, part('Now', this.idle, this.running, this.held),
       part('Failed in the last 24 hours', this.calm, this.groups)),
     part('Next 24 hours', this.none, this.line, this.coming), this.history.root);
@@ -92,6 +93,8 @@ class View {
   patch(found) {
     const { counts, failed, held, oldest, running, workers } = found;
     this.patchGlance(found);
+    this.first.hidden = counts.all > 0;
+    if (!counts.all && !this.first.childElementCount) this.first.append(...firstSteps());
     patchRows(this.running, running, ({ id }) => id, runningRow);
     running.forEach((task, place) => setText(
       find('.state bdi', this.running.children[place]), ranWords(task)));

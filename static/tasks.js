@@ -24,16 +24,16 @@ export async function show(route, signal) {
 
 /**
  * The address of the list with other filters; an empty value takes a filter away.
- * @param {URLSearchParams} params @param {Record<string, string>} changes
+ * @param {URLSearchParams} params @param {Record<string, string>} changes @param {string} [page]
  */
-export function address(params, changes) {
+export function address(params, changes, page = 'tasks') {
   const next = new URLSearchParams(params);
   next.delete('cursor');
   for (const [name, value] of Object.entries(changes)) {
     if (value) next.set(name, value);
     else next.delete(name);
   }
-  return `#/tasks?${next}`.replace(/\?$/, '');
+  return `#/${page}?${next}`.replace(/\?$/, '');
 }
 
 /** What follows the state: an error, a message, why it waits. @param {Row} task */

@@ -240,7 +240,7 @@ class Manners(BrowserTestCase):
         bob = self.open("bob")
         nothing, refused = "There is nothing here", "Only for admins"
         for address, title in (("#/nonsense", nothing), ("#/constructor", nothing), ("#/settings", refused),
-                               ("#/users", refused), ("#/", "Tasks"), ("#setup=x", "Tasks")):
+                               ("#/users", refused), ("#/", "Overview"), ("#setup=x", "Overview")):
             bob.go(address)
             bob.find("h1", title)
         bob.go("#/settings")
