@@ -903,7 +903,7 @@ TYPES = {                       # what it is called, what is of it, how it is re
     "array": ("a list", lambda value: isinstance(value, list), json.loads),
     "object": ("an object", lambda value: isinstance(value, dict), json.loads),
     "null": ("empty", lambda value: value is None, str)}
-PLAIN_TYPES = {"string": str, "integer": int, "number": float, "boolean": bool}
+PLAIN_WORDS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 WORDS_ABOUT = {"default", "description", "type"}
 
 
@@ -932,9 +932,8 @@ def _check_bounds(schema, value, field):
 
 def is_plain(schema, value):
     """True if the type alone decides and is right: the common case, quickly."""
-    kind = schema.get("type")
-    return (kind.__class__ is str and PLAIN_TYPES.get(kind) is type(value)
-            and schema.keys() <= WORDS_ABOUT
+    kind = PLAIN_WORDS.get(type(value), "")
+    return (schema.get("type") == kind and (len(schema) == 1 or schema.keys() <= WORDS_ABOUT)
             and (kind in ("string", "boolean") or -INTEGER_MAX <= value <= INTEGER_MAX))
 
 
@@ -973,7 +972,7 @@ def check_value(schema, value, field):
     kinds = schema.get("type")
     if kinds is not None:
         kinds = (kinds,) if isinstance(kinds, str) else kinds
-        if not any(TYPES[kind][1](value) for kind in kinds):
+        if not any([TYPES[kind][1](value) for kind in kinds]):
             is_large = type(value) in (int, float) and abs(value) > INTEGER_MAX
             return wrong(field, "must be from %d to %d" % (-INTEGER_MAX, INTEGER_MAX)
                          if "integer" in kinds and is_large else
@@ -1632,6 +1631,7 @@ class Database(Reader):
     """
 
     errors = ()                         # what its driver raises
+    waited = 0.0                        # seconds, for the write lock, the last time
     clock_offset = 0.0                  # seconds that the clock here is ahead of the database's
     journal = None                      # how a file is written
     alarm = None                        # a descriptor that is readable when there may be news
@@ -1789,7 +1789,9 @@ class Database(Reader):
         if self.in_transaction:
             raise RuntimeError("a transaction within a transaction")
         with self.deadline(self.patience):
+            asked = self.clock.monotonic()
             self._write_lock.take(self._deadline.at)
+            self.waited = self.clock.monotonic() - asked
             try:
                 self._patiently(lambda: self._begin(durable, foreseen))
                 self._writer_thread = threading.get_ident()
@@ -1811,7 +1813,8 @@ class Database(Reader):
 # One file in the data folder. WriteLock lets one write at a time, Journal says how and on which
 # machine, DataFile takes care of the file and its log, SqliteDatabase reads and writes.
 
-WRITE_POLL_SECONDS = (0.0001, 0.003)    # how often who waits asks again: at first and later
+WRITE_POLL_SECONDS = (0.0001, 0.01)     # the shortest and the longest until who waits asks again
+WRITE_POLLS = 8                 # while it waits as long as it lately did
 WRITE_GAP_SECONDS = 0.00005     # writing again within this is back-to-back
 WRITE_STREAK_SECONDS = 0.005
 WRITE_REST_SECONDS = 0.0015
@@ -1930,9 +1933,10 @@ class FileConnection(Connection):
 class WriteLock:
     """Lets one write at a time: threads by a lock, processes by `flock` on one file.
 
-    SQLite's own waiting starves: older waiters sleep longer. Here everybody asks again within
-    a millisecond, and who has written back-to-back for a while stays away for a moment, if a
-    shared lock on the second file says that somebody waits.
+    SQLite's own waiting starves: older waiters sleep longer. Here all ask again as often, whoever
+    came first, and the more seldom the longer they lately waited: many who ask keep the processor
+    from the one who writes. Who has written back-to-back for a while stays away for a moment, if
+    a shared lock on the second file says that somebody waits.
     """
 
     def __init__(self, path, clock):
@@ -1941,6 +1945,7 @@ class WriteLock:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self._waiting = os.open("%s.wait" % path, os.O_RDWR | os.O_CREAT, 0o600)
         self._released = self._streak = 0.0
+        self._usual = 0.0               # seconds that are waited lately
 
     def take(self, deadline):
         """Wait for it, until this moment (monotonic) at most; then Busy."""
@@ -1954,6 +1959,7 @@ class WriteLock:
                 self._rest()
             if not self._flock(self._file, fcntl.LOCK_EX):
                 self._wait(deadline)
+            self._usual += (self._clock.monotonic() - now - self._usual) / 4
         except BaseException:
             self._threads.release()
             raise
@@ -1981,12 +1987,13 @@ class WriteLock:
         """Ask again and again."""
         self._flock(self._waiting, fcntl.LOCK_SH)
         pause, longest = WRITE_POLL_SECONDS
+        pause = max(pause, min(longest, self._usual / WRITE_POLLS))
         try:
             while not self._flock(self._file, fcntl.LOCK_EX):
                 if self._clock.monotonic() > deadline:
                     raise still_busy()
                 self._clock.sleep(self._clock.uniform(pause / 2, pause))
-                pause = min(longest, pause * 1.5)
+                pause = min(longest, pause * 1.2)
         finally:
             self._flock(self._waiting, fcntl.LOCK_UN)
 

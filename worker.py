@@ -508,7 +508,7 @@ def run_request(function, arguments, context):
 LINE_MAX_BYTES = 1 << 20                # one message between worker and runner
 PROGRESS_SECONDS = 0.2
 MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024      # the unit of ru_maxrss
-BATCH_MAX = 64                          # tasks in a batch
+BATCH_MAX = 128                         # tasks in a batch
 RUN_KINDS = {"command": run_command, "http_request": run_request, "script": run_script}
 parameters_of = functools.lru_cache(maxsize=None)(Parameters)
 
@@ -1149,7 +1149,8 @@ class Attempt:
             said = message["outcome"]
             self.report = said.get("report", self.report)
             self.traceback, self.left = said.get("traceback"), said.get("left")
-            self.said = Outcome(**{name: said[name] for name in OUTCOME_FIELDS & said.keys()})
+            self.said = Outcome(**{name: value for name, value in said.items()
+                                   if name in OUTCOME_FIELDS})
         elif "report" in message and not jobqueue.check_value(
                 REPORT_SCHEMA, message["report"], "report"):
             self.report = message["report"]
@@ -1357,7 +1358,8 @@ class Pace:
     """How many tasks may be claimed at once: several of a function that keeps ending quickly.
 
     A batch is to take half of the time that an outcome may wait, and its tasks need two
-    descriptors each while they are handed over.
+    descriptors each while they are handed over. Who waits longer for the write lock than the batch
+    takes is one of many workers: its batches grow faster, so that all wait less often.
     """
 
     def __init__(self):
@@ -1366,18 +1368,19 @@ class Pace:
         self._most = max(1, min(BATCH_MAX, limit // 4 - 16))
         self._begin_again(None)
 
-    def note(self, function, outcome):
-        """Learn from an attempt that has ended."""
+    def note(self, function, outcome, waited=0.0):
+        """Learn from an attempt that has ended; so long was last waited for the write lock."""
         seconds = outcome.seconds or 0
         if outcome.kind != "succeeded" or seconds > BATCH_SECONDS:
             self._begin_again(None)
         elif function != self.function:
             self._begin_again(function)
-        self._count += 1
+        step = 3 if waited > self.size * self._seconds else 1
+        self._count += step
         self._seconds += (seconds - self._seconds) / 8
         if self._count > BATCH_AFTER:
             room = int(BATCH_SECONDS / 2 / max(self._seconds, 1e-4))
-            self.size = max(1, min(self.size + 1, self._most, room))
+            self.size = max(1, min(self.size + step, self._most, room))
 
     def slow_down(self):
         """A batch was late: half as many the next time."""
@@ -1601,7 +1604,7 @@ class Recorder:
         except WRITE_LATER:
             raise
         except Exception as error:      # whatever it is about: each alone must still be tried
-            self._say("recording: %s" % error)
+            self._say("recording: %s", error)
             for one in batch.ended:
                 self._record_alone(batch, *one)
             rows = self._write(batch, [], batch.unbegun)
@@ -1687,14 +1690,14 @@ class Worker:
         """Work until there is a reason to leave; True if a signal was one."""
         if not self._place.take(row, lock):
             return False
-        self._say("worker %d is here" % self._place.id)
+        self._say("worker %d is here", self._place.id)
         try:
             self._runners.catch_signals(self._note_signal)
             self._runners.start()
             while not self._is_over():
                 pass
         finally:
-            self._say("leaves: %s" % self._place.stopping)
+            self._say("leaves: %s", self._place.stopping)
             self._runners.end()
         self._place.leave()
         if self._mode == "detached" and self._place.stopping == "limit":
@@ -1849,17 +1852,17 @@ class Worker:
     def _begin(self, rows):
         child = self._runners.current
         self._batch = Batch(self._queue, child, rows, self._note_end)
-        self._say("begins %s: %s" % (rows[0]["function"], [row["id"] for row in rows]))
+        self._say("begins %s: %s", rows[0]["function"], [row["id"] for row in rows])
         if self._settings["runner_per_owner"] == "yes":
             child.owner = rows[0]["owner_id"]
         self._batch.begin()
 
     def _note_end(self, attempt, outcome):
-        self._pace.note(attempt.row["function"], outcome)
+        self._pace.note(attempt.row["function"], outcome, self._database.waited)
         self._place.tasks += 1
         self._last_work = self._clock.monotonic()
         left = ", left behind: %s" % attempt.left if attempt.left else ""
-        self._say("task %d: %s%s" % (attempt.row["id"], outcome.kind, left))
+        self._say("task %d: %s%s", attempt.row["id"], outcome.kind, left)
 
     def _go_on(self):
         """Record what has ended, if it is time; claim the next if the runner is still good."""
@@ -1879,9 +1882,9 @@ class Worker:
             self._recorder.record(batch)
             self._pace.slow_down()
 
-    def _say(self, text):
+    def _say(self, text, *values):
         if self._verbose:
-            print("%s %s" % (jobqueue.iso(self._clock.now()), text), file=sys.stderr, flush=True)
+            print(jobqueue.iso(self._clock.now()), text % values, file=sys.stderr, flush=True)
 
 
 # Remote ----------------------------------------------------------------------
@@ -2248,7 +2251,7 @@ class RemoteWorker:
         else:
             if self._settings["runner_per_owner"] == "yes":
                 runners.current.owner = rows[0]["owner"]
-            self._say("begins %s: %s" % (rows[0]["function"], [row["id"] for row in rows]))
+            self._say("begins %s: %s", rows[0]["function"], [row["id"] for row in rows])
             self._batch = Batch(self, runners.current, rows, self._note_end, RemoteAttempt)
             self._batch.begin()
 
@@ -2278,7 +2281,7 @@ class RemoteWorker:
 
     def _note_end(self, attempt, outcome):
         self._pace.note(attempt.row["function"], outcome)
-        self._say("task %d: %s" % (attempt.row["id"], outcome.kind))
+        self._say("task %d: %s", attempt.row["id"], outcome.kind)
 
     def _next_call(self):
         """The Call that is due, or None."""
@@ -2418,9 +2421,9 @@ class RemoteWorker:
             for row in self._taken.values():
                 row["state"] = "lost"
 
-    def _say(self, text):
+    def _say(self, text, *values):
         if self._verbose:
-            print("%s %s" % (jobqueue.iso(self.clock.now()), text), file=sys.stderr, flush=True)
+            print(jobqueue.iso(self.clock.now()), text % values, file=sys.stderr, flush=True)
 
 
 # Entry -----------------------------------------------------------------------

@@ -50,6 +50,14 @@ class TestPace(unittest.TestCase):
     def test_a_batch_takes_half_the_time_that_an_outcome_may_wait(self):
         self.assertEqual(self.note(100, seconds=BATCH_SECONDS / 10), 5)
 
+    def test_batches_grow_faster_while_the_write_lock_is_waited_for_longer_than_they_take(self):
+        quick = Outcome("succeeded", seconds=0.001)
+        sizes = []
+        for waited in (0.01,) * 5 + (0.001,):
+            self.pace.note("f", quick, waited)
+            sizes.append(self.pace.size)
+        self.assertEqual(sizes, [1, 1, 4, 7, 10, 11])
+
     def test_a_late_batch_halves_the_next(self):
         self.note(1000)
         self.pace.slow_down()
