@@ -7724,7 +7724,7 @@ MIX_ROWS = 10_000               # tasks before one are looked at, to know which 
 BEFORE_MAX = 1_000_000          # ... and counted
 HISTORY_ROWS, HISTORY_PIECE = 20_000, 2_000     # of the activity
 KEPT_ATTEMPTS = 50              # of each function
-SHARE = 0.02                    # of the time of a process that lives goes into forecasts at most
+SHARE = 0.01                    # of the time of a process that lives goes into forecasts at most
 PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0   # from when on progress tells how long it takes
 SLOW_TIMES, SLOW_SECONDS, SLOW_ATTEMPTS = 3, 60.0, 20
 # (a time less than so many seconds ahead, is rounded to so many)
@@ -8040,6 +8040,7 @@ class Forecast:
         self._queues, self._modes, self._rhythm = queues, modes, rhythm
         self._history, self._clock, self._lock = History(database), database.clock, threading.Lock()
         self._outlook, self._until, self._newest = None, -math.inf, 0
+        self._lists_before = False
 
     def of_task(self, row):
         """What is told of a task (its row); None once it has ended."""
@@ -8061,6 +8062,17 @@ class Forecast:
         with self._lock:
             outlook = self._read(guest)
         return self._of_waiting(guest, PENDING, outlook)
+
+    def of_list(self, shown):
+        """Tasks (their JSON) with the ranges in which pending ones begin, if they were played: the
+        list is asked for often. A process that is new may be CGI's, and plays nothing for it."""
+        pending = [one for one in shown if one["status"] == "pending"]
+        if pending and self._lists_before:
+            outlook = self._look()
+            for one in pending:
+                one["expected_start"] = outlook.of(one["id"])[0]
+        self._lists_before = True
+        return shown
 
     def of_queue(self, shown):
         """A queue (its JSON) with the range in which all that is in it now will have ended."""
@@ -10133,7 +10145,8 @@ def get_tasks(queue, request):
     wanted = _wanted(queue, request, given)
     rows, before = tasks.find(wanted, given.get("limit") or PAGE_ROWS, given.get("cursor"))
     counts = {"counts": tasks.count(wanted)} if given.get("counts") == "1" else {}
-    return {"tasks": tasks.list_json(rows), "next": before and str(before), **counts,
+    shown = queue.forecast.of_list(tasks.list_json(rows))
+    return {"tasks": shown, "next": before and str(before), **counts,
             "service": describe_service(queue)}
 
 

@@ -3,7 +3,7 @@
 import { now } from './api.js';
 import { h, icon, setAttribute, setText } from './dom.js';
 
-/** @import {Row} from './types.js' */
+/** @import {Forecast, Row} from './types.js' */
 
 export const STATUSES = /** @type {const} */ ([
   'pending', 'running', 'scheduled', 'waiting', 'succeeded', 'failed', 'cancelled',
@@ -96,6 +96,33 @@ export function duration(seconds) {
   if (hours > 48) return `${Math.floor(hours / 24)} d`;
   const minutes = Math.floor((seconds % 3600) / 60);
   return minutes ? `${hours} h ${minutes} min` : `${hours} h`;
+}
+
+/** Seconds of a unit, its name, up to how many ahead it is used. @type {[number, string, number][]} */
+const RANGE_UNITS = [[1, 'second', 90], [60, 'minute', 7200], [3600, 'hour', 172800],
+  [86400, 'day', Infinity]];
+
+/** A range of moments as people say it: in 10 to 15 minutes. @param {[string, string]} range */
+export function rangeWords(range) {
+  const ahead = range.map((at) => Math.max(0, (Date.parse(at) - now()) / 1000));
+  const [size, unit] = RANGE_UNITS.find(([, , most]) => ahead[1] < most) || RANGE_UNITS[3];
+  const [low, high] = ahead.map((seconds) => Math.round(seconds / size));
+  if (!high) return 'at any moment';
+  const words = `${high} ${unit}${high > 1 ? 's' : ''}`;
+  if (!low) return `within ${words}`;
+  return low === high ? `in about ${words}` : `in ${low} to ${words}`;
+}
+
+/** When it begins or ends, or why that is not known. @param {Forecast|null|undefined} forecast */
+export function forecastWords(forecast) {
+  if (!forecast) return '';
+  const { before, expected_start: start, expected_end: end, reason, slow } = forecast;
+  return [
+    before && `${countWords(before, 1e6)} before this one`,
+    start ? `begins ${rangeWords(start)}` : end && `ends ${rangeWords(end)}`,
+    slow && 'slower than usual',
+    !start && reason,
+  ].filter(Boolean).join(' · ');
 }
 
 /** The seconds since an attempt began, or that it took; null without one. @param {Row} task */

@@ -4,10 +4,10 @@ import {
   UNITS, argumentFields, argumentsFrom, choice, introduction, number, optionFields,
   optionsFrom, propertiesOf, readCell, readFunctions, showFunctions, utc, zoneHelp,
 } from './arguments.js';
-import { get, request } from './api.js';
+import { get, poll, request } from './api.js';
 import { find, h, render, setText, table } from './dom.js';
-import { field, refusal, sendingForm } from './forms.js';
-import { countWords } from './format.js';
+import { field, refusal, sendingForm, valuesOf } from './forms.js';
+import { countWords, forecastWords } from './format.js';
 import { say } from './live.js';
 import { isAdmin } from './store.js';
 
@@ -49,12 +49,32 @@ function showForm(chosen, task, signal) {
     if (!signal.aborted) location.hash = `#/tasks/${added.id}`;
     else say(`Task ${added.id} was added.`, true);
   }, ...argumentFields(chosen.schema, task?.arguments || {}), laterFields(chosen, options));
+  form.lastElementChild?.before(forecastLine(chosen, form, signal));
   form.lastElementChild?.append(
     h('a', { class: 'button', href: `#/new/${name}?many=1` }, 'Many at once'),
     h('a', { class: 'button', href: `#/schedules/new?function=${name}` }, 'On a schedule'),
     h('a', { class: 'button', href: '#/new' }, 'Another function'));
   render(`New ${chosen.name}`, h('h1', { tabindex: -1 }, chosen.name), ...introduction(chosen),
     form);
+}
+
+/**
+ * When the task would begin, in the queue and with the priority that the form says.
+ * @param {TaskFunction} chosen @param {HTMLFormElement} form @param {AbortSignal} signal
+ */
+function forecastLine(chosen, form, signal) {
+  const line = h('p', { class: 'help' });
+  const look = async () => {
+    const { queue = '', priority = '' } = valuesOf(form);
+    const query = new URLSearchParams({ function: chosen.name, queue: queue.trim(), priority });
+    const words = forecastWords(await get(`api/forecast?${query}`, signal));
+    setText(line, words && `If you add it now: ${words}`);
+    return 10;
+  };
+  const failed = () => setText(line, '');
+  form.addEventListener('change', () => look().catch(failed));
+  poll(signal, look);
+  return line;
 }
 
 /** A table instead of a form. @param {TaskFunction} chosen @param {AbortSignal} signal */

@@ -6,7 +6,7 @@ import { h, icon, render, table } from './dom.js';
 import {
   askingButton, badge, change, field, patchRows, pauseButton, pauseWords, refusal, sendingForm,
 } from './forms.js';
-import { countWords, timeWords } from './format.js';
+import { countWords, rangeWords, timeWords } from './format.js';
 import { say } from './live.js';
 import { isAdmin, store } from './store.js';
 
@@ -46,7 +46,8 @@ function queueRow(queue, refresh) {
   const { name } = queue;
   const row = h('tr', {}, h('th', { scope: 'row' },
     h('a', { href: `#/tasks?${new URLSearchParams({ queue: name })}` }, name)),
-  h('td', {}, limitWords(queue)), h('td', {}, countsOf(queue), blockedElement(queue)));
+  h('td', {}, limitWords(queue)), h('td', {}, countsOf(queue), blockedElement(queue),
+    queue.empty_at && h('div', { class: 'help' }, `empty ${rangeWords(queue.empty_at)}`)));
   if (isAdmin()) row.append(h('td', {}, actionsFor(queue, refresh)));
   return row;
 }

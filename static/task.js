@@ -4,7 +4,8 @@ import { ApiError, get, pause, poll, request } from './api.js';
 import { find, h, render, setAttribute, setText, setTitle, table } from './dom.js';
 import { ask, askingButton, badge, button, copyBox, patchRows } from './forms.js';
 import {
-  duration, elapsed, errorLine, estimate, formatter, isFinished, patchState, stateBadge, stateWord, timeWords,
+  duration, elapsed, errorLine, estimate, forecastWords, formatter, isFinished, patchState,
+  stateBadge, stateWord, timeWords,
 } from './format.js';
 import { act, say } from './live.js';
 import { store } from './store.js';
@@ -205,16 +206,23 @@ function sentenceFor(task) {
   const retries = task.attempts - 1;
   const tries = retries > 0 ? `after ${retries} ${retries > 1 ? 'retries' : 'retry'}` : '';
   switch (task.status) {
-    case 'running': return task.cancel_requested ? `running for ${took}` : `for ${took}`;
+    case 'running': return task.cancel_requested ? `running for ${took}`
+      : [`for ${took}`, forecastOf(task)].filter(Boolean).join(' · ');
     case 'succeeded': return ['in', took, tries].filter(Boolean).join(' ');
     case 'failed': return `${tries}: ${clip(errorLine(task))}`.replace(/^: /, '');
     case 'scheduled': return laterSentence(task);
     case 'waiting': return clip(`for ${task.predecessors?.filter(({ status }) => (
       status !== 'succeeded')).map(({ id }) => `#${id}`).join(', ')}`);
-    case 'pending': return [`added ${timeWords(new Date(task.created_at))}`, task.blocked_text]
-      .filter(Boolean).join(' · ');
+    case 'pending': return [`added ${timeWords(new Date(task.created_at))}`, task.blocked_text,
+      forecastOf(task)].filter(Boolean).join(' · ');
     default: return took && `after ${took}`;
   }
+}
+
+/** What is expected of it, unless the page says so anyway. @param {Task} task */
+function forecastOf({ forecast, blocked_text: blocked, progress }) {
+  if (forecast?.reason && forecast.reason === blocked) return '';
+  return forecastWords(forecast && progress ? { ...forecast, expected_end: null } : forecast);
 }
 
 /** Tasks before or after this one, while there are any. @param {string} title */

@@ -3,7 +3,7 @@
 import { get, poll } from './api.js';
 import { find, h, icon, render, setAttribute, setText, setTitle, table } from './dom.js';
 import {
-  STATUSES, countWords, duration, elapsed, errorLine, patchState, patchTime, stateBadge,
+  STATUSES, countWords, duration, elapsed, errorLine, patchState, patchTime, rangeWords, stateBadge,
 } from './format.js';
 import { store } from './store.js';
 
@@ -39,6 +39,7 @@ export function address(params, changes, page = 'tasks') {
 /** What follows the state: an error, a message, why it waits. @param {Row} task */
 function stateNote(task) {
   if (task.status === 'running') return task.message || '';
+  if (task.status === 'pending') return task.expected_start ? rangeWords(task.expected_start) : '';
   if (task.status === 'waiting') return `for ${task.after?.map((id) => `#${id}`).join(', ')}`;
   if (task.status === 'scheduled' && task.reason) return `again after ${errorLine(task)}`;
   return task.status === 'failed' ? errorLine(task) : '';

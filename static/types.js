@@ -12,10 +12,12 @@
  *   max_retries: number, timeout: number,
  *   cancel_requested: boolean, progress: number|null, message: string|null,
  *   error: TaskError|null, created_at: string, started_at: string|null,
- *   finished_at: string|null}} Row a task as lists carry it
+ *   finished_at: string|null, expected_start?: [string, string]|null}} Row a task as lists carry it
  * @typedef {Row & {arguments: Record<string, unknown>, result: unknown,
- *   blocked_text?: string|null,
+ *   blocked_text?: string|null, forecast?: Forecast|null,
  *   predecessors?: Related[], followers?: Related[]}} Task
+ * @typedef {{before: number|null, expected_start: [string, string]|null,
+ *   expected_end: [string, string]|null, reason: string|null, slow: boolean}} Forecast
  * @typedef {TaskLink & {function: string}} Related
  * @typedef {{tasks: Row[], next: string|null, counts: Record<string, number>}} TaskPage
  * @typedef {{code: string, text: string}} Service
@@ -98,7 +100,7 @@
  *   rate: {count: number, seconds: number}|null, machines: string[]|null, external: boolean,
  *   pending: number, running: number, scheduled: number, waiting: number,
  *   blocked: 'paused'|'max_running'|'rate'|'machines'|'external'|null,
- *   next_at: string|null}} Queue
+ *   next_at: string|null, empty_at: [string, string]|null}} Queue
  *
  * @typedef {{session: Session|null, exposed: string[], service: Service|null,
  *   catalogue: Catalogue|null, trouble: ApiError|null, setup: boolean}} State what the store knows

@@ -422,6 +422,31 @@ class Planning(BrowserTestCase):
         bob.see("Alta", "dl")
         bob.see("succeeded", ".sentence")
 
+    def test_when_a_task_begins_is_told_before_and_after_one_adds_it(self):
+        self.site.rows("INSERT INTO queue (name, max_running, created_at) VALUES ('press', 1, 0)")
+        for _ in range(30):
+            self.site.rows("INSERT INTO activity (at, event, function, seconds) "
+                           "VALUES (0, 'succeeded', 'wait', 1200)")
+        bob = self.open("bob")
+        first, second = (self.site.add("wait", "--owner", "bob", "--queue", "press", name="print")
+                         for _ in range(2))
+        bob.go("#/tasks/%d" % second)
+        bob.see("begins in", ".sentence")
+        bob.see("minutes", ".sentence")
+        bob.go("#/tasks/%d" % first)
+        bob.see("ends in", ".sentence")
+        bob.go("#/queues")
+        bob.see("empty in", "tr[data-key=press]")
+        bob.go("#/new/wait")
+        bob.see("If you add it now: begins at any moment", "form")
+        bob.click("summary", "Start time and options")
+        bob.type("[name=queue]", "press")
+        bob.type("[name=priority]", "-1")
+        bob.see("If you add it now: 1 before this one · begins in", "form")
+        (self.site.home / "print").touch()
+        bob.go("#/tasks/%d" % second)
+        bob.see("succeeded", ".sentence")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -286,9 +286,13 @@ class Asked(WebTestCase):
         ForecastCase.know(self, "add", *[60.0] * 30)
         self.add_many("bob", 3)
 
-    def test_a_task_tells_its_forecast_and_a_list_does_not(self):
+    def test_a_task_tells_its_forecast(self):
         self.assertEqual(self.bob.get("/api/tasks/3").json["forecast"]["before"], 2)
-        self.assertNotIn("forecast", self.bob.get("/api/tasks").json["tasks"][0])
+
+    def test_a_list_tells_when_pending_ones_begin_but_not_in_a_new_process(self):
+        told = self.bob.get("/api/tasks/3").json["forecast"]["expected_start"]
+        self.assertNotIn("expected_start", self.bob.get("/api/tasks").json["tasks"][0])
+        self.assertEqual(self.bob.get("/api/tasks?limit=2").json["tasks"][0]["expected_start"], told)
 
     def test_the_form_asks_before_one_adds(self):
         told = self.bob.get("/api/forecast?function=add").json
