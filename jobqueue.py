@@ -36,6 +36,8 @@ Contents (each section uses only the sections above it)
     Catalogue          the functions that tasks.py declares, as a child process announced them
     Metrics            sums of the activity, by the hour: how much was done and how long it took
     Keeping            removes what is older than an admin wants, a little at a time
+    Alerts             what is wrong, who is told, when again, and when it is over
+    Telling            mail, webhooks, a function of tasks.py: a process of its own sends
     Tick               the housekeeping that any process does in passing
     Accounts           first admin, lost password, users, sessions, tokens, who guesses
     Requests           what is to be added, checked: against its function, and who may ask so
@@ -879,6 +881,7 @@ TASK_OPTIONS = {
     "timeout": (about(_number(1, 30 * 86400), "seconds after which it is stopped"), 3600),
     "on_crash": (about({"enum": ["retry", "fail"]}, "what to do if its worker dies"), "retry"),
     "remove_on_success": (about({"type": "boolean"}, "do not keep it if it succeeds"), False),
+    "notify": (about({"enum": ["end", "failure", None]}, "tell its owner by mail"), None),
 }
 OPTION_SCHEMAS = {name: schema for name, (schema, _) in TASK_OPTIONS.items()}
 TASK_DEFAULTS = {name: default for name, (_, default) in TASK_OPTIONS.items()}
@@ -3194,8 +3197,54 @@ def read_networks(text):
     return found
 
 
+MAIL_ADDRESS = (r"[A-Za-z0-9][A-Za-z0-9._%+~'-]{0,62}"
+                r"@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,200}[A-Za-z0-9])?")
+
+
+def tidy_address(text):
+    """An address of mail, of plain characters; ValueError if it is none."""
+    text = text.strip()
+    if text and not re.fullmatch(MAIL_ADDRESS, text):
+        raise ValueError("must be an address such as ana@example.org")
+    return text
+
+
+def tidy_addresses(text):
+    """Addresses of mail with a space between them."""
+    return " ".join(dict.fromkeys(map(tidy_address, text.replace(",", " ").split())))
+
+
+def tidy_server(text):
+    """HOST:PORT of a mail server; 587 is its port unless said."""
+    match = re.fullmatch(r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?", text.strip())
+    if text.strip() and not (match and 0 < int(match[2] or 587) < 65536):
+        raise ValueError("must be a host and a port, such as mail.example.org:587")
+    return match and "%s:%s" % (match[1], match[2] or 587) or ""
+
+
+def tidy_webhooks(text):
+    """Addresses of the web with a space between them."""
+    from urllib.parse import urlsplit
+    for word in text.split():
+        parts = urlsplit(word)
+        if (parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc
+                or not re.fullmatch(r"[!-~]+", word) or parts.port == 0):
+            raise ValueError("must be an address such as https://example.org/hook")
+    return " ".join(dict.fromkeys(text.split()))
+
+
+def web_label(address):
+    """What tells a webhook from others, without its address, which is a secret."""
+    import hashlib
+    from urllib.parse import urlsplit
+    digest = hashlib.sha256(address.encode("utf-8")).hexdigest()
+    return "%s (%s)" % (urlsplit(address).hostname, digest[:6])
+
+
 NO_OR_YES = {"enum": ["no", "yes"]}
-TIDY = {"base_path": tidy_path,
+SECRETLY = "as it is"                   # what a list says in the place of a secret
+TIDY = {"alert_mail": tidy_addresses, "mail_from": tidy_address, "mail_server": tidy_server,
+        "alert_webhook": tidy_webhooks, "base_path": tidy_path,
         "trusted_proxies": lambda text: text if read_networks(text) else ""}
 Setting = collections.namedtuple("Setting", "schema default help")
 SETTINGS = {name: Setting(*row) for name, row in {
@@ -3249,6 +3298,23 @@ SETTINGS = {name: Setting(*row) for name, row in {
     "trusted_proxies": (_words(2000), "",
         "Addresses and networks of the proxies in front, whose X-Forwarded-For, -Proto and -Host "
         "are believed; everybody who can send from there is. Empty: none."),
+    "alert_mail": (_words(2000), "", "Addresses that are told by mail when something goes wrong."),
+    "mail_server": (_words(300), "",
+        "Host and port of the server that mail is sent by; empty: the host's sendmail."),
+    "mail_user": (_words(300), "", "Who logs in there; empty: nobody does."),
+    "mail_password_file": (_words(1000), "", "Path of a file that holds the password for it."),
+    "mail_from": (_words(300), "", "Sender of mail; an address of a domain that is yours."),
+    "alert_webhook": ({**_words(2000), "writeOnly": True}, "",
+        "Addresses of the web that are told: Slack, Discord, ntfy, Telegram, or a program of your "
+        "own. They are secrets, and not shown again."),
+    "alert_webhook_inside": (NO_OR_YES, "no",
+        "yes: a webhook may lead to this host and its network."),
+    "alert_function": (_words(200), "",
+        "Function of tasks.py that is run with subject and text when something goes wrong."),
+    "alert_wait": (_integer(0, 30 * 86400), 900,
+        "Seconds that a task which could start may wait before that is an alert; 0: never."),
+    "alert_backup_days": (_integer(0, 3650), 7,
+        "Days after which a backup is old, once one was made; 0: never."),
 }.items()}
 CHANGED_SETTINGS = titled("NewSettings", _object(**{  # null: back to the default
     name: about(or_null(one.schema), one.help) for name, one in SETTINGS.items()}))
@@ -3308,6 +3374,8 @@ class Settings:
         for name, (schema, default, text) in SETTINGS.items():
             origin, value = (("environment", self._fixed[name]) if name in self._fixed else
                              ("table", table[name]) if name in table else ("default", default))
+            if schema.get("writeOnly") and value:
+                value = SECRETLY
             kind = "choice" if "enum" in schema else schema["type"].replace("string", "text")
             found.append({
                 "name": name, "value": value, "default": default, "from": origin, "type": kind,
@@ -3345,6 +3413,8 @@ class Settings:
             raise field_error(name, "is not a setting")
         if name in self._fixed:
             raise field_error(name, "is set by environment, not here")
+        if value == SECRETLY and SETTINGS[name].schema.get("writeOnly"):
+            return recall(self._database, name)
         value = None if value is None else tidy_setting(name, value)
         if value and name in self.tests:
             self.tests[name](value)
@@ -3936,7 +4006,7 @@ SHORT_ARGUMENTS = "CASE WHEN length(task.arguments)<=4000 THEN task.arguments EN
 LIST_ROW = "SELECT %s, %s, user.name AS owner FROM task %%s %s user ON user.id=task.owner_id " \
     "WHERE cancel_requested<2 AND " % (", ".join("task." + name for name in (
         "id queue function status reason priority run_at unique_key max_retries retries_left "
-        "retry_delay retry_backoff timeout on_crash remove_on_success attempts crashes "
+        "retry_delay retry_backoff timeout on_crash remove_on_success notify attempts crashes "
         "cancel_requested progress message error_type error_message worker_id schedule_id "
         "created_at started_at finished_at after_failure").split()), SHORT_ARGUMENTS, THEN_JOIN)
 # What a search looks at, besides a task's number and its owner's name: 500 characters of each.
@@ -3958,10 +4028,11 @@ def task_json(row, after=None, listed=False):
         "retries_left": max(0, row["retries_left"]), "retry_delay": plain(row["retry_delay"]),
         "retry_backoff": plain(row["retry_backoff"]), "timeout": plain(row["timeout"]),
         "on_crash": row["on_crash"], "remove_on_success": row["remove_on_success"] == 1,
-        "cancel_requested": row["cancel_requested"] > 0, "progress": row["progress"],
-        "message": row["message"], "error": error, "worker": row["worker_id"],
-        "schedule": row["schedule_id"], "created_at": iso(row["created_at"]),
-        "started_at": iso(row["started_at"]), "finished_at": iso(row["finished_at"])}
+        "notify": row["notify"], "cancel_requested": row["cancel_requested"] > 0,
+        "progress": row["progress"], "message": row["message"], "error": error,
+        "worker": row["worker_id"], "schedule": row["schedule_id"],
+        "created_at": iso(row["created_at"]), "started_at": iso(row["started_at"]),
+        "finished_at": iso(row["finished_at"])}
     if not listed:
         shown["arguments"] = json.loads(row["arguments"])
         shown["result"] = None if row["result"] is None else json.loads(row["result"])
@@ -4522,6 +4593,17 @@ class Claims:
                 room = min(limit - found, self._queues.room(queue, now))
                 found += self._queues.count(PENDING, queue["name"], room)
         return found
+
+    def longest_wait(self):
+        """Seconds that the oldest task which could start now has waited; None if there is none. In
+        each queue those are asked that come first."""
+        now = self._clock.now()
+        waiting = [self._database.value("""
+            SELECT min(CASE WHEN run_at>created_at THEN run_at ELSE created_at END)
+            FROM (SELECT created_at, run_at FROM task %s WHERE status=0 AND queue=?
+                  LIMIT 10000) AS found""" % BY_CLAIM, (queue["name"],))
+            for queue in self._filled() if self._queues.room(queue, now)]
+        return max((now - since for since in waiting if since is not None), default=None)
 
     def _filled(self, reach=None):
         """The queues that hold something which a worker here, or of this Reach, may start."""
@@ -5830,6 +5912,11 @@ class Starter:
         self._poll_children()
         self._launch(None, "--test", token, str(self._database.folder))
 
+    def start_sending(self):
+        """Start a process that sends what is in the outbox."""
+        self._poll_children()
+        self._launch(None, "--send", str(self._database.folder))
+
     def _start_all(self, mode, least, *more):
         """Start what is needed; the ids of the rows of those that were started."""
         with self._database.transaction(durable=False) as transaction:
@@ -6551,6 +6638,10 @@ class Keeping:
                 "DELETE FROM slot WHERE schedule_id=? AND at=?", "SELECT schedule_id, at FROM slot "
                 "WHERE schedule_id=? AND at<? ORDER BY at LIMIT ?",
                 (schedule_id, min(newest, activity)))
+        yield from self._remove_all("DELETE FROM alert WHERE id=?", "SELECT id FROM alert "
+                                    "WHERE ended_at<? LIMIT ?", (activity,))
+        yield from self._remove_all("DELETE FROM delivery WHERE id=?", "SELECT id FROM delivery "
+                                    "WHERE next_at IS NULL AND created_at<? LIMIT ?", (activity,))
         yield from self._remove_all(
             "DELETE FROM request WHERE owner_id=? AND key=?", "SELECT owner_id, key FROM request "
             "WHERE created_at NOT BETWEEN ? AND ? LIMIT ?",
@@ -6580,6 +6671,782 @@ class Keeping:
         return bool(rows)
 
 
+# Alerts ----------------------------------------------------------------------
+#
+# Who is told when something goes wrong. All of it is decided from rows, by whoever ticks, once in
+# WATCH_SECONDS:
+# 1. Conditions says what holds now; `check` and the sentence on lists ask it the same. The activity
+#    since the last look says which tasks failed for good.
+# 2. A row of `alert` opens for what has held long enough, unless its cause is known, and ends when
+#    all has been well for long enough. There is one open row for each (code, subject).
+# 3. What opened is told GATHER_SECONDS later with all that came meanwhile, then ever less often
+#    while it holds; its end is told if its opening was. Outbox puts that into `delivery`, from
+#    where a child process sends it (next section): no request, claim or tick waits for a server.
+
+WATCH_SECONDS = 30.0
+GATHER_SECONDS = 30.0
+PAUSES = (GATHER_SECONDS, 3600.0, 4 * 3600.0, 86400.0)      # before it is told, and told again
+SUCCESSES_END = 3               # so many in a row end a function's failures,
+QUIET_SECONDS = 86400.0         # ... or so long without one
+ACTIVITY_AT_ONCE = 500_000      # looked at in one look
+GROUPS_MAX = 50                 # different failures told in one look
+MISSED_SECONDS = 600.0
+UNTIL_IT_ENDS = 253402300799.0  # the year 9999
+MUTES = {"1h": 3600.0, "8h": 8 * 3600.0, "end": UNTIL_IT_ENDS, "no": None}
+OUTBOX_AN_HOUR = 20             # messages to one recipient; what comes then waits for a digest
+OUTBOX_LINES = 100              # of one message
+SENDING_MARK, SENDING_SECONDS = "sending.mark", 60.0    # while a process sends
+SEND_PAUSES = (0.0, 60.0, 300.0, 1800.0, 7200.0)        # before each try
+NARROW_BYTES = 256 << 20        # left on the disk
+
+Alert = collections.namedtuple("Alert", "opens ends causes title sentence")
+ALERTS = {      # seconds that it must hold, and that all must be well; what silences it; its words
+    "disk": Alert(0, 300, (), "the disk is nearly full", "Only {free} MB are left on the disk."),
+    "log": Alert(120, 300, ("disk",), "the database's log is long",
+                 "It has grown to {size} MB: a program keeps it from being written back."),
+    "code": Alert(120, 300, (), "tasks.py is broken", "tasks.py cannot be read: {why}"),
+    "no_worker": Alert(120, 300, ("disk",), "no worker starts", "Tasks wait, and {why}."),
+    "waiting": Alert(0, 300, ("disk", "code", "no_worker"), "tasks wait long",
+                     "The oldest task that could start has waited {minutes} min."),
+    "missed": Alert(0, 300, ("disk", "no_worker"), "a schedule was missed",
+                    "Runs of {name} were late or missed at {at}."),
+    "problem": Alert(0, 300, ("code",), "a schedule cannot add its task", "{name}: {why}"),
+    "backup": Alert(0, 0, (), "the backup is old", "The last one was made {days} days ago."),
+    "failed": Alert(0, QUIET_SECONDS, (), "failed", "{function}: {why} (task {id})")}
+
+
+class Conditions:
+    """What is wrong here at this moment. The methods named like a row of ALERTS give {subject: what
+    its sentence is filled with}; `held` says that its alert is open, which then ends later."""
+
+    def __init__(self, database, settings, claims, rhythm, modes, catalogue):
+        self._database, self._settings, self._claims = database, settings, claims
+        self._rhythm, self._modes, self._catalogue = rhythm, modes, catalogue
+
+    def disk(self, held=False):
+        """The file system of the data is nearly full."""
+        try:
+            free = free_bytes(self._database.folder)
+        except OSError:                 # there is nowhere to keep an alert, either
+            return {}
+        return {"": {"free": free >> 20}} if free < NARROW_BYTES * (1.2 if held else 1) else {}
+
+    def log(self, _=False):
+        """Something keeps the database's log from being written back."""
+        size = self._database.wal_bytes() if self._database.journal == "wal" else 0
+        return {"": {"size": size >> 20}} if size > WAL_ALARM_BYTES else {}
+
+    def code(self, _=False):
+        """tasks.py cannot be read."""
+        error = self._catalogue.state()["error"]
+        if not error:
+            return {}
+        place = ", line ".join(str(error[key]) for key in ("file", "line") if error[key])
+        return {"": {"why": error["message"] + (" (%s)" % place if place else "")}}
+
+    def no_worker(self, _=False):
+        """Tasks could start, and none does: starts fail, or who should work does not come."""
+        if not self._settings.get("NbMaxWorker") or not self._claims.claimable(1):
+            return {}
+        if self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' AND state<>'starting'"):
+            return {}
+        mode, failure = self._modes.decide()[0], recall(self._database, ".start_failure")
+        why = (self.awaited(mode) or failure and failure["message"])
+        return {"": {"why": why}} if why else {}
+
+    def awaited(self, mode):
+        """Who should work in this mode and does not come, as a part of a sentence; else None."""
+        if mode == "service" and not self._rhythm.has_service():
+            return "worker.py --service is not there"
+        cron = self._rhythm.visitor("cron") if mode == "cron" else {"comes": True}
+        return None if cron and cron["comes"] else "cron has not come lately"
+
+    def waiting(self, held=False):
+        """The oldest task that could start has waited longer than an admin wants."""
+        limit, waited = self._settings.get("alert_wait"), self._claims.longest_wait()
+        if not limit or not waited or not self._settings.get("NbMaxWorker"):
+            return {}
+        limit = max(limit, 2 * (self._rhythm.period() or 0)) / (2 if held else 1)
+        return {"": {"minutes": waited // 60}} if waited > limit else {}
+
+    def missed(self, _=False):
+        """Schedules whose newest run was late or came in the place of several."""
+        least = MISSED_SECONDS + (self._rhythm.period() or 0)
+        found = self._database.all("""
+            SELECT id, name, function, late_at, last_at, (
+                SELECT max(at) FROM slot WHERE schedule_id=schedule.id AND task_id IS NULL
+                AND message LIKE 'missed, %' AND at>=last_at-86400*31) AS first_at
+            FROM schedule WHERE paused=0 AND gone_at IS NULL AND late_at>=last_at""")
+        return {str(row["id"]): {"name": self._name(row), "at": time_of_day(row["late_at"])}
+                for row in found
+                if row["late_at"] - min(row["last_at"], row["first_at"] or math.inf) > least}
+
+    def problem(self, _=False):
+        """Schedules that could not add their task the last time."""
+        return {str(row["id"]): {"name": self._name(row), "why": row["problem"]}
+                for row in self._database.all(
+                    "SELECT id, name, function, problem FROM schedule "
+                    "WHERE paused=0 AND gone_at IS NULL AND problem IS NOT NULL")}
+
+    def backup(self, _=False):
+        """The last backup is too old, if there ever was one."""
+        last, days = recall(self._database, ".backup"), self._settings.get("alert_backup_days")
+        age = self._database.clock.now() - last["at"] if last and days else -math.inf
+        return {"": {"days": int(age // 86400)}} if age >= 86400 * days else {}
+
+    @staticmethod
+    def _name(row):
+        return "the schedule %d (%s)" % (row["id"], row["name"] or row["function"])
+
+
+def failure_group(function, kind, message):
+    """What failures have in common: their function, their error and what it says without numbers,
+    hexadecimal and quoted words."""
+    words = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`", "…", message or "")
+    words = re.sub(r"\b[0-9a-fA-F-]{2,}\b", lambda found: (
+        "0" if re.search(r"\d", found[0]) else found[0]), words)
+    words = re.sub(r"\b0x[0-9a-fA-F]+|\d+", "0", words)
+    return shorten("%s: %s %s" % (function, kind or "", words), 200)
+
+
+class Outbox:
+    """What is to be told: a row of `delivery` for each message and recipient."""
+
+    def __init__(self, database, settings):
+        self._database, self._settings = database, settings
+
+    def recipients(self):
+        """Whom alerts are told: (channel, recipient) each; an address of the web is a secret."""
+        get = self._settings.get
+        return [*(("mail", one) for one in get("alert_mail").split()),
+                *(("webhook", web_label(one)) for one in get("alert_webhook").split()),
+                *(("function", one) for one in get("alert_function").split())]
+
+    def post(self, transaction, recipient, content, now, tries=0):
+        """Add a message; its id. To whom many went within an hour, one more goes after it, with all
+        that is still to be told then."""
+        key = dict(zip(("channel", "recipient"), recipient))
+        recent = [row[0] for row in transaction.all(
+            "SELECT created_at FROM delivery WHERE channel=? AND recipient=? AND created_at>? "
+            "ORDER BY created_at DESC LIMIT %d" % OUTBOX_AN_HOUR, (*recipient, now - 3600))]
+        next_at = now
+        if len(recent) == OUTBOX_AN_HOUR and content["kind"] in ("alert", "task"):
+            next_at = recent[-1] + 3600
+            digest = transaction.one(
+                "SELECT id, content FROM delivery WHERE channel=? AND recipient=? AND tries=0 "
+                "AND next_at>? LIMIT 1", (*recipient, now))
+            if digest:
+                merged = self._merged(json.loads(digest["content"]), content)
+                transaction.update("delivery", {"content": dump_json(merged)}, "id=?",
+                                   (digest["id"],))
+                return digest["id"]
+        return transaction.insert("delivery", {
+            **key, "content": dump_json(content), "tries": tries, "next_at": next_at,
+            "created_at": now})
+
+    @staticmethod
+    def _merged(digest, content):
+        lines = digest["lines"] + content["lines"]
+        left = digest.get("left", 0) + max(0, len(lines) - OUTBOX_LINES)
+        return {**digest, "subject": "several things happened", "lines": lines[:OUTBOX_LINES],
+                "left": left}
+
+    def is_due(self, now):
+        """True if something is to be sent."""
+        return bool(self._database.value(
+            "SELECT 1 FROM delivery WHERE next_at<=? LIMIT 1", (now,)))
+
+    def states(self):
+        """How the newest message to each recipient of alerts went, and when one last arrived."""
+        for channel, recipient in self.recipients():
+            row = self._database.one(
+                "SELECT * FROM delivery WHERE channel=? AND recipient=? "
+                "AND (sent_at IS NOT NULL OR error IS NOT NULL) ORDER BY id DESC LIMIT 1",
+                    (channel, recipient))
+            sent_at = self._database.value(
+                "SELECT max(sent_at) FROM delivery WHERE channel=? AND recipient=?",
+                (channel, recipient))
+            yield {"channel": channel, "recipient": recipient, "last": row and row["id"],
+                   "sent_at": iso(sent_at), "error": row and row["error"],
+                   "next_at": iso(row and row["next_at"])}
+
+
+class Alerts:
+    """Opens, tells and ends alerts, and tells owners of their tasks, see look()."""
+
+    def __init__(self, database, conditions, outbox, starter):
+        self._database, self._clock = database, database.clock
+        self._conditions, self._outbox, self._starter = conditions, outbox, starter
+        self._mark = database.folder / "alerts.mark"
+        self._sending = database.folder / SENDING_MARK
+
+    def tick(self):
+        """Look if nobody has just done so, and send what is due."""
+        now = self._clock.now()
+        if take_mark(self._mark, now, WATCH_SECONDS):
+            self.look(now)
+            self.send(now)
+
+    def send(self, now):
+        """Start the process that sends, if something is due and none does."""
+        if self._outbox.is_due(now) and take_mark(self._sending, now, SENDING_SECONDS + 5):
+            with contextlib.suppress(*START_ERRORS):    # the next tick tries again
+                self._starter.start_sending()
+
+    def look(self, now):
+        """Compare what holds with the rows; one transaction, if anything changes. Who was slower
+        than another process finds another state and leaves it."""
+        state = recall(self._database, ".alerts") or {"seen": None, "since": {}, "streaks": {}}
+        before = dump_json(state)
+        last = self._database.value("SELECT max(id) FROM activity") or 0
+        first = last if state["seen"] is None else state["seen"]
+        last = min(last, first + ACTIVITY_AT_ONCE)
+        rows = self._open_rows()
+        held = self._held(rows)
+        failed, ended = self._failures(rows, first, last), self._asked_for(first, last)
+        streaks = self._streaks(rows, state["streaks"], first, last)
+        since = {"%s %s" % key: state["since"].get("%s %s" % key, now) for key in held}
+        state = {"seen": last, "since": since, "streaks": streaks}
+        if dump_json(state) == before and not (held or rows):
+            return
+        with self._database.transaction(durable=False) as transaction:
+            if dump_json(recall(transaction, ".alerts") or json.loads(before)) != before:
+                return
+            if dump_json(state) != before:
+                remember(transaction, ".alerts", state)
+            self._open(transaction, rows, held, failed, since, now)
+            over = [row for key, row in rows.items() if key not in held and key not in failed
+                    and self._end(transaction, row, streaks, now)]
+            self._tell(transaction, held, over, now)
+            for email, lines in ended.values():
+                self._tell_owner(transaction, email, lines, now)
+
+    def _open_rows(self):
+        return {(row["code"], row["subject"]): row for row in self._database.all(
+            "SELECT * FROM alert WHERE ended_at IS NULL ORDER BY id")}
+
+    def _held(self, rows):
+        """{(code, subject): sentence} of all that is wrong now but failed tasks."""
+        open_codes, found = {code for code, _ in rows}, {}
+        for code, alert in ALERTS.items():
+            look = getattr(self._conditions, code, None)
+            for subject, seen in look(code in open_codes).items() if look else ():
+                found[code, subject] = alert.sentence.format(**seen)
+        return found
+
+    def _failures(self, rows, first, last):
+        """{("failed", group): [sentence, how many, when last]} of tasks that failed for good; those
+        that failed with what they came after are no news."""
+        found = {}
+        for row in self._database.all("""
+                SELECT activity.at, activity.task_id, activity.function, activity.message,
+                    task.error_type, task.reason
+                FROM activity LEFT JOIN task ON task.id=activity.task_id
+                WHERE activity.id>? AND activity.id<=? AND activity.event='failed'
+                ORDER BY activity.id""", (first, last)):
+            if row["reason"] == "dependency":
+                continue
+            group = failure_group(row["function"], row["error_type"], row["message"])
+            if ("failed", group) not in {**rows, **found} and (
+                    len(found) + len(rows) >= GROUPS_MAX):
+                group = "%s: and others" % row["function"]
+            sentence = ALERTS["failed"].sentence.format(
+                function=row["function"], id=row["task_id"],
+                why=shorten("%s: %s" % (row["error_type"] or "failed", row["message"]), 300))
+            known = found.setdefault(("failed", group), ["", 0, 0.0])
+            known[:] = sentence, known[1] + 1, row["at"]
+        return found
+
+    def _streaks(self, rows, before, first, last):
+        """{function: successes in a row} of those that failed lately."""
+        found = {}
+        for function in {subject.partition(":")[0] for code, subject in rows if code == "failed"}:
+            failed = self._database.value(
+                "SELECT max(id) FROM activity WHERE id>? AND id<=? AND event='failed' "
+                "AND function=?", (first, last, function))
+            count = self._database.value(
+                "SELECT count(*) FROM activity WHERE id>? AND id<=? AND event='succeeded' "
+                "AND function=?", (failed or first, last, function))
+            found[function] = min(SUCCESSES_END, count + (0 if failed else before.get(function, 0)))
+        return found
+
+    def _asked_for(self, first, last):
+        """{owner's id: (address, lines)} for tasks that ended and whose owner is to be told."""
+        found = {}
+        if not self._database.value("SELECT 1 FROM user WHERE email IS NOT NULL LIMIT 1"):
+            return found
+        for row in self._database.all("""
+                SELECT activity.event, activity.message, task.id, task.function, task.owner_id,
+                    user.email
+                FROM activity JOIN task ON task.id=activity.task_id
+                JOIN user ON user.id=task.owner_id AND user.disabled=0 AND user.email IS NOT NULL
+                WHERE activity.id>? AND activity.id<=? AND task.notify IS NOT NULL AND (
+                    activity.event='failed'
+                    OR activity.event IN ('succeeded', 'cancelled') AND task.notify='end')
+                ORDER BY activity.id""", (first, last)):
+            why = ": " + shorten(row["message"], 300) if row["message"] else ""
+            found.setdefault(row["owner_id"], (row["email"], []))[1].append(
+                "Task %d (%s) %s%s" % (row["id"], row["function"], {
+                    "cancelled": "was cancelled"}.get(row["event"], row["event"]), why))
+        return found
+
+    @staticmethod
+    def _open(transaction, rows, held, failed, since, now):
+        """Add what is new; what holds on is kept up to date."""
+        causes = {code for code, _ in held} | {code for code, _ in rows}
+        news = {key: (text, 0, now) for key, text in held.items()}
+        for key, (text, count, at) in {**news, **failed}.items():
+            alert = ALERTS[key[0]]
+            if key in rows:
+                transaction.run("UPDATE alert SET text=?, count=count+?, seen_at=? WHERE id=?",
+                                (text, count, at, rows[key]["id"]))
+            elif (now - since.get("%s %s" % key, now) >= alert.opens
+                  and not causes.intersection(alert.causes)):
+                transaction.insert("alert", {
+                    "code": key[0], "subject": key[1], "text": text, "count": max(1, count),
+                    "opened_at": now, "seen_at": at})
+
+    @staticmethod
+    def _end(transaction, row, streaks, now):
+        """True if an alert whose reason is gone ends by now."""
+        is_over = now - row["seen_at"] >= ALERTS[row["code"]].ends or (
+            row["code"] == "failed"
+            and streaks.get(row["subject"].partition(":")[0], 0) >= SUCCESSES_END)
+        return is_over and transaction.update(
+            "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
+
+    def _tell(self, transaction, held, over, now):
+        """Put what is to be told into the outbox, for each recipient in one message."""
+        rows = [row for row in transaction.all("SELECT * FROM alert WHERE ended_at IS NULL "
+                "AND (muted_until IS NULL OR muted_until<=?) ORDER BY id", (now,))]
+        due = {row["id"] for row in rows if self._is_due(row, now)}
+        news = [row for row in rows if due and (row["id"] in due or not row["told"])]
+        over = [row for row in over if row["told"] and (row["muted_until"] or 0) <= now]
+        recipients = self._outbox.recipients() if news or over else ()
+        if not recipients:
+            return
+        lines = [line for row in news for line in self._lines(row, held)]
+        lines += ["Over: %s. %s" % (_title(row), row["text"]) for row in over]
+        one = (news + over)[0]
+        subject = _title(one) if len(news + over) == 1 else "%s, and %d more" % (
+            _title(one), len(news + over) - 1)
+        content = {"kind": "alert", "thread": one["id"], "lines": lines,
+                   "subject": subject if news else "over: " + subject}
+        for recipient in recipients:
+            self._outbox.post(transaction, recipient, content, now)
+        for row in news:
+            transaction.update("alert", {"told": row["told"] + 1, "told_at": now}, "id=?",
+                               (row["id"],))
+
+    @staticmethod
+    def _is_due(row, now):
+        pause = PAUSES[min(row["told"], len(PAUSES) - 1)]
+        is_news = row["code"] != "failed" or not row["told"] or row["seen_at"] > row["told_at"]
+        return is_news and now - (row["told_at"] or row["opened_at"]) >= pause
+
+    @staticmethod
+    def _lines(row, held):
+        """What a message says of an alert, and of what follows from it."""
+        since = "" if not row["told"] else " It began at %s." % iso(row["opened_at"])
+        count = "" if row["count"] == 1 else " %d times." % row["count"]
+        yield "%s. %s%s%s" % (_title(row), row["text"], count, since)
+        for (code, _), text in held.items():
+            if row["code"] in ALERTS[code].causes:
+                yield "  Therefore: " + text
+
+    def _tell_owner(self, transaction, email, lines, now):
+        subject = lines[0].partition(":")[0] if len(lines) == 1 else (
+            "%d of your tasks ended" % len(lines))
+        self._outbox.post(transaction, ("mail", email), {
+            "kind": "task", "subject": subject, "lines": lines[:OUTBOX_LINES],
+            "left": max(0, len(lines) - OUTBOX_LINES)}, now)
+
+    def all(self):
+        """All that is open, the latest that ended, and how the recipients are reached."""
+        rows = self._database.all("SELECT * FROM alert WHERE ended_at IS NULL ORDER BY id DESC")
+        ended = self._database.all("SELECT * FROM alert WHERE ended_at IS NOT NULL "
+                                   "ORDER BY ended_at DESC, id DESC LIMIT %d" % PAGE_ROWS)
+        return {"alerts": [alert_json(row) for row in (*rows, *ended)],
+                "channels": list(self._outbox.states())}
+
+    def mute(self, alert_id, how):
+        """Tell nothing of an alert for a while; NotFound if none of that id is open."""
+        seconds, now = MUTES[how], self._clock.now()
+        until = seconds and (seconds if seconds == UNTIL_IT_ENDS else now + seconds)
+        with self._database.transaction() as transaction:
+            if not transaction.update("alert", {"muted_until": until},
+                                      "id=? AND ended_at IS NULL", (alert_id,)):
+                raise NotFound("There is no open alert %d." % alert_id)
+            return alert_json(transaction.one("SELECT * FROM alert WHERE id=?", (alert_id,)))
+
+    def test(self):
+        """Send each recipient a message, which is tried once."""
+        now, recipients = self._clock.now(), self._outbox.recipients()
+        if not recipients:
+            raise Conflict("Nobody is told: set alert_mail, alert_webhook or alert_function.")
+        content = {"kind": "test", "subject": "a test",
+                   "lines": ["This is a test of the alerts of jobqueue. Nothing is wrong."]}
+        with self._database.transaction() as transaction:
+            made = [{"id": self._outbox.post(transaction, one, content, now, len(SEND_PAUSES) - 1),
+                     "channel": one[0], "recipient": one[1]} for one in recipients]
+        self.send(now)
+        return {"deliveries": made}
+
+
+def _title(row):
+    """What an alert is called in a subject: our words, and the name of a function."""
+    title = ALERTS[row["code"]].title
+    return "%s %s" % (row["subject"].partition(":")[0], title) if row["code"] == "failed" else title
+
+
+def alert_json(row):
+    """An alert as the API has it."""
+    told = ("id", "code", "subject", "text", "count", "told")
+    times = ("opened_at", "seen_at", "told_at", "muted_until", "ended_at")
+    return {**{name: row[name] for name in told}, "title": _title(row),
+            **{name: iso(row[name]) for name in times}}
+
+
+# Telling ---------------------------------------------------------------------
+#
+# How messages leave. A process of its own, started like a worker, takes what is due in the outbox,
+# sends it and notes how that went; a thread for each channel, so that none waits for another, and
+# all end after SENDING_SECONDS. A row is taken by counting its try: who is killed in the middle has
+# spent one. Refused ends the tries. What a server says is kept, but no password and no address of a
+# webhook, which are secrets.
+
+STEP_SECONDS = 10.0             # for each answer of a server
+SENDMAIL_SECONDS = 30.0
+SENDMAIL_PLACES = "/usr/sbin:/usr/lib:/usr/local/sbin"
+CUT_OFF = "It was not answered in time."
+# Where no webhook may lead: this host, its network, what is no single host, and ways around these.
+INSIDE = ("0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 "
+          "192.0.0.0/24 192.0.2.0/24 192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 "
+          "203.0.113.0/24 224.0.0.0/3 ::/3 2001::/23 2001:db8::/32 2002::/16 3fff::/20 "
+          "4000::/2 8000::/1").split()
+
+
+class Refused(Exception):
+    """It makes no sense to try this again."""
+
+
+class Later(Exception):
+    """Whoever refused it says when it may be tried again."""
+
+    def __init__(self, words, seconds):
+        super().__init__(words)
+        self.seconds = seconds
+
+
+def header_text(text):
+    """Text that can only be one header: no line ends, nothing that looks encoded."""
+    text = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+", " ", text)
+    return shorten(text.replace("=?", "= ?"), 150)
+
+
+def _whole_text(content):
+    left = content.get("left")
+    return "\n".join([*content["lines"], *(["... and %d more." % left] if left else [])])
+
+
+def mail_message(content, sender, recipient, row):
+    """The EmailMessage of a row; the same each time it is tried."""
+    from email import policy
+    from email.message import EmailMessage
+    from email.utils import format_datetime
+    message = EmailMessage(policy.SMTP.clone(cte_type="7bit"))
+    domain, moment = sender.rpartition("@")[2], int(row["created_at"] * 1000)
+    message["From"], message["To"] = sender, recipient
+    message["Subject"] = "[jobqueue] " + header_text(content["subject"])
+    message["Date"] = format_datetime(datetime.fromtimestamp(row["created_at"], timezone.utc))
+    message["Message-ID"] = "<jobqueue.%d.%d@%s>" % (row["id"], moment, domain)
+    if "thread" in content:
+        message["References"] = "<jobqueue.alert.%d@%s>" % (content["thread"], domain)
+    message["Auto-Submitted"], message["X-Auto-Response-Suppress"] = "auto-generated", "All"
+    message.set_content(storable(_whole_text(content)) + "\n", cte="quoted-printable")
+    return message
+
+
+def send_mail(settings, recipient, content, row):
+    """Send a row by the mail server of the settings, else by the host's sendmail."""
+    import socket
+    user = settings.get("mail_user")
+    sender = settings.get("mail_from") or (user if "@" in user else "%s@%s" % (
+        user_name(os.getuid()), socket.getfqdn()))
+    message = mail_message(content, sender, recipient, row)
+    if settings.get("mail_server"):
+        _send_by_server(settings, user, sender, recipient, message)
+    else:
+        _send_by_sendmail(sender, recipient, message)
+
+
+def _send_by_server(settings, user, sender, recipient, message):
+    import smtplib
+    import ssl
+    host, _, port = settings.get("mail_server").rpartition(":")
+    context, host, is_safe = ssl.create_default_context(), host.strip("[]"), port == "465"
+    more = {"context": context} if is_safe else {}
+    server = (smtplib.SMTP_SSL if is_safe else smtplib.SMTP)(
+        host, int(port), timeout=STEP_SECONDS, **more)
+    try:
+        server.ehlo()
+        if not is_safe and server.has_extn("starttls"):
+            server.starttls(context=context)
+            is_safe = True
+        if user and not is_safe:
+            raise Refused("The mail server offers no TLS, and the password is not sent without.")
+        if user:
+            server.login(user, _password(settings))
+        server.send_message(message, sender, [recipient])
+        with contextlib.suppress(OSError, smtplib.SMTPException):       # it is sent
+            server.sock.settimeout(1)
+            server.quit()
+    except smtplib.SMTPRecipientsRefused as error:
+        raise _as_refused(*error.recipients[recipient]) from None
+    except smtplib.SMTPResponseException as error:
+        raise _as_refused(error.smtp_code, error.smtp_error) from None
+    finally:
+        server.close()
+
+
+def _as_refused(code, words):
+    words = words.decode("utf-8", "replace") if isinstance(words, bytes) else words
+    return (Refused if code >= 500 else OSError)("%d %s" % (code, words))
+
+
+def _password(settings):
+    path = settings.get("mail_password_file")
+    try:
+        return Path(path).read_text("utf-8").strip()
+    except (OSError, ValueError):
+        raise Refused("mail_password_file cannot be read: %s" % path) from None
+
+
+def _send_by_sendmail(sender, recipient, message):
+    import shutil
+    import subprocess
+    from email import policy
+    path = shutil.which("sendmail", path="%s:%s" % (os.environ.get("PATH", ""), SENDMAIL_PLACES))
+    if path is None:
+        raise Refused("There is no sendmail here: set mail_server.")
+    text = message.as_bytes(policy=policy.SMTP.clone(linesep="\n", cte_type="7bit"))
+    try:
+        done = subprocess.run([path, "-i", "-f", sender, "--", recipient], input=text,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              timeout=SENDMAIL_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise OSError("sendmail did not end within %d s" % SENDMAIL_SECONDS) from None
+    if done.returncode:
+        raise OSError("sendmail ended with exit code %d: %s" % (
+            done.returncode, shorten(done.stdout.decode("utf-8", "replace"), 300)))
+
+
+def is_inside(address):
+    """True for an address to which no webhook may lead unless an admin allows that."""
+    from ipaddress import ip_address, ip_network
+    address = ip_address(address.partition("%")[0])
+    return any(address in ip_network(one) for one in INSIDE
+               if (":" in one) == (address.version == 6))
+
+
+def _slack(_, content, text):
+    for sign, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        text = text.replace(sign, name)
+    return None, {"text": text[:4000]}
+
+
+def _discord(_, content, text):
+    return None, {"content": text[:2000], "allowed_mentions": {"parse": []}}
+
+
+def _telegram(parts, content, text):
+    return parts.path, {**dict(parse_qsl(parts.query)), "text": text[:4096]}
+
+
+def _ntfy(parts, content, text):
+    query = "?" + parts.query if parts.query else ""
+    return "/" + query, {"topic": parts.path.strip("/"), "title": content["subject"],
+                         "message": text[:4000]}
+
+
+SHAPES = {      # what the host's name is like: makes (path or None: as it is, body)
+    r"hooks\.slack\.com": _slack, r"(.+\.)?discord(app)?\.com": _discord,
+    r"api\.telegram\.org": _telegram, r"ntfy\..+|.+\.ntfy\..+": _ntfy}
+
+
+def webhook_key(folder):
+    """The secret by which receivers know us; made at the first time. An owner may put one there."""
+    import base64
+    path = folder / "webhook-secret.txt"
+    if not path.exists():
+        write_private(path, "whsec_%s\n" % base64.b64encode(os.urandom(32)).decode("ascii"))
+    try:
+        text = path.read_text("ascii").strip()
+        return base64.b64decode(text[6:] if text.startswith("whsec_") else text, validate=True)
+    except ValueError:
+        raise Refused("webhook-secret.txt in the data folder must be whsec_ and base64.") from None
+
+
+def _signed(folder, content, row, now):
+    """(headers, body) as Standard Webhooks want them."""
+    import base64
+    import hmac
+    name, moment = "msg_%d_%d" % (row["id"], int(row["created_at"] * 1000)), "%d" % now
+    body = dump_json({"type": "jobqueue." + content["kind"], "timestamp": iso(row["created_at"]),
+                      "data": {"subject": content["subject"],
+                               "lines": [shorten(line, 500) for line in content["lines"][:30]]}})
+    told = ("%s.%s.%s" % (name, moment, body)).encode("utf-8")
+    sign = base64.b64encode(hmac.digest(webhook_key(folder), told, "sha256")).decode("ascii")
+    return {"webhook-id": name, "webhook-timestamp": moment,
+            "webhook-signature": "v1," + sign}, body
+
+
+def open_outside(host, port, inside):
+    """A socket to a host whose name is resolved once: all its addresses are judged, and one of them
+    is used, so that it cannot be another one a moment later."""
+    import socket
+    found = [one[4][:2] for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    if not inside and any(is_inside(address) for address, _ in found):
+        raise Refused("The webhook leads into this host or its network; the setting "
+                      "alert_webhook_inside allows that.")
+    return socket.create_connection(found[0], STEP_SECONDS)
+
+
+def send_webhook(settings, url, content, row, folder, now):
+    """Send a row to an address of the web; what is sent looks as its host wants it."""
+    import http.client
+    import ssl
+    from urllib.parse import urlsplit
+    parts = urlsplit(url)
+    is_safe, target = parts.scheme == "https", parts.path or "/"
+    port, headers = parts.port or (443 if is_safe else 80), {}
+    target += "?" + parts.query if parts.query else ""
+    shape = next((make for name, make in SHAPES.items() if re.fullmatch(name, parts.hostname)),
+                 None)
+    if shape:
+        path, body = shape(parts, content, "%s\n%s" % (content["subject"], _whole_text(content)))
+        target, body = path or target, dump_json(body)
+    else:
+        headers, body = _signed(folder, content, row, now)
+    sock = open_outside(parts.hostname, port, settings.get("alert_webhook_inside") == "yes")
+    with contextlib.closing(sock):
+        if is_safe:
+            sock = ssl.create_default_context().wrap_socket(sock, server_hostname=parts.hostname)
+        connection = http.client.HTTPConnection(parts.hostname, port)
+        connection.sock = sock
+        with contextlib.closing(connection):
+            connection.request("POST", target, body.encode("utf-8"), {
+                "Content-Type": "application/json", "User-Agent": "jobqueue/" + VERSION, **headers})
+            _judge_answer(connection.getresponse())
+
+
+def _judge_answer(answer):
+    words = "%d %s" % (answer.status, shorten(storable(answer.reason), 100))
+    wait = answer.getheader("Retry-After") or ""
+    if answer.status in (404, 410):
+        raise Refused(words)
+    if wait.isascii() and wait.isdecimal() and not 200 <= answer.status < 300:
+        raise Later(words, min(int(wait[:6]), SEND_PAUSES[-1]))
+    if not 200 <= answer.status < 300:
+        raise OSError(words + (", and is not followed" if answer.status < 400 else ""))
+
+
+class Courier:
+    """Sends what is in the outbox; `add` adds a task, `find` gives a function of tasks.py."""
+
+    def __init__(self, database, settings, add, find):
+        self._database, self._settings, self._clock = database, settings, database.clock
+        self._add, self._find, self._outbox = add, find, Outbox(database, settings)
+
+    def run(self):
+        """Send all that is due."""
+        threads = [threading.Thread(target=self._send_all, args=(channel,), daemon=True)
+                   for channel in ("mail", "webhook", "function")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with contextlib.suppress(OSError):
+            os.unlink(self._database.folder / SENDING_MARK)     # who is next need not wait
+
+    def _send_all(self, channel):
+        with in_passing("telling by " + channel):
+            for row in iter(lambda: self._take(channel), None):
+                self._send(row)
+
+    def _take(self, channel):
+        """The next row that is due, whose try is counted; None if there is none."""
+        while True:
+            now = self._clock.now()
+            row = self._database.one("SELECT * FROM delivery WHERE next_at<=? AND channel=? "
+                                     "ORDER BY next_at, id LIMIT 1", (now, channel))
+            if row is None:
+                return None
+            tries = row["tries"] + 1
+            next_at = now + SEND_PAUSES[tries] if tries < len(SEND_PAUSES) else None
+            with self._database.transaction(durable=False) as transaction:
+                if transaction.update(
+                        "delivery", {"tries": tries, "next_at": next_at, "error": CUT_OFF},
+                        "id=? AND tries=? AND next_at<=?", (row["id"], row["tries"], now)):
+                    return {**dict(zip(row.keys(), row)), "tries": tries, "next_at": next_at}
+
+    def _send(self, row):
+        """Send a row that was taken, and note how that went."""
+        changes, content = {"next_at": None, "error": None}, json.loads(row["content"])
+        try:
+            self._by_channel(row, content)
+            changes["sent_at"] = self._clock.now()
+        except Refused as error:
+            changes["error"] = self._words(error)
+        except Later as error:
+            pause = self._clock.now() + error.seconds
+            changes = {"error": self._words(error),
+                       "next_at": row["next_at"] and max(row["next_at"], pause)}
+        except Exception as error:      # whatever a server made of it
+            changes = {"error": self._words(error), "next_at": row["next_at"]}
+        if content["kind"] == "code" and changes["next_at"] is None:
+            changes["content"] = "{}"   # it is for its reader only
+        with self._database.transaction(durable=False) as transaction:
+            transaction.update("delivery", changes, "id=? AND tries=?", (row["id"], row["tries"]))
+
+    def _by_channel(self, row, content):
+        channel, recipient = row["channel"], row["recipient"]
+        if content["kind"] in ("alert", "test") and (channel, recipient) not in (
+                self._outbox.recipients()):
+            raise Refused("This recipient was taken out of the settings.")
+        if channel == "mail":
+            send_mail(self._settings, recipient, content, row)
+        elif channel == "webhook":
+            url = next(one for one in self._settings.get("alert_webhook").split()
+                       if web_label(one) == recipient)
+            send_webhook(self._settings, url, content, row, self._database.folder,
+                         self._clock.now())
+        else:
+            self._add_task(recipient, content, row)
+
+    def _add_task(self, name, content, row):
+        given = {"subject": content["subject"], "text": _whole_text(content)}
+        function = self._find(name)
+        known = function["schema"]["properties"] if function else given
+        try:
+            self._add(name, {key: value for key, value in given.items() if key in known},
+                      unique_key="alert %d" % row["id"])
+        except (Invalid, Conflict) as error:
+            raise Refused(error.detail) from None
+
+    def _words(self, error):
+        """What an error says, without secrets and on one line."""
+        words = shorten(storable("%s: %s" % (type(error).__name__, error)
+                                 if not isinstance(error, (Refused, Later)) and not str(error)
+                                 else str(error)), 300)
+        secrets = self._settings.get("alert_webhook").split()
+        with contextlib.suppress(Refused):
+            secrets += [_password(self._settings)] if self._settings.get("mail_user") else []
+        for secret in filter(None, secrets):
+            words = words.replace(secret, "•••")
+        return words
+
+
 # Tick ------------------------------------------------------------------------
 
 TICK_SOON_SECONDS = 1.0         # a schedule that is due sooner than a tick is so late at most
@@ -6594,10 +7461,10 @@ class Tick:
     inside its transaction: any number of processes may tick at the same time."""
 
     def __init__(self, database, settings, claims, rhythm, workers, reaper, starter, firing,
-                 schedules, fold, keeping):
+                 schedules, fold, keeping, alerts):
         self._database, self._settings, self._claims = database, settings, claims
         self._rhythm, self._workers, self._reaper, self._starter = rhythm, workers, reaper, starter
-        self._firing, self._schedules = firing, schedules
+        self._firing, self._schedules, self._alerts = firing, schedules, alerts
         self._fold, self._keeping = fold, keeping
         self._clock = database.clock
         self._mark = database.folder / "tick.mark"
@@ -6641,6 +7508,8 @@ class Tick:
             self._ticks.hasten(KEEP_AGAIN_SECONDS)
         if start:
             self._starter.start_needed(self.sleepers_missing())
+        with in_passing("looking what is wrong"):
+            self._alerts.tick()
 
     def sleepers_missing(self):
         """1 if a worker is to be asleep until what is scheduled is due, and none is; else 0."""
@@ -6700,6 +7569,7 @@ class Tick:
 SESSION_SECONDS = 12 * 3600.0
 SESSION_IDLE_SECONDS = 30 * 60.0
 SETUP_CODE_SECONDS = 3600.0
+CODE_SECONDS = 3600.0           # how long a code holds that was mailed
 SETUP_CODE_MIN_CHARACTERS = 16
 PASSWORD_MIN, PASSWORD_MAX = 8, 256
 SCRYPT_COST = (2 ** 14, 8, 5)   # OWASP's 16 MiB row
@@ -6723,12 +7593,16 @@ LOG_IN = titled("Login", _object(("name", "password"), name=TEXT, password=TEXT)
 SET_UP = titled("Setup", _object(("code", "name", "password"), name=TEXT, password=TEXT,
                                  code=about(TEXT, "from the printed link, or a file "
                                             "setup-code*.txt in data or beside jobqueue.py")))
+EMAIL = _text(MAIL_ADDRESS, "must be an address such as ana@example.org")
 NEW_USER = titled("NewUser", _object(
     ("name", "password"), name=TEXT, password=TEXT, role={"enum": list(ROLES)}))
 CHANGED_USER = titled("UserChange", _object(
     role=or_null({"enum": list(ROLES)}), password=or_null(TEXT), disabled={"type": "boolean"},
     max_pending=about(or_null(SETTINGS["max_pending"].schema),
                       "most tasks that wait to be run; 0: no limit, null: as the setting says"),
+    email=about(or_null(EMAIL), "where one is told of one's tasks; users get a code there, which "
+                                "they send as email_code"),
+    email_code=_text("[0-9]{6}", "must be 6 digits"),
     current_password=about(or_null(TEXT), "needed by users who change their own password")))
 NEW_TOKEN = titled("NewToken", _object(
     ("name",), scope={"enum": list(TOKEN_SCOPES)},
@@ -6947,11 +7821,12 @@ class Users:
     def change(self, name, known=None, by=None, **changes):
         """Change columns of a user; a new password or disabling ends their sessions and tokens.
 
-        None changes nothing, but `max_pending` None means: as the setting of this name says. With
-        `known`, what confirm() gave, tokens go on; Denied if that is not the password any more.
+        None changes nothing, but `max_pending` None means: as the setting of this name says, and
+        `email` None that there is none. With `known`, what confirm() gave, tokens go on; Denied if
+        that is not the password any more.
         """
         changes = {column: value for column, value in changes.items()
-                   if value is not None or column == "max_pending"}
+                   if value is not None or column in ("max_pending", "email")}
         if "password" in changes:
             check_password(changes["password"], self.find(name)["name"])
             changes["password"] = hash_password(changes["password"])
@@ -7004,8 +7879,51 @@ class Users:
     @staticmethod
     def _json(row):
         return {"name": row["name"], "role": row["role"], "disabled": bool(row["disabled"]),
-                "max_pending": row["max_pending"], "created_at": iso(row["created_at"]),
-                "last_seen_at": iso(row["last_seen_at"])}
+                "max_pending": row["max_pending"], "email": row["email"],
+                "created_at": iso(row["created_at"]), "last_seen_at": iso(row["last_seen_at"])}
+
+
+class Mailboxes:
+    """Users' own addresses: one counts once its owner has typed the code that was mailed to it."""
+
+    def __init__(self, database, outbox, throttle):
+        self._database, self._outbox, self._throttle = database, outbox, throttle
+
+    def ask(self, person, email):
+        """Mail a code to an address; None removes the address at once."""
+        import secrets
+        if not email:
+            return self._keep(person, None)
+        code, now = "%06d" % secrets.randbelow(10 ** 6), self._database.clock.now()
+        self._throttle.count("mailbox:%d" % person.id)
+        with self._database.transaction() as transaction:
+            remember(transaction, self._name(person), {
+                "email": email, "digest": digest(code), "until": now + CODE_SECONDS})
+            self._outbox.post(transaction, ("mail", email), {
+                "kind": "code", "subject": "your code", "lines": [
+                    "%s entered this address in jobqueue. The code is %s." % (person.name, code),
+                    "It holds for an hour. If that was not you, nothing has to be done."]}, now)
+
+    def confirm(self, person, code):
+        """Take the address whose code this is; Denied if it is another one."""
+        self._throttle.count("mailbox:%d" % person.id)
+        known = recall(self._database, self._name(person))
+        if (not known or known["digest"] != digest(code)
+                or not 0 <= known["until"] - self._database.clock.now() <= CODE_SECONDS):
+            raise Denied("The code is not right.", wrong("email_code", "is not right"))
+        self._keep(person, known["email"])
+
+    def _keep(self, person, email):
+        with self._database.transaction() as transaction:
+            transaction.update("user", {"email": email}, "id=?", (person.id,))
+            note_user(transaction, self._database.clock.now(), "user_changed",
+                      {"id": person.id, "name": person.name}, person.name, "email")
+            remember(transaction, self._name(person), None)
+            self._throttle.forgive(transaction, "mailbox:%d" % person.id)
+
+    @staticmethod
+    def _name(person):
+        return ".mailbox.%d" % person.id
 
 
 def changed_at(file):
@@ -8356,8 +9274,13 @@ class JobQueue:
                                     self.queues)
         self.forecast = Forecast(self.database, self.settings, self.claims, self.queues,
                                  self.modes, self.rhythm)
+        self.conditions = Conditions(self.database, self.settings, self.claims, self.rhythm,
+                                     self.modes, self.catalogue)
+        self.outbox = Outbox(self.database, self.settings)
+        self.alerts = Alerts(self.database, self.conditions, self.outbox, self.starter)
         throttle = Throttle(self.database)
         self.users = Users(self.database, self.settings, throttle)
+        self.mailboxes = Mailboxes(self.database, self.outbox, throttle)
         self.setup = SetUp(self.database, self.users, throttle)
         self.sessions = Sessions(self.database, self.users, throttle)
         self.tokens = Tokens(self.database)
@@ -8369,7 +9292,7 @@ class JobQueue:
         self.keeping = Keeping(self.database, self.settings, self.actions, self.fold)
         self.tick = Tick(self.database, self.settings, self.claims, self.rhythm, self.workers,
                          self.reaper, self.starter, self.firing, self.schedules, self.fold,
-                         self.keeping)
+                         self.keeping, self.alerts)
 
     def enqueue(self, function, arguments=None, owner=None, **options):
         """Add one task; returns it. Invalid names every field that is wrong."""
@@ -8911,6 +9834,8 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
     "task_lost": ("Tasks", BAD, "nobody has answered for task {id} for {seconds:.0f} s and nobody "
                   "takes it over", "open the page or run python3 jobqueue.py tick"),
     "task_old": ("Tasks", NOTE),
+    "channel_fails": ("Alerts", BAD, "{recipient} could not be told by {channel}: {error}",
+                      "mend that, then try python3 jobqueue.py alert test"),
     "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind what was last recorded "
                    "({at}): it was put back, or was wrong before")}
 
@@ -8989,7 +9914,7 @@ def _look_at_disk(folder):
     yield "%.1f GB free" % (free / 1e9)
     if room.f_files:
         yield "%d more files" % room.f_favail
-    if free < DISK_LOW_BYTES or room.f_files and room.f_favail < 1000:
+    if free < NARROW_BYTES or room.f_files and room.f_favail < 1000:
         yield Finding("disk_low")
     if not folder.is_dir():
         return
@@ -9164,7 +10089,7 @@ def _look_at_database(queue, reads_all=True):
 def _look_at_backup(queue):
     last = recall(queue.database, ".backup")
     yield "the last one: %s, %s" % (_readable(last["at"]), last["path"]) if last else "none yet"
-    if not last or queue.database.clock.now() - last["at"] >= 7 * 86400:
+    if not last or queue.conditions.backup():
         yield Finding("backup_due", command="backup" if queue.database.journal else "export")
 
 
@@ -9194,6 +10119,14 @@ def _look_at_schedules(queue):
         yield Finding("script_idle", name=name)
 
 
+def _failures_of_a_day(database, now):
+    return database.all(
+        "SELECT function, count(*) AS failed FROM ("
+        "SELECT at, event, function FROM activity ORDER BY id DESC LIMIT 200000) AS recent "
+        "WHERE event='failed' AND at>? GROUP BY function ORDER BY failed DESC, function",
+        (now - 86400,))
+
+
 def _look_at_tasks(queue):
     now = queue.database.clock.now()
     leases = queue.claims.leases(now)
@@ -9201,17 +10134,28 @@ def _look_at_tasks(queue):
     left, task_id = min(((left, task_id) for task_id, left in leases.items()), default=(0, None))
     if left < -queue.database.lease_seconds:
         yield Finding("task_lost", id=task_id, seconds=-left)
-    oldest = queue.database.value("""
-        SELECT min(CASE WHEN run_at>created_at THEN run_at ELSE created_at END)
-        FROM (SELECT created_at, run_at FROM task %s
-              WHERE status=0 LIMIT 10000) AS found""" % BY_CLAIM)
-    if oldest is not None:
-        yield "the oldest pending task has waited %d min" % (max(0, now - oldest) // 60)
-        if now - oldest >= 3600:
-            yield Finding("task_old")
+    waited, failures = queue.claims.longest_wait(), list(_failures_of_a_day(queue.database, now))
+    if waited is not None:
+        yield "the oldest task that could start has waited %d min" % (waited // 60)
+    if queue.conditions.waiting():
+        yield Finding("task_old")
+    if failures:
+        yield "%d failed in the last day, most often %s (%d)" % (
+            sum(row["failed"] for row in failures), *failures[0])
     newest = queue.database.value("SELECT at FROM activity ORDER BY id DESC LIMIT 1") or 0
     if newest - now > CLOCK_SLACK_SECONDS:
         yield Finding("clock_back", seconds=newest - now, at=_readable(newest))
+
+
+def _look_at_alerts(queue):
+    states = list(queue.outbox.states())
+    open_ones = queue.database.value("SELECT count(*) FROM alert WHERE ended_at IS NULL")
+    yield "%d open; told: %s" % (open_ones, ", ".join(
+        one["recipient"] for one in states) or "nobody")
+    for one in states:
+        if one["error"] and one["next_at"] is None:
+            yield Finding("channel_fails", channel=one["channel"], recipient=one["recipient"],
+                          error=one["error"])
 
 
 # What is said to everyone, too. In the order in which it matters; a list has the first sentence.
@@ -9224,16 +10168,12 @@ def _describe_obstacles(queue):
     except OSError:
         yield Finding("data_gone")
         return
-    size = database.wal_bytes() if database.journal == "wal" else 0
-    if size > WAL_ALARM_BYTES:
-        yield Finding("log_long", size=size >> 20, path=database.path)
+    for seen in queue.conditions.log().values():
+        yield Finding("log_long", size=seen["size"], path=database.path)
     if queue.settings.get("NbMaxWorker") == 0:
         yield Finding("off")
-    error = queue.catalogue.state()["error"]
-    if error:
-        place = ", line ".join(str(error[key]) for key in ("file", "line") if error[key])
-        yield Finding("code_error", file=TASKS_FILE,
-                      why=error["message"] + (" (%s)" % place if place else ""))
+    for seen in queue.conditions.code().values():
+        yield Finding("code_error", file=TASKS_FILE, why=seen["why"])
 
 
 def _describe_starts(queue):
@@ -9253,11 +10193,12 @@ def _describe_starts(queue):
                       at=_readable(failure["at"]), next=time_of_day(failure["next"]))
     if mode == "slice" and waits and queue.starter.needed():
         yield Finding("slices_awaited")
-    if mode == "service" and not queue.rhythm.has_service():
+    awaited = queue.conditions.awaited(mode)
+    if mode == "service" and awaited:
         yield Finding("service_missing", is_said=nobody_works)
     if mode == "cron":
         cron = queue.rhythm.visitor("cron")
-        if not (cron and cron["comes"]):
+        if awaited:
             yield Finding("cron_missing", is_said=nobody_works)
         elif nobody_works:
             often = ", which comes about %s" % how_often(cron["period"]) if cron["period"] else ""
@@ -9303,7 +10244,7 @@ TOPICS = {"Admin": _look_at_admin, "Exposure": _look_at_exposure, "Web server": 
           "Workers": _look_at_workers, "Worker": _look_at_worker, "Machines": _look_at_machines,
           "Cron": _look_at_ticks, "Journal": _look_at_journal, "Database": _look_at_database,
           "Backup": _look_at_backup, "Functions": _look_at_functions,
-          "Schedules": _look_at_schedules, "Tasks": _look_at_tasks}
+          "Schedules": _look_at_schedules, "Tasks": _look_at_tasks, "Alerts": _look_at_alerts}
 Check = collections.namedtuple("Check", "name verdict text")        # one line of what `check` says
 Report = collections.namedtuple("Report", "checks findings")
 
@@ -10015,7 +10956,8 @@ def get_health(queue, _):
 
 def _session_json(queue, person):
     seen = exposure(queue) if person.is_admin else {"exposed": None, "at": None}
-    return {"user": {"name": person.name, "role": person.role}, "version": VERSION,
+    email = queue.users.find(person.name)["email"]
+    return {"user": {"name": person.name, "role": person.role, "email": email}, "version": VERSION,
             "data": str(queue.database.folder) if person.is_admin else None,
             "expires_at": iso(person.expires_at), "exposed": seen["exposed"] or [],
             "looked_at": iso(seen["at"])}
@@ -10470,6 +11412,10 @@ def patch_user(queue, request, name):
     if not own and not person.is_admin:
         raise NotFound("There is no user %s." % shorten(name, 60))
     current = given.pop("current_password", None)
+    if own and set(given) & {"email", "email_code"} and not (person.is_admin and "email" in given):
+        return _change_mailbox(queue, person, given)
+    if "email_code" in given:
+        raise field_error("email_code", "is for one's own address")
     if not own or ("password" not in given and person.is_admin):
         return users.change(name, by=person.name, **given)
     if set(given) - {"password"}:
@@ -10481,6 +11427,21 @@ def patch_user(queue, request, name):
         token = queue.sessions.open(users.find(person.name), request.address)
         headers = [request.set_cookie(token)]
     return json_answer(user, headers=headers)
+
+
+def _change_mailbox(queue, person, given):
+    """One's own address: it is mailed a code first, which is then sent back alone."""
+    if len(given) > 1:
+        raise field_error("email", "must be sent alone, and so must email_code")
+    if "email" in given:
+        queue.mailboxes.ask(person, given["email"])
+        queue.alerts.send(queue.database.clock.now())
+    else:
+        queue.mailboxes.confirm(person, given["email_code"])
+    return queue.users.change(person.name)
+
+
+MUTE = titled("Mute", _object(("how",), how=about({"enum": list(MUTES)}, "for how long")))
 
 
 def post_tokens(queue, request):
@@ -10633,6 +11594,13 @@ ROUTES = [Route(*row) for row in (
     ("PATCH", _QUEUE, patch_queue, ADMIN, CHANGED_QUEUE, (200, "Queue"), CHANGE),
     ("DELETE", _QUEUE, _does("Remove a queue that holds no tasks.", lambda queue, request, name:
         queue.delete_queue(name, request.person.name)), ADMIN, None, (204,)),
+    ("GET", "/api/alerts", _does("What is wrong and was lately, and how it is told.", lambda
+        queue, _: queue.alerts.all()), ADMIN, None, (200, "AlertList")),
+    ("POST", "/api/alerts/test", _does("Send everybody who is told of alerts a message, once.",
+        lambda queue, _: queue.alerts.test()), ADMIN, None, (202, "AlertTest")),
+    ("POST", "/api/alerts/" + ID + "/mute", _does("Tell nothing of an alert for a while, until it "
+        "ends, or (no) tell again.", lambda queue, request, alert_id: queue.alerts.mute(
+            alert_id, request.given["how"])), ADMIN, MUTE, (200, "Alert")),
     ("GET", "/api/host", get_host, ADMIN, None, (200, "HostReport")),
     ("POST", "/api/host/exposure", post_exposure, ADMIN, EXPOSURE, (204,)),
     ("POST", "/api/host/test", _does("Start a test worker, unless one is being watched.", lambda
@@ -12057,6 +13025,36 @@ def cmd_set_queue(site, options):
     show(options, made, None)
 
 
+def cmd_list_alerts(site, options):
+    """Print what is wrong and was lately, and whom that is told."""
+    found = site.ask("GET", "/api/alerts")
+    text = table("ID OPENED ENDED TOLD WHAT".split(), [
+        (one["id"], one["opened_at"][:19], (one["ended_at"] or "")[:19], one["told"],
+         shorten("%(title)s. %(text)s" % one, 100)) for one in found["alerts"]])
+    show(options, found, "\n".join([text, "", *map(_channel_text, found["channels"])]))
+
+
+def _channel_text(one):
+    state = one["error"] or (one["sent_at"] and "told at %s" % one["sent_at"]) or "not told yet"
+    return "%s %s: %s" % (one["channel"], one["recipient"], state)
+
+
+def cmd_test_alerts(site, options):
+    """Send everybody who is told of alerts a message, once, and say how that went."""
+    made = {(one["channel"], one["recipient"]): one["id"] for one in
+            site.ask("POST", "/api/alerts/test", {})["deliveries"]}
+    until, found = time.monotonic() + SENDING_SECONDS, []
+    while time.monotonic() < until:
+        states = site.ask("GET", "/api/alerts")["channels"]
+        found = [one for one in states if one["last"] == made.get(
+            (one["channel"], one["recipient"]))]
+        if len(found) == len(made) and CUT_OFF not in [one["error"] for one in found]:
+            break
+        time.sleep(0.2)
+    show(options, found, "\n".join(map(_channel_text, found)) or "Nothing was sent in time.")
+    return 1 if len(found) < len(made) or any(one["error"] for one in found) else 0
+
+
 def cmd_tick(queue, _):
     """Do the housekeeping once: bury dead workers, fire schedules, promote, start workers."""
     queue.catalogue.refresh()
@@ -12228,6 +13226,10 @@ COMMANDS = {
                       *arguments(LISTED_ACTIVITY["properties"], "since", "until", "event", "task",
                                  "worker", "function", "owner"),
                       argument("--limit", _integer(1, 1000), default=PAGE_ROWS, metavar="N")),
+    "alert list": (cmd_list_alerts, []),
+    "alert mute": asks("Tell nothing of an alert for a while.", "POST", "/api/alerts/{id}/mute",
+                       argument("how", MUTE["properties"]["how"])),
+    "alert test": (cmd_test_alerts, []),
     "workers": lists("Print the worker processes.", "workers",
                      "id machine pid state mode tasks task function"),
     "tick": (cmd_tick, []),

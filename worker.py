@@ -2429,7 +2429,7 @@ class RemoteWorker:
 # Entry -----------------------------------------------------------------------
 #
 # Which of its processes this is: a worker (for cron, as a service, detached, or for a slice of a
-# request), its runner, a catalogue, or the test worker of the page This host.
+# request), its runner, a catalogue, what sends messages, or the test worker of the page This host.
 
 CRON_SECONDS = 50.0
 WORKER_PATIENCE_SECONDS = 45.0          # less than the self-fence
@@ -2525,13 +2525,24 @@ def run_host_test(token, data):
     return 1
 
 
+def send_messages(data):
+    """Send what is to be told; a server that hangs ends this process, not a worker."""
+    signal.alarm(int(jobqueue.SENDING_SECONDS))
+    jobqueue.find_database(jobqueue.data_folder(data))      # no new one is made
+    queue = JobQueue(data, patience=WORKER_PATIENCE_SECONDS)
+    be_nice(queue)
+    jobqueue.Courier(queue.database, queue.settings, queue.enqueue, queue.catalogue.find).run()
+    return 0
+
+
 def dispatch(arguments):
-    """Run as runner, catalogue, test or worker; returns the exit code."""
+    """Run as runner, catalogue, test, sender or worker; returns the exit code."""
     mode, *rest = arguments or [""]
     if mode in ("--detached", "--slice"):
         row, lock, data, *seconds = rest
         return work(mode[2:], data, *map(float, seconds), row=int(row), lock=lock)
-    inside = {"--runner": run_runner, "--catalogue": print_catalogue, "--test": run_host_test}
+    inside = {"--runner": run_runner, "--catalogue": print_catalogue, "--test": run_host_test,
+              "--send": send_messages}
     if mode in inside:
         return inside[mode](*rest)
     import argparse

@@ -38,6 +38,7 @@ BODIES = {
     "/api/schedules/preview": {"rule": "daily 01:00"},
     "/api/schedules/ID": {"rule": "daily 02:00"},
     "/api/settings": {"linger": 20},
+    "/api/alerts/ID/mute": {"how": "1h"},
     "/api/host/exposure": {"exposed": []},
     "/api/queues": {"name": "new"},
     "/api/queues/NAME": {"max_running": 2},

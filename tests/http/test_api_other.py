@@ -20,7 +20,7 @@ class Functions(WebTestCase):
                        "additionalProperties": False, "required": ["a"]},
             "options": {"queue": "default", "priority": 0, "max_retries": 0, "retry_delay": 60,
                         "retry_backoff": 2, "timeout": 3600, "on_crash": "retry",
-                        "remove_on_success": False}})
+                        "remove_on_success": False, "notify": None}})
         self.assertEqual((value["error"], value["samples"]), (None, False))
         self.assertEqual(value["read_at"], "2027-01-15T08:00:00.000Z")
 
@@ -417,7 +417,8 @@ class Session(WebTestCase):
 
     def test_logging_in_tells_who_one_is(self):
         value = self.check(self.log_in("BOB"), 200)
-        self.assertEqual(value, {"user": {"name": "bob", "role": "user"}, "version": jobqueue.VERSION,
+        self.assertEqual(value, {"user": {"name": "bob", "role": "user", "email": None},
+                                 "version": jobqueue.VERSION,
                                  "expires_at": "2027-01-15T20:00:00.000Z", "data": None, "exposed": [],
                                  "looked_at": None})
 
@@ -468,7 +469,7 @@ class Setup(WebTestCase):
     def test_the_code_makes_the_admin_and_logs_in(self):
         visitor = Visitor(self.app)
         value = self.check(self.set_up(visitor), 201)
-        self.assertEqual(value["user"], {"name": "root", "role": "admin"})
+        self.assertEqual(value["user"], {"name": "root", "role": "admin", "email": None})
         self.check(visitor.get("/api/users"), 200)
 
     def test_after_that_there_is_no_set_up(self):

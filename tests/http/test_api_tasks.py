@@ -17,7 +17,7 @@ TASK_KEYS = set(
     "id owner function summary queue status reason priority run_at unique_key after after_failure "
     "attempts crashes max_retries retries_left retry_delay retry_backoff timeout on_crash cancel_requested "
     "progress message error worker schedule created_at started_at finished_at arguments result "
-    "predecessors followers remove_on_success blocked blocked_text".split())
+    "predecessors followers remove_on_success notify blocked blocked_text".split())
 
 
 class Adding(WebTestCase):

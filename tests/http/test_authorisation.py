@@ -1,4 +1,5 @@
 """Who may do what: every route, method, kind of visitor and kind of object, against one table."""
+import os
 import re
 import unittest
 from unittest import mock
@@ -52,6 +53,9 @@ TABLE = {
     ("GET", "/api/queues/NAME"):                (401,   200,   200,     200,   404),
     ("PATCH", "/api/queues/NAME"):              (401,   403,   403,     200,   404),
     ("DELETE", "/api/queues/NAME"):             (401,   403,   403,     204,   404),
+    ("GET", "/api/alerts"):                     (401,   403,   403,     200,   None),
+    ("POST", "/api/alerts/test"):               (401,   403,   403,     202,   None),
+    ("POST", "/api/alerts/ID/mute"):            (401,   403,   403,     200,   404),
     ("GET", "/api/host"):                       (401,   403,   403,     200,   None),
     ("POST", "/api/host/test"):                 (401,   403,   403,     202,   None),
     ("POST", "/api/host/exposure"):             (401,   403,   403,     204,   None),
@@ -68,7 +72,8 @@ TABLE = {
     ("POST", "/api/worker/turn"):               (401,   403,   403,     403,   None),
     ("POST", "/api/worker/tasks/ID"):           (401,   403,   403,     403,   403),
 }
-MISSING_FOR_USERS = {("DELETE", "/api/users/NAME"): 403}      # who may not, learns nothing
+MISSING_FOR_USERS = {("DELETE", "/api/users/NAME"): 403,      # who may not, learns nothing
+                     ("POST", "/api/alerts/ID/mute"): 403}
 
 
 PATHS = sorted({path for _, path, _ in ROUTES})
@@ -88,6 +93,7 @@ class Matrix(WebTestCase):
                          "expired": self.ended("bob", "expires_at", 1),
                          "idle": self.ended("bob", "seen_at", jobqueue.SESSION_IDLE_SECONDS + 1),
                          "left": self.left("bob"), "revoked": self.revoked("bob")}
+        self.change_settings(alert_mail="ops@example.org")
         self.write("UPDATE user SET disabled=1 WHERE name='dora'")
         self.write("UPDATE user SET role='user' WHERE name='mara'")
 
@@ -122,6 +128,10 @@ class Matrix(WebTestCase):
             return path
         if which == "missing":
             return path.replace("ID", "987654")
+        if "alerts" in path:
+            self.write("INSERT INTO alert (code, subject, text, opened_at, seen_at) "
+                       "VALUES ('backup', ?, '', 0, 0)", (str(self.clock.now()) + os.urandom(4).hex(),))
+            return path.replace("ID", str(self.database.value("SELECT max(id) FROM alert")))
         if "tokens" in path:
             return path.replace("ID", str(self.make_token(owner)[0]))
         if "schedules" in path:

@@ -14,7 +14,7 @@ SAMPLES = {"NewTask": {"function": "add", "arguments": {"a": 1}}, "Action": {"ac
            "NewUser": {"name": "zoe", "password": "another horse"}, "NewToken": {"name": "laptop"},
            "PreviewRequest": {"rule": "daily 01:00"}, "NewQueue": {"name": "post"},
            "QueueChange": {"max_running": 2},
-           "UserChange": {"role": "admin"}, "Exposure": {"exposed": []},
+           "UserChange": {"role": "admin"}, "Mute": {"how": "1h"}, "Exposure": {"exposed": []},
            "Hello": {"session": "0" * 32, "protocol": 1, "machine": "strong", "version": "1.0.0",
                      "functions": []},
            "Turn": {"session": "0" * 32, "sequence": 1},
@@ -94,6 +94,8 @@ class Requests(WebTestCase):
         self.queue.queues.change("bob", {}, "ana", new=True)
         schedule = {"function": "add", "arguments": {"a": 1}, "rule": "daily 01:00"}
         self.places = {"{name}": "bob", "{id}": str(self.queue.schedules.add(schedule, self.owner_id("bob")))}
+        self.write("INSERT INTO alert (id, code, subject, text, opened_at, seen_at) "
+                   "VALUES (?, 'backup', '', '', 0, 0)", (int(self.places["{id}"]),))
 
     def address(self, path):
         """A path of the document that leads to something of bob's."""

@@ -1,0 +1,675 @@
+"""What opens an alert, when it is told, repeated, muted and ended; who is told of their own tasks."""
+
+import json
+import os
+import unittest
+import uuid
+from unittest import mock
+
+import jobqueue
+from tests.helpers.support import TestCase
+from tests.helpers.web import WebTestCase
+
+HOUR = 3600.0
+
+
+class AlertsCase(TestCase):
+    def setUp(self):
+        super().setUp()
+        self.patch(jobqueue, "NARROW_BYTES", 0)         # whatever disk the tests have
+        self.change_settings(alert_mail="ops@example.org")
+        self.look()                                     # what was before the first look is no news
+
+    def look(self, seconds=31.0, times=1):
+        """Time passes, and somebody looks."""
+        for _ in range(times):
+            self.clock.advance(seconds)
+            self.queue.alerts.look(self.clock.now())
+
+    def pass_time(self, seconds):
+        """Somebody looks every half minute."""
+        for _ in range(round(seconds / 30)):
+            self.look(30)
+
+    def open(self):
+        """The codes of open alerts."""
+        return [row[0] for row in self.database.all(
+            "SELECT code FROM alert WHERE ended_at IS NULL ORDER BY id")]
+
+    def messages(self, recipient="ops@example.org"):
+        """What was put into the outbox for somebody, oldest first."""
+        return [json.loads(row[0]) for row in self.database.all(
+            "SELECT content FROM delivery WHERE recipient=? ORDER BY id", (recipient,))]
+
+    def subjects(self, recipient="ops@example.org"):
+        return [one["subject"] for one in self.messages(recipient)]
+
+    def send_all(self):
+        """As if the outbox was sent."""
+        self.write("UPDATE delivery SET next_at=NULL, sent_at=?, tries=1", (self.clock.now(),))
+
+    def fail(self, message="boom", kind="ValueError", function="add", **more):
+        """A task that fails for good."""
+        self.add(function=function, **more)
+        return self.run_one("fail", None, kind, message)
+
+    def succeed(self):
+        self.add()
+        return self.run_one()
+
+    def set_code_error(self, message="it is broken"):
+        error = message and {"message": message, "file": "tasks.py", "line": 3}
+        self.queue.catalogue.store({"error": error} if error else {
+            "functions": self.queue.catalogue.functions(), "error": None})
+
+    def break_starts(self):
+        with self.database.transaction() as transaction:
+            self.queue.workers.start_failed(transaction, "out of memory")
+
+
+class TestFailures(AlertsCase):
+    def test_a_task_that_failed_for_good_is_told_with_its_function_and_error(self):
+        task = self.fail("no such city")
+        self.look()
+        self.assertEqual(self.open(), ["failed"])
+        self.assertEqual(self.messages(), [])
+        self.look()
+        [message] = self.messages()
+        self.assertEqual(message["subject"], "add failed")
+        self.assertIn("add: ValueError: no such city (task %d)" % task["id"], message["lines"][0])
+
+    def test_one_that_will_be_tried_again_is_no_alert(self):
+        self.add(function="greet", name="x")
+        self.run_one("error", None, "ValueError", "boom")
+        self.look(times=3)
+        self.assertEqual(self.open(), [])
+
+    def test_ten_thousand_failures_with_different_numbers_are_one_alert_and_one_mail(self):
+        rows = [{"at": self.clock.now(), "event": "failed", "task_id": 10 ** 6 + number, "function": "add",
+                 "message": "order %s '%d' at 0x%x not found" % (uuid.uuid4(), number, number)}
+                for number in range(10_000)]
+        with self.database.transaction() as transaction:
+            transaction.insert_all("activity", rows)
+        self.look(times=10)
+        [row] = self.database.all("SELECT * FROM alert")
+        self.assertEqual(row["count"], 10_000)
+        self.assertEqual(len(self.messages()), 1)
+        self.assertIn("10000 times", self.messages()[0]["lines"][0])
+
+    def test_different_errors_of_a_function_are_told_in_one_mail(self):
+        self.fail("the disk is slow")
+        self.fail("the net is down", "OSError")
+        self.look(times=2)
+        self.assertEqual(self.open(), ["failed", "failed"])
+        self.assertEqual(self.subjects(), ["add failed, and 1 more"])
+
+    def test_those_that_follow_a_failed_task_are_none_of_their_own(self):
+        first = self.add()
+        self.add(options={"after": [first]})
+        self.run_one("fail", None, "ValueError", "boom")
+        self.look(times=2)
+        self.assertEqual(self.database.value("SELECT count(*) FROM task WHERE status=3"), 2)
+        self.assertEqual(self.database.value("SELECT sum(count) FROM alert"), 1)
+
+    def test_three_successes_in_a_row_end_it(self):
+        self.fail()
+        self.look(times=2)
+        self.succeed()
+        self.succeed()
+        self.fail()
+        self.succeed()
+        self.look()
+        self.assertEqual(self.open(), ["failed"])
+        self.succeed()
+        self.succeed()
+        self.look()
+        self.assertEqual(self.open(), [])
+        self.assertEqual(self.subjects(), ["add failed", "over: add failed"])
+
+    def test_a_day_without_one_ends_it(self):
+        self.fail()
+        self.look(times=2)
+        self.look(24 * HOUR - 80)
+        self.assertEqual(self.open(), ["failed"])
+        self.look(120)
+        self.assertEqual(self.open(), [])
+
+    def test_each_episode_is_a_row_of_its_own(self):
+        for _ in range(2):
+            self.fail()
+            self.look(times=2)
+            self.look(25 * HOUR)
+        self.assertEqual(self.database.value("SELECT count(*) FROM alert"), 2)
+        self.assertEqual(self.subjects(), ["add failed", "over: add failed"] * 2)
+
+    def test_what_failed_before_the_first_look_is_not_told(self):
+        self.write("DELETE FROM setting WHERE name='.alerts'")
+        self.fail()
+        self.look(times=3)
+        self.assertEqual(self.messages(), [])
+
+    def test_very_many_different_errors_become_one_more_group(self):
+        for number in range(60):
+            self.fail("error %s" % (chr(0x100 + number) * 3))
+        self.look(times=2)
+        self.assertLessEqual(len(self.open()), 51)
+        self.assertEqual(self.database.value("SELECT sum(count) FROM alert"), 60)
+        self.assertEqual(len(self.messages()), 1)
+
+
+class TestTelling(AlertsCase):
+    def test_it_is_told_again_after_an_hour_four_hours_and_daily_while_it_holds(self):
+        self.set_code_error()
+        self.look(times=8)
+        self.assertEqual(self.subjects(), ["tasks.py is broken"])
+        began = self.clock.now()
+        moments = []
+        while self.clock.now() < began + 60 * HOUR:
+            count = len(self.messages())
+            self.look(300)
+            if len(self.messages()) > count:
+                moments.append(round((self.clock.now() - began) / HOUR))
+        self.assertEqual(moments, [1, 5, 29, 53])
+
+    def test_failures_that_are_over_are_not_told_again(self):
+        self.fail()
+        self.look(times=2)
+        self.pass_time(5 * HOUR)
+        self.assertEqual(len(self.messages()), 1)
+
+    def test_a_recovery_is_told_only_if_its_opening_was(self):
+        self.fail()
+        self.look()
+        for _ in range(3):
+            self.succeed()
+        self.look(times=3)
+        self.assertEqual((self.open(), self.messages()), ([], []))
+
+    def test_to_whom_twenty_went_within_an_hour_the_next_is_a_digest(self):
+        for number in range(40):
+            self.fail("%s" % chr(0x100 + number), function="add")
+            self.look(times=2)
+        self.assertEqual(len(self.messages()), 21)
+        digest = self.messages()[-1]
+        self.assertEqual(digest["subject"], "several things happened")
+        self.assertGreater(len(digest["lines"]), 15)
+        [(created_at, next_at)] = map(tuple, self.database.all(
+            "SELECT (SELECT min(created_at) FROM delivery), next_at FROM delivery ORDER BY id DESC LIMIT 1"))
+        self.assertEqual(next_at, created_at + HOUR)
+
+    def test_a_muted_one_is_recorded_and_not_told(self):
+        self.set_code_error()
+        self.look(times=6)
+        [alert] = self.database.all("SELECT * FROM alert")
+        self.queue.alerts.mute(alert["id"], "1h")
+        self.send_all()
+        count = len(self.messages())
+        self.pass_time(HOUR - 60)
+        self.assertEqual(len(self.messages()), count)
+        self.pass_time(120)
+        self.assertEqual(len(self.messages()), count + 1)
+
+    def test_one_muted_until_it_ends_ends_by_itself_and_in_silence(self):
+        self.set_code_error()
+        self.look(times=8)
+        self.queue.alerts.mute(self.database.value("SELECT id FROM alert"), "end")
+        self.pass_time(30 * HOUR)
+        self.set_code_error(None)
+        self.pass_time(600)
+        self.assertEqual((self.open(), self.subjects()), ([], ["tasks.py is broken"]))
+
+    def test_an_ended_one_cannot_be_muted(self):
+        with self.refused(jobqueue.NotFound, "no open alert"):
+            self.queue.alerts.mute(1, "1h")
+
+    def test_after_a_standstill_one_message_tells_all(self):
+        self.fail()
+        self.look(times=2)
+        for number in range(30):
+            self.fail("error %s" % chr(0x100 + number))
+        self.schedule("every 10m", catch_up="once")
+        self.clock.advance(3 * 24 * HOUR)
+        self.tick()
+        before = len(self.messages())
+        self.look(times=20)
+        self.assertEqual(len(self.messages()), before + 1)
+
+    def test_nothing_is_told_to_nobody_but_it_is_there(self):
+        self.change_settings(alert_mail="")
+        self.set_code_error()
+        self.look(times=8)
+        self.assertEqual(self.open(), ["code"])
+        self.change_settings(alert_mail="ops@example.org")
+        self.look()
+        self.assertEqual(self.subjects(), ["tasks.py is broken"])
+
+    def test_each_recipient_gets_one_message(self):
+        self.change_settings(alert_mail="ops@example.org, eve@example.org",
+                             alert_webhook="https://hooks.example.org/secret-path", alert_function="greet")
+        self.set_code_error()
+        self.look(times=8)
+        rows = list(map(tuple, self.database.all("SELECT channel, recipient FROM delivery ORDER BY id")))
+        self.assertEqual([row[0] for row in rows], ["mail", "mail", "webhook", "function"])
+        self.assertNotIn("secret-path", repr(rows))
+
+
+class TestConditions(AlertsCase):
+    def test_a_broken_tasks_file_opens_after_two_minutes_and_ends_after_five_good_ones(self):
+        self.set_code_error()
+        self.look(times=3)
+        self.assertEqual(self.open(), [])
+        self.look(times=3)
+        self.assertEqual(self.open(), ["code"])
+        self.set_code_error(None)
+        self.pass_time(240)
+        self.assertEqual(self.open(), ["code"])
+        self.pass_time(120)
+        self.assertEqual(self.open(), [])
+
+    def test_one_that_comes_and_goes_opens_twice_at_most_in_an_hour(self):
+        for number in range(120):
+            self.set_code_error("it is broken" if number // 5 % 2 else None)
+            self.look(30)
+        self.assertLessEqual(self.database.value("SELECT count(*) FROM alert"), 2)
+        self.assertLessEqual(len(self.messages()), 4)
+
+    def test_no_worker_backlog_and_a_missed_schedule_are_one_mail_and_one_recovery(self):
+        self.schedule("every 10m")
+        task = self.add()
+        self.break_starts()
+        self.clock.advance(2 * HOUR)
+        self.queue.firing.fire(self.clock.now())
+        self.pass_time(1800)
+        self.assertEqual(self.open(), ["no_worker"])
+        [message] = self.messages()
+        self.assertIn("Therefore: The oldest task", "\n".join(message["lines"]))
+        self.assertIn("Therefore: Runs of the schedule", "\n".join(message["lines"]))
+        self.live()
+        while self.claim():
+            pass
+        self.write("UPDATE schedule SET last_at=late_at+1")
+        self.pass_time(600)
+        self.assertEqual(self.subjects(), ["no worker starts", "over: no worker starts"])
+        self.assertTrue(task)
+
+    def test_a_task_that_waits_longer_than_wanted_opens_and_ends_under_half_of_it(self):
+        self.change_settings(alert_wait=600)
+        self.add()
+        self.pass_time(570)
+        self.assertEqual(self.open(), [])
+        self.pass_time(90)
+        self.assertEqual(self.open(), ["waiting"])
+        self.run_one()
+        self.pass_time(360)
+        self.assertEqual(self.open(), [])
+
+    def test_a_paused_queue_and_no_wanted_worker_are_no_wait(self):
+        self.add()
+        self.queue.queues.change("default", {"paused": True}, "ana", False)
+        self.pass_time(2 * HOUR)
+        self.assertEqual(self.open(), [])
+        self.queue.queues.change("default", {"paused": False}, "ana", False)
+        self.change_settings(NbMaxWorker=0)
+        self.pass_time(2 * HOUR)
+        self.assertEqual(self.open(), [])
+
+    def test_a_schedule_that_was_late_by_more_than_ten_minutes_opens_until_its_next_run(self):
+        self.schedule("every 10m")
+        self.clock.advance(2 * HOUR)
+        self.queue.firing.fire(self.clock.now())
+        self.look()
+        self.assertEqual(self.open(), ["missed"])
+        self.clock.advance(600)
+        self.queue.firing.fire(self.clock.now())
+        self.pass_time(360)
+        self.assertEqual(self.open(), [])
+
+    def test_a_schedule_that_cannot_add_its_task_opens(self):
+        self.schedule("every 10m")
+        self.declare()
+        self.clock.advance(601)
+        self.queue.firing.fire(self.clock.now())
+        self.look()
+        self.assertEqual(self.open(), ["problem"])
+
+    def test_a_full_disk_opens_and_ends_a_fifth_above(self):
+        room = mock.Mock(f_bavail=90, f_frsize=1 << 20, f_files=0)
+        self.patch(jobqueue, "NARROW_BYTES", 100 << 20)
+        self.patch(os, "statvfs", lambda _: room)
+        self.look()
+        self.assertEqual(self.open(), ["disk"])
+        room.f_bavail = 110
+        self.pass_time(600)
+        self.assertEqual(self.open(), ["disk"])
+        room.f_bavail = 130
+        self.pass_time(330)
+        self.assertEqual(self.open(), [])
+
+    def test_a_long_log_of_the_database_opens_after_two_minutes(self):
+        self.patch(self.database, "journal", "wal")
+        self.patch(self.database, "wal_bytes", lambda: 99 << 20)
+        self.pass_time(150)
+        self.assertEqual(self.open(), ["log"])
+
+    def test_an_old_backup_opens_only_once_one_was_made(self):
+        self.look(30 * 24 * HOUR)
+        self.assertEqual(self.open(), [])
+        with self.database.transaction() as transaction:
+            jobqueue.remember(transaction, ".backup", {"at": self.clock.now(), "path": "x"})
+        self.look(6 * 24 * HOUR)
+        self.assertEqual(self.open(), [])
+        self.look(24 * HOUR)
+        self.assertEqual(self.open(), ["backup"])
+
+    def test_every_row_of_the_table_is_looked_at(self):
+        for code in jobqueue.ALERTS:
+            self.assertTrue(code == "failed" or callable(getattr(jobqueue.Conditions, code)), code)
+            for cause in jobqueue.ALERTS[code].causes:
+                self.assertIn(cause, jobqueue.ALERTS)
+
+    def test_one_process_of_two_tells(self):
+        other = self.another_queue()
+        self.set_code_error()
+        for _ in range(10):
+            self.clock.advance(31)
+            self.queue.alerts.look(self.clock.now())
+            other.alerts.look(self.clock.now())
+        self.assertEqual(len(self.messages()), 1)
+
+    def test_nothing_is_written_while_nothing_happens(self):
+        self.look()
+        version = self.database.version_seen()
+        self.look(times=5)
+        self.assertEqual(self.database.version_seen(), version)
+
+
+class TestOwners(AlertsCase):
+    def setUp(self):
+        super().setUp()
+        self.write("UPDATE user SET email='bob@example.org' WHERE name='bob'")
+
+    def told(self):
+        return [one["lines"] for one in self.messages("bob@example.org")]
+
+    def test_the_owner_who_asked_for_it_is_told_of_the_end(self):
+        task = self.add(options={"notify": "end"})
+        self.run_one()
+        self.look()
+        self.assertEqual(self.told(), [["Task %d (add) succeeded" % task]])
+
+    def test_one_who_asked_for_failures_only_hears_of_nothing_else(self):
+        for kind in ("succeeded", "fail"):
+            self.add(options={"notify": "failure"})
+            self.run_one(kind, None, kind, "why not")
+        self.look()
+        self.assertEqual(self.told(), [["Task 2 (add) failed: why not"]])
+
+    def test_others_are_not_told_and_nobody_without_an_address(self):
+        self.add("eve", options={"notify": "end"})
+        self.run_one()
+        self.add("bob")
+        self.run_one()
+        self.look()
+        self.assertEqual(self.told(), [])
+
+    def test_many_that_ended_are_one_message(self):
+        self.add_many("bob", 150, options={"notify": "end"})
+        for row in self.claim_many(150):
+            self.end(row)
+        while self.claim_many(1):
+            self.fail("a batch was not whole")
+        self.look()
+        [message] = self.messages("bob@example.org")
+        self.assertEqual((len(message["lines"]), message["left"]), (100, 50))
+
+    def test_a_disabled_owner_is_told_nothing(self):
+        self.add(options={"notify": "end"})
+        self.run_one()
+        self.write("UPDATE user SET disabled=1 WHERE name='bob'")
+        self.look()
+        self.assertEqual(self.told(), [])
+
+
+class TestMessages(unittest.TestCase):
+    """No text can become a header."""
+
+    def message(self, subject, lines=("x",)):
+        return jobqueue.mail_message(
+            {"kind": "alert", "subject": subject, "lines": list(lines), "thread": 3},
+            "jobs@example.org", "ops@example.org", {"id": 7, "created_at": 1_800_000_000.5})
+
+    def test_a_subject_cannot_smuggle_a_header(self):
+        for bad in ("a\r\nBcc: x@example.org", "a\nBcc: x@example.org", "a\r\n\r\nbody", "a\0b", "\udc80 x",
+                    "=?utf-8?q?=0D=0ABcc:_x=40example.org?=", "a\u2028Bcc: x", "x" * 5000,
+                    "a\x0bBcc: x", "a\x85Bcc: x"):
+            with self.subTest(bad[:40]):
+                data = self.message(bad).as_bytes()
+                head = data.partition(b"\r\n\r\n")[0]
+                self.assertNotRegex(head, rb"(?mi)^bcc")
+                self.assertEqual(len(head.split(b"\r\nSubject:")), 2)
+                self.assertTrue(head.isascii())
+
+    def test_what_a_program_needs_to_tell_it_from_peoples_mail_is_there(self):
+        message = self.message("add failed")
+        self.assertEqual(message["Subject"], "[jobqueue] add failed")
+        self.assertEqual(message["Auto-Submitted"], "auto-generated")
+        self.assertEqual(message["Message-ID"], "<jobqueue.7.1800000000500@example.org>")
+        self.assertEqual(message["References"], "<jobqueue.alert.3@example.org>")
+        self.assertEqual(message["Message-ID"], self.message("add failed")["Message-ID"])
+
+    def test_a_body_of_any_text_is_plain_ascii_on_its_way(self):
+        data = self.message("x", ["ä" * 2000, ".", "From me", "\udc80"]).as_bytes()
+        self.assertTrue(data.isascii())
+        self.assertLess(max(map(len, data.split(b"\r\n"))), 100)
+
+    def test_an_address_that_could_be_something_else_is_refused(self):
+        for bad in ("-t@example.org", "ä@example.org", "a b", "a@b\r\nBcc: c@d", "a@", "@b", "=?x?=@b",
+                    "a@-b"):
+            with self.subTest(bad):
+                self.assertIsNone(jobqueue.re.fullmatch(jobqueue.MAIL_ADDRESS, bad))
+        for good in ("ana@example.org", "a.b+c@mail.example.co.uk", "root@localhost"):
+            self.assertTrue(jobqueue.re.fullmatch(jobqueue.MAIL_ADDRESS, good))
+
+    def test_addresses_inside_are_known_as_such(self):
+        for inside in ("127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0",
+                       "100.64.0.1", "224.0.0.1", "255.255.255.255", "::1", "::", "::ffff:127.0.0.1",
+                       "fe80::1%eth0", "fc00::1", "ff02::1", "64:ff9b::7f00:1", "2002:7f00:1::",
+                       "2001::1", "2001:db8::1", "64:ff9b:1::1", "198.18.0.1", "240.0.0.1"):
+            self.assertTrue(jobqueue.is_inside(inside), inside)
+        for outside in ("8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "2a00:1450::1", "172.32.0.1"):
+            self.assertFalse(jobqueue.is_inside(outside), outside)
+
+
+class TestSettings(AlertsCase):
+    def test_a_webhook_is_a_secret_that_stays_as_it_is_when_it_is_sent_back(self):
+        secret = "https://hooks.slack.com/services/T0/B0/canary"
+        self.change_settings(alert_webhook=secret)
+        shown = {one["name"]: one["value"] for one in self.queue.settings.describe()}
+        self.assertNotIn("canary", repr(shown))
+        self.change_settings(alert_webhook=shown["alert_webhook"])
+        self.assertEqual(self.queue.settings.get("alert_webhook"), secret)
+
+    def test_wrong_values_are_refused(self):
+        for name, bad in {"alert_mail": "nobody", "mail_server": "a b", "mail_from": "x",
+                          "alert_webhook": "file:///etc/passwd"}.items():
+            with self.subTest(name), self.refused(jobqueue.Invalid, "must be"):
+                self.change_settings(**{name: bad})
+        for bad in ("https://user:word@example.org/", "ftp://example.org", "https://", "x",
+                    "https://e.org/ä"):
+            with self.subTest(bad), self.refused(jobqueue.Invalid):
+                self.change_settings(alert_webhook=bad)
+
+    def test_a_servers_port_is_587_unless_said(self):
+        self.change_settings(mail_server="mail.example.org")
+        self.assertEqual(self.queue.settings.get("mail_server"), "mail.example.org:587")
+
+
+class TestOverHttp(AlertsCase, WebTestCase):
+    def setUp(self):
+        super().setUp()
+        self.bob = self.browser("bob")
+
+    def test_admins_see_and_mute_alerts_and_others_do_not(self):
+        self.fail()
+        self.look(times=2)
+        [alert] = self.ana.get("/api/alerts").json["alerts"]
+        self.assertEqual((alert["title"], alert["ended_at"]), ("add failed", None))
+        muted = self.ana.post("/api/alerts/%d/mute" % alert["id"], {"how": "8h"}).json
+        self.assertTrue(muted["muted_until"])
+        self.assertIsNone(self.ana.post("/api/alerts/%d/mute" % alert["id"],
+                                        {"how": "no"}).json["muted_until"])
+        self.assertEqual(self.bob.get("/api/alerts").status, 403)
+        self.assertEqual(self.bob.post("/api/alerts/%d/mute" % alert["id"], {"how": "1h"}).status, 403)
+
+    def test_a_test_is_put_into_the_outbox_once_for_each_recipient_and_tried_once(self):
+        [made] = self.ana.post("/api/alerts/test", {}).json["deliveries"]
+        row = self.database.one("SELECT * FROM delivery WHERE id=?", (made["id"],))
+        self.assertEqual(row["tries"], 4)
+        self.assertIn("--send", self.started[-1])
+        self.change_settings(alert_mail="")
+        self.assertEqual(self.ana.post("/api/alerts/test", {}).status, 409)
+
+    def test_an_address_of_ones_own_counts_once_its_code_was_typed(self):
+        self.assertIsNone(self.bob.patch("/api/users/bob", {"email": "bob@example.org"}).json["email"])
+        [message] = self.messages("bob@example.org")
+        code = jobqueue.re.search(r"\d{6}", message["lines"][0])[0]
+        wrong = "%06d" % ((int(code) + 1) % 10 ** 6)
+        self.assertEqual(self.bob.patch("/api/users/bob", {"email_code": wrong}).status, 403)
+        self.assertEqual(self.bob.patch("/api/users/bob", {"email_code": code}).json["email"],
+                         "bob@example.org")
+        self.assertEqual(self.bob.get("/api/session").json["user"]["email"], "bob@example.org")
+        self.assertIsNone(self.bob.patch("/api/users/bob", {"email": None}).json["email"])
+
+    def test_a_code_is_guessed_by_nobody(self):
+        self.bob.patch("/api/users/bob", {"email": "bob@example.org"})
+        answers = [self.bob.patch("/api/users/bob",
+                                  {"email_code": "%06d" % number}).status for number in range(12)]
+        self.assertEqual(answers[-1], 429)
+
+    def test_an_old_code_is_none(self):
+        self.bob.patch("/api/users/bob", {"email": "bob@example.org"})
+        code = jobqueue.re.search(r"\d{6}", self.messages("bob@example.org")[0]["lines"][0])[0]
+        self.clock.advance(1500)
+        self.bob.get("/api/session")
+        self.clock.advance(1500)
+        self.bob.get("/api/session")
+        self.clock.advance(700)
+        self.assertEqual(self.bob.patch("/api/users/bob", {"email_code": code}).status, 403)
+
+    def test_admins_give_addresses_to_anybody_and_users_to_nobody_else(self):
+        self.assertEqual(self.ana.patch("/api/users/bob", {"email": "b@example.org"}).json["email"],
+                         "b@example.org")
+        self.assertEqual(self.bob.patch("/api/users/eve", {"email": "b@example.org"}).status, 404)
+        self.assertEqual(self.bob.patch("/api/users/bob", {"email": "x"}).status, 422)
+
+    def test_a_channel_that_fails_for_good_is_a_finding(self):
+        with self.database.transaction() as transaction:
+            self.queue.outbox.post(transaction, ("mail", "ops@example.org"), {
+                "kind": "alert", "subject": "x", "lines": []}, self.clock.now())
+        self.write("UPDATE delivery SET tries=5, next_at=NULL, error='535 not you'")
+        found = jobqueue.check_host(self.queue).findings
+        self.assertIn("535 not you", [str(one) for one in found if one.code == "channel_fails"][0])
+        [channel] = self.ana.get("/api/alerts").json["channels"]
+        self.assertEqual(channel["error"], "535 not you")
+
+    def test_check_says_which_function_fails_most(self):
+        self.fail()
+        self.fail()
+        self.add(function="greet", name="x", options={"max_retries": 0})
+        self.run_one("fail", None, "ValueError", "x")
+        [tasks] = [one.text for one in jobqueue.check_host(self.queue).checks if one.name == "Tasks"]
+        self.assertIn("3 failed in the last day, most often add (2)", tasks)
+
+
+class TestCourier(AlertsCase):
+    """How tries are counted; real servers are in processes/test_alerts.py."""
+
+    def setUp(self):
+        super().setUp()
+        self.told, self.error = [], None
+        self.patch(jobqueue, "send_mail", self.send)
+        self.courier = jobqueue.Courier(
+            self.database, self.queue.settings, self.queue.enqueue, self.queue.catalogue.find)
+        with self.database.transaction() as transaction:
+            self.queue.outbox.post(transaction, ("mail", "ops@example.org"), {
+                "kind": "alert", "subject": "x", "lines": ["y"]}, self.clock.now())
+
+    def send(self, _, recipient, content, row):
+        self.told.append((recipient, content["subject"]))
+        if self.error:
+            raise self.error
+
+    def delivery(self):
+        return self.database.one("SELECT * FROM delivery ORDER BY id DESC LIMIT 1")
+
+    def test_what_was_sent_is_not_sent_again(self):
+        self.courier.run()
+        self.clock.advance(9999)
+        self.courier.run()
+        self.assertEqual(len(self.told), 1)
+        self.assertEqual(self.delivery()["sent_at"], self.clock.now() - 9999)
+
+    def test_it_is_tried_five_times_with_longer_pauses(self):
+        self.error, began, moments = OSError("no route"), self.clock.now(), []
+        for _ in range(200):
+            count = len(self.told)
+            self.courier.run()
+            if len(self.told) > count:
+                moments.append(round((self.clock.now() - began) / 60))
+            self.clock.advance(60)
+        self.assertEqual(moments, [0, 1, 6, 36, 156])
+        row = self.delivery()
+        self.assertEqual((row["next_at"], row["sent_at"], row["error"]), (None, None, "no route"))
+
+    def test_a_refusal_ends_the_tries(self):
+        self.error = jobqueue.Refused("550 no such user")
+        self.courier.run()
+        self.assertIsNone(self.delivery()["next_at"])
+
+    def test_who_says_when_is_not_asked_sooner(self):
+        self.error = jobqueue.Later("429", 3000)
+        self.courier.run()
+        self.assertEqual(self.delivery()["next_at"], self.clock.now() + 3000)
+
+    def test_one_that_was_killed_in_the_middle_has_spent_a_try(self):
+        self.error = SystemExit()
+        with self.assertRaises(SystemExit):
+            self.courier._send(self.courier._take("mail"))
+        row = self.delivery()
+        self.assertEqual((row["tries"], row["error"]), (1, jobqueue.CUT_OFF))
+        self.assertEqual(row["next_at"], self.clock.now() + 60)
+
+    def test_a_recipient_who_was_taken_out_is_not_told(self):
+        self.change_settings(alert_mail="")
+        self.courier.run()
+        self.assertEqual(self.told, [])
+        self.assertIsNone(self.delivery()["next_at"])
+
+    def test_a_function_gets_a_task_with_what_it_takes(self):
+        self.change_settings(alert_function="greet")
+        greet = jobqueue.json.loads(json.dumps(self.queue.catalogue.find("greet")))
+        greet["schema"]["properties"] = {"text": {"type": "string"}}
+        greet["schema"]["required"] = ["text"]
+        self.declare(greet)
+        with self.database.transaction() as transaction:
+            self.queue.outbox.post(transaction, ("function", "greet"), {
+                "kind": "alert", "subject": "x", "lines": ["what happened"]}, self.clock.now())
+        self.courier.run()
+        self.assertEqual(json.loads(self.database.value("SELECT arguments FROM task")),
+                         {"text": "what happened"})
+
+    def test_a_function_that_is_not_there_is_a_refusal(self):
+        self.change_settings(alert_function="nothing")
+        with self.database.transaction() as transaction:
+            self.queue.outbox.post(transaction, ("function", "nothing"), {
+                "kind": "alert", "subject": "x", "lines": ["y"]}, self.clock.now())
+        self.courier.run()
+        self.assertIn("not known", self.delivery()["error"])
+        self.assertIsNone(self.delivery()["next_at"])
+
+    def test_an_error_says_no_secret(self):
+        secret = "https://hooks.example.org/canary"
+        self.change_settings(alert_webhook=secret, alert_mail="ops@example.org")
+        self.error = OSError("could not reach %s" % secret)
+        self.courier.run()
+        self.assertNotIn("canary", self.delivery()["error"])
