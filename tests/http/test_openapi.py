@@ -95,7 +95,7 @@ class Requests(WebTestCase):
         schedule = {"function": "add", "arguments": {"a": 1}, "rule": "daily 01:00"}
         self.places = {"{name}": "bob", "{id}": str(self.queue.schedules.add(schedule, self.owner_id("bob")))}
         self.write("INSERT INTO alert (id, code, subject, text, opened_at, seen_at) "
-                   "VALUES (?, 'backup', '', '', 0, 0)", (int(self.places["{id}"]),))
+                   "VALUES (?, 'failed', '', '', 0, ?)", (int(self.places["{id}"]), self.clock.now()))
 
     def address(self, path):
         """A path of the document that leads to something of bob's."""
