@@ -6689,7 +6689,7 @@ PAUSES = (GATHER_SECONDS, 3600.0, 4 * 3600.0, 86400.0)      # before it is told,
 SUCCESSES_END = 3               # so many in a row end a function's failures,
 QUIET_SECONDS = 86400.0         # ... or so long without one
 ACTIVITY_AT_ONCE = 500_000      # looked at in one look
-FAILURES_MAX = 50                 # different failures told in one look
+ALERT_GROUPS_MAX = 50                 # different failures told in one look
 MISSED_SECONDS = 600.0
 UNTIL_IT_ENDS = 253402300799.0  # the year 9999
 MUTES = {"1h": 3600.0, "8h": 8 * 3600.0, "end": UNTIL_IT_ENDS, "no": None}
@@ -6948,7 +6948,7 @@ class Alerts:
                 continue
             group = failure_group(row["function"], row["error_type"], row["message"])
             if ("failed", group) not in {**rows, **found} and (
-                    len(found) + len(rows) >= FAILURES_MAX):
+                    len(found) + len(rows) >= ALERT_GROUPS_MAX):
                 group = "%s: and others" % row["function"]
             sentence = ALERTS["failed"].sentence.format(
                 function=row["function"], id=row["task_id"],
