@@ -231,7 +231,7 @@ const sum = (steps, place) => steps.reduce((all, { values }) => all + (values[pl
 /** @param {Step[]} steps @param {number} place */
 const most = (steps, place) => Math.max(0, ...steps.map(({ values }) => values[place] || 0));
 /** @param {Step[]} steps */
-const longest = (steps) => `In half of the cases at most ${duration(most(steps, 0))}, in 95 of 100 `
+const longest = (steps) => `The median is at most ${duration(most(steps, 0))}, the 95th percentile `
   + `at most ${duration(most(steps, 1))}.`;
 
 /**

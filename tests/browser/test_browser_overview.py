@@ -125,11 +125,11 @@ class Overview(BrowserTestCase):
         label = "return document.querySelector('.chart svg').getAttribute('aria-label')"
         self.assertEqual(ana.run(label), "Ended tasks. 16 succeeded, 5 failed.")
         ana.run("document.querySelector('.keys').focus()")
-        ana.press("\ue012")                     # the arrow to the left
+        ana.press("Left")
         ana.see("so far: 1 succeeded, 0 failed", ".reading")
-        ana.press("\ue012")
+        ana.press("Left")
         ana.see(": nothing measured", ".reading")
-        ana.press("\ue012", "\ue012")
+        ana.press("Left", "Left")
         ana.see(": 12 succeeded, 5 failed", ".reading")
         ana.click(".chart summary")
         wait_until(lambda: ana.count(".chart:first-child tbody tr") == 24, what="a row for each hour")

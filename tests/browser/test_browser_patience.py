@@ -260,7 +260,7 @@ class BusyHost(BrowserTestCase):
         self.host.own["GET /static/app.js"] = [BUSY]
         self.bob.go("#/tasks")
         self.bob.click("main a", "Load it again")
-        self.bob.find("h1", "Tasks")
+        self.bob.find("h1", "Overview")
 
     def test_a_style_that_did_not_come_is_loaded_again(self):
         self.host.own["GET /static/pages.css"] = [BUSY]

@@ -27,7 +27,8 @@ FLAGS = ("--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-ru
          "--disable-features=IsolateOrigins,site-per-process,BackForwardCache,Translate,MediaRouter "
          "--disable-dev-shm-usage --window-size=1100,800 --lang=en-US").split()
 PATIENCE = 60                           # where answers are slow the page waits up to 15 s between two looks
-KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "Shift": "\ue008", "Down": "\ue015"}
+KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "Shift": "\ue008", "Down": "\ue015",
+        "Left": "\ue012"}
 # A tasks.py for what people see: work that waits for a file, fails, or echoes what it was given.
 TASKS = '''
 import time
