@@ -8635,14 +8635,15 @@ class RemoteWorkers:
 # 4. Where FAR tasks or more come before one, it is added up how long they take instead.
 
 COURSES, COURSES_LEAST, COURSES_FAR = 200, 20, 100
-STARTS_MAX = 10_000             # in all courses: where much waits, fewer are played
+STARTS_MAX = 10_000             # in all courses: where much waits, fewer are played,
+HEADS_FREE = 10                 # and where so many heads of queues are looked at, half of that
 FAR = 500
 COMING_ROWS = 100               # scheduled tasks of a queue and priority that are played
 MIX_ROWS = 10_000               # tasks before one are looked at, to know which functions they run
 BEFORE_MAX = 1_000_000          # ... and counted
 HISTORY_ROWS, HISTORY_PIECE = 20_000, 2_000     # of the activity
 KEPT_ATTEMPTS = 50              # of each function
-SHARE = 0.01                    # of the time of a process that lives goes into forecasts at most
+SHARE, SHARE_FOR_NEW = 0.01, 0.1    # of a process's time goes into them at most; for new tasks
 PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0   # from when on progress tells how long it takes
 SLOW_TIMES, SLOW_SECONDS, SLOW_ATTEMPTS = 3, 60.0, 20
 # (a time less than so many seconds ahead, is rounded to so many)
@@ -8811,7 +8812,8 @@ class Course:
         for name, crew in self._outlook.crews.items():
             heads = True
             while self._free[name] > 0 and heads:
-                heads = [head for head in (self._head(one, crew) for one in crew.queues) if head]
+                heads = [head for head in (self._head(one, crew) for one in
+                                           self._outlook.used[name]) if head]
                 if heads:
                     *_, self._last, place = min(heads)
                     self._begin(self._lanes[self._last].pop(place)[-1], name)
@@ -8877,7 +8879,14 @@ class Outlook:
         self.functions = {row["function"] for row, _ in self.running}.union(
             task.function for task in self.tasks.values())
         history.read(self.functions)
+        self.known = self.tasks.keys() | {row["id"] for row, _ in self.running}
         self._play()
+
+    def lacks(self, task_id, queue=None):
+        """True if a task should be in here and is not: it came later. With the queue of one that
+        is pending: if its queue is served and nothing was left out."""
+        return task_id not in self.known and (
+            queue is None or (self.is_whole and queue in self.queues))
 
     def _read(self, database, status, order, most):
         """The first tasks of a status in each queue that somebody serves, for each priority."""
@@ -8904,13 +8913,17 @@ class Outlook:
 
     def _play(self):
         import random
-        held = len(self.tasks) + len(self.running)
-        self.is_whole = held <= FAR     # nothing was left out
-        count = max(COURSES_LEAST, min(COURSES, STARTS_MAX // max(1, held)))
+        held, used = len(self.known), {task.queue for task in self.tasks.values()}
+        self.used = {name: [one for one in crew.queues if one in used]
+                     for name, crew in self.crews.items()}
+        most = STARTS_MAX / (1 + sum(map(len, self.used.values())) / HEADS_FREE)
+        count = max(COURSES_LEAST, min(COURSES, int(most / max(1, held))))
+        most = int(most / count)
+        self.is_whole = held <= min(FAR, most)  # nothing is left out
         lucks = {task_id: random.Random(task_id) for task_id in self.tasks}
         self.chances = {task_id: [luck.random() for _ in range(count)]
                         for task_id, luck in lucks.items()}
-        self.courses = [Course(self, number).play(STARTS_MAX // count) for number in range(count)]
+        self.courses = [Course(self, number).play(most) for number in range(count)]
 
     def of(self, task_id):
         """[the ranges in which a task begins and ends], None for what is not known."""
@@ -8957,7 +8970,7 @@ class Forecast:
         self._database, self._settings, self._claims = database, settings, claims
         self._queues, self._modes, self._rhythm = queues, modes, rhythm
         self._history, self._clock, self._lock = History(database), database.clock, threading.Lock()
-        self._outlook, self._until, self._newest = None, -math.inf, 0
+        self._outlook, self._soon, self._until = None, -math.inf, -math.inf
         self._lists_before = False
 
     def of_task(self, row):
@@ -8969,7 +8982,7 @@ class Forecast:
         if row["status"] == RUNNING:
             return self._of_running(row)
         return self._of_waiting(Waiting(*(row[name] for name in Waiting._fields)), row["status"],
-                                self._look(row["id"]))
+                                self._look(row["id"], row["queue"]))
 
     def of_new(self, owner_id, function, options):
         """What would be told of a task if it were added now."""
@@ -9024,7 +9037,8 @@ class Forecast:
         start, end = outlook.of(task.id)
         if status == SCHEDULED:         # one that is far away is not played
             return forecast_json(None, start or [iso(task.run_at)] * 2, end)
-        if outlook.is_whole or (start and outlook.before(task.id) < FAR):
+        if task.id in outlook.known and (outlook.is_whole or (
+                start and outlook.before(task.id) < FAR)):
             before, functions = outlook.before(task.id), outlook.functions
         else:
             own, others = self._ahead(outlook, task)
@@ -9062,13 +9076,14 @@ class Forecast:
                                      (name, *place, most))
         return collections.Counter({one: round(n * count / MIX_ROWS) for one, n in mix.items()})
 
-    def _look(self, task_id=0):
-        """The Outlook of lately; a new one if it does not know this task."""
+    def _look(self, *task):
+        """The Outlook of lately; mostly a new one if it lacks a task."""
         with self._lock:
             began = self._clock.monotonic()
-            if began > self._until or task_id > self._newest:
-                self._newest, self._outlook = self._database.last_id("task"), self._read()
-                ended = self._clock.monotonic()
+            if began > self._until or (
+                    began >= self._soon and task and self._outlook.lacks(*task)):
+                self._outlook, ended = self._read(), self._clock.monotonic()
+                self._soon = ended + (ended - began) / SHARE_FOR_NEW
                 self._until = ended + max(CACHE_SECONDS, (ended - began) / SHARE)
             return self._outlook
 
