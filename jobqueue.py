@@ -3177,7 +3177,7 @@ def tidy_path(text):
     """A path as it stands in front of others: "/jq", or "" for none."""
     path = re.sub("/+", "/", "/%s/" % text.strip())[:-1]
     if (not re.fullmatch(r"(/(?!\.+(/|$))[A-Za-z0-9._~-]+)*", path)
-            or re.match(r"/(api|static|tick|healthz|openapi\.json)(/|$)", path)):
+            or re.match(r"/(api|static|tick|healthz|metrics|openapi\.json)(/|$)", path)):
         raise ValueError("must be the path of an address, such as /jq, and not one of our own")
     return path
 
@@ -6142,6 +6142,8 @@ TASK_EVENTS = ("added", "started", "put_back", *ATTEMPT_ENDS)
 WORKER_EVENTS = ("worker_started", "worker_ended", "worker_lost")
 FOLDED_COLUMNS = ("id, at, event, function, queue, waited, seconds, service, cpu_seconds, "
                   "peak_memory, task_id, owner_id, worker_id, machine")
+PROMETHEUS_BUCKETS = range(-4, 61, 8)   # their tops: 0.25 s, then four times as much each
+ESCAPED = {"\\": r"\\", '"': r'\"', "\n": r"\n"}
 HOUR_KEYS = {"hour": ("span", "at", "function", "queue"),
              "worker_hour": ("span", "at", "machine")}
 BUCKETS_A_DOUBLING = (0.5, 2 ** -0.75, 2 ** -0.5, 2 ** -0.25)
@@ -6281,14 +6283,16 @@ class Sums:
                 "cpu_seconds": round(number("cpu_seconds", 0.0), 6),
                 "peak_memory": number("peak_memory")}
 
-    def worker_json(self, base):
-        """What it tells of workers; `base` is how many tasks one should do in an hour, or 0."""
+    def worker_json(self, base, ran):
+        """What it tells of workers; `base` is how many tasks one should do in an hour, or 0, and
+        `ran` the name of how long their attempts took."""
         alive, busy, tasks = (self.numbers.get(name, 0) for name in (
             "alive_seconds", "busy_seconds", "tasks"))
         mean = tasks / alive * HOUR if alive else None
         most = base or (tasks / busy * HOUR if busy and tasks else None)
         share = mean / base if base and alive else busy / alive if alive else None
         return {"alive_seconds": round(alive, 3), "busy_seconds": round(busy, 3), "tasks": tasks,
+                ran: self.times.get("ran", Times()).json(),
                 "mean_throughput": mean and round(mean, 3),
                 "maximum_throughput": most and round(most, 3),
                 "utilization": share and round(share, 4)}
@@ -6487,10 +6491,11 @@ class Metrics:
         return {
             "step": step, "from": iso(start), "to": iso(end),
             "points": [{"at": iso(at), "complete": at + seconds <= known_to, **points[at].json(),
-                        **loads[at].worker_json(base)} for at in range(start, end, seconds)],
-            "totals": {**totals.json(), **load.worker_json(base)},
-            "workers": [{"machine": machine, "ran": sums.times.get("ran", Times()).json(),
-                         **sums.worker_json(base)} for machine, sums in sorted(machines.items())],
+                        **loads[at].worker_json(base, "executed")}
+                       for at in range(start, end, seconds)],
+            "totals": {**totals.json(), **load.worker_json(base, "executed")},
+            "workers": [{"machine": machine, **sums.worker_json(base, "ran")}
+                        for machine, sums in sorted(machines.items())],
             "functions": [{"name": name, **sums.json(), "recent": [
                 {"id": task_id if owner_id == viewer or viewer is None else None, "status": status,
                  "seconds": seconds} for task_id, owner_id, status, seconds in recent[name]]}
@@ -6555,6 +6560,39 @@ class Metrics:
         for function, some in tally.runs.items():
             runs[function] = [*runs[function], *some][-RECENT_RUNS:]
         return runs
+
+
+def exposition(families):
+    """Prometheus' text format of (name, kind, help, [(end of the name, labels, value)])."""
+    lines = []
+    for name, kind, words, samples in families:
+        lines += ["# HELP jobqueue_%s %s" % (name, words), "# TYPE jobqueue_%s %s" % (name, kind)]
+        for ending, labels, value in samples:
+            told = ",".join('%s="%s"' % (label, re.sub(
+                r'[\\"\n]', lambda found: ESCAPED[found[0]], str(text)))
+                for label, text in labels.items())
+            lines.append("jobqueue_%s%s{%s} %r" % (name, ending, told, value))
+    return "\n".join(lines).replace("{}", "") + "\n"
+
+
+def counter_families(whole):
+    """What Metrics.all_time() found, for exposition()."""
+    ran = collections.defaultdict(Times)
+    for (function, _), sums in whole.items():
+        ran[function].add(sums.times.get("ran", Times()))
+    histogram = []
+    for function, times in sorted(ran.items()):
+        tops = [("%g" % bucket_top(number), times.up_to(number)) for number in PROMETHEUS_BUCKETS]
+        histogram += [("_bucket", {"function": function, "le": top}, count)
+                      for top, count in [*tops, ("+Inf", times.count)]]
+        histogram += [("_sum", {"function": function}, times.sum),
+                      ("_count", {"function": function}, times.count)]
+    return [
+        ("tasks_total", "counter", "What became of tasks; retried, crashed: of attempts.", [
+            ("", {"status": status, "function": function, "queue": queue},
+             sums.numbers.get(status, 0)) for (function, queue), sums in sorted(whole.items())
+            for status in COUNTS if status != "started"]),      # that falls when one is put back
+        ("task_run_seconds", "histogram", "How long successful attempts ran.", histogram)]
 
 
 def whole_steps(start, end, step):
@@ -7588,7 +7626,7 @@ COMMON_PASSWORDS = frozenset(
     "computer michelle jennifer internet corvette mercedes maverick".split())
 NAME_PATTERN = r"\w[\w.@+-]{0,49}"
 ROLES = ("user", "admin")
-TOKEN_SCOPES = ("user", "tick", "worker")   # may do what its user may; only tick; only work
+TOKEN_SCOPES = ("user", "tick", "worker", "metrics")    # what its user may; else only that
 LOG_IN = titled("Login", _object(("name", "password"), name=TEXT, password=TEXT))
 SET_UP = titled("Setup", _object(("code", "name", "password"), name=TEXT, password=TEXT,
                                  code=about(TEXT, "from the printed link, or a file "
@@ -11294,6 +11332,25 @@ WHICH_FIGURES = _object(**{
     "function": TEXT_OR_NULL, "queue": TEXT_OR_NULL})
 
 
+WORKER_STATES = ("starting", "idle", "busy", "stopping")
+
+
+def get_exposition(queue, _):
+    """Counters and gauges as Prometheus reads them, for a token of the scope metrics."""
+    now, states = queue.database.clock.now(), [row["state"] for row in queue.workers.rows()]
+    due = [max(row["created_at"], row["run_at"] or 0) for row in queue.tasks.firsts(PENDING, None)]
+    told = exposition([
+        *counter_families(queue.metrics.all_time()),
+        ("queue_pending", "gauge", "Tasks that may start now.", [
+            ("", {"queue": one["name"]}, queue.queues.count(PENDING, one["name"], INTEGER_MAX))
+            for one in queue.queues.all(queue.claims.machine)]),
+        ("oldest_pending_seconds", "gauge", "How long the first of them has waited.", [
+            ("", {}, max(0.0, now - min(due, default=now)))]),
+        ("workers", "gauge", "Worker processes.", [
+            ("", {"state": state}, states.count(state)) for state in WORKER_STATES])])
+    return Answer(200, told.encode("utf-8"), "text/plain; version=0.0.4; charset=utf-8")
+
+
 def get_metrics(queue, request):
     """How much was done and how long it took, in steps of an hour up to a week.
 
@@ -11457,6 +11514,7 @@ def _change_mailbox(queue, person, given):
 
 
 MUTE = titled("Mute", _object(("how",), how=about({"enum": list(MUTES)}, "for how long")))
+SCOPES_OF_ADMINS = ("worker", "metrics")
 
 
 def post_tokens(queue, request):
@@ -11464,8 +11522,8 @@ def post_tokens(queue, request):
     given, person = request.given, request.person
     is_known = request.bearer() or person.answerable is None
     limits = {name: given[name] for name in ("queues", "functions") if given.get(name)}
-    if given.get("scope") == "worker" and not person.is_admin:
-        raise Denied("Only admins may make tokens for workers: these see everybody's tasks.")
+    if given.get("scope") in SCOPES_OF_ADMINS and not person.is_admin:
+        raise Denied("Only admins may make such a token: it shows what is everybody's.")
     if limits and given.get("scope") != "worker":
         raise field_error(*limits.popitem()[:1], "is for tokens of the scope worker")
     known = None if is_known else queue.users.confirm(person, given.get("password"))
@@ -11528,7 +11586,8 @@ def post_worker_tasks(queue, request, task_id):
 # around it. The dispatcher keeps to that, checks what is sent and answers errors, all in one place;
 # /openapi.json is made of the same rows.
 
-ANYONE, USER, ADMIN, WORKER = "anyone", "user", "admin", "worker token"
+ANYONE, USER, ADMIN, WORKER, METRICS = "anyone", "user", "admin", "worker token", "metrics token"
+SCOPES = {WORKER: "worker", METRICS: "metrics"}     # of the only tokens that may; an admin's
 TICKER = "tick token"                   # or, to POST, any user
 ID, NAME = "([0-9]{1,15})", "([^/]{1,300})"
 
@@ -11556,6 +11615,7 @@ ROUTES = [Route(*row) for row in (
     ("GET", "/openapi.json", _does("This document.", lambda _, request:
         request.app.document), ANYONE, None, (200, JSON_TYPE)),
     ("GET", "/healthz", get_health, ANYONE, None, (200, "Health")),
+    ("GET", "/metrics", get_exposition, METRICS, None, (200, "text/plain")),
     ("GET", "/tick", tick, TICKER, None, (200, "Ticked")),
     ("POST", "/tick", tick, TICKER, None, (200, "Ticked")),
     ("POST", "/api/setup", post_setup, ANYONE, SET_UP, (201, "Session")),
@@ -11859,8 +11919,8 @@ class Application:
                                "Authorization: Bearer, which some web servers drop.")
         if who == ADMIN and not request.person.is_admin:
             raise Denied("Only admins may do this.")
-        if who == WORKER and not (request.person.token and request.person.is_admin):
-            raise Denied("This needs a token of the scope worker, and of an admin.")
+        if who in SCOPES and not (request.person.token and request.person.is_admin):
+            raise Denied("This needs a token of the scope %s, and of an admin." % SCOPES[who])
 
     def _admit_ticker(self, request):
         """True if a tick token is sent, in the address or as API tokens are."""
@@ -11876,7 +11936,7 @@ class Application:
         """The Person of the API token if one is sent, else of the session cookie."""
         token = request.bearer()
         if token is not None:
-            person = self.queue.tokens.person(token, "worker" if who == WORKER else "user")
+            person = self.queue.tokens.person(token, SCOPES.get(who, "user"))
             if person is None and self.queue.tokens.is_known(token):
                 raise Denied("This API token is for something else.")
             return person
@@ -12414,6 +12474,7 @@ def run_cgi():
 # are. It returns the exit code, if that is not 0.
 
 OTHER_SITE_SECONDS = 60.0
+PERIODS = {"h": HOUR, "d": DAY, "w": 7 * DAY}
 EXIT_AWAITED_FAILED, EXIT_TIMED_OUT = 3, 124
 EXIT_PIPE_CLOSED = 141                  # as a shell tells of SIGPIPE
 
@@ -13029,6 +13090,48 @@ def cmd_add_schedule(site, options):
     show(options, made, str(made["id"]))
 
 
+# The figures of the seed by their names, and where an answer has them.
+SEED_FIGURES = {
+    "minimum executing time": "executed.min", "maximum executing time": "executed.max",
+    "mean executing time": "executed.mean", "mean throughput": "mean_throughput",
+    "maximum throughput": "maximum_throughput", "utilization": "utilization",
+    "added": "added", "started": "started", "failed": "failed", "finished": "succeeded",
+    "error": "retried", "minimum service time": "service.min", "mean service time": "service.mean",
+    "maximum service time": "service.max"}
+
+
+def _figure(told, path):
+    """A number of an answer by its names, as text; nothing was measured: a dash."""
+    for name in path.split("."):
+        told = told[name]
+    return "-" if told is None else "%.4g" % told if isinstance(told, float) else str(told)
+
+
+def _figures_table(titles, rows, paths):
+    """A table of some figures of each row, with a bar of what ended."""
+    most = max([row["succeeded"] + row["failed"] for row in rows] or [0]) or 1
+    return table((*titles, *"ADDED SUCCEEDED FAILED RETRIED WAITED RAN 95TH".split(), ""), [
+        [*(row[path] for path in paths), *(_figure(row, path) for path in (
+            "added", "succeeded", "failed", "retried", "waited.p50", "ran.p50", "ran.p95")),
+         "#" * math.ceil(30 * (row["succeeded"] + row["failed"]) / most)] for row in rows])
+
+
+def cmd_stats(site, options):
+    """Print how much was done and how long it took: by time, by function, and all of it."""
+    given, now = dict(options.given), site.clock.now()
+    since = given.pop("since", "1d")
+    match = re.fullmatch("([0-9]{1,4})([hdw])", since)
+    start = now - int(match[1]) * PERIODS[match[2]] if match else parse_time(since, "--since")
+    fitting = [step for step, seconds in STEPS.items() if now - start <= 60 * seconds]
+    told = site.ask("GET", "/api/metrics", {
+        "from": iso(start), "step": [*fitting, "week"][0], **given})
+    show(options, told, "\n\n".join([
+        _figures_table(["FROM"], told["points"], ["at"]),
+        _figures_table(["FUNCTION"], told["functions"], ["name"]),
+        table(("ALL", ""), [(name, _figure(told["totals"], path))
+                            for name, path in SEED_FIGURES.items()])]))
+
+
 def cmd_set_queue(site, options):
     """Set limits of a queue, and make it if it is new."""
     limits = dict(options.given)
@@ -13203,7 +13306,8 @@ COMMANDS = {
     "token add": (cmd_add_token, [
         PLACES["name"], OWNER,
         argument("--scope", NEW_TOKEN["properties"]["scope"],
-                 help="what it may: all that USER may, only call the address /tick, or only work"),
+                 help="what it may: all that USER may, only call the address /tick, only work, or "
+                      "only read /metrics"),
         *arguments(NEW_TOKEN["properties"], "queues", "functions"),
         ("--file", {"metavar": "FILE", "help": "write it there, for you only to read"})]),
     "token delete": asks("Revoke an API token.", "DELETE", "/api/tokens/{id}"),
@@ -13247,6 +13351,9 @@ COMMANDS = {
     "alert test": (cmd_test_alerts, []),
     "workers": lists("Print the worker processes.", "workers",
                      "id machine pid state mode tasks task function"),
+    "stats": (cmd_stats, [
+        argument("--since", about(TEXT, "such as 12h, 7d or 4w ago, or a time"), metavar="TIME"),
+        *arguments(WHICH_FIGURES["properties"], "step", "function", "queue")]),
     "tick": (cmd_tick, []),
     "backup": (cmd_backup, [("file", {"metavar": "FILE"})]),
     "export": (cmd_export, [("file", {"metavar": "FILE", "help": "- is standard output"})]),
@@ -13260,7 +13367,7 @@ COMMANDS = {
 NEED_NOTHING = ("check", "schedule preview")
 LOCAL = ("serve", "tick", "backup", "export", "import", *NEED_NOTHING)
 # Nothing is made by them: a missing data folder is a typing error.
-LOOKING = "list show wait log activity cancel retry delete backup export".split()
+LOOKING = "list show stats wait log activity cancel retry delete backup export".split()
 
 
 def command_parser():

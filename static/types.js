@@ -79,7 +79,7 @@
  *   from: 'default'|'table'|'environment',
  *   type: 'integer'|'number'|'text'|'boolean'|'choice',
  *   minimum: number|null, maximum: number|null, choices: string[]|null}} Setting
- * @typedef {{id: number, owner: string, name: string, scope: 'user'|'tick'|'worker',
+ * @typedef {{id: number, owner: string, name: string, scope: 'user'|'tick'|'worker'|'metrics',
  *   created_at: string,
  *   last_used_at: string|null, token?: string}} Token
  *

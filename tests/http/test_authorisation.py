@@ -21,6 +21,7 @@ TABLE = {
     ("GET", "/static/NAME"):                    (200,   200,   200,     200,   404),
     ("GET", "/healthz"):                        (200,   200,   200,     200,   None),
     ("GET", "/openapi.json"):                   (200,   200,   200,     200,   None),
+    ("GET", "/metrics"):                        (401,   403,   403,     403,   None),
     ("GET", "/tick"):                           (401,   401,   401,     401,   None),
     ("POST", "/tick"):                          (401,   200,   200,     200,   None),
     ("POST", "/api/setup"):                     (404,   404,   404,     404,   None),

@@ -1,10 +1,33 @@
 """What was done and how long it took, as the API tells it."""
+import re
+import shutil
+import subprocess
 import unittest
 
-from tests.helpers.web import WebTestCase
+from tests.helpers.support import PASSWORD, function_json
+from tests.helpers.web import Visitor, WebTestCase
+
+SAMPLE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-z]+="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (\S+)')
+LABEL = re.compile(r'([a-z]+)="((?:[^"\\]|\\.)*)"')
 
 
-class TestFigures(WebTestCase):
+def parsed(text):
+    """{(name, labels): value} of Prometheus' text format; each family is typed before its samples."""
+    found, kinds = {}, {}
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kinds[name] = line.split(" ")
+        elif not line.startswith("# HELP "):
+            name, labels, value = SAMPLE.fullmatch(line).groups()
+            assert re.sub("_(bucket|sum|count)$", "", name) in kinds or name in kinds, line
+            labels = tuple((label, words.replace(r"\n", "\n").replace(r"\"", '"').replace(r"\\", "\\"))
+                           for label, words in LABEL.findall(labels or ""))
+            assert (name, labels) not in found, line
+            found[name, labels] = float(value)
+    return found
+
+
+class MetricsCase(WebTestCase):
 
     def run_some(self, count=3, **named):
         """Tasks of bob that wait a second and run two."""
@@ -14,6 +37,9 @@ class TestFigures(WebTestCase):
             row = self.claim()
             self.clock.advance(2)
             self.end(row, seconds=2.0)
+
+
+class TestFigures(MetricsCase):
 
     def figures(self, query="", who=None):
         return self.check((who or self.ana).get("/api/metrics" + query), 200)
@@ -47,6 +73,75 @@ class TestFigures(WebTestCase):
         self.assertEqual(told["totals"]["added"], 1)
         self.assertIsNotNone(self.figures(who=self.bob)["functions"][0]["recent"][0]["id"])
         self.assertEqual(self.figures(who=self.ana)["totals"]["added"], 2)
+
+
+class TestPrometheus(MetricsCase):
+
+    def setUp(self):
+        super().setUp()
+        token = self.check(self.ana.post("/api/tokens", {
+            "name": "scraper", "scope": "metrics", "password": PASSWORD}), 201)["token"]
+        self.scraper = Visitor(self.app, token=token)
+
+    def scrape(self):
+        reply = self.scraper.get("/metrics")
+        self.assertEqual((reply.status, reply.headers["content-type"]),
+                         (200, "text/plain; version=0.0.4; charset=utf-8"))
+        return reply.body.decode()
+
+    def test_counters_gauges_and_a_histogram_are_told(self):
+        self.run_some(3)
+        self.add("bob")
+        self.clock.advance(5)
+        found = parsed(self.scrape())
+        place = ("function", "add"), ("queue", "default")
+        self.assertEqual(found["jobqueue_tasks_total", (("status", "succeeded"), *place)], 3)
+        self.assertEqual(found["jobqueue_tasks_total", (("status", "added"), *place)], 4)
+        self.assertEqual([found["jobqueue_task_run_seconds_bucket", (("function", "add"), ("le", top))]
+                          for top in ("0.25", "1", "4", "16384", "+Inf")], [0, 0, 3, 3, 3])
+        self.assertEqual(found["jobqueue_task_run_seconds_sum", (("function", "add"),)], 6.0)
+        self.assertEqual(found["jobqueue_queue_pending", (("queue", "default"),)], 1)
+        self.assertEqual(found["jobqueue_oldest_pending_seconds", ()], 5.0)
+        self.assertEqual(found["jobqueue_workers", (("state", "busy"),)], 0)
+
+    def test_counters_never_fall(self):
+        self.change_settings(keep_activity_days=1, keep_hours_days=1, keep_days=1)
+        before = {}
+        for _ in range(6):
+            self.run_some(2)
+            self.clean(86400 / 2)
+            self.queue.keeping._rounds.hasten(0)
+            self.queue.keeping.prune()
+            while self.queue.keeping._round:
+                self.queue.keeping.prune()
+            found = {key: value for key, value in parsed(self.scrape()).items()
+                     if key[0].endswith(("_total", "_count", "_sum", "_bucket"))}
+            self.assertTrue(all(found[key] >= value for key, value in before.items()))
+            before = found
+        self.assertLess(self.database.value("SELECT count(*) FROM activity WHERE event='added'"), 12)
+        self.assertIn(12.0, before.values())
+
+    def test_labels_are_escaped(self):
+        name = 'a"b\\c\nd'
+        self.declare(function_json(name))
+        self.write("INSERT INTO activity (at, event, function, queue) VALUES (?, 'added', ?, 'default')",
+                   (self.clock.now(), name))
+        self.assertIn(("jobqueue_tasks_total", (
+            ("status", "added"), ("function", name), ("queue", "default"))), parsed(self.scrape()))
+
+    def test_its_token_can_do_nothing_else(self):
+        self.check(self.scraper.get("/api/tasks"), 403, "denied")
+        self.check(self.scraper.post("/api/tasks", {"function": "add", "arguments": {"a": 1}}), 403)
+        self.check(self.bob.post("/api/tokens", {"name": "x", "scope": "metrics", "password": PASSWORD}),
+                   403, "denied")
+        self.check(self.ana.get("/metrics"), 403, "denied")
+
+    @unittest.skipUnless(shutil.which("promtool"), "promtool, of Debian's package prometheus")
+    def test_promtool_has_no_complaint(self):
+        self.run_some(3)
+        done = subprocess.run(["promtool", "check", "metrics"], input=self.scrape(), text=True,
+                              capture_output=True, check=False)
+        self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
 
 
 if __name__ == "__main__":

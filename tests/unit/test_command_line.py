@@ -30,8 +30,8 @@ class NoData(unittest.TestCase):
 
     def test_who_only_looks_makes_no_data_folder(self):
         with tempfile.TemporaryDirectory() as folder:
-            for words in ("list", "show 1", "wait 1", "log 1", "activity", "cancel 1", "retry 1", "delete 1",
-                          "backup %s/copy" % folder, "export %s/copy" % folder):
+            for words in ("list", "stats", "show 1", "wait 1", "log 1", "activity", "cancel 1", "retry 1",
+                          "delete 1", "backup %s/copy" % folder, "export %s/copy" % folder):
                 said = io.StringIO()
                 with self.subTest(words), contextlib.redirect_stderr(said):
                     data = folder + "/typo"
