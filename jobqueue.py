@@ -11818,6 +11818,7 @@ class Application:
         self.source = source
         self.static = StaticFiles(STATIC_FOLDER)
         self._cache = {}                # what was asked by whom -> (data version, until, Answer)
+        self._making = {}               # the same -> the lock of who makes it
         self.one_by_one = threading.Lock()
         self.waiting = threading.BoundedSemaphore(WAITERS_MAX)      # calls of remote workers
 
@@ -11877,14 +11878,29 @@ class Application:
         if not route.needs & KEPT:
             return self._perform(request, route, parts)
         key = request.path, request.query_text, request.person.scope
+        known = self._known(key)
+        if known is None:
+            if len(self._making) >= 20:
+                self._making.clear()
+            with self._making.setdefault(key, threading.Lock()):    # one makes it for all who ask
+                known = self._known(key) or self._make(key, request, route, parts)
+        return known
+
+    def _known(self, key):
+        """The answer that was kept, or None if it is old or somebody has committed since."""
+        version, until, answer = self._cache.get(key, (None, 0.0, None))
+        database = self.queue.database
+        is_good = database.version_seen() == version and database.clock.monotonic() <= until
+        return answer if is_good else None
+
+    def _make(self, key, request, route, parts):
+        """Perform the request and keep the answer, as what is known before it reads."""
         version, now = self.queue.database.version_seen(), self.queue.database.clock.monotonic()
-        known = self._cache.get(key)
-        if known is None or known[0] != version or known[1] < now:
-            known = version, now + CACHE_SECONDS, self._perform(request, route, parts)
-            if len(self._cache) >= 20:
-                self._cache.clear()
-            self._cache[key] = known
-        return known[2]
+        answer = self._perform(request, route, parts)
+        if len(self._cache) >= 20:
+            self._cache.clear()
+        self._cache[key] = version, now + CACHE_SECONDS, answer
+        return answer
 
     def _perform(self, request, route, parts):
         if route.takes and route.takes is not NEW_TASKS:

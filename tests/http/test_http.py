@@ -4,11 +4,12 @@ import io
 import json
 import random
 import re
+import threading
 import unittest
 from unittest import mock
 
 import jobqueue
-from tests.helpers.support import PASSWORD, ROOT, at_once
+from tests.helpers.support import PASSWORD, ROOT, at_once, wait_until
 from tests.helpers.web import SITE, Visitor, WebTestCase, as_sent, call
 
 TASK = {"function": "add", "arguments": {"a": 1}}
@@ -319,6 +320,26 @@ class Caching(WebTestCase):
 
         at_once(read, ((self.bob, "bob"), (self.eve, "eve")) * 3)
         self.assertEqual(wrong, [])
+
+    def test_who_asks_for_what_is_being_made_waits_for_it(self):
+        self.bob.get("/api/tasks")      # which does the housekeeping, too
+        self.add("bob")
+        made, looked = [], set()
+        find, seen = self.queue.tasks.find, self.queue.database.version_seen
+
+        def look():
+            looked.add(threading.get_ident())
+            return seen()
+
+        def slow(*wanted):
+            made.append(wanted)
+            wait_until(lambda: len(looked) == 4)
+            return find(*wanted)
+
+        with mock.patch.object(self.queue.tasks, "find", slow), \
+                mock.patch.object(self.queue.database, "version_seen", look):
+            replies = at_once(lambda _: self.bob.get("/api/tasks"), range(4))
+        self.assertEqual((len(made), {reply.status for reply in replies}), (1, {200}))
 
     def test_personal_answers_are_kept_by_no_shared_cache(self):
         task_id = self.add("bob")
