@@ -8678,7 +8678,7 @@ HEADS_FREE = 10                 # and where so many heads of queues are looked a
 FAR = 500
 COMING_ROWS = 100               # scheduled tasks of a queue and priority that are played
 MIX_ROWS = 10_000               # tasks before one are looked at, to know which functions they run
-BEFORE_MAX = 1_000_000          # ... and counted
+BEFORE_MAX = 200_000            # ... and counted
 HISTORY_ROWS, HISTORY_PIECE = 20_000, 2_000     # of the activity
 KEPT_ATTEMPTS = 50              # of each function
 SHARE, SHARE_FOR_NEW = 0.01, 0.1    # of a process's time goes into them at most; for new tasks
@@ -8914,9 +8914,8 @@ class Outlook:
         waiting = self._read(database, PENDING, "ORDER BY turn, id", FAR + 1) + [guest] * bool(guest)
         self.tasks = {task.id: task for task in self.coming + waiting}
         self._prepare(waiting)
-        self.functions = {row["function"] for row, _ in self.running}.union(
-            task.function for task in self.tasks.values())
-        history.read(self.functions)
+        history.read({row["function"] for row, _ in self.running}.union(
+            task.function for task in self.tasks.values()))
         self.known = self.tasks.keys() | {row["id"] for row, _ in self.running}
         self._play()
 
@@ -9064,7 +9063,7 @@ class Forecast:
             SLOW_SECONDS, SLOW_TIMES * known[int(len(known) * 0.95)])
         if known and elapsed > known[-1] and not row["progress"]:
             return forecast_json(reason="It runs longer than the latest ones did.", slow=slow)
-        return forecast_json(None, None, end, None if end else self._unknown([name]), slow)
+        return forecast_json(None, None, end, None if end else self._unknown(name), slow)
 
     def _of_waiting(self, task, status, outlook):
         name = task.queue
@@ -9077,20 +9076,20 @@ class Forecast:
             return forecast_json(None, start or [iso(task.run_at)] * 2, end)
         if task.id in outlook.known and (outlook.is_whole or (
                 start and outlook.before(task.id) < FAR)):
-            before, functions = outlook.before(task.id), outlook.functions
+            before = outlook.before(task.id)
         else:
             own, others = self._ahead(outlook, task)
-            before, functions = sum((own + others).values()), outlook.functions.union(own, others)
+            before = sum((own + others).values())
             moments = list(outlook.reckon(name, own, others))
             start, end = told(moments, outlook.now), told([
                 moment + Luck(self._history, number).attempt(task.function)[0]
                 for number, moment in enumerate(moments)], outlook.now)
-        unknown = self._unknown([task.function] if start else functions)
-        return forecast_json(before, start, end, None if end else unknown)
+        return forecast_json(before, start, end, None if end else self._unknown(task.function))
 
-    def _unknown(self, functions):
-        names = sorted(name for name in functions if name not in self._history.attempts)
-        return "It is not known yet how long %s takes." % (names[0] if names else "this")
+    def _unknown(self, function):
+        """Why something is not known; functions of others may be secret."""
+        return "It is not known yet how long %s." % (
+            "tasks before it take" if function in self._history.attempts else function + " takes")
 
     def _ahead(self, outlook, task):
         """({function: how many} before a task in its queue, and the same of other queues)"""

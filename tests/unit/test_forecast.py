@@ -167,7 +167,7 @@ class Reasons(ForecastCase):
     def test_nothing_is_known_of_a_function(self):
         told = self.check_reason(self.add("bob", "greet", name="x"), "how long greet takes")
         self.check_range(told["expected_start"], 0, 0)
-        self.check_reason(self.add(), "how long greet takes")
+        self.check_reason(self.add(), "how long tasks before it take")
 
     def test_what_has_ended_has_none(self):
         task_id = self.add()
