@@ -4591,7 +4591,7 @@ class Claims:
         for queue in self._filled():
             if found < limit:
                 room = min(limit - found, self._queues.room(queue, now))
-                found += self._queues.count(PENDING, queue["name"], room)
+                found += room if room < 2 else self._queues.count(PENDING, queue["name"], room)
         return found
 
     def longest_wait(self):

@@ -1744,7 +1744,9 @@ class Worker:
             self._batch.watch()
             return self._go_on()
         self._check_self()
-        if not self._runners.current.ready:
+        if not self._runners.current:   # nobody answered when it was to be replaced
+            self._runners.start()
+        elif not self._runners.current.ready:
             if self._runners.hear():
                 self._seen_version, self._next_due = None, self._clock.now()
         else:
@@ -1787,7 +1789,8 @@ class Worker:
             return False
         has_waited = self._clock.monotonic() - self._last_work >= self._settings["linger"]
         if self._until is not None:
-            has_waited = self._runners.current.ready and self._next_due is not None
+            child = self._runners.current
+            has_waited = child is not None and child.ready and self._next_due is not None
         return has_waited and not self._has_work_soon()
 
     def _has_work_soon(self):
@@ -1820,10 +1823,12 @@ class Worker:
         if version == self._seen_version and self._clock.now() < self._next_due:
             return []
         now, rows = self._clock.now(), []
-        moments = (self._claims.next_due(), self._claims.rate_opens(),
-                   None if self._database.hears_all else now + 1.0)
-        self._next_due = min((at for at in moments if at is not None), default=math.inf)
-        if self._next_due <= now or self._claims.claimable(1):
+        self._next_due = now
+        if not self._claims.claimable(1):
+            moments = (self._claims.next_due(), self._claims.rate_opens(),
+                       None if self._database.hears_all else now + 1.0)
+            self._next_due = min((at for at in moments if at is not None), default=math.inf)
+        if self._next_due <= now:
             if self._runners.is_stale():
                 self._runners.start()
                 return []

@@ -113,7 +113,7 @@ class TestClaim(TestCase):
             self.add(options={"queue": "q%d" % number})
         with mock.patch.object(self.queue.queues, "count", wraps=self.queue.queues.count) as count:
             self.assertEqual(self.queue.claims.claimable(2), 2)
-        self.assertEqual(count.call_count, 2)
+        self.assertLessEqual(count.call_count, 2)
 
     def test_the_row_tells_the_worker_all_that_it_hands_over(self):
         self.add("eve", "send", to="x")

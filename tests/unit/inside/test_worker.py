@@ -188,6 +188,22 @@ class TestWhileNobodyCanWrite(TestCase):
         self.assertEqual(self.rounds_until_it_leaves(), 0)
         self.assertEqual(self.worker._place.stopping, jobqueue.STOPPED)
 
+    def test_a_runner_that_could_not_be_replaced_is_started_later(self):
+        runners = self.worker._runners
+        with patch.object(self.queue.catalogue, "files", side_effect=jobqueue.still_busy()):
+            self.assertRaises(jobqueue.Busy, runners.start)
+        with patch.object(runners, "start") as start, redirect_stderr(io.StringIO()):
+            self.assertFalse(self.worker._is_over())
+        self.assertEqual(start.call_count, 1)
+
+    def test_what_runs_is_watched_though_nobody_answers(self):
+        batch = self.worker._batch = Mock(running=[Mock()], record_by=float("inf"))
+        with patch.object(self.queue.tick, "maybe", side_effect=jobqueue.still_busy()):
+            for _ in range(2):
+                self.clock.advance(jobqueue.RENEW_SECONDS)
+                self.assertFalse(self.worker._is_over())
+        self.assertEqual(batch.watch.call_count, 2)
+
     def test_what_could_not_be_recorded_goes_before_what_shares_the_wait_of_its_round(self):
         task_id, runners = self.add(), self.worker._runners
         runners.is_stale, runners.current.death = Mock(return_value=False), None
