@@ -1794,9 +1794,9 @@ class Database(Reader):
         with self.deadline(self.patience):
             asked = self.clock.monotonic()
             self._write_lock.take(self._deadline.at)
-            self.waited = self.clock.monotonic() - asked
             try:
                 self._patiently(lambda: self._begin(durable, foreseen))
+                self.waited = self.clock.monotonic() - asked    # a server's lock is part of that
                 self._writer_thread = threading.get_ident()
                 yield self._writer
                 self._commit(durable)

@@ -126,6 +126,21 @@ class Server(unittest.TestCase):
         self.assertEqual(len(sent), 4, sent)
         self.assertEqual(queue.tasks.get(3)["status"], jobqueue.SUCCEEDED)
 
+    def test_how_long_the_lock_of_the_server_was_waited_for_is_known(self):
+        queue, clock = self.open_with_an_admin(), mock.Mock(wraps=jobqueue.ServerClock())
+        begin = jobqueue.PostgresDatabase._begin
+
+        def begin_late(database, *values):
+            begin(database, *values)
+            clock.monotonic.side_effect = lambda: time.monotonic() + 7
+
+        clock.monotonic.side_effect = time.monotonic
+        with mock.patch.object(queue.database, "clock", clock), \
+                mock.patch.object(jobqueue.PostgresDatabase, "_begin", begin_late), \
+                queue.database.transaction():
+            pass
+        self.assertLess(abs(queue.database.waited - 7), 5)
+
     def test_what_was_answered_in_advance_is_forgotten_at_the_next_change(self):
         queue = self.open_with_an_admin()
         question = "SELECT value FROM setting WHERE name=?", (".seen",)
