@@ -20,6 +20,7 @@ const PAGES = {
   'settings/': () => import('./host.js'),
   users: () => import('./pages.js'),
   activity: () => import('./activity.js'),
+  alerts: () => import('./alerts.js'),
   account: () => import('./pages.js'),
   login: () => import('./pages.js'),
 };
@@ -127,6 +128,7 @@ async function start() {
   addEventListener('hashchange', navigate);
   await patchSession();
   (await live).initializeFrame();
+  import('./alerts.js').then(({ watchAlerts }) => watchAlerts()).catch(reload);
 }
 
 start();

@@ -262,6 +262,7 @@ function showAccount(tokens) {
   render('Account', h('h1', { tabindex: -1 }, 'Account'),
     h('p', { class: 'help' }, 'You are logged in as ', h('bdi', {}, name), '.'),
     h('h2', {}, 'Password'), passwordForm(name),
+    h('h2', {}, 'E-mail'), ...mailParts(name),
     h('h2', {}, 'Tokens for programs'), ...tokenParts(tokens),
     h('h2', {}, 'Keyboard'), keysField());
 }
@@ -276,6 +277,30 @@ function passwordForm(name) {
   secretField('Current password', 'current_password', 'current-password'),
   secretField('New password', 'password', 'new-password'));
   return form;
+}
+
+/** Where one is told of tasks: users type a code that is mailed there. @param {string} name */
+function mailParts(name) {
+  const { session } = store.state;
+  const current = session?.user.email || '';
+  const address = h('input', { name: 'email', type: 'email', value: current, autocomplete: 'email' });
+  const code = sendingForm('Confirm', async (sent) => {
+    take((await request('PATCH', path({ name }), sent)).email);
+  }, field('Code', h('input', { name: 'email_code', inputmode: 'numeric', required: true,
+    autocomplete: 'one-time-code' }), { help: 'The 6 digits that were mailed to that address.' }));
+  const form = sendingForm('Save address', async ({ email }) => {
+    const user = await request('PATCH', path({ name }), { email: email || null });
+    if ((user.email || '') === (email || '')) return take(user.email);
+    code.hidden = false;
+    return find('input', code).focus();
+  }, field('Address', address, { help: 'Tasks that were added with notify tell you there.' }));
+  const take = (/** @type {string|null} */ email) => {
+    if (session) session.user.email = email;
+    code.hidden = true;
+    say(email ? 'You are told there.' : 'You have no address now.', true);
+  };
+  code.hidden = true;
+  return [form, code];
 }
 
 /** The tokens there are, and a form for one more. @param {Token[]} tokens */

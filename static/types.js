@@ -23,7 +23,7 @@
  * @typedef {{code: string, text: string}} Service
  * @typedef {{name: string, role: 'admin'|'user', disabled: boolean,
  *   last_seen_at: string|null, max_pending?: number|null}} User
- * @typedef {{user: {name: string, role: 'admin'|'user'}, version: string,
+ * @typedef {{user: {name: string, role: 'admin'|'user', email: string|null}, version: string,
  *   data: string|null, exposed: string[], looked_at: string|null}} Session
  *
  * @typedef {{type?: string|string[], format?: string, enum?: unknown[], items?: Schema,
@@ -69,6 +69,12 @@
  * @typedef {{name: string, verdict: 'ok'|'note'|'bad', text: string}} Check
  * @typedef {{title: string, name: string, text: string}} HostFile
  * @typedef {{token: string|null, addresses: string[]}} Canary
+ * @typedef {{id: number, code: string, title: string, subject: string, text: string, count: number,
+ *   told: number, opened_at: string, seen_at: string, told_at: string|null,
+ *   muted_until: string|null, ended_at: string|null}} Alert
+ * @typedef {{channel: string, recipient: string, last: number|null, sent_at: string|null,
+ *   error: string|null, next_at: string|null}} Channel
+ * @typedef {{alerts: Alert[], channels: Channel[]}} Alerts
  * @typedef {{state: 'none'|'running'|'ok'|'failed', text: string, at: string|null}} WorkerTest
  * @typedef {{last_at: string|null, last_source: string|null, period: number|null,
  *   cron: {last_at: string|null, period: number|null}|null, resident: boolean}} Ticks

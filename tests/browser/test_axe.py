@@ -54,7 +54,7 @@ class Axe(BusyCase):
                      "tasks/999999", "new", "new/report", "new/report?many=1", "schedules",
                      "schedules/%d" % self.schedule, "schedules/new?function=report", "queues",
                      "queues/default", "queues?new=1", "workers", "users", "settings",
-                     "settings/host", "account"):
+                     "settings/host", "alerts", "account"):
             self.visit(ana, "#/" + view)
             self.check(ana, view)
 

@@ -46,6 +46,10 @@ BLOCKS = {
     "git clone -q": "test_cloning_gives_all_that_is_needed",
     "jobqueue.py backup FILE": "test_a_backup_by_hand_and_by_a_task",
     "command(\"backup\"": "test_a_backup_by_hand_and_by_a_task",
+    "def tell(subject": "test_telling_of_alerts",
+    "settings alert_function tell": "test_telling_of_alerts",
+    "settings alert_mail": "test_telling_of_alerts",
+    "hooks.slack.com": "test_telling_of_alerts",
     "token add office": "test_a_worker_over_https",
     "worker.py --server": "test_a_worker_over_https",
     "psycopg[binary]": "it fetches a package",
@@ -342,6 +346,18 @@ class Newcomer(unittest.TestCase):
         self.assertIn("1 users, 1 tasks", self.shell(block("jobqueue.py import FILE")))
         self.site.run("queue", "resume", "default")
         self.assertEqual(self.site.wait(task_id)["status"], "succeeded")
+
+    def test_telling_of_alerts(self):
+        self.first_admin()
+        self.site.write_tasks(block("def tell(subject"))
+        for words in ("settings alert_mail", "hooks.slack.com"):
+            self.shell(block(words))
+        self.assertNotIn("word", self.site.run("settings", "alert_webhook").stdout)
+        self.site.settings(alert_mail="", alert_webhook="")
+        self.shell(block("settings alert_function tell"))
+        self.site.run("alert", "test")
+        [task] = self.site.json("list", "--function", "tell")["tasks"]
+        self.assertEqual(self.site.wait(task["id"])["status"], "succeeded")
 
     def test_names_and_calls_of_python(self):
         self.first_admin()

@@ -1,0 +1,121 @@
+// @ts-check
+/** What is wrong and was lately: the bell in the header, for admins, and its page. */
+import { get, poll, request } from './api.js';
+import { find, h, render, setText, table } from './dom.js';
+import { button, cell, patchRows, timeElement } from './forms.js';
+import { say } from './live.js';
+import { isAdmin, store } from './store.js';
+
+/** @import {Alert, Alerts, Channel, Page} from './types.js' */
+
+const SECONDS = 30;
+const FOR_EVER = 8640000000000000 / 100;        // a mute until it ends goes on beyond this moment
+/** @type {[string, string][]} */
+const MUTES = [['1h', 'Mute 1 h'], ['8h', 'Mute 8 h'], ['end', 'Mute until it ends']];
+/** Of alerts that a notification was shown for; null: none was looked at yet. @type {Set<number>|null} */
+let known = null;
+
+/** Keeps the number in the header, and tells the browser. */
+export function watchAlerts() {
+  poll(new AbortController().signal, async () => {
+    if (isAdmin()) ring(await get('api/alerts'));
+    return SECONDS;
+  });
+  store.on('session', () => { known = null; });
+}
+
+/** @param {Alerts} found */
+function ring({ alerts }) {
+  const open = alerts.filter(({ ended_at: ended }) => !ended);
+  const loud = open.filter(({ muted_until: until }) => !isMuted(until));
+  setText(find('#bell'), loud.length ? `Alerts (${loud.length})` : 'Alerts');
+  const news = known && loud.filter(({ id }) => !known?.has(id));
+  known = new Set(open.map(({ id }) => id));
+  if (news?.length && wantsNotifications()) {
+    for (const { title, text } of news.slice(0, 3)) new Notification(title, { body: text });
+  }
+}
+
+/** @param {string|null} until */
+const isMuted = (until) => Boolean(until) && Date.parse(String(until)) > Date.now();
+
+/** Whether this browser was asked, by a click, and said yes. */
+const wantsNotifications = () => 'Notification' in window && Notification.permission === 'granted'
+  && localStorage.getItem('jobqueue.notify') === 'yes';
+
+/** @type {Page['show']} */
+export async function show(_, signal) {
+  const open = h('tbody');
+  const ended = h('tbody');
+  const none = h('p', { class: 'help' }, 'Nothing is wrong.');
+  const channels = h('tbody');
+  const patch = (/** @type {Alerts} */ found) => {
+    ring(found);
+    const now = found.alerts.filter((one) => !one.ended_at);
+    const over = found.alerts.filter((one) => one.ended_at);
+    none.hidden = now.length > 0;
+    openTable.hidden = !now.length;
+    endedPart.hidden = !over.length;
+    patchRows(open, now, ({ id }) => id, alertRow);
+    patchRows(ended, over, ({ id }) => id, endedRow);
+    patchRows(channels, found.channels, ({ channel, recipient }) => `${channel} ${recipient}`, channelRow);
+    return 10;
+  };
+  const openTable = table('plain', 'Open alerts', ['What', 'Since', 'Told', 'Actions'], open);
+  const endedPart = h('section', {}, h('h2', {}, 'Ended'),
+    table('plain', 'Ended alerts', ['What', 'Since', 'Ended'], ended));
+  patch(await get('api/alerts', signal));
+  if (signal.aborted) return;
+  render('Alerts', h('h1', { tabindex: -1 }, 'Alerts'), none, openTable, endedPart,
+    h('h2', {}, 'Who is told'), ...channelParts(channels));
+  poll(signal, async () => patch(await get('api/alerts', signal)), 10);
+}
+
+/** One that is open. @param {Alert} alert */
+function alertRow(alert) {
+  const { count, muted_until: until, opened_at: opened, text, title, told } = alert;
+  const muted = isMuted(until);
+  const mute = (/** @type {string} */ how, /** @type {string} */ words) => button(words, async () => {
+    await request('POST', `api/alerts/${alert.id}/mute`, { how });
+    store.dispatchEvent(new Event('wake'));
+    say(how === 'no' ? 'It is told again.' : 'It is muted.', true);
+  }, { 'aria-label': `${words}: ${title}` });
+  const end = muted && Date.parse(String(until)) < FOR_EVER;
+  return h('tr', {}, h('th', { scope: 'row' }, title, h('p', { class: 'help text' }, text,
+    count > 1 && ` ${count} times.`)),
+  cell('Since', timeElement(opened)), cell('Told', told ? `${told} times` : 'not yet'),
+  h('td', {}, h('div', { class: 'actions' }, ...(muted
+    ? [h('span', { class: 'help' }, 'Muted', end ? h('span', {}, ' until ', timeElement(String(until)))
+      : ' until it ends'), mute('no', 'Tell again')]
+    : MUTES.map(([how, words]) => mute(how, words))))));
+}
+
+/** One that is over. @param {Alert} alert */
+function endedRow({ ended_at: ended, opened_at: opened, text, title }) {
+  return h('tr', {}, h('th', { scope: 'row' }, title, h('p', { class: 'help text' }, text)),
+    cell('Since', timeElement(opened)), cell('Ended', timeElement(String(ended))));
+}
+
+/** Who is told, how that goes, and a test. @param {HTMLElement} body */
+function channelParts(body) {
+  const test = button('Send a test', async () => {
+    await request('POST', 'api/alerts/test', {});
+    store.dispatchEvent(new Event('wake'));
+    say('A test is on its way; the table shows what the servers say.', true);
+  });
+  const here = button('Notify me in this browser', async () => {
+    const answer = 'Notification' in window ? await Notification.requestPermission() : 'denied';
+    localStorage.setItem('jobqueue.notify', answer === 'granted' ? 'yes' : 'no');
+    say(answer === 'granted' ? 'This browser shows alerts while this page is open.'
+      : 'The browser does not allow that.', true);
+  });
+  return [table('plain', 'Who is told', ['Recipient', 'How', 'Last told', 'Problem'], body),
+    h('p', { class: 'help' }, 'The settings say who: alert_mail, alert_webhook, alert_function.'),
+    h('div', { class: 'actions' }, test, here)];
+}
+
+/** One recipient. @param {Channel} channel */
+function channelRow({ channel, error, recipient, sent_at: sent }) {
+  return h('tr', {}, h('th', { scope: 'row' }, h('bdi', {}, recipient)), cell('How', channel),
+    cell('Last told', sent ? timeElement(sent) : 'never'), cell('Problem', error || 'none'));
+}

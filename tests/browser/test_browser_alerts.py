@@ -1,0 +1,60 @@
+"""The page of alerts in a real Chromium: the bell, muting, who is told, an address of one's own."""
+import re
+import time
+
+from tests.helpers.browser import BrowserTestCase
+from tests.helpers.support import wait_until
+from tests.helpers.mail import MailServer
+
+
+class AlertsPage(BrowserTestCase):
+
+    def setUp(self):
+        super().setUp()
+        for table in ("alert", "delivery"):
+            self.site.rows("DELETE FROM " + table)
+        self.site.settings(alert_mail="")
+
+    def open_alert(self):
+        now = time.time()
+        self.site._insert("alert", {
+            "code": "failed", "subject": "report: ValueError: x", "text": "<b>report</b> said x",
+            "count": 3, "opened_at": now, "seen_at": now})
+
+    def test_the_bell_rings_and_an_alert_can_be_muted(self):
+        self.open_alert()
+        ana = self.open("ana")
+        ana.see("Alerts (1)", "header")
+        ana.click("#bell")
+        ana.see("report failed", "main")
+        ana.see("<b>report</b> said x 3 times.", "main")
+        ana.click("main button", "Mute until it ends")
+        ana.see("Muted until it ends", "main")
+        ana.see_no("Alerts (1)", "header")
+        ana.click("main button", "Tell again")
+        ana.see("Alerts (1)", "header")
+
+    def test_users_have_no_bell(self):
+        bob = self.open("bob")
+        bob.see("Tasks", "header")
+        self.assertNotIn("Alerts", bob.text("header"))
+
+    def test_where_nothing_is_wrong_that_is_said(self):
+        ana = self.open("ana")
+        ana.go("#/alerts")
+        ana.see("Nothing is wrong.", "main")
+
+    def test_an_address_counts_once_its_code_was_typed(self):
+        server = MailServer()
+        self.addCleanup(server.close)
+        self.site.settings(mail_server="localhost:%d" % server.port, mail_from="jobs@example.org")
+        bob = self.open("bob")
+        bob.go("#/account")
+        bob.type("[name=email]", "bob@example.org")
+        bob.click("main button", "Save address")
+        bob.find("[name=email_code]")
+        wait_until(lambda: server.mails, what="the mail")
+        bob.type("[name=email_code]", re.search(rb"code is (\d{6})", server.mails[0][2])[1].decode())
+        bob.click("main button", "Confirm")
+        bob.see("You are told there.")
+        self.assertEqual(self.site.value("SELECT email FROM user WHERE name='bob'"), "bob@example.org")
