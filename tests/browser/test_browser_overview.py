@@ -41,7 +41,7 @@ class Overview(BrowserTestCase):
             self.site.rows("DELETE FROM " + table)
         (self.site.home / "go on").touch()
 
-    def fail(self, *texts, owner="ana"):
+    def add_failures(self, *texts, owner="ana"):
         ids = [self.site.add("fail", "--owner", owner, text=text) for text in texts]
         for task_id in ids:
             self.site.wait(task_id)
@@ -89,7 +89,7 @@ class Overview(BrowserTestCase):
         ana.see("Nothing is running.")
 
     def test_what_failed_is_grouped_and_retried_together(self):
-        self.fail("no such city", "no such town")
+        self.add_failures("no such city", "no such town")
         ana = self.show("ana")
         ana.see("ValueError: no such town")
         ana.see("2 ×")
@@ -102,8 +102,8 @@ class Overview(BrowserTestCase):
             "SELECT count(*) FROM activity WHERE event='retried'") == 2)
 
     def test_only_ones_own_is_shown(self):
-        self.fail("a secret of ana")
-        self.fail("what bob did", owner="bob")
+        self.add_failures("a secret of ana")
+        self.add_failures("what bob did", owner="bob")
         bob = self.show("bob")
         bob.see("what bob did")
         self.assertNotIn("a secret", bob.text())
@@ -163,7 +163,7 @@ class Overview(BrowserTestCase):
         self.assertEqual((ana.count(".dots i"), ana.count(".dots [data-state=failed]")), (20, 1))
 
     def test_nothing_is_wider_than_a_small_phone(self):
-        self.fail("x" * 200)
+        self.add_failures("x" * 200)
         self.site.run("schedule", "add", "send", "every 1m", "city=Rome")
         ana = self.show("ana", figures=self.day())
         ana.emulate("Emulation.setDeviceMetricsOverride", width=320, height=640,
@@ -177,7 +177,7 @@ class Overview(BrowserTestCase):
         ana = self.show("ana", figures=self.day())
         ana.find(".chart rect.k0")
         ana.run("window.before = document.querySelector('.chart svg').firstChild")
-        self.fail("now")
+        self.add_failures("now")
         ana.see("ValueError: now")
         self.assertTrue(ana.run("return window.before.isConnected"))
 

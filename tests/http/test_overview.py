@@ -11,7 +11,7 @@ class Overview(WebTestCase):
     def look(self, visitor=None):
         return self.check((visitor or self.bob).get("/api/overview"), 200)
 
-    def fail(self, owner="bob", kind="ValueError", message="no such city", function="add"):
+    def add_failure(self, owner="bob", kind="ValueError", message="no such city", function="add"):
         task_id = self.add(owner, function)
         self.end(self.claim(), "fail", None, kind, message)
         return task_id
@@ -69,32 +69,32 @@ class Overview(WebTestCase):
         self.assertEqual(self.look(self.eve)["held"], [])
 
     def test_failures_are_grouped_by_function_and_kind_of_error(self):
-        self.fail(message="no such city: Oslo")
-        newest = self.fail(message="no such city: Bergen")
-        other = self.fail(kind="OSError")
+        self.add_failure(message="no such city: Oslo")
+        newest = self.add_failure(message="no such city: Bergen")
+        other = self.add_failure(kind="OSError")
         self.assertEqual(self.groups(), [("add", "OSError", 1, other), ("add", "ValueError", 2, newest)])
         self.assertEqual(self.look()["failed"]["groups"][1]["message"], "no such city: Bergen")
 
     def test_what_failed_before_yesterday_is_left_out(self):
-        self.fail()
+        self.add_failure()
         self.clock.advance(86401)
         self.bob = self.program("bob")      # no session lasts that long
         self.assertEqual(self.groups(), [])
 
     def test_more_failures_than_are_looked_at_are_said_to_be_more(self):
         self.patch(jobqueue, "FAILURES_MAX", 2)
-        self.fail()
+        self.add_failure()
         self.assertFalse(self.look()["failed"]["more"])
         for _ in range(2):
-            self.fail()
+            self.add_failure()
         failed = self.look()["failed"]
         self.assertEqual((failed["groups"][0]["count"], failed["more"]), (2, True))
 
     def test_a_group_can_be_retried_as_it_is_shown(self):
-        old = self.fail()
+        old = self.add_failure()
         self.clock.advance(86401)
         self.bob = self.program("bob")      # no session lasts that long
-        wanted, other = self.fail(), self.fail(kind="OSError")
+        wanted, other = self.add_failure(), self.add_failure(kind="OSError")
         failed = self.look()["failed"]
         group = {"status": "failed", "function": "add", "error": "ValueError",
                  "ended_since": failed["since"]}
@@ -127,7 +127,7 @@ class Overview(WebTestCase):
         self.assertEqual(len(self.look()["schedules"][0]["times"]), 1)
 
     def test_another_persons_tasks_and_schedules_are_invisible(self):
-        self.fail("eve")
+        self.add_failure("eve")
         self.add("eve")
         self.add("eve", options={"delay": 60})
         self.add("eve", options={"priority": -1})
