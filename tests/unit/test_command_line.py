@@ -19,6 +19,7 @@ from unittest import mock
 
 import jobqueue
 from tests.helpers.command import CommandTestCase
+from tests.helpers.postgres import about_sqlite
 from tests.helpers.support import FUNCTIONS, ROOT, Site, function_json, need, wait_until
 from tests.helpers.web import call
 
@@ -566,6 +567,7 @@ class Others(CommandTestCase):
                 jobqueue.complain("Ås \u2026 日本")
             self.assertEqual(raw.buffer.getvalue().decode(encoding), "jobqueue: %s\n" % shown)
 
+    @about_sqlite("a file that somebody keeps locked")
     def test_a_busy_database_is_75(self):
         self.database.patience = 0.05
         link = sqlite3.connect(str(self.database.path), isolation_level=None)
@@ -705,6 +707,7 @@ class Real(unittest.TestCase):
         for path in self.site.data.rglob("*"):
             self.assertEqual(path.stat().st_mode & 0o077, 0, path)
 
+    @about_sqlite("a file that somebody keeps locked")
     def test_password_and_token_are_in_no_process_list(self):
         """The process list is read after the password was, before it is stored: nobody may write."""
         with self.site.connection() as link:
@@ -724,6 +727,7 @@ class Real(unittest.TestCase):
         self.assertEqual(self.run_command("user", "add", "yan", "canary horse").returncode, 2)
 
 
+@about_sqlite("its files in the folder")
 class Folders(unittest.TestCase):
     """Data folders that cannot be used: one clear line, exit code 1, nothing overwritten."""
 
@@ -841,6 +845,7 @@ class Folders(unittest.TestCase):
         self.assertRegex(done.stderr, "sudo -u '.+' python3 '.+jobqueue.py'")
 
 
+@about_sqlite("who owns its folder")
 class Unprivileged(unittest.TestCase):
     """What root may do and others may not: run as somebody else."""
 

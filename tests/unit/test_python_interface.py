@@ -6,6 +6,7 @@ from unittest import mock
 
 import jobqueue
 from jobqueue import Fail, JobQueue, RetryAfter, TaskContext, command, current_task, http_request, task
+from tests.helpers.postgres import about_sqlite
 from tests.helpers.support import TestCase, function_json
 
 
@@ -395,6 +396,7 @@ class TestDefaultQueue(TestCase):
                 jobqueue.default_queue()
         self.assertEqual(made.call_count, 2)
 
+    @about_sqlite("a folder is all that is needed")
     def test_a_queue_object_is_made_for_a_folder(self):
         queue = JobQueue(self.folder / "data", self.clock, environment={})
         self.addCleanup(queue.close)

@@ -12,6 +12,7 @@ from unittest.mock import Mock, patch
 
 import jobqueue
 from jobqueue import Outcome, SetupError, TooMany
+from tests.helpers.postgres import about_sqlite
 from tests.helpers.support import FUNCTIONS, TestCase
 from worker import (BATCH_AFTER, BATCH_MAX, BATCH_SECONDS, LINE_MAX_BYTES, Attempt, Batch,
                     Pace, Runner, Runners, Worker, run_host_test, work, write_result)
@@ -137,6 +138,7 @@ class TestResults(unittest.TestCase):
 class TestClaim(TestCase):
     """What a worker hands over is committed."""
 
+    @about_sqlite("a full disk")
     def test_nothing_begins_whose_claim_could_not_be_committed(self):
         worker, task_id = Worker(self.queue, "service"), self.add()
         worker._place.id, worker._runners.current = 1, Mock(owner=None)
