@@ -8685,8 +8685,7 @@ SHARE, SHARE_FOR_NEW = 0.01, 0.1    # of a process's time goes into them at most
 PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0   # from when on progress tells how long it takes
 SLOW_TIMES, SLOW_SECONDS, SLOW_ATTEMPTS = 3, 60.0, 20
 # (a time less than so many seconds ahead, is rounded to so many)
-ROUNDED = ((60, 5), (300, 30), (1200, 60), (3600, 300), (21600, 900), (86400, 3600),
-           (math.inf, 21600))
+ROUNDED = ((60, 10), (900, 60), (3600, 300), (21600, 900), (86400, 3600), (math.inf, 21600))
 
 Waiting = collections.namedtuple("Waiting", (
     "id owner_id queue function priority turn run_at retries_left max_retries retry_delay "

@@ -91,6 +91,10 @@ class Waits(ForecastCase):
         self.check_range(self.told(ids[2])["expected_start"], 180, 180)
         self.check_range(self.told(late)["expected_start"], 60, 60)
 
+    def test_what_becomes_due_takes_its_turn_among_those_of_others(self):
+        self.add_many("bob", 20)
+        self.check_range(self.told(self.add("eve", options={"delay": 30}))["expected_start"], 180, 180)
+
     def test_a_scheduled_task_begins_at_its_time(self):
         told = self.told(self.add("bob", options={"delay": 5000}))
         self.check_range(told["expected_start"], 5000, 5000)
