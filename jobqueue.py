@@ -6157,7 +6157,7 @@ def sane(seconds):
 
 def hour_of(at):
     """The beginning of the hour of a moment."""
-    return int(min(max(0.0, at), MOMENT_MAX)) // HOUR * HOUR
+    return int(at if 0.0 <= at <= MOMENT_MAX else min(max(0.0, at), MOMENT_MAX)) // HOUR * HOUR
 
 
 def bucket_of(seconds):

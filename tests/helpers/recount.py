@@ -127,7 +127,8 @@ def history(days, end, per_day=100, seed=1, functions=("add", "greet")):
             if worker:
                 lost = chance.random() < 0.3
                 rows.append({"at": at, "event": "worker_lost" if lost else "worker_ended",
-                             "worker_id": worker, "machine": "m%d" % (worker % 2), "waited": 9.5 if lost else None})
+                             "worker_id": worker, "machine": "m%d" % (worker % 2),
+                             "waited": 9.5 if lost else None})
             worker += 1
             rows.append({"at": at, "event": "worker_started", "worker_id": worker,
                          "machine": "m%d" % (worker % 2)})

@@ -1489,6 +1489,66 @@ def measure_overview(sizes, library):
                  goal=Goal("ours", "<=", 50, "ms"))
 
 
+# Folds a history and prints, as JSON, its seconds of processor time, and those of the slowest of
+# several answers over a month and a year. argv: the data folder, how many tasks in how many days.
+FOLDING_TEXT = """
+import json, sys, time
+import jobqueue
+queue = jobqueue.JobQueue(sys.argv[1])
+count, days, end = int(sys.argv[2]), float(sys.argv[3]), time.time()
+blank = dict.fromkeys("worker_id waited seconds service cpu_seconds peak_memory".split())
+def rows():
+    for n in range(count):
+        at = end - days * 86400 * (1 - n / count)
+        task = {**blank, "task_id": n, "owner_id": 1, "function": "f%d" % (n % 5), "queue": "default"}
+        yield {**task, "at": at, "event": "added"}
+        yield {**task, "at": at + 1, "event": "started", "worker_id": 1, "waited": n % 7 / 10}
+        yield {**task, "at": at + 2, "event": "succeeded", "worker_id": 1, "seconds": n % 13 / 10,
+               "service": 1.5, "cpu_seconds": 0.1, "peak_memory": 10 ** 7}
+with queue.database.transaction() as transaction:
+    transaction.insert_all("activity", rows())
+def spent(action, times=1):
+    most = 0
+    for _ in range(times):
+        began = time.process_time()
+        action()
+        most = max(most, time.process_time() - began)
+    return most
+def fold():
+    while queue.fold.fold():
+        pass
+def read(days, step):
+    return lambda: queue.metrics.read(
+        *jobqueue.whole_steps(end - days * 86400, end, step), step, lambda *_: True)
+print(json.dumps([spent(fold), spent(read(30, "6h"), 20), spent(read(400, "day"), 20)]))
+"""
+
+
+def fold_ours(library, count, days):
+    """Seconds of processor time: to fold so many tasks, and to tell a month and a year of them."""
+    with library.fresh() as site:
+        site.open(workers=0)
+        return json.loads(subprocess.run(
+            [sys.executable, "-c", FOLDING_TEXT, str(site.data), str(count), str(days)],
+            cwd=site.folder, stdout=subprocess.PIPE, check=True).stdout)
+
+
+def measure_fold(sizes, library):
+    """What the figures cost: the tick that folds the activity, and whoever asks for them."""
+    rows = sizes.many // 3 * 3
+    folded, month, year = fold_ours(library, rows // 3, 90)
+    yield Figure("folding %s rows of 90 days" % format(rows, ","), folded, "s")
+    yield Figure("figures of 30 days, slowest", month * 1000, "ms", goal=Goal("ours", "<=", 50, "ms"))
+    yield Figure("figures of 400 days, slowest", year * 1000, "ms", goal=Goal("ours", "<=", 50, "ms"))
+    count, before = sizes.drain, resource.getrusage(resource.RUSAGE_CHILDREN)
+    drain_ours(library, count, 2)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    drained = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    folded, _, _ = fold_ours(library, count, 0.01)
+    yield Figure("folding what a drain leaves, of its processor time", folded, "s", "drain", drained,
+                 Goal("ratio", "<=", 0.03))
+
+
 def measure_flood(sizes, library):
     """How long tasks wait of which a thousand a second are added, while two workers run them."""
     for together in (1, 10):
@@ -1621,6 +1681,7 @@ PARTS = {
     "many": measure_many,
     "search": measure_search,
     "overview": measure_overview,
+    "fold": measure_fold,
     "flood": measure_flood,
     "schedules": measure_schedules,
     "postgres": measure_postgres,
