@@ -312,7 +312,8 @@ function tokenParts(tokens) {
   const scope = h('select', { name: 'scope', oninput: () => showLimits() },
     h('option', { value: 'user' }, 'everything you can do'),
     h('option', { value: 'tick' }, 'only the tick address, for cron that calls addresses'),
-    isAdmin() && h('option', { value: 'worker' }, 'only the tasks of a worker elsewhere'));
+    isAdmin() && h('option', { value: 'worker' }, 'only the tasks of a worker elsewhere'),
+    isAdmin() && h('option', { value: 'metrics' }, 'only the figures, for Prometheus'));
   const limits = h('div', {}, wordsField('Queues', 'queues'), wordsField('Functions', 'functions'));
   const showLimits = () => {
     limits.hidden = scope.value !== 'worker';
