@@ -801,6 +801,11 @@ class ForgeryMatrix(WebTestCase):
         """`path` with an object that it could change."""
         if "tokens" in path:
             return path.replace("ID", str(self.make_token("ana")[0]))
+        if "alerts" in path:
+            self.change_settings(alert_mail="ops@example.org")
+            self.write("INSERT INTO alert (code, subject, text, opened_at, seen_at) "
+                       "VALUES ('failed', ?, '', 0, ?)", (random_word(), self.clock.now()))
+            return path.replace("ID", str(self.database.value("SELECT max(id) FROM alert")))
         if "queues/" in path:
             self.write("INSERT OR IGNORE INTO queue (name, created_at) VALUES ('eve', 0)")
         if "schedules" in path:

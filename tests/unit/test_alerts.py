@@ -180,9 +180,10 @@ class TestTelling(AlertsCase):
     def test_a_recovery_is_told_only_if_its_opening_was(self):
         self.fail()
         self.look()
+        self.assertEqual(self.open(), ["failed"])
         for _ in range(3):
             self.succeed()
-        self.look(times=3)
+        self.look(29, times=3)
         self.assertEqual((self.open(), self.messages()), ([], []))
 
     def test_to_whom_twenty_went_within_an_hour_the_next_is_a_digest(self):
@@ -375,6 +376,17 @@ class TestConditions(AlertsCase):
             self.queue.alerts.look(self.clock.now())
             other.alerts.look(self.clock.now())
         self.assertEqual(len(self.messages()), 1)
+
+    def test_what_another_process_counts_in_the_same_moment_is_counted_once(self):
+        other, look = self.another_queue(), self.queue.conditions.disk
+
+        def looked_at(held=False):
+            other.alerts.look(self.clock.now())
+            return look(held)
+        self.fail()
+        self.queue.conditions.disk = looked_at
+        self.look()
+        self.assertEqual(self.database.value("SELECT sum(count) FROM alert"), 1)
 
     def test_nothing_is_written_while_nothing_happens(self):
         self.look()
