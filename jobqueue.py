@@ -1350,6 +1350,7 @@ CREATE TABLE IF NOT EXISTS delivery (       -- what is told to one place, and ho
     sent_at REAL, error TEXT, created_at REAL NOT NULL
 );
 CREATE INDEX IF NOT EXISTS delivery_next ON delivery (next_at) WHERE next_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS delivery_recipient ON delivery (recipient, id);
 INSERT OR IGNORE INTO queue (name, created_at) VALUES ('default', strftime('%s', 'now'));
 """
 
@@ -6735,6 +6736,7 @@ OUTBOX_AN_HOUR = 20             # messages to one recipient; what comes then wai
 OUTBOX_LINES = 100              # of one message
 SENDING_MARK, SENDING_SECONDS = "sending.mark", 60.0    # while a process sends
 SEND_PAUSES = (0.0, 60.0, 300.0, 1800.0, 7200.0)        # before each try
+UNSENT_SECONDS = 900            # after which `check` says that messages wait
 NARROW_BYTES = 256 << 20        # left on the disk
 
 Alert = collections.namedtuple("Alert", "opens ends causes title sentence")
@@ -6815,13 +6817,13 @@ class Conditions:
                 SELECT max(at) FROM slot WHERE schedule_id=schedule.id AND task_id IS NULL
                 AND message LIKE 'missed, %' AND at>=last_at-86400*31) AS first_at
             FROM schedule WHERE paused=0 AND gone_at IS NULL AND late_at>=last_at""")
-        return {str(row["id"]): {"name": self._name(row), "at": time_of_day(row["late_at"])}
-                for row in found
-                if row["late_at"] - min(row["last_at"], row["first_at"] or math.inf) > least}
+        return {str(row["id"]): {"name": _schedule_name(row), "at": time_of_day(row["late_at"])}
+                for row in found if row["late_at"] - min(
+                    row["last_at"], row["first_at"] or math.inf) > least}
 
     def problem(self, _=False):
         """Schedules that could not add their task the last time."""
-        return {str(row["id"]): {"name": self._name(row), "why": row["problem"]}
+        return {str(row["id"]): {"name": _schedule_name(row), "why": row["problem"]}
                 for row in self._database.all(
                     "SELECT id, name, function, problem FROM schedule "
                     "WHERE paused=0 AND gone_at IS NULL AND problem IS NOT NULL")}
@@ -6832,9 +6834,9 @@ class Conditions:
         age = self._database.clock.now() - last["at"] if last and days else -math.inf
         return {"": {"days": int(age // 86400)}} if age >= 86400 * days else {}
 
-    @staticmethod
-    def _name(row):
-        return "the schedule %d (%s)" % (row["id"], row["name"] or row["function"])
+
+def _schedule_name(row):
+    return "the schedule %d (%s)" % (row["id"], row["name"] or row["function"])
 
 
 def failure_group(function, kind, message):
@@ -6863,31 +6865,35 @@ class Outbox:
     def post(self, transaction, recipient, content, now, tries=0):
         """Add a message; its id. To whom many went within an hour, one more goes after it, with all
         that is still to be told then."""
-        key = dict(zip(("channel", "recipient"), recipient))
-        recent = [row[0] for row in transaction.all(
-            "SELECT created_at FROM delivery WHERE channel=? AND recipient=? AND created_at>? "
-            "ORDER BY created_at DESC LIMIT %d" % OUTBOX_AN_HOUR, (*recipient, now - 3600))]
-        next_at = now
+        content, next_at = self._cut(content), now
+        recent = [at for (at,) in transaction.all(
+            "SELECT created_at FROM delivery WHERE channel=? AND recipient=? "
+            "ORDER BY id DESC LIMIT %d" % OUTBOX_AN_HOUR, recipient) if 0 <= now - at < 3600]
         if len(recent) == OUTBOX_AN_HOUR and content["kind"] in ("alert", "task"):
             next_at = recent[-1] + 3600
             digest = transaction.one(
                 "SELECT id, content FROM delivery WHERE channel=? AND recipient=? AND tries=0 "
                 "AND next_at>? LIMIT 1", (*recipient, now))
             if digest:
-                merged = self._merged(json.loads(digest["content"]), content)
-                transaction.update("delivery", {"content": dump_json(merged)}, "id=?",
+                content = self._merged(json.loads(digest["content"]), content)
+                transaction.update("delivery", {"content": dump_json(content)}, "id=?",
                                    (digest["id"],))
                 return digest["id"]
         return transaction.insert("delivery", {
-            **key, "content": dump_json(content), "tries": tries, "next_at": next_at,
-            "created_at": now})
+            "channel": recipient[0], "recipient": recipient[1], "content": dump_json(content),
+            "tries": tries, "next_at": next_at, "created_at": now})
+
+    def _merged(self, digest, content):
+        return self._cut({
+            **digest, "subject": "several things happened",
+            "kind": min(digest["kind"], content["kind"]),   # an alert in it makes it one of alerts
+            "lines": digest["lines"] + content["lines"], "left": digest["left"] + content["left"]})
 
     @staticmethod
-    def _merged(digest, content):
-        lines = digest["lines"] + content["lines"]
-        left = digest.get("left", 0) + max(0, len(lines) - OUTBOX_LINES)
-        return {**digest, "subject": "several things happened", "lines": lines[:OUTBOX_LINES],
-                "left": left}
+    def _cut(content):
+        lines = content["lines"]
+        left = content.get("left", 0) + max(0, len(lines) - OUTBOX_LINES)
+        return {**content, "lines": lines[:OUTBOX_LINES], "left": left}
 
     def is_due(self, now):
         """True if something is to be sent."""
@@ -6897,16 +6903,13 @@ class Outbox:
     def states(self):
         """How the newest message to each recipient of alerts went, and when one last arrived."""
         for channel, recipient in self.recipients():
-            row = self._database.one(
-                "SELECT * FROM delivery WHERE channel=? AND recipient=? "
-                "AND (sent_at IS NOT NULL OR error IS NOT NULL) ORDER BY id DESC LIMIT 1",
-                    (channel, recipient))
-            sent_at = self._database.value(
-                "SELECT max(sent_at) FROM delivery WHERE channel=? AND recipient=?",
-                (channel, recipient))
-            yield {"channel": channel, "recipient": recipient, "last": row and row["id"],
-                   "sent_at": iso(sent_at), "error": row and row["error"],
-                   "next_at": iso(row and row["next_at"])}
+            last, sent = (self._database.one(
+                "SELECT * FROM delivery WHERE channel=? AND recipient=? AND (sent_at IS NOT NULL "
+                "%s) ORDER BY id DESC LIMIT 1" % more, (channel, recipient))
+                for more in ("OR error IS NOT NULL", ""))
+            yield {"channel": channel, "recipient": recipient, "last": last and last["id"],
+                   "sent_at": iso(sent and sent["sent_at"]), "error": last and last["error"],
+                   "next_at": iso(last and last["next_at"])}
 
 
 class Alerts:
@@ -6934,56 +6937,50 @@ class Alerts:
     def look(self, now):
         """Compare what holds with the rows; one transaction, if anything changes. Who was slower
         than another process finds another state and leaves it."""
-        state = recall(self._database, ".alerts") or {"seen": None, "since": {}, "streaks": {}}
-        before = dump_json(state)
-        last = self._database.value("SELECT max(id) FROM activity") or 0
-        first = last if state["seen"] is None else state["seen"]
-        last = min(last, first + ACTIVITY_AT_ONCE)
-        rows = self._open_rows()
-        held = self._held(rows)
-        failed, ended = self._failures(rows, first, last), self._asked_for(first, last)
-        streaks = self._streaks(rows, state["streaks"], first, last)
-        since = {"%s %s" % key: state["since"].get("%s %s" % key, now) for key in held}
-        state = {"seen": last, "since": since, "streaks": streaks}
-        if dump_json(state) == before and not (held or rows):
+        before = recall(self._database, ".alerts") or {"since": {}, "streaks": {}}
+        newest = self._database.value("SELECT max(id) FROM activity") or 0
+        first = before.get("seen", newest)
+        span = first, min(newest, first + ACTIVITY_AT_ONCE)
+        rows = {(row["code"], row["subject"]): row for row in self._database.all(
+            "SELECT * FROM alert WHERE ended_at IS NULL ORDER BY id")}
+        held = self._held({code for code, _ in rows}, now)
+        failed, ended = self._failures(rows, span), self._asked_for(span)
+        streaks = self._streaks(rows, before["streaks"], span)
+        since = {"%s %s" % key: before["since"].get("%s %s" % key, now) for key in held}
+        state = {"seen": span[1], "since": since, "streaks": streaks}
+        if state == before and not (held or rows):
             return
         with self._database.transaction(durable=False) as transaction:
-            if dump_json(recall(transaction, ".alerts") or json.loads(before)) != before:
+            if (recall(transaction, ".alerts") or before) != before:
                 return
-            if dump_json(state) != before:
+            if state != before:
                 remember(transaction, ".alerts", state)
             self._open(transaction, rows, held, failed, since, now)
             over = [row for key, row in rows.items() if key not in held and key not in failed
                     and self._end(transaction, row, streaks, now)]
             self._tell(transaction, held, over, now)
-            for email, lines in ended.values():
-                self._tell_owner(transaction, email, lines, now)
+            for email, lines in ended.items():
+                self._outbox.post(transaction, ("mail", email), {
+                    "kind": "task", "lines": lines, "subject": lines[0].partition(":")[0]
+                    if len(lines) == 1 else "%d of your tasks ended" % len(lines)}, now)
 
-    def _open_rows(self):
-        return {(row["code"], row["subject"]): row for row in self._database.all(
-            "SELECT * FROM alert WHERE ended_at IS NULL ORDER BY id")}
+    def _held(self, open_codes, now):
+        """{(code, subject): (sentence, 0, now)} of all that is wrong now but failed tasks."""
+        return {(code, subject): (ALERTS[code].sentence.format(**seen), 0, now)
+                for code in ALERTS if code != "failed"
+                for subject, seen in getattr(self._conditions, code)(code in open_codes).items()}
 
-    def _held(self, rows):
-        """{(code, subject): sentence} of all that is wrong now but failed tasks."""
-        open_codes, found = {code for code, _ in rows}, {}
-        for code, alert in ALERTS.items():
-            look = getattr(self._conditions, code, None)
-            for subject, seen in look(code in open_codes).items() if look else ():
-                found[code, subject] = alert.sentence.format(**seen)
-        return found
-
-    def _failures(self, rows, first, last):
-        """{("failed", group): [sentence, how many, when last]} of tasks that failed for good; those
+    def _failures(self, rows, span):
+        """{("failed", group): (sentence, how many, when last)} of tasks that failed for good; those
         that failed with what they came after are no news."""
         found = {}
         for row in self._database.all("""
                 SELECT activity.at, activity.task_id, activity.function, activity.message,
-                    task.error_type, task.reason
+                    task.error_type
                 FROM activity LEFT JOIN task ON task.id=activity.task_id
                 WHERE activity.id>? AND activity.id<=? AND activity.event='failed'
-                ORDER BY activity.id""", (first, last)):
-            if row["reason"] == "dependency":
-                continue
+                    AND (task.reason IS NULL OR task.reason<>'dependency')
+                ORDER BY activity.id""", span):
             group = failure_group(row["function"], row["error_type"], row["message"])
             if ("failed", group) not in {**rows, **found} and (
                     len(found) + len(rows) >= ALERT_GROUPS_MAX):
@@ -6991,56 +6988,50 @@ class Alerts:
             sentence = ALERTS["failed"].sentence.format(
                 function=row["function"], id=row["task_id"],
                 why=shorten("%s: %s" % (row["error_type"] or "failed", row["message"]), 300))
-            known = found.setdefault(("failed", group), ["", 0, 0.0])
-            known[:] = sentence, known[1] + 1, row["at"]
+            count = found.get(("failed", group), ("", 0))[1]
+            found["failed", group] = sentence, count + 1, row["at"]
         return found
 
-    def _streaks(self, rows, before, first, last):
+    def _streaks(self, rows, before, span):
         """{function: successes in a row} of those that failed lately."""
         found = {}
         for function in {subject.partition(":")[0] for code, subject in rows if code == "failed"}:
-            failed = self._database.value(
-                "SELECT max(id) FROM activity WHERE id>? AND id<=? AND event='failed' "
-                "AND function=?", (first, last, function))
-            count = self._database.value(
-                "SELECT count(*) FROM activity WHERE id>? AND id<=? AND event='succeeded' "
-                "AND function=?", (failed or first, last, function))
-            found[function] = min(SUCCESSES_END, count + (0 if failed else before.get(function, 0)))
+            went_well = [event == "succeeded" for (event,) in self._database.all(
+                "SELECT event FROM activity WHERE id>? AND id<=? AND function=? AND event IN "
+                "('succeeded', 'failed') ORDER BY id DESC LIMIT %d" % SUCCESSES_END,
+                (*span, function))]
+            found[function] = went_well.index(False) if False in went_well else min(
+                SUCCESSES_END, len(went_well) + before.get(function, 0))
         return found
 
-    def _asked_for(self, first, last):
-        """{owner's id: (address, lines)} for tasks that ended and whose owner is to be told."""
-        found = {}
-        if not self._database.value("SELECT 1 FROM user WHERE email IS NOT NULL LIMIT 1"):
-            return found
+    def _asked_for(self, span):
+        """{address: lines} for tasks that ended and whose owner is to be told."""
+        found = collections.defaultdict(list)
         for row in self._database.all("""
-                SELECT activity.event, activity.message, task.id, task.function, task.owner_id,
-                    user.email
+                SELECT activity.event, activity.message, task.id, task.function, user.email
                 FROM activity JOIN task ON task.id=activity.task_id
                 JOIN user ON user.id=task.owner_id AND user.disabled=0 AND user.email IS NOT NULL
                 WHERE activity.id>? AND activity.id<=? AND task.notify IS NOT NULL AND (
                     activity.event='failed'
                     OR activity.event IN ('succeeded', 'cancelled') AND task.notify='end')
-                ORDER BY activity.id""", (first, last)):
+                ORDER BY activity.id""", span):
             why = ": " + shorten(row["message"], 300) if row["message"] else ""
-            found.setdefault(row["owner_id"], (row["email"], []))[1].append(
-                "Task %d (%s) %s%s" % (row["id"], row["function"], {
-                    "cancelled": "was cancelled"}.get(row["event"], row["event"]), why))
+            verb = "was cancelled" if row["event"] == "cancelled" else row["event"]
+            found[row["email"]].append("Task %d (%s) %s%s" % (row["id"], row["function"], verb, why))
         return found
 
     @staticmethod
     def _open(transaction, rows, held, failed, since, now):
         """Add what is new; what holds on is kept up to date."""
-        causes = {code for code, _ in held} | {code for code, _ in rows}
-        news = {key: (text, 0, now) for key, text in held.items()}
-        for key, (text, count, at) in {**news, **failed}.items():
+        causes = {code for code, _ in (*held, *rows)}
+        for key, (text, count, at) in {**held, **failed}.items():
             alert = ALERTS[key[0]]
             if key in rows:
                 transaction.run("UPDATE alert SET text=?, count=count+?, seen_at=? WHERE id=?",
                                 (text, count, at, rows[key]["id"]))
             elif (now - since.get("%s %s" % key, now) >= alert.opens
                   and not causes.intersection(alert.causes)):
-                transaction.insert("alert", {
+                transaction.ensure("alert", {        # another machine may be faster
                     "code": key[0], "subject": key[1], "text": text, "count": max(1, count),
                     "opened_at": now, "seen_at": at})
 
@@ -7055,8 +7046,8 @@ class Alerts:
 
     def _tell(self, transaction, held, over, now):
         """Put what is to be told into the outbox, for each recipient in one message."""
-        rows = [row for row in transaction.all("SELECT * FROM alert WHERE ended_at IS NULL "
-                "AND (muted_until IS NULL OR muted_until<=?) ORDER BY id", (now,))]
+        rows = transaction.all("SELECT * FROM alert WHERE ended_at IS NULL "
+                               "AND (muted_until IS NULL OR muted_until<=?) ORDER BY id", (now,))
         due = {row["id"] for row in rows if self._is_due(row, now)}
         news = [row for row in rows if due and (row["id"] in due or not row["told"])]
         over = [row for row in over if row["told"] and (row["muted_until"] or 0) <= now]
@@ -7065,16 +7056,13 @@ class Alerts:
             return
         lines = [line for row in news for line in self._lines(row, held)]
         lines += ["Over: %s. %s" % (_title(row), row["text"]) for row in over]
-        one = (news + over)[0]
-        subject = _title(one) if len(news + over) == 1 else "%s, and %d more" % (
-            _title(one), len(news + over) - 1)
-        content = {"kind": "alert", "thread": one["id"], "lines": lines,
-                   "subject": subject if news else "over: " + subject}
+        first, more = (news + over)[0], len(news + over) - 1
+        content = {"kind": "alert", "thread": first["id"], "lines": lines, "subject": "%s%s%s" % (
+            "" if news else "over: ", _title(first), ", and %d more" % more if more else "")}
         for recipient in recipients:
             self._outbox.post(transaction, recipient, content, now)
-        for row in news:
-            transaction.update("alert", {"told": row["told"] + 1, "told_at": now}, "id=?",
-                               (row["id"],))
+        transaction.tell_many("UPDATE alert SET told=told+1, told_at=? WHERE id=?",
+                              [(now, row["id"]) for row in news])
 
     @staticmethod
     def _is_due(row, now):
@@ -7088,16 +7076,9 @@ class Alerts:
         since = "" if not row["told"] else " It began at %s." % iso(row["opened_at"])
         count = "" if row["count"] == 1 else " %d times." % row["count"]
         yield "%s. %s%s%s" % (_title(row), row["text"], count, since)
-        for (code, _), text in held.items():
+        for (code, _), (text, *_) in held.items():
             if row["code"] in ALERTS[code].causes:
                 yield "  Therefore: " + text
-
-    def _tell_owner(self, transaction, email, lines, now):
-        subject = lines[0].partition(":")[0] if len(lines) == 1 else (
-            "%d of your tasks ended" % len(lines))
-        self._outbox.post(transaction, ("mail", email), {
-            "kind": "task", "subject": subject, "lines": lines[:OUTBOX_LINES],
-            "left": max(0, len(lines) - OUTBOX_LINES)}, now)
 
     def all(self):
         """All that is open, the latest that ended, and how the recipients are reached."""
@@ -7109,8 +7090,7 @@ class Alerts:
 
     def mute(self, alert_id, how):
         """Tell nothing of an alert for a while; NotFound if none of that id is open."""
-        seconds, now = MUTES[how], self._clock.now()
-        until = seconds and (seconds if seconds == UNTIL_IT_ENDS else now + seconds)
+        until = MUTES[how] and min(self._clock.now() + MUTES[how], UNTIL_IT_ENDS)
         with self._database.transaction() as transaction:
             if not transaction.update("alert", {"muted_until": until},
                                       "id=? AND ended_at IS NULL", (alert_id,)):
@@ -7139,10 +7119,9 @@ def _title(row):
 
 def alert_json(row):
     """An alert as the API has it."""
-    told = ("id", "code", "subject", "text", "count", "told")
     times = ("opened_at", "seen_at", "told_at", "muted_until", "ended_at")
-    return {**{name: row[name] for name in told}, "title": _title(row),
-            **{name: iso(row[name]) for name in times}}
+    return {**{name: iso(row[name]) if name in times else row[name] for name in row.keys()},
+            "title": _title(row)}
 
 
 # Telling ---------------------------------------------------------------------
@@ -7165,13 +7144,9 @@ INSIDE = ("0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.
 
 
 class Refused(Exception):
-    """It makes no sense to try this again."""
+    """Whoever refused it always would, or would until `seconds` have passed."""
 
-
-class Later(Exception):
-    """Whoever refused it says when it may be tried again."""
-
-    def __init__(self, words, seconds):
+    def __init__(self, words, seconds=math.inf):
         super().__init__(words)
         self.seconds = seconds
 
@@ -7222,29 +7197,26 @@ def _send_by_server(settings, user, sender, recipient, message):
     import smtplib
     import ssl
     host, _, port = settings.get("mail_server").rpartition(":")
-    context, host, is_safe = ssl.create_default_context(), host.strip("[]"), port == "465"
-    more = {"context": context} if is_safe else {}
-    server = (smtplib.SMTP_SSL if is_safe else smtplib.SMTP)(
-        host, int(port), timeout=STEP_SECONDS, **more)
+    context, is_safe = ssl.create_default_context(), port == "465"
+    connect = functools.partial(smtplib.SMTP_SSL, context=context) if is_safe else smtplib.SMTP
     try:
-        server.ehlo()
-        if not is_safe and server.has_extn("starttls"):
-            server.starttls(context=context)
-            is_safe = True
-        if user and not is_safe:
-            raise Refused("The mail server offers no TLS, and the password is not sent without.")
-        if user:
-            server.login(user, _password(settings))
-        server.send_message(message, sender, [recipient])
-        with contextlib.suppress(OSError, smtplib.SMTPException):       # it is sent
-            server.sock.settimeout(1)
-            server.quit()
+        with contextlib.closing(connect(host.strip("[]"), int(port), timeout=STEP_SECONDS)) as server:
+            server.ehlo()
+            if not is_safe and server.has_extn("starttls"):
+                server.starttls(context=context)
+                is_safe = True
+            if user and not is_safe:
+                raise Refused("The mail server offers no TLS, and the password is not sent without.")
+            if user:
+                server.login(user, _password(settings))
+            server.send_message(message, sender, [recipient])
+            with contextlib.suppress(OSError, smtplib.SMTPException):       # it is sent
+                server.sock.settimeout(1)
+                server.quit()
     except smtplib.SMTPRecipientsRefused as error:
         raise _as_refused(*error.recipients[recipient]) from None
     except smtplib.SMTPResponseException as error:
         raise _as_refused(error.smtp_code, error.smtp_error) from None
-    finally:
-        server.close()
 
 
 def _as_refused(code, words):
@@ -7288,9 +7260,8 @@ def is_inside(address):
 
 
 def _slack(_, content, text):
-    for sign, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
-        text = text.replace(sign, name)
-    return None, {"text": text[:4000]}
+    from html import escape
+    return None, {"text": escape(text[:3000], quote=False)}
 
 
 def _discord(_, content, text):
@@ -7330,9 +7301,11 @@ def _signed(folder, content, row, now):
     import base64
     import hmac
     name, moment = "msg_%d_%d" % (row["id"], int(row["created_at"] * 1000)), "%d" % now
+    lines = content["lines"]
     body = dump_json({"type": "jobqueue." + content["kind"], "timestamp": iso(row["created_at"]),
                       "data": {"subject": content["subject"],
-                               "lines": [shorten(line, 500) for line in content["lines"][:30]]}})
+                               "lines": [shorten(line, 500) for line in lines[:30]],
+                               "left": content.get("left", 0) + max(0, len(lines) - 30)}})
     told = ("%s.%s.%s" % (name, moment, body)).encode("utf-8")
     sign = base64.b64encode(hmac.digest(webhook_key(folder), told, "sha256")).decode("ascii")
     return {"webhook-id": name, "webhook-timestamp": moment,
@@ -7355,38 +7328,39 @@ def send_webhook(settings, url, content, row, folder, now):
     import http.client
     import ssl
     from urllib.parse import urlsplit
-    parts = urlsplit(url)
+    parts, headers = urlsplit(url), {}
     is_safe, target = parts.scheme == "https", parts.path or "/"
-    port, headers = parts.port or (443 if is_safe else 80), {}
     target += "?" + parts.query if parts.query else ""
     shape = next((make for name, make in SHAPES.items() if re.fullmatch(name, parts.hostname)),
                  None)
     if shape:
         path, body = shape(parts, content, "%s\n%s" % (content["subject"], _whole_text(content)))
-        target, body = path or target, dump_json(body)
+        body = dump_json(body)
     else:
-        headers, body = _signed(folder, content, row, now)
-    sock = open_outside(parts.hostname, port, settings.get("alert_webhook_inside") == "yes")
+        path, (headers, body) = None, _signed(folder, content, row, now)
+    sock = open_outside(parts.hostname, parts.port or (443 if is_safe else 80),
+                        settings.get("alert_webhook_inside") == "yes")
     with contextlib.closing(sock):
         if is_safe:
             sock = ssl.create_default_context().wrap_socket(sock, server_hostname=parts.hostname)
-        connection = http.client.HTTPConnection(parts.hostname, port)
-        connection.sock = sock
+        connection = http.client.HTTPConnection(parts.hostname, parts.port or 80)
+        connection.sock = sock          # the port is for the header Host only: the usual is not said
         with contextlib.closing(connection):
-            connection.request("POST", target, body.encode("utf-8"), {
+            connection.request("POST", path or target, body.encode("utf-8"), {
                 "Content-Type": "application/json", "User-Agent": "jobqueue/" + VERSION, **headers})
             _judge_answer(connection.getresponse())
 
 
 def _judge_answer(answer):
+    if 200 <= answer.status < 300:
+        return
     words = "%d %s" % (answer.status, shorten(storable(answer.reason), 100))
     wait = answer.getheader("Retry-After") or ""
     if answer.status in (404, 410):
         raise Refused(words)
-    if wait.isascii() and wait.isdecimal() and not 200 <= answer.status < 300:
-        raise Later(words, min(int(wait[:6]), SEND_PAUSES[-1]))
-    if not 200 <= answer.status < 300:
-        raise OSError(words + (", and is not followed" if answer.status < 400 else ""))
+    if wait.isascii() and wait.isdecimal():
+        raise Refused(words, min(int(wait[:6]), SEND_PAUSES[-1]))
+    raise OSError(words + (", and is not followed" if answer.status < 400 else ""))
 
 
 class Courier:
@@ -7434,14 +7408,11 @@ class Courier:
         try:
             self._by_channel(row, content)
             changes["sent_at"] = self._clock.now()
-        except Refused as error:
-            changes["error"] = self._words(error)
-        except Later as error:
-            pause = self._clock.now() + error.seconds
-            changes = {"error": self._words(error),
-                       "next_at": row["next_at"] and max(row["next_at"], pause)}
         except Exception as error:      # whatever a server made of it
-            changes = {"error": self._words(error), "next_at": row["next_at"]}
+            changes["error"] = self._words(error)
+            pause = getattr(error, "seconds", 0.0)
+            if row["next_at"] and pause < math.inf:
+                changes["next_at"] = max(row["next_at"], self._clock.now() + pause)
         if content["kind"] == "code" and changes["next_at"] is None:
             changes["content"] = "{}"   # it is for its reader only
         with self._database.transaction(durable=False) as transaction:
@@ -7449,9 +7420,8 @@ class Courier:
 
     def _by_channel(self, row, content):
         channel, recipient = row["channel"], row["recipient"]
-        if content["kind"] in ("alert", "test") and (channel, recipient) not in (
-                self._outbox.recipients()):
-            raise Refused("This recipient was taken out of the settings.")
+        if not self._may_be_told(content["kind"], (channel, recipient)):
+            raise Refused("This recipient was taken out meanwhile.")
         if channel == "mail":
             send_mail(self._settings, recipient, content, row)
         elif channel == "webhook":
@@ -7461,6 +7431,12 @@ class Courier:
                          self._clock.now())
         else:
             self._add_task(recipient, content, row)
+
+    def _may_be_told(self, kind, recipient):
+        if kind == "task":
+            return self._database.value("SELECT 1 FROM user WHERE email=? AND disabled=0 LIMIT 1",
+                                        recipient[1:])
+        return kind == "code" or recipient in self._outbox.recipients()
 
     def _add_task(self, name, content, row):
         given = {"subject": content["subject"], "text": _whole_text(content)}
@@ -7474,15 +7450,13 @@ class Courier:
 
     def _words(self, error):
         """What an error says, without secrets and on one line."""
-        words = shorten(storable("%s: %s" % (type(error).__name__, error)
-                                 if not isinstance(error, (Refused, Later)) and not str(error)
-                                 else str(error)), 300)
-        secrets = self._settings.get("alert_webhook").split()
+        words, hooks = str(error) or type(error).__name__, self._settings.get("alert_webhook")
+        secrets = [part for one in hooks.split() for part in (one, *one.split("/", 3)[3:])]
         with contextlib.suppress(Refused):
             secrets += [_password(self._settings)] if self._settings.get("mail_user") else []
-        for secret in filter(None, secrets):
-            words = words.replace(secret, "•••")
-        return words
+        for secret in secrets:
+            words = words.replace(secret, "•••") if len(secret) > 3 else words
+        return shorten(storable(words), 300)
 
 
 # Tick ------------------------------------------------------------------------
@@ -7922,7 +7896,9 @@ class Users:
 
 
 class Mailboxes:
-    """Users' own addresses: one counts once its owner has typed the code that was mailed to it."""
+    """Users' own addresses: one counts once its owner has typed the code that was mailed to it. Each
+    mail and each code typed counts as a guess, and a right one frees no more: who alternates between
+    an own address and a stranger's could mail and guess without end."""
 
     def __init__(self, database, outbox, throttle):
         self._database, self._outbox, self._throttle = database, outbox, throttle
@@ -7957,7 +7933,6 @@ class Mailboxes:
             note_user(transaction, self._database.clock.now(), "user_changed",
                       {"id": person.id, "name": person.name}, person.name, "email")
             remember(transaction, self._name(person), None)
-            self._throttle.forgive(transaction, "mailbox:%d" % person.id)
 
     @staticmethod
     def _name(person):
@@ -9887,6 +9862,8 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
     "task_old": ("Tasks", NOTE),
     "channel_fails": ("Alerts", BAD, "{recipient} could not be told by {channel}: {error}",
                       "mend that, then try python3 jobqueue.py alert test"),
+    "outbox_waits": ("Alerts", BAD, "messages have waited to be sent for over {minutes} min: no "
+                     "process that sends them starts"),
     "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind what was last recorded "
                    "({at}): it was put back, or was wrong before")}
 
@@ -10203,6 +10180,8 @@ def _look_at_alerts(queue):
     open_ones = queue.database.value("SELECT count(*) FROM alert WHERE ended_at IS NULL")
     yield "%d open; told: %s" % (open_ones, ", ".join(
         one["recipient"] for one in states) or "nobody")
+    if queue.outbox.is_due(queue.database.clock.now() - UNSENT_SECONDS):
+        yield Finding("outbox_waits", minutes=UNSENT_SECONDS // 60)
     for one in states:
         if one["error"] and one["next_at"] is None:
             yield Finding("channel_fails", channel=one["channel"], recipient=one["recipient"],

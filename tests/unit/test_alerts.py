@@ -198,6 +198,39 @@ class TestTelling(AlertsCase):
             "SELECT (SELECT min(created_at) FROM delivery), next_at FROM delivery ORDER BY id DESC LIMIT 1"))
         self.assertEqual(next_at, created_at + HOUR)
 
+    def post(self, kind, *lines, recipient="ops@example.org"):
+        with self.database.transaction() as transaction:
+            self.queue.outbox.post(transaction, ("mail", recipient), {
+                "kind": kind, "subject": "x", "lines": list(lines)}, self.clock.now())
+
+    def test_a_digest_says_how_many_it_leaves_out(self):
+        for _ in range(20):
+            self.post("task", "y")
+        for _ in range(3):
+            self.post("task", *["line"] * 150)
+        self.assertEqual([(len(one["lines"]), one["left"]) for one in self.messages()[20:]], [(100, 350)])
+
+    def test_a_digest_with_an_alert_in_it_is_for_those_who_are_told_of_alerts(self):
+        for kind in ["task"] * 21 + ["alert", "task"]:
+            self.post(kind, "y")
+        self.assertEqual([one["kind"] for one in self.messages()[20:]], ["alert"])
+
+    def test_a_clock_that_was_put_back_keeps_no_message_waiting(self):
+        for _ in range(20):
+            self.post("alert", "y")
+        self.clock.advance(-86400)
+        self.post("alert", "y")
+        self.assertEqual(self.database.value("SELECT next_at FROM delivery ORDER BY id DESC LIMIT 1"),
+                         self.clock.now())
+
+    def test_a_thousand_broken_schedules_are_one_message_of_bounded_length(self):
+        for number in range(300):
+            self.schedule("every 10m", name="s%d" % number)
+        self.write("UPDATE schedule SET problem='no such function'")
+        self.look(times=2)
+        [message] = self.messages()
+        self.assertEqual((len(message["lines"]), message["left"]), (100, 200))
+
     def test_a_muted_one_is_recorded_and_not_told(self):
         self.set_code_error()
         self.look(times=6)
@@ -558,6 +591,23 @@ class TestOverHttp(AlertsCase, WebTestCase):
                                   {"email_code": "%06d" % number}).status for number in range(12)]
         self.assertEqual(answers[-1], 429)
 
+    def test_taking_an_address_back_frees_no_more_mails_and_guesses(self):
+        answers = []
+        for _ in range(8):
+            answers.append(self.bob.patch("/api/users/bob", {"email": "stranger@example.org"}).status)
+            self.bob.patch("/api/users/bob", {"email": None})
+        self.assertEqual(answers[-1], 429)
+        self.assertLess(len(self.messages("stranger@example.org")), 8)
+
+    def test_ones_own_code_frees_no_more_mails_to_strangers(self):
+        for _ in range(8):
+            self.bob.patch("/api/users/bob", {"email": "stranger@example.org"})
+            self.bob.patch("/api/users/bob", {"email": "bob@example.org"})
+            for message in self.messages("bob@example.org")[-1:]:
+                code = jobqueue.re.search(r"\d{6}", message["lines"][0])[0]
+                self.bob.patch("/api/users/bob", {"email_code": code})
+        self.assertLess(len(self.messages("stranger@example.org")), 5)
+
     def test_an_old_code_is_none(self):
         self.bob.patch("/api/users/bob", {"email": "bob@example.org"})
         code = jobqueue.re.search(r"\d{6}", self.messages("bob@example.org")[0]["lines"][0])[0]
@@ -583,6 +633,13 @@ class TestOverHttp(AlertsCase, WebTestCase):
         self.assertIn("535 not you", [str(one) for one in found if one.code == "channel_fails"][0])
         [channel] = self.ana.get("/api/alerts").json["channels"]
         self.assertEqual(channel["error"], "535 not you")
+
+    def test_messages_that_no_process_sends_are_a_finding(self):
+        self.ana.post("/api/alerts/test", {})
+        self.assertEqual([one.code for one in jobqueue.check_host(self.queue).findings
+                          if one.code == "outbox_waits"], [])
+        self.clock.advance(901)
+        self.assertIn("outbox_waits", [one.code for one in jobqueue.check_host(self.queue).findings])
 
     def test_check_says_which_function_fails_most(self):
         self.break_one()
@@ -639,7 +696,7 @@ class TestCourier(AlertsCase):
         self.assertIsNone(self.delivery()["next_at"])
 
     def test_who_says_when_is_not_asked_sooner(self):
-        self.error = jobqueue.Later("429", 3000)
+        self.error = jobqueue.Refused("429", 3000)
         self.courier.run()
         self.assertEqual(self.delivery()["next_at"], self.clock.now() + 3000)
 
@@ -656,6 +713,17 @@ class TestCourier(AlertsCase):
         self.courier.run()
         self.assertEqual(self.told, [])
         self.assertIsNone(self.delivery()["next_at"])
+
+    def test_a_task_is_not_told_to_an_address_that_is_nobodys_any_more(self):
+        self.write("UPDATE user SET email='bob@example.org' WHERE name='bob'")
+        for _ in range(2):
+            with self.database.transaction() as transaction:
+                self.queue.outbox.post(transaction, ("mail", "bob@example.org"), {
+                    "kind": "task", "subject": "t", "lines": ["y"]}, self.clock.now())
+            self.courier.run()
+            self.write("UPDATE user SET disabled=1 WHERE name='bob'")
+        self.assertEqual([one[1] for one in self.told], ["x", "t"])
+        self.assertIn("taken out", self.delivery()["error"])
 
     def test_a_function_gets_a_task_with_what_it_takes(self):
         self.change_settings(alert_function="greet")
@@ -685,3 +753,13 @@ class TestCourier(AlertsCase):
         self.error = OSError("could not reach %s" % secret)
         self.courier.run()
         self.assertNotIn("canary", self.delivery()["error"])
+
+    def test_an_error_that_repeats_a_part_of_a_secret_or_is_long_says_none_of_it(self):
+        self.change_settings(alert_webhook="https://hooks.example.org/services/canary",
+                             alert_mail="ops@example.org")
+        for words in ("nobody at /services/canary", "x" * 270 + " https://hooks.example.org/services/canary"):
+            with self.subTest(words[:9]):
+                self.error = OSError(words)
+                self.write("UPDATE delivery SET tries=0, next_at=0, error=NULL")
+                self.courier.run()
+                self.assertNotRegex(self.delivery()["error"], "canary|services")
