@@ -6725,8 +6725,8 @@ class Keeping:
 WATCH_SECONDS = 30.0
 GATHER_SECONDS = 30.0
 PAUSES = (GATHER_SECONDS, 3600.0, 4 * 3600.0, 86400.0)      # before it is told, and told again
-SUCCESSES_END = 3               # so many in a row end a function's failures,
-QUIET_SECONDS = 86400.0         # ... or so long without one
+SUCCESSES_END, CALM_SECONDS = 3, 1800.0     # so many in a row, and so long without a failure, end
+QUIET_SECONDS = 86400.0         # ... those of a function, or so long without one
 ACTIVITY_AT_ONCE = 500_000      # looked at in one look
 ALERT_GROUPS_MAX = 50                 # different failures told in one look
 MISSED_SECONDS = 600.0
@@ -6752,7 +6752,7 @@ ALERTS = {      # seconds that it must hold, and that all must be well; what sil
                     "Runs of {name} were late or missed at {at}."),
     "problem": Alert(0, 300, ("code",), "a schedule cannot add its task", "{name}: {why}"),
     "backup": Alert(0, 0, (), "the backup is old", "The last one was made {days} days ago."),
-    "failed": Alert(0, QUIET_SECONDS, (), "failed", "{function}: {why} (task {id})")}
+    "failed": Alert(0, None, (), "failed", "{function}: {why} (task {id})")}
 
 
 class Conditions:
@@ -6944,7 +6944,7 @@ class Alerts:
         rows = {(row["code"], row["subject"]): row for row in self._database.all(
             "SELECT * FROM alert WHERE ended_at IS NULL ORDER BY id")}
         held = self._held({code for code, _ in rows}, now)
-        failed, ended = self._failures(rows, span), self._asked_for(span)
+        failed, ended = self._failures(rows, span, now), self._asked_for(span)
         streaks = self._streaks(rows, before["streaks"], span)
         since = {"%s %s" % key: before["since"].get("%s %s" % key, now) for key in held}
         state = {"seen": span[1], "since": since, "streaks": streaks}
@@ -6970,13 +6970,12 @@ class Alerts:
                 for code in ALERTS if code != "failed"
                 for subject, seen in getattr(self._conditions, code)(code in open_codes).items()}
 
-    def _failures(self, rows, span):
-        """{("failed", group): (sentence, how many, when last)} of tasks that failed for good; those
+    def _failures(self, rows, span, now):
+        """{("failed", group): (sentence, how many, now)} of tasks that failed for good; those
         that failed with what they came after are no news."""
         found = {}
         for row in self._database.all("""
-                SELECT activity.at, activity.task_id, activity.function, activity.message,
-                    task.error_type
+                SELECT activity.task_id, activity.function, activity.message, task.error_type
                 FROM activity LEFT JOIN task ON task.id=activity.task_id
                 WHERE activity.id>? AND activity.id<=? AND activity.event='failed'
                     AND (task.reason IS NULL OR task.reason<>'dependency')
@@ -6989,7 +6988,7 @@ class Alerts:
                 function=row["function"], id=row["task_id"],
                 why=shorten("%s: %s" % (row["error_type"] or "failed", row["message"]), 300))
             count = found.get(("failed", group), ("", 0))[1]
-            found["failed", group] = sentence, count + 1, row["at"]
+            found["failed", group] = sentence, count + 1, now
         return found
 
     def _streaks(self, rows, before, span):
@@ -7035,12 +7034,14 @@ class Alerts:
                     "code": key[0], "subject": key[1], "text": text, "count": max(1, count),
                     "opened_at": now, "seen_at": at})
 
-    @staticmethod
-    def _end(transaction, row, streaks, now):
-        """True if an alert whose reason is gone ends by now."""
-        is_over = now - row["seen_at"] >= ALERTS[row["code"]].ends or (
-            row["code"] == "failed"
-            and streaks.get(row["subject"].partition(":")[0], 0) >= SUCCESSES_END)
+    def _end(self, transaction, row, streaks, now):
+        """True if an alert whose reason is gone ends by now; no failure ends untold."""
+        calm, is_over = now - row["seen_at"], False
+        if row["code"] != "failed":
+            is_over = calm >= ALERTS[row["code"]].ends
+        elif row["told"] or row["muted_until"] or not self._outbox.recipients():
+            streak = streaks.get(row["subject"].partition(":")[0], 0)
+            is_over = calm >= (CALM_SECONDS if streak >= SUCCESSES_END else QUIET_SECONDS)
         return is_over and transaction.update(
             "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
 
@@ -7264,14 +7265,6 @@ def _slack(_, content, text):
     return None, {"text": escape(text[:3000], quote=False)}
 
 
-def _discord(_, content, text):
-    return None, {"content": text[:2000], "allowed_mentions": {"parse": []}}
-
-
-def _telegram(parts, content, text):
-    return parts.path, {**dict(parse_qsl(parts.query)), "text": text[:4096]}
-
-
 def _ntfy(parts, content, text):
     query = "?" + parts.query if parts.query else ""
     return "/" + query, {"topic": parts.path.strip("/"), "title": content["subject"],
@@ -7279,8 +7272,12 @@ def _ntfy(parts, content, text):
 
 
 SHAPES = {      # what the host's name is like: makes (path or None: as it is, body)
-    r"hooks\.slack\.com": _slack, r"(.+\.)?discord(app)?\.com": _discord,
-    r"api\.telegram\.org": _telegram, r"ntfy\..+|.+\.ntfy\..+": _ntfy}
+    r"hooks\.slack\.com": _slack,
+    r"(.+\.)?discord(app)?\.com": lambda _, content, text: (
+        None, {"content": text[:2000], "allowed_mentions": {"parse": []}}),
+    r"api\.telegram\.org": lambda parts, content, text: (
+        parts.path, {**dict(parse_qsl(parts.query)), "text": text[:4096]}),
+    r"ntfy\..+|.+\.ntfy\..+": _ntfy}
 
 
 def webhook_key(folder):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 import unittest
 import uuid
 from unittest import mock
@@ -123,8 +124,38 @@ class TestFailures(AlertsCase):
         self.succeed()
         self.succeed()
         self.look()
+        self.assertEqual(self.open(), ["failed"])
+        self.look(1800)
         self.assertEqual(self.open(), [])
         self.assertEqual(self.subjects(), ["add failed", "over: add failed"])
+
+    def test_one_among_many_that_succeed_is_told(self):
+        self.break_one()
+        for _ in range(4):
+            for _ in range(5):
+                self.succeed()
+            self.look()
+        self.assertEqual(self.subjects(), ["add failed"])
+
+    def test_it_is_told_though_nobody_looked_for_days(self):
+        self.break_one()
+        self.look()
+        for _ in range(3):
+            self.succeed()
+        self.look(3 * 24 * HOUR)
+        self.assertEqual(self.subjects(), ["add failed"])
+        self.look(3 * 24 * HOUR)
+        self.assertEqual(self.open(), [])
+
+    def test_a_function_that_now_and_then_fails_is_told_twice_at_most_in_an_hour(self):
+        for number in range(120):
+            if number % 10:
+                self.succeed()
+            else:
+                self.break_one()
+            self.look(30)
+        self.assertLessEqual(self.database.value("SELECT count(*) FROM alert"), 2)
+        self.assertLessEqual(len(self.messages()), 4)
 
     def test_a_day_without_one_ends_it(self):
         self.break_one()
@@ -178,12 +209,14 @@ class TestTelling(AlertsCase):
         self.assertEqual(len(self.messages()), 1)
 
     def test_a_recovery_is_told_only_if_its_opening_was(self):
+        self.change_settings(alert_mail="")
         self.break_one()
-        self.look()
-        self.assertEqual(self.open(), ["failed"])
+        self.look(times=3)
         for _ in range(3):
             self.succeed()
-        self.look(29, times=3)
+        self.look(1800)
+        self.change_settings(alert_mail="ops@example.org")
+        self.look(times=3)
         self.assertEqual((self.open(), self.messages()), ([], []))
 
     def test_to_whom_twenty_went_within_an_hour_the_next_is_a_digest(self):
@@ -689,6 +722,20 @@ class TestCourier(AlertsCase):
         self.assertEqual(moments, [0, 1, 6, 36, 156])
         row = self.delivery()
         self.assertEqual((row["next_at"], row["sent_at"], row["error"]), (None, None, "no route"))
+
+    def test_two_that_send_at_once_send_each_message_once(self):
+        with self.database.transaction() as transaction:
+            for number in range(15):
+                self.queue.outbox.post(transaction, ("mail", "ops@example.org"), {
+                    "kind": "alert", "subject": str(number), "lines": ["y"]}, self.clock.now())
+        other = self.another_queue()
+        threads = [threading.Thread(target=courier.run) for courier in (self.courier, jobqueue.Courier(
+            other.database, other.settings, other.enqueue, other.catalogue.find))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual((len(self.told), len(set(self.told))), (16, 16))
 
     def test_a_refusal_ends_the_tries(self):
         self.error = jobqueue.Refused("550 no such user")
