@@ -8642,20 +8642,22 @@ class RemoteWorkers:
 #    ways on from there, each a Course: in the order of claims, within the queues' limits, with
 #    retries. The middle of them is told, from the 20th percentile to the 80th.
 # 3. Chance is bound to the ids of tasks, so that asking again changes nothing.
-# 4. Where FAR tasks or more come before one, it is added up how long they take instead.
+# 4. What lies behind the FAR tasks that are played begins when their pace leads there.
 
-COURSES, COURSES_LEAST, COURSES_FAR = 200, 20, 100
+COURSES, COURSES_LEAST = 200, 20
 STARTS_MAX = 10_000             # in all courses: where much waits, fewer are played,
 HEADS_FREE = 10                 # and where so many heads of queues are looked at, half of that
+STARTS_EACH = 4                 # of a task in a course, on average; some are retried for ever
 FAR = 500
 COMING_ROWS = 100               # scheduled tasks of a queue and priority that are played
 MIX_ROWS = 10_000               # tasks before one are looked at, to know which functions they run
 BEFORE_MAX = 200_000            # ... and counted
-HISTORY_ROWS, HISTORY_PIECE = 20_000, 2_000     # of the activity
+HISTORY_ROWS = 20_000           # of the activity
 KEPT_ATTEMPTS = 50              # of each function
 SHARE, SHARE_FOR_NEW = 0.01, 0.1    # of a process's time goes into them at most; for new tasks
 PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0   # from when on progress tells how long it takes
 SLOW_TIMES, SLOW_SECONDS, SLOW_ATTEMPTS = 3, 60.0, 20
+UNKNOWN = ((math.inf, ""),)
 # (a time less than so many seconds ahead, is rounded to so many)
 ROUNDED = ((60, 10), (900, 60), (3600, 300), (21600, 900), (86400, 3600), (math.inf, 21600))
 
@@ -8664,10 +8666,11 @@ Waiting = collections.namedtuple("Waiting", (
     "retry_backoff"))
 # Workers that may take the same tasks; {queue: row}, and functions, None for any.
 Crew = collections.namedtuple("Crew", "places queues functions")
-WAITING_ROWS = "SELECT %s FROM task %s WHERE status=? AND queue=? " % (
-    ", ".join(Waiting._fields), BY_CLAIM)
+WAITING_ROWS = "SELECT %s FROM task %s WHERE status=? AND queue=? AND priority=? " \
+    "ORDER BY turn, id LIMIT ?" % (", ".join(Waiting._fields), BY_CLAIM)
 BEFORE = ("FROM task %s WHERE status=0 AND queue=? AND priority>=? "
           "AND (priority>? OR turn<? OR turn=? AND id<?) " % BY_CLAIM)
+ALL = (-INTEGER_MAX, -INTEGER_MAX, 0, 0, 0)     # the place behind all of a queue
 
 
 def told(values, now):
@@ -8684,6 +8687,17 @@ def told(values, now):
     return [iso(math.floor((now + low) / small) * small), iso(math.ceil((now + high) / large) * large)]
 
 
+def chance(*numbers):
+    """From 0 to 1, as if by chance, but always the same for the same two numbers."""
+    return hash(numbers + numbers) % 10007 / 10007
+
+
+def middle(values):
+    """The median, or the greater of two."""
+    values = sorted(values)
+    return values[len(values) // 2]
+
+
 def forecast_json(before=None, start=None, end=None, reason=None, slow=False):
     """A forecast as the API tells it."""
     return {"before": before, "expected_start": start, "expected_end": end,
@@ -8694,104 +8708,46 @@ class History:
     """How long the latest attempts of each function took, from the end of the activity."""
 
     def __init__(self, database):
-        self._database, self._read = database, None
-        self.attempts = {}              # function -> [(seconds, event)], oldest first
+        self._database, self._seen, self._attempts = database, 0, {}
 
-    def read(self, functions):
-        """Read what is new, and further back as long as one of these has few attempts."""
+    def read(self):
+        """{function: its latest (seconds, event), oldest first}"""
         newest = self._database.value("SELECT max(id) FROM activity") or 0
-        low, high = self._read or (newest, newest)
-        if not 0 <= newest - high < HISTORY_ROWS:
-            low, high, self.attempts = newest, newest, {}
-        for kept, attempt in self._ended(high, newest):
-            kept.append(attempt)
-        while low > max(0, newest - HISTORY_ROWS) and any(
-                len(self.attempts.get(name, ())) < KEPT_ATTEMPTS for name in functions):
-            low, high = max(0, low - HISTORY_PIECE), low
-            for kept, attempt in reversed(self._ended(low, high)):
-                if len(kept) < KEPT_ATTEMPTS:
-                    kept.appendleft(attempt)
-        self._read = low, newest
-
-    def _ended(self, low, high):
-        rows = self._database.all(
-            "SELECT function, seconds, event FROM activity WHERE id>? AND id<=? AND event IN "
-            "('succeeded', 'failed', 'retry') AND seconds IS NOT NULL ORDER BY id", (low, high))
-        return [(self.attempts.setdefault(name, collections.deque(maxlen=KEPT_ATTEMPTS)), attempt)
-                for name, *attempt in rows]
+        for name, *attempt in self._database.all(
+                "SELECT function, seconds, event FROM activity WHERE id>? AND id<=? AND event IN "
+                "('succeeded', 'failed', 'retry') AND seconds IS NOT NULL ORDER BY id",
+                (max(self._seen, newest - HISTORY_ROWS), newest)):
+            self._attempts.setdefault(name, collections.deque(maxlen=KEPT_ATTEMPTS)).append(attempt)
+        self._seen = newest
+        return {name: tuple(kept) for name, kept in self._attempts.items()}
 
 
-def _doubt(times):
-    """By how much the mean of all times may differ from the mean of these, as a logarithm: some
-    that are much longer may not have come yet."""
-    logs = [math.log(max(seconds, 0.01)) for seconds in times if seconds < math.inf] or [0.0]
+def doubt(attempts):
+    """By how much the mean of all attempts may differ from that of these, as a logarithm: a
+    standard error, as if their logarithms were normal (D. R. Cox)."""
+    logs = [math.log(max(seconds, 0.01)) for seconds, _ in attempts]
     mean = sum(logs) / len(logs)
-    spread = sum((one - mean) ** 2 for one in logs) / len(logs)
-    return max(1 / len(logs), spread / math.sqrt(2 * len(logs)))
-
-
-class Luck:
-    """How long attempts take in one course. The known ones are but a sample: each course draws
-    from another one, which is drawn from them."""
-
-    def __init__(self, history, number):
-        import random
-        self._attempts, self._random, self._pools = history.attempts, random.Random(number), {}
-
-    def pool(self, function):
-        """The (seconds, event) of attempts that this course draws from."""
-        if function not in self._pools:
-            known = self._attempts.get(function, [(math.inf, "")])
-            scale = math.exp(self._random.gauss(0, _doubt([seconds for seconds, _ in known])))
-            self._pools[function] = [(seconds * scale, event) for seconds, event
-                                     in self._random.choices(known, k=len(known))]
-        return self._pools[function]
-
-    def attempt(self, function, chance=None):
-        """(seconds, event) of one; `chance` is within 0 and 1."""
-        pool = self.pool(function)
-        return pool[int((self._random.random() if chance is None else chance) * len(pool))]
-
-    def rest(self, running, now):
-        """How long a running task (its row) goes on."""
-        elapsed, progress = max(0.0, now - running["started_at"]), running["progress"] or 0
-        if progress >= PROGRESS_LEAST and elapsed >= PROGRESS_SECONDS:
-            return elapsed * (1 - progress) / progress * self._random.uniform(0.7, 1.4)
-        longer = [seconds for seconds, _ in self.pool(running["function"]) if seconds > elapsed]
-        chance = self._random.random()  # one that is older than all others may get twice as old
-        return (self._random.choice(longer) - elapsed if longer
-                else elapsed * chance / (1 - chance))
-
-    def sum(self, mix):
-        """How long so many tasks, {function: how many}, take with their retries."""
-        total = 0
-        for function, count in mix.items():
-            times = [seconds for seconds, _ in self.pool(function)]
-            again = sum(event == "retry" for _, event in self.pool(function)) / len(times)
-            attempts, mean = count / (1 - min(0.9, again)), sum(times) / len(times)
-            if mean == math.inf:
-                return mean
-            spread = sum((seconds - mean) ** 2 for seconds in times) / len(times)
-            total += max(0, attempts * mean + self._random.gauss(0, math.sqrt(attempts * spread)))
-        return total
+    variance = sum((one - mean) ** 2 for one in logs) / len(logs)
+    return max(1 / len(logs), math.sqrt((variance + variance ** 2 / 2) / len(logs)))
 
 
 class Course:
     """One way in which an Outlook goes on: when tasks begin and end, in seconds from then."""
 
     def __init__(self, outlook, number):
-        self.began, self.ended = {}, {}
-        self._outlook, self._number = outlook, number
-        self._luck = Luck(outlook.history, number)
+        import random
+        gauss = random.Random(number).gauss
+        self._outlook, self._number, self.began, self.ended = outlook, number, {}, {}
+        self._factors = {name: math.exp(gauss(0, one)) for name, one in outlook.doubts.items()}
         self._at, self._last, self._events, self._serial = 0.0, "", [], itertools.count()
         self._free, self._running, self._opens = outlook.free.copy(), collections.Counter(), {}
         self._lanes = {name: list(lane) for name, lane in outlook.lanes.items()}
-        self._turns = outlook.turns.copy()
+        self._turns, self._starts = outlook.turns.copy(), 0
         for name, (opens, _) in outlook.rates.items():
             self._open_later(name, opens)
         for row, crew in outlook.running:
             self._running[row["queue"]] += 1
-            self._later(self._luck.rest(row, outlook.now), self._end, row["id"], row["queue"], crew)
+            self._later(self._rest(row), self._end, row["id"], row["queue"], crew)
         for task in outlook.coming:
             self._later(max(0.0, task.run_at - outlook.now), self._promote, task)
         for seconds, crew in outlook.late:
@@ -8801,11 +8757,31 @@ class Course:
         """Go on until so many tasks have ended, or nothing more happens; the course itself."""
         from heapq import heappop
         self._claim()
-        while self._events and len(self.ended) < most and self._events[0][0] < math.inf:
+        while (self._events and self._events[0][0] < math.inf and len(self.ended) < most
+               and self._starts < STARTS_EACH * most):
             self._at, _, happens, what = heappop(self._events)
             happens(*what)
             self._claim()
         return self
+
+    def attempt(self, task):
+        """(seconds, event) of the next attempt of a task."""
+        tried = task.max_retries - task.retries_left
+        known = self._outlook.attempts.get(task.function, UNKNOWN)
+        seconds, event = known[int(chance(task.id, self._number + COURSES * tried) * len(known))]
+        return seconds * self._factors.get(task.function, 1), event
+
+    def _rest(self, running):
+        """How long a running task (its row) goes on."""
+        elapsed = max(0.0, self._outlook.now - running["started_at"])
+        progress, luck = running["progress"] or 0, chance(running["id"], self._number)
+        if progress >= PROGRESS_LEAST and elapsed >= PROGRESS_SECONDS:
+            return elapsed * (1 - progress) / progress * (0.7 + 0.7 * luck)
+        factor = self._factors.get(running["function"], 1)
+        longer = [seconds * factor - elapsed for seconds, _ in self._outlook.attempts.get(
+            running["function"], UNKNOWN) if seconds * factor > elapsed]
+        # One that is older than all others may get twice as old.
+        return longer[int(luck * len(longer))] if longer else elapsed * luck / (1 - luck)
 
     def _later(self, seconds, happens, *what):
         from heapq import heappush
@@ -8839,13 +8815,13 @@ class Course:
         return (-lane[-1][0], name <= self._last, name, place) if place >= 0 else None
 
     def _begin(self, task, crew):
-        chance, name, ending = None, task.queue, task.id
-        if task.id not in self.began:
-            self.began[task.id], chance = self._at, self._outlook.chances[task.id][self._number]
-        seconds, event = self._luck.attempt(task.function, chance)
+        (seconds, event), name, ending = self.attempt(task), task.queue, task.id
+        self.began.setdefault(task.id, self._at)
+        self._starts += 1
         if event in ("failed", "retry") and task.retries_left > 0:
-            tried, ending = task.max_retries - task.retries_left, None
-            self._later(seconds + task.retry_delay * task.retry_backoff ** tried, self._promote,
+            tried, ending = min(task.max_retries - task.retries_left, 100), None
+            pause = min(task.retry_delay * task.retry_backoff ** tried, 30 * 86400)
+            self._later(seconds + 1.1 * pause, self._promote,
                         task._replace(retries_left=task.retries_left - 1))
         self._free[crew] -= 1
         self._running[name] += 1
@@ -8875,37 +8851,29 @@ class Outlook:
     are workers that are to come: (in how many seconds, of which crew); `homes` are the crews of
     those that live, `guest` is a task that nobody has added yet."""
 
-    def __init__(self, database, history, now, crews, homes, late, guest=None):
-        self.now, self.history, self.crews, self.late, self._told = now, history, crews, late, {}
+    def __init__(self, database, history, crews, homes, late, guest=None):
+        self._database, self.now, self._told = database, database.clock.now(), {}
+        self.crews, self.late, self.attempts = crews, late, history.read()
         self.queues = {name: row for crew in crews.values() for name, row in crew.queues.items()}
         self.running = [(row, homes.get(row["worker_id"])) for row in database.all(
             "SELECT id, queue, function, worker_id, started_at, progress FROM task %s "
             "WHERE status=1" % BY_CLAIM)]
-        self.coming = self._read(database, SCHEDULED, "ORDER BY turn", COMING_ROWS)
-        waiting = self._read(database, PENDING, "ORDER BY turn, id", FAR + 1) + [guest] * bool(guest)
+        self.coming = self._read(SCHEDULED, COMING_ROWS)
+        waiting = self._read(PENDING, FAR + 1) + [guest] * bool(guest)
         self.tasks = {task.id: task for task in self.coming + waiting}
-        self._prepare(waiting)
-        history.read({row["function"] for row, _ in self.running}.union(
-            task.function for task in self.tasks.values()))
         self.known = self.tasks.keys() | {row["id"] for row, _ in self.running}
+        self._prepare(waiting)
         self._play()
 
-    def lacks(self, task_id, queue=None):
-        """True if a task should be in here and is not: it came later. With the queue of one that
-        is pending: if its queue is served and nothing was left out."""
-        return task_id not in self.known and (
-            queue is None or (self.is_whole and queue in self.queues))
-
-    def _read(self, database, status, order, most):
+    def _read(self, status, most):
         """The first tasks of a status in each queue that somebody serves, for each priority."""
-        return [Waiting(*row) for name, priority in lanes(database, status) if name in self.queues
-                for row in database.all(WAITING_ROWS + "AND priority=? %s LIMIT ?" % order,
-                                        (status, name, priority, most))]
+        return [Waiting(*row) for lane in lanes(self._database, status) if lane[0] in self.queues
+                for row in self._database.all(WAITING_ROWS, (status, *lane, most))]
 
     def _prepare(self, waiting):
         """What each course begins with."""
         self.lanes = {name: sorted((task.priority, -task.turn, -task.id, task)  # the last is next
-                                   for task in waiting if task.queue == name)[-FAR - 1:]
+                                   for task in waiting if task.queue == name)
                       for name in self.queues}
         self.turns, self.rates = collections.Counter(), {}
         for task in waiting:
@@ -8918,20 +8886,26 @@ class Outlook:
         busy = collections.Counter(crew for _, crew in self.running + self.late)
         self.free = collections.Counter({
             name: max(0, crew.places - busy[name]) for name, crew in self.crews.items()})
+        self.used = {name: [one for one in crew.queues if self.lanes[one] or any(
+            task.queue == one for task in self.coming)] for name, crew in self.crews.items()}
+        self.doubts = {name: doubt(known) for name, known in sorted(self.attempts.items())}
 
     def _play(self):
-        import random
-        held, used = len(self.known), {task.queue for task in self.tasks.values()}
-        self.used = {name: [one for one in crew.queues if one in used]
-                     for name, crew in self.crews.items()}
         most = STARTS_MAX / (1 + sum(map(len, self.used.values())) / HEADS_FREE)
-        count = max(COURSES_LEAST, min(COURSES, int(most / max(1, held))))
+        count = max(COURSES_LEAST, min(COURSES, int(most / max(1, len(self.known)))))
         most = int(most / count)
-        self.is_whole = held <= min(FAR, most)  # nothing is left out
-        lucks = {task_id: random.Random(task_id) for task_id in self.tasks}
-        self.chances = {task_id: [luck.random() for _ in range(count)]
-                        for task_id, luck in lucks.items()}
+        self.is_whole = len(self.known) <= min(FAR, most)   # nothing is left out
         self.courses = [Course(self, number).play(most) for number in range(count)]
+
+    def lacks(self, task_id, queue=None):
+        """True if a task should be in here and is not: it came later. With the queue of one that
+        is pending: if its queue is served and nothing was left out."""
+        return task_id not in self.known and (
+            queue is None or (self.is_whole and queue in self.queues))
+
+    def places(self, name):
+        """How many workers serve a queue."""
+        return sum(crew.places for crew in self.crews.values() if name in crew.queues)
 
     def of(self, task_id):
         """[the ranges in which a task begins and ends], None for what is not known."""
@@ -8943,32 +8917,58 @@ class Outlook:
 
     def before(self, task_id):
         """How many tasks begin before one, in the middle of all courses."""
-        return sorted(sum(moment < one.began.get(task_id, math.inf)
-                          for moment in one.began.values())
-                      for one in self.courses)[len(self.courses) // 2]
+        return middle(sum(moment < one.began.get(task_id, math.inf)
+                          for moment in one.began.values()) for one in self.courses)
+
+    def of_far(self, task):
+        """(how many tasks begin before one that was not played, the ranges of its start and end)"""
+        place = task.priority, task.priority, task.turn, task.turn, task.id
+        before, moments = zip(*self._reach(task.queue, self._mix(task.queue, place)))
+        ends = [moment + course.attempt(task)[0] for moment, course in zip(moments, self.courses)]
+        return (None if None in before else middle(before), told(moments, self.now),
+                told(ends, self.now))
 
     def empty_at(self, name):
-        """The range in which a queue will have ended all that is in it now, if all was played."""
-        ids = [task.id for *_, task in self.lanes[name]]
-        ids += [row["id"] for row, _ in self.running if row["queue"] == name]
-        return told([max(course.ended.get(one, math.inf) for one in ids)
-                     for course in self.courses], self.now) if ids else None
+        """The range in which a queue will have ended all that is in it now."""
+        if name not in self._told:
+            ids = [task.id for *_, task in self.lanes[name]]
+            ids += [row["id"] for row, _ in self.running if row["queue"] == name]
+            self._told[name] = ids and told([
+                max(course.ended.get(one, math.inf) for one in ids) for course in self.courses],
+                self.now) or None
+            if not (self._told[name] or self.is_whole):
+                self._told[name] = told([moment for _, moment in self._reach(
+                    name, self._mix(name, ALL))], self.now)
+        return self._told[name]
 
-    def places(self, name):
-        """How many workers serve a queue."""
-        return sum(crew.places for crew in self.crews.values() if name in crew.queues)
+    def _reach(self, name, mix):
+        """(how many have begun, when) in each course if it goes on at its pace until so many tasks
+        of a queue have, {function: how many}. Infinite if one of them is not known."""
+        means = {function: 0.01 + sum(seconds for seconds, _ in known) / len(known)
+                 for function, known in self.attempts.items()}
+        work = sum(count * means.get(function, math.inf) for function, count in mix.items())
+        for course in self.courses:
+            own = [(place, moment, means.get(self.tasks[task_id].function, 0))
+                   for place, (task_id, moment) in enumerate(course.began.items())
+                   if self.tasks[task_id].queue == name]
+            done = sum(mean for *_, mean in own[1:])
+            if not done:                # much that is more urgent keeps it from beginning at all
+                yield None, math.inf
+                continue
+            (first, since, _), (last, until, _) = own[0], own[-1]
+            yield (first + round((last - first) * sum(mix.values()) / (len(own) - 1)),
+                   since + (until - since) * work / done)
 
-    def reckon(self, name, own, others):
-        """When so many tasks of a queue and of others, {function: how many}, have begun."""
-        most, (opens, pause), count = self.queues[name]["max_running"], self.rates.get(
-            name, (0, 0)), sum(own.values())
-        for number in range(COURSES_FAR):
-            luck = Luck(self.history, number)
-            work = luck.sum(own)
-            rest = luck.sum(others) + sum(luck.rest(row, self.now) for row, crew in self.running
-                                          if crew in self.crews)
-            yield max((work + rest) / self.places(name), work / (most or INTEGER_MAX),
-                      opens + count * pause)
+    def _mix(self, name, place):
+        """{function: how many} tasks of a queue stand before a place."""
+        mix = collections.Counter(dict(map(tuple, self._database.all(
+            "SELECT function, count(*) FROM (SELECT function %sORDER BY priority DESC, turn, id "
+            "LIMIT ?) AS found GROUP BY function" % BEFORE, (name, *place, MIX_ROWS)))))
+        if sum(mix.values()) < MIX_ROWS:
+            return mix
+        count = self._database.value("SELECT count(*) FROM (SELECT 1 %sLIMIT ?) AS found" % BEFORE,
+                                     (name, *place, BEFORE_MAX))
+        return collections.Counter({one: round(n * count / MIX_ROWS) for one, n in mix.items()})
 
 
 class Forecast:
@@ -8988,7 +8988,7 @@ class Forecast:
         if row["status"] == WAITING:
             return forecast_json(reason="It waits for other tasks.")
         if row["status"] == RUNNING:
-            return self._of_running(row)
+            return self._of_running(row, self._look(row["id"]))
         return self._of_waiting(Waiting(*(row[name] for name in Waiting._fields)), row["status"],
                                 self._look(row["id"], row["queue"]))
 
@@ -9015,74 +9015,43 @@ class Forecast:
 
     def of_queue(self, shown):
         """A queue (its JSON) with the range in which all that is in it now will have ended."""
-        name, empty_at = shown["name"], None
-        outlook = self._look() if shown["pending"] or shown["running"] else None
-        if outlook and outlook.places(name):
-            if len(outlook.lanes[name]) <= FAR:
-                empty_at = outlook.empty_at(name)
-            if not (empty_at or outlook.is_whole):
-                mix = self._mix(name, (-INTEGER_MAX, INTEGER_MAX, INTEGER_MAX, 0, 0))
-                empty_at = told(outlook.reckon(name, mix, {}), outlook.now)
-        return {**shown, "empty_at": empty_at}
+        name, outlook = shown["name"], None
+        if shown["pending"] or shown["running"]:
+            outlook = self._look()
+        is_served = outlook and outlook.places(name)
+        return {**shown, "empty_at": outlook.empty_at(name) if is_served else None}
 
-    def _of_running(self, row):
+    def _of_running(self, row, outlook):
         name, elapsed = row["function"], max(0.0, self._clock.now() - row["started_at"])
-        end = self._look(row["id"]).of(row["id"])[1]
-        known = sorted(seconds for seconds, event in self._history.attempts.get(name, ())
+        end = outlook.of(row["id"])[1]
+        known = sorted(seconds for seconds, event in outlook.attempts.get(name, ())
                        if event == "succeeded")
         slow = len(known) >= SLOW_ATTEMPTS and elapsed > max(
             SLOW_SECONDS, SLOW_TIMES * known[int(len(known) * 0.95)])
         if known and elapsed > known[-1] and not row["progress"]:
             return forecast_json(reason="It runs longer than the latest ones did.", slow=slow)
-        return forecast_json(None, None, end, None if end else self._unknown(name), slow)
+        return forecast_json(None, None, end, None if end else self._unknown(name, outlook), slow)
 
     def _of_waiting(self, task, status, outlook):
-        name = task.queue
-        if not outlook.places(name):
-            code, words = self._queues.blocked(name, self._claims.machine)
+        if not outlook.places(task.queue):
+            code, words = self._queues.blocked(task.queue, self._claims.machine)
             is_said = code in ("paused", "external", "machines")
             return forecast_json(reason=words if is_said else "Nobody works at the moment.")
         start, end = outlook.of(task.id)
         if status == SCHEDULED:         # one that is far away is not played
             return forecast_json(None, start or [iso(task.run_at)] * 2, end)
-        if task.id in outlook.known and (outlook.is_whole or (
-                start and outlook.before(task.id) < FAR)):
+        if end or (outlook.is_whole and task.id in outlook.known):
             before = outlook.before(task.id)
         else:
-            own, others = self._ahead(outlook, task)
-            before = sum((own + others).values())
-            moments = list(outlook.reckon(name, own, others))
-            start, end = told(moments, outlook.now), told([
-                moment + Luck(self._history, number).attempt(task.function)[0]
-                for number, moment in enumerate(moments)], outlook.now)
-        return forecast_json(before, start, end, None if end else self._unknown(task.function))
+            before, start, end = outlook.of_far(task)
+        return forecast_json(before, start, end,
+                             None if end else self._unknown(task.function, outlook))
 
-    def _unknown(self, function):
+    @staticmethod
+    def _unknown(function, outlook):
         """Why something is not known; functions of others may be secret."""
         return "It is not known yet how long %s." % (
-            "tasks before it take" if function in self._history.attempts else function + " takes")
-
-    def _ahead(self, outlook, task):
-        """({function: how many} before a task in its queue, and the same of other queues)"""
-        name, others = task.queue, collections.Counter()
-        own = self._mix(name, (task.priority, task.priority, task.turn, task.turn, task.id))
-        for other in {one for crew in outlook.crews.values() if name in crew.queues
-                      for one in crew.queues} - {name}:
-            more = self._mix(other, (task.priority + 1, INTEGER_MAX, INTEGER_MAX, 0, 0))
-            others += self._mix(other, (task.priority, task.priority, INTEGER_MAX, 0, 0),
-                                sum(more.values()) + sum(own.values()))     # equal ones take turns
-        return own, others
-
-    def _mix(self, name, place, most=BEFORE_MAX):
-        """{function: how many} tasks of a queue stand before a place; `most` of them."""
-        mix = collections.Counter(dict(map(tuple, self._database.all(
-            "SELECT function, count(*) FROM (SELECT function %sORDER BY priority DESC, turn, id "
-            "LIMIT ?) AS found GROUP BY function" % BEFORE, (name, *place, min(most, MIX_ROWS))))))
-        if sum(mix.values()) < MIX_ROWS:
-            return mix
-        count = self._database.value("SELECT count(*) FROM (SELECT 1 %sLIMIT ?) AS found" % BEFORE,
-                                     (name, *place, most))
-        return collections.Counter({one: round(n * count / MIX_ROWS) for one, n in mix.items()})
+            "tasks before it take" if function in outlook.attempts else function + " takes")
 
     def _look(self, *task):
         """The Outlook of lately; mostly a new one if it lacks a task."""
@@ -9096,37 +9065,30 @@ class Forecast:
             return self._outlook
 
     def _read(self, guest=None):
-        return Outlook(self._database, self._history, self._clock.now(), *self._crews(), guest)
+        return Outlook(self._database, self._history, *self._crews(), guest)
 
     def _crews(self):
-        """({name: Crew}, {worker id: its crew}, [(seconds, crew) of workers that are to come])"""
-        here, sizes, homes, crews, late = self._claims.machine, collections.Counter(), {}, {}, []
-        for row in self._database.all(
-                "SELECT worker.id, machine, mode, functions, limits FROM worker "
-                "LEFT JOIN token ON token.id=token_id"):
-            homes[row["id"]] = row["id"] if row["mode"] == "remote" else row["machine"]
-            if row["mode"] == "remote":
-                crews[row["id"]] = self._remote_crew(row)
-            else:
-                sizes[row["machine"]] += 1
+        """({key: Crew}, {worker id: its crew's key}, [(seconds, key) of workers that are to come])"""
+        homes, late = {row["id"]: tuple(row)[1:] for row in self._database.all(
+            "SELECT worker.id, machine, CASE mode WHEN 'remote' THEN functions END, limits "
+            "FROM worker LEFT JOIN token ON token.id=token_id")}, []
+        here, sizes = (self._claims.machine, None, None), collections.Counter(homes.values())
         mode, cron = self._modes.decide()[0], self._rhythm.visitor("cron")
-        room = self._settings.get("NbMaxWorker") - sum(sizes.values())
-        if room < 0 or (mode == "detached" and (sizes or not recall(
+        lives = sum(size for (_, functions, _), size in sizes.items() if functions is None)
+        room = self._settings.get("NbMaxWorker") - lives
+        if room < 0 or (mode == "detached" and (lives or not recall(
                 self._database, ".start_failure"))):
             sizes[here] += room
-        elif mode == "cron" and room and not sizes and cron and cron["comes"]:
+        elif mode == "cron" and room and not lives and cron and cron["comes"]:
             sizes[here], comes = 1, cron["last_at"] + (cron["period"] or 60.0)
             late.append((max(0.0, comes - self._clock.now()), here))
-        for machine, size in sizes.items():
-            crews[machine] = Crew(max(0, size), {
-                queue["name"]: queue for queue in self._queues.open(machine)}, None)
-        return crews, homes, late
+        return {key: self._crew(max(0, size), *key) for key, size in sizes.items()}, homes, late
 
-    def _remote_crew(self, worker):
-        allowed = json.loads(worker["limits"] or "{}").get("queues")
-        return Crew(1, {queue["name"]: queue for queue in self._queues.open(worker["machine"], True)
-                        if allowed is None or queue["name"] in allowed},
-                    {one["name"] for one in json.loads(worker["functions"])})
+    def _crew(self, places, machine, functions, limits):
+        allowed = json.loads(limits or "{}").get("queues")
+        return Crew(places, {queue["name"]: queue for queue in self._queues.open(
+            machine, functions is not None) if allowed is None or queue["name"] in allowed},
+            functions and {one["name"] for one in json.loads(functions)})
 
 
 # Python interface ------------------------------------------------------------

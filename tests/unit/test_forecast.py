@@ -122,7 +122,27 @@ class Waits(ForecastCase):
         self.queue.queues.change("post", {}, "ana", new=True)
         self.add_many("bob", 700)
         ids = self.add_many("bob", 600, options={"queue": "post"})
-        self.assertEqual(self.told(ids[-1])["before"], 2 * 599)
+        self.assertEqual(self.told(ids[-1])["before"], 2 * 599 + 1)
+
+    def test_far_ones_take_as_long_as_their_functions_do(self):
+        self.know("greet", *[600.0] * 50)
+        ids = self.add_many("bob", 900)
+        self.write("UPDATE task SET function='greet' WHERE id>600")
+        self.check_range(self.told(ids[-1])["expected_start"], 600 * 60 + 299 * 600, 600 * 60 + 299 * 600)
+
+    def test_behind_much_that_is_more_urgent_elsewhere_nothing_is_told(self):
+        self.queue.queues.change("post", {}, "ana", new=True)
+        self.add_many("bob", 700, options={"queue": "post", "priority": 5})
+        told = self.told(self.add("eve"))
+        self.assertEqual((told["before"], told["expected_start"]), (None, None))
+        self.assertIn("tasks before it", told["reason"])
+
+    def test_what_is_retried_for_ever_is_not_played_for_ever(self):
+        self.know("greet", *[0.01] * 50, event="retry")
+        told = self.told(self.add("bob", "greet", {
+            "max_retries": 1000, "retry_delay": 0, "retry_backoff": 10}, name="x"))
+        self.check_range(told["expected_start"], 0, 0)
+        self.assertIsNone(told["expected_end"])
 
     def test_asking_again_tells_the_same(self):
         self.know("greet", *range(1, 50))
@@ -268,7 +288,7 @@ class Workers(ForecastCase):
 class Known(ForecastCase):
     def test_the_latest_attempts_are_found_behind_much_else(self):
         self.know("greet", *[600.0] * 20)
-        self.know("other", *[1.0] * (2 * jobqueue.HISTORY_PIECE))
+        self.know("other", *[1.0] * (jobqueue.HISTORY_ROWS // 2))
         self.check_range(self.told(self.add("bob", "greet", name="x"))["expected_end"], 600, 600)
 
     def test_newer_ones_replace_older_ones(self):
