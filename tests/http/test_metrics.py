@@ -4,7 +4,7 @@ import shutil
 import subprocess
 import unittest
 
-from tests.helpers.support import PASSWORD, function_json
+from tests.helpers.support import PASSWORD, function_json, need
 from tests.helpers.web import Visitor, WebTestCase
 
 SAMPLE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-z]+="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (\S+)')
@@ -136,8 +136,8 @@ class TestPrometheus(MetricsCase):
                    403, "denied")
         self.check(self.ana.get("/metrics"), 403, "denied")
 
-    @unittest.skipUnless(shutil.which("promtool"), "promtool, of Debian's package prometheus")
     def test_promtool_has_no_complaint(self):
+        need(shutil.which("promtool"), "promtool, of Debian's package prometheus")
         self.run_some(3)
         done = subprocess.run(["promtool", "check", "metrics"], input=self.scrape(), text=True,
                               capture_output=True, check=False)
