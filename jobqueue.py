@@ -53,6 +53,7 @@ Contents (each section uses only the sections above it)
     Servers            the built-in web server; CGI
     Command line       python3 jobqueue.py COMMAND
 """
+import bisect
 import collections
 import contextlib
 import errno
@@ -1317,7 +1318,7 @@ CREATE TABLE IF NOT EXISTS worker_hour (
     span INTEGER NOT NULL, at INTEGER NOT NULL, machine TEXT NOT NULL,
     alive_seconds REAL NOT NULL DEFAULT 0, busy_seconds REAL NOT NULL DEFAULT 0,
     tasks INTEGER NOT NULL DEFAULT 0,
-    ran TEXT,                           -- as in hour
+    executed TEXT,                      -- as in hour; how long all attempts ran
     PRIMARY KEY (span, at, machine)
 );
 CREATE TABLE IF NOT EXISTS recent (         -- the latest runs of a function, as far as folded
@@ -6119,7 +6120,9 @@ class Catalogue:
 # the six hours, the day and the whole time around that. Metrics tells these sums together with what
 # the newest rows, not folded yet, add to them. So a late row finds its hour, sums are made up after
 # a standstill, and removing tasks or old hours changes no other hour and no total.
-# Times are kept as histograms, which add up: a percentile is read from their sum.
+#
+# Tally counts rows: it gathers values by table, hour and place, and makes Sums of them. Sums add up,
+# as do Times in them, which are histograms: a percentile is read from their sum.
 
 HOUR, SIX_HOURS, DAY, ALL_TIME = 3600, 21600, 86400, 0
 SPANS = (HOUR, SIX_HOURS, DAY, ALL_TIME)    # what sums are of; the last one begins at 0
@@ -6132,44 +6135,54 @@ FOLD_LEAST_ROWS = 1000          # fewer wait, for so many seconds
 FOLD_SECONDS = 60.0
 SHIFT_SECONDS = 3600.0          # how long an ended worker's machine is known
 SPREAD_MAX_SECONDS = 100 * DAY  # longer lives are a clock's mistake
+LARGEST = 2.0 ** 53             # second or byte that counts
 RECENT_RUNS = 20
-SECONDS_MAX, MOMENT_MAX = 1e9, 2.0 ** 33
+HOUR_KEYS = {"hour": ("span", "at", "function", "queue"),
+             "worker_hour": ("span", "at", "machine")}
 COUNTS = ("added", "started", "succeeded", "failed", "cancelled", "retried", "crashed")
 TIMES = ("waited", "ran", "service")
+HISTOGRAMS = (*TIMES, "executed")       # all columns that are kept as Times
 # What an event of a task counts as.
-EVENTS = {"retry": "retried", **{name: name for name in COUNTS if name != "retried"}}
-ATTEMPT_ENDS = ("succeeded", "failed", "cancelled", "retry", "crashed", "interrupted")
-TASK_EVENTS = ("added", "started", "put_back", *ATTEMPT_ENDS)
+EVENTS = {"added": "added", "started": "started", "succeeded": "succeeded", "failed": "failed",
+          "cancelled": "cancelled", "retry": "retried", "crashed": "crashed",
+          "interrupted": None, "put_back": None}
 WORKER_EVENTS = ("worker_started", "worker_ended", "worker_lost")
 FOLDED_COLUMNS = ("id, at, event, function, queue, waited, seconds, service, cpu_seconds, "
                   "peak_memory, task_id, owner_id, worker_id, machine")
-PROMETHEUS_BUCKETS = range(-4, 61, 8)   # their tops: 0.25 s, then four times as much each
-ESCAPED = {"\\": r"\\", '"': r'\"', "\n": r"\n"}
-HOUR_KEYS = {"hour": ("span", "at", "function", "queue"),
-             "worker_hour": ("span", "at", "machine")}
 BUCKETS_A_DOUBLING = (0.5, 2 ** -0.75, 2 ** -0.5, 2 ** -0.25)
 ZERO_BUCKET = -5000             # its top is 0.0
+PROMETHEUS_BUCKETS = range(-4, 61, 8)   # their tops: 0.25 s, then four times as much each
+ESCAPED = str.maketrans({"\\": r"\\", '"': r'\"', "\n": r"\n"})
 
 
-def sane(seconds):
+def sane(number):
     """A time as it counts: clocks are set back, and other people's programs write anything."""
-    return None if seconds is None else min(max(0.0, seconds), SECONDS_MAX)
+    return None if number is None else min(max(0.0, number), LARGEST)
 
 
 def hour_of(at):
     """The beginning of the hour of a moment."""
-    return int(at if 0.0 <= at <= MOMENT_MAX else min(max(0.0, at), MOMENT_MAX)) // HOUR * HOUR
+    return int(sane(at)) // HOUR * HOUR
+
+
+def whole_steps(start, end, step):
+    """(beginning of the first, end of the last) step from one moment to another."""
+    seconds = STEPS[step]
+    return (int((start - FIRST_MONDAY) // seconds) * seconds + FIRST_MONDAY,
+            math.ceil((end - FIRST_MONDAY) / seconds) * seconds + FIRST_MONDAY)
+
+
+def latest_runs(known, more):
+    """The newest of the runs in a row of `recent` and of more: [task, owner, status, seconds]."""
+    return [*json.loads(known or "[]"), *more][-RECENT_RUNS:]
 
 
 def bucket_of(seconds):
     """The number of the bucket of a time: four of them make a doubling. It is found without
     logarithms, which differ between machines."""
-    if not seconds:
-        return ZERO_BUCKET
     fraction, exponent = math.frexp(seconds)
-    first, second, third, fourth = BUCKETS_A_DOUBLING
-    return 4 * exponent + (fraction > first) + (fraction > second) + (fraction > third) + (
-        fraction > fourth)
+    within = bisect.bisect_left(BUCKETS_A_DOUBLING, fraction)
+    return 4 * exponent + within if seconds else ZERO_BUCKET
 
 
 def bucket_top(number):
@@ -6201,9 +6214,8 @@ class Times:
         self.count += other.count
         self.sum += other.sum
         self.least, self.most = min(self.least, other.least), max(self.most, other.most)
-        buckets = self.buckets
         for number, count in other.buckets.items():
-            buckets[number] = buckets.get(number, 0) + count
+            self.buckets[number] = self.buckets.get(number, 0) + count
 
     def text(self):
         """What __init__() takes."""
@@ -6233,90 +6245,76 @@ class Times:
         return {"count": self.count, **dict(zip(("sum", "min", "max", "mean", "p50", "p95"), told))}
 
 
-class Sums:
-    """What adds up: numbers and Times by the names of their columns, and the greatest memory."""
+NO_TIMES = Times()
 
-    def __init__(self):
-        self.numbers, self.times = {}, {}
+
+class Sums(dict):
+    """What adds up, by the names of columns: numbers, Times, and the greatest memory."""
 
     @classmethod
     def of(cls, cell):
         """The sums of {name: values}."""
-        made = cls()
-        for name, values in cell.items():
-            if name in TIMES:
-                made.times[name] = Times.of(values)
-            else:
-                made.numbers[name] = max(values) if name == "peak_memory" else sum(values)
-        return made
+        return cls((name, Times.of(values) if name in HISTOGRAMS else
+                    max(values) if name == "peak_memory" else sum(values))
+                   for name, values in cell.items())
 
     @classmethod
-    def stored(cls, row):
-        """The sums in a row of `hour` or `worker_hour`."""
-        made = cls()
-        for name, value in zip(row.keys(), row):
-            if name in TIMES and value:
-                made.times[name] = Times(value)
-            elif value and not isinstance(value, str) and name not in ("span", "at"):
-                made.numbers[name] = value
-        return made
+    def stored(cls, row, keys):
+        """The sums in a row of `hour` or `worker_hour`, whose keys are no sums."""
+        return cls((name, Times(value) if name in HISTOGRAMS else value)
+                   for name, value in zip(row.keys(), row) if value and name not in keys)
 
     def add(self, other):
         """Add other sums to these."""
-        numbers = self.numbers
-        for name, number in other.numbers.items():
-            mine = numbers.get(name, 0)
-            numbers[name] = max(mine, number) if name == "peak_memory" else mine + number
-        for name, times in other.times.items():
-            if name not in self.times:
-                self.times[name] = Times()
-            self.times[name].add(times)
+        for name, value in other.items():
+            if name in HISTOGRAMS:
+                self.setdefault(name, Times()).add(value)
+            elif name == "peak_memory":
+                self[name] = max(self.get(name, 0), value)
+            else:
+                self[name] = self.get(name, 0) + value
 
     def row(self):
         """The columns to be stored."""
-        return {**self.numbers, **{name: times.text() for name, times in self.times.items()}}
+        return {name: value.text() if name in HISTOGRAMS else value
+                for name, value in self.items()}
 
     def json(self):
         """What the API tells of tasks."""
-        number = self.numbers.get
-        return {**{name: number(name, 0) for name in COUNTS},
-                **{name: self.times.get(name, Times()).json() for name in TIMES},
-                "cpu_seconds": round(number("cpu_seconds", 0.0), 6),
-                "peak_memory": number("peak_memory")}
+        return {**{name: self.get(name, 0) for name in COUNTS},
+                **{name: self.get(name, NO_TIMES).json() for name in TIMES},
+                "cpu_seconds": round(self.get("cpu_seconds", 0.0), 6),
+                "peak_memory": self.get("peak_memory")}
 
-    def worker_json(self, base, ran):
+    def worker_json(self, base, executed):
         """What it tells of workers; `base` is how many tasks one should do in an hour, or 0, and
-        `ran` the name of how long their attempts took."""
-        alive, busy, tasks = (self.numbers.get(name, 0) for name in (
+        `executed` how the answer calls the times that attempts took."""
+        alive, busy, tasks = (self.get(name, 0) for name in (
             "alive_seconds", "busy_seconds", "tasks"))
         mean = tasks / alive * HOUR if alive else None
         most = base or (tasks / busy * HOUR if busy and tasks else None)
         share = mean / base if base and alive else busy / alive if alive else None
         return {"alive_seconds": round(alive, 3), "busy_seconds": round(busy, 3), "tasks": tasks,
-                ran: self.times.get("ran", Times()).json(),
+                executed: self.get("executed", NO_TIMES).json(),
                 "mean_throughput": mean and round(mean, 3),
                 "maximum_throughput": most and round(most, 3),
                 "utilization": share and round(share, 4)}
 
 
 class Tally:
-    """What rows of the activity add: to hours, to hours of machines, and to the latest runs.
-    `shifts` says of each worker where it is, up to when its life was counted and when it ended."""
+    """What rows of the activity add: to the hours of functions and of machines, and to the latest
+    runs. `shifts` says of each worker where it is, up to when its life was counted and when it
+    ended."""
 
     def __init__(self, shifts=()):
         self.shifts = {row["worker_id"]: dict(zip(row.keys(), row)) for row in shifts}
         self.moved = set()              # workers whose shift changed
-        self.runs = collections.defaultdict(list)   # {function: [[task, owner, end, seconds]]}
-        self._hours, self._machines = (collections.defaultdict(
-            lambda: collections.defaultdict(list)) for _ in range(2))
+        self.runs = collections.defaultdict(lambda: collections.deque(maxlen=RECENT_RUNS))
+        self._cells = collections.defaultdict(lambda: collections.defaultdict(list))
 
-    def hours(self):
-        """{(beginning, function, queue): Sums}"""
-        return {key: Sums.of(cell) for key, cell in self._hours.items()}
-
-    def machines(self):
-        """{(beginning, machine): Sums}"""
-        return {key: Sums.of(cell) for key, cell in self._machines.items()}
+    def sums(self):
+        """{(table, beginning of an hour, the other keys of a row there): Sums}"""
+        return {key: Sums.of(cell) for key, cell in self._cells.items()}
 
     def count(self, rows):
         """Count rows in the order of their ids. One that makes no sense stops nobody."""
@@ -6326,56 +6324,53 @@ class Tally:
             except (TypeError, ValueError, OverflowError):
                 continue
 
-    def _count(self, _, at, event, function, queue, waited, *end):
+    def _count(self, _, at, event, function, queue, waited, seconds, service, cpu_seconds,
+               peak_memory, task_id, owner_id, worker_id, machine):
         if event in WORKER_EVENTS:
-            self._count_worker(event, at, sane(waited) or 0.0, *end[-2:])
-        elif event not in TASK_EVENTS or not type(function) is type(queue) is str:
+            self._count_life(event, at, sane(waited) or 0.0, int(worker_id), str(machine or ""))
+        elif event not in EVENTS or not type(function) is type(queue) is str:
             return
-        elif event in ATTEMPT_ENDS:
-            self._count_end(at, event, function, queue, *end)
         elif event == "put_back":       # it was not begun
-            self._hours[hour_of(at - (sane(end[0]) or 0.0)), function, queue]["started"].append(-1)
+            began = hour_of(at - (sane(seconds) or 0.0))
+            self._cells["hour", began, function, queue]["started"].append(-1)
         else:
-            waited, cell = sane(waited), self._hours[hour_of(at), function, queue]
-            cell[event].append(1)
+            cell, name = self._cells["hour", hour_of(at), function, queue], EVENTS[event]
+            if name:
+                cell[name].append(1)
             if waited is not None:
-                cell["waited"].append(waited)
+                cell["waited"].append(sane(waited))
+            if service is not None and event in ("succeeded", "failed"):
+                cell["service"].append(sane(service))
+            if seconds is not None:     # something ran
+                self._count_run(cell, event, sane(seconds), cpu_seconds, peak_memory)
+                self._count_work(worker_id, at, sane(seconds))
+                self.runs[function].append((task_id and int(task_id), owner_id and int(owner_id),
+                                            name or event, round(sane(seconds), 6)))
 
-    def _count_end(self, at, event, function, queue, seconds, service, cpu_seconds, peak_memory,
-                   task_id, owner_id, worker_id, _):
-        seconds, service, cpu_seconds = sane(seconds), sane(service), sane(cpu_seconds)
-        cell = self._hours[hour_of(at), function, queue]
-        if event in EVENTS:
-            cell[EVENTS[event]].append(1)
-        if service is not None and event in ("succeeded", "failed"):
-            cell["service"].append(service)
-        if seconds is None:             # nothing ran
-            return
+    @staticmethod
+    def _count_run(cell, event, seconds, cpu_seconds, peak_memory):
         if event == "succeeded":
             cell["ran"].append(seconds)
         if cpu_seconds:
-            cell["cpu_seconds"].append(cpu_seconds)
+            cell["cpu_seconds"].append(sane(cpu_seconds))
         if peak_memory:
-            cell["peak_memory"].append(int(peak_memory))
-        self.runs[function].append([task_id and int(task_id), owner_id and int(owner_id),
-                                    EVENTS.get(event, event), round(seconds, 6)])
-        if worker_id is not None:
-            self._count_work(worker_id, at, seconds)
+            cell["peak_memory"].append(int(sane(peak_memory)))
 
     def _count_work(self, worker_id, at, seconds):
+        if worker_id is None:
+            return
         shift = self.shifts.get(worker_id) or {"machine": "", "ended_at": None}
-        cell = self._machines[hour_of(at), shift["machine"]]
+        cell = self._cells["worker_hour", hour_of(at), shift["machine"]]
         cell["tasks"].append(1)
-        cell["ran"].append(seconds)
+        cell["executed"].append(seconds)
         if shift["ended_at"] is not None:       # a death may be noticed late
             at = min(at, shift["counted_to"])
         self.spread(shift["machine"], "busy_seconds", at - seconds, at)
 
-    def _count_worker(self, event, at, silent, worker_id, machine):
-        worker_id = int(worker_id)
+    def _count_life(self, event, at, silent, worker_id, machine):
         shift = self.shifts.get(worker_id)
         if event == "worker_started":
-            self.shifts[worker_id] = {"worker_id": worker_id, "machine": str(machine or ""),
+            self.shifts[worker_id] = {"worker_id": worker_id, "machine": machine,
                                       "counted_to": at + 0.0, "ended_at": None}
         elif shift and shift["ended_at"] is None:
             end = at - silent
@@ -6385,9 +6380,9 @@ class Tally:
 
     def spread(self, machine, name, start, end):
         """Count the seconds from `start` to `end` in the hours that they are in."""
-        if max(0.0, end - SPREAD_MAX_SECONDS) <= start < end <= MOMENT_MAX:
+        if max(0.0, end - SPREAD_MAX_SECONDS) <= start < end <= LARGEST:
             for hour in range(hour_of(start), hour_of(end) + 1, HOUR):
-                self._machines[hour, machine][name].append(
+                self._cells["worker_hour", hour, machine][name].append(
                     min(end, hour + HOUR) - max(start, hour))
 
 
@@ -6417,7 +6412,7 @@ class Fold:
         with self._database.transaction(durable=False) as transaction:
             if rows and (recall(transaction, FOLDED) or 0) == mark:
                 self._store(transaction, tally)
-                remember(transaction, FOLDED, rows[-1][0])
+                remember(transaction, FOLDED, rows[-1]["id"])
         return len(rows) == FOLD_ROWS
 
     def tally(self, mark):
@@ -6436,30 +6431,24 @@ class Fold:
         return not (is_number(at) and abs(self._clock.now() - at) < FOLD_SECONDS)
 
     def _store(self, transaction, tally):
-        for table, parts in (("hour", tally.hours()), ("worker_hour", tally.machines())):
-            self._add(transaction, table, HOUR_KEYS[table], parts)
+        whole = collections.defaultdict(Sums)
+        for (table, at, *rest), sums in tally.sums().items():
+            for span in SPANS:
+                whole[(table, span, at // span * span if span else 0, *rest)].add(sums)
+        for (table, *values), sums in whole.items():
+            key = dict(zip(HOUR_KEYS[table], values))
+            row = transaction.one("SELECT * FROM %s WHERE %s" % (
+                table, " AND ".join(name + "=?" for name in key)), values)
+            if row:
+                sums.add(Sums.stored(row, key))
+            transaction.upsert(table, key, sums.row())
         for function, runs in tally.runs.items():
             known = transaction.value("SELECT runs FROM recent WHERE function=?", (function,))
-            transaction.upsert("recent", {"function": function}, {
-                "runs": dump_json([*json.loads(known or "[]"), *runs][-RECENT_RUNS:])})
+            transaction.upsert("recent", {"function": function},
+                               {"runs": dump_json(latest_runs(known, runs))})
         for worker_id in tally.moved:
-            shift = dict(tally.shifts[worker_id])
-            transaction.upsert("shift", {"worker_id": shift.pop("worker_id")}, shift)
+            transaction.upsert("shift", {"worker_id": worker_id}, tally.shifts[worker_id])
         transaction.run("DELETE FROM shift WHERE ended_at<?", (self._clock.now() - SHIFT_SECONDS,))
-
-    @staticmethod
-    def _add(transaction, table, names, parts):
-        """Add {(beginning of an hour, ...): Sums} to the rows of all SPANS."""
-        whole = collections.defaultdict(Sums)
-        for (at, *rest), sums in parts.items():
-            for span in SPANS:
-                whole[(span, at // span * span if span else 0, *rest)].add(sums)
-        where = " AND ".join(name + "=?" for name in names)
-        for key, sums in whole.items():
-            row = transaction.one("SELECT * FROM %s WHERE %s" % (table, where), key)
-            if row:
-                sums.add(Sums.stored(row))
-            transaction.upsert(table, dict(zip(names, key)), sums.row())
 
 
 class Metrics:
@@ -6467,100 +6456,85 @@ class Metrics:
 
     def __init__(self, database, settings, fold):
         self._database, self._settings, self._fold = database, settings, fold
-        self._clock = database.clock
 
     def read(self, start, end, step, wants, viewer=None):
         """The figures from `start` to `end`, which are beginnings of steps (a word of STEPS), of
         the functions and queues that `wants` says; `viewer` learns the numbers of their tasks."""
-        seconds, within = STEPS[step], " WHERE span=? AND at>=? AND at<?"
+        seconds, base = STEPS[step], self._settings.get("throughput_base")
         span = max(one for one in SPANS if one and seconds % one == 0)
-        (rows, worker_rows, recent), known_to, tally = self._look([
-            ("SELECT * FROM hour" + within, (span, start, end)),
-            ("SELECT * FROM worker_hour" + within, (span, start, end)),
-            ("SELECT * FROM recent", ())])
-        points, functions = (collections.defaultdict(Sums) for _ in range(2))
-        for at, function, sums in self._parts(rows, tally.hours(), start, end, wants):
-            points[at - (at - start) % seconds].add(sums)
-            functions[function].add(sums)
-        loads, machines = self._loads(worker_rows, tally, start, end, seconds)
-        totals, load = Sums(), Sums()
-        for sums in functions.values():
+        stored, recent, known_to, tally = self._look(span, start, end)
+        self._add_living(tally)
+        points, functions, machines = (collections.defaultdict(Sums) for _ in range(3))
+        for at, (name, *queue), sums in self._parts(stored, tally, wants):
+            if start <= at < end:
+                points[at - (at - start) % seconds].add(sums)
+                (functions if queue else machines)[name].add(sums)
+        totals = Sums()
+        for sums in points.values():
             totals.add(sums)
-        for sums in machines.values():
-            load.add(sums)
-        base, recent = self._settings.get("throughput_base"), self._recent(recent, tally)
         return {
             "step": step, "from": iso(start), "to": iso(end),
             "points": [{"at": iso(at), "complete": at + seconds <= known_to, **points[at].json(),
-                        **loads[at].worker_json(base, "executed")}
+                        **points[at].worker_json(base, "executed")}
                        for at in range(start, end, seconds)],
-            "totals": {**totals.json(), **load.worker_json(base, "executed")},
+            "totals": {**totals.json(), **totals.worker_json(base, "executed")},
             "workers": [{"machine": machine, **sums.worker_json(base, "ran")}
                         for machine, sums in sorted(machines.items())],
             "functions": [{"name": name, **sums.json(), "recent": [
                 {"id": task_id if owner_id == viewer or viewer is None else None, "status": status,
-                 "seconds": seconds} for task_id, owner_id, status, seconds in recent[name]]}
+                 "seconds": seconds} for task_id, owner_id, status, seconds in latest_runs(
+                     recent.get(name), tally.runs[name])]}
                 for name, sums in sorted(functions.items())]}
 
     def all_time(self):
         """{(function, queue): Sums} of all that was ever counted: they never fall."""
-        (rows,), _, tally = self._look([("SELECT * FROM hour WHERE span=?", (ALL_TIME,))])
+        stored, _, _, tally = self._look(ALL_TIME, 0, 1)
         whole = collections.defaultdict(Sums)
-        for row in rows:
-            whole[row["function"], row["queue"]].add(Sums.stored(row))
-        for (_, *key), sums in tally.hours().items():
-            whole[tuple(key)].add(sums)
+        for _, place, sums in self._parts(stored, tally, lambda *_: True):
+            if len(place) == 2:         # no machine
+                whole[tuple(place)].add(sums)
         return whole
 
-    def _look(self, questions):
-        """(rows of each, until when all is known, Tally of what is not folded) as of one mark."""
+    def _look(self, span, start, end):
+        """({table: rows}, {function: runs} as stored, until when all is known, Tally of what is
+        not folded), as of one mark."""
         for _ in range(5):
             mark = self._fold.mark()
-            found = [self._database.all(*one) for one in questions]
+            stored = {table: self._database.all(
+                "SELECT * FROM %s WHERE span=? AND at>=? AND at<?" % table, (span, start, end))
+                for table in HOUR_KEYS}
+            recent = dict(map(tuple, self._database.all("SELECT function, runs FROM recent")))
             rows, tally = self._fold.tally(mark)
             if self._fold.mark() == mark:
                 break
         is_all = len(rows) < FOLD_ROWS
-        return found, self._clock.now() if is_all else rows[-1]["at"], tally
+        return stored, recent, self._database.clock.now() if is_all else rows[-1]["at"], tally
+
+    def _add_living(self, tally):
+        """Count what workers did that live, until they were last heard of. They claim several
+        tasks at once, and run them one after the other."""
+        begun = dict(map(tuple, self._database.all(
+            "SELECT worker_id, min(started_at) FROM task %s WHERE status=1 GROUP BY worker_id"
+            % BY_CLAIM)))
+        for worker_id, seen_at in self._database.all("SELECT id, seen_at FROM worker"):
+            shift = tally.shifts.get(worker_id)
+            if shift and shift["ended_at"] is None:
+                for name, since in (("alive_seconds", shift["counted_to"]),
+                                    ("busy_seconds", begun.get(worker_id, seen_at))):
+                    tally.spread(shift["machine"], name, since, seen_at)
 
     @staticmethod
-    def _parts(rows, fresh, start, end, wants):
-        """(beginning, function, Sums) of stored rows and of what is not folded."""
-        for row in rows:
-            if wants(row["function"], row["queue"]):
-                yield row["at"], row["function"], Sums.stored(row)
-        for (at, function, queue), sums in fresh.items():
-            if start <= at < end and wants(function, queue):
-                yield at, function, sums
-
-    def _loads(self, rows, tally, start, end, seconds):
-        """What workers did, ({beginning: Sums}, {machine: Sums}); those that live until now."""
-        seen = dict(map(tuple, self._database.all("SELECT id, seen_at FROM worker")))
-        living = {worker_id: one for worker_id, one in tally.shifts.items()
-                  if worker_id in seen and one["ended_at"] is None}
-        for worker_id, one in living.items():
-            tally.spread(one["machine"], "alive_seconds", one["counted_to"], seen[worker_id])
-        for worker_id, started_at in self._database.all(
-                "SELECT worker_id, started_at FROM task %s WHERE status=1" % BY_CLAIM):
-            if worker_id in living:
-                tally.spread(living[worker_id]["machine"], "busy_seconds", started_at,
-                             seen[worker_id])
-        parts = [((row["at"], row["machine"]), Sums.stored(row)) for row in rows]
-        loads, machines = (collections.defaultdict(Sums) for _ in range(2))
-        for (at, machine), sums in [*parts, *tally.machines().items()]:
-            if start <= at < end:
-                loads[at - (at - start) % seconds].add(sums)
-                machines[machine].add(sums)
-        return loads, machines
-
-    @staticmethod
-    def _recent(rows, tally):
-        """{function: its latest runs}, oldest first."""
-        runs = collections.defaultdict(list, {
-            row["function"]: json.loads(row["runs"]) for row in rows})
-        for function, some in tally.runs.items():
-            runs[function] = [*runs[function], *some][-RECENT_RUNS:]
-        return runs
+    def _parts(stored, tally, wants):
+        """(beginning, [function, queue] or [machine], Sums) of what is stored and of a Tally."""
+        for table, rows in stored.items():
+            _, *names = keys = HOUR_KEYS[table]
+            for row in rows:
+                at, *place = (row[name] for name in names)
+                if table == "worker_hour" or wants(*place):
+                    yield at, place, Sums.stored(row, keys)
+        for (table, at, *place), sums in tally.sums().items():
+            if table == "worker_hour" or wants(*place):
+                yield at, place, sums
 
 
 def exposition(families):
@@ -6569,9 +6543,8 @@ def exposition(families):
     for name, kind, words, samples in families:
         lines += ["# HELP jobqueue_%s %s" % (name, words), "# TYPE jobqueue_%s %s" % (name, kind)]
         for ending, labels, value in samples:
-            told = ",".join('%s="%s"' % (label, re.sub(
-                r'[\\"\n]', lambda found: ESCAPED[found[0]], str(text)))
-                for label, text in labels.items())
+            told = ",".join('%s="%s"' % (label, str(text).translate(ESCAPED))
+                            for label, text in labels.items())
             lines.append("jobqueue_%s%s{%s} %r" % (name, ending, told, value))
     return "\n".join(lines).replace("{}", "") + "\n"
 
@@ -6580,7 +6553,7 @@ def counter_families(whole):
     """What Metrics.all_time() found, for exposition()."""
     ran = collections.defaultdict(Times)
     for (function, _), sums in whole.items():
-        ran[function].add(sums.times.get("ran", Times()))
+        ran[function].add(sums.get("ran", NO_TIMES))
     histogram = []
     for function, times in sorted(ran.items()):
         tops = [("%g" % bucket_top(number), times.up_to(number)) for number in PROMETHEUS_BUCKETS]
@@ -6590,17 +6563,10 @@ def counter_families(whole):
                       ("_count", {"function": function}, times.count)]
     return [
         ("tasks_total", "counter", "What became of tasks; retried, crashed: of attempts.", [
-            ("", {"status": status, "function": function, "queue": queue},
-             sums.numbers.get(status, 0)) for (function, queue), sums in sorted(whole.items())
+            ("", {"status": status, "function": function, "queue": queue}, sums.get(status, 0))
+            for (function, queue), sums in sorted(whole.items())
             for status in COUNTS if status != "started"]),      # that falls when one is put back
         ("task_run_seconds", "histogram", "How long successful attempts ran.", histogram)]
-
-
-def whole_steps(start, end, step):
-    """(beginning of the first, end of the last) step from one moment to another."""
-    seconds = STEPS[step]
-    return (int((start - FIRST_MONDAY) // seconds) * seconds + FIRST_MONDAY,
-            math.ceil((end - FIRST_MONDAY) / seconds) * seconds + FIRST_MONDAY)
 
 
 # Keeping ---------------------------------------------------------------------

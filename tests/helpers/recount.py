@@ -13,7 +13,7 @@ EDGES = sorted(2 ** (number / 4 - 1) for number in range(-200, 200))
 ENDS = {"succeeded", "failed", "cancelled", "retry", "crashed", "interrupted"}
 COUNTED = {"added": "added", "started": "started", "succeeded": "succeeded", "failed": "failed",
            "cancelled": "cancelled", "retry": "retried", "crashed": "crashed"}
-TIMES = ("waited", "ran", "service")
+TIMES = ("waited", "ran", "service", "executed")
 
 
 def beginning(at, span):
@@ -80,7 +80,7 @@ def count_run(hours, machines, workers, row, hour, place):
         machine, _, end = workers.get(row["worker_id"], ("", 0, None))
         end = row["at"] if end is None else min(end, row["at"])
         note(machines, (hour, machine), "tasks", 1)
-        note(machines, (hour, machine), "ran", row["seconds"])
+        note(machines, (hour, machine), "executed", row["seconds"])
         for at, part in pieces(end - row["seconds"], end):
             note(machines, (at, machine), "busy_seconds", part)
 
