@@ -6141,7 +6141,7 @@ HOUR_KEYS = {"hour": ("span", "at", "function", "queue"),
              "worker_hour": ("span", "at", "machine")}
 COUNTS = ("added", "started", "succeeded", "failed", "cancelled", "retried", "crashed")
 TIMES = ("waited", "ran", "service")
-HISTOGRAMS = (*TIMES, "executed")       # all columns that are kept as Times
+HISTOGRAMS = frozenset((*TIMES, "executed"))     # all columns that are kept as Times
 # What an event of a task counts as.
 EVENTS = {"added": "added", "started": "started", "succeeded": "succeeded", "failed": "failed",
           "cancelled": "cancelled", "retry": "retried", "crashed": "crashed",
@@ -6214,8 +6214,9 @@ class Times:
         self.count += other.count
         self.sum += other.sum
         self.least, self.most = min(self.least, other.least), max(self.most, other.most)
+        buckets = self.buckets
         for number, count in other.buckets.items():
-            self.buckets[number] = self.buckets.get(number, 0) + count
+            buckets[number] = buckets.get(number, 0) + count
 
     def text(self):
         """What __init__() takes."""
@@ -6261,14 +6262,16 @@ class Sums(dict):
     @classmethod
     def stored(cls, row, keys):
         """The sums in a row of `hour` or `worker_hour`, whose keys are no sums."""
-        return cls((name, Times(value) if name in HISTOGRAMS else value)
-                   for name, value in zip(row.keys(), row) if value and name not in keys)
+        return cls({name: Times(value) if name in HISTOGRAMS else value
+                    for name, value in zip(row.keys(), row) if value and name not in keys})
 
     def add(self, other):
         """Add other sums to these."""
         for name, value in other.items():
             if name in HISTOGRAMS:
-                self.setdefault(name, Times()).add(value)
+                if name not in self:
+                    self[name] = Times()
+                self[name].add(value)
             elif name == "peak_memory":
                 self[name] = max(self.get(name, 0), value)
             else:
@@ -6470,7 +6473,7 @@ class Metrics:
                 points[at - (at - start) % seconds].add(sums)
                 (functions if queue else machines)[name].add(sums)
         totals = Sums()
-        for sums in points.values():
+        for sums in (*functions.values(), *machines.values()):
             totals.add(sums)
         return {
             "step": step, "from": iso(start), "to": iso(end),
@@ -6529,7 +6532,7 @@ class Metrics:
         for table, rows in stored.items():
             _, *names = keys = HOUR_KEYS[table]
             for row in rows:
-                at, *place = (row[name] for name in names)
+                at, *place = [row[name] for name in names]
                 if table == "worker_hour" or wants(*place):
                     yield at, place, Sums.stored(row, keys)
         for (table, at, *place), sums in tally.sums().items():
