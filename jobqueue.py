@@ -6317,7 +6317,7 @@ class Tally:
 
     def sums(self):
         """{(table, beginning of an hour, the other keys of a row there): Sums}"""
-        return {key: Sums.of(cell) for key, cell in self._cells.items()}
+        return {key: Sums.of(cell) for key, cell in self._cells.items() if cell}
 
     def count(self, rows):
         """Count rows in the order of their ids. One that makes no sense stops nobody."""
@@ -10287,7 +10287,7 @@ EXPORT_ROWS = 100               # read at once
 EXPORTED = {                    # {table: what tells its rows apart}
     **dict.fromkeys("user token setting function queue schedule task log activity alert".split(),
                     "id"),
-    "hour": "span, at, function, queue", "worker_hour": "span, at, machine", "recent": "function",
+    **{table: ", ".join(keys) for table, keys in HOUR_KEYS.items()}, "recent": "function",
     "slot": "schedule_id, at", "unsettled": "task_id", "request": "owner_id, key",
     "task_after": "task_id, settled, after_id"}
 COUNTED = "user token schedule task worker alert".split()     # rows elsewhere name their ids

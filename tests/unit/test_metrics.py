@@ -154,6 +154,7 @@ class TestFold(Folding):
         self.note("started", waited=-1e9)
         self.note("worker_ended", at=9.9e9, worker_id=7)
         self.note("failed", seconds=1.0, cpu_seconds=-1e300, peak_memory=2 ** 62)
+        self.note("interrupted", function="greet")
         self.note("added", function=None)
         self.note()
         self.fold()
