@@ -5978,13 +5978,16 @@ class Catalogue:
         self._database, self._interpreter = database, interpreter
         self._reading = threading.Lock()
         self._known = (0.0, None, None)     # until, state, {name: function}
+        self._misses = Every(0.05, database.clock)
 
     def functions(self):
         """All functions, in the order of their declaration; then those of remote workers only."""
         return list(self._load()[2].values())
 
     def find(self, name):
-        """One function, or None."""
+        """One function, or None; one that a worker has just announced is known at once."""
+        if name not in self._load()[2] and self._misses.is_due():
+            self._known = (0.0, None, None)
         return self._load()[2].get(name)
 
     def state(self):
@@ -11023,8 +11026,7 @@ WHICH_TASKS = {
     "q": about({"type": ["string", "null"], "maxLength": 200},
                "number, or part of function, message, error, owner, arguments"),
     "error": about(TEXT_OR_NULL, "the kind of error, such as ValueError"),
-    "ended_since": about({"type": ["string", "null"], "format": "date-time"},
-                         "ended then or later"),
+    "ended_since": about({"type": "string", "format": "date-time"}, "ended then or later"),
     "owner": _OWNER}
 DAY_SECONDS, OVERVIEW_ROWS = 86400.0, 10
 LISTED_TASKS = _object(**WHICH_TASKS, **_PAGE, counts=about(TEXT, "1: count by status as well"))
@@ -11036,7 +11038,7 @@ def _wanted(queue, request, given):
     return Filter(_wanted_owner(queue, request, given),
                   sorted(set(map(STATUS_WORDS.index, words.split(",")))) if words else None,
                   *(given.get(name) or None for name in ("function", "queue", "q", "error")),
-                  parse_time(since, "ended_since") if since else None)
+                  None if since is None else parse_time(since, "ended_since"))
 
 
 def get_tasks(queue, request):
@@ -11095,10 +11097,7 @@ WOULD_BE = _object(("function",), function=TEXT, queue=about(TEXT_OR_NULL, "else
 def get_forecast(queue, request):
     """When a task would begin and end if it were added now."""
     given, person = request.given, request.person
-    try:
-        function = queue.requests.function(given["function"], person)
-    except Invalid as error:
-        raise Malformed(error.detail, error.errors) from None
+    function = queue.requests.function(given["function"], person)
     options = {name: given[name] for name in ("queue", "priority") if given.get(name) is not None}
     options = {**function["options"], **options}
     queue.queues.get(options["queue"], queue.claims.machine)
@@ -11661,8 +11660,8 @@ def _parameters(route, schemas):
              "IdempotencyKey": route.takes is NEW_TASKS}
     query = route.takes["properties"] if route.takes and route.method == "GET" else {}
     return [_part("parameters", name) for name in names if names[name]] + [
-        {"name": name, "in": "query", "schema": _documented(one, schemas)}
-        for name, one in query.items()]
+        {"name": name, "in": "query", "required": name in route.takes.get("required", ()),
+         "schema": _documented(one, schemas)} for name, one in query.items()]
 
 
 def _responses(route):
@@ -11816,6 +11815,10 @@ class Application:
             self.queue.catalogue.refresh()
         try:
             found = route.handler(self.queue, request, *parts)
+        except Invalid as error:
+            if route.method == "GET":   # what it takes is its query
+                raise Malformed(error.detail, error.errors) from None
+            raise
         finally:                        # an action that is refused may have changed some
             if route.needs & CHANGE:
                 self.queue.start_workers()

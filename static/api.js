@@ -116,6 +116,17 @@ async function read(response) {
 const isPassing = ({ code, status }) => (
   code ? status === 503 : !status || status === 429 || status >= 500);
 
+/** Requests that go on trying, each with what it met last. @type {Map<object, ApiError>} */
+const troubles = new Map();
+
+/** Says what a request met, or that it got its answer: then no connection is lost any more.
+ * @param {object} asked @param {ApiError} [error] */
+function noteTrouble(asked, error) {
+  if (error) troubles.set(asked, error);
+  else for (const [one, { status }] of troubles) if (one === asked || !status) troubles.delete(one);
+  store.set('trouble', [...troubles.values()].pop() || null);
+}
+
 /**
  * Asks the server. Reading goes on trying while there is no answer; what changes something is
  * repeated for a minute, if that cannot do it twice.
@@ -127,10 +138,11 @@ const isPassing = ({ code, status }) => (
  * @returns {Promise<any>}
  */
 export async function request(method, path, body, signal, key) {
+  const asked = {};
   for (let wait = 2; ; wait = Math.min(wait * 1.5, MOST_SECONDS)) {
     try {
       const answer = await send(method, path, body, signal, key);
-      store.set('trouble', null);
+      noteTrouble(asked);
       if (answer?.service) store.set('service', answer.service);
       if (method !== 'GET') store.dispatchEvent(new Event('wake'));
       return answer;
@@ -141,8 +153,11 @@ export async function request(method, path, body, signal, key) {
         store.set('session', null);
       }
       const again = method === 'GET' || ((key || error.code === 'busy') && wait < MOST_SECONDS);
-      if (signal?.aborted || !again || !isPassing(error)) throw error;
-      store.set('trouble', error);
+      if (signal?.aborted || !again || !isPassing(error)) {
+        troubles.delete(asked);
+        throw error;
+      }
+      noteTrouble(asked, error);
       await pause(Math.min(60, Math.max(error.wait, wait)) * (1 + Math.random() / 2), signal);
     }
   }

@@ -72,6 +72,10 @@ include-name = [
 checks.positive_data_acceptance.expected-statuses = ["2xx", "403", "404", "409", "422"]
 
 [[operations]]
+include-name = ["GET /api/forecast", "GET /api/metrics", "GET /api/tasks"]
+checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "403", "404"]
+
+[[operations]]
 include-name = ["POST /api/worker/hello", "POST /api/worker/turn"]
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "403", "404", "409", "422"]
 """
@@ -114,7 +118,11 @@ class Schemathesis(unittest.TestCase):
         schemas["NewSettings"]["properties"].update(
             trusted_proxies={"enum": ["192.0.2.1, 10.0.0.0/8", None]},
             base_path={"type": ["string", "null"], "maxLength": 200, "pattern": PATH},
-            default_owner={"enum": ["ana", "bob", None]}, python={"enum": [sys.executable, None]})
+            default_owner={"enum": ["ana", "bob", None]}, python={"enum": [sys.executable, None]},
+            alert_mail={"enum": ["ana@example.org", "", None]},
+            mail_from={"enum": ["a@example.org", "", None]},
+            mail_server={"type": ["string", "null"], "pattern": "^([a-z0-9]{1,9}:[1-9][0-9]{0,3})?$"},
+            alert_webhook={"enum": ["https://example.org/hook", "", None]})
         schemas["Exposure"]["properties"]["exposed"]["items"] = {"enum": ["data/canary.txt", "worker.py"]}
         return document
 

@@ -37,6 +37,7 @@ import itertools
 import json
 import os
 import random
+import re
 import secrets
 import select
 import shutil
@@ -281,9 +282,13 @@ def rows_over_http(browser, lowest):
 
 
 def read_ledger(path):
-    """What the functions themselves wrote: a list of Entry."""
+    """What the functions themselves wrote: a list of Entry.
+
+    A kill may cut a line where a page of the file ends; the next one follows at once.
+    """
     entries = []
-    for line in Path(path).read_text("ascii").splitlines():
+    text = re.sub("(?<=[0-9a-f.])(?=[A-Z]{3,} [0-9])", "\n", Path(path).read_text("ascii"))
+    for line in text.splitlines():
         kind, id_, attempt, claim, pid, at, *worker = line.split()
         entries.append(Entry(kind, int(id_), int(attempt), claim, int(pid), float(at),
                              *map(int, worker)))
