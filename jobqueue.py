@@ -333,11 +333,14 @@ def parse_moment(text):
         offset.upper().replace("Z", "+00:00")))
 
 
+YEAR_10000 = 253402300800       # which four digits cannot say
+
+
 def parse_time(text, field):
     """RFC 3339 with an offset as UTC seconds since 1970; Invalid names `field` otherwise."""
     try:
         seconds = parse_moment(text).timestamp()
-        if not 0 <= seconds < 253402300800:     # the years that four digits can say in UTC
+        if not 0 <= seconds < YEAR_10000:
             raise ValueError(text)
         return seconds
     except (ValueError, TypeError, OverflowError):
@@ -11265,7 +11268,7 @@ def get_metrics(queue, request):
     start = parse_time(given["from"], "from") if given.get("from") else end - DAY
     step = given.get("step") or "hour"
     start, end = whole_steps(start, end, step)
-    if not 0 < (end - start) / STEPS[step] <= POINTS_MAX:
+    if not 0 < (end - start) / STEPS[step] <= POINTS_MAX or end >= YEAR_10000:
         raise Malformed("There must be 1 to %d steps between from and to." % POINTS_MAX)
     own = None if person.is_admin else {one["name"] for one in queue.catalogue.functions()
                                         if one["who"] == "user"}

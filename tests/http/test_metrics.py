@@ -63,6 +63,7 @@ class TestFigures(MetricsCase):
         self.check(self.ana.get("/api/metrics?from=2020-01-01T00:00:00Z"), 400, "malformed")
         self.check(self.ana.get("/api/metrics?from=2099-01-01T00:00:00Z"), 400, "malformed")
         self.check(self.ana.get("/api/metrics?step=month"), 400, "malformed")
+        self.check(self.ana.get("/api/metrics?to=9999-12-31T23:30:00Z"), 400, "malformed")
 
     def test_users_see_the_functions_that_they_may_add_and_no_numbers_of_others(self):
         self.run_some(1)
