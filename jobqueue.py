@@ -8641,11 +8641,11 @@ Waiting = collections.namedtuple("Waiting", (
     "retry_backoff"))
 # Workers that may take the same tasks; {queue: row}, and functions, None for any.
 Crew = collections.namedtuple("Crew", "places queues functions")
-WAITING_ROWS = "SELECT %s FROM task %s WHERE status=? AND queue=? AND priority=? " \
-    "ORDER BY turn, id LIMIT ?" % (", ".join(Waiting._fields), BY_CLAIM)
+WAITING_ROWS = ("SELECT %s FROM task %s WHERE status=? AND queue=? AND priority=? "
+                "ORDER BY turn, id LIMIT ?" % (", ".join(Waiting._fields), BY_CLAIM))
 BEFORE = ("FROM task %s WHERE status=0 AND queue=? AND priority>=? "
           "AND (priority>? OR turn<? OR turn=? AND id<?) " % BY_CLAIM)
-ALL = (-INTEGER_MAX, -INTEGER_MAX, 0, 0, 0)     # the place behind all of a queue
+BEHIND_ALL = (-INTEGER_MAX, -INTEGER_MAX, 0, 0, 0)  # what a queue holds is before it
 
 
 def told(values, now):
@@ -8698,12 +8698,12 @@ class History:
 
 
 def doubt(attempts):
-    """By how much the mean of all attempts may differ from that of these, as a logarithm: a
-    standard error, as if their logarithms were normal (D. R. Cox)."""
+    """By how much the mean of all attempts may differ from that of these, as a logarithm: its
+    standard error if they are lognormal, with twice the variance for what is not known of it."""
     logs = [math.log(max(seconds, 0.01)) for seconds, _ in attempts]
     mean = sum(logs) / len(logs)
     variance = sum((one - mean) ** 2 for one in logs) / len(logs)
-    return max(1 / len(logs), math.sqrt((variance + variance ** 2 / 2) / len(logs)))
+    return max(1 / len(logs), math.sqrt((2 * variance + variance ** 2) / len(logs)))
 
 
 class Course:
@@ -8715,18 +8715,19 @@ class Course:
         self._outlook, self._number, self.began, self.ended = outlook, number, {}, {}
         self._factors = {name: math.exp(gauss(0, one)) for name, one in outlook.doubts.items()}
         self._at, self._last, self._events, self._serial = 0.0, "", [], itertools.count()
-        self._free, self._running, self._opens = outlook.free.copy(), collections.Counter(), {}
+        self._running, self._opens = collections.Counter(), {}
+        self._free = collections.Counter({
+            name: crew.places for name, crew in outlook.crews.items()})
         self._lanes = {name: list(lane) for name, lane in outlook.lanes.items()}
         self._turns, self._starts = outlook.turns.copy(), 0
         for name, (opens, _) in outlook.rates.items():
-            self._open_later(name, opens)
+            self._open_later(name, max(0.0, opens - outlook.now))
         for row, crew in outlook.running:
-            self._running[row["queue"]] += 1
-            self._later(self._rest(row), self._end, row["id"], row["queue"], crew)
+            self._run(self._rest(row), row["id"], row["queue"], crew)
+        for seconds, crew in outlook.late:
+            self._run(seconds, None, None, crew)
         for task in outlook.coming:
             self._later(max(0.0, task.run_at - outlook.now), self._promote, task)
-        for seconds, crew in outlook.late:
-            self._later(seconds, self._end, None, None, crew)
 
     def play(self, most):
         """Go on until so many tasks have ended, or nothing more happens; the course itself."""
@@ -8798,12 +8799,15 @@ class Course:
             pause = min(task.retry_delay * task.retry_backoff ** tried, 30 * 86400)
             self._later(seconds + 1.1 * pause, self._promote,
                         task._replace(retries_left=task.retries_left - 1))
-        self._free[crew] -= 1
-        self._running[name] += 1
         if name in self._opens:
             pause = self._outlook.rates[name][1]
             self._open_later(name, max(self._opens[name], self._at) + pause)
-        self._later(seconds, self._end, ending, name, crew)
+        self._run(seconds, ending, name, crew)
+
+    def _run(self, seconds, task_id, queue, crew):
+        self._running[queue] += 1
+        self._free[crew] -= 1
+        self._later(seconds, self._end, task_id, queue, crew)
 
     def _end(self, task_id, queue, crew):
         self._running[queue] -= 1
@@ -8850,19 +8854,13 @@ class Outlook:
         self.lanes = {name: sorted((task.priority, -task.turn, -task.id, task)  # the last is next
                                    for task in waiting if task.queue == name)
                       for name in self.queues}
-        self.turns, self.rates = collections.Counter(), {}
-        for task in waiting:
-            key = task.owner_id, task.queue, task.priority
-            self.turns[key] = max(self.turns[key], task.turn)
-        for name, row in self.queues.items():
-            if row["rate_count"] is not None:
-                opens, pause = next_start(row, self.now)
-                self.rates[name] = max(0.0, opens - self.now), pause
-        busy = collections.Counter(crew for _, crew in self.running + self.late)
-        self.free = collections.Counter({
-            name: max(0, crew.places - busy[name]) for name, crew in self.crews.items()})
-        self.used = {name: [one for one in crew.queues if self.lanes[one] or any(
-            task.queue == one for task in self.coming)] for name, crew in self.crews.items()}
+        self.turns = collections.Counter({      # the last of each owner's, who come in order
+            (task.owner_id, task.queue, task.priority): task.turn for task in waiting})
+        self.rates = {name: next_start(row, self.now) for name, row in self.queues.items()
+                      if row["rate_count"] is not None}
+        used = {task.queue for task in self.tasks.values()}
+        self.used = {name: [one for one in crew.queues if one in used]
+                     for name, crew in self.crews.items()}
         self.doubts = {name: doubt(known) for name, known in sorted(self.attempts.items())}
 
     def _play(self):
@@ -8913,7 +8911,7 @@ class Outlook:
                 self.now) or None
             if not (self._told[name] or self.is_whole):
                 self._told[name] = told([moment for _, moment in self._reach(
-                    name, self._mix(name, ALL))], self.now)
+                    name, self._mix(name, BEHIND_ALL))], self.now)
         return self._told[name]
 
     def _reach(self, name, mix):

@@ -250,6 +250,12 @@ class Queues(ForecastCase):
         self.add_many("bob", 1000)
         self.check_range(self.empty_at(), 60 * 1005, 60 * 1005)
 
+    def test_a_long_one_leaves_every_second_turn_to_another(self):
+        self.queue.queues.change("post", {}, "ana", new=True)
+        self.add_many("bob", 700)
+        self.add_many("bob", 700, options={"queue": "post"})
+        self.check_range(self.empty_at("post"), 60 * 1400, 60 * 1400)
+
     def test_a_paused_one_never(self):
         self.add_many("bob", 5)
         self.queue.queues.change("default", {"paused": True}, "ana")
