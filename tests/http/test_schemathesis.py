@@ -35,7 +35,7 @@ jobqueue.main(["serve", "--port", "0"])
 """
 # What is asked must go on being asked by somebody: their token, role and account stay.
 KEEPERS = (
-    "CREATE TRIGGER keep_token BEFORE DELETE ON token WHEN OLD.id<4",
+    "CREATE TRIGGER keep_token BEFORE DELETE ON token WHEN OLD.id<5",
     "CREATE TRIGGER keep_user BEFORE DELETE ON user WHEN OLD.id<3",
     "CREATE TRIGGER keep_role BEFORE UPDATE OF role, disabled ON user WHEN OLD.id<3",
 )
@@ -58,6 +58,10 @@ values = ["app.js", "style.css"]
 
 [[operations]]
 include-path-regex = "^/api/worker/"
+headers = { Authorization = "Bearer %s" }
+
+[[operations]]
+include-name = "GET /metrics"
 headers = { Authorization = "Bearer %s" }
 
 [[operations]]
@@ -129,9 +133,9 @@ class Schemathesis(unittest.TestCase):
     def ask_everything(self, name, fail_on, *options):
         """Run it as this user; what it said."""
         folder = self.site.home.parent
-        tokens = [self.site.token(name, scope) for scope in ("user", "tick", "worker")]
+        tokens = [self.site.token(name, scope) for scope in ("user", "tick", "worker", "metrics")]
         (folder / "schemathesis.toml").write_text(CONFIGURATION % (
-            json.dumps(fail_on), tokens[1], tokens[0], tokens[2]))
+            json.dumps(fail_on), tokens[1], tokens[0], *tokens[2:]))
         for statement in KEEPERS:
             self.site.rows(statement + " BEGIN SELECT RAISE(IGNORE); END")
         self.site.server = self.site._start(["-c", SERVE], stdout=subprocess.PIPE,

@@ -4,6 +4,7 @@ import random
 import unittest
 
 import jobqueue
+from tests.helpers.postgres import about_sqlite
 from tests.helpers.command import CommandTestCase
 from tests.helpers.recount import assert_counted, bucket, history, write_history
 from tests.helpers.support import TestCase, place_for
@@ -162,9 +163,8 @@ class TestFold(Folding):
         self.assertEqual(self.figures()["totals"]["waited"]["max"], 0.0)
         self.assertLess(self.database.value("SELECT count(*) FROM worker_hour"), 10)
 
+    @about_sqlite("PostgreSQL stores no text there")
     def test_text_where_numbers_should_be_stops_nothing(self):
-        if self.place:
-            self.skipTest("PostgreSQL stores none")
         self.write("INSERT INTO activity (at, event, function, queue, seconds, worker_id) "
                    "VALUES (?, 'succeeded', 'add', 'default', 'x', 'y')", (self.clock.now(),))
         self.write("INSERT INTO activity (at, event, function, queue) VALUES ('x', 'added', x'ff', 3)")
