@@ -85,7 +85,7 @@ function alertRow(alert) {
     count > 1 && ` ${count} times.`)),
   cell('Since', timeElement(opened)), cell('Told', told ? `${told} times` : 'not yet'),
   h('td', {}, h('div', { class: 'actions' }, ...(muted
-    ? [h('span', { class: 'help' }, 'Muted', end ? h('span', {}, ' until ', timeElement(String(until)))
+    ? [h('span', { class: 'help' }, 'Muted', end ? h('span', {}, ', told again ', timeElement(String(until)))
       : ' until it ends'), mute('no', 'Tell again')]
     : MUTES.map(([how, words]) => mute(how, words))))));
 }
