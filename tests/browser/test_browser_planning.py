@@ -442,7 +442,7 @@ class Planning(BrowserTestCase):
         bob.click("summary", "Start time and options")
         bob.type("[name=queue]", "press")
         bob.type("[name=priority]", "-1")
-        bob.see("If you add it now: 1 before this one · begins in", "form")
+        bob.see(" before this one · begins in", "form")
         (self.site.home / "print").touch()
         bob.go("#/tasks/%d" % second)
         bob.see("succeeded", ".sentence")
