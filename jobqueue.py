@@ -1305,7 +1305,7 @@ CREATE TABLE IF NOT EXISTS slot (           -- each time a schedule was due, onc
     message TEXT,
     PRIMARY KEY (schedule_id, at)
 );
-CREATE TABLE IF NOT EXISTS hour (           -- the activity of an hour or so, as far as it was folded
+CREATE TABLE IF NOT EXISTS hour (           -- the activity of an hour or so, as far as folded
     span INTEGER NOT NULL,              -- one of SPANS: its seconds; 0: of all time
     at INTEGER NOT NULL,                -- its beginning
     function TEXT NOT NULL, queue TEXT NOT NULL,
@@ -6121,14 +6121,14 @@ class Catalogue:
 
 # Metrics ---------------------------------------------------------------------
 #
-# How much was done, and how long it waited and ran. The activity is the source; nothing else counts.
+# How much was done, and how long it waited and ran. The activity is the only source.
 # Fold adds its rows, each once, to sums: of the hour in which it happened, as the row says, and of
 # the six hours, the day and the whole time around that. Metrics tells these sums together with what
 # the newest rows, not folded yet, add to them. So a late row finds its hour, sums are made up after
 # a standstill, and removing tasks or old hours changes no other hour and no total.
 #
-# Tally counts rows: it gathers values by table, hour and place, and makes Sums of them. Sums add up,
-# as do Times in them, which are histograms: a percentile is read from their sum.
+# Tally counts rows: it gathers values by table, hour and place, and makes Sums of them. Sums add
+# up, as do Times in them, which are histograms: a percentile is read from their sum.
 
 HOUR, SIX_HOURS, DAY, ALL_TIME = 3600, 21600, 86400, 0
 SPANS = (HOUR, SIX_HOURS, DAY, ALL_TIME)    # what sums are of; the last one begins at 0
@@ -6197,7 +6197,7 @@ def bucket_top(number):
 
 
 class Times:
-    """Many times in seconds: their number, sum, least and greatest, and how many each bucket has."""
+    """Many times in seconds: number, sum, least and greatest, and how many each bucket has."""
 
     __slots__ = ("count", "sum", "least", "most", "buckets")
 
@@ -6991,7 +6991,8 @@ class Alerts:
                 ORDER BY activity.id""", span):
             why = ": " + shorten(row["message"], 300) if row["message"] else ""
             verb = "was cancelled" if row["event"] == "cancelled" else row["event"]
-            found[row["email"]].append("Task %d (%s) %s%s" % (row["id"], row["function"], verb, why))
+            found[row["email"]].append(
+                "Task %d (%s) %s%s" % (row["id"], row["function"], verb, why))
         return found
 
     @staticmethod
@@ -7175,14 +7176,15 @@ def _send_by_server(settings, user, sender, recipient, message):
     host, _, port = settings.get("mail_server").rpartition(":")
     context, is_safe = ssl.create_default_context(), port == "465"
     connect = functools.partial(smtplib.SMTP_SSL, context=context) if is_safe else smtplib.SMTP
+    place = host.strip("[]"), int(port)
     try:
-        with contextlib.closing(connect(host.strip("[]"), int(port), timeout=STEP_SECONDS)) as server:
+        with contextlib.closing(connect(*place, timeout=STEP_SECONDS)) as server:
             server.ehlo()
             if not is_safe and server.has_extn("starttls"):
                 server.starttls(context=context)
                 is_safe = True
             if user and not is_safe:
-                raise Refused("The mail server offers no TLS, and the password is not sent without.")
+                raise Refused("The mail server offers no TLS; the password is not sent without.")
             if user:
                 server.login(user, _password(settings))
             server.send_message(message, sender, [recipient])
@@ -7316,7 +7318,7 @@ def send_webhook(settings, url, content, row, folder, now):
         if is_safe:
             sock = ssl.create_default_context().wrap_socket(sock, server_hostname=parts.hostname)
         connection = http.client.HTTPConnection(parts.hostname, parts.port or 80)
-        connection.sock = sock          # the port is for the header Host only: the usual is not said
+        connection.sock = sock          # the port is for the header Host only
         with contextlib.closing(connection):
             connection.request("POST", path or target, body.encode("utf-8"), {
                 "Content-Type": "application/json", "User-Agent": "jobqueue/" + VERSION, **headers})
@@ -7440,9 +7442,12 @@ KEEP_AGAIN_SECONDS = 0.2        # while there is more
 
 
 class Tick:
-    """The housekeeping that any process does in passing: bury, fire, promote, fold, prune, start. Every
-    part looks first and writes only if there is something to do, and every write checks again
-    inside its transaction: any number of processes may tick at the same time."""
+    """The housekeeping that any process does in passing: bury, fire, promote, fold, prune, start.
+
+    Every part looks first and writes only if there is something to do, and every write checks again
+    inside its transaction: any number of processes may tick at the same time. What can wait leaves
+    the processor to tasks that wait.
+    """
 
     def __init__(self, database, settings, claims, rhythm, workers, reaper, starter, firing,
                  schedules, fold, keeping, alerts):
@@ -7454,7 +7459,7 @@ class Tick:
         self._mark = database.folder / "tick.mark"
         self._ticks = Every(TICK_SOON_SECONDS, self._clock)
         self._looks = Every(LOOK_FOR_SCHEDULES_SECONDS, self._clock)
-        self._has_more = False
+        self._again = 0.0               # seconds until the rest is done; 0: nothing is left
 
     def maybe(self, caller):
         """Tick unless anybody has just done so; True if we did. `caller` is who asks: "server" and
@@ -7487,9 +7492,11 @@ class Tick:
         self._fire_schedules()
         self._sweep()
         is_behind = self._fold.fold()
-        self._has_more = caller not in PASSING and (self._keeping.prune() or is_behind)
-        if self._has_more:
-            self._ticks.hasten(KEEP_AGAIN_SECONDS)
+        self._again = 0.0
+        if caller not in PASSING and (self._keeping.prune() or is_behind):
+            is_busy = self._claims.claimable(1)
+            self._again = TICK_SOON_SECONDS if is_busy else KEEP_AGAIN_SECONDS
+            self._ticks.hasten(self._again)
         if start:
             self._starter.start_needed(self.sleepers_missing())
         with in_passing("looking what is wrong"):
@@ -7513,7 +7520,7 @@ class Tick:
         usual, soon = ((TICK_PASSING_SECONDS, TICK_SECONDS) if caller in PASSING else
                        (TICK_SECONDS, TICK_SOON_SECONDS))
         least = soon if due is not None and due <= now else usual
-        return take_mark(self._mark, now, 0.0 if self._has_more else least)
+        return take_mark(self._mark, now, self._again or least)
 
     def _promote(self):
         """Make pending what is due, and go on with what comes after tasks that have ended."""
@@ -7868,9 +7875,11 @@ class Users:
 
 
 class Mailboxes:
-    """Users' own addresses: one counts once its owner has typed the code that was mailed to it. Each
-    mail and each code typed counts as a guess, and a right one frees no more: who alternates between
-    an own address and a stranger's could mail and guess without end."""
+    """Users' own addresses: one counts once its owner has typed the code that was mailed to it.
+
+    Each mail and each code typed counts as a guess, and a right one frees no more: who alternates
+    between an own address and a stranger's could mail and guess without end.
+    """
 
     def __init__(self, database, outbox, throttle):
         self._database, self._outbox, self._throttle = database, outbox, throttle
@@ -8395,8 +8404,8 @@ class RemoteWorkers:
     def hello(self, token, given):
         """Take a worker up, or once more, and say what it has to know."""
         if given["protocol"] > REMOTE_PROTOCOL:
-            raise field_error("protocol", "is %d, and this site speaks %d: its jobqueue.py is older "
-                              "than this worker" % (given["protocol"], REMOTE_PROTOCOL))
+            raise field_error("protocol", "is %d, and this site speaks %d: its jobqueue.py is "
+                              "older than this worker" % (given["protocol"], REMOTE_PROTOCOL))
         allowed, errors = token.get("functions"), []
         functions = [one for one in given["functions"] if not one.pop("external", False)
                      and (allowed is None or one.get("name") in allowed)]
@@ -8659,7 +8668,8 @@ def told(values, now):
         return [iso(now + low)] * 2
     (_, small), (_, large) = (next(row for row in ROUNDED if ahead < row[0])
                               for ahead in (low, high))
-    return [iso(math.floor((now + low) / small) * small), iso(math.ceil((now + high) / large) * large)]
+    return [iso(math.floor((now + low) / small) * small),
+            iso(math.ceil((now + high) / large) * large)]
 
 
 def chance(*numbers):
@@ -8968,8 +8978,8 @@ class Forecast:
     def of_new(self, owner_id, function, options):
         """What would be told of a task if it were added now."""
         turn = next_turn(self._database, owner_id, options["queue"], options["priority"])
-        guest = Waiting(id=INTEGER_MAX, owner_id=owner_id, function=function, turn=turn, run_at=None,
-                        retries_left=options["max_retries"],
+        guest = Waiting(id=INTEGER_MAX, owner_id=owner_id, function=function, turn=turn,
+                        run_at=None, retries_left=options["max_retries"],
                         **{name: options[name] for name in Waiting._fields if name in options})
         with self._lock:
             outlook = self._read(guest)
@@ -9041,7 +9051,7 @@ class Forecast:
         return Outlook(self._database, self._history, *self._crews(), guest)
 
     def _crews(self):
-        """({key: Crew}, {worker id: its crew's key}, [(seconds, key) of workers that are to come])"""
+        """({key: Crew}, {worker id: its crew's key}, [(seconds, key) of workers to come])"""
         homes, late = {row["id"]: tuple(row)[1:] for row in self._database.all(
             "SELECT worker.id, machine, CASE mode WHEN 'remote' THEN functions END, limits "
             "FROM worker LEFT JOIN token ON token.id=token_id")}, []
@@ -10284,8 +10294,8 @@ def next_step(report):
 # PostgreSQL or back: each line is a JSON object with one name. First comes "jobqueue" with the
 # schema and the highest ids ever, then each row of EXPORTED under its table's name, last "end" with
 # their numbers, so that half of one is known as such. What belongs to one place stays there:
-# workers and their shifts, sessions, who guesses passwords from where, what is still to be told, and
-# what we remember of a host.
+# workers and their shifts, sessions, who guesses passwords from where, what is still to be told,
+# and what we remember of a host.
 
 EXPORT_ROWS = 100               # read at once
 EXPORTED = {                    # {table: what tells its rows apart}
