@@ -11982,8 +11982,9 @@ SHUT_READ, SHUT_WRITE, SHUT_BOTH = 0, 1, 2      # as the module socket has them
 UNKNOWN_NAME = ("This server is not known by that name. On the host, python3 jobqueue.py settings "
                 "host_names NAME adds it; behind a proxy, settings trusted_proxies ADDRESS does.")
 # What requests import where they use it. A server that has run out of descriptors cannot any more.
-NEEDED_LATER = ("hashlib hmac io ipaddress random resource shutil subprocess tempfile traceback "
-                "wsgiref.handlers zlib zoneinfo").split()
+NEEDED_LATER = (
+    "bisect calendar glob hashlib heapq hmac http io ipaddress pwd random resource secrets shlex "
+    "shutil subprocess tempfile traceback urllib.parse wsgiref.handlers zlib zoneinfo").split()
 
 
 class BadRequest(JobQueueError):

@@ -155,6 +155,23 @@ class TestOrder(unittest.TestCase):
             self.assertEqual(names - set(known), set(), name)
 
 
+# What is imported where it is used, by commands, by what starts a server, and by processes of their own.
+NOT_BY_REQUESTS = set(
+    "argparse base64 csv email email.message email.utils getpass html http.client http.server importlib "
+    "inspect psycopg site smtplib socket socketserver ssl urllib.error urllib.request".split())
+
+
+class TestLate(unittest.TestCase):
+    def test_a_server_has_all_that_requests_import(self):
+        """It may have no descriptor left when they come."""
+        late = set()
+        for node in ast.walk(ast.parse(source("jobqueue.py"))):
+            if isinstance(node, (ast.Import, ast.ImportFrom)) and node.col_offset:
+                late.update([node.module] if isinstance(node, ast.ImportFrom) else
+                            [name.name for name in node.names])
+        self.assertEqual(late - NOT_BY_REQUESTS - set(jobqueue.NEEDED_LATER) - {"select"}, set())
+
+
 class TestDocumentation(unittest.TestCase):
     def test_every_public_definition_has_a_docstring(self):
         for name in FILES:
