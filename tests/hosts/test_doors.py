@@ -209,7 +209,8 @@ class BasicTests:
         self.assertEqual((reply.status, visitor.cookie), (401, None))
         reply = visitor.post("/api/session", {"name": "ana", "password": PASSWORD})
         self.assertIn("; Path=%s;" % self.door.prefix, reply.headers["set-cookie"])
-        self.assertEqual(visitor.get("/api/session").json["user"], {"name": "ana", "role": "admin"})
+        self.assertEqual(visitor.get("/api/session").json["user"],
+                         {"name": "ana", "role": "admin", "email": None})
         visitor.delete("/api/session")
         self.assertEqual(visitor.get("/api/session").status, 401)
 
