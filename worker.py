@@ -1597,10 +1597,11 @@ class Recorder:
         self._claims, self._database = queue.claims, queue.database
         self._place, self._say = place, say
 
-    def record(self, batch, pace=None):
-        """Record what the batch keeps; the rows of what the pace let claim in addition."""
+    def record(self, batch, pace=None, most=0):
+        """Record what the batch keeps; the rows of what the pace let claim in addition, `most` of
+        them."""
         try:
-            rows = self._write(batch, batch.ended, batch.unbegun, pace)
+            rows = self._write(batch, batch.ended, batch.unbegun, pace, most)
         except WRITE_LATER:
             raise
         except Exception as error:      # whatever it is about: each alone must still be tried
@@ -1631,8 +1632,8 @@ class Recorder:
                               error_message="its outcome could not be stored: %s" % error)
             self._write(batch, [(attempt, outcome)], [])
 
-    def _write(self, batch, ended, unbegun, pace=None):
-        rows = []
+    def _write(self, batch, ended, unbegun, pace=None, most=0):
+        rows, size = [], min(pace.size, most) if pace else 0
         endings = [(attempt, Outcome("put_back")) for attempt in unbegun]
         endings += [one for one in ended if one[1].kind != "lost"]
         foreseen = [self._claims.ending([attempt.key[0] for attempt, _ in endings])]
@@ -1641,11 +1642,10 @@ class Recorder:
             for attempt, _ in endings:
                 attempt.write_ending(transaction)
             verdicts = self._claims.end_all(
-                transaction, [(*attempt.key, outcome) for attempt, outcome in endings], now,
-                pace.size if pace else 0)
+                transaction, [(*attempt.key, outcome) for attempt, outcome in endings], now, size)
             if pace:
-                rows = self._claims.claim(transaction, self._place.id, now, pace.size,
-                                          pace.function, batch.child.owner)
+                rows = self._claims.claim(transaction, self._place.id, now, size, pace.function,
+                                          batch.child.owner)
             if not rows and not batch.running:
                 self._place.heartbeat(transaction, "stopping" if self._place.stopping else "idle")
         for (attempt, _), verdict in zip(endings, verdicts):
@@ -1876,7 +1876,8 @@ class Worker:
             batch.child.take_back()
             fresh = batch.child.death is not None or self._runners.is_stale()
             pace = None if fresh or self._place.stopping else self._pace
-            rows = self._recorder.record(batch, pace)
+            left = self._settings["runner_tasks"] - batch.child.tasks
+            rows = self._recorder.record(batch, pace, left)
             self._batch = self._seen_version = None
             if fresh and not self._place.stopping:
                 self._runners.start()

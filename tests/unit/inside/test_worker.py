@@ -167,7 +167,7 @@ class TestWhileNobodyCanWrite(TestCase):
         self.worker = Worker(self.queue, "service")
         with self.database.transaction() as transaction:
             [(self.worker._place.id, _)] = self.queue.workers.reserve(transaction, "service")
-        child = Mock(ready=True, ended=False)
+        child = Mock(ready=True, ended=False, tasks=0)
         child.messages.return_value, child.is_dead.return_value = (), False
         self.worker._runners.current = child
 
