@@ -2176,16 +2176,20 @@ class RemoteWorker:
             while not self._is_over():
                 self._heed()
                 self._step()
-                if self._call and self._call.is_over():
-                    call, self._call = self._call, None
-                    self._take(call)
-                if not self._call and time.monotonic() >= self._next:
-                    self._call = self._next_call()
-                    if self._call:
-                        self._call.start(self._site, waker)
+                self._ask(waker)
         finally:
             self._runners.end()
         return self.stopping == "limit"
+
+    def _ask(self, waker):
+        """Take the answer that has come; make the call that is due then."""
+        if self._call and self._call.is_over():
+            call, self._call = self._call, None
+            self._take(call)
+        if not self._call and time.monotonic() >= self._next:
+            self._call = self._next_call()
+            if self._call:
+                self._call.start(self._site, waker)
 
     def stop(self, reason):
         """Have the worker leave, for the first reason that comes."""
