@@ -26,6 +26,7 @@ Contents (each section uses only the sections above it)
     Settings           what an admin can change while everything runs
     Queues             named lanes and their limits: which may start something now
     Followers          turns; what comes after other tasks is released, or fails with them
+    Files              what tasks are given and what they leave: kept, served, removed
     Adding             orders become tasks, once, within their owner's limit
     Task list          find, count, show
     Actions            cancel, retry, delete: one task, or all that a filter wants
@@ -46,7 +47,7 @@ Contents (each section uses only the sections above it)
     Python interface   JobQueue, Task, current_task, @task, command, http_request, external
     Host               limits, doors, what a browser could fetch, a test worker, lines to copy
     Findings           what `check` says of this host and the queue
-    Backup             a checked copy, while everything goes on; export and import
+    Backup             a checked copy, while everything goes on; restore, export, import
     HTTP               requests, answers, proxies, the rules of who may ask from where
     Handlers           one function per route
     Application        ROUTES and the WSGI callable
@@ -891,10 +892,12 @@ OPTION_SCHEMAS = {name: schema for name, (schema, _) in TASK_OPTIONS.items()}
 TASK_DEFAULTS = {name: default for name, (_, default) in TASK_OPTIONS.items()}
 WHO_MAY_ADD = ("user", "admin", "nobody")
 
+FILE_KEY = "f_[0-9a-f]{32}"
 TEXT_FORMS = {                  # how it is written, who reads it, what it is
     "date": (r"\d{4}-\d\d-\d\d", date.fromisoformat, "a date such as 2026-01-31"),
     "time": (r"\d\d:\d\d(:\d\d(\.\d{3,6})?)?", clock_time.fromisoformat, "a time such as 14:30"),
-    "date-time": (RFC3339, parse_moment, "a time with an offset, such as 2026-01-31T12:00:00Z")}
+    "date-time": (RFC3339, parse_moment, "a time with an offset, such as 2026-01-31T12:00:00Z"),
+    "file": (FILE_KEY, str, "the id of an uploaded file")}
 SECRET_NAME = re.compile("(^|_)(password|passwd|token|secret|apikey|api_key)$", re.IGNORECASE)
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 BOOLEANS = {**dict.fromkeys(TRUE_WORDS, True), **dict.fromkeys(FALSE_WORDS, False)}
@@ -1030,13 +1033,16 @@ def mask(value):
     return [mask(item) for item in value] if isinstance(value, list) else value
 
 
-def summarize(arguments_text):
-    """A task's arguments in words: the values in order, secrets masked, shortened."""
+def summarize(arguments_text, files=()):
+    """A task's arguments in words: the values in order, secrets masked, shortened; each of `files`,
+    (id, name), by its name."""
     if arguments_text is None:
         return "…"
     values = mask(json.loads(arguments_text)).values()
-    parts = [value if isinstance(value, str) else dump_json(value) for value in values]
-    return shorten(", ".join(parts), SUMMARY_MAX_CHARACTERS)
+    words = ", ".join(value if isinstance(value, str) else dump_json(value) for value in values)
+    for key, name in files:
+        words = words.replace(key, name)
+    return shorten(words, SUMMARY_MAX_CHARACTERS)
 
 
 # Options ---------------------------------------------------------------------
@@ -1095,9 +1101,10 @@ CREATE TABLE IF NOT EXISTS user (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL COLLATE NOCASE UNIQUE,
     password TEXT NOT NULL,             -- method$parameters$salt$hash
-    role TEXT NOT NULL,                 -- user or admin
+    role TEXT NOT NULL,                 -- one of ROLES
     disabled INTEGER NOT NULL DEFAULT 0,
     max_pending INTEGER,                -- NULL: the setting of this name
+    max_running INTEGER,                -- NULL: no limit
     email TEXT,                         -- confirmed, or given by an admin
     created_at REAL NOT NULL, last_seen_at REAL
 );
@@ -1105,6 +1112,7 @@ CREATE TABLE IF NOT EXISTS session (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     digest TEXT NOT NULL UNIQUE,        -- SHA-256 of the cookie
     user_id INTEGER NOT NULL REFERENCES user(id),
+    address TEXT,                       -- where it began
     created_at REAL NOT NULL, seen_at REAL NOT NULL, expires_at REAL NOT NULL
 );
 CREATE TABLE IF NOT EXISTS token (
@@ -1214,6 +1222,7 @@ CREATE TABLE IF NOT EXISTS task_after (
     task_id INTEGER NOT NULL,           -- this one comes after ...
     after_id INTEGER NOT NULL,
     settled INTEGER NOT NULL DEFAULT 0, -- 0 is waited for, 1 is over as it should, 2 given up
+    place INTEGER,                      -- among those that it comes after, as they were named
     PRIMARY KEY (task_id, settled, after_id)
 );
 CREATE INDEX IF NOT EXISTS task_after_follower ON task_after (settled, after_id);
@@ -1243,7 +1252,23 @@ BEGIN
     WHERE EXISTS (SELECT 1 FROM task_after WHERE settled=0 AND after_id=old.id);
     DELETE FROM task_after WHERE task_id=old.id;
     DELETE FROM log WHERE task_id=old.id;
+    UPDATE file SET task_id=NULL, until=0 WHERE task_id=old.id AND key IS NOT NULL;
+    DELETE FROM file WHERE task_id=old.id;
 END;
+CREATE TABLE IF NOT EXISTS file (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    owner_id INTEGER NOT NULL,
+    task_id INTEGER,                    -- NULL: no task has it, and it goes at `until`
+    key TEXT,                           -- of what was handed in, for one task or several;
+                                        -- NULL: the task left it in its folder
+    name TEXT,                          -- NULL: it is still being written
+    size INTEGER NOT NULL,
+    until REAL
+);
+CREATE INDEX IF NOT EXISTS file_task ON file (task_id);
+CREATE INDEX IF NOT EXISTS file_key ON file (key);
+CREATE INDEX IF NOT EXISTS file_owner ON file (owner_id);
+CREATE INDEX IF NOT EXISTS file_until ON file (until) WHERE until IS NOT NULL;
 CREATE TABLE IF NOT EXISTS activity (
     id INTEGER PRIMARY KEY, at REAL NOT NULL, event TEXT NOT NULL,
     task_id INTEGER, attempt INTEGER, worker_id INTEGER, owner_id INTEGER,
@@ -1265,6 +1290,7 @@ CREATE TABLE IF NOT EXISTS log (
     start INTEGER NOT NULL,             -- offset of this piece in bytes of UTF-8
     length INTEGER NOT NULL,
     text TEXT NOT NULL,
+    at REAL,                            -- when it came; NULL: before version 7
     UNIQUE (task_id, attempt, start)
 );
 CREATE TABLE IF NOT EXISTS request (        -- answers to requests with an Idempotency-Key
@@ -1277,7 +1303,7 @@ CREATE TABLE IF NOT EXISTS request (        -- answers to requests with an Idemp
 CREATE TABLE IF NOT EXISTS schedule (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     owner_id INTEGER NOT NULL REFERENCES user(id),
-    name TEXT,                          -- of those from tasks.py and folders; unique per source
+    name TEXT,                          -- unique among those from tasks.py, and from folders
     source TEXT NOT NULL,               -- person, code or folder
     function TEXT NOT NULL,
     arguments TEXT NOT NULL,            -- JSON object
@@ -1365,10 +1391,14 @@ ALTER TABLE worker ADD COLUMN token_id INTEGER;
 ALTER TABLE worker ADD COLUMN functions TEXT;
 ALTER TABLE worker ADD COLUMN sequence INTEGER;
 ALTER TABLE user ADD COLUMN email TEXT;
+ALTER TABLE user ADD COLUMN max_running INTEGER;
+ALTER TABLE session ADD COLUMN address TEXT;
 ALTER TABLE task ADD COLUMN notify TEXT;
+ALTER TABLE task_after ADD COLUMN place INTEGER;
 ALTER TABLE activity ADD COLUMN service REAL;
 ALTER TABLE activity ADD COLUMN machine TEXT;
 ALTER TABLE activity ADD COLUMN actor TEXT;
+ALTER TABLE log ADD COLUMN at REAL;
 """
 MIGRATIONS = {0: "", 7: "", 6: FROM_6, 4: FROM_6 + """
 ALTER TABLE worker ADD COLUMN runner_pid INTEGER;
@@ -1482,8 +1512,8 @@ def emptied(path):
                          "Put a backup in its place." % path)
 
 
-def find_database(folder):
-    """The one jobqueue-*.db in `folder`, never empty; every other sight is an error."""
+def find_database(folder, anyhow=False):
+    """The one jobqueue-*.db in `folder`, never empty but `anyhow`; else it is an error."""
     try:
         found = [name for name in os.listdir(folder)
                  if re.fullmatch(r"jobqueue-.*\.(db|server|remote)", name)]
@@ -1497,7 +1527,7 @@ def find_database(folder):
             "(A folder that is new and empty can be deleted: it is made when there is none.)"))
     path = Path(folder) / found[0]
     status = path.stat()
-    if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
+    if not anyhow and (not stat.S_ISREG(status.st_mode) or status.st_size == 0):
         raise emptied(path)
     return path
 
@@ -1642,8 +1672,9 @@ class Database(Reader):
     waited = 0.0                        # seconds, for the write lock, the last time
     clock_offset = 0.0                  # seconds that the clock here is ahead of the database's
     journal = None                      # how a file is written
-    alarm = None                        # a descriptor that is readable when there may be news
+    alarm = None                        # a descriptor that is readable when there may be tasks
     hears_all = True                    # version_seen() tells of every commit
+    is_shared = False                   # machines have it that do not have this folder
     last_id_words = "SELECT seq FROM sqlite_sequence WHERE name='%s'"
 
     def __init__(self, folder, clock, patience):
@@ -1667,6 +1698,12 @@ class Database(Reader):
     def has_own_disk(self):
         """True if no other machine has this folder."""
         return self.journal == "wal"
+
+    def ring(self):
+        """Wake other workers that wait: there may be tasks for them, too."""
+
+    def calm(self):
+        """Forget that the alarm rang: who does looks once more before it waits."""
 
     def sign(self):
         """Show other machines that this one lives, if they ask."""
@@ -1731,15 +1768,15 @@ class Database(Reader):
                 size *= 2 if took < LOOK_SECONDS / 3 else 1
             self.clock.sleep(0.001)         # now it is the turn of others
 
-    def search(self, statement, values, high, limit, seconds):
-        """(at most `limit` rows newest first, as walk() finds them with ids up to `high`; the id to
-        go on before, or None). A long search stops with fewer rows."""
-        rows, low = [], 0
-        for found, reached in self.walk(statement, values, 0, high, seconds, newest=True):
-            rows, low = rows + found, reached
+    def search(self, statement, values, low, high, limit, seconds, newest=True):
+        """(at most `limit` rows, as walk() finds them with ids above `low` up to `high`; the id to
+        go on from, or None). A long search stops with fewer rows."""
+        rows, place, end = [], None, low if newest else high
+        for found, reached in self.walk(statement, values, low, high, seconds, newest):
+            rows, place = rows + found, None if reached == end else reached + newest
             if len(rows) > limit:
                 return rows[:limit], rows[limit - 1]["id"]
-        return rows, low + 1 if low else None
+        return rows, place
 
     # Waiting
 
@@ -1818,8 +1855,9 @@ class Database(Reader):
 
 # SQLite ----------------------------------------------------------------------
 #
-# One file in the data folder. WriteLock lets one write at a time, Journal says how and on which
-# machine, DataFile takes care of the file and its log, SqliteDatabase reads and writes.
+# One file in the data folder. WriteLock lets one write at a time, Bell wakes who waits for tasks,
+# Journal says how and on which machine it is written, DataFile takes care of the file and its log,
+# SqliteDatabase reads and writes.
 
 WRITE_POLL_SECONDS = (0.0001, 0.01)     # the shortest and the longest until who waits asks again
 WRITE_POLLS = 8                 # while it waits as long as it lately did
@@ -1874,6 +1912,11 @@ class FileConnection(Connection):
         self._link.row_factory = sqlite3.Row
         self._link.execute("PRAGMA wal_autocheckpoint=0")   # only DataFile copies the log back
         self._link.execute("PRAGMA temp_store=MEMORY")      # not in the system's shared folder
+
+    @property
+    def changes(self):
+        """How many rows were added, changed or removed so far."""
+        return self._link.total_changes
 
     def run(self, statement, values=()):
         """Execute; return the number of rows changed."""
@@ -2015,6 +2058,48 @@ class WriteLock:
         except OSError:
             pass
         return True
+
+
+class Bell:
+    """Wakes workers that wait for tasks: a named pipe which they poll.
+
+    1. Who has committed what others wait for writes a byte into it, and waits for nobody. So does
+       a worker that begins tasks: there may be more than it takes.
+    2. A worker that finds nothing to do empties it, looks once more, and waits again.
+
+    Where there is none (a file system without pipes, an add on another machine) a worker sees the
+    news when it looks by itself, within a second.
+    """
+
+    def __init__(self, path):
+        self.pipe = None
+        with contextlib.suppress(OSError):
+            with contextlib.suppress(FileExistsError):      # others may be as early
+                os.mkfifo(path, 0o600)
+            # Open for both: so it never ends, and no one waits for the other side.
+            pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+            if stat.S_ISFIFO(os.fstat(pipe).st_mode):
+                self.pipe = pipe
+            else:
+                os.close(pipe)
+
+    def ring(self):
+        """Wake all who wait."""
+        if self.pipe is not None:
+            with contextlib.suppress(OSError):      # it is full: it rings already
+                os.write(self.pipe, b".")
+
+    def calm(self):
+        """Stop ringing."""
+        if self.pipe is not None:
+            with contextlib.suppress(OSError):      # somebody else was quicker
+                os.read(self.pipe, 1 << 16)
+
+    def close(self):
+        """Close the pipe; harmless twice."""
+        pipe, self.pipe = self.pipe, None
+        if pipe is not None:
+            os.close(pipe)
 
 
 def file_system(path):
@@ -2211,9 +2296,10 @@ class SqliteDatabase(DataFile, Database):
     def __init__(self, folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
         Database.__init__(self, folder, clock, patience)
         DataFile.__init__(self, folder, clock)
-        self._synchronous = None
+        self._synchronous, self._rung_at = None, 0
         try:
             self._write_lock = WriteLock(self.folder / "turn.lock", clock)
+            self._bell = Bell(self.folder / "bell")
         except OSError as error:
             raise cannot_write(self.folder, error) from None
         try:
@@ -2237,6 +2323,24 @@ class SqliteDatabase(DataFile, Database):
     def schema_version(self):
         """The number of the schema of this database."""
         return self.value("PRAGMA user_version")
+
+    @property
+    def alarm(self):
+        """The descriptor on which the bell is heard."""
+        return self._bell.pipe
+
+    def ring(self):
+        """Ring the bell."""
+        self._bell.ring()
+
+    def calm(self):
+        """Stop the bell."""
+        self._bell.calm()
+
+    def close(self):
+        """Close all connections and the bell."""
+        super().close()
+        self._bell.close()
 
     def version_seen(self):
         """A number that changes when anybody commits, ourselves included."""
@@ -2284,6 +2388,9 @@ class SqliteDatabase(DataFile, Database):
 
     def _commit(self, durable):
         self._patiently(lambda: self._writer.run("COMMIT"))
+        if durable and self._writer.changes > self._rung_at:    # others wait for that
+            self._bell.ring()
+        self._rung_at = self._writer.changes
         if self.wal_bytes() > WAL_CHECKPOINT_BYTES and self._checkpoints.is_due():
             with self._looking, self._reading:      # which may take long to get
                 self._checkpoint(self._writer, self._reader)
@@ -2314,6 +2421,23 @@ def _make_database(path, mode):
         migrate(link)
         link.run("COMMIT")
     Journal.decide(path, mode, Clock.now())
+
+
+def take_backup(file, part):
+    """Copy a backup; SetupError if it is none, is not whole, or has a version that is unknown."""
+    import shutil
+    write_private(part, "")
+    shutil.copyfile(file, part)
+    try:
+        with contextlib.closing(FileConnection(part)) as link:
+            version, found = map(link.value, ("PRAGMA user_version", "PRAGMA quick_check(1)"))
+    except sqlite3.Error:
+        version, found = 0, None
+    if not version or found != "ok":
+        raise SetupError("%s is no backup, or is damaged; nothing was changed. (An export is read "
+                         "by python3 jobqueue.py import.)" % file)
+    if version not in MIGRATIONS:
+        raise another_version(version)
 
 
 # PostgreSQL ------------------------------------------------------------------
@@ -2405,6 +2529,8 @@ BEGIN
     ON CONFLICT DO NOTHING;
     DELETE FROM task_after WHERE task_id=old.id;
     DELETE FROM log WHERE task_id=old.id;
+    UPDATE file SET task_id=NULL, until=0 WHERE task_id=old.id AND key IS NOT NULL;
+    DELETE FROM file WHERE task_id=old.id;
     RETURN NULL;
 END $$;
 CREATE TRIGGER task_removed AFTER DELETE ON task FOR EACH ROW
@@ -2787,7 +2913,7 @@ class PostgresDatabase(Database):
     4. What is durable is what others wait for: they are notified.
     """
 
-    hears_all, has_own_disk = False, None
+    hears_all, has_own_disk, is_shared = False, None, True
     last_id_words = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM %s_id_seq"
 
     def __init__(self, address, folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
@@ -3073,24 +3199,29 @@ def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS, address=""
     return database
 
 
+def own_database(folder):
+    """The file that nobody may use meanwhile, even damaged, and how it is written, if known."""
+    refuse_other_user(folder)
+    path = find_database(folder, anyhow=True)
+    if path.suffix == SERVER_FILE:
+        raise SetupError("The queue of %s is on PostgreSQL and has no file here." % folder)
+    try:
+        journal = Journal(path)
+    except SetupError:
+        return path, None               # lost or unreadable: it is made anew
+    journal.refuse_another(Clock.now())
+    return path, journal.mode
+
+
 def repair_journal(folder, shared=False):
     """Write the database as is safe here or, if it is `shared`, for several machines; the mode.
 
     Everything must be stopped: the exclusive lock that changing it needs proves that.
     """
-    refuse_other_user(folder)
-    path, now = find_database(Path(folder)), Clock.now()
-    if path.suffix == SERVER_FILE:
-        raise SetupError("The queue of %s is on PostgreSQL: nothing here can be repaired." % folder)
-    try:
-        journal = Journal(path)
-    except SetupError:
-        pass                            # lost or unreadable: it is made anew
-    else:
-        journal.refuse_another(now)
+    path, _ = own_database(folder)
     mode = "truncate" if shared else safe_journal(folder)
     with _alone(path, mode):
-        Journal.decide(path, mode, now)
+        Journal.decide(path, mode, Clock.now())
     return mode
 
 
@@ -3113,10 +3244,12 @@ def note(transaction, at, event, task=None, **details):
     transaction.insert("activity", {**row, **details})
 
 
-def find_activity(database, limit=PAGE_ROWS, before=None, since=None, until=None, **columns):
+def find_activity(database, limit=PAGE_ROWS, before=None, since=None, until=None, viewer_id=None,
+                  **columns):
     """(rows newest first that have the values that are not None; the id to go on before, or None).
-    No index but the ids and the tasks' finds them; a long search stops with fewer rows."""
-    asked = {"at>=?": since, "at<?": until,
+    A viewer sees what became of tasks, and what concerns themselves. No index but the ids and the
+    tasks' finds them; a long search stops with fewer rows."""
+    asked = {"at>=?": since, "at<?": until, "(task_id IS NOT NULL OR owner_id=?)": viewer_id,
              **{name + "=?": value for name, value in columns.items()}}
     asked = {words: value for words, value in asked.items() if value is not None}
     statement = "SELECT * FROM activity WHERE id>? AND id<=? AND %s ORDER BY id DESC LIMIT %d" % (
@@ -3124,7 +3257,7 @@ def find_activity(database, limit=PAGE_ROWS, before=None, since=None, until=None
     high = before - 1 if before is not None else (
         database.value("SELECT max(id) FROM activity") or 0)
     if columns.get("task_id") is None:
-        return database.search(statement, [*asked.values()], high, limit, SEARCH_SECONDS)
+        return database.search(statement, [*asked.values()], 0, high, limit, SEARCH_SECONDS)
     rows = database.all(statement, (0, high, *asked.values()))
     return rows[:limit], (rows[limit - 1]["id"] if len(rows) > limit else None)
 
@@ -3136,15 +3269,21 @@ class Logs:
         self._database = database
 
     @staticmethod
-    def append(transaction, task_id, attempt, start, text):
+    def append(transaction, at, task_id, attempt, start, text):
         """Keep a piece that begins at byte `start`; room is made by dropping middle pieces."""
         length = len(text.encode("utf-8"))
         transaction.insert("log", {"task_id": task_id, "attempt": attempt, "start": start,
-                                   "length": length, "text": text})
+                                   "length": length, "text": text, "at": at})
         if start + length > LOG_MAX_BYTES:
             transaction.run(
                 "DELETE FROM log WHERE task_id=? AND attempt=? AND start>=? AND start<?",
                 (task_id, attempt, LOG_MAX_BYTES // 2, start + length - LOG_MAX_BYTES // 2))
+
+    @staticmethod
+    def length(transaction, task_id, attempt):
+        """How many bytes an attempt has printed."""
+        return transaction.value("SELECT max(start+length) FROM log WHERE task_id=? AND attempt=?",
+                                 (task_id, attempt)) or 0
 
     def attempts(self, task_id):
         """The attempts that printed something."""
@@ -3152,24 +3291,26 @@ class Logs:
             "SELECT DISTINCT attempt FROM log WHERE task_id=? ORDER BY attempt", (task_id,))]
 
     def read(self, task_id, attempt, offset=0, limit=LOG_PAGE_BYTES):
-        """(text of at most `limit` bytes, next offset, whether something was cut out of it)."""
-        parts, at, cut = [], offset, False
+        """(text of at most `limit` bytes, next offset, whether something was cut out of it,
+        [[how many line ends are before a piece, when it came]])."""
+        parts, at, cut, times, ends = [], offset, False, [], 0
         for row in self._database.all(
-                "SELECT start, length, text FROM log WHERE task_id=? AND attempt=? "
+                "SELECT start, length, text, at FROM log WHERE task_id=? AND attempt=? "
                 "AND start+length>? ORDER BY start", (task_id, attempt, offset)):
             if row["start"] > at:
                 parts.append("\n[... %d bytes cut out ...]\n" % (row["start"] - at))
-                at, cut = row["start"], True
+                at, cut, ends = row["start"], True, ends + 2
             data = row["text"].encode("utf-8")[at - row["start"]:]
             while data and data[0] & 0xC0 == 0x80:      # an offset inside a character
                 data, at = data[1:], at + 1
             text = data[:limit].decode("utf-8", "ignore")
             taken = len(text.encode("utf-8"))
             parts.append(text)
-            at, limit = at + taken, limit - taken
+            times.append([ends, iso(row["at"])])
+            at, limit, ends = at + taken, limit - taken, ends + text.count("\n")
             if taken < len(data):
                 break
-        return "".join(parts), at, cut
+        return "".join(parts), at, cut, times
 
 
 # Settings --------------------------------------------------------------------
@@ -3249,88 +3390,90 @@ def web_label(address):
 NO_OR_YES = {"enum": ["no", "yes"]}
 SECRETLY = "as it is"                   # what a list says in the place of a secret
 TIDY = {"alert_mail": tidy_addresses, "mail_from": tidy_address, "mail_server": tidy_server,
-        "alert_webhook": tidy_webhooks, "base_path": tidy_path,
+        "alert_webhook": tidy_webhooks, "base_path": tidy_path, "page_address": tidy_webhooks,
         "trusted_proxies": lambda text: text if read_networks(text) else ""}
-Setting = collections.namedtuple("Setting", "schema default help")
-SETTINGS = {name: Setting(*row) for name, row in {
-    "NbMaxWorker": (_integer(0, 256), 2,
-        "Most worker processes at once. 0 stops all work. Cheap hosts allow 25 to 100 in all."),
-    "worker_mode": ({"enum": ["auto", "detached", "cron", "slice", "service"]}, "auto",
-        "Who starts workers. detached: whatever adds a task; cron: a cron job that calls "
-        "worker.py; slice: this page while it is open, and the tick address; service: the host "
-        "keeps worker.py --service alive. auto finds out what works here."),
-    "linger": (_integer(0, 3600), 15,
-        "Seconds a worker waits for more work before it ends itself."),
-    "linger_due": (_integer(0, 86400), 300,
-        "A worker also stays while a task or a schedule is due within this many seconds."),
-    "stay_asleep": (NO_OR_YES, "no",
-        "yes: one worker sleeps as long as anything is scheduled, and whatever ticks starts one "
-        "that is missing. For hosts with neither cron nor a resident server."),
-    "worker_seconds": (_integer(10, 86400), 3000,
-        "A worker is replaced after this many seconds; some hosts kill older processes."),
-    "runner_tasks": (_integer(1, 1000000), 10000,
-        "The process that runs the functions is replaced after this many tasks."),
-    "runner_memory": (_integer(16, 1000000), 512, "... or once it has used this many megabytes."),
-    "runner_per_owner": (NO_OR_YES, "no",
-        "yes: ... and whenever the next task is another owner's, so that nothing can be left for "
-        "it in that process. Each change costs the start of Python and of tasks.py."),
-    "nice": (_integer(0, 19), 10, "How much workers give way to other processes (19 the most)."),
-    "max_pending": (_integer(0, 1000000), 200000,
-        "Most tasks of one user that wait to be run; 0: no limit. Admins have none."),
-    "default_owner": (_words(100), "",
-        "Owner of tasks added by code and command line; empty: the first admin."),
-    "keep_days": (_integer(0, 36500), 30,
-        "Days until finished tasks and their logs are removed; 0 keeps them for ever."),
-    "keep_activity_days": (_integer(0, 36500), 90,
-        "Days until what happened (activity, runs of schedules) is forgotten; 0: never."),
-    "keep_hours_days": (_integer(0, 36500), 400,
-        "Days until the figures of single hours and days are forgotten; 0: never."),
-    "throughput_base": (_integer(0, 10000000), 0,
-        "How many tasks a worker should do in an hour; utilization is measured by that. 0: as many "
-        "as it would do if it never waited."),
-    "pass_environment": (_words(2000), "",
+Setting = collections.namedtuple("Setting", "group label unit schema default help")
+SETTINGS = {name: Setting(group, *row) for group, rows in {"Workers": {
+    "NbMaxWorker": ("Most workers", "", _integer(0, 256), 2,
+        "Processes at once; 0 stops all work. Cheap hosts allow 25 to 100 processes in all."),
+    "worker_mode": ("Who starts workers", "", {"enum": "auto detached cron slice service".split()},
+        "auto", "detached: whatever adds a task; cron: a cron job that calls worker.py; slice: "
+        "this page while it is open, and the tick address; service: the host keeps worker.py "
+        "--service alive. auto finds out what works here."),
+    "linger": ("Wait for more work", "seconds", _integer(0, 3600), 15, "Then a worker ends."),
+    "linger_due": ("Wait for what is due", "seconds", _integer(0, 86400), 300,
+        "A worker also stays while a task or a schedule is due within this time."),
+    "stay_asleep": ("Keep one asleep", "", NO_OR_YES, "no",
+        "While anything is scheduled. For hosts with neither cron nor a resident server."),
+    "worker_seconds": ("Replace a worker after", "seconds", _integer(10, 86400), 3000,
+        "Some hosts kill older processes."),
+    "runner_tasks": ("Replace its process after", "tasks", _integer(1, 1000000), 10000,
+        "The process that runs the functions."),
+    "runner_memory": ("... or above", "MB", _integer(16, 1000000), 512, "Memory that it uses."),
+    "runner_per_owner": ("... or for another owner", "", NO_OR_YES, "no",
+        "So that nothing can be left for its task. Each change starts Python and tasks.py anew."),
+    "nice": ("Give way", "", _integer(0, 19), 10, "To other processes; 19 is the most."),
+    "pass_environment": ("Environment", "", _words(2000), "",
         "Names of environment variables that workers get besides the usual ones."),
-    "python": (_words(1000), "", "Interpreter for workers; empty: found by itself."),
-    "host_names": (_words(2000), "",
-        "Names under which browsers reach the built-in server, besides localhost."),
-    "base_path": (_words(200), "",
+    "python": ("Python", "", _words(1000), "", "Interpreter for workers; empty: found by itself."),
+}, "Tasks": {
+    "max_pending": ("Most pending tasks", "tasks", _integer(0, 1000000), 200000,
+        "Of one user, to be run; 0: no limit. Admins have none."),
+    "default_owner": ("Default owner", "", _words(100), "",
+        "Of tasks added by code and command line; empty: the first admin."),
+    "keep_days": ("Keep finished tasks", "days", _integer(0, 36500), 30, "0: for ever."),
+    "keep_activity_days": ("Keep the activity", "days", _integer(0, 36500), 90, "0: for ever."),
+    "keep_hours_days": ("Keep hourly figures", "days", _integer(0, 36500), 400, "0: for ever."),
+    "max_file_mb": ("Largest file", "MB", _integer(1, 100_000), 64,
+        "Of those that are handed in. The web server may allow less."),
+    "max_files_mb": ("Files of one user", "MB", _integer(0, 10_000_000), 1000,
+        "Of all tasks that are kept; 0: no limit."),
+    "throughput_base": ("Full throughput", "tasks per hour", _integer(0, 10000000), 0,
+        "Utilization is measured by that; 0: by what a worker would do if it never waited."),
+}, "Backup": {
+    "backup_hour": ("Back up every day at", "o'clock UTC", {"enum": ["", *map(str, range(24))]}, "",
+        "Into the folder backups of the data folder; empty: never."),
+    "backup_keep": ("Keep the newest", "backups", _integer(1, 1000), 7, "Of the daily ones."),
+    "alert_backup_days": ("Warn when older than", "days", _integer(0, 3650), 7, "0: never."),
+}, "Web address": {
+    "host_names": ("Host names", "", _words(2000), "", "Of our own server, besides localhost."),
+    "base_path": ("Base path", "", _words(200), "",
         "Path below which browsers find this page, such as /jq; empty: found by itself. Only for a "
         "proxy in front that does not tell. A wrong one locks everybody out until an admin's "
         "password is set anew with a file setup-code-WORD.txt."),
-    "https": ({"enum": ["auto", "always"]}, "auto",
+    "page_address": ("Address of this page", "", _words(2000), "",
+        "Where workers of other machines reach this page, such as https://example.org/jq: they "
+        "fetch and send files there. Only for a queue on PostgreSQL that several machines share."),
+    "https": ("HTTPS", "", {"enum": ["auto", "always"]}, "auto",
         "always: browsers reach this page by HTTPS only, although this server cannot see it. "
         "Where that is not so, nobody can log in: see base_path."),
-    "trusted_proxies": (_words(2000), "",
+    "trusted_proxies": ("Trusted proxies", "", _words(2000), "",
         "Addresses and networks of the proxies in front, whose X-Forwarded-For, -Proto and -Host "
         "are believed; everybody who can send from there is. Empty: none."),
-    "alert_mail": (_words(2000), "", "Addresses that are told by mail when something goes wrong."),
-    "mail_server": (_words(300), "",
-        "Host and port of the server that mail is sent by; empty: the host's sendmail."),
-    "mail_user": (_words(300), "", "Who logs in there; empty: nobody does."),
-    "mail_password_file": (_words(1000), "", "Path of a file that holds the password for it."),
-    "mail_from": (_words(300), "", "Sender of mail; an address of a domain that is yours."),
-    "alert_webhook": ({**_words(2000), "writeOnly": True}, "",
-        "Addresses of the web that are told: Slack, Discord, ntfy, Telegram, or a program of your "
-        "own. They are secrets, and not shown again."),
-    "alert_webhook_inside": (NO_OR_YES, "no",
-        "yes: a webhook may lead to this host and its network."),
-    "alert_function": (_words(200), "",
-        "Function of tasks.py that is run with subject and text when something goes wrong."),
-    "alert_wait": (_integer(0, 30 * 86400), 900,
-        "Seconds that a task which could start may wait before that is an alert; 0: never."),
-    "alert_backup_days": (_integer(0, 3650), 7,
-        "Days after which a backup is old, once one was made; 0: never."),
-}.items()}
+}, "Alerts": {
+    "alert_mail": ("Mail to", "", _words(2000), "", "Addresses, told when something goes wrong."),
+    "mail_server": ("Mail server", "", _words(300), "", "HOST:PORT; empty: the host's sendmail."),
+    "mail_user": ("Mail user", "", _words(300), "", "Who logs in there; empty: nobody does."),
+    "mail_password_file": ("Password", "", _words(1000), "", "Path of a file that holds it."),
+    "mail_from": ("Mail from", "", _words(300), "", "Sender; an address of a domain of yours."),
+    "alert_webhook": ("Webhooks", "", {**_words(2000), "writeOnly": True}, "",
+        "Slack, Discord, ntfy, Telegram, or a program of yours; secrets, and not shown again."),
+    "alert_webhook_inside": ("Webhooks may lead inside", "", NO_OR_YES, "no", "To this host."),
+    "alert_function": ("Function to run", "", _words(200), "", "It is given subject and text."),
+    "alert_wait": ("Longest wait", "seconds", _integer(0, 30 * 86400), 900,
+        "A task that could start and has waited longer is an alert; 0: never."),
+}}.items() for name, row in rows.items()}
 CHANGED_SETTINGS = titled("NewSettings", _object(**{  # null: back to the default
-    name: about(or_null(one.schema), one.help) for name, one in SETTINGS.items()}))
+    name: about(or_null(one.schema), "%s. %s" % (one.label, one.help))
+    for name, one in SETTINGS.items()}))
 
 
 def tidy_setting(name, value):
     """`value` as this setting keeps it; Invalid says what would be right."""
-    schema, default, _ = SETTINGS[name]
-    checked({"properties": {name: schema}}, {name: value})
+    one = SETTINGS[name]
+    checked({"properties": {name: one.schema}}, {name: value})
     try:
-        return TIDY.get(name, type(default))(value)
+        return TIDY.get(name, type(one.default))(value)
     except ValueError as error:
         raise field_error(name, str(error)) from None
 
@@ -3357,10 +3500,10 @@ class Settings:
         self.tests = {}                 # {name: what a new value must pass besides}
         self._known = (-math.inf, None)     # until, {name: value}
         self._fixed = {}
-        for name, (schema, _, _) in SETTINGS.items():
+        for name, one in SETTINGS.items():
             text = environment.get("JOBQUEUE_" + name.upper())
             if text is not None:
-                self._fixed[name] = tidy_setting(name, parse_text(schema, text))
+                self._fixed[name] = tidy_setting(name, parse_text(one.schema, text))
 
     def get(self, name):
         """The value in force: exact inside a transaction, else at most a second old."""
@@ -3376,17 +3519,17 @@ class Settings:
     def describe(self):
         """All settings as the page shows them."""
         table, found = self._read(), []
-        for name, (schema, default, text) in SETTINGS.items():
+        for name, one in SETTINGS.items():
+            schema = one.schema
             origin, value = (("environment", self._fixed[name]) if name in self._fixed else
-                             ("table", table[name]) if name in table else ("default", default))
-            if schema.get("writeOnly") and value:
-                value = SECRETLY
+                             ("table", table[name]) if name in table else ("default", one.default))
             kind = "choice" if "enum" in schema else schema["type"].replace("string", "text")
             found.append({
-                "name": name, "value": value, "default": default, "from": origin, "type": kind,
-                "minimum": schema.get("minimum"),
-                "maximum": schema.get("maximum", schema.get("maxLength")),
-                "choices": schema.get("enum"), "help": text})
+                "name": name, "group": one.group, "label": one.label, "unit": one.unit,
+                "value": SECRETLY if schema.get("writeOnly") and value else value,
+                "default": one.default, "from": origin, "type": kind, "choices": schema.get("enum"),
+                "minimum": schema.get("minimum"), "help": one.help,
+                "maximum": schema.get("maximum", schema.get("maxLength"))})
         return found
 
     def change(self, values, by=None):
@@ -3428,9 +3571,9 @@ class Settings:
 
 # Queues ----------------------------------------------------------------------
 #
-# A queue is a named lane, and the only place of limits: paused, max_running, rate, machines. A
-# claim looks at the queues that are open() for its machine, and takes at most as many tasks of one
-# as it has room() for. A rate is one column, rate_next_at, which every start moves on.
+# A queue is a named lane with limits: paused, max_running, rate, machines. A claim looks at those
+# that are open() for its machine, and takes as many tasks as one has room() for. A rate is one
+# column, rate_next_at, which starts move on. While a user is at max_running, a claim passes by.
 
 RATE_SLACK_SECONDS = 0.05       # a start so late does not delay the next one of its queue
 
@@ -3449,11 +3592,23 @@ QUEUE_LIMITS = {
 CHANGED_QUEUE = titled("QueueChange", _object(**QUEUE_LIMITS))
 NEW_QUEUE = titled("NewQueue", _object(("name",), name=OPTION_SCHEMAS["queue"], **QUEUE_LIMITS))
 QUEUE_COUNTS = ("pending", "running", "scheduled", "waiting")
-OPEN_QUEUES = """
-    SELECT name, max_running, rate_count, rate_seconds, rate_next_at, machines,
-        (SELECT priority FROM task %s
-         WHERE status=0 AND task.queue=queue.name ORDER BY priority DESC LIMIT 1) AS head
-    FROM queue WHERE paused=0 AND external<=?""" % BY_CLAIM
+# How many more tasks of a user may run, NULL: any number; and who may start none.
+SPARE = ("CASE WHEN user.max_running IS NOT NULL THEN user.max_running-(SELECT count(*) "
+         "FROM task %s WHERE owner_id=user.id AND status=1) END" % BY_TURN)
+AT_LIMIT = "(SELECT id FROM user WHERE %s<=0)" % SPARE
+SPARE_AND_PENDING = """SELECT %s, (SELECT count(*) FROM (SELECT 1 FROM task %s WHERE
+    owner_id=user.id AND status=0 AND queue=? LIMIT ?) AS found) FROM user""" % (SPARE, BY_TURN)
+# The priority of a queue's first pending task, and of the first whose owner may start one.
+HEAD = ("(SELECT priority FROM task %s WHERE status=0 AND task.queue=queue.name "
+        "ORDER BY priority DESC LIMIT 1)" % BY_CLAIM)
+HEAD_BESIDE = ("(SELECT max((SELECT max(priority) FROM task %s WHERE owner_id=user.id AND status=0 "
+               "AND task.queue=queue.name)) FROM user WHERE id NOT IN %s)" % (BY_TURN, AT_LIMIT))
+OPEN_QUEUES, OPEN_BESIDE = (
+    "SELECT name, max_running, rate_count, rate_seconds, rate_next_at, machines, %s AS head, %d AS "
+    "beside, (SELECT min(%s) FROM user) AS spare FROM queue WHERE paused=0 AND external<=?"
+    % (head, beside, SPARE) for beside, head in enumerate((HEAD, HEAD_BESIDE)))
+TURN_BESIDE = ("SELECT min((SELECT min(turn) FROM task %s WHERE owner_id=user.id AND status=0 "
+               "AND queue=? AND priority=?)) FROM user WHERE id NOT IN %s" % (BY_TURN, AT_LIMIT))
 
 
 def next_start(queue, now):
@@ -3493,8 +3648,10 @@ class Queues:
     def open(self, machine, remote=False):
         """Rows of the queues that workers of a machine serve, whatever their limits allow now.
         Those of others are left to `remote` workers. `head` is the priority of the first pending
-        task, NULL if there is none."""
+        task whose owner is not at their limit, NULL if there is none."""
         rows = self._database.all(OPEN_QUEUES, (2 * remote,))
+        if rows and rows[0]["spare"] is not None and rows[0]["spare"] <= 0:
+            rows = self._database.all(OPEN_BESIDE, (2 * remote,))
         return [row for row in rows
                 if row["machines"] is None or machine in json.loads(row["machines"])]
 
@@ -3507,6 +3664,14 @@ class Queues:
             due, interval = next_start(queue, now)
             room = min(room, 1 + int((now - due) / interval) if due <= now else 0)
         return room
+
+    def startable(self, queue, most):
+        """How many tasks of an open queue their owners could start now, counted up to `most`."""
+        if most < 2 or queue["spare"] is None:
+            return most if most < 2 else self.count(PENDING, queue["name"], most)
+        found = sum(count if spare is None else max(0, min(count, spare)) for spare, count in
+                    self._database.all(SPARE_AND_PENDING, (queue["name"], most)))
+        return min(found, most)
 
     @staticmethod
     def started(transaction, queue, count, now):
@@ -3531,8 +3696,8 @@ class Queues:
         """One queue as JSON; NotFound if there is none."""
         return self._json(self._row(name), machine)
 
-    def blocked(self, name, machine):
-        """(code, sentence): what holds a queue's pending tasks; (None, None) if they may start."""
+    def blocked(self, name, machine, owner_id=None):
+        """(code, sentence): what holds a queue's pending tasks, or an owner's; else (None, None)"""
         row = self._database.one("SELECT * FROM queue WHERE name=?", (name,))
         if row is None:
             return None, None
@@ -3545,6 +3710,10 @@ class Queues:
         if machines and not {machine, *self.machines()} & set(machines):
             return "machines", "The queue %s waits for a worker on %s." % (
                 name, " or ".join(machines))
+        full = owner_id is not None and self._database.one(
+            "SELECT name, max_running FROM user WHERE id=? AND id IN %s" % AT_LIMIT, (owner_id,))
+        if full:
+            return "owner", "The user %s runs at most %d at once." % tuple(full)
         limit = row["max_running"]
         if limit is not None and self.count(RUNNING, name, limit) >= limit:
             return "max_running", "The queue %s runs at most %d at once." % (name, limit)
@@ -3776,6 +3945,316 @@ class Followers:
             Followers.settle(transaction, now)
 
 
+# Files -----------------------------------------------------------------------
+#
+# What is handed in lies in files-WORD/KEY, and arguments hold that key. What a task leaves stays in
+# its folder, work-WORD/ID. Rows of `file` say whose each is. A queue on PostgreSQL has its files
+# where the web server is; other machines ask that for them.
+#
+# 1. receive() reserves room by a row, and names it once all has come. give() makes it a file of
+#    each new task that names its key, in the transaction that adds the task.
+# 2. collect() notes what a task has left, in the transaction that ends it.
+# 3. With its last task a file's time is over, by a trigger; after a day that of an unused one is.
+#    clear() removes such rows, and folders without a row, as crashes leave them.
+
+UNUSED_SECONDS = 86400.0        # until a file goes that no task was given
+FILES_MAX = 100                 # that a task leaves
+FILE_NAME_BYTES = 200
+USED_SECONDS = 10.0             # how old what is known of sums and places of files may be
+USED_BYTES = """
+    SELECT sum(size) FROM file WHERE owner_id=? AND (until IS NULL OR until>0) AND NOT EXISTS (
+        SELECT 1 FROM file AS other WHERE other.key=file.key AND other.id<file.id)"""
+BYTES_TYPE, PLAIN_TYPE = "application/octet-stream", "text/plain; charset=utf-8"
+SHOWN_TYPES = {                 # by how a file begins; all others are saved
+    rb"\x89PNG\r\n\x1a\n": "image/png", rb"\xff\xd8\xff": "image/jpeg", rb"GIF8[79]a": "image/gif",
+    rb"RIFF....WEBP": "image/webp", rb"(?!%PDF)[^\0-\x08\x0e-\x1a\x1c-\x1f]*\Z": PLAIN_TYPE}
+TYPE_BYTES = 4096
+
+
+def task_folder(data, task_id):
+    """Where a task may keep files while it runs, and leaves them."""
+    return private_path(find_database(data), "work") / str(task_id)
+
+
+def remove_task_folder(data, task_id):
+    """Remove what a task left there, if anything."""
+    import shutil
+    with contextlib.suppress(SetupError, StorageBroken):
+        shutil.rmtree(task_folder(data, task_id), ignore_errors=True)
+
+
+def given_folder(data, key):
+    """Where a file lies that was handed in."""
+    return private_path(find_database(data), "files") / key
+
+
+def file_name(text):
+    """The end of a path as a plain name: it leads nowhere, and every file system takes it."""
+    name = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]", "_", re.split(r"[/\\]", text)[-1]).strip(". ")
+    return name.encode("utf-8")[-FILE_NAME_BYTES:].decode("utf-8", "ignore") or "file"
+
+
+def names_left(folder):
+    """What is in a task's folder, which the task may have closed; None if there is no folder."""
+    try:
+        mode = os.lstat(folder).st_mode     # as quick as can be: most have none
+        if stat.S_ISDIR(mode) and mode & 0o700 != 0o700:
+            os.chmod(folder, 0o700)
+        return sorted(name for name in os.listdir(folder) if name[0] != ".")
+    except FileNotFoundError:
+        return None
+    except OSError:                         # no folder any more, or not ours
+        return []
+
+
+def open_plain(folder, name):
+    """An open file of a folder; OSError for links, devices, and what has another name elsewhere."""
+    room = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        file = open(name, "rb", buffering=0, opener=lambda path, flags: os.open(
+            path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=room))
+    finally:
+        os.close(room)
+    status = os.fstat(file.fileno())
+    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "It is no plain file")
+
+
+def plain_size(folder, name):
+    """How long a file is that a task left; None if it is no plain file with a plain name."""
+    with contextlib.suppress(OSError, ValueError):
+        if file_name(name) == name:
+            with open_plain(folder, name) as file:
+                return os.fstat(file.fileno()).st_size
+    return None
+
+
+def open_given(path):
+    """A file to be handed in, open; SetupError for a pipe and the like, whose end is unknown."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise SetupError("%s is no plain file: save in one what it gives." % path)
+    return open(path, "rb")
+
+
+def write_whole(path, pieces):
+    """Write a file that only we may read. It has no name until all of it is on the disk, where the
+    system knows such files: half of one is never left."""
+    for folder in (path.parent.parent, path.parent):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    path.unlink() if path.exists() else None
+    try:
+        handle = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY, 0o600)
+    except (AttributeError, OSError):
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(handle, "wb") as file:
+        file.writelines(pieces)
+        file.flush()
+        os.fsync(handle)
+        if not path.exists():           # src_dir_fd has Python follow the link
+            os.link("/proc/self/fd/%d" % handle, path, src_dir_fd=handle)
+
+
+class Portion:
+    """So many bytes of an open file, in pieces."""
+
+    def __init__(self, file, size):
+        self._file, self._left, self.close = file, size, file.close
+
+    def __len__(self):
+        return self._left
+
+    def __iter__(self):
+        while self._left:
+            piece = self._file.read(min(PIECE_BYTES, self._left))
+            if not piece:
+                raise OSError(errno.EIO, "The file has become shorter")
+            self._left -= len(piece)
+            yield piece
+
+
+class Files:
+    """What was handed in and what tasks left; see the chapter."""
+
+    def __init__(self, database, settings):
+        self._database, self._settings, self._clock = database, settings, database.clock
+        self._given, self._work = (private_path(database.path, name) for name in ("files", "work"))
+        self._rooms = {}                # {owner id: (until, bytes)}
+        self._looks, self._machine = Every(USED_SECONDS, database.clock), None     # who has them
+
+    def settle(self):
+        """From now on this machine, whose web server asks, has the files."""
+        if self._database.is_shared and recall(self._database, ".files") != machine_name():
+            with self._database.transaction() as transaction:
+                remember(transaction, ".files", machine_name())
+        self._looks.hasten(0.0)
+
+    def site(self):
+        """None if the files are here; else (the address that workers ask for them, "" if nobody
+        said it; the file of the certificates to trust)."""
+        if not self._database.is_shared:
+            return None
+        if self._looks.is_due():        # each attempt asks
+            self._machine = recall(self._database, ".files")
+        is_here = self._machine in (None, machine_name())
+        return None if is_here else (self._settings.get("page_address"), None)
+
+    def path(self, row, task_id=None):
+        """Where a file lies by its row."""
+        folder = self._given / row["key"] if row["key"] else self._work / str(task_id)
+        return folder / row["name"]
+
+    def receive(self, owner_id, name, size, pieces, task_id=None):
+        """Keep a file of `size` bytes for a task to come, or as one that a task leaves."""
+        row = {"key": None if task_id else "f_" + random_token(), "name": file_name(name)}
+        path, row_id = self.path(row, task_id), self._reserve(owner_id, size, row["key"], task_id)
+        try:
+            with self._database.unhurried():
+                write_whole(path, pieces)
+            with self._database.transaction() as transaction:
+                transaction.run("DELETE FROM file WHERE key IS NULL AND task_id=? AND name=?",
+                                (task_id, row["name"]))
+                if transaction.value("SELECT 1 FROM task WHERE id=?", (task_id,)):
+                    row.update(task_id=task_id, until=None)
+                transaction.update("file", row, "id=?", (row_id,))
+        except BaseException as error:
+            with in_passing("giving up a file"):
+                with self._database.transaction() as transaction:
+                    transaction.update("file", {"until": 0}, "id=?", (row_id,))
+                self.clear(self._clock.now())
+            raise cannot_write(path, error) if isinstance(error, OSError) else error
+        return {"id": row["key"], "name": row["name"], "size": size}
+
+    def take(self, path, owner_id):
+        """Keep a copy of a file for a task to come; its key."""
+        with open_given(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            return self.receive(owner_id, Path(path).name, size, Portion(file, size))["id"]
+
+    def _reserve(self, owner_id, size, key, task_id):
+        """Keep room for a file that comes; the id of its row."""
+        if self.site():
+            raise SetupError("The files of this queue are on another machine: add this task there, "
+                             "or by --server.")
+        if free_bytes(self._database.folder) < DISK_LOW_BYTES + size:
+            raise storage_full()
+        with self._database.transaction() as transaction:
+            if size > self._room(owner_id):
+                raise StorageFull("With this one the files of the user would have more than %d MB "
+                                  "(max_files_mb)." % self._settings.get("max_files_mb"))
+            if task_id and len(self.of_task(task_id)) >= FILES_MAX:
+                raise Conflict("A task keeps at most %d files." % FILES_MAX)
+            return transaction.insert("file", {"owner_id": owner_id, "key": key, "size": size,
+                                               "until": self._clock.now() + UNUSED_SECONDS})
+
+    def _room(self, owner_id):
+        """How many bytes more the files of a user may have."""
+        limit = self._settings.get("max_files_mb") << 20
+        return limit - (self._database.value(USED_BYTES, (owner_id,)) or 0) if limit else math.inf
+
+    @staticmethod
+    def give(transaction, task_id, owner_id, keys, scope, now):
+        """Give a new task these files, of the owner `scope` (None: of anybody); those that are not
+        there."""
+        known = {row["key"]: row for row in transaction.all_of(
+            "SELECT key, name, size FROM file WHERE name IS NOT NULL AND (until IS NULL OR until>?)"
+            " AND owner_id=coalesce(?, owner_id) AND key IN (%s)", (now, scope), keys)}
+        for key, row in known.items():
+            transaction.insert("file", {**dict(zip(row.keys(), row)), "owner_id": owner_id,
+                                        "task_id": task_id})
+            transaction.run("DELETE FROM file WHERE key=? AND task_id IS NULL", (key,))
+        return [key for key in keys if key not in known]
+
+    def collect(self, transaction, task, now):
+        """Note what an ended task (its row) left in its folder as its files; their names, None if
+        it has no folder here. What is no plain file or too much is only named, in the log."""
+        folder, kept, others = "%s/%d" % (self._work, task["id"]), {}, []
+        names = names_left(folder)
+        if names is None or self.site():    # they were sent there
+            return names
+        until, room = self._rooms.get(task["owner_id"], (0, 0))
+        if names and self._clock.monotonic() > until:
+            until, room = self._clock.monotonic() + USED_SECONDS, self._room(task["owner_id"])
+        for name in names:
+            size = plain_size(folder, name) if len(kept) < FILES_MAX else None
+            if size is not None and size <= room:
+                kept[name], room = size, room - size
+            else:
+                others.append(storable(name))
+        self._rooms[task["owner_id"]] = until, room
+        transaction.run("DELETE FROM file WHERE key IS NULL AND task_id=?", (task["id"],))
+        transaction.insert_all("file", ({"owner_id": task["owner_id"], "task_id": task["id"],
+                                         "name": name, "size": kept[name]} for name in kept))
+        if others:
+            place = task["id"], task["attempts"]
+            Logs.append(transaction, now, *place, Logs.length(transaction, *place),
+                        "Not kept, as no plain files, too many or too large: %s\n"
+                        % shorten(", ".join(others), 2000))
+        return list(kept)
+
+    def tidy(self, task_id, verdict):
+        """Remove what is of no use any more in a task's folder, once its end is recorded."""
+        kept = verdict.kept
+        if kept is None and not verdict.removed:
+            return
+        import shutil
+        folder = self._work / str(task_id)
+        if verdict.removed or self.site():
+            shutil.rmtree(folder, ignore_errors=True)
+        elif verdict.status == SUCCEEDED:
+            with contextlib.suppress(OSError):
+                found = folder.iterdir() if kept else [folder]
+                for path in (path for path in found if path.name not in kept):
+                    is_folder = stat.S_ISDIR(path.lstat().st_mode)
+                    (shutil.rmtree if is_folder else os.unlink)(path)
+
+    def of_task(self, task_id):
+        """The rows of a task's files: first what it left, then what it was given."""
+        return self._database.all(
+            "SELECT key, name, size FROM file WHERE task_id=? AND name IS NOT NULL "
+            "ORDER BY CASE WHEN key IS NULL THEN 0 ELSE 1 END, name, id", (task_id,))
+
+    def open(self, task_id, row):
+        """(a file of a task by its row, open; its media type, which its own bytes say)."""
+        path = self.path(row, task_id)
+        file = open_plain(path.parent, path.name)
+        head = os.pread(file.fileno(), TYPE_BYTES, 0)
+        return file, next((kind for pattern, kind in SHOWN_TYPES.items()
+                           if re.match(pattern, head, re.DOTALL)), BYTES_TYPE)
+
+    def describe(self, task_id):
+        """Yield the files of a task as people see them."""
+        for row in self.of_task(task_id):
+            kind = BYTES_TYPE
+            with contextlib.suppress(OSError):
+                file, kind = self.open(task_id, row)
+                file.close()
+            yield {"name": row["name"], "size": row["size"], "id": row["key"],
+                   "type": kind.partition(";")[0]}
+
+    def missing(self):
+        """Names of files that should be here, of tasks that have ended, and are not."""
+        return [row["name"] for row in self._database.all(
+            "SELECT file.key, file.name, task_id FROM file JOIN task ON task.id=task_id "
+            "WHERE status IN (2, 3, 4) ORDER BY file.id DESC LIMIT 1000")
+            if not self.site() and not os.path.isfile(self.path(row, row["task_id"]))]
+
+    def clear(self, now, wholly=False):
+        """Remove rows whose time is over; if there were some, or `wholly`, folders without one."""
+        if not wholly and not self._database.value("SELECT 1 FROM file WHERE until<?", (now,)):
+            return
+        import shutil
+        with self._database.transaction(durable=False) as transaction:
+            transaction.run("DELETE FROM file WHERE until<?", (now,))
+        for folder, question in ((self._given, "SELECT key FROM file WHERE key IN (%s)"),
+                                 (self._work, "SELECT id FROM task WHERE id IN (%s)")):
+            names = os.listdir(folder) if folder.is_dir() else []
+            names = {name for name in names if folder == self._given or name.isdecimal()}
+            for name in names - {str(row[0]) for row in self._database.all_of(question, (), names)}:
+                shutil.rmtree(folder / name, ignore_errors=True)
+
+
 # Adding ----------------------------------------------------------------------
 #
 # Orders become tasks, all or none: Adding.add() numbers them, counts them against their owner's
@@ -3792,10 +4271,11 @@ class Order:
     """A task to be added: checked, complete, not yet a row."""
 
     __slots__ = ("function", "arguments", "size", "options", "run_at", "after", "after_failure",
-                 "unique_key", "owner", "admin_id", "schedule_id", "file", "start")
+                 "unique_key", "owner", "admin_id", "schedule_id", "file", "start", "given",
+                 "scope")
 
     def __init__(self, function, arguments, options, run_at=None, after=(), after_failure=None,
-                 unique_key=None, owner=None, admin_id=None):
+                 unique_key=None, owner=None, admin_id=None, scope=None):
         self.function, self.options = function, options     # every name of TASK_OPTIONS
         self.arguments = arguments      # JSON text; None while it is in a file
         self.size = sys.getsizeof(arguments)
@@ -3803,6 +4283,8 @@ class Order:
         self.after, self.after_failure = after, after_failure or "fail"     # ids, each once
         self.owner = owner              # the name that was asked for, or None
         self.admin_id = admin_id        # who must be an admin when it starts
+        self.given = ()                 # keys of files in its arguments,
+        self.scope = scope              # which must be this owner's; None: anybody's
 
 
 class ArgumentsFile:
@@ -3837,8 +4319,8 @@ class ArgumentsFile:
 class Adding:
     """Orders become tasks: with ids, within their owner's limit, each with its turn."""
 
-    def __init__(self, database, settings):
-        self._database, self._settings = database, settings
+    def __init__(self, database, settings, files):
+        self._database, self._settings, self._files = database, settings, files
         self._sure = {}                 # (owner id, limit) -> the last id that surely is within it
 
     def foreseen(self, owner_id, orders):
@@ -3858,8 +4340,8 @@ class Adding:
         for task_id, order in enumerate(new, first):
             lane = order.options["queue"], order.options["priority"]
             settled = [settled_at_first(known[before], order) for before in order.after]
-            edges += [{"task_id": task_id, "after_id": before, "settled": how}
-                      for before, how in zip(order.after, settled)]
+            edges += [{"task_id": task_id, "after_id": before, "settled": how, "place": at}
+                      for at, (before, how) in enumerate(zip(order.after, settled))]
             if WAITED_FOR in settled:
                 status, turn = WAITING, 0
             elif order.run_at is not None and order.run_at > now:
@@ -3869,6 +4351,7 @@ class Adding:
                 status, turns[lane] = PENDING, turn
             placed.append((order, task_id, status, turn))
         self._insert(transaction, owner_id, placed, now)
+        self._give(transaction, owner_id, orders, placed, now)
         Followers.tie(transaction, edges, known, now)
         return ids, len(new)
 
@@ -3946,6 +4429,17 @@ class Adding:
                 for before in order.after if before in missing], len(orders) == 1)
         return known
 
+    def _give(self, transaction, owner_id, orders, placed, now):
+        """Let new tasks have the files that their arguments name; Invalid for others'."""
+        for order, task_id, *_ in placed:
+            missing = order.given and self._files.give(
+                transaction, task_id, owner_id, order.given, order.scope, now)
+            if missing:
+                raise tasks_refused([
+                    {"field": "arguments", "index": orders.index(order), "message":
+                     "name the file %s, which is not there (any more), or not yours" % one}
+                    for one in missing], len(orders) == 1)
+
     @staticmethod
     def _insert(transaction, owner_id, placed, now):
         """Store orders as rows, a few at a time: all would be as large as the upload once more."""
@@ -4002,30 +4496,47 @@ class Once:
 AFTER_MAX = 1000                # tasks that one comes after
 RELATED_MAX = 100               # shown of them, and of those that come after one
 SORT_ROWS = 5_000               # more of a status are looked through, not sorted
-FAILURES_MAX, GROUPS_MAX = 200, 10      # looked at, and shown, of what failed lately
+FAILURES_MAX, GROUPS_MAX, RUNNING_MAX = 200, 10, 10     # of what failed are looked at; are shown
 
 TASK_ROW = ("SELECT task.*, user.name AS owner FROM task "
             "%s user ON user.id=task.owner_id WHERE cancel_requested<2 AND " % THEN_JOIN)
-# Rows of a list leave out what may be large; the arguments are there for the summary only.
+# Rows of a list leave out what may be large: arguments are for the summary, a long result is …
 SHORT_ARGUMENTS = "CASE WHEN length(task.arguments)<=4000 THEN task.arguments END AS arguments"
-LIST_ROW = "SELECT %s, %s, user.name AS owner FROM task %%s %s user ON user.id=task.owner_id " \
-    "WHERE cancel_requested<2 AND " % (", ".join("task." + name for name in (
-        "id queue function status reason priority run_at unique_key max_retries retries_left "
-        "retry_delay retry_backoff timeout on_crash remove_on_success notify attempts crashes "
-        "cancel_requested progress message error_type error_message worker_id schedule_id "
-        "created_at started_at finished_at after_failure").split()), SHORT_ARGUMENTS, THEN_JOIN)
+SHORT_RESULT = """, CASE WHEN length(task.result)<=%d THEN task.result
+WHEN task.result<>'' THEN '"…"' END AS result"""
+LIST_ROW = "SELECT %s, %s%%s, user.name AS owner FROM task %%%%s %s user " \
+    "ON user.id=task.owner_id WHERE cancel_requested<2 AND " % (", ".join(
+        "task." + name for name in (
+            "id queue function status reason priority run_at unique_key max_retries retries_left "
+            "retry_delay retry_backoff timeout on_crash remove_on_success notify attempts crashes "
+            "cancel_requested progress message error_type error_message worker_id schedule_id "
+            "created_at started_at finished_at after_failure").split()), SHORT_ARGUMENTS, THEN_JOIN)
+FIELDS_ROW, EXPORT_ROW = (LIST_ROW % (SHORT_RESULT % most) for most in (1000, 32_000))
+LIST_ROW, EXPORT_ROW = LIST_ROW % "", EXPORT_ROW.replace("4000", "32000")   # cells hold 32,767
+SORTED_ROW = ("SELECT id, status, function, started_at, finished_at FROM task %s "
+              "WHERE cancel_requested<2 AND ")
 # What a search looks at, besides a task's number and its owner's name: 500 characters of each.
 SEARCHED = ("function", "message", "error_type || ': ' || error_message", "arguments")
 
 
-def task_json(row, after=None, listed=False):
-    """A task as HTTP, command line and Python show it; `listed` leaves out the large parts."""
+# What the newest SORT_ROWS can be sorted by, without an index; by their number all can.
+SORTS = {
+    "function": lambda row, _: row["function"], "started_at": lambda row, _: row["started_at"] or 0,
+    "duration": lambda row, now: bool(row["started_at"]) and -row["started_at"] + (
+        (now if row["status"] == RUNNING else row["finished_at"]) or row["started_at"])}
+NEWEST, OLDEST = "-id", "id"
+FIELDS = ("arguments", "result")
+
+
+def task_json(row, after=None, fields=FIELDS, files=()):
+    """A task as HTTP, command line and Python show it, with these of FIELDS; `files`: those that it
+    was given, (id, name)."""
     error = None
     if row["error_type"]:
         error = {"type": row["error_type"], "message": row["error_message"]}
     shown = {
         "id": row["id"], "owner": row["owner"], "function": row["function"],
-        "summary": summarize(row["arguments"]), "queue": row["queue"],
+        "summary": summarize(row["arguments"], files), "queue": row["queue"],
         "status": STATUS_WORDS[row["status"]], "reason": row["reason"], "priority": row["priority"],
         "run_at": iso(row["run_at"]), "unique_key": row["unique_key"], "after": after or [],
         "after_failure": row["after_failure"], "attempts": row["attempts"],
@@ -4038,40 +4549,39 @@ def task_json(row, after=None, listed=False):
         "worker": row["worker_id"], "schedule": row["schedule_id"],
         "created_at": iso(row["created_at"]), "started_at": iso(row["started_at"]),
         "finished_at": iso(row["finished_at"])}
-    if not listed:
-        shown["arguments"] = json.loads(row["arguments"])
-        shown["result"] = None if row["result"] is None else json.loads(row["result"])
-    return shown
+    return {**shown, **{name: json.loads(row[name] or "null") for name in fields}}
 
 
-class Filter(collections.namedtuple("Filter", "owner_id statuses function queue text error "
-                                    "ended_since", defaults=[None] * 7)):
+class Filter(collections.namedtuple(
+        "Filter", "owner_id statuses function queue text error ended_since since until ids",
+        defaults=[None] * 10)):
     """Which tasks are wanted; None: any. `text` is a number or part of a name or of SEARCHED,
-    `error` the kind of error."""
+    `error` the kind of error; `since` and `until` are about when they were added."""
 
     def within(self, statuses):
         """The same, but only tasks with one of these statuses."""
-        return self._replace(statuses=[status for status in statuses if self.statuses is None
-                                       or status in self.statuses])
+        return self._replace(statuses=[      # SQLite 3.15 finds no way to look for none
+            status for status in statuses if status in (self.statuses or statuses)] or [-1])
 
     @property
     def searches(self):
         """True if no index answers it, so that rows must be looked through."""
-        return bool(self.function or self.queue or self.text or self.error or self.ended_since)
+        return any(asked is not None for asked in self[2:])
 
     def where(self):
         """(SQL condition, values)"""
         parts, values = [], []
         for name, wanted in (("owner_id=?", self.owner_id), ("function=?", self.function),
                              ("queue=?", self.queue), ("error_type=?", self.error),
-                             ("finished_at>=?", self.ended_since)):
+                             ("finished_at>=?", self.ended_since),
+                             ("task.created_at>=?", self.since), ("task.created_at<?", self.until)):
             if wanted is not None:
                 parts.append(name)
                 values.append(wanted)
-        if self.statuses is not None:
-            statuses = self.statuses or [-1]        # SQLite 3.15 finds no way to look for none
-            parts.append("status IN (%s)" % ", ".join("?" * len(statuses)))
-            values += statuses
+        for name, some in (("status", self.statuses), ("task.id", self.ids)):
+            if some is not None:
+                parts.append("%s IN (%s)" % (name, ", ".join("?" * len(some))))
+                values += some
         if self.text:
             parts.append("(task.id=? OR owner_id IN (SELECT id FROM user WHERE %s) OR %s)" % (
                 CONTAINS % "name",
@@ -4098,7 +4608,8 @@ class TaskList:
 
     def full_json(self, row):
         """A task with the traceback of its last attempt, and what it comes after and before."""
-        shown = task_json(row, row["after_failure"] and self._after(row, AFTER_MAX))
+        shown = task_json(row, row["after_failure"] and self._after(row, AFTER_MAX),
+                          files=self._given(row))
         shown["predecessors"] = self._related(row, "after_id", "task_id=? AND settled IN (0, 1, 2)")
         shown["followers"] = self._related(row, "task_id", "settled IN (0, 1, 2) AND after_id=?")
         if shown["error"]:
@@ -4108,16 +4619,37 @@ class TaskList:
             shown["error"]["traceback"] = last if last.startswith("Traceback ") else None
         return shown
 
-    def list_json(self, rows):
-        """Tasks as lists show them."""
-        return [task_json(row, row["after_failure"] and self._after(row, RELATED_MAX), listed=True)
-                for row in rows]
+    def neighbours(self, row, owner_id=None):
+        """The numbers of the tasks before and behind this one, None at an end; of all or those of
+        `owner_id`."""
+        scan = "task %s WHERE owner_id=?" % BY_OWNER if owner_id else "task WHERE ?=0"
+        return [self._database.value(
+            "SELECT id FROM %s AND cancel_requested<2 AND id%s? ORDER BY id %s LIMIT 1"
+            % (scan, *side), (owner_id or 0, row["id"])) for side in (("<", "DESC"), (">", "ASC"))]
+
+    def list_json(self, rows, fields=()):
+        """Tasks as lists show them, with these of FIELDS."""
+        return [task_json(row, row["after_failure"] and self._after(row, RELATED_MAX), fields,
+                          self._given(row)) for row in rows]
+
+    def _given(self, row):
+        """(id, name) of each file that a task was given, for its summary."""
+        return re.search(FILE_KEY, row["arguments"] or "") and self._database.all(
+            "SELECT key, name FROM file WHERE task_id=? AND key IS NOT NULL AND name IS NOT NULL",
+            (row["id"],)) or ()
 
     def _after(self, row, limit):
         """Ids of the tasks that this one comes after."""
         return [after for after, in self._database.all(
             "SELECT after_id FROM task_after WHERE task_id=? ORDER BY after_id LIMIT ?",
             (row["id"], limit))]
+
+    def results_before(self, task_id):
+        """The results of the tasks that this one comes after, as they were named; None for one that
+        is gone."""
+        return [json.loads(text or "null") for text, in self._database.all(
+            "SELECT result FROM task_after LEFT JOIN task ON task.id=after_id "
+            "WHERE task_after.task_id=? ORDER BY place, after_id", (task_id,))]
 
     def _related(self, row, side, condition):
         """Tasks on the other side of this one, those that are still there."""
@@ -4128,23 +4660,51 @@ class TaskList:
         return [{"id": task_id, "function": function, "status": STATUS_WORDS[status]}
                 for task_id, function, status in sorted(map(tuple, found))]
 
-    def find(self, wanted, limit, before=None, seconds=SEARCH_SECONDS):
-        """(rows newest first, id to go on before or None); a search stops after these seconds."""
-        before = INTEGER_MAX if before is None else before
-        ids = None if wanted.searches else self._ids(wanted, limit + 1, before)
+    def find(self, wanted, limit, cursor=None, sort=NEWEST, select=LIST_ROW,
+             seconds=SEARCH_SECONDS):
+        """(rows, the id to go on from as `cursor`, or None); a search stops after these seconds."""
+        newest, ids = sort == NEWEST, None
+        place = cursor if cursor is not None else INTEGER_MAX if newest else 0
+        low, high = (0, place - 1) if newest else (place, INTEGER_MAX)
+        if sort not in (NEWEST, OLDEST):
+            ids = self._sorted(wanted, sort, cursor)
+        elif not wanted.searches:
+            ids = self._ids(wanted, limit + 1, low, high, newest)
         if ids is None:
-            return self._search(wanted, limit, before, seconds)
-        rows, going_on = [], ids[limit - 1] if len(ids) > limit else None
-        for at in range(0, limit, PAGE_ROWS):
-            some = ids[at:min(at + PAGE_ROWS, limit)]
-            rows += self._database.look(LIST_ROW % "" + "task.id IN (%s) ORDER BY task.id DESC"
-                                        % ", ".join("?" * len(some)), some)[0]
-        return rows, going_on
+            return self._search(select, wanted, limit, low, high, newest, seconds)
+        return self._rows(select, ids[:limit]), ids[limit - 1] if len(ids) > limit else None
 
-    def failures(self, owner_id, since):
-        """(what failed since then, by function and kind of error, newest first; whether there may
-        be more). Of FAILURES_MAX tasks, or as many as are found in a moment."""
-        rows, going_on = self.find(Filter(owner_id, [FAILED]), FAILURES_MAX, seconds=LOOK_SECONDS)
+    def _sorted(self, wanted, sort, cursor):
+        """Ids in this order, those behind `cursor`."""
+        rows, now = self.find(wanted, SORT_ROWS, select=SORTED_ROW)[0], self._clock.now()
+        rows.sort(key=lambda row: SORTS[sort.lstrip("-")](row, now), reverse=sort.startswith("-"))
+        ids = [None, *(row["id"] for row in rows)]
+        if cursor not in ids:
+            raise Malformed("The task with which the page before ended has gone. Begin anew.")
+        return ids[ids.index(cursor) + 1:]
+
+    def _rows(self, select, ids):
+        """The rows of these tasks in this order, but of those that are gone."""
+        found = {}
+        for at in range(0, len(ids), PAGE_ROWS):
+            some = ids[at:at + PAGE_ROWS]
+            found.update((row["id"], row) for row in self._database.look(
+                select % "" + "task.id IN (%s)" % ", ".join("?" * len(some)), some)[0])
+        return [found[task_id] for task_id in ids if task_id in found]
+
+    def pages(self, wanted, sort):
+        """All wanted tasks with arguments and results, a few at a time."""
+        cursor, more = None, True
+        while more:
+            rows, cursor = self.find(wanted, PAGE_ROWS, cursor, sort, EXPORT_ROW)
+            more = cursor is not None
+            yield self.list_json(rows, FIELDS)
+
+    def failures(self, wanted, since=0.0):
+        """{"groups": what failed since then, by function and kind of error, newest first, of
+        FAILURES_MAX tasks or as many as are found in a moment; "more": whether there may be more}
+        """
+        rows, going_on = self.find(wanted.within([FAILED]), FAILURES_MAX, seconds=LOOK_SECONDS)
         groups = {}
         for row in rows:
             if row["finished_at"] >= since:
@@ -4153,16 +4713,16 @@ class TaskList:
                     "message": row["error_message"], "newest": row["id"]})
                 group["count"] += 1
         more = going_on is not None and not (rows and rows[-1]["finished_at"] < since)
-        return list(groups.values())[:GROUPS_MAX], more or len(groups) > GROUPS_MAX
+        return {"groups": list(groups.values())[:GROUPS_MAX],
+                "more": more or len(groups) > GROUPS_MAX}
 
     def firsts(self, status, owner_id=None):
         """The first pending or scheduled task of each queue and priority that has some."""
-        index, whose = (BY_CLAIM, ()) if owner_id is None else (BY_TURN, (owner_id,))
-        select = ("SELECT id, function, queue, created_at, run_at FROM task %s WHERE %sstatus=? "
-                  "AND queue=? AND priority=? ORDER BY turn LIMIT 1"
-                  % (index, "owner_id=? AND " if whose else ""))
-        found = [self._database.one(select, (*whose, status, *lane))
-                 for lane in lanes(self._database, status)]
+        scan, values = self._by_status(owner_id, [status])
+        found = [self._database.one(
+            "SELECT id, function, queue, created_at, run_at %s AND queue=? AND priority=? "
+            "ORDER BY turn LIMIT 1" % scan, (*values, *lane))
+            for lane in lanes(self._database, status)]
         return [row for row in found if row]
 
     def count(self, wanted):
@@ -4190,20 +4750,20 @@ class TaskList:
         return ("FROM task %s WHERE status=? AND owner_id=?" % BY_TURN,
                 [value for status in statuses for value in (status, owner_id)])
 
-    def _ids(self, wanted, limit, before):
-        """Ids newest first, or None if so many match that looking through all is quicker."""
+    def _ids(self, wanted, limit, low, high, newest):
+        """Ids above `low` up to `high`, or None if looking through all is quicker than sorting."""
         if wanted.statuses is None:
             owner = () if wanted.owner_id is None else (wanted.owner_id,)
             scan = "%s WHERE owner_id=? AND" % BY_OWNER if owner else "WHERE"
             return [row[0] for row in self._database.all(
-                "SELECT id FROM task %s id<? ORDER BY id DESC LIMIT ?" % scan,
-                (*owner, before, limit))]
+                "SELECT id FROM task %s id>? AND id<=? ORDER BY id %s LIMIT ?"
+                % (scan, "DESC" if newest else ""), (*owner, low, high, limit))]
         scan, values = self._by_status(wanted.owner_id, wanted.statuses)
         each = " UNION ALL ".join(["SELECT id " + scan] * len(wanted.statuses))
         ids = [row[0] for row in self._database.all(each + " LIMIT ?", (*values, SORT_ROWS + 1))]
         if len(ids) > SORT_ROWS:
             return None
-        return sorted((found for found in ids if found < before), reverse=True)[:limit]
+        return sorted((found for found in ids if low < found <= high), reverse=newest)[:limit]
 
     def walk(self, select, wanted, low, high, seconds):
         """Look through the wanted tasks as Database.walk does."""
@@ -4216,10 +4776,11 @@ class TaskList:
         return select % (BY_ID if wanted.owner_id is None else BY_OWNER,
                          "task.id>? AND task.id<=? AND " + condition), values
 
-    def _search(self, wanted, limit, before, seconds):
-        select = LIST_ROW + "%%s ORDER BY task.id DESC LIMIT %d" % (limit + 1)
-        high = min(before - 1, self._database.last_id("task"))
-        return self._database.search(*self._ranged(select, wanted), high, limit, seconds)
+    def _search(self, select, wanted, limit, low, high, newest, seconds):
+        high = min(high, self._database.last_id("task"))
+        select += "%%s ORDER BY task.id %s LIMIT %d" % ("DESC" if newest else "", limit + 1)
+        return self._database.search(
+            *self._ranged(select, wanted), low, high, limit, seconds, newest)
 
     def tally(self, wanted, low, top, seconds=SEARCH_SECONDS):
         """(how many of the wanted tasks with ids above `low` have each status, up to which id)"""
@@ -4246,18 +4807,6 @@ ACTIONS = {
     "cancel": (PENDING, RUNNING, SCHEDULED, WAITING), "retry": (FAILED, CANCELLED),
     "delete": tuple(range(7))}
 OPEN_TO_USERS = "NOT EXISTS (SELECT 1 FROM function WHERE name=task.function AND who<>'user')"
-
-
-def task_folder(data, task_id):
-    """Where a task may keep files while it runs."""
-    return private_path(find_database(data), "work") / str(task_id)
-
-
-def remove_task_folder(data, task_id):
-    """Remove what a task left there, if anything."""
-    import shutil
-    with contextlib.suppress(SetupError, StorageBroken):
-        shutil.rmtree(task_folder(data, task_id), ignore_errors=True)
 
 
 class Actions:
@@ -4461,13 +5010,16 @@ HEADS = """
         on_crash, task.created_at, run_at, user.name AS owner,
         CASE WHEN admin_id IS NOT NULL AND NOT EXISTS (
             SELECT 1 FROM user WHERE id=admin_id AND role='admin' AND disabled=0)
-        THEN 1 ELSE 0 END AS barred
+        THEN 1 ELSE 0 END AS barred, %s AS spare
     FROM task %s %s user ON user.id=task.owner_id
     WHERE status=0 AND queue=? %%s
-    ORDER BY priority DESC, turn, task.id LIMIT ?""" % (BY_CLAIM, THEN_JOIN)
-WITHIN_REACH = """AND function IN (%%s) AND task.id IN (
+    ORDER BY priority DESC, turn, task.id LIMIT ?""" % (SPARE, BY_CLAIM, THEN_JOIN)
+ALL_HEADS = HEADS % ""
+WITHIN_REACH = """AND task.id IN (
     SELECT id FROM task %s WHERE status=0 AND queue=? ORDER BY priority DESC, turn, id LIMIT %d
     )""" % (BY_CLAIM, REACH_ROWS)
+# From where those have tasks who may start one; few tasks have the same turn.
+BESIDE_FULL = "AND priority=? AND turn>=? AND turn<?+%d" % REACH_ROWS
 # What a remote worker may take, and under which claims; `queues` None: of any.
 Reach = collections.namedtuple("Reach", "machine functions queues claims")
 ENDING_COLUMNS = (
@@ -4498,6 +5050,7 @@ class Verdict:
     run_at = unknown_since = None
     spend = crash = interruption = 0
     removed = False                     # True if nothing of the task is left; its folder is to go
+    kept = None                         # the names of its files, if it had a folder here
 
     def __init__(self, status, reason=None, event=None, **more):
         vars(self).update(more, status=status, reason=reason, event=event or STATUS_WORDS[status])
@@ -4541,13 +5094,79 @@ def lease_name(holder, lease):
     return "%s %r" % (holder, lease["lease_wall"])
 
 
+class Leases:
+    """How long workers and claims hold, who is late with renewing, and whose tasks are lost."""
+
+    def __init__(self, database):
+        self._database, self._clock = database, database.clock
+        self.boot = boot_id()
+
+    def new(self, now, seconds=None):
+        """The columns of a lease: its end by the clock of this boot, and by that on the wall."""
+        seconds = seconds or self._database.lease_seconds
+        return {"lease_boot": self.boot, "lease_monotonic": self._clock.monotonic() + seconds,
+                "lease_wall": now + seconds}
+
+    def lost(self, dead_workers, now):
+        """Running tasks whose worker is dead or silent for good: their rows."""
+        silent = self.silent(now)
+        return [row for row in self._running() if row["worker_id"] in dead_workers
+                or lease_name(row["holder"], row) in silent]
+
+    def left(self, now):
+        """{id: seconds until others may take it over} of the running tasks."""
+        return {row["id"]: self._seconds_left(row, now) for row in self._running()}
+
+    def doubt(self, now):
+        """Note who is late from now on; forget who is so no more."""
+        late, known = self._late(now), recall(self._database, ".doubts") or {}
+        if late.keys() != known.keys():
+            with contextlib.suppress(StorageFull), \
+                    self._database.transaction(durable=False) as transaction:
+                known = recall(transaction, ".doubts") or {}
+                fresh = self.new(now, self._database.lease_seconds - 2 * RENEW_SECONDS)
+                remember(transaction, ".doubts", {name: known.get(name, fresh) for name in late})
+
+    def silent(self, now):
+        """The names of leases that are over, and whose doubt is as well."""
+        doubts = recall(self._database, ".doubts") or {}
+        late = self._late(now) if doubts else {}
+        return {name for name in doubts.keys() & late.keys()
+                if max(late[name], self._seconds_left(doubts[name], now)) < 0}
+
+    def is_doubted(self, task_id, claim):
+        """True if others may take this claim within a lease from now; None if they have."""
+        row = self._database.one(
+            "SELECT lease_wall FROM task WHERE id=? AND status=1 AND claim=?", (task_id, claim))
+        return row and lease_name(claim, row) in (recall(self._database, ".doubts") or ())
+
+    def _late(self, now):
+        """{name: seconds left} of the leases of workers and tasks that missed two renewals."""
+        workers = self._database.all("SELECT lock AS holder, boot AS lease_boot, lease_monotonic, "
+                                     "lease_wall FROM worker")
+        left = ((lease_name(row["holder"], row), self._seconds_left(row, now))
+                for row in [*workers, *self._running()])
+        return {name: seconds for name, seconds in left
+                if seconds < self._database.lease_seconds - 2 * RENEW_SECONDS}
+
+    def _running(self):
+        return self._database.all(
+            "SELECT id, claim, claim AS holder, worker_id, started_at, lease_boot, "
+            "lease_monotonic, lease_wall FROM task %s WHERE status=1" % BY_CLAIM)
+
+    def _seconds_left(self, row, now):
+        if self.boot and row["lease_boot"] == self.boot:
+            return row["lease_monotonic"] - self._clock.monotonic()
+        return row["lease_wall"] + self._database.slack_seconds - now
+
+
 class Claims:
     """Every way into and out of "running"; each write names the claim it acts for."""
 
-    def __init__(self, database, queues):
+    def __init__(self, database, queues, files):
         self._database, self._queues, self._clock = database, queues, database.clock
-        self.machine = machine_name()
-        self.boot = boot_id()
+        self._files = files
+        self.leases, self.machine = Leases(database), machine_name()
         self._last_queue = ""
         self._promotions = Every(PROMOTE_SECONDS, self._clock)
 
@@ -4596,7 +5215,7 @@ class Claims:
         for queue in self._filled():
             if found < limit:
                 room = min(limit - found, self._queues.room(queue, now))
-                found += room if room < 2 else self._queues.count(PENDING, queue["name"], room)
+                found += self._queues.startable(queue, room)
         return found
 
     def longest_wait(self):
@@ -4605,8 +5224,9 @@ class Claims:
         now = self._clock.now()
         waiting = [self._database.value("""
             SELECT min(CASE WHEN run_at>created_at THEN run_at ELSE created_at END)
-            FROM (SELECT created_at, run_at FROM task %s WHERE status=0 AND queue=?
-                  LIMIT 10000) AS found""" % BY_CLAIM, (queue["name"],))
+            FROM (SELECT owner_id, created_at, run_at FROM task %s WHERE status=0 AND queue=?
+                  LIMIT 10000) AS found WHERE owner_id NOT IN %s""" % (BY_CLAIM, AT_LIMIT),
+            (queue["name"],))
             for queue in self._filled() if self._queues.room(queue, now)]
         return max((now - since for since in waiting if since is not None), default=None)
 
@@ -4624,7 +5244,7 @@ class Claims:
 
     def foreseen(self, wanted=1):
         """What claim() asks, most often."""
-        return (OPEN_QUEUES, (0,)), (HEADS % "", (self._last_queue, wanted))
+        return (OPEN_QUEUES, (0,)), (ALL_HEADS, (self._last_queue, wanted))
 
     def claim(self, transaction, worker_id, now, wanted=1, function=None, owner_id=None,
               reach=None):
@@ -4664,23 +5284,39 @@ class Claims:
                 -queue["head"], queue["name"] <= self._last_queue, queue["name"])):
             room = self._queues.room(queue, now)
             if room:
-                heads = self._heads(queue["name"], min(wanted, room), function, owner_id, reach)
+                heads = self._heads(queue, min(wanted, room), function, owner_id, reach)
                 if heads or not reach:
                     self._last_queue = queue["name"]
                     return queue, heads
         return None, []
 
-    def _heads(self, name, most, function, owner_id, reach):
-        """The first tasks of a queue that may be taken at once."""
-        heads, within, values = [], "", ()
+    def _firsts(self, queue, most, reach):
+        """The first rows of a queue within a reach, of owners who are not at their limit."""
+        name = queue["name"]
+        if not reach and not queue["beside"]:
+            return self._database.all(ALL_HEADS, (name, most))
+        limits, values, ways = "", (name,), [(WITHIN_REACH, (name,))]
         if reach:
-            within = WITHIN_REACH % ", ".join("?" * len(reach.functions))
-            values = (*reach.functions, name)
-        for row in self._database.all(HEADS % within, (name, *values, most)):
+            limits = "AND function IN (%s) " % ", ".join("?" * len(reach.functions))
+            values = (name, *reach.functions)
+        if queue["beside"]:
+            limits += "AND owner_id NOT IN %s " % AT_LIMIT
+            turn = self._database.value(TURN_BESIDE, (name, queue["head"]))
+            ways.insert(0, (BESIDE_FULL, (queue["head"], turn, turn)))
+        found = (self._database.all(HEADS % (limits + way), (*values, *more, most))
+                 for way, more in ways)
+        return next(filter(None, found), [])
+
+    def _heads(self, queue, most, function, owner_id, reach):
+        """The first tasks of a queue that may be taken at once."""
+        heads = []
+        for row in self._firsts(queue, most, reach):
             row = dict(zip(row.keys(), row))
             fits = (row["function"] == function and row["attempts"] == 0
                     and row["on_crash"] == "retry" and len(row["arguments"]) <= 4000)
-            if owner_id not in (None, row["owner_id"]) or (heads and not fits):
+            is_full = row["spare"] is not None and row["spare"] <= sum(
+                head["owner_id"] == row["owner_id"] for head in heads)
+            if owner_id not in (None, row["owner_id"]) or (heads and not fits) or is_full:
                 break
             heads.append(row)
             if not fits:
@@ -4689,7 +5325,7 @@ class Claims:
 
     def _take(self, transaction, rows, worker_id, now, reach):
         """Make pending tasks ours; their rows get the claim and the attempt's number."""
-        lease = self.lease(now, REMOTE_LEASE_SECONDS if reach else None).values()
+        lease = self.leases.new(now, REMOTE_LEASE_SECONDS if reach else None).values()
         for place, row in enumerate(rows):
             row["claim"] = UNCONFIRMED + reach.claims[place] if reach else random_token()
             row["attempts"] += 1
@@ -4715,22 +5351,16 @@ class Claims:
                 (row["id"], row["claim"], Outcome("fail", None, "Denied", words % row["function"]))
                 for row in rows], now)
 
-    def lease(self, now, seconds=None):
-        """The columns of a lease: its end by the clock of this boot, and by that on the wall."""
-        seconds = seconds or self._database.lease_seconds
-        return {"lease_boot": self.boot, "lease_monotonic": self._clock.monotonic() + seconds,
-                "lease_wall": now + seconds}
-
     def confirm(self, transaction, task_id, claim, now):
         """A remote worker has its claim, and holds it on; False if it was lost. Harmless twice."""
         return transaction.update(
-            "task", {"claim": claim, **self.lease(now, REMOTE_LEASE_SECONDS)},
+            "task", {"claim": claim, **self.leases.new(now, REMOTE_LEASE_SECONDS)},
             "id=? AND status=1 AND claim IN (?, ?)", (task_id, claim, UNCONFIRMED + claim)) == 1
 
     def renew(self, transaction, task_id, claim, now):
         """Hold the claim for another lease; False if it was lost."""
         return transaction.update(
-            "task", self.lease(now), "id=? AND status=1 AND claim=?", (task_id, claim)) == 1
+            "task", self.leases.new(now), "id=? AND status=1 AND claim=?", (task_id, claim)) == 1
 
     def report(self, transaction, task_id, claim, progress, message):
         """Store what the function says of its progress; False if the claim was lost."""
@@ -4784,6 +5414,8 @@ class Claims:
                     message=told and shorten(told, 500), seconds=outcome.seconds,
                     service=now - task["created_at"] if verdict.status in ENDED else None,
                     cpu_seconds=outcome.cpu_seconds, peak_memory=outcome.peak_memory))
+                if verdict.status in ENDED and not verdict.removed:
+                    verdict.kept = self._files.collect(transaction, task, now)
                 leaving.append(self._left(transaction, task, verdict, outcome, now))
             verdicts.append(verdict)
         transaction.tell_many("""
@@ -4811,58 +5443,6 @@ class Claims:
                 verdict.interruption, verdict.event == "put_back", verdict.unknown_since,
                 outcome.result, outcome.error_type, outcome.error_message,
                 now if status in ENDED else None, task["id"], task["claim"])
-
-    def lost(self, dead_workers, now):
-        """Running tasks whose worker is dead or silent for good: their rows."""
-        silent = self.silent(now)
-        return [row for row in self._running() if row["worker_id"] in dead_workers
-                or lease_name(row["holder"], row) in silent]
-
-    def leases(self, now):
-        """{id: seconds until others may take it over} of the running tasks."""
-        return {row["id"]: self._seconds_left(row, now) for row in self._running()}
-
-    def doubt(self, now):
-        """Note who is late from now on; forget who is so no more."""
-        late, known = self._late(now), recall(self._database, ".doubts") or {}
-        if late.keys() != known.keys():
-            with contextlib.suppress(StorageFull), \
-                    self._database.transaction(durable=False) as transaction:
-                known = recall(transaction, ".doubts") or {}
-                fresh = self.lease(now, self._database.lease_seconds - 2 * RENEW_SECONDS)
-                remember(transaction, ".doubts", {name: known.get(name, fresh) for name in late})
-
-    def silent(self, now):
-        """The names of leases that are over, and whose doubt is as well."""
-        doubts = recall(self._database, ".doubts") or {}
-        late = self._late(now) if doubts else {}
-        return {name for name in doubts.keys() & late.keys()
-                if max(late[name], self._seconds_left(doubts[name], now)) < 0}
-
-    def is_doubted(self, task_id, claim):
-        """True if others may take this claim within a lease from now; None if they have."""
-        row = self._database.one(
-            "SELECT lease_wall FROM task WHERE id=? AND status=1 AND claim=?", (task_id, claim))
-        return row and lease_name(claim, row) in (recall(self._database, ".doubts") or ())
-
-    def _late(self, now):
-        """{name: seconds left} of the leases of workers and tasks that missed two renewals."""
-        workers = self._database.all("SELECT lock AS holder, boot AS lease_boot, lease_monotonic, "
-                                     "lease_wall FROM worker")
-        left = ((lease_name(row["holder"], row), self._seconds_left(row, now))
-                for row in [*workers, *self._running()])
-        return {name: seconds for name, seconds in left
-                if seconds < self._database.lease_seconds - 2 * RENEW_SECONDS}
-
-    def _running(self):
-        return self._database.all(
-            "SELECT id, claim, claim AS holder, worker_id, started_at, lease_boot, "
-            "lease_monotonic, lease_wall FROM task %s WHERE status=1" % BY_CLAIM)
-
-    def _seconds_left(self, row, now):
-        if self.boot and row["lease_boot"] == self.boot:
-            return row["lease_monotonic"] - self._clock.monotonic()
-        return row["lease_wall"] + self._database.slack_seconds - now
 
 
 # Rhythm ----------------------------------------------------------------------
@@ -4979,10 +5559,11 @@ SCRIPT_FOLDERS = {"15min": "*/15 * * * *", "hourly": "@hourly", "daily": "@daily
 SCRIPT_LEFT_OUT = r"\..*|.*(~|\.(bak|old|orig|rej|sw[a-p]|tmp|pyc|dpkg-\w+|rpm\w+))"
 SCRIPT_FUNCTION = "folder-script"       # what runs them; nobody can add it
 
-SCHEDULE_DEFAULTS = {"arguments": {}, "zone": "UTC", "catch_up": "once", "overlap": "skip",
-                     "options": {}}
-PLAN = ("function", "rule", "zone", "catch_up", "overlap")     # columns as people give them
+SCHEDULE_DEFAULTS = {"name": None, "arguments": {}, "zone": "UTC", "catch_up": "once",
+                     "overlap": "skip", "options": {}}
+PLAN = ("name", "function", "rule", "zone", "catch_up", "overlap")     # columns as people give them
 _SCHEDULE = {
+    "name": about(or_null(_words(100)), "for people; shown first"),
     "function": TEXT,
     "arguments": {"type": "object"},
     "rule": about(TEXT, RULE_HINT),
@@ -4999,7 +5580,7 @@ SOURCES = {"code": "tasks.py", "folder": "a file in the folder schedules"}
 
 SCHEDULE_ROW = ("SELECT schedule.*, user.name AS owner, user.disabled FROM schedule "
                 "%s user ON user.id=schedule.owner_id WHERE " % THEN_JOIN)
-SHOWN_AS_THEY_ARE = ("id", "name", "source", *PLAN, "paused_by", "paused_why")
+SHOWN_AS_THEY_ARE = ("id", "source", *PLAN, "paused_by", "paused_why")
 SHOWN_AS_TIMES = ("paused_at", "next_at", "last_at", "created_at")
 SCHEDULE_SHOWN = (
     "SELECT %s, %s, user.name AS owner, task.status AS last_status "
@@ -5209,8 +5790,11 @@ class Firing:
 
     def check_task(self, given, person):
         """The Order for a task as a schedule adds it; Invalid names every wrong field."""
-        return self._check_requests([{"function": given["function"], **given["options"],
-                                      "arguments": given["arguments"]}], person)[0]
+        [order] = self._check_requests([{"function": given["function"], **given["options"],
+                                         "arguments": given["arguments"]}], person)
+        if order.given:                 # it would go with its first task
+            raise field_error("arguments", "cannot name a file: a schedule keeps none")
+        return order
 
     def _fill(self, transaction, row, slots, order, problem, now):
         """Add the tasks of the slots that nobody has filled; what the schedule's row is to say."""
@@ -5607,7 +6191,7 @@ class Modes:
 
     def note_end(self, transaction, row, is_loss):
         """Learn from the end of a worker; `is_loss`: it was killed or told, or never reported."""
-        lost, here = self._lost(), (self._claims.machine, self._claims.boot)
+        lost, here = self._lost(), (self._claims.machine, self._claims.leases.boot)
         if row["mode"] != "detached" or (row["machine"], row["boot"]) != here:
             return
         if not is_loss or (row["state"] != "starting"
@@ -5654,7 +6238,7 @@ class Workers:
         for _ in range(min(wanted, room)):
             lock = random_token(12)
             worker_id = transaction.insert("worker", {
-                "machine": self._claims.machine, "boot": self._claims.boot, "lock": lock,
+                "machine": self._claims.machine, "boot": self._claims.leases.boot, "lock": lock,
                 "mode": mode, "state": "starting", "version": VERSION, "started_at": now,
                 **self._lease(now)})
             made.append((worker_id, lock))
@@ -5747,31 +6331,31 @@ class Reaper:
 
     def __init__(self, database, claims, workers, modes):
         self._database, self._claims, self._workers, self._modes = database, claims, workers, modes
-        self._clock = database.clock
+        self._leases, self._clock = claims.leases, database.clock
         self.burials = Every(TICK_SECONDS, self._clock)
 
     def bury_dead(self):
         """Free the places and tasks of dead workers, and the tasks whose leases are over."""
         self.burials.put_off(TICK_SECONDS)
-        dead = self.find_dead()
+        dead, buried = self.find_dead(), ()
         try:
-            if dead or self._claims.lost((), self._clock.now()):
-                self._record(dead)
-        except BaseException:
-            for handle in (handle for _, handle, _ in dead if handle is not None):
-                os.close(handle)
-            raise
-        for row, handle, _ in dead:
-            if handle is not None:
-                self._workers.remove_lock(row["lock"], handle)
-        self._claims.doubt(self._clock.now())
+            if dead or self._leases.lost((), self._clock.now()):
+                buried = self._record(dead)
+        finally:
+            for row, handle, _ in (one for one in dead if one[1] is not None):
+                if row["id"] in buried:
+                    self._workers.remove_lock(row["lock"], handle)
+                else:                   # the row has moved: the lock is what proves the death next
+                    os.close(handle)
+        self._leases.doubt(self._clock.now())
 
     def _record(self, dead):
         with self._database.transaction(durable=False) as transaction:
             now = self._clock.now()
             buried = {row["id"] for row, _, why in dead if self.bury(transaction, row, why)}
-            for task in self._claims.lost(buried, now):
+            for task in self._leases.lost(buried, now):
                 self._claims.end_lost(transaction, task, now)
+        return buried
 
     def bury(self, transaction, row, why):
         """Remove a dead worker's row; False if it has moved since it was looked at."""
@@ -5791,7 +6375,7 @@ class Reaper:
 
     def find_dead(self):
         """Rows nobody stands behind any more: a list of (row, lock descriptor or None, why)."""
-        dead, silent = [], self._claims.silent(self._clock.now())
+        dead, silent = [], self._leases.silent(self._clock.now())
         for row in self._database.all("SELECT * FROM worker"):
             is_silent = lease_name(row["lock"], row) in silent
             handle, why = self._look_at(row, is_silent)
@@ -5803,7 +6387,7 @@ class Reaper:
 
     def _look_at(self, row, is_silent):
         """(descriptor of its lock if free, why it counts as dead or None)"""
-        path, boot = self._workers.locks / row["lock"], self._claims.boot
+        path, boot = self._workers.locks / row["lock"], self._leases.boot
         if row["state"] == "starting" and (row["machine"], row["boot"]) == (
                 self._claims.machine, boot):
             return self._look_at_starting(row, path)
@@ -5821,7 +6405,7 @@ class Reaper:
     def _look_at_starting(self, row, path):
         age = (self._database.lease_seconds + self._clock.monotonic()
                - row["lease_monotonic"])
-        if not self._claims.boot:               # that clock may have begun again
+        if not self._leases.boot:               # that clock may have begun again
             age = self._clock.now() - row["started_at"]
         handle = grab_if_free(path)
         held = handle is None and path.exists()
@@ -5831,7 +6415,7 @@ class Reaper:
     def _end_runner(self, row):
         """Kill the runner of a dead worker, which may have closed all that it would die by. False
         while it lives on, which it may as another user's: then the lease must do."""
-        known = row["runner_birth"] if row["boot"] == self._claims.boot else None
+        known = row["runner_birth"] if row["boot"] == self._leases.boot else None
         for _ in range(20):
             if known is None or birth(row["runner_pid"]) != known:
                 return True
@@ -5917,10 +6501,10 @@ class Starter:
         self._poll_children()
         self._launch(None, "--test", token, str(self._database.folder))
 
-    def start_sending(self):
-        """Start a process that sends what is in the outbox."""
+    def start_helper(self, what):
+        """Start a process that does one thing: --send what is in the outbox, or make a --backup."""
         self._poll_children()
-        self._launch(None, "--send", str(self._database.folder))
+        self._launch(None, what, str(self._database.folder))
 
     def _start_all(self, mode, least, *more):
         """Start what is needed; the ids of the rows of those that were started."""
@@ -6713,6 +7297,7 @@ SENDING_MARK, SENDING_SECONDS = "sending.mark", 60.0    # while a process sends
 SEND_PAUSES = (0.0, 60.0, 300.0, 1800.0, 7200.0)        # before each try
 UNSENT_SECONDS = 900            # after which `check` says that messages wait
 NARROW_BYTES = 256 << 20        # left on the disk
+DAILY_BACKUP = ".daily_backup"  # when it began last, if it is done, what went wrong
 
 Alert = collections.namedtuple("Alert", "opens ends causes title sentence")
 ALERTS = {      # seconds that it must hold, and that all must be well; what silences it; its words
@@ -6727,6 +7312,7 @@ ALERTS = {      # seconds that it must hold, and that all must be well; what sil
                     "Runs of {name} were late or missed at {at}."),
     "problem": Alert(0, 300, ("code",), "a schedule cannot add its task", "{name}: {why}"),
     "backup": Alert(0, 0, (), "the backup is old", "The last one was made {days} days ago."),
+    "backup_failed": Alert(0, 0, ("disk",), "the daily backup failed", "{why}"),
     "failed": Alert(0, None, (), "failed", "{function}: {why} (task {id})")}
 
 
@@ -6808,6 +7394,11 @@ class Conditions:
         last, days = recall(self._database, ".backup"), self._settings.get("alert_backup_days")
         age = self._database.clock.now() - last["at"] if last and days else -math.inf
         return {"": {"days": int(age // 86400)}} if age >= 86400 * days else {}
+
+    def backup_failed(self, _=False):
+        """The daily backup has failed, and was not made since."""
+        known = self._settings.get("backup_hour") and recall(self._database, DAILY_BACKUP)
+        return {"": {"why": known["error"]}} if known and known["error"] else {}
 
 
 def _schedule_name(row):
@@ -6907,7 +7498,7 @@ class Alerts:
         """Start the process that sends, if something is due and none does."""
         if self._outbox.is_due(now) and take_mark(self._sending, now, SENDING_SECONDS + 5):
             with contextlib.suppress(*START_ERRORS):    # the next tick tries again
-                self._starter.start_sending()
+                self._starter.start_helper("--send")
 
     def look(self, now):
         """Compare what holds with the rows; one transaction, if anything changes. Who was slower
@@ -7439,6 +8030,7 @@ TICK_SOON_SECONDS = 1.0         # a schedule that is due sooner than a tick is s
 SWEEP_SECONDS = 3600.0
 LOOK_FOR_SCHEDULES_SECONDS = 30.0
 KEEP_AGAIN_SECONDS = 0.2        # while there is more
+BACKUP_AGAIN_SECONDS = 3600.0   # after one that failed or was not finished
 
 
 class Tick:
@@ -7450,11 +8042,11 @@ class Tick:
     """
 
     def __init__(self, database, settings, claims, rhythm, workers, reaper, starter, firing,
-                 schedules, fold, keeping, alerts):
+                 schedules, fold, keeping, alerts, files):
         self._database, self._settings, self._claims = database, settings, claims
         self._rhythm, self._workers, self._reaper, self._starter = rhythm, workers, reaper, starter
         self._firing, self._schedules, self._alerts = firing, schedules, alerts
-        self._fold, self._keeping = fold, keeping
+        self._fold, self._keeping, self._files = fold, keeping, files
         self._clock = database.clock
         self._mark = database.folder / "tick.mark"
         self._ticks = Every(TICK_SOON_SECONDS, self._clock)
@@ -7490,6 +8082,7 @@ class Tick:
         self._reaper.bury_dead()
         self._promote()
         self._fire_schedules()
+        self._files.clear(self._clock.now())
         self._sweep()
         is_behind = self._fold.fold()
         self._again = 0.0
@@ -7501,6 +8094,8 @@ class Tick:
             self._starter.start_needed(self.sleepers_missing())
         with in_passing("looking what is wrong"):
             self._alerts.tick()
+        with in_passing("making the daily backup"):
+            self._back_up()
 
     def sleepers_missing(self):
         """1 if a worker is to be asleep until what is scheduled is due, and none is; else 0."""
@@ -7539,16 +8134,23 @@ class Tick:
         due = self._firing.next_due() or math.inf
         self._ticks.hasten(max(TICK_SOON_SECONDS, due - now))
 
+    def _back_up(self):
+        """Start the process that makes the backup of the day, after the hour that an admin chose;
+        again if that failed. Of several processes it lets one go on."""
+        now, hour = self._clock.now(), self._settings.get("backup_hour")
+        known = hour and recall(self._database, DAILY_BACKUP)
+        since = (now - 3600 * int(hour or 0)) % 86400       # the hour has come
+        if hour and not (known and known["done"] and abs(now - known["at"]) <= since) and take_mark(
+                self._database.folder / "backup.mark", now, min(since + 1, BACKUP_AGAIN_SECONDS)):
+            self._starter.start_helper("--backup")
+
     def _sweep(self):
         """Once an hour, in one of all processes, remove what crashes and people left behind."""
         now = self._clock.now()
         if not take_mark(self._database.folder / "sweep.mark", now, SWEEP_SECONDS):
             return
         self._reaper.sweep_locks()
-        for path in private_path(self._database.path, "work").glob("[0-9]*"):
-            if path.name.isdecimal() and not self._database.value(
-                    "SELECT 1 FROM task WHERE id=?", (int(path.name),)):
-                remove_task_folder(self._database.folder, int(path.name))
+        self._files.clear(now, wholly=True)
         with self._database.transaction(durable=False) as transaction:
             for rows in ("session WHERE expires_at<?", "throttle WHERE until<?",
                          "known_address WHERE until<?"):
@@ -7578,8 +8180,10 @@ COMMON_PASSWORDS = frozenset(
     "11111111 00000000 88888888 87654321 987654321 123123123 asdfghjkl zxcvbnm1 starwars whatever "
     "computer michelle jennifer internet corvette mercedes maverick".split())
 NAME_PATTERN = r"\w[\w.@+-]{0,49}"
-ROLES = ("user", "admin")
-TOKEN_SCOPES = ("user", "tick", "worker", "metrics")    # what its user may; else only that
+ROLES = ("viewer", "user", "admin")     # viewers see what admins see of tasks, and change nothing
+# What a token may: all that its user may, of that only reading, or only this; and who makes such.
+TOKEN_SCOPES = {"user": ROLES, "read": ROLES, "tick": ROLES[1:], "worker": ("admin",),
+                "metrics": ("admin",)}
 LOG_IN = titled("Login", _object(("name", "password"), name=TEXT, password=TEXT))
 SET_UP = titled("Setup", _object(("code", "name", "password"), name=TEXT, password=TEXT,
                                  code=about(TEXT, "from the printed link, or a file "
@@ -7591,6 +8195,7 @@ CHANGED_USER = titled("UserChange", _object(
     role=or_null({"enum": list(ROLES)}), password=or_null(TEXT), disabled={"type": "boolean"},
     max_pending=about(or_null(SETTINGS["max_pending"].schema),
                       "most tasks that wait to be run; 0: no limit, null: as the setting says"),
+    max_running=about(QUEUE_LIMITS["max_running"], "most tasks that run at once; null: no limit"),
     email=about(or_null(EMAIL), "where one is told of one's tasks; users get a code there, which "
                                 "they send as email_code"),
     email_code=_text("[0-9]{6}", "must be 6 digits"),
@@ -7614,10 +8219,11 @@ class Person:
     def __init__(self, row, expires_at=None):
         self.id, self.name, self.role = row["id"], row["name"], row["role"]
         self.is_admin = self.role == "admin"
-        self.scope = None if self.is_admin else self.id     # whose things are seen; None: all
+        self.scope = self.id if self.role == "user" else None   # whose tasks are seen; None: all
+        self.own = None if self.is_admin else self.id           # ... whose tokens, log-ins
         self.who = self.scope, self.name
         self.expires_at = expires_at
-        self.token = None               # of a program: its id, and the limits of a worker's
+        self.token = None               # of a program: its id, scope, and the limits of a worker's
 
     # Whose rights count for what is asked; the site's own code has none.
     answerable = property(lambda self: self)
@@ -7812,12 +8418,12 @@ class Users:
     def change(self, name, known=None, by=None, **changes):
         """Change columns of a user; a new password or disabling ends their sessions and tokens.
 
-        None changes nothing, but `max_pending` None means: as the setting of this name says, and
-        `email` None that there is none. With `known`, what confirm() gave, tokens go on; Denied if
+        None changes nothing, but of `max_pending` it means: as the setting of this name says, of
+        `max_running` and `email`: none. With `known`, what confirm() gave, tokens go on; Denied if
         that is not the password any more.
         """
         changes = {column: value for column, value in changes.items()
-                   if value is not None or column in ("max_pending", "email")}
+                   if value is not None or column in ("max_pending", "max_running", "email")}
         if "password" in changes:
             check_password(changes["password"], self.find(name)["name"])
             changes["password"] = hash_password(changes["password"])
@@ -7869,9 +8475,9 @@ class Users:
 
     @staticmethod
     def _json(row):
-        return {"name": row["name"], "role": row["role"], "disabled": bool(row["disabled"]),
-                "max_pending": row["max_pending"], "email": row["email"],
-                "created_at": iso(row["created_at"]), "last_seen_at": iso(row["last_seen_at"])}
+        same = {name: row[name] for name in ("name", "role", "max_pending", "max_running", "email")}
+        return {**same, "disabled": bool(row["disabled"]), "created_at": iso(row["created_at"]),
+                "last_seen_at": iso(row["last_seen_at"])}
 
 
 class Mailboxes:
@@ -8071,7 +8677,7 @@ class Sessions:
                 raise wrong_log_in()
             transaction.insert("session", {
                 "digest": digest(token), "user_id": row["id"], "created_at": now, "seen_at": now,
-                "expires_at": now + SESSION_SECONDS})
+                "expires_at": now + SESSION_SECONDS, "address": address})
             self._throttle.forgive(transaction, *subjects)
             transaction.update("user", {"last_seen_at": now}, "id=?", (row["id"],))
             note_user(transaction, now, "logged_in", row, row["name"])
@@ -8099,6 +8705,24 @@ class Sessions:
             if row:
                 transaction.run("DELETE FROM session WHERE digest=?", (digest(token),))
                 note_user(transaction, self._clock.now(), "logged_out", row, row["name"])
+
+    def all(self, user_id, tokens=()):
+        """A user's sessions, the latest used first; those of these tokens are `current`."""
+        now, ours = self._clock.now(), set(map(digest, tokens))
+        rows = self._database.all(
+            "SELECT * FROM session WHERE user_id=? AND expires_at>=? AND seen_at>=? "
+            "ORDER BY seen_at DESC, id DESC", (user_id, now, now - SESSION_IDLE_SECONDS))
+        return [{"id": row["id"], "address": row["address"], "current": row["digest"] in ours,
+                 "created_at": iso(row["created_at"]), "seen_at": iso(row["seen_at"])}
+                for row in rows]
+
+    def close_all(self, row, by, but=()):
+        """Log a user (their row) out everywhere, but where these tokens are."""
+        with self._database.transaction() as transaction:
+            transaction.run("DELETE FROM session WHERE user_id=? AND digest NOT IN ('', %s)"
+                            % ", ".join("?" * len(but) or ["''"]), (row["id"], *map(digest, but)))
+            note_user(transaction, self._clock.now(), "logged_out", row, by,
+                      "elsewhere" if but else "everywhere")
 
 
 class Tokens:
@@ -8143,17 +8767,18 @@ class Tokens:
         note(transaction, self._database.clock.now(), event, owner_id=row["user_id"], actor=by,
              message="%s (%s)" % (row["name"], row["scope"]))
 
-    def person(self, token, scope="user"):
-        """The Person behind an API token of this scope, or None."""
+    def person(self, token, scopes=("user",)):
+        """The Person behind an API token of one of these scopes, or None."""
         row = self._database.one(
-            "SELECT user.*, token.id AS used_id, token.last_used_at, token.limits FROM token "
-            "JOIN user ON user.id=token.user_id WHERE token.digest=? AND token.scope=? "
-            "AND user.disabled=0", (digest(token), scope))
-        if row is None:
+            "SELECT user.*, token.id AS used_id, token.last_used_at, token.limits, token.scope "
+            "FROM token JOIN user ON user.id=token.user_id WHERE token.digest=? "
+            "AND user.disabled=0", (digest(token),))
+        if row is None or row["scope"] not in scopes:
             return None
         note_use(self._database, row, "token", "last_used_at")
         person = Person(row)
-        person.token = {"id": row["used_id"], **json.loads(row["limits"] or "{}")}
+        person.token = {"id": row["used_id"], "scope": row["scope"],
+                        **json.loads(row["limits"] or "{}")}
         return person
 
     def is_known(self, token):
@@ -8198,7 +8823,13 @@ REQUEST_SCHEMA = titled("NewTask", _object(
 
 
 # All of a request but its arguments; `order` makes an Order of those.
-Frame = collections.namedtuple("Frame", "rest schema errors order")
+Frame = collections.namedtuple("Frame", "rest schema files errors order")
+
+
+def file_parameters(schema):
+    """The names of the parameters that are files, or lists of them."""
+    return [name for name, one in schema["properties"].items()
+            if "file" in (one.get("format"), one.get("items", {}).get("format"))]
 
 
 class Requests:
@@ -8263,7 +8894,11 @@ class Requests:
         if len(text) > ARGUMENTS_MAX_CHARACTERS:
             raise field_error("arguments", "are longer than %d characters"
                               % ARGUMENTS_MAX_CHARACTERS)
-        return frame.order(text)
+        order = frame.order(text)
+        if frame.files:
+            order.given = tuple(dict.fromkeys(re.findall(FILE_KEY, dump_json(
+                [arguments.get(name) for name in frame.files]))))
+        return order
 
     def _frame(self, request, person, last):
         """The Frame of a request; the `last` one if it is the same."""
@@ -8278,18 +8913,20 @@ class Requests:
         function = self.function(rest["function"], person)
         errors = errors or self._check_choices(rest, function["options"], person)
         if errors:
-            return Frame(rest, function["schema"], errors, None)
+            return Frame(rest, function["schema"], (), errors, None)
         run_at = rest.get("run_at") and parse_time(rest["run_at"], "run_at")
         if rest.get("delay") is not None:
             run_at = self._database.clock.now() + rest["delay"]
         chosen = {key: rest[key] for key in TASK_OPTIONS if key in rest}
         options = {**function["options"], **chosen} if chosen else function["options"]
-        return Frame(rest, function["schema"], [], functools.partial(
+        schema = function["schema"]
+        return Frame(rest, schema, file_parameters(schema), [], functools.partial(
             Order, function["name"], options=options, run_at=run_at,
             after=tuple(dict.fromkeys(map(int, rest.get("after") or ()))),
             after_failure=rest.get("after_failure"), unique_key=rest.get("unique_key"),
             owner=rest.get("owner"),
-            admin_id=person.id if person and function["who"] == "admin" else None))
+            admin_id=person.id if person and function["who"] == "admin" else None,
+            scope=person and person.scope))
 
     def _check_choices(self, rest, declared, person):
         """What is wrong with two fields together, with another queue, or for a plain user."""
@@ -8397,9 +9034,9 @@ def _lost_to_worker(words, gone=True):
 class RemoteWorkers:
     """The site's side of workers that ask over HTTP; see the chapter. `token` is Person.token."""
 
-    def __init__(self, database, settings, claims, workers, queues):
+    def __init__(self, database, settings, claims, workers, queues, files):
         self._database, self._settings, self._clock = database, settings, database.clock
-        self._claims, self._workers, self._queues = claims, workers, queues
+        self._claims, self._workers, self._queues, self._files = claims, workers, queues, files
 
     def hello(self, token, given):
         """Take a worker up, or once more, and say what it has to know."""
@@ -8458,14 +9095,14 @@ class RemoteWorkers:
             if "leave" in given:
                 self._leave(transaction, worker["id"], given["leave"], tasks, now)
         for one, verdict in zip(ended.values(), verdicts):
-            if verdict and verdict.removed:
-                remove_task_folder(self._database.folder, one["id"])
+            if verdict:
+                self._files.tidy(one["id"], verdict)
         return {"attempts": states, "tasks": rows, "wait": 0}
 
     def _leave(self, transaction, worker_id, why, tasks, now):
         """What it still ran has crashed, what never began goes back."""
         self._workers.leave(transaction, worker_id, shorten(why, 99), tasks)
-        for task in self._claims.lost({worker_id}, now):
+        for task in self._claims.leases.lost({worker_id}, now):
             if task["worker_id"] == worker_id:
                 self._claims.end_lost(transaction, task, now)
 
@@ -8499,7 +9136,7 @@ class RemoteWorkers:
         return row
 
     def _lease(self, now):
-        lease = self._claims.lease(now, REMOTE_LEASE_SECONDS)
+        lease = self._claims.leases.new(now, REMOTE_LEASE_SECONDS)
         return {"boot": lease.pop("lease_boot"), "seen_at": now, **lease}
 
     def _place(self, transaction, token, function):
@@ -8540,20 +9177,18 @@ class RemoteWorkers:
         if task is None or task["id"] != one["id"]:
             return self._state(transaction, one, None)
         self._claims.confirm(transaction, one["id"], one["claim"], now)
-        self._keep(transaction, one, task)
+        self._keep(transaction, one, task, now)
         return "cancel" if task["cancel_requested"] else "running"
 
-    def _keep(self, transaction, one, task):
+    def _keep(self, transaction, one, task, now):
         """Keep a piece of the log that follows what is there, and progress; the same once."""
         if "progress" in one or "message" in one:
             self._claims.report(transaction, one["id"], one["claim"], one.get("progress"),
                                 storable(one.get("message") or "") or None)
         for piece in one.get("log", ()):
-            known = transaction.value(
-                "SELECT max(start+length) FROM log WHERE task_id=? AND attempt=?",
-                (one["id"], task["attempts"])) or 0
+            known = Logs.length(transaction, one["id"], task["attempts"])
             if piece["start"] >= known and piece["text"]:
-                Logs.append(transaction, one["id"], task["attempts"], piece["start"],
+                Logs.append(transaction, now, one["id"], task["attempts"], piece["start"],
                             storable(piece["text"]))
 
     def _end(self, transaction, ended, held, now):
@@ -8562,7 +9197,7 @@ class RemoteWorkers:
         for one in ended:
             task, outcome, claim = held.get(one["claim"]), self._outcome(one["outcome"]), ""
             if task and task["id"] == one["id"]:
-                self._keep(transaction, one, task)
+                self._keep(transaction, one, task, now)
                 claim = task["claim"] if outcome.kind == "put_back" else one["claim"]
             endings.append((one["id"], claim, outcome))
         return self._claims.end_all(transaction, endings, now)
@@ -8725,7 +9360,7 @@ class Course:
         self._outlook, self._number, self.began, self.ended = outlook, number, {}, {}
         self._factors = {name: math.exp(gauss(0, one)) for name, one in outlook.doubts.items()}
         self._at, self._last, self._events, self._serial = 0.0, "", [], itertools.count()
-        self._running, self._opens = collections.Counter(), {}
+        self._running, self._opens = collections.Counter(), {}     # of queues and of owners
         self._free = collections.Counter({
             name: crew.places for name, crew in outlook.crews.items()})
         self._lanes = {name: list(lane) for name, lane in outlook.lanes.items()}
@@ -8733,9 +9368,9 @@ class Course:
         for name, (opens, _) in outlook.rates.items():
             self._open_later(name, max(0.0, opens - outlook.now))
         for row, crew in outlook.running:
-            self._run(self._rest(row), row["id"], row["queue"], crew)
+            self._run(self._rest(row), row["id"], crew, row["queue"], row["owner_id"])
         for seconds, crew in outlook.late:
-            self._run(seconds, None, None, crew)
+            self._run(seconds, None, crew)
         for task in outlook.coming:
             self._later(max(0.0, task.run_at - outlook.now), self._promote, task)
 
@@ -8776,7 +9411,7 @@ class Course:
     def _open_later(self, name, moment):
         """The rate of a queue lets nothing start before this moment."""
         self._opens[name] = moment
-        self._later(moment - self._at, self._end, None, None, None)
+        self._later(moment - self._at, self._end, None, None)
 
     def _claim(self):
         """Whoever is free takes the next task, as Claims.next_heads() says."""
@@ -8796,9 +9431,13 @@ class Course:
                 or (most is not None and self._running[name] >= most)):
             return None
         place = len(lane) - 1
-        while place >= 0 and crew.functions and lane[place][-1].function not in crew.functions:
+        while place >= 0 and self._may_not_start(lane[place][-1], crew):
             place -= 1
-        return (-lane[-1][0], name <= self._last, name, place) if place >= 0 else None
+        return (-lane[place][0], name <= self._last, name, place) if place >= 0 else None
+
+    def _may_not_start(self, task, crew):
+        return (self._running[task.owner_id] >= self._outlook.limits.get(task.owner_id, math.inf)
+                or crew.functions and task.function not in crew.functions)
 
     def _begin(self, task, crew):
         (seconds, event), name, ending = self.attempt(task), task.queue, task.id
@@ -8812,15 +9451,17 @@ class Course:
         if name in self._opens:
             pause = self._outlook.rates[name][1]
             self._open_later(name, max(self._opens[name], self._at) + pause)
-        self._run(seconds, ending, name, crew)
+        self._run(seconds, ending, crew, name, task.owner_id)
 
-    def _run(self, seconds, task_id, queue, crew):
-        self._running[queue] += 1
+    def _run(self, seconds, task_id, crew, *counted):
+        for one in counted:
+            self._running[one] += 1
         self._free[crew] -= 1
-        self._later(seconds, self._end, task_id, queue, crew)
+        self._later(seconds, self._end, task_id, crew, *counted)
 
-    def _end(self, task_id, queue, crew):
-        self._running[queue] -= 1
+    def _end(self, task_id, crew, *counted):
+        for one in counted:
+            self._running[one] -= 1
         self._free[crew] += 1
         if task_id is not None:
             self.ended[task_id] = self._at
@@ -8845,8 +9486,10 @@ class Outlook:
         self.crews, self.late, self.attempts = crews, late, history.read()
         self.queues = {name: row for crew in crews.values() for name, row in crew.queues.items()}
         self.running = [(row, homes.get(row["worker_id"])) for row in database.all(
-            "SELECT id, queue, function, worker_id, started_at, progress FROM task %s "
+            "SELECT id, owner_id, queue, function, worker_id, started_at, progress FROM task %s "
             "WHERE status=1" % BY_CLAIM)]
+        self.limits = dict(map(tuple, database.all(
+            "SELECT id, max_running FROM user WHERE max_running IS NOT NULL")))
         self.coming = self._read(SCHEDULED, COMING_ROWS)
         waiting = self._read(PENDING, FAR + 1) + [guest] * bool(guest)
         self.tasks = {task.id: task for task in self.coming + waiting}
@@ -9091,6 +9734,8 @@ class TaskContext:
         self.attempt, self.crashes = attempt, crashes
         self._data, self._report = data, report
         self.enqueue = enqueue          # adds tasks of the same owner through the worker
+        self.has_folder = False         # True once it was asked for
+        self.ask_results = None         # asks the worker for `results`
 
     def progress(self, n, total=1, message=None):
         """Say that `n` of `total` is done, and what is being done now."""
@@ -9098,11 +9743,18 @@ class TaskContext:
 
     @property
     def folder(self):
-        """A folder of this task's own, made when first asked for; removed with the task."""
+        """A folder of this task's own, made when first asked for; removed with the task. The files
+        that are there at its end are the task's, for people to see and save."""
         path = task_folder(self._data, self.id)
         for folder in (path.parent, path):
             folder.mkdir(exist_ok=True, mode=0o700)
+        self.has_folder = True
         return path
+
+    @property
+    def results(self):
+        """The results of the tasks that this one comes after, as `after` named them."""
+        return self.ask_results()
 
 
 def current_task():
@@ -9124,13 +9776,29 @@ def _enqueue(queue, function, many, options):
         options["after"] = _ids(options["after"])
     if isinstance(options.get("run_at"), datetime):
         options["run_at"] = options["run_at"].isoformat()
-    requests = ({"function": function, "arguments": arguments, **options} for arguments in many)
+    owner_id, take = None, None
     if running is None:
-        return queue.add(requests, queue.users.owner(owner)["id"])
+        owner_id = queue.users.owner(owner)["id"]
+        take = functools.partial(queue.take_files, function, owner_id)
+    requests = ({"function": function, **options, "arguments": _plain(one, take)} for one in many)
+    if running is None:
+        return queue.add(requests, owner_id)
     if owner not in (None, running.owner):
         raise field_error("owner", "cannot be chosen inside a task: what it adds is its owner's, %s"
                           % running.owner)
     return running.enqueue(list(requests))
+
+
+def _plain(arguments, take_files):
+    """Arguments as JSON has them. Paths become texts; those of files, ids of copies."""
+    if take_files and isinstance(arguments, dict) and any(
+            isinstance(one, Path) for value in arguments.values()
+            for one in (value if isinstance(value, (list, tuple)) else [value])):
+        arguments = take_files(arguments)
+    return json.loads(dump_json(arguments))
+
+
+TaskFile = collections.namedtuple("TaskFile", "name size path")     # left by a task, or given to it
 
 
 class Task:
@@ -9152,6 +9820,13 @@ class Task:
 
     def __repr__(self):
         return "<Task %s %s>" % (self.id, self._values.get("status", ""))
+
+    @property
+    def files(self):
+        """A TaskFile for each that it left, then for each that it was given."""
+        files = self.refresh()._queue.files
+        return [TaskFile(row["name"], row["size"], files.path(row, self.id))
+                for row in files.of_task(self.id)]
 
     @property
     def is_finished(self):
@@ -9223,12 +9898,13 @@ class JobQueue:
         except BaseException:
             self.close()
             raise
-        self.adding = Adding(self.database, self.settings)
+        self.files = Files(self.database, self.settings)
+        self.adding = Adding(self.database, self.settings, self.files)
         self.tasks = TaskList(self.database)
         self.actions = Actions(self.database, self.tasks, self.adding)
         self.logs = Logs(self.database)
         self.queues = Queues(self.database)
-        self.claims = Claims(self.database, self.queues)
+        self.claims = Claims(self.database, self.queues, self.files)
         self.rhythm = Rhythm(self.database)
         self.interpreter = Interpreter(self.settings)
         self.modes = Modes(self.database, self.settings, self.claims, self.rhythm)
@@ -9239,7 +9915,7 @@ class JobQueue:
         self.catalogue = Catalogue(self.database, self.interpreter)
         self.requests = Requests(self.database, self.catalogue)
         self.remote = RemoteWorkers(self.database, self.settings, self.claims, self.workers,
-                                    self.queues)
+                                    self.queues, self.files)
         self.forecast = Forecast(self.database, self.settings, self.claims, self.queues,
                                  self.modes, self.rhythm)
         self.conditions = Conditions(self.database, self.settings, self.claims, self.rhythm,
@@ -9260,7 +9936,7 @@ class JobQueue:
         self.keeping = Keeping(self.database, self.settings, self.actions, self.fold)
         self.tick = Tick(self.database, self.settings, self.claims, self.rhythm, self.workers,
                          self.reaper, self.starter, self.firing, self.schedules, self.fold,
-                         self.keeping, self.alerts)
+                         self.keeping, self.alerts, self.files)
 
     def enqueue(self, function, arguments=None, owner=None, **options):
         """Add one task; returns it. Invalid names every field that is wrong."""
@@ -9283,8 +9959,18 @@ class JobQueue:
         """A task as get_json() gives it, of its row: for one that may be gone already."""
         shown, why = self.tasks.full_json(row), (None, None)
         if shown["status"] == "pending":
-            why = self.queues.blocked(shown["queue"], self.claims.machine)
+            why = self.queues.blocked(shown["queue"], self.claims.machine, row["owner_id"])
         return {**shown, "blocked": why[0], "blocked_text": why[1]}
+
+    def take_files(self, function, owner_id, arguments):
+        """Arguments with ids in the place of paths, of whose files copies are kept for the task."""
+        def take(value):
+            return ([take(one) for one in value] if isinstance(value, (list, tuple)) else
+                    self.files.take(value, owner_id) if isinstance(value, Path) else value)
+        self.catalogue.refresh()
+        known = self.requests.function(function)
+        return {**arguments, **{name: take(arguments[name]) for name in file_parameters(
+            known["schema"]) if name in arguments}}
 
     def act(self, action, task_id, *who):
         """Cancel, retry or delete a task and start workers for what may start now; its row."""
@@ -9377,11 +10063,10 @@ class Function:
     def enqueue_many(self, many):
         """Add a task for each argument object in `many` (any iterable), all or none; their ids."""
         queue = None if current_task() else default_queue()
-        many = [json.loads(dump_json(one)) for one in many]
         return _enqueue(queue, self.name, many, self._chosen)
 
     def arguments(self, positional, named):
-        """The arguments by name, as JSON has them; TypeError as a call would raise it."""
+        """The arguments by name; TypeError as a call would raise it."""
         if self.parameters is None:
             import inspect
             signature = inspect.signature(self.target)
@@ -9393,7 +10078,7 @@ class Function:
             raise TypeError("%s takes at most %d arguments" % (self.name, len(self.parameters)))
         else:
             given = {**dict(zip(self.parameters, positional)), **named}
-        return json.loads(dump_json(dict(given)))
+        return dict(given)
 
 
 PLACE = r"\{([A-Za-z_]\w*)\}"           # where the value of a parameter is put
@@ -9703,6 +10388,7 @@ def host_files(queue):
 # Finding, too.
 
 READ_ALL_BYTES = 16 << 20       # of a database, while a browser waits
+BACKUPS = "backups"             # where daily ones are, in the data folder
 FAR_SECONDS = 0.005             # an answer of the database takes longer where it is far away
 BAD, NOTE, FINE = "bad", "note", "ok"         # the worst is the first in the alphabet
 FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sentence for everyone
@@ -9787,7 +10473,9 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
                  "Something keeps the database's log, {size} MB, from being written back."),
     "damaged": ("Database", BAD, "{name} is damaged: {why}",
                 "stop everything and put a backup in its place"),
-    "backup_due": ("Backup", NOTE, "", "make a backup: python3 jobqueue.py {command} FILE"),
+    "backup_due": ("Backup", NOTE, "", "download one from the page This host, set backup_hour for "
+                   "one every day, or run python3 jobqueue.py {command} FILE"),
+    "backup_failed": ("Backup", BAD, "the daily one failed: {why}", "see that there is room"),
     "copy_lags": (
         "Journal", NOTE, "the server does not wait for its copy: if that takes over, what was "
         "answered last may be lost", "put the copy into synchronous_standby_names"),
@@ -9802,6 +10490,8 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
     "task_lost": ("Tasks", BAD, "nobody has answered for task {id} for {seconds:.0f} s and nobody "
                   "takes it over", "open the page or run python3 jobqueue.py tick"),
     "task_old": ("Tasks", NOTE),
+    "files_lost": ("Tasks", NOTE, "{count} files are gone, such as {name}",
+                   "bring them back from a copy of the data folder"),
     "channel_fails": ("Alerts", BAD, "{recipient} could not be told by {channel}: {error}",
                       "mend that, then try python3 jobqueue.py alert test"),
     "outbox_waits": ("Alerts", BAD, "messages have waited to be sent for over {minutes} min: no "
@@ -10058,7 +10748,13 @@ def _look_at_database(queue, reads_all=True):
 
 def _look_at_backup(queue):
     last = recall(queue.database, ".backup")
-    yield "the last one: %s, %s" % (_readable(last["at"]), last["path"]) if last else "none yet"
+    yield "the last one: %s, %s%s" % (
+        _readable(last["at"]), last["path"], "" if os.path.exists(last["path"]) else
+        " (taken from here)") if last else "none yet"
+    if queue.settings.get("backup_hour"):
+        yield "one every day in %s: copy that folder" % (queue.database.folder / BACKUPS)
+    for failed in queue.conditions.backup_failed().values():
+        yield Finding("backup_failed", why=failed["why"])
     if not last or queue.conditions.backup():
         yield Finding("backup_due", command="backup" if queue.database.journal else "export")
 
@@ -10099,7 +10795,7 @@ def _failures_of_a_day(database, now):
 
 def _look_at_tasks(queue):
     now = queue.database.clock.now()
-    leases = queue.claims.leases(now)
+    leases = queue.claims.leases.left(now)
     yield "%d running" % len(leases)
     left, task_id = min(((left, task_id) for task_id, left in leases.items()), default=(0, None))
     if left < -queue.database.lease_seconds:
@@ -10109,6 +10805,9 @@ def _look_at_tasks(queue):
         yield "the oldest task that could start has waited %d min" % (waited // 60)
     if queue.conditions.waiting():
         yield Finding("task_old")
+    lost = queue.files.missing()
+    if lost:
+        yield Finding("files_lost", count=len(lost), name=lost[0])
     if failures:
         yield "%d failed in the last day, most often %s (%d)" % (
             sum(row["failed"] for row in failures), *failures[0])
@@ -10290,12 +10989,12 @@ def next_step(report):
 
 # Backup ----------------------------------------------------------------------
 #
-# A backup is a copy of the database's file. An export is text, in which one moves from SQLite to
-# PostgreSQL or back: each line is a JSON object with one name. First comes "jobqueue" with the
-# schema and the highest ids ever, then each row of EXPORTED under its table's name, last "end" with
-# their numbers, so that half of one is known as such. What belongs to one place stays there:
-# workers and their shifts, sessions, who guesses passwords from where, what is still to be told,
-# and what we remember of a host.
+# A backup is a copy of the database's file; restore() puts it back. An export is text, in which one
+# moves from SQLite to PostgreSQL or back: each line is a JSON object with one name. First comes
+# "jobqueue" with the schema and the highest ids ever, then each row of EXPORTED under its table's
+# name, last "end" with their numbers, so that half of one is known as such. What belongs to one
+# place stays there: workers and their shifts, sessions, who guesses passwords from where, what is
+# still to be told, what we remember of a host, and files.
 
 EXPORT_ROWS = 100               # read at once
 EXPORTED = {                    # {table: what tells its rows apart}
@@ -10359,12 +11058,73 @@ def _replacing(queue, target, kind):
 
 
 def back_up(queue, target):
-    """Write a checked copy of the database, as it is at one moment, to the file `target`.
-
-    Tasks can be added and run meanwhile.
-    """
+    """Write a checked copy of the database, as it is at one moment, to `target`; all goes on."""
     with _replacing(queue, target, "backup") as part:
         queue.database.copy_to(part)
+
+
+def save(queue, folder, name):
+    """Make a backup, or on PostgreSQL an export, if that leaves room for tasks; its path."""
+    database = queue.database
+    size = database.size()
+    if free_bytes(folder) < size + DISK_LOW_BYTES:
+        raise StorageFull("There is no room for a backup, %d MB." % math.ceil(size / 1e6))
+    write, ending = (back_up, ".db") if database.journal else (export_to, ".jsonl")
+    target = folder / private_path(database.path, name + ending).name
+    write(queue, target)
+    return target
+
+
+def restore(folder, file, force=False):
+    """Put a backup in the place of the database; under which name that is kept.
+
+    1. A copy of the backup is checked, and is written as databases are here.
+    2. While anything lives it is refused, unless by `force`.
+    3. What was there gets another name with its log, and the copy its place. In between it has both
+       names, where the file system knows such: a crash leaves a database.
+    """
+    os.stat(file)                       # before anything is made
+    if not os.path.lexists(folder):
+        create_data_folder(folder)
+    path, mode = own_database(folder)
+    mode, now = mode or safe_journal(folder), Clock.now()
+    kept = private_path(path, "replaced-%s.db" % re.sub("[-:.]", "", iso(now)))
+    part = Path("%s.%s.part" % (path, random_token(8)))
+    try:
+        take_backup(file, part)
+        with _alone(part, mode) as link:
+            remember(link, DAILY_BACKUP, None)
+        if not force:
+            _refuse_living(path, mode, now)
+        for ending in ("-wal", "-shm", "-journal"):
+            with contextlib.suppress(FileNotFoundError):
+                os.rename("%s%s" % (path, ending), "%s%s" % (kept, ending))
+        try:
+            os.link(path, kept)
+        except OSError:
+            os.rename(path, kept)
+        os.rename(part, path)
+        (path.parent / "sweep.mark").unlink(missing_ok=True)    # folders of tasks that it has not
+    finally:
+        for left in path.parent.glob(part.name + "*"):
+            left.unlink()
+    Journal.decide(path, mode, now)
+    return kept
+
+
+def _refuse_living(path, mode, now):
+    """Conflict if anybody has the database open or, where that does not show, was here lately."""
+    try:
+        with _alone(path, "truncate") as link:  # who leaves the log is alone
+            known = mode == "truncate" and recall(link, ".rhythm")
+        seen = known["seen"].values() if known else ()
+    except Busy:
+        seen = [now]
+    except (StorageBroken, sqlite3.Error):
+        seen = []                       # as damaged as it is nobody uses it
+    if any(abs(now - at) < 2 * NOTE_SECONDS for at in seen):
+        raise Conflict("Something uses the database, or did two minutes ago. Stop the server, cron "
+                       "and, by NbMaxWorker 0, the workers; or say --force.")
 
 
 def _rows_of(db, table):
@@ -10508,7 +11268,9 @@ JSON_TYPE, LINES_TYPE = "application/json", "application/x-ndjson"
 LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
 PACK_BYTES = 1024                       # shorter answers are sent as they are
 ACCEPTS_GZIP = r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))"
-COMMENT_LINES = re.compile(rb"^ *(//[^\n]*|/\*((?!\*/).)*\*/)\n", re.M | re.S)
+COMMENTS = re.compile(rb"^ *(//[^\n]*|/\*((?!\*/).)*\*/)\n|/\*\* @type ((?!\*/).)*\*/ ?|^ +",
+                      re.M | re.S)      # and what lines begin with
+STATIC_NAME = r"(languages/)?[a-z0-9_-]+\.[a-z]+"
 STATIC_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
                 ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
                 ".json": "application/json", ".png": "image/png", ".ico": "image/x-icon"}
@@ -10517,7 +11279,9 @@ FORWARDED = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host")
 
 
 class Answer:
-    """Status, headers and body of a response; one that is kept is compressed only once."""
+    """Status, headers and body of a response; one that is kept is compressed only once. A body may
+    be a Portion of a file, or pieces (none empty) that are made while they are sent: these are
+    neither kept nor compressed."""
 
     def __init__(self, status, body=b"", kind=JSON_TYPE, headers=(), keep="no-cache, private"):
         self.status, self.body, self.headers, self._kind = status, body, headers, kind
@@ -10543,7 +11307,7 @@ class Answer:
         status, body = self.status, self.body
         headers = [("Cache-Control", "no-store"), *self.headers]
         asks = request.header if request else lambda _: None
-        is_long = len(body) > PACK_BYTES
+        is_long = isinstance(body, bytes) and len(body) > PACK_BYTES
         if request and self.keep and status == 200 and request.method in ("GET", "HEAD"):
             headers[0] = ("Cache-Control", self.keep)
             headers.append(("ETag", self.tag))
@@ -10551,13 +11315,18 @@ class Answer:
         if is_long:
             headers.append(("Vary", "Accept-Encoding"))
         if status != 304:               # then the browser has these already
-            headers += SECURITY_HEADERS
+            given = {name for name, _ in self.headers}
+            headers += [pair for pair in SECURITY_HEADERS if pair[0] not in given]
             if is_long and re.search(ACCEPTS_GZIP, asks("Accept-Encoding") or ""):
                 body = self.packed
                 headers.append(("Content-Encoding", "gzip"))
             if status != 204:
-                headers += [("Content-Type", self._kind), ("Content-Length", str(len(body)))]
+                headers.append(("Content-Type", self._kind))
+            if status != 204 and hasattr(body, "__len__"):
+                headers.append(("Content-Length", str(len(body))))
         has_body = status != 304 and not (request and request.method == "HEAD")
+        if not has_body and not isinstance(body, bytes):
+            body.close()
         return "%d %s" % (status, HTTPStatus(status).phrase), headers, body if has_body else b""
 
 
@@ -10700,7 +11469,8 @@ class Request:
         self.secure = (https == "always" or environ.get("wsgi.url_scheme") == "https"
                        or environ.get("HTTPS", "").lower() in TRUE_WORDS
                        or self._proxies.scheme == "https")
-        self.app = self.person = None   # the Application that answers, and who asks it
+        self.app = self.person = None   # the Application that answers, and who asks it,
+        self.attempt = None             # or, of a running task, its cancel_requested
         self.given = self._digest = None    # query or body, as the route's schema wants it
         self.pause = environ.get("jobqueue.pause")  # how we may wait, see Exchange.pause(), or None
         prefix = "__Host-" if self.base == "/" else "__Secure-"     # browsers insist on that
@@ -10787,6 +11557,14 @@ class Request:
                 raise TooLarge("A line is longer than %d bytes." % BODY_MAX_BYTES)
             yield from whole
         yield rest
+
+    def upload(self, limit):
+        """(size, pieces) of a body that is a file; TooLarge if it has more than `limit` bytes."""
+        if self.content_type != BYTES_TYPE or not self._environ.get("CONTENT_LENGTH"):
+            raise UnsupportedType("Send the file as %s, with its Content-Length." % BYTES_TYPE)
+        if self._length and self._length > limit:
+            raise TooLarge("A file may have %d MB here (max_file_mb)." % (limit >> 20))
+        return self._length, self._pieces(limit)
 
     def _pieces(self, limit):
         """The body in pieces of PIECE_BYTES or less; TooLarge if it has more than `limit` bytes."""
@@ -10881,7 +11659,7 @@ class StaticFiles:
     def answer(self, name):
         """The file; NotFound for every name that is not a file there."""
         path = self._folder / name
-        if not re.fullmatch(r"[a-z0-9_-]+\.[a-z]+", name) or path.suffix not in STATIC_TYPES:
+        if not re.fullmatch(STATIC_NAME, name) or path.suffix not in STATIC_TYPES:
             raise NotFound("There is no file %s." % shorten(name, 60))
         try:
             status = path.stat()
@@ -10889,7 +11667,7 @@ class StaticFiles:
             if self._known.get(name, (None,))[0] != stamp:
                 body = path.read_bytes()
                 if path.suffix in (".js", ".css"):
-                    body = COMMENT_LINES.sub(b"", body)
+                    body = COMMENTS.sub(b"", body)
                 answer = Answer(200, body, STATIC_TYPES[path.suffix], keep="no-cache")
                 self._known[name] = stamp, answer
         except OSError:
@@ -10932,7 +11710,7 @@ def _session_json(queue, person):
     return {"user": {"name": person.name, "role": person.role, "email": email}, "version": VERSION,
             "data": str(queue.database.folder) if person.is_admin else None,
             "expires_at": iso(person.expires_at), "exposed": seen["exposed"] or [],
-            "looked_at": iso(seen["at"])}
+            "looked_at": iso(seen["at"]), "max_file_mb": queue.settings.get("max_file_mb")}
 
 
 def _session_answer(queue, request, token, status):
@@ -11016,18 +11794,40 @@ def post_tasks(queue, request):
                        [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
 
 
-def _wanted_owner(queue, request, given):
+def _wanted_owner(queue, request, given, scope):
     name = given.get("owner")
     if not name:
-        return request.person.scope
-    if not request.person.is_admin and name != request.person.name:
+        return scope
+    if scope is not None and name != request.person.name:
         raise Denied("Only admins see what is other people's.")
     return queue.users.find(name)["id"]
 
 
+# What spreadsheets are given of a task; what they would take for a formula begins with ' there.
+CSV_COLUMNS = ("id owner function queue status reason priority attempts created_at run_at "
+               "started_at finished_at error arguments result").split()
+
+
+def _csv(rows):
+    import csv
+    text = io.StringIO()
+    for row in rows:
+        row["error"] = row["error"] and ": ".join(filter(None, row["error"].values()))
+        cells = [dump_json(cell) if isinstance(cell, (bool, dict, list)) else cell
+                 for cell in map(row.get, CSV_COLUMNS)]
+        csv.writer(text).writerow("'" + cell if isinstance(cell, str) and cell.startswith(
+            ("=", "+", "-", "@", "\t", "\r", "\n")) else cell for cell in cells)
+    return text.getvalue()
+
+
+# What begins them (by this mark spreadsheets know UTF-8), and the text of some tasks.
+EXPORTS = {
+    "csv": ("text/csv; charset=utf-8", "\ufeff%s\r\n" % ",".join(CSV_COLUMNS), _csv),
+    "ndjson": (LINES_TYPE, "", lambda rows: "".join(dump_json(row) + "\n" for row in rows))}
 _PAGE = {"limit": about(kept_within(1, PAGE_ROWS_MAX), "kept within 1 and %d" % PAGE_ROWS_MAX),
          "cursor": about(kept_within(0, INTEGER_MAX), "what the page before gave as next")}
 _OWNER = about(TEXT_OR_NULL, "a name; for users only their own")
+_MOMENT = {"type": "string", "format": "date-time"}
 WHICH_TASKS = {
     "status": about(
         {"type": ["string", "null"], "pattern": "(({0})(,({0}))*)?".format("|".join(STATUS_WORDS)),
@@ -11037,35 +11837,57 @@ WHICH_TASKS = {
     "q": about({"type": ["string", "null"], "maxLength": 200},
                "number, or part of function, message, error, owner, arguments"),
     "error": about(TEXT_OR_NULL, "the kind of error, such as ValueError"),
-    "ended_since": about({"type": "string", "format": "date-time"}, "ended then or later"),
+    "ended_since": about(_MOMENT, "ended then or later"),
+    "since": about(_MOMENT, "added then or later"), "until": about(_MOMENT, "added before"),
+    "ids": about({"type": ["string", "null"], "pattern": "([0-9]{1,15}(,[0-9]{1,15}){0,199})?",
+                  "patternMessage": "must be numbers with commas"}, "any of these"),
     "owner": _OWNER}
-DAY_SECONDS, OVERVIEW_ROWS = 86400.0, 10
-LISTED_TASKS = _object(**WHICH_TASKS, **_PAGE, counts=about(TEXT, "1: count by status as well"))
+# What a list tells besides, each if it is asked for with 1.
+ALSO = {"counts": lambda tasks, wanted: tasks.count(wanted),
+        "failed": lambda tasks, wanted: tasks.failures(wanted),
+        "running": lambda tasks, wanted: tasks.list_json(
+            tasks.find(wanted.within([RUNNING]), RUNNING_MAX)[0])}
+LISTED_TASKS = _object(
+    **WHICH_TASKS, **_PAGE, **{name: about(TEXT, "1: told as well") for name in ALSO},
+    sort=about(or_null({"enum": [sign + name for name in (OLDEST, *SORTS) for sign in ("-", "")]}),
+               "-: the largest first; but by id, only the newest %d are sorted" % SORT_ROWS),
+    fields=about(or_null({"enum": [*FIELDS, ",".join(FIELDS)]}), "told of each as well, if short"),
+    format=about(or_null({"enum": list(EXPORTS)}), "all that match, as a file"))
 
 
 def _wanted(queue, request, given):
     """The Filter that a query or the object of an action describes."""
-    words, since = given.get("status"), given.get("ended_since")
-    return Filter(_wanted_owner(queue, request, given),
+    words, ids = given.get("status"), given.get("ids")
+    return Filter(_wanted_owner(queue, request, given, request.person.scope),
                   sorted(set(map(STATUS_WORDS.index, words.split(",")))) if words else None,
                   *(given.get(name) or None for name in ("function", "queue", "q", "error")),
-                  None if since is None else parse_time(since, "ended_since"))
+                  *(given.get(name) and parse_time(given[name], name)
+                    for name in ("ended_since", "since", "until")),
+                  list(map(int, ids.split(","))) if ids else None)
 
 
 def get_tasks(queue, request):
-    """A page of the list, newest first."""
+    """A page of the list, newest first; or a file of all that match."""
     given, tasks = request.given, queue.tasks
-    wanted = _wanted(queue, request, given)
-    rows, before = tasks.find(wanted, given.get("limit") or PAGE_ROWS, given.get("cursor"))
-    counts = {"counts": tasks.count(wanted)} if given.get("counts") == "1" else {}
-    shown = queue.forecast.of_list(tasks.list_json(rows))
-    return {"tasks": shown, "next": before and str(before), **counts,
-            "service": describe_service(queue)}
+    wanted, sort = _wanted(queue, request, given), given.get("sort") or NEWEST
+    if given.get("format"):
+        if sort not in (NEWEST, OLDEST):
+            raise field_error("sort", "must be %s or %s in a file" % (NEWEST, OLDEST))
+        kind, first, text = EXPORTS[given["format"]]
+        pieces = itertools.chain([first], map(text, tasks.pages(wanted, sort)))
+        return Answer(200, (piece.encode("utf-8") for piece in pieces if piece), kind, [(
+            "Content-Disposition", 'attachment; filename="tasks.%(format)s"' % given)], keep=None)
+    fields = given["fields"].split(",") if given.get("fields") else ()
+    rows, going_on = tasks.find(wanted, given.get("limit") or PAGE_ROWS, given.get("cursor"), sort,
+                                FIELDS_ROW if fields else LIST_ROW)
+    return {"tasks": queue.forecast.of_list(tasks.list_json(rows, fields)),
+            "next": going_on and str(going_on), "service": describe_service(queue),
+            **{name: tell(tasks, wanted) for name, tell in ALSO.items() if given.get(name) == "1"}}
 
 
-def _held_back(queue, firsts):
-    """Why the queues of these pending tasks start nothing now."""
-    held = {row["queue"]: queue.queues.blocked(row["queue"], queue.claims.machine)[1]
+def _held_back(queue, firsts, owner_id):
+    """Why the queues of these pending tasks, which are this owner's or anybody's, start nothing."""
+    held = {row["queue"]: queue.queues.blocked(row["queue"], queue.claims.machine, owner_id)[1]
             for row in firsts}
     return [{"queue": name, "text": text} for name, text in held.items() if text]
 
@@ -11077,18 +11899,16 @@ def get_overview(queue, request):
     firsts = queue.tasks.firsts(PENDING, scope)
     since = {row["id"]: max(row["created_at"], row["run_at"] or 0) for row in firsts}
     oldest = min(firsts, key=lambda row: since[row["id"]], default=None)
-    groups, more = queue.tasks.failures(scope, now - DAY_SECONDS)
-    running, _ = queue.tasks.find(Filter(scope, [RUNNING]), OVERVIEW_ROWS)
     states = [row["state"] for row in queue.workers.rows() if row["mode"] != "remote"]
     return {
-        "running": queue.tasks.list_json(running), "counts": queue.tasks.count(Filter(scope)),
+        **{name: ALSO[name](queue.tasks, Filter(scope)) for name in ("running", "counts")},
         "oldest": oldest and {"id": oldest["id"], "function": oldest["function"],
                               "queue": oldest["queue"], "since": iso(since[oldest["id"]])},
-        "held": _held_back(queue, firsts),
+        "held": _held_back(queue, firsts, scope),
         "next_at": iso(min((row["run_at"] for row in queue.tasks.firsts(SCHEDULED, scope)),
                            default=None)),
-        "failed": {"since": iso(now - DAY_SECONDS), "groups": groups, "more": more},
-        "schedules": queue.schedules.coming(scope, now + DAY_SECONDS),
+        "failed": {"since": iso(now - DAY), **queue.tasks.failures(Filter(scope), now - DAY)},
+        "schedules": queue.schedules.coming(scope, now + DAY),
         "workers": {"alive": len(states), "busy": states.count("busy"),
                     "maximum": queue.settings.get("NbMaxWorker")},
         "service": describe_service(queue)}
@@ -11098,7 +11918,9 @@ def get_task(queue, request, task_id):
     """One task."""
     with request.app.one_by_one:        # a large result takes much memory until it is sent
         row = queue.tasks.get(task_id, request.person.scope)
-        return json_answer({**queue.row_json(row), "forecast": queue.forecast.of_task(row)})
+        before, behind = queue.tasks.neighbours(row, request.person.scope)
+        return json_answer({**queue.row_json(row), "forecast": queue.forecast.of_task(row),
+                            "previous": before, "next": behind})
 
 
 WOULD_BE = _object(("function",), function=TEXT, queue=about(TEXT_OR_NULL, "else the function's"),
@@ -11175,6 +11997,38 @@ def post_actions(queue, request):
     return {"action": given["action"], "done": done, "remaining": remaining, "continue": going_on}
 
 
+UPLOAD = _object(("name",), name={"type": "string", "maxLength": 300})
+FILE_HEADERS = [("Content-Security-Policy", "default-src 'none'; sandbox")]
+
+
+def post_file(queue, request):
+    """Hand in a file: the body is its bytes; an argument names it by its id."""
+    sent = request.upload(queue.settings.get("max_file_mb") << 20)
+    return queue.files.receive(request.person.id, request.given["name"], *sent)
+
+
+def get_files(queue, request, task_id):
+    """What a task left, then (with an id) what it was given."""
+    queue.tasks.get(task_id, request.person.scope)
+    return {"files": list(queue.files.describe(task_id))}
+
+
+def get_file(queue, request, task_id, name):
+    """A file of a task, by its name or id. Images and text are shown, everything else is saved.
+    No browser runs what is in it: its own bytes say what it is, and it stays in a sandbox."""
+    if request.attempt is None:
+        queue.tasks.get(task_id, request.person.scope)
+    row = next((row for row in queue.files.of_task(task_id) if name in tuple(row)[:2]), None)
+    try:
+        file, kind = queue.files.open(task_id, row)
+    except (OSError, TypeError):
+        raise NotFound("There is no file %s." % shorten(name, 60)) from None
+    where = "%s; filename*=UTF-8''%s" % (
+        "attachment" if kind == BYTES_TYPE else "inline", quote(row["name"], safe=""))
+    return Answer(200, Portion(file, row["size"]), kind,
+                  [*FILE_HEADERS, ("Content-Disposition", where)], None)
+
+
 LOG_PART = _object(attempt=about(kept_within(0, INTEGER_MAX), "the last one if left out"),
                    offset=about(kept_within(0, INTEGER_MAX), "in bytes"),
                    download=about(TEXT, "1: all of it, as a file"))
@@ -11191,9 +12045,9 @@ def get_log(queue, request, task_id):
         name = "task-%d-attempt-%d.txt" % (task_id, attempt)
         return Answer(200, text, "text/plain; charset=utf-8",
                       [("Content-Disposition", 'attachment; filename="%s"' % name)])
-    text, following, cut = logs.read(task_id, attempt, offset)
+    text, following, cut, times = logs.read(task_id, attempt, offset)
     return {"attempt": attempt, "attempts": logs.attempts(task_id), "offset": offset,
-            "next": following, "text": text, "cut": cut,
+            "next": following, "text": text, "cut": cut, "times": times,
             "complete": row["status"] != RUNNING or attempt < row["attempts"]}
 
 
@@ -11239,7 +12093,6 @@ def patch_schedule(queue, request, schedule_id):
     return queue.schedules.get(schedule_id, request.person.scope)
 
 
-_MOMENT = {"type": "string", "format": "date-time"}
 WHICH_FIGURES = _object(**{
     "from": about(_MOMENT, "a day before `to` if left out"),
     "to": about(_MOMENT, "now if left out"),
@@ -11278,8 +12131,8 @@ def get_metrics(queue, request):
     start, end = whole_steps(start, end, step)
     if not 0 < (end - start) / STEPS[step] <= POINTS_MAX or end >= YEAR_10000:
         raise Malformed("There must be 1 to %d steps between from and to." % POINTS_MAX)
-    own = None if person.is_admin else {one["name"] for one in queue.catalogue.functions()
-                                        if one["who"] == "user"}
+    own = None if person.scope is None else {one["name"] for one in queue.catalogue.functions()
+                                             if one["who"] == "user"}
 
     def wants(function, lane):
         return ((own is None or function in own) and given.get("queue") in (None, "", lane)
@@ -11297,15 +12150,17 @@ LISTED_ACTIVITY = _object(
 
 def get_activity(queue, request):
     """What happened, newest first; there may be more although few or none were found."""
-    given = request.given
+    given, person = request.given, request.person
     since, until = (given.get(name) and parse_moment(given[name]).timestamp()
                     for name in ("since", "until"))
     if given.get("task") is not None:
-        queue.tasks.get(given["task"], request.person.scope)
+        queue.tasks.get(given["task"], person.scope)
     rows, before = find_activity(
         queue.database, given.get("limit") or PAGE_ROWS, given.get("cursor"), since, until,
-        task_id=given.get("task"), worker_id=given.get("worker"), event=given.get("event") or None,
-        function=given.get("function") or None, owner_id=_wanted_owner(queue, request, given))
+        person.own if person.scope is None else None, task_id=given.get("task"),
+        worker_id=given.get("worker"), event=given.get("event") or None,
+        function=given.get("function") or None,
+        owner_id=_wanted_owner(queue, request, given, person.scope))
     names = {row["id"]: row["name"] for row in queue.database.all("SELECT id, name FROM user")}
     same = ("id", "event", "attempt", "function", "queue", "waited", "seconds", "cpu_seconds",
             "peak_memory", "actor", "message")
@@ -11317,7 +12172,7 @@ def get_activity(queue, request):
 def get_workers(queue, request):
     """The worker processes; what they run only if one may know."""
     def shown(row):
-        hidden = not request.person.is_admin and row["owner_id"] != request.person.id
+        hidden = request.person.scope not in (None, row["owner_id"])
         told = ("id", "machine", "pid", "state", "mode", "version", "tasks")
         return {**{name: row[name] for name in told},
                 "functions": [one["name"] for one in json.loads(row["functions"] or "[]")],
@@ -11336,7 +12191,11 @@ def get_queue(queue, _, name):
 def get_queues(queue, _):
     """All queues with their limits and what is in them."""
     queues, machine = queue.queues, queue.claims.machine
-    return {"queues": list(map(queue.forecast.of_queue, queues.all(machine))),
+    oldest = {name: iso(-since) for since, name in sorted(      # of each the oldest comes last
+        (-max(row["created_at"], row["run_at"] or 0), row["queue"])
+        for row in queue.tasks.firsts(PENDING))}
+    return {"queues": [{**queue.forecast.of_queue(one), "oldest_at": oldest.get(one["name"])}
+                       for one in queues.all(machine)],
             "machines": sorted({machine, *queues.machines()}), "service": describe_service(queue)}
 
 
@@ -11362,6 +12221,19 @@ def get_host(queue, request):
         "ticks": queue.rhythm.state(), "canary": {
             "token": canary_token(folder), "addresses": private_addresses(folder, *request.places)},
         "exposed": seen["exposed"], "looked_at": iso(seen["at"]), "worker_test": worker_test(queue)}
+
+
+def get_backup(queue, _):
+    """Download a checked copy of the database, or on PostgreSQL an export."""
+    path = save(queue, queue.database.folder, "download")
+    try:
+        file = open(path, "rb", buffering=0)
+    except FileNotFoundError:           # another request has just taken it
+        raise still_busy() from None
+    path.unlink(missing_ok=True)
+    name = "backup-%s%s" % (iso(queue.database.clock.now())[:10], path.suffix)
+    return Answer(200, Portion(file, os.fstat(file.fileno()).st_size), BYTES_TYPE, [
+        *FILE_HEADERS, ("Content-Disposition", "attachment; filename=" + name)], None)
 
 
 EXPOSURE = titled("Exposure", _object(("exposed",), exposed={"type": "array", "items": TEXT}))
@@ -11429,21 +12301,19 @@ def _change_mailbox(queue, person, given):
 
 
 MUTE = titled("Mute", _object(("how",), how=about({"enum": list(MUTES)}, "for how long")))
-SCOPES_OF_ADMINS = ("worker", "metrics")
 
 
 def post_tokens(queue, request):
     """A new API token, shown once; it outlives the session, in which the password is asked for."""
-    given, person = request.given, request.person
+    given, person, scope = request.given, request.person, request.given.get("scope", "user")
     is_known = request.bearer() or person.answerable is None
     limits = {name: given[name] for name in ("queues", "functions") if given.get(name)}
-    if given.get("scope") in SCOPES_OF_ADMINS and not person.is_admin:
-        raise Denied("Only admins may make such a token: it shows what is everybody's.")
-    if limits and given.get("scope") != "worker":
+    if person.role not in TOKEN_SCOPES[scope]:
+        raise Denied("Such a token may only be made by: %s." % ", ".join(TOKEN_SCOPES[scope]))
+    if limits and scope != "worker":
         raise field_error(*limits.popitem()[:1], "is for tokens of the scope worker")
     known = None if is_known else queue.users.confirm(person, given.get("password"))
-    return queue.tokens.add(
-        person.id, given["name"], given.get("scope", "user"), known, limits, person.name)
+    return queue.tokens.add(person.id, given["name"], scope, known, limits, person.name)
 
 
 def _wait_for_work(queue, request):
@@ -11495,6 +12365,13 @@ def post_worker_tasks(queue, request, task_id):
     return queue.add_orders(orders, owner_id, request.once())
 
 
+def post_worker_file(queue, request, task_id):
+    """Keep a file that a running task leaves; the same name again takes its place."""
+    sent = request.upload(queue.settings.get("max_files_mb") << 20 or INTEGER_MAX)
+    owner_id = queue.tasks.get(task_id)["owner_id"]
+    return queue.files.receive(owner_id, request.given["name"], *sent, task_id)
+
+
 # Application -----------------------------------------------------------------
 #
 # ROUTES says of each request who may make it, what it takes, what is answered and what else is done
@@ -11502,15 +12379,19 @@ def post_worker_tasks(queue, request, task_id):
 # /openapi.json is made of the same rows.
 
 ANYONE, USER, ADMIN, WORKER, METRICS = "anyone", "user", "admin", "worker token", "metrics token"
+CLAIM = "claim"                         # of a running task, sent as a token is
 SCOPES = {WORKER: "worker", METRICS: "metrics"}     # of the only tokens that may; an admin's
 TICKER = "tick token"                   # or, to POST, any user
 ID, NAME = "([0-9]{1,15})", "([^/]{1,300})"
 
 # What is done besides: read tasks.py anew before, start workers after, keep the answer until
-# anybody commits or a second has passed.
-FRESH, CHANGE, KEPT = 1, 2, 4
+# anybody commits or a second has passed. OWN is a change that viewers may make: of their account.
+# WHOLE holds what logs in, too: it is not for a token that only reads.
+FRESH, CHANGE, KEPT, OWN, WHOLE = 1, 2, 4, 8, 16
 FILES = tuple(kind.partition(";")[0] for kind in STATIC_TYPES.values())
 _TASK, _SCHEDULE_ID = "/api/tasks/" + ID, "/api/schedules/" + ID
+_RUNNING_TASK = "/api/worker/tasks/" + ID
+FILE_TYPES = (*(kind.partition(";")[0] for kind in SHOWN_TYPES.values()), BYTES_TYPE)
 _QUEUE, _USER = "/api/queues/" + NAME, "/api/users/" + NAME
 
 
@@ -11527,24 +12408,34 @@ ROUTES = [Route(*row) for row in (
     ("GET", "/", get_page, ANYONE, None, (200, *FILES)),
     ("GET", "/static/" + NAME, _does("A file of static/.", lambda _, request, name:
         request.app.static.answer(name)), ANYONE, None, (200, *FILES)),
+    ("GET", "/static/languages/" + NAME, _does("The texts of the page in a language.",
+        lambda _, request, name: request.app.static.answer("languages/" + name)),
+     ANYONE, None, (200, JSON_TYPE)),
     ("GET", "/openapi.json", _does("This document.", lambda _, request:
         request.app.document), ANYONE, None, (200, JSON_TYPE)),
     ("GET", "/healthz", get_health, ANYONE, None, (200, "Health")),
     ("GET", "/metrics", get_exposition, METRICS, None, (200, "text/plain")),
     ("GET", "/tick", tick, TICKER, None, (200, "Ticked")),
-    ("POST", "/tick", tick, TICKER, None, (200, "Ticked")),
+    ("POST", "/tick", tick, TICKER, None, (200, "Ticked"), OWN),
     ("POST", "/api/setup", post_setup, ANYONE, SET_UP, (201, "Session")),
     ("POST", "/api/session", _does("Log in.", lambda queue, request: _session_answer(
         queue, request, queue.sessions.log_in(**request.given, address=request.address), 200)),
      ANYONE, LOG_IN, (200, "Session")),
     ("GET", "/api/session", _does("Who am I.", lambda queue, request:
         _session_json(queue, request.person)), USER, None, (200, "Session")),
-    ("DELETE", "/api/session", delete_session, USER, None, (204,)),
+    ("DELETE", "/api/session", delete_session, USER, None, (204,), OWN),
+    ("GET", "/api/sessions", _does("Where one is logged in.", lambda queue, request: {
+        "sessions": queue.sessions.all(request.person.id, request.cookies())}),
+     USER, None, (200, "SessionList")),
+    ("DELETE", "/api/sessions", _does("Log out everywhere else.", lambda queue, request:
+        queue.sessions.close_all(queue.users.find(request.person.name), request.person.name,
+                                 request.cookies())), USER, None, (204,), OWN),
     ("GET", "/api/functions", _does("What tasks can run, with the schema of each.",
         lambda queue, request: queue.catalogue.describe(request.person.is_admin)),
      USER, None, (200, "FunctionList"), FRESH),
     ("GET", "/api/overview", get_overview, USER, None, (200, "Overview"), KEPT),
-    ("GET", "/api/tasks", get_tasks, USER, LISTED_TASKS, (200, "TaskList"), KEPT),
+    ("GET", "/api/tasks", get_tasks, USER, LISTED_TASKS, (200, "TaskList", "text/csv", LINES_TYPE),
+     KEPT),
     ("POST", "/api/tasks", post_tasks, USER, NEW_TASKS, (201, "Added"), FRESH | CHANGE),
     ("POST", "/api/tasks/actions", post_actions, USER, ACTION, (200, "ActionDone"), FRESH | CHANGE),
     ("GET", _TASK, get_task, USER, None, (200, "Task")),
@@ -11556,6 +12447,9 @@ ROUTES = [Route(*row) for row in (
     ("POST", _TASK + "/retry", _does("Make a failed or cancelled task pending again.",
         lambda queue, request, task_id: queue.row_json(queue.actions.retry(
             task_id, *request.person.who))), USER, None, (200, "Task"), FRESH | CHANGE),
+    ("POST", "/api/files", post_file, USER, UPLOAD, (201, "Uploaded")),
+    ("GET", _TASK + "/files", get_files, USER, None, (200, "FileList")),
+    ("GET", _TASK + "/files/" + NAME, get_file, USER, None, (200, *FILE_TYPES)),
     ("GET", _TASK + "/log", get_log, USER, LOG_PART, (200, "Log", "text/plain")),
     ("GET", "/api/forecast", get_forecast, USER, WOULD_BE, (200, "Forecast"), KEPT),
     ("GET", "/api/schedules", get_schedules, USER, _object(**_PAGE), (200, "ScheduleList"), FRESH),
@@ -11592,6 +12486,7 @@ ROUTES = [Route(*row) for row in (
         "ends, or (no) tell again.", lambda queue, request, alert_id: queue.alerts.mute(
             alert_id, request.given["how"])), ADMIN, MUTE, (200, "Alert")),
     ("GET", "/api/host", get_host, ADMIN, None, (200, "HostReport")),
+    ("GET", "/api/backup", get_backup, ADMIN, None, (200, BYTES_TYPE), WHOLE),
     ("POST", "/api/host/exposure", post_exposure, ADMIN, EXPOSURE, (204,)),
     ("POST", "/api/host/test", _does("Start a test worker, unless one is being watched.", lambda
         queue, request: start_worker_test(queue, request.door)), ADMIN, None, (202, "WorkerTest")),
@@ -11602,23 +12497,32 @@ ROUTES = [Route(*row) for row in (
         {"users": queue.users.all()}), ADMIN, None, (200, "UserList")),
     ("POST", "/api/users", _does("Make a user.", lambda queue, request:
         queue.users.add(**request.given, by=request.person.name)), ADMIN, NEW_USER, (201, "User")),
-    ("PATCH", _USER, patch_user, USER, CHANGED_USER, (200, "User")),
+    ("PATCH", _USER, patch_user, USER, CHANGED_USER, (200, "User"), CHANGE | OWN),
+    ("DELETE", _USER + "/sessions", _does("Log a user out everywhere.", lambda queue, request,
+        name: queue.sessions.close_all(queue.users.find(name), request.person.name)),
+     ADMIN, None, (204,)),
     ("DELETE", _USER, _does("Remove a user who owns no tasks.", lambda queue, request, name:
         queue.users.delete(name, request.person.name)), ADMIN, None, (204,)),
     ("GET", "/api/tokens", _does("API tokens: one's own, an admin everybody's or those of one "
         "`owner`.", lambda queue, request: {"tokens": queue.tokens.all(_wanted_owner(
-            queue, request, request.given))}), USER, _object(owner=_OWNER), (200, "TokenList")),
-    ("POST", "/api/tokens", post_tokens, USER, NEW_TOKEN, (201, "CreatedToken")),
+            queue, request, request.given, request.person.own))}),
+     USER, _object(owner=_OWNER), (200, "TokenList")),
+    ("POST", "/api/tokens", post_tokens, USER, NEW_TOKEN, (201, "CreatedToken"), OWN),
     ("DELETE", "/api/tokens/" + ID, _does("Revoke a token of one's own; admins anybody's.", lambda
-        queue, request, token_id: queue.tokens.delete(request.person.scope, token_id,
+        queue, request, token_id: queue.tokens.delete(request.person.own, token_id,
                                                       request.person.name)),
-     USER, None, (204,)),
+     USER, None, (204,), OWN),
     ("POST", "/api/worker/hello", _does("Begin as a remote worker, or once more.", lambda
         queue, request: queue.remote.hello(request.person.token, request.given)),
      WORKER, HELLO, (200, "Welcome")),
     ("POST", "/api/worker/turn", post_worker_turn, WORKER, TURN, (200, "TurnAnswer")),
-    ("POST", "/api/worker/tasks/" + ID, post_worker_tasks, WORKER, NEW_TASKS, (201, "Created"),
+    ("POST", _RUNNING_TASK, post_worker_tasks, WORKER, NEW_TASKS, (201, "Created"),
      FRESH | CHANGE),
+    ("POST", _RUNNING_TASK + "/files", post_worker_file, CLAIM, UPLOAD, (201, "Uploaded")),
+    ("GET", _RUNNING_TASK + "/files/" + NAME, get_file, CLAIM, None, (200, *FILE_TYPES)),
+    ("GET", _RUNNING_TASK + "/results", _does("What tasks returned that a running one comes after.",
+        lambda queue, _, task_id: {"results": queue.tasks.results_before(task_id)}),
+     CLAIM, None, (200, "ResultList")),
 )]
 
 
@@ -11628,12 +12532,15 @@ MADE_AT = {"Task": "api/tasks/%(id)d", "ScheduleDetail": "api/schedules/%(id)d",
 
 
 def match_path(pattern, path):
-    """What `path` has in the place of a route's pattern, an id as a number; None if it differs."""
+    """What `path` has in the places of a route's pattern, an id first, as a number; None if it
+    differs."""
     fixed, place, _ = pattern.partition("(")    # most differ there: their patterns stay uncompiled
     if not place:
         return () if path == fixed else None
-    match = path.startswith(fixed) and re.fullmatch(pattern, path)
-    return (int(match[1]) if ID in pattern else match[1],) if match else None
+    match = re.fullmatch(pattern, path) if path.startswith(fixed) else None
+    if not match or ID not in pattern:
+        return match and match.groups()
+    return (int(match[1]), *match.groups()[1:])
 
 
 # /openapi.json is static/api.json, which describes what is answered, with the paths of ROUTES and
@@ -11669,7 +12576,8 @@ def _parameters(route, schemas):
     names = {"Id": ID in route.path, "Name": NAME in route.path,
              "IfNoneMatch": route.method == "GET" and route.who != TICKER,
              "IdempotencyKey": route.takes is NEW_TASKS}
-    query = route.takes["properties"] if route.takes and route.method == "GET" else {}
+    is_query = route.takes is UPLOAD or route.takes and route.method == "GET"
+    query = route.takes["properties"] if is_query else {}
     return [_part("parameters", name) for name in names if names[name]] + [
         {"name": name, "in": "query", "required": name in route.takes.get("required", ()),
          "schema": _documented(one, schemas)} for name, one in query.items()]
@@ -11699,8 +12607,11 @@ def _operation(route, schemas):
     if route.who == TICKER:
         others = ("bearer", "key", "cookie") if route.method == "POST" else ()
         told["security"] = [{name: []} for name in ("tick", *others)]
+    if route.who == CLAIM:
+        told["security"] = [{"bearer": []}, {"key": []}]
     if route.takes and route.method != "GET":
-        content = {JSON_TYPE: {"schema": _documented(route.takes, schemas)}}
+        content = ({BYTES_TYPE: {"schema": {}}} if route.takes is UPLOAD else
+                   {JSON_TYPE: {"schema": _documented(route.takes, schemas)}})
         if route.takes is NEW_TASKS:
             content[LINES_TYPE] = {"schema": {
                 "type": "string", "pattern": "[!-~]",
@@ -11736,6 +12647,9 @@ class Application:
         self._making = {}               # the same -> the lock of who makes it
         self.one_by_one = threading.Lock()
         self.waiting = threading.BoundedSemaphore(WAITERS_MAX)      # calls of remote workers
+        if source != "code":
+            with in_passing("settling here"):
+                queue.files.settle()
 
     def __call__(self, environ, start_response):
         with self.queue.database.deadline():
@@ -11750,7 +12664,7 @@ class Application:
         if request.left:
             request.take_the_rest()
         start_response(status, headers)
-        return [body]
+        return [body] if isinstance(body, bytes) else body
 
     @functools.cached_property
     def document(self):
@@ -11776,7 +12690,7 @@ class Application:
         for route in ROUTES:
             parts = match_path(route.path, request.path)
             if parts is not None and route.method == method:
-                self._admit(request, route.who)
+                self._admit(request, route.who, route.needs, *parts)
                 return self._handle(request, route, parts)
             if parts is not None:
                 allowed.append(route.method)
@@ -11792,7 +12706,7 @@ class Application:
                 self.queue.tick.maybe(self.source)
         if not route.needs & KEPT:
             return self._perform(request, route, parts)
-        key = request.path, request.query_text, request.person.scope
+        key = request.path, request.query_text, request.person.scope, request.person.role
         known = self._known(key)
         if known is None:
             if len(self._making) >= 20:
@@ -11814,13 +12728,15 @@ class Application:
         answer = self._perform(request, route, parts)
         if len(self._cache) >= 20:
             self._cache.clear()
-        self._cache[key] = version, now + CACHE_SECONDS, answer
+        if answer.keep:
+            self._cache[key] = version, now + CACHE_SECONDS, answer
         return answer
 
     def _perform(self, request, route, parts):
         if route.takes and route.takes is not NEW_TASKS:
             with self.queue.database.unhurried():
-                read = request.read_query if route.method == "GET" else request.read_object
+                is_query = route.method == "GET" or route.takes is UPLOAD
+                read = request.read_query if is_query else request.read_object
                 request.given = read(route.takes)
         if route.needs & FRESH:
             self.queue.catalogue.refresh()
@@ -11842,12 +12758,15 @@ class Application:
         headers = [("Location", request.base + quote(place % found))] if place else []
         return json_answer(found, status, headers)
 
-    def _admit(self, request, who):
+    def _admit(self, request, who, needs, *parts):
         if who == ANYONE and request.method == "POST":
             request.check_origin(strict=False)
-        if who == ANYONE or (who == TICKER and self._admit_ticker(request)):
+        if who == CLAIM:
+            request.attempt = self.queue.claims.cancel_asked(parts[0], request.bearer() or "")
+        if (who == ANYONE or request.attempt is not None
+                or who == TICKER and self._admit_ticker(request)):
             return
-        request.person = request.person or self._identify(request, who)
+        request.person = request.person or who != CLAIM and self._identify(request, who) or None
         if request.person is None:
             raise Unauthorized("This API token is not known." if request.bearer() is not None
                                else "Please log in. Programs send an API token as X-Api-Key, or as "
@@ -11856,12 +12775,16 @@ class Application:
             raise Denied("Only admins may do this.")
         if who in SCOPES and not (request.person.token and request.person.is_admin):
             raise Denied("This needs a token of the scope %s, and of an admin." % SCOPES[who])
+        reads = (request.person.token or {}).get("scope") == "read" or (
+            request.person.role == "viewer" and not needs & OWN)
+        if reads and (request.method not in ("GET", "HEAD") or needs & WHOLE):
+            raise Denied("Viewers, and tokens of the scope read, change nothing and get no backup.")
 
     def _admit_ticker(self, request):
         """True if a tick token is sent, in the address or as API tokens are."""
         token = request.query.get("token")
         sent = request.bearer() if token is None else token
-        if sent and self.queue.tokens.person(sent, "tick"):
+        if sent and self.queue.tokens.person(sent, ("tick",)):
             return True
         if token is None and request.method == "POST":
             return False                # any user may, too
@@ -11871,7 +12794,8 @@ class Application:
         """The Person of the API token if one is sent, else of the session cookie."""
         token = request.bearer()
         if token is not None:
-            person = self.queue.tokens.person(token, SCOPES.get(who, "user"))
+            scopes = (SCOPES[who],) if who in SCOPES else ("user", "read")
+            person = self.queue.tokens.person(token, scopes)
             if person is None and self.queue.tokens.is_known(token):
                 raise Denied("This API token is for something else.")
             return person
@@ -11885,7 +12809,7 @@ class Application:
         person = next(iter(people), None)
         if person and request.method not in ("GET", "HEAD"):
             request.check_origin(strict=True)
-            if request.content_type not in (JSON_TYPE, LINES_TYPE):
+            if request.content_type not in (JSON_TYPE, LINES_TYPE, BYTES_TYPE):
                 raise UnsupportedType("Send requests as application/json.")
         return person
 
@@ -12129,11 +13053,11 @@ class Exchange:
         try:
             self.parse_request()
         except BadRequest as refusal:
-            return self._send(compose_refusal(refusal.status, refusal.detail), False)
+            return self._send(False, compose_refusal(refusal.status, refusal.detail))
         self.enter("work")
         with self.server.answering, contextlib.ExitStack() as resources:
-            source, keep = self._answer(Body(self, resources))
-        self._send(source, keep)
+            keep, *sources = self._answer(Body(self, resources))
+        self._send(keep, *sources)
 
     def parse_request(self):
         """The gate: read the head of a request; BadRequest unless it is well-formed."""
@@ -12153,8 +13077,9 @@ class Exchange:
         if "transfer-encoding" in self.headers:
             raise BadRequest(411, "Send the body with a Content-Length.")
         words = self.headers.get("connection", "").lower().replace(" ", "").split(",")
+        self._is_modern = first[3] == b"1"
         # Without a length there is no body, but what follows may be meant as one.
-        self._may_follow = (first[3] == b"1" and "close" not in words and (
+        self._may_follow = (self._is_modern and "close" not in words and (
             "content-length" in self.headers or self.command not in ("POST", "PUT", "PATCH")))
 
     def _read_line(self, pattern, words):
@@ -12183,24 +13108,38 @@ class Exchange:
         self.headers[name] = value
 
     def _answer(self, body):
-        """(the whole response, True if the connection stays)"""
+        """(True if the connection stays, what the whole response is made of)"""
         if not self.server.answers_to(self.headers.get("host"), self.client_address[0]):
-            return compose_refusal(421, UNKNOWN_NAME, self.headers.get("accept", "")), False
+            return False, compose_refusal(421, UNKNOWN_NAME, self.headers.get("accept", ""))
         said = []
-        content = b"".join(self.server.app(self._environ(body), lambda *told: said.extend(told)))
+        content = self.server.app(self._environ(body), lambda *told: said.extend(told))
         keep = (self._may_follow and body.is_taken and said[0] < "4" and not self.server.is_stopping
                 and self.connection.gettimeout() is None)
-        return self._put_aside(compose(*said, content, keep)), keep
+        if isinstance(content, Portion):
+            return keep, compose(*said, b"", keep), content
+        if not isinstance(content, list):
+            return False, self._chunks(*said, content)
+        return keep, self._put_aside(compose(*said, b"".join(content), keep))
+
+    def _chunks(self, status, headers, parts):
+        """A response that is made while it is sent; but in HTTP/1.0, its last chunk is its end."""
+        coding = [("Transfer-Encoding", "chunked")] if self._is_modern else []
+        yield compose(status, [*headers, *coding], b"")
+        part = b"all"
+        while part:
+            with self.server.answering:
+                part = next(parts, b"")
+            yield b"%x\r\n%s\r\n" % (len(part), part) if coding else part
 
     def _put_aside(self, data):
-        """What is to be sent; a file, if it is large and there is room for one."""
+        """What is to be sent; a Portion of a file, if it is large and there is room for one."""
         if len(data) > LARGE_BYTES:
             import tempfile
             with contextlib.suppress(OSError):
                 file = tempfile.TemporaryFile(dir=self.server.folder, buffering=0)
                 if file.write(data) == len(data):
                     file.seek(0)
-                    return file
+                    return Portion(file, len(data))
         return data
 
     def _environ(self, body):
@@ -12215,13 +13154,17 @@ class Exchange:
                 "REMOTE_ADDR": self.client_address[0], "jobqueue.door": "server",
                 "wsgi.input": body, "jobqueue.pause": self.pause}
 
-    def _send(self, source, keep):
-        """Send a response, bytes or a file; without `keep` the connection ends after it."""
+    def _send(self, keep, *sources):
+        """Send bytes, files or pieces of a response; without `keep` the connection ends then."""
         self.enter("answer")
-        with io.BytesIO(source) if isinstance(source, bytes) else source as file:
-            for piece in iter(lambda: file.read(PIECE_BYTES), b""):
-                self.connection.sendall(piece)
-                self.advance(len(piece))
+        with contextlib.ExitStack() as opened:
+            for source in sources:
+                if isinstance(source, bytes):
+                    source = Portion(io.BytesIO(source), len(source))
+                opened.callback(source.close)
+                for piece in source:
+                    self.connection.sendall(piece)
+                    self.advance(len(piece))
         self.enter("idle")
         self.close_connection = not keep
 
@@ -12383,6 +13326,7 @@ def open_server(app, host, port, clock=Clock, background=None):
 def run_cgi():
     """Answer the one request for which a web server has started this process, and end."""
     os.umask(0o077)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))   # the client has left: what came goes
     environ = {os.fsdecode(name): value.decode("latin-1") for name, value in os.environb.items()}
     environ = {"REQUEST_METHOD": "GET", **environ, "wsgi.input": sys.stdin.buffer,
                "wsgi.run_once": True}
@@ -12392,9 +13336,10 @@ def run_cgi():
         head[:] = ["Status: " + status, *map("%s: %s".__mod__, headers), "", ""]
 
     with contextlib.redirect_stdout(sys.stderr):    # what is printed is for the web server's log
-        body = b"".join(application(environ, start_response))
+        body = application(environ, start_response)
     with contextlib.suppress(OSError, sqlite3.Error):
-        sys.stdout.buffer.write("\r\n".join(head).encode("latin-1", "replace") + body)
+        sys.stdout.buffer.write("\r\n".join(head).encode("latin-1", "replace"))
+        sys.stdout.buffer.writelines(body)
         sys.stdout.flush()
         for app in _applications.values():
             app.queue.close()
@@ -12525,7 +13470,7 @@ class Shell:
     """Who asks on the command line of this host: the site's own code, which may do everything."""
 
     name, role, is_admin, scope, answerable = "the command line", "admin", True, None, None
-    who = scope, name
+    who, own, token = (scope, name), None, None
 
     def __init__(self, users, owner):
         self._find = functools.partial(users.owner, owner)
@@ -12537,7 +13482,10 @@ class Shell:
 
 
 def _as_sent(method, given):
-    """(query, body, its type) of a request for what is given."""
+    """(query, body, its type) of a request for what is given, such as an open file."""
+    if isinstance(given, io.IOBase):
+        size = os.fstat(given.fileno()).st_size
+        return urlencode({"name": Path(given.name).name}), Portion(given, size), BYTES_TYPE
     if isinstance(given, bytes):
         return "", given, LINES_TYPE
     if method not in ("GET", "DELETE"):
@@ -12554,7 +13502,7 @@ class ThisSite:
         self.clock = queue.database.clock
 
     def ask(self, method, path, given=None):
-        """What the API answers, None for nothing; errors are raised.
+        """What the API answers, None for nothing, the pieces of a file; errors are raised.
 
         `given` is the query of a GET, else the body; bytes are JSON lines, one for each task.
         """
@@ -12565,12 +13513,13 @@ class ThisSite:
         query, body, kind = _as_sent(method, given)
         request = Request({
             "REQUEST_METHOD": method, "PATH_INFO": unquote(path, "latin-1"), "QUERY_STRING": query,
-            "CONTENT_TYPE": kind, "CONTENT_LENGTH": str(len(body)), "wsgi.input": io.BytesIO(body),
+            "CONTENT_TYPE": kind, "CONTENT_LENGTH": str(len(body)),
+            "wsgi.input": io.BytesIO(body) if isinstance(body, bytes) else given,
             "jobqueue.door": "shell"}, self._app.queue.settings)
         request.person = Shell(self._app.queue.users, owner)
         with self._app.queue.database.deadline():
             answer = self._app.route(request).body
-        return json.loads(answer) if answer else None
+        return (json.loads(answer) if answer else None) if isinstance(answer, bytes) else answer
 
 
 class OtherSite:
@@ -12594,9 +13543,13 @@ class OtherSite:
         query, body, kind = _as_sent(method, given)
         try:
             request = urllib.request.Request("%s%s?%s" % (self._address, path, query), body or None,
-                                             {"Content-Type": kind}, method=method)
+                                             {"Content-Type": kind, "Content-Length": len(body)},
+                                             method=method)
             request.add_unredirected_header("X-Api-Key", self._token)
-            with urllib.request.urlopen(request, timeout=OTHER_SITE_SECONDS) as answer:
+            answer = urllib.request.urlopen(request, timeout=OTHER_SITE_SECONDS)
+            if "json" not in answer.headers.get("Content-Type", "json"):
+                return iter(functools.partial(answer.read, PIECE_BYTES), b"")
+            with answer:
                 text = answer.read()
             return json.loads(text) if text else None
         except urllib.error.HTTPError as error:
@@ -12777,6 +13730,10 @@ def lists(words, key, names, *rows):
     names = names.split()
 
     def run(site, options):
+        if "format" in options.given:
+            for piece in site.ask("GET", "/api/" + key, options.given):
+                say(piece.decode("utf-8-sig").replace("\r\n", "\n").rstrip("\n"))
+            return
         found = ask_all(site, key, options.given)
         show(options, found, table([name.upper() for name in names], [
             [CELLS[name](one) if name in CELLS else one[name] for name in names]
@@ -12825,6 +13782,19 @@ def _typed_arguments(function, texts):
             raise field_error("arguments." + name, "is given twice")
         given[name] = parse_text(known.get(name, {}), storable(value))
     return given
+
+
+def _hand_in(site, function, given):
+    """Arguments with ids in the place of @paths, whose files are handed in."""
+    def send(value):
+        if isinstance(value, list):
+            return list(map(send, value))
+        if not str(value).startswith("@"):
+            return value
+        with open_given(value[1:]) as file:
+            return site.ask("POST", "/api/files", file)["id"]
+    return {**given, **{name: send(given[name]) for name in file_parameters(function["schema"])
+                        if name in given}}
 
 
 def read_csv(path):
@@ -12882,12 +13852,13 @@ def cmd_add(site, options):
     words, path = request.pop("words"), request.pop("each", None)
     function = known_function(site, request["function"])
     if path is None:
-        request["arguments"] = _typed_arguments(function, words)
+        request["arguments"] = _hand_in(site, function, _typed_arguments(function, words))
         added = site.ask("POST", "/api/tasks", request)
         return show(options, added, str(added["id"] if "id" in added else added["ids"][0]))
     if "unique_key" in request:
         raise field_error("unique_key", "cannot be the same for all rows")
-    added = _add_each(site, request, _typed_rows(function, words, path))
+    added = _add_each(site, request, ((line, _hand_in(site, function, given)) for line, given
+                                      in _typed_rows(function, words, path)))
     return show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
 
 
@@ -12917,6 +13888,31 @@ def cmd_log(site, options):
         part = site.ask("GET", path, {"attempt": whole["attempt"], "offset": part["next"]})
         whole = {**whole, "text": whole["text"] + part["text"], "next": part["next"]}
     show(options, whole, whole["text"].rstrip("\n"))
+
+
+def _save_file(site, address, path, size):
+    """Save what the site has there in a new file, all of it or nothing."""
+    with open(path, "xb") as file:
+        try:
+            file.writelines(site.ask("GET", address))
+            if file.tell() != size:
+                raise SetupError("%s has not come as a whole." % path.name)
+        except BaseException:           # else the next time it would be in the way
+            path.unlink()
+            raise
+
+
+def cmd_files(site, options):
+    """Print a task's files, or save what it left into the folder --save, which is made."""
+    path, folder = "/api/tasks/%(id)d/files" % options.given, options.given.get("save")
+    found = site.ask("GET", path)
+    for one in found["files"] if folder else ():
+        if one["id"] is None:
+            Path(folder).mkdir(exist_ok=True)
+            _save_file(site, path + "/" + quote(one["name"], **IN_ADDRESS),
+                       Path(folder) / file_name(one["name"]), one["size"])
+    show(options, found, table(("NAME", "SIZE", "TYPE", "ID"), [
+        (one["name"], one["size"], one["type"], one["id"]) for one in found["files"]]))
 
 
 ACTION_ROUTES = {"cancel": ("POST", "/api/tasks/%d/cancel"),
@@ -12977,7 +13973,7 @@ def cmd_settings(site, options):
     return show(options, row, str(row["value"]))
 
 
-LIST_SETTINGS, _ = lists("Print all settings.", "settings", "name value from help")
+LIST_SETTINGS, _ = lists("Print all settings.", "settings", "name value unit from label help")
 
 
 def read_password():
@@ -13123,6 +14119,12 @@ def cmd_backup(queue, options):
     show(options, {"file": path, "bytes": size}, "%s: %.1f MB, checked" % (path, size / 1e6))
 
 
+def cmd_restore(_, options):
+    """Put a backup in the place of the database, which is kept under another name."""
+    kept = restore(data_folder(options.data), options.given["file"], "force" in options.given)
+    show(options, {"kept": str(kept)}, "It is restored. What was there is now %s" % kept)
+
+
 def cmd_export(queue, options):
     """Write all that is kept as lines of JSON, which import reads."""
     path = options.given["file"]
@@ -13187,7 +14189,8 @@ QUEUE, ACCOUNT = "/api/queues/{name}", "/api/users/{name}"
 OWNER = ("--owner", {"metavar": "USER"})
 WHY = argument("--why", _SCHEDULE["paused_why"], dest="paused_why", metavar="TEXT")
 ZONE = argument("--tz", _SCHEDULE["zone"], dest="zone", metavar="ZONE")
-FILTERS = arguments(WHICH_TASKS, "status", "function", "queue", "owner")
+FILTERS = arguments(WHICH_TASKS, "status", "function", "queue", "owner", "since", "until") + [
+    argument("--search", WHICH_TASKS["q"], dest="q", metavar="TEXT")]
 # Of all commands, and of those that ask the API.
 COMMON = [
     ("--data", {"metavar": "DIR", "help": "data folder (default: data beside jobqueue.py)"}),
@@ -13211,25 +14214,33 @@ COMMANDS = {
     "functions": lists("Print the functions that can be added, and their parameters.",
                        "functions", "name parameters title"),
     "list": lists("Print tasks, newest first.", "tasks", "id status owner function summary",
-                  *FILTERS, argument("--limit", _integer(1, 1000), default=PAGE_ROWS, metavar="N")),
+                  *FILTERS, *arguments(LISTED_TASKS["properties"], "sort"),
+                  argument("--limit", _integer(1, 1000), default=PAGE_ROWS, metavar="N"),
+                  ("--csv", {"dest": "format", "action": "store_const", "const": "csv",
+                             "help": "all that match as CSV, whatever the limit"})),
     "show": asks("Print one task.", "GET", TASK, text=_task_text),
     "wait": (cmd_wait, [PLACES["id"], argument(
         "--timeout", {"type": "number", "minimum": 0}, default=math.inf, metavar="SECONDS")]),
     "log": (cmd_log, [PLACES["id"], argument("--attempt", POSITIVE, metavar="N")]),
+    "files": (cmd_files, [PLACES["id"], ("--save", {"metavar": "DIR", "help": "where to"})]),
     **dict.fromkeys(ACTION_ROUTES, (cmd_act, [
         argument("ids", POSITIVE, nargs="*", default=(), metavar="ID"), *FILTERS,
-        argument("--search", WHICH_TASKS["q"], dest="q", metavar="TEXT"),
         argument("--all", about(SWITCH, "all tasks")),
         argument("--yes", about(SWITCH, "do it, instead of saying how many match"))])),
     "settings": (cmd_settings, [("name", {"nargs": "?", "default": None}),
                                 ("value", {"nargs": "?", "default": None})]),
-    "user list": lists("Print all users.", "users", "name role disabled max_pending last_seen_at"),
+    "user list": lists("Print all users.", "users",
+                       "name role disabled max_pending max_running last_seen_at"),
     "user add": asks("Make a user; the password is asked for, or read from standard input.", "POST",
-                     "/api/users", PLACES["name"],
-                     ("--admin", {"dest": "role", "action": "store_const", "const": "admin",
-                                  "help": "an admin"}), password=read_password),
-    "user disable": asks("Keep a user out, whose sessions and tokens end.", "PATCH", ACCOUNT,
-                         disabled=True),
+                     "/api/users", PLACES["name"], *arguments(NEW_USER["properties"], "role"),
+                     ("--admin", {"dest": "role", "action": "store_const", "const": "admin"}),
+                     password=read_password),
+    "user set": asks("Change what a user may.", "PATCH", ACCOUNT,
+                     *arguments(CHANGED_USER["properties"], "role"),
+                     argument("--max-running", CHANGED_USER["properties"]["max_running"],
+                              null="none", metavar="N|none")),
+    "user logout": asks("Log a user out everywhere.", "DELETE", ACCOUNT + "/sessions"),
+    "user disable": asks("Keep a user and their tokens out.", "PATCH", ACCOUNT, disabled=True),
     "user enable": asks("Let a user in again.", "PATCH", ACCOUNT, disabled=False),
     "user delete": asks("Remove a user who owns no tasks.", "DELETE", ACCOUNT),
     "user password": asks("Change a password, which is asked for, or read from standard input.",
@@ -13242,17 +14253,17 @@ COMMANDS = {
     "token add": (cmd_add_token, [
         PLACES["name"], OWNER,
         argument("--scope", NEW_TOKEN["properties"]["scope"],
-                 help="what it may: all that USER may, only call the address /tick, only work, or "
-                      "only read /metrics"),
+                 help="what it may: all that USER may, of that only reading, only call the address "
+                      "/tick, only work, or only read /metrics"),
         *arguments(NEW_TOKEN["properties"], "queues", "functions"),
         ("--file", {"metavar": "FILE", "help": "write it there, for you only to read"})]),
     "token delete": asks("Revoke an API token.", "DELETE", "/api/tokens/{id}"),
     "schedule list": lists("Print schedules.", "schedules",
-                           "id owner function summary words next_at problem"),
+                           "id name owner function summary words next_at problem"),
     "schedule add": (cmd_add_schedule, [
         ("words", {"nargs": "*", "default": (), "metavar": "FUNCTION RULE name=value ...",
                    "help": "a rule is " + RULE_HINT.replace("%", "%%")}),
-        ZONE, *arguments(_SCHEDULE, "catch_up", "overlap"), OWNER,
+        ZONE, *arguments(_SCHEDULE, "name", "catch_up", "overlap"), OWNER,
         *arguments(OPTION_SCHEMAS, *OPTION_SCHEMAS)]),
     "schedule show": asks("Print one schedule, when it is due and what came of it.", "GET",
                           SCHEDULE, text=_schedule_text),
@@ -13292,6 +14303,8 @@ COMMANDS = {
         *arguments(WHICH_FIGURES["properties"], "step", "function", "queue")]),
     "tick": (cmd_tick, []),
     "backup": (cmd_backup, [("file", {"metavar": "FILE"})]),
+    "restore": (cmd_restore, [("file", {"metavar": "FILE"}), argument(
+        "--force", about(SWITCH, "even while something lives here"))]),
     "export": (cmd_export, [("file", {"metavar": "FILE", "help": "- is standard output"})]),
     "import": (cmd_import, [("file", {"metavar": "FILE", "help": "- is standard input"})]),
     "check": (cmd_check, [
@@ -13300,10 +14313,10 @@ COMMANDS = {
                               "system, or for several machines (shared)"}),
         argument("--quick", about(SWITCH, "without the worker that is tested for 10 s")),
         argument("--files", about(SWITCH, "print the lines for cron and web servers"))])}
-NEED_NOTHING = ("check", "schedule preview")
+NEED_NOTHING = ("check", "restore", "schedule preview")
 LOCAL = ("serve", "tick", "backup", "export", "import", *NEED_NOTHING)
 # Nothing is made by them: a missing data folder is a typing error.
-LOOKING = "list show stats wait log activity cancel retry delete backup export".split()
+LOOKING = "list show files stats wait log activity cancel retry delete backup export".split()
 
 
 def command_parser():

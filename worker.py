@@ -14,6 +14,7 @@ Contents (each section uses only the sections above it)
     Catalogue           from a signature to a JSON Schema and back to Python values
     Commands            programs as functions
     Requests            HTTP requests as functions
+    Task files          what a task is given, and what it leaves
     Runner              the child's side: runs one attempt after another
     Log                 what an attempt prints, on its way to the database
     Child               the worker's side of its runner: pipes, life line, signals
@@ -44,6 +45,7 @@ import time
 from datetime import date, datetime, time as clock_time
 from enum import Enum
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import jobqueue
 from jobqueue import (RESULT_MAX_DEPTH, Every, Fail, Followers, JobQueue, JobQueueError, Logs,
@@ -67,7 +69,7 @@ NOTHING = object()                      # no default, no type hint
 SIMPLE_TYPES = {
     str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "number"},
     bool: {"type": "boolean"}, list: {"type": "array"}, tuple: {"type": "array"},
-    set: {"type": "array"}, dict: {"type": "object"}, Path: {"type": "string"},
+    set: {"type": "array"}, dict: {"type": "object"}, Path: {"type": "string", "format": "file"},
     date: {"type": "string", "format": "date"}, clock_time: {"type": "string", "format": "time"},
     datetime: {"type": "string", "format": "date-time"}}
 CONVERSIONS = {
@@ -198,6 +200,11 @@ class Parameters:
         return {"type": "object", "properties": properties, "required": required,
                 "additionalProperties": self.open}
 
+    @functools.cached_property
+    def files(self):
+        """The names of those that are files."""
+        return jobqueue.file_parameters(self.schema())
+
     def convert(self, arguments):
         """JSON arguments as Python values."""
         return {name: to_python(self.kinds.get(name), value) for name, value in arguments.items()}
@@ -209,6 +216,8 @@ class Parameters:
                 schema["default"] = json.loads(dump_json(self.defaults[name]))
             if schema.get("default", 0) is None:
                 schema = make_nullable(schema)
+            elif schema.get("format") == "file":    # whose path stays the function's own
+                del schema["default"]
         if jobqueue.SECRET_NAME.search(name) and "string" in schema.get("type", ()):
             schema["format"] = "password"
         parts = [*self.function.target, "--"] if self.function.kind == "command" else ["--"]
@@ -334,8 +343,8 @@ class CommandFailed(Exception):
 
 def as_word(value):
     """A value as programs read it."""
-    if value is None or isinstance(value, str):
-        return value or ""
+    if value is None or isinstance(value, (str, Path)):
+        return str(value or "")
     text = dump_json(value)
     return text[1:-1] if text.startswith('"') else text
 
@@ -364,7 +373,8 @@ def run_program(parts, context):
     """Run a program to its end; CommandFailed unless that is a good one."""
     import subprocess
     environment = {**os.environ, "JOBQUEUE_TASK_ID": str(context.id),
-                   "JOBQUEUE_ATTEMPT": str(context.attempt), "JOBQUEUE_CLAIM": context.claim}
+                   "JOBQUEUE_ATTEMPT": str(context.attempt), "JOBQUEUE_CLAIM": context.claim,
+                   "JOBQUEUE_FOLDER": str(context.folder)}
     try:
         ended = subprocess.run(parts, stdin=subprocess.DEVNULL, env=environment, check=False)
     except OSError as error:
@@ -420,7 +430,6 @@ def refuse_climbing(template, arguments):
 
     nginx takes "..%2Fx" for "../x"; others take a backslash for a slash and skip what follows ";".
     """
-    from urllib.parse import unquote
     for part in re.split("[?#]", template)[0].split("/"):
         names = re.findall(jobqueue.PLACE, part)
         text = re.sub(jobqueue.PLACE, lambda match: as_word(arguments.get(match[1])), part)
@@ -434,7 +443,7 @@ def refuse_climbing(template, arguments):
 
 def build_request(target, arguments, context):
     """The urllib Request: places filled, the other arguments as query or JSON body."""
-    from urllib.parse import quote, urlencode
+    from urllib.parse import urlencode
     from urllib.request import Request
     refuse_climbing(target["address"], arguments)
     address = re.sub(jobqueue.PLACE, lambda match: quote(as_word(arguments.get(match[1])), safe=""),
@@ -493,6 +502,105 @@ def run_request(function, arguments, context):
         if "json" in kind:
             return json.loads(data)
     return data.decode("utf-8", "replace") or None
+
+
+# Task files ------------------------------------------------------------------
+#
+# What a task was given is copied into its folder, so that a retry gets the same whatever the
+# function does to it. Where the site keeps its files elsewhere it is asked for them over HTTP, and
+# what the task leaves is sent there before its outcome is told; its claim is the authority.
+
+FILE_SECONDS = 60.0                     # for each step of a request
+FILE_PAUSES = 1.0, 5.0, *[15.0] * 10    # after one that was not answered; then the claim is lost
+TRY_AGAIN = (408, 429, 502, 503, 504)
+GIVEN = ".given"                        # in the task's folder: no file there is one that it leaves
+
+
+class TaskFiles:
+    """The files of the task that runs; `site` is (address, certificates) if it has them."""
+
+    def __init__(self, site, context, data):
+        self.site, self._context, self._data = site, context, data
+
+    def bring(self, value):
+        """An argument with paths of copies in the place of the ids of files."""
+        if isinstance(value, list):
+            return list(map(self.bring, value))
+        if not (isinstance(value, str) and re.fullmatch(jobqueue.FILE_KEY, value)):
+            return value
+        folder = self._context.folder / GIVEN / value
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.site:
+            with self.ask("files/" + value) as answer:
+                name = answer.headers["Content-Disposition"].rpartition("''")[2]
+                return self._copy(answer, folder / jobqueue.file_name(unquote(name)))
+        source = jobqueue.given_folder(self._data, value)
+        for name in os.listdir(source) if source.is_dir() else ():
+            with open(source / name, "rb") as file:
+                return self._copy(file, folder / name)
+        raise Fail("the file that it was given, %s, is not there any more" % value)
+
+    @staticmethod
+    def _copy(file, path):
+        import shutil
+        with open(path, "wb") as copy:
+            shutil.copyfileobj(file, copy, jobqueue.PIECE_BYTES)
+        return str(path)
+
+    def leave(self, path):
+        """The name of a file that the function returns: it becomes the task's. Of a path that leads
+        to no file it is all."""
+        if not path.is_file():
+            return str(path)
+        if path.parent.resolve() != self._context.folder.resolve():
+            with open(path, "rb") as file:
+                self._copy(file, self._context.folder / path.name)
+        return path.name
+
+    def close(self):
+        """Remove what it was given; send what it leaves if that belongs elsewhere."""
+        import shutil
+        folder = self._context.folder
+        shutil.rmtree(folder / GIVEN, ignore_errors=True)
+        names = self.site and jobqueue.names_left(folder) or []
+        for name in names[:jobqueue.FILES_MAX]:
+            try:
+                with jobqueue.open_plain(folder, name) as file:
+                    self.ask("files?name=" + quote(name, safe="", errors="replace"), file).close()
+            except ConnectionError:
+                raise
+            except (Fail, OSError) as error:
+                print("Not kept: %s (%s)" % (name, error))
+        if names[jobqueue.FILES_MAX:]:
+            print("Not kept: the %d after these" % len(names[jobqueue.FILES_MAX:]))
+
+    def ask(self, path, file=None):
+        """The site's answer; it is sent the file. Fail if it refuses, else ConnectionError."""
+        import ssl
+        from urllib.error import HTTPError
+        from urllib.request import Request, urlopen
+        (address, authorities), task = self.site, self._context
+        if not address:
+            raise Fail("its files are on another machine, and the setting page_address is empty")
+        address = "%s/api/worker/tasks/%d/%s" % (address.rstrip("/"), task.id, path)
+        size, told = os.fstat(file.fileno()).st_size if file else 0, None
+        headers = {"Content-Type": jobqueue.BYTES_TYPE, "Content-Length": str(size)}
+        for pause in FILE_PAUSES:
+            request = Request(address, file and jobqueue.Portion(file, size), headers)
+            request.add_unredirected_header("X-Api-Key", task.claim)
+            try:
+                return urlopen(request, timeout=FILE_SECONDS,
+                               context=ssl.create_default_context(cafile=authorities))
+            except HTTPError as error:
+                told = error
+                if error.code not in TRY_AGAIN:
+                    raise Fail("the site refuses: %s" % json.load(error)["detail"]) from None
+            except OSError as error:
+                told = error
+            time.sleep(pause)
+            if file:
+                file.seek(0)
+        raise ConnectionError("the site is not heard: %s" % told)
 
 
 # Runner ----------------------------------------------------------------------
@@ -664,6 +772,8 @@ class Runner:
             self._free = lowest_free()
         context = TaskContext(order["id"], order["owner"], order["attempt"], order["crashes"],
                               order["claim"], self._data, self._report, self._enqueue)
+        context.files = TaskFiles(order.get("site"), context, self._data)
+        context.ask_results = self._results
         TaskContext.running = context
         self._claim, self._unsent = order["claim"], None
         before, began = self._used, time.monotonic()
@@ -730,17 +840,31 @@ class Runner:
                     "error_message": "tasks.py does not declare %s" % order["function"]}
         try:
             result = self._call(function, json.loads(order["arguments"]), context)
+            if isinstance(result, Path):
+                result = context.files.leave(result)
             if is_deep(result, RESULT_MAX_DEPTH):
                 raise ValueError("the result is nested deeper than %d levels" % RESULT_MAX_DEPTH)
-            return {"kind": "succeeded", "result": write_result(result)}
+            result = write_result(result)
+            self._close_files(context)
+            return {"kind": "succeeded", "result": result}
         except BaseException as error:  # whatever the owner's code raises is that attempt's error
             outcome = outcome_of_exception(error, "fail" if isinstance(error, Fail) else "error")
             if isinstance(error, RetryAfter):
                 outcome["retry_after"] = min(max(0.0, error.seconds), 1e9)
+            with contextlib.suppress(Exception):
+                self._close_files(context)
             return outcome
+
+    @staticmethod
+    def _close_files(context):
+        if context.has_folder:
+            context.files.close()
 
     def _call(self, function, arguments, context):
         parameters = parameters_of(function)
+        for name in parameters.files:
+            if name in arguments:
+                arguments[name] = context.files.bring(arguments[name])
         values = parameters.convert(arguments)
         if function.kind == "python":
             return function.target(**values)
@@ -781,16 +905,28 @@ class Runner:
                 size = 0
             parts[-1].append(request)
             size += length
+        return self._ask(*({"enqueue": part, "more": part is not parts[-1]}
+                           for part in parts))["ids"]
+
+    def _results(self):
+        """The results of the tasks that this one comes after."""
+        context = TaskContext.running
+        if context.files.site:
+            with context.files.ask("results") as answer:
+                return json.load(answer)["results"]
+        return self._ask({"results": True})["results"]
+
+    def _ask(self, *messages):
+        """What the worker answers; what it refuses is raised."""
         with self._speaking() as claim:
-            self._send(*({"claim": claim, "enqueue": part, "more": part is not parts[-1]}
-                         for part in parts))
+            self._send(*({"claim": claim, **message} for message in messages))
             answer = self._receive()
         if answer is None:
             os._exit(1)
         if "refused" in answer:
             kind, *why = answer["refused"]
             raise getattr(jobqueue, kind)(*why)
-        return answer["ids"]
+        return answer
 
     def _send(self, *messages, ring=True):
         """Tell the worker, in a line each; ValueError and nothing is told if one is too long."""
@@ -1134,7 +1270,8 @@ class Attempt:
                 if not self.renew(transaction):
                     return None
         names = "id", "owner", "crashes", "claim", "function", "arguments"
-        return {"attempt": row["attempts"] - row["put_backs"], **{one: row[one] for one in names}}
+        return {"attempt": row["attempts"] - row["put_backs"], "site": self.site(),
+                **{one: row[one] for one in names}}
 
     def end(self, kind, why=None):
         """Have it ended, for the first reason that comes."""
@@ -1159,6 +1296,8 @@ class Attempt:
             if not message.get("more"):
                 requests, self._requests = self._requests, []
                 self._enqueue(requests)
+        elif message.get("results") is True:
+            self._answer(lambda: {"results": self._queue.tasks.results_before(self.row["id"])})
         else:
             return False
         return True
@@ -1182,6 +1321,10 @@ class Attempt:
         limit = self.started + self.row["timeout"] - self._clock.monotonic()
         return max(0.0, min(LOOK_SECONDS, limit))
 
+    def site(self):
+        """Where its files are, see Files.site()."""
+        return self._queue.files.site()
+
     def renew(self, transaction):
         """Hold the claim for another lease; False if it was lost."""
         return self._claims.renew(transaction, *self.key, self._clock.now())
@@ -1203,8 +1346,11 @@ class Attempt:
 
     def _enqueue(self, requests):
         """Add what the function asks for, at once and for the same owner."""
+        self._answer(lambda: {"ids": self._queue.add(requests, self.row["owner_id"])})
+
+    def _answer(self, find):
         try:
-            self.reply({"ids": self._queue.add(requests, self.row["owner_id"])})
+            self.reply(find())
         except JobQueueError as error:
             kind = type(error).__name__
             self.reply({"refused": [kind, error.detail, error.errors, error.retry_after]})
@@ -1238,7 +1384,7 @@ class Attempt:
             self.end("lost")
         elif asked:
             self.end("cancelled", "cancelled while it ran")
-        self._is_doubted = self._claims.is_doubted(*self.key)
+        self._is_doubted = self._claims.leases.is_doubted(*self.key)
 
     def _store(self, now):
         """Renew the claim and store log and progress, if it is time; tried once a second."""
@@ -1256,8 +1402,9 @@ class Attempt:
             self.drop()
 
     def _write(self, transaction, final):
+        now = self._database.clock.now()
         for start, text in self.log.take_pieces(final):
-            Logs.append(transaction, self.row["id"], self.row["attempts"], start, text)
+            Logs.append(transaction, now, self.row["id"], self.row["attempts"], start, text)
         if self.report:
             self._claims.report(transaction, *self.key, self.report["progress"],
                                 self.report["message"])
@@ -1594,7 +1741,7 @@ class Recorder:
     """
 
     def __init__(self, queue, place, say):
-        self._claims, self._database = queue.claims, queue.database
+        self._claims, self._database, self._files = queue.claims, queue.database, queue.files
         self._place, self._say = place, say
 
     def record(self, batch, pace=None, most=0):
@@ -1649,8 +1796,8 @@ class Recorder:
             if not rows and not batch.running:
                 self._place.heartbeat(transaction, "stopping" if self._place.stopping else "idle")
         for (attempt, _), verdict in zip(endings, verdicts):
-            if verdict and verdict.removed:
-                jobqueue.remove_task_folder(self._database.folder, attempt.row["id"])
+            if verdict:
+                self._files.tidy(attempt.row["id"], verdict)
         return rows
 
 
@@ -1845,17 +1992,20 @@ class Worker:
 
     def _rest(self):
         """Wait a little before looking again: briefly at first, longer later."""
-        idle = self._clock.monotonic() - self._last_work
+        idle, alarm = self._clock.monotonic() - self._last_work, self._database.alarm
         pause = 0.5 if idle > 30 else min(0.1, 0.003 * max(1, idle) ** 2)
-        if self._database.journal != "wal":
-            pause = 1.0
-        if self._database.alarm is not None and self._database.version_seen() != self._seen_version:
+        if self._database.journal != "wal" or (
+                idle > 1 and alarm is not None and self._database.hears_all):
+            pause = 1.0                 # SQLite's bell wakes us
+        self._database.calm()
+        if alarm is not None and self._database.version_seen() != self._seen_version:
             return                      # it rang while we looked
         due = self._next_due - self._clock.now()
-        self._runners.rest(min(pause, due) if due > 0 else pause, self._database.alarm)
+        self._runners.rest(min(pause, due) if due > 0 else pause, alarm)
 
     def _begin(self, rows):
         child = self._runners.current
+        self._database.ring()
         self._batch = Batch(self._queue, child, rows, self._note_end)
         self._say("begins %s: %s", rows[0]["function"], [row["id"] for row in rows])
         if self._settings["runner_per_owner"] == "yes":
@@ -1934,6 +2084,7 @@ class Site:
             raise jobqueue.SetupError("%s must hold a token and nothing else." % token)
         self._context = None if is_near else ssl.create_default_context(cafile=authorities)
         self._kept = None               # a connection that the site leaves open
+        self.place = address, authorities
 
     def ask(self, call):
         """What jobqueue answers a Call, a refusal included; else NotHeard."""
@@ -1981,7 +2132,7 @@ class Site:
     def _connect(self, seconds):
         """A new connection, through the proxy of the environment if there is one."""
         from http.client import HTTPConnection, HTTPSConnection
-        from urllib.parse import unquote, urlsplit
+        from urllib.parse import urlsplit
         from urllib.request import getproxies, proxy_bypass
         place = self._address.hostname, self._address.port
         if self._context is None:
@@ -2120,6 +2271,10 @@ class RemoteAttempt(Attempt):
             del pieces[len(pieces) // 2]
         return item
 
+    def site(self):
+        """Where its files are."""
+        return self._queue.site.place
+
     def _look_at_claim(self):
         self._is_doubted, self._unclaimed = True, self.row["held"]
         if self.row["state"] == "cancel":
@@ -2148,7 +2303,7 @@ class RemoteWorker:
     """
 
     def __init__(self, site, spool, verbose):
-        self._site, self._spool, self._verbose = site, spool, verbose
+        self.site, self._spool, self._verbose = site, spool, verbose
         self.database = self.catalogue = self
         self.claims, self.clock, self.lease_seconds = None, jobqueue.Clock, 0.0
         self.folder, self.lock = spool.folder, spool.lock
@@ -2189,7 +2344,7 @@ class RemoteWorker:
         if not self._call and time.monotonic() >= self._next:
             self._call = self._next_call()
             if self._call:
-                self._call.start(self._site, waker)
+                self._call.start(self.site, waker)
 
     def stop(self, reason):
         """Have the worker leave, for the first reason that comes."""
@@ -2439,7 +2594,8 @@ class RemoteWorker:
 # Entry -----------------------------------------------------------------------
 #
 # Which of its processes this is: a worker (for cron, as a service, detached, or for a slice of a
-# request), its runner, a catalogue, what sends messages, or the test worker of the page This host.
+# request), its runner, a catalogue, the test worker of the page This host, what sends messages or
+# makes the daily backup.
 
 CRON_SECONDS = 50.0
 WORKER_PATIENCE_SECONDS = 45.0          # less than the self-fence
@@ -2545,14 +2701,65 @@ def send_messages(data):
     return 0
 
 
+def make_backup(data):
+    """Make the backup of the day, remove the oldest ones, note how that went."""
+    jobqueue.find_database(jobqueue.data_folder(data))      # no new one is made
+    queue = JobQueue(data, patience=WORKER_PATIENCE_SECONDS)
+    be_nice(queue)
+    make_daily_backup(queue)
+    return 0
+
+
+def begin_backup(queue):
+    """Note that the backup of the day begins; what was noted, None if it is made or being made."""
+    now, hour = queue.database.clock.now(), int(queue.settings.get("backup_hour") or 0)
+    since = (now - 3600 * hour) % 86400     # the hour has come
+    with queue.database.transaction() as transaction:
+        known = jobqueue.recall(transaction, jobqueue.DAILY_BACKUP)
+        pause = math.inf if known and known["done"] else jobqueue.BACKUP_AGAIN_SECONDS / 2
+        if known and 0 <= now - known["at"] <= min(since, pause):
+            return None
+        failed = known and not known["done"]
+        begun = {"at": now, "day": jobqueue.iso(now - 3600 * hour)[:10], "done": False,
+                 "error": (known["error"] or "It was not finished.") if failed else None}
+        jobqueue.remember(transaction, jobqueue.DAILY_BACKUP, begun)
+    return begun
+
+
+def make_daily_backup(queue):
+    """The backup of the day, unless another process makes it or has made it."""
+    database, begun, error = queue.database, begin_backup(queue), None
+    if begun is None:
+        return
+    folder = database.folder / jobqueue.BACKUPS
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        jobqueue.save(queue, folder, "backup-" + begun["day"])
+        remove_older_backups(folder, queue.settings.get("backup_keep"))
+    except (JobQueueError, OSError) as problem:
+        error = str(problem)
+    with database.transaction() as transaction:
+        jobqueue.remember(transaction, jobqueue.DAILY_BACKUP,
+                          {**begun, "done": not error, "error": error})
+
+
+def remove_older_backups(folder, count):
+    """Keep the newest daily backups; what was left of others before the newest goes, too."""
+    found = sorted(folder.glob("backup-????-??-??-*"))
+    whole = [path for path in found if path.suffix != ".part"]
+    for path in found:
+        if path < whole[-1] and path not in whole[-count:]:
+            path.unlink()
+
+
 def dispatch(arguments):
-    """Run as runner, catalogue, test, sender or worker; returns the exit code."""
+    """Run as runner, catalogue, test, sender, backup or worker; returns the exit code."""
     mode, *rest = arguments or [""]
     if mode in ("--detached", "--slice"):
         row, lock, data, *seconds = rest
         return work(mode[2:], data, *map(float, seconds), row=int(row), lock=lock)
     inside = {"--runner": run_runner, "--catalogue": print_catalogue, "--test": run_host_test,
-              "--send": send_messages}
+              "--send": send_messages, "--backup": make_backup}
     if mode in inside:
         return inside[mode](*rest)
     import argparse

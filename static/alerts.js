@@ -1,8 +1,9 @@
 // @ts-check
 /** What is wrong and was lately: the bell in the header, for admins, and its page. */
 import { get, poll, request } from './api.js';
-import { find, h, render, setText, table } from './dom.js';
+import { find, h, render, setText, table, textWith } from './dom.js';
 import { button, cell, patchRows, timeElement } from './forms.js';
+import { t } from './language.js';
 import { say } from './live.js';
 import { isAdmin, store } from './store.js';
 
@@ -11,7 +12,8 @@ import { isAdmin, store } from './store.js';
 const SECONDS = 30;
 const FOR_EVER = 8640000000000000 / 100;        // a mute until it ends goes on beyond this moment
 /** @type {[string, string][]} */
-const MUTES = [['1h', 'Mute 1 h'], ['8h', 'Mute 8 h'], ['end', 'Mute until it ends']];
+const MUTES = [['1h', t('Mute 1 h')], ['8h', t('Mute 8 h')],
+  ['end', t('Mute until it ends')]];
 /** Of alerts that a notification was shown for; null: none was looked at yet. @type {Set<number>|null} */
 let known = null;
 
@@ -28,7 +30,7 @@ export function watchAlerts() {
 function ring({ alerts }) {
   const open = alerts.filter(({ ended_at: ended }) => !ended);
   const loud = open.filter(({ muted_until: until }) => !isMuted(until));
-  setText(find('#bell'), loud.length ? `Alerts (${loud.length})` : 'Alerts');
+  setText(find('#bell'), t('Alerts') + (loud.length ? ` (${loud.length})` : ''));
   const news = known && loud.filter(({ id }) => !known?.has(id));
   known = new Set(open.map(({ id }) => id));
   if (news?.length && wantsNotifications()) {
@@ -47,7 +49,7 @@ const wantsNotifications = () => 'Notification' in window && Notification.permis
 export async function show(_, signal) {
   const open = h('tbody');
   const ended = h('tbody');
-  const none = h('p', { class: 'help' }, 'Nothing is wrong.');
+  const none = h('p', { class: 'help' }, t('Nothing is wrong.'));
   const channels = h('tbody');
   const patch = (/** @type {Alerts} */ found) => {
     ring(found);
@@ -61,13 +63,14 @@ export async function show(_, signal) {
     patchRows(channels, found.channels, ({ channel, recipient }) => `${channel} ${recipient}`, channelRow);
     return 10;
   };
-  const openTable = table('plain', 'Open alerts', ['What', 'Since', 'Told', 'Actions'], open);
-  const endedPart = h('section', {}, h('h2', {}, 'Ended'),
-    table('plain', 'Ended alerts', ['What', 'Since', 'Ended'], ended));
+  const openTable = table('plain', t('Open alerts'),
+    [t('What'), t('Since'), t('Told'), t('Actions')], open);
+  const endedPart = h('section', {}, h('h2', {}, t('Ended')),
+    table('plain', t('Ended alerts'), [t('What'), t('Since'), t('Ended')], ended));
   patch(await get('api/alerts', signal));
   if (signal.aborted) return;
-  render('Alerts', h('h1', { tabindex: -1 }, 'Alerts'), none, openTable, endedPart,
-    h('h2', {}, 'Who is told'), ...channelParts(channels));
+  render(t('Alerts'), h('h1', { tabindex: -1 }, t('Alerts')), none, openTable, endedPart,
+    h('h2', {}, t('Who is told')), ...channelParts(channels));
   poll(signal, async () => patch(await get('api/alerts', signal)), 10);
 }
 
@@ -78,44 +81,49 @@ function alertRow(alert) {
   const mute = (/** @type {string} */ how, /** @type {string} */ words) => button(words, async () => {
     await request('POST', `api/alerts/${alert.id}/mute`, { how });
     store.dispatchEvent(new Event('wake'));
-    say(how === 'no' ? 'It is told again.' : 'It is muted.', true);
+    say(how === 'no' ? t('It is told again.') : t('It is muted.'), true);
   }, { 'aria-label': `${words}: ${title}` });
   const end = muted && Date.parse(String(until)) < FOR_EVER;
   return h('tr', {}, h('th', { scope: 'row' }, title, h('p', { class: 'help text' }, text,
-    count > 1 && ` ${count} times.`)),
-  cell('Since', timeElement(opened)), cell('Told', told ? `${told} times` : 'not yet'),
+    count > 1 && ` ${t('{count} times.', { count })}`)),
+  cell(t('Since'), timeElement(opened)),
+  cell(t('Told'), told ? t.n('{count} time | {count} times', told) : t('not yet')),
   h('td', {}, h('div', { class: 'actions' }, ...(muted
-    ? [h('span', { class: 'help' }, 'Muted', end ? h('span', {}, ', told again ', timeElement(String(until)))
-      : ' until it ends'), mute('no', 'Tell again')]
+    ? [h('span', { class: 'help' }, ...end
+      ? textWith('Muted, told again {time}', { time: timeElement(String(until)) })
+      : [t('Muted until it ends')]), mute('no', t('Tell again'))]
     : MUTES.map(([how, words]) => mute(how, words))))));
 }
 
 /** One that is over. @param {Alert} alert */
 function endedRow({ ended_at: ended, opened_at: opened, text, title }) {
   return h('tr', {}, h('th', { scope: 'row' }, title, h('p', { class: 'help text' }, text)),
-    cell('Since', timeElement(opened)), cell('Ended', timeElement(String(ended))));
+    cell(t('Since'), timeElement(opened)), cell(t('Ended'), timeElement(String(ended))));
 }
 
 /** Who is told, how that goes, and a test. @param {HTMLElement} body */
 function channelParts(body) {
-  const test = button('Send a test', async () => {
+  const test = button(t('Send a test'), async () => {
     await request('POST', 'api/alerts/test', {});
     store.dispatchEvent(new Event('wake'));
-    say('A test is on its way; the table shows what the servers say.', true);
+    say(t('A test is on its way; the table shows what the servers say.'), true);
   });
-  const here = button('Notify me in this browser', async () => {
+  const here = button(t('Notify me in this browser'), async () => {
     const answer = 'Notification' in window ? await Notification.requestPermission() : 'denied';
     localStorage.setItem('jobqueue.notify', answer === 'granted' ? 'yes' : 'no');
-    say(answer === 'granted' ? 'This browser shows alerts while this page is open.'
-      : 'The browser does not allow that.', true);
+    say(answer === 'granted' ? t('This browser shows alerts while this page is open.')
+      : t('The browser does not allow that.'), true);
   });
-  return [table('plain', 'Who is told', ['Recipient', 'How', 'Last told', 'Problem'], body),
-    h('p', { class: 'help' }, 'The settings say who: alert_mail, alert_webhook, alert_function.'),
+  return [table('plain', t('Who is told'),
+    [t('Recipient'), t('How'), t('Last told'), t('Problem')], body),
+  h('p', { class: 'help' },
+    t('The settings say who: alert_mail, alert_webhook, alert_function.')),
     h('div', { class: 'actions' }, test, here)];
 }
 
 /** One recipient. @param {Channel} channel */
 function channelRow({ channel, error, recipient, sent_at: sent }) {
-  return h('tr', {}, h('th', { scope: 'row' }, h('bdi', {}, recipient)), cell('How', channel),
-    cell('Last told', sent ? timeElement(sent) : 'never'), cell('Problem', error || 'none'));
+  return h('tr', {}, h('th', { scope: 'row' }, h('bdi', {}, recipient)), cell(t('How'), channel),
+    cell(t('Last told'), sent ? timeElement(sent) : t('never')),
+    cell(t('Problem'), error || t('none')));
 }

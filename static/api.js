@@ -1,5 +1,6 @@
 // @ts-check
 /** Requests, waiting and polling. */
+import { t } from './language.js';
 import { store } from './store.js';
 
 const MOST_SECONDS = 20;
@@ -12,8 +13,10 @@ export const now = () => Date.now() + skew;
 export class ApiError extends Error {
   /** @param {number} status @param {any} [body] problem+json @param {number} [wait] in seconds */
   constructor(status, body, wait = 0) {
-    const what = status ? `The server answered ${status}` : 'The server could not be reached';
-    super(body?.detail || `${body?.title || what}. Please try again.`);
+    const what = status ? t('The server answered {status}', { status })
+      : t('The server could not be reached');
+    const advice = t('Please try again');
+    super(body?.detail || t('{problem}. {advice}.', { problem: body?.title || what, advice }));
     this.status = status;
     this.code = body?.code;
     this.safe = false;

@@ -2,7 +2,8 @@
 /** The frame around every page: who is logged in, what is wrong, and which page is asked for. */
 import { ApiError, get, pause } from './api.js';
 import { find, h, setAttribute, setText } from './dom.js';
-import { isAdmin, store } from './store.js';
+import { t } from './language.js';
+import { isAdmin, mayChange, store } from './store.js';
 import * as tasks from './tasks.js';
 
 /** @import {Page, Route} from './types.js' */
@@ -16,7 +17,7 @@ const PAGES = {
   schedules: () => import('./schedules.js'),
   queues: () => import('./queues.js'),
   workers: () => import('./pages.js'),
-  settings: () => import('./pages.js'),
+  settings: () => import('./settings.js'),
   'settings/': () => import('./host.js'),
   users: () => import('./pages.js'),
   activity: () => import('./activity.js'),
@@ -62,7 +63,7 @@ async function navigate(event) {
 
 /** Loads a page, with its style. @param {string} name */
 async function open(name) {
-  if (!Object.hasOwn(PAGES, name)) throw new ApiError(404);
+  if (!Object.hasOwn(PAGES, name) || (name === 'new' && !mayChange())) throw new ApiError(404);
   const [page] = await Promise.all([PAGES[name](), name === 'tasks' || addStyle()]).catch(reload);
   return page;
 }
@@ -96,6 +97,8 @@ function arrive({ page, id }) {
   for (const item of document.querySelectorAll('header a')) {
     setAttribute(item, 'aria-current', item.getAttribute('href') === `#/${link}` && 'page');
   }
+  const nav = find('header nav');       // on phones it is wider than the screen
+  nav.scrollLeft = (find('[aria-current]', nav) || nav).offsetLeft - nav.offsetLeft - 24;
   if (current && current !== here) {
     if (page !== 'tasks') scrollTo(0, 0);
     document.querySelector('h1')?.focus({ preventScroll: true });
@@ -112,22 +115,36 @@ function patchSession() {
     for (const item of document.querySelectorAll('.admin')) {
       setAttribute(item, 'hidden', !isAdmin());
     }
+    document.body.classList.toggle('looks', !mayChange());
     const { version, data } = session;
     setText(find('footer'), `jobqueue ${version}${data ? ` · ${data}` : ''}`);
   }
   return navigate();
 }
 
+/** The texts of index.html, in the chosen language. */
+function translateFrame() {
+  for (const element of document.querySelectorAll('[data-t]')) {
+    const label = element.getAttribute('aria-label');
+    if (label) setAttribute(element, 'aria-label', t(label));
+    else setText(element, t(element.textContent || ''));
+  }
+}
+
 /** Asks who is here, then shows what the address says. */
 async function start() {
-  const live = Promise.all([import('./live.js'), import('./list.js'), addStyle()])
-    .then(([part]) => part).catch(reload);
-  live.then(({ initializeLines }) => initializeLines());
+  translateFrame();
+  const live = Promise.all([import('./live.js'), import('./menu.js'), import('./keys.js'),
+    import('./list.js'), addStyle()]).catch(reload);
+  live.then(([{ initializeLines }]) => initializeLines());
   store.state.session = await get('api/session').catch(() => null);
   store.on('session', patchSession);
   addEventListener('hashchange', navigate);
   await patchSession();
-  (await live).initializeFrame();
+  const [{ initializeFrame }, { initializeMenu }, { initializeKeys }] = await live;
+  initializeFrame();
+  initializeMenu();
+  initializeKeys();
   import('./alerts.js').then(({ watchAlerts }) => watchAlerts()).catch(reload);
 }
 

@@ -1,16 +1,14 @@
 // @ts-check
 /** The form that a function's JSON Schema describes, and the arguments that were filled in. */
-import { h, render } from './dom.js';
-import { check, field, refusal, sampleHint, showButton } from './forms.js';
-import { readCatalogue } from './live.js';
-import { isAdmin } from './store.js';
+import { h } from './dom.js';
+import { check, field, refusal, showButton, sizeWords } from './forms.js';
+import { t } from './language.js';
+import { fileControl, mostBytes } from './upload.js';
 
-/** @import {Property, Schema, TaskFunction, Values} from './types.js' */
+/** @import {Property, Schema, Values} from './types.js' */
 
 export const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
-/** @type {[string, string][]} */
-export const UNITS = [['1', 'seconds'], ['60', 'minutes'], ['3600', 'hours'], ['86400', 'days']];
-export const zoneHelp = `Your time zone: ${ZONE || 'local time'}.`;
+export const zoneHelp = t('Your time zone: {zone}.', { zone: ZONE || t('local time') });
 const SCALARS = ['string', 'integer', 'number'];
 /** @type {Record<string, string>} */
 const INPUTS = {
@@ -21,48 +19,13 @@ const INPUTS = {
 const STEPS = { integer: '1', number: 'any', time: '1', 'datetime-local': '1' };
 
 /**
- * The functions that one may add, as they are now.
- * @param {AbortSignal} signal
- * @returns {Promise<TaskFunction[]>}
- */
-export async function readFunctions(signal) {
-  const { functions } = await readCatalogue(signal);
-  return functions.filter(({ who }) => (
-    who === 'user' || (who === 'admin' && isAdmin())));
-}
-
-/**
- * Which function, each with the first line of its documentation.
- * @param {string} title
- * @param {TaskFunction[]} functions
- * @param {string|null} missing a function that was asked for and is not there
- * @param {(name: string) => string} address
- */
-export function showFunctions(title, functions, missing, address) {
-  render(title, h('h1', { tabindex: -1 }, title),
-    missing && h('p', {}, `There is no function “${missing}” that you can add.`),
-    h('p', { class: 'help' }, functions.length ? 'What should run?'
-      : 'There is no function that you can add.'),
-    h('ul', { class: 'choices' }, ...functions.map(({ name, title: words }) => h('li', {},
-      h('a', { href: address(encodeURIComponent(name)) }, h('b', {}, name),
-        words !== name && h('span', { class: 'help' }, words))))), ...sampleHint());
-}
-
-/** What stands above the form of a function. @param {TaskFunction} chosen */
-export const introduction = ({ name, title, description, remote }) => [
-  title !== name && h('p', { class: 'lead' }, title),
-  description && h('p', { class: 'help text' }, description),
-  remote && h('p', { class: 'help' }, `Only a worker elsewhere can run it: ${remote.join(', ')}.`),
-];
-
-/**
  * A field for each parameter.
  * @param {Schema} schema
  * @param {Record<string, unknown>} values
  */
 export function argumentFields(schema, values) {
   const fields = propertiesOf(schema, values).map(fieldFor);
-  return fields.length ? fields : [h('p', { class: 'help' }, 'It has no parameters.')];
+  return fields.length ? fields : [h('p', { class: 'help' }, t('It has no parameters.'))];
 }
 
 /** A field for a number. @param {Record<string, unknown>} attributes */
@@ -76,40 +39,6 @@ export const number = (attributes) => h('input', { type: 'number', step: 1, ...a
  */
 export const choice = (attributes, options, chosen) => h('select', attributes,
   ...options.map(([value, words]) => h('option', { value, selected: value === chosen }, words)));
-
-/**
- * Fields for what else can be said; empty ones mean what the function says.
- * @param {TaskFunction} chosen
- * @param {Record<string, unknown>} values those of an earlier task or a schedule
- */
-export function optionFields({ options }, values) {
-  /** @param {keyof TaskFunction['options']} name */
-  const usual = (name) => ({ name, placeholder: options[name], value: values[name] });
-  const most = isAdmin() ? 100 : 0;
-  return [
-    field('Priority', number({ ...usual('priority'), min: -100, max: most }),
-      { help: `From -100 to ${most}; larger goes first.` }),
-    field('Queue', h('input', { ...usual('queue'), spellcheck: 'false' })),
-    field('Retries', number({ ...usual('max_retries'), min: 0 }),
-      { help: 'How often it is tried again after an error.' }),
-    field('Time limit', number({ ...usual('timeout'), min: 1 }), { help: 'In seconds.' }),
-  ];
-}
-
-/**
- * The options as they were, but for the fields that were changed.
- * @param {Values} now @param {Values} before
- * @param {Record<string, unknown>} [values] those of an earlier task or a schedule
- */
-export function optionsFrom(now, before, values) {
-  const options = { ...values };
-  for (const name of ['priority', 'max_retries', 'timeout', 'queue']) {
-    if (now[name] === before[name]) continue;
-    const text = now[name].trim();
-    options[name] = text ? (name === 'queue' ? text : Number(text)) : undefined;
-  }
-  return options;
-}
 
 /**
  * The properties of a function's schema, in the order of its signature, with values or defaults.
@@ -134,6 +63,7 @@ const typeOf = ({ type }) => (Array.isArray(type) ? type.find((one) => one !== '
 /** How such a value is asked for. @param {Schema} schema @param {any} [value] */
 function kindOf(schema, value) {
   const type = typeOf(schema);
+  if ((schema.items || schema).format === 'file') return 'file';
   if (schema.enum || (type === 'boolean' && isNullable(schema))) return 'choice';
   if (type === 'boolean') return 'check';
   if (type === 'array' && isLines(schema, value)) return 'lines';
@@ -158,6 +88,10 @@ function fieldFor({ name, schema, required, value }) {
     const input = h('input', { ...options, required: false, type: 'checkbox', checked: value });
     return check(labelFor(name), input, help);
   }
+  if (kind === 'file') {
+    const [control, after] = fileControl({ ...options, multiple: Boolean(schema.items) }, value);
+    return field(labelFor(name), control, { help, optional: !required, after });
+  }
   const control = CONTROLS[kind](schema, value, options);
   const password = schema.format === 'password';
   const after = password && showButton(/** @type {HTMLInputElement} */ (control), labelFor(name));
@@ -171,10 +105,11 @@ const labelFor = (name) => name.replace(/_/g, ' ').replace(/^./, (first) => firs
 function helpFor({ description, format, minimum, maximum }, kind) {
   return [
     description,
-    kind === 'lines' && 'One value per line.',
-    kind === 'json' && 'As JSON.',
+    kind === 'lines' && t('One value per line.'),
+    kind === 'json' && t('As JSON.'),
+    kind === 'file' && t('Choose it or drop it here; at most {size}.', { size: sizeWords(mostBytes()) }),
     format === 'date-time' && zoneHelp,
-    minimum != null && maximum != null && `From ${minimum} to ${maximum}.`,
+    minimum != null && maximum != null && t('From {minimum} to {maximum}.', { minimum, maximum }),
   ].filter(Boolean).join(' ');
 }
 
@@ -206,7 +141,7 @@ function choices(schema) {
 /** What choices are called. @param {Schema} schema */
 const wordsOf = ({ enum: values, enumNames }) => (/** @type {unknown} */ one) => (
   one === null ? '–' : enumNames?.[values?.indexOf(one) ?? -1]
-    ?? (typeof one === 'boolean' ? (one ? 'yes' : 'no') : String(one)));
+    ?? (typeof one === 'boolean' ? (one ? t('yes') : t('no')) : String(one)));
 
 /** The browser's own kind of input. @param {Schema} schema */
 const inputType = (schema) => INPUTS[schema.format || typeOf(schema) || ''] || 'text';
@@ -262,6 +197,7 @@ const READERS = {
   },
   json: (_, text) => readJson(text),
   text: readScalar,
+  file: (schema, text) => READERS[schema.items ? 'lines' : 'input'](schema, text),
   input: readScalar,
 };
 
@@ -272,9 +208,10 @@ export function readCell(schema, text) {
   const all = choices(schema);
   const said = kind === 'check' ? text.toLowerCase() : text;
   const found = all.find((one) => [wordsOf(schema)(one), String(one),
-    one === Boolean(one) && `${+one}`].includes(said));
+    ...one === Boolean(one) ? [`${+one}`, one ? 'yes' : 'no'] : []].includes(said));
   if (found !== undefined) return found;
-  throw new Error(`“${text}” is none of ${all.map(wordsOf(schema)).join(', ')}.`);
+  const words = all.map(wordsOf(schema)).join(', ');
+  throw new Error(t('“{text}” is none of {all}.', { text, all: words }));
 }
 
 /** JSON as typed. @param {string} text */
@@ -283,7 +220,8 @@ function readJson(text) {
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw new Error(`This is not JSON: ${/** @type {Error} */ (error).message}`);
+    throw new Error(t('This is not JSON: {message}', {
+      message: /** @type {Error} */ (error).message }));
   }
 }
 
@@ -298,9 +236,9 @@ function readScalar(schema, text) {
 /** A number that arrives as it was typed. @param {string} type @param {string} text */
 function readNumber(type, text) {
   const number = Number(text);
-  if (!Number.isFinite(number)) throw new Error(`This is not a number: ${text}`);
+  if (!Number.isFinite(number)) throw new Error(t('This is not a number: {text}', { text }));
   if (type === 'number') return number;
-  if (!Number.isInteger(number)) throw new Error('Please use a whole number.');
-  if (!Number.isSafeInteger(number)) throw new Error('This number is too large for the page.');
+  if (!Number.isInteger(number)) throw new Error(t('Please use a whole number.'));
+  if (!Number.isSafeInteger(number)) throw new Error(t('This number is too large for the page.'));
   return number;
 }

@@ -2,6 +2,7 @@
 /** Charts over time: a picture, a line of words for the step one looks at, and a table behind. */
 import { h, setAttribute, setText, table } from './dom.js';
 import { formatter } from './format.js';
+import { t } from './language.js';
 
 /**
  * @typedef {{at: number, end: number, open: boolean, values: (number|null)[]}} Step times in
@@ -41,9 +42,11 @@ function spanWords({ at, end, open }) {
   const long = end - at >= DAY;
   const begin = new Date(at);
   const words = long ? weekday.format(begin)
-    : `${weekday.format(begin)} ${clock.format(begin)} to ${clock.format(new Date(end))}`;
-  const until = end - at > DAY ? ` to ${weekday.format(new Date(end - 1))}` : '';
-  return words + until + (open ? ', so far' : '');
+    : t('{day} {from} to {to}', { day: weekday.format(begin), from: clock.format(begin),
+      to: clock.format(new Date(end)) });
+  const all = end - at > DAY
+    ? t('{from} to {to}', { from: words, to: weekday.format(new Date(end - 1)) }) : words;
+  return open ? t('{time}, so far', { time: all }) : all;
 }
 
 /**
@@ -91,14 +94,14 @@ export class Chart {
     this.picture = s('svg', { role: 'img', height: HEIGHT });
     this.status = h('p', { class: 'help reading', role: 'status' });
     this.keys = h('div', { class: 'keys', tabindex: 0, role: 'application',
-      'aria-label': `${kind.title}: arrow keys go from one time to the next`,
+      'aria-label': t('{title}: arrow keys go from one time to the next', kind),
       onkeydown: (/** @type {KeyboardEvent} */ event) => this.press(event),
       onpointerdown: (/** @type {PointerEvent} */ event) => this.point(event),
       onpointermove: (/** @type {PointerEvent} */ event) => this.point(event) });
     this.details = h('details', { ontoggle: () => this.patchTable() },
-      h('summary', {}, 'Show as table', h('span', { class: 'hidden' }, `: ${kind.title}`)));
+      h('summary', {}, t('Show as table'), h('span', { class: 'hidden' }, `: ${kind.title}`)));
     this.rows = h('div', { class: 'wide', tabindex: 0, role: 'group',
-      'aria-label': `${kind.title}, as a table` });
+      'aria-label': t('{title}, as a table', kind) });
     this.details.append(this.rows);
     const shape = kind.kind === 'lines' ? 'curve ' : '';
     const names = kind.names.map((name, place) => h('span', { class: `${shape}k${place}` }, name));
@@ -248,7 +251,7 @@ export class Chart {
   /** @param {Step} step */
   valuesOf({ values }) {
     const { names, words } = this.kind;
-    if (values.every((value) => value === null)) return 'nothing measured';
+    if (values.every((value) => value === null)) return t('nothing measured');
     return names.map((name, place) => {
       const value = values[place];
       return value === null ? '' : `${words(value)} ${name}`;
@@ -259,7 +262,7 @@ export class Chart {
   patchTable() {
     if (!this.details.open) return;
     const { kind, rows, steps } = this;
-    rows.replaceChildren(table('', kind.title, ['Time', ...kind.names],
+    rows.replaceChildren(table('', kind.title, [t('Time'), ...kind.names],
       h('tbody', {}, ...[...steps].reverse().map((step) => h('tr', {},
         h('th', { scope: 'row' }, spanWords(step)),
         ...step.values.map((value) => h('td', {}, value === null ? '–' : kind.words(value))))))));

@@ -1,5 +1,6 @@
 // @ts-check
 /** Making and changing elements; text is only ever put in as text. */
+import { t } from './language.js';
 
 /** @typedef {Node|string|null|undefined|false} Child */
 
@@ -19,7 +20,8 @@ export function h(tag, attributes = {}, ...children) {
 }
 
 /** The children that no condition left out. @param {Child[]} children */
-const kept = (children) => children.filter((child) => child != null && child !== false);
+const kept = (children) => /** @type {(Node|string)[]} */ (
+  children.filter((child) => child != null && child !== false));
 
 /**
  * Sets, removes or listens, after the kind of value.
@@ -47,6 +49,13 @@ export function find(selector, root = document) {
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
+
+/**
+ * A text in the chosen language, with elements at the places of their names in braces.
+ * @param {string} english @param {Record<string, Child|Child[]>} places
+ */
+export const textWith = (english, places) => kept(t(english).split(/{(\w+)}/)
+  .flatMap((part, index) => (index % 2 ? places[part] : part)));
 
 /**
  * A table, with a name for screen readers.

@@ -2,20 +2,24 @@
 /** Words for states, times and numbers. */
 import { now } from './api.js';
 import { h, icon, setAttribute, setText } from './dom.js';
+import { grouped, locale, t } from './language.js';
 
 /** @import {Forecast, Row} from './types.js' */
 
-export const STATUSES = /** @type {const} */ ([
-  'pending', 'running', 'scheduled', 'waiting', 'succeeded', 'failed', 'cancelled',
-]);
+/** The states in the order of the tabs, and what they are called. */
+const WORDS = {
+  pending: t('pending'), running: t('running'), scheduled: t('scheduled'), waiting: t('waiting'),
+  succeeded: t('succeeded'), failed: t('failed'), cancelled: t('cancelled'),
+};
+export const STATUSES = /** @type {(keyof typeof WORDS)[]} */ (Object.keys(WORDS));
 /** @type {Record<string, string>} */
 const REASONS = {
-  error: 'an error',
-  timeout: 'the time limit',
-  crashed: 'a crash',
-  interrupted: 'an interruption',
-  dependency: 'an earlier task did not succeed',
-  unknown_function: 'the function is not in tasks.py',
+  error: t('an error'),
+  timeout: t('the time limit'),
+  crashed: t('a crash'),
+  interrupted: t('an interruption'),
+  dependency: t('an earlier task did not succeed'),
+  unknown_function: t('the function is not in tasks.py'),
 };
 
 /** The reason of a failure or a retry, in words. @param {string|null} reason */
@@ -24,10 +28,17 @@ const reasonWords = (reason) => REASONS[reason || ''] || reason || '';
 /** Whether it will not go on by itself. @param {Row} task */
 export const isFinished = (task) => ['succeeded', 'failed', 'cancelled'].includes(task.status);
 
+/** What a state is called. @param {string} status */
+export const statusWord = (status) => WORDS[/** @type {keyof typeof WORDS} */ (status)] || status;
+
 /** The state in one word. @param {Row} task */
-export function stateWord(task) {
-  return task.status === 'running' && task.cancel_requested ? 'stopping…' : task.status;
+export function stateWord({ cancel_requested: asked, status }) {
+  return status === 'running' && asked ? t('stopping…') : statusWord(status);
 }
+
+/** For which tasks one waits. @param {number[]} ids */
+export const waitingWords = (ids) => (
+  t('for {tasks}', { tasks: ids.map((id) => `#${id}`).join(', ') }));
 
 /** What went wrong, in one line, or "". @param {Row} task */
 export function errorLine({ error, reason }) {
@@ -51,26 +62,23 @@ export function patchState(badge, task) {
   setText(/** @type {Node} */ (badge.lastChild), stateWord(task));
 }
 
-/**
- * Formats in one way everywhere, because the page speaks one language.
- * @param {Intl.DateTimeFormatOptions} options
- */
-export const formatter = (options) => new Intl.DateTimeFormat('en-GB', options);
+/** Formats in the page's language. @param {Intl.DateTimeFormatOptions} options */
+export const formatter = (options) => new Intl.DateTimeFormat(locale, options);
 const clock = formatter({ hour: '2-digit', minute: '2-digit' });
 const day = formatter({ day: 'numeric', month: 'short' });
 const year = formatter({ day: 'numeric', month: 'short', year: 'numeric' });
 const full = formatter({ dateStyle: 'full', timeStyle: 'long' });
 
 /** Words for the days around today. @type {Record<number, string>} */
-const DAYS = { [-1]: 'yesterday ', 0: '', 1: 'tomorrow ' };
+const DAYS = { [-1]: t('yesterday {time}'), 0: '{time}', 1: t('tomorrow {time}') };
 
 /** A time as people say it: 12:01, yesterday 18:40, in 3 min. @param {Date} time */
 export function timeWords(time) {
   const seconds = (time.getTime() - now()) / 1000;
-  if (seconds > 1 && seconds < 3600) return `in ${duration(Math.ceil(seconds))}`;
+  if (seconds > 1 && seconds < 3600) return t('in {time}', { time: duration(Math.ceil(seconds)) });
   const midnight = new Date(now()).setHours(0, 0, 0, 0);
   const days = Math.round((new Date(time).setHours(0, 0, 0, 0) - midnight) / 864e5);
-  if (days in DAYS) return DAYS[days] + clock.format(time);
+  if (days in DAYS) return DAYS[days].replace('{time}', clock.format(time));
   return Math.abs(days) < 180 ? `${day.format(time)} ${clock.format(time)}` : year.format(time);
 }
 
@@ -81,7 +89,8 @@ export function timeWords(time) {
 export function patchTime(element, iso) {
   const time = iso && Date.parse(iso) ? new Date(iso) : null;
   const ago = time ? Math.floor((now() - time.getTime()) / 1000) : 60;
-  setText(element, !time ? '' : ago > -2 && ago < 60 ? `${Math.max(0, ago)} s ago` : timeWords(time));
+  setText(element, !time ? '' : ago > -2 && ago < 60
+    ? t('{count} s ago', { count: Math.max(0, ago) }) : timeWords(time));
   if (element.getAttribute('datetime') === iso) return;
   setAttribute(element, 'datetime', iso);
   setAttribute(element, 'title', time && full.format(time));
@@ -89,28 +98,39 @@ export function patchTime(element, iso) {
 
 /** Seconds as people say them: 0.3 s, 12 s, 4 min, 2 h 5 min, 3 d. @param {number} seconds */
 export function duration(seconds) {
-  if (seconds < 10) return `${Math.max(0, Math.round(seconds * 10) / 10)} s`;
-  if (seconds < 60) return `${Math.floor(seconds)} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
-  const hours = Math.floor(seconds / 3600);
-  if (hours > 48) return `${Math.floor(hours / 24)} d`;
-  const minutes = Math.floor((seconds % 3600) / 60);
-  return minutes ? `${hours} h ${minutes} min` : `${hours} h`;
+  const tenths = Math.max(0, Math.round(seconds * 10) / 10);
+  if (seconds < 60) {
+    return t('{seconds} s', { seconds: grouped(seconds < 10 ? tenths : Math.floor(seconds)) });
+  }
+  const minutes = Math.floor(seconds / 60);
+  const hours = Math.floor(minutes / 60);
+  if (!hours) return t('{minutes} min', { minutes });
+  if (hours > 48) return t('{days} d', { days: grouped(Math.floor(hours / 24)) });
+  return minutes % 60 ? t('{hours} h {minutes} min', { hours, minutes: minutes % 60 })
+    : t('{hours} h', { hours });
 }
 
-/** Seconds of a unit, its name, up to how many ahead it is used. @type {[number, string, number][]} */
+/** Seconds of a unit, a number of them, up to how many ahead it is used.
+ * @type {[number, string, number][]} */
 const RANGE_UNITS = [[1, 'second', 90], [60, 'minute', 7200], [3600, 'hour', 172800],
   [86400, 'day', Infinity]];
+
+// What is short has one form in all cases.
+const UNIT_DISPLAY = locale.startsWith('en') ? 'long' : 'short';
+
+/** A number and its unit: 3 hours. @param {number} count @param {string} unit */
+export const unitWords = (count, unit) => (
+  count.toLocaleString(locale, { style: 'unit', unit, unitDisplay: UNIT_DISPLAY }));
 
 /** A range of moments as people say it: in 10 to 15 minutes. @param {[string, string]} range */
 export function rangeWords(range) {
   const ahead = range.map((at) => Math.max(0, (Date.parse(at) - now()) / 1000));
   const [size, unit] = RANGE_UNITS.find(([, , most]) => ahead[1] < most) || RANGE_UNITS[3];
   const [low, high] = ahead.map((seconds) => Math.round(seconds / size));
-  if (!high) return 'at any moment';
-  const words = `${high} ${unit}${high > 1 ? 's' : ''}`;
-  if (!low) return `within ${words}`;
-  return low === high ? `in about ${words}` : `in ${low} to ${words}`;
+  const time = unitWords(high, unit);
+  if (!high) return t('at any moment');
+  if (!low) return t('within {time}', { time });
+  return low === high ? t('in about {time}', { time }) : t('in {low} to {time}', { low, time });
 }
 
 /** When it begins or ends, or why that is not known. @param {Forecast|null|undefined} forecast */
@@ -118,9 +138,10 @@ export function forecastWords(forecast) {
   if (!forecast) return '';
   const { before, expected_start: start, expected_end: end, reason, slow } = forecast;
   return [
-    before && `${countWords(before, 1e6)} before this one`,
-    start ? `begins ${rangeWords(start)}` : end && `ends ${rangeWords(end)}`,
-    slow && 'slower than usual',
+    before && t('{count} before this one', { count: countWords(before, 1e6) }),
+    start ? t('begins {when}', { when: rangeWords(start) })
+      : end && t('ends {when}', { when: rangeWords(end) }),
+    slow && t('slower than usual'),
     !start && reason,
   ].filter(Boolean).join(' · ');
 }
@@ -137,11 +158,12 @@ export function estimate(task) {
   const seconds = elapsed(task);
   const { progress } = task;
   if (!progress || !seconds || progress < 0.03 || progress >= 1) return '';
-  return `about ${duration(Math.ceil((seconds / progress) * (1 - progress)))} left`;
+  const time = duration(Math.ceil((seconds / progress) * (1 - progress)));
+  return t('about {time} left', { time });
 }
 
 /** A count, with thin spaces; the server often stops counting. @param {number} count */
 export function countWords(count, most = 10000) {
-  const text = Math.min(count, most).toLocaleString('en').replace(/,/g, '\u202f');
+  const text = grouped(Math.min(count, most));
   return count > most ? `${text}+` : text;
 }

@@ -1,8 +1,9 @@
 // @ts-check
 /** What forms share: fields with errors beside them, secrets, questions in place, copying. */
 import { ApiError, request } from './api.js';
-import { find, h, icon } from './dom.js';
-import { patchTime, stateBadge, timeWords } from './format.js';
+import { find, h, icon, textWith } from './dom.js';
+import { patchTime, stateBadge, statusWord, timeWords } from './format.js';
+import { locale, t } from './language.js';
 import { act, problemWords, say } from './live.js';
 import { isAdmin, store } from './store.js';
 
@@ -24,7 +25,8 @@ const isUnsent = () => openForms().some((form) => (
   drafts.get(form)?.touched.size && !form.querySelector('[aria-busy]')));
 addEventListener('beforeunload', (event) => isUnsent() && event.preventDefault());
 store.addEventListener('leave', (event) => {
-  if (isUnsent() && !confirm('Leave this page? What you changed is not saved.')) event.preventDefault();
+  const stays = isUnsent() && !confirm(t('Leave this page? What you changed is not saved.'));
+  if (stays) event.preventDefault();
 });
 
 /**
@@ -39,7 +41,7 @@ export function field(label, control, { help = '', optional = false, after } = {
   control.id = id;
   control.setAttribute('aria-describedby', `${id}h ${id}e`);
   return h('div', { class: 'field', 'data-field': name },
-    h('label', { for: id }, label, optional && h('span', { class: 'help' }, ' optional')),
+    h('label', { for: id }, label, optional && h('span', { class: 'help' }, ` ${t('optional')}`)),
     after ? h('div', { class: 'with' }, control, after) : control,
     h('p', { id: `${id}h`, class: 'help', hidden: !help }, help),
     h('p', { id: `${id}e`, class: 'error', hidden: true }));
@@ -71,12 +73,12 @@ export function secretField(label, name, autocomplete) {
 
 /** Shows or hides a password. @param {HTMLInputElement} input @param {string} label */
 export function showButton(input, label) {
-  const show = button('Show', () => {
+  const show = button(t('Show'), () => {
     const hidden = input.type === 'password';
     input.type = hidden ? 'text' : 'password';
     show.setAttribute('aria-pressed', String(hidden));
-    show.textContent = hidden ? 'Hide' : 'Show';
-  }, { 'aria-pressed': 'false', 'aria-label': `Show ${label}` });
+    show.textContent = hidden ? t('Hide') : t('Show');
+  }, { 'aria-pressed': 'false', 'aria-label': t('Show {name}', { name: label }) });
   return show;
 }
 
@@ -143,6 +145,7 @@ function takeOver(before, form) {
 async function trySending(form, send) {
   clearErrors(form);
   try {
+    await Promise.all([...form.elements].map((control) => awaited.get(control)?.()));
     checkFilledIn(form);
     await send();
   } catch (error) {
@@ -150,6 +153,9 @@ async function trySending(form, send) {
     showErrors(form, error);
   }
 }
+
+/** What the value of a control waits for. @type {WeakMap<Element, () => Promise<unknown>>} */
+export const awaited = new WeakMap();
 
 /**
  * What the page itself finds wrong, as the server would say it.
@@ -170,8 +176,8 @@ function checkFilledIn(form) {
   const controls = /** @type {HTMLInputElement[]} */ (
     [...form.elements].filter((one) => 'name' in one));
   const errors = controls.flatMap(({ name, required, value, validity }) => {
-    if (validity.badInput) return { field: name, message: 'This cannot be read.' };
-    return required && !value.trim() ? { field: name, message: 'Please fill this in.' } : [];
+    if (validity.badInput) return { field: name, message: t('This cannot be read.') };
+    return required && !value.trim() ? { field: name, message: t('Please fill this in.') } : [];
   });
   if (errors.length) throw refusal(errors);
 }
@@ -212,6 +218,13 @@ function showError(form, name, message) {
   return true;
 }
 
+/** Bytes as people say them. @param {number} bytes */
+export function sizeWords(bytes) {
+  const power = Math.min(3, Math.floor(Math.log2(bytes || 1) / 10));
+  return (bytes / 1024 ** power).toLocaleString(locale, { style: 'unit', unitDisplay: power ? 'short' : 'long',
+    unit: ['byte', 'kilobyte', 'megabyte', 'gigabyte'][power], maximumSignificantDigits: 3 });
+}
+
 /** The values of a form by name. @param {HTMLFormElement} form */
 export const valuesOf = (form) => (
   /** @type {Values} */ (Object.fromEntries(new FormData(form))));
@@ -234,7 +247,7 @@ export function change(path, was, now) {
  * @param {() => unknown} work
  * @param {string} [no] what leaving it is called
  */
-export function ask(asked, question, label, work, no = 'Cancel') {
+export function ask(asked, question, label, work, no = t('Cancel')) {
   const back = () => {
     group.replaceWith(asked);
     asked.focus();
@@ -252,9 +265,10 @@ export function ask(asked, question, label, work, no = 'Cancel') {
  * @param {string} label
  * @param {string} question
  * @param {() => Promise<unknown>} work
+ * @param {Record<string, unknown>} [more] attributes
  */
-export function askingButton(label, question, work) {
-  const asked = button(label, () => ask(asked, question, label, work));
+export function askingButton(label, question, work, more) {
+  const asked = button(label, () => ask(asked, question, label, work), more);
   return asked;
 }
 
@@ -273,7 +287,7 @@ export function openingButton(actions, label, name, build) {
       open.focus();
     };
     const form = build(back);
-    form.lastElementChild?.append(button('Cancel', back));
+    form.lastElementChild?.append(button(t('Cancel'), back));
     actions.replaceWith(form);
     find('input', form).focus();
   }, { 'aria-label': about });
@@ -289,15 +303,15 @@ export function openingButton(actions, label, name, build) {
  */
 export function pauseButton(actions, { name, paused }, path, refresh) {
   if (paused) {
-    return button('Resume', () => request('PATCH', path, { paused: false }).then(refresh));
+    return button(t('Resume'), () => request('PATCH', path, { paused: false }).then(refresh));
   }
-  return openingButton(actions, 'Pause', name, (back) => sendingForm('Pause',
+  return openingButton(actions, t('Pause'), name, (back) => sendingForm(t('Pause'),
     async ({ why }) => {
       await request('PATCH', path, { paused: true, paused_why: why.trim() });
       back();
       await refresh();
-    }, field('Why', h('input', { name: 'why', autocomplete: 'off' }),
-      { optional: true, help: 'Shown to everyone.' })));
+    }, field(t('Why'), h('input', { name: 'why', autocomplete: 'off' }),
+      { optional: true, help: t('Shown to everyone.') })));
 }
 
 /**
@@ -305,7 +319,7 @@ export function pauseButton(actions, { name, paused }, path, refresh) {
  * @param {{paused_by: string|null, paused_at: string|null, paused_why: string|null}} what
  */
 export function pauseWords({ paused_by: who, paused_at: at, paused_why: why }) {
-  const words = ['paused', who && `by ${who}`, at && timeWords(new Date(at))];
+  const words = [t('paused'), who && t('by {name}', { name: who }), at && timeWords(new Date(at))];
   return words.filter(Boolean).join(' ') + (why ? `: ${why}` : '');
 }
 
@@ -322,7 +336,8 @@ export const badge = (shape, words) => h('span', { class: 'state', 'data-state':
 
 /** A link to a task: its state, as a badge. @param {TaskLink} task */
 export const taskLink = (task) => h('a', { class: 'task', href: `#/tasks/${task.id}`,
-  'aria-label': `Task ${task.id}, ${task.status}` }, stateBadge(/** @type {Row} */ (task)));
+  'aria-label': `${t('Task {id}', task)}, ${statusWord(task.status)}` },
+stateBadge(/** @type {Row} */ (task)));
 
 /** @type {WeakMap<Element, string>} what each row was built from */
 const built = new WeakMap();
@@ -375,13 +390,13 @@ function replaceRow(before, row) {
  */
 export function copyBox(text, label) {
   const code = h('pre', { class: 'code', tabindex: 0, role: 'group', 'aria-label': label }, text);
-  const copy = button('Copy', async () => {
+  const copy = button(t('Copy'), async () => {
     try {
       await navigator.clipboard.writeText(text);
-      say('Copied', true);
+      say(t('Copied'), true);
     } catch {
       getSelection()?.selectAllChildren(code);
-      say('Selected; copy it with your keyboard or menu.', true);
+      say(t('Selected; copy it with your keyboard or menu.'), true);
     }
   }, { class: 'small' });
   return h('div', { class: 'copy' }, code, copy);
@@ -391,20 +406,21 @@ export function copyBox(text, label) {
 export const cell = (label, /** @type {Child[]} */ ...children) => (
   h('td', { 'data-label': label }, ...children));
 
-const EXAMPLE = `import sys
-from jobqueue import command
-
-command("detect", [sys.executable, "-c", "import sys; print(sys.argv)", "{latitude}", "{longitude}"],
-        latitude=float, longitude=float, timeout=3600)
-`;
+const EXAMPLE = [
+  'import sys',
+  'from jobqueue import command',
+  '',
+  'command("detect", [sys.executable, "-c", "import sys; print(sys.argv)", "{latitude}", "{longitude}"],',
+  '        latitude=float, longitude=float, timeout=3600)',
+  '',
+].join('\n');
 
 /** While the functions are only samples: how to have one's own. */
 export function sampleHint() {
   if (!store.state.catalogue?.samples || !isAdmin()) return [];
-  return [h('section', { class: 'teach' }, h('h2', {}, 'Your own functions'),
-    h('p', {}, 'These are samples. Put these lines into the file ',
-      h('code', {}, store.state.catalogue.file),
-      ', your script in place of "-c" and its text:'),
+  return [h('section', { class: 'teach' }, h('h2', {}, t('Your own functions')),
+    h('p', {}, ...textWith('These are samples. Put these lines into the file {file}, your script '
+      + 'in place of "-c" and its text:', { file: h('code', {}, store.state.catalogue.file) })),
     copyBox(EXAMPLE, 'tasks.py'),
-    h('p', { class: 'help' }, 'The words in braces become the fields of a form.'))];
+    h('p', { class: 'help' }, t('The words in braces become the fields of a form.')))];
 }

@@ -1,9 +1,10 @@
 // @ts-check
 /** The admin's page on this host, and whether a browser can fetch what is private. */
 import { ApiError, get, now, pause, request } from './api.js';
-import { find, h, render, setText, setTitle, table } from './dom.js';
+import { find, h, render, setText, setTitle, table, textWith } from './dom.js';
 import { badge, button, copyBox, patchRows, timeElement } from './forms.js';
 import { duration } from './format.js';
+import { t } from './language.js';
 import { act, say } from './live.js';
 import { store } from './store.js';
 
@@ -14,18 +15,20 @@ import { store } from './store.js';
 const SIGNS = /** @type {[RegExp, RegExp][]} */ ([
   [/\.py$/, /^(?:from|import) .*\bjobqueue\b/m], [/journal\.json$/, /"file_system"/],
 ]);
+const VERDICTS = { bad: t('bad'), note: t('note'), ok: t('ok') };
 const NO_ANSWER = [429, 502, 503, 504, 508];
 /** Verdicts, the worst first: shape, heading. @type {[Check['verdict'], string, string][]} */
-const GROUPS = [['bad', 'failed', 'Needs fixing'], ['note', 'alert', 'Worth knowing'],
-  ['ok', 'succeeded', 'OK']];
+const GROUPS = [['bad', 'failed', t('Needs fixing')],
+  ['note', 'alert', t('Worth knowing')], ['ok', 'succeeded', t('OK')]];
 /** @type {Record<string, string>} */
 const MODES = {
-  detached: 'Whatever adds a task', cron: 'A cron job', service: 'The host',
-  slice: 'This page while it is open, and the tick address',
+  detached: t('Whatever adds a task'), cron: t('A cron job'), service: t('The host'),
+  slice: t('This page while it is open, and the tick address'),
 };
 /** @type {Record<string, string>} */
-const SOURCES = { server: 'the server', request: 'a visit to the page', worker: 'a worker',
-  cron: 'cron', address: 'the tick address', code: 'an add from a program' };
+const SOURCES = { server: t('the server'), request: t('a visit to the page'),
+  worker: t('a worker'), cron: t('cron'), address: t('the tick address'),
+  code: t('an add from a program') };
 
 /** @type {WorkerTest} */
 const NO_TEST = { state: 'none', text: '', at: null };
@@ -71,9 +74,9 @@ async function sendAuthorization() {
 
 /** What `check` says of this host, the problems first. @type {Page['show']} */
 export async function show(_, signal) {
-  const back = h('a', { class: 'back', href: '#/settings' }, '← Settings');
-  render('This host', back, h('h1', { tabindex: -1 }, 'This host'),
-    h('p', { class: 'lead' }, 'Looking…'));
+  const back = h('a', { class: 'back', href: '#/settings' }, t('← Settings'));
+  render(t('This host'), back, h('h1', { tabindex: -1 }, t('This host')),
+    h('p', { class: 'lead' }, t('Looking…')));
   await sendAuthorization();
   const view = new HostView(await get('api/host', signal), signal);
   if (signal.aborted) return;
@@ -93,7 +96,7 @@ class HostView {
   ticks = h('dl', { class: 'pairs' });
   outside = h('p', { class: 'text' });
   lines = h('div');
-  files = h('section', {}, h('h2', {}, 'Lines to copy'), this.lines);
+  files = h('section', {}, h('h2', {}, t('Lines to copy')), this.lines);
 
   /** @param {Host} host @param {AbortSignal} signal */
   constructor(host, signal) {
@@ -106,10 +109,15 @@ class HostView {
     const again = () => dispatchEvent(new Event('hashchange'));
     const [bad, notes, fine] = this.groups.map(({ root }) => root);
     render('', back, h('div', { class: 'head' }, this.title,
-      button('Check again', again)), this.advice, bad, notes,
-    h('h2', {}, 'Who starts workers'), this.mode, this.test,
-    h('h2', {}, 'Maintenance'), this.ticks,
-    h('h2', {}, 'Seen from outside'), this.outside, this.files, fine);
+      button(t('Check again'), again)), this.advice, bad, notes,
+    h('h2', {}, t('Who starts workers')), this.mode, this.test,
+    h('h2', {}, t('Maintenance')), this.ticks,
+    h('h2', {}, t('Backup')), h('p', {}, ...textWith(
+      'A checked copy of everything, while all goes on; {settings} can have one made every day.',
+      { settings: h('a', { href: '#/settings' }, t('Settings')) })),
+    h('div', { class: 'doing' }, h('a', { class: 'button', href: 'api/backup', download: '' },
+      t('Download a backup'))),
+    h('h2', {}, t('Seen from outside')), this.outside, this.files, fine);
     this.patch();
   }
 
@@ -128,7 +136,8 @@ class HostView {
   patch() {
     const { advice, checks, files, mode, ticks, worker_test: test } = this.host;
     const bad = checks.filter(({ verdict }) => verdict === 'bad').length;
-    const words = `This host: ${bad || 'no'} problem${bad === 1 ? '' : 's'}`;
+    const words = bad ? t.n('This host: {count} problem | This host: {count} problems', bad)
+      : t('This host: no problems');
     setTitle(words);
     setText(this.title, words);
     setText(this.advice, advice || '');
@@ -152,11 +161,11 @@ class HostView {
     const runs = state === 'running';
     const outcome = state === 'ok' ? badge('succeeded', text)
       : state === 'failed' ? badge('failed', text) : text;
-    return h('div', {}, runs && h('progress', { 'aria-label': 'Test worker' }),
+    return h('div', {}, runs && h('progress', { 'aria-label': t('Test worker') }),
       h('p', { class: 'lead' },
-        outcome || 'It runs no task; after 10 s it shows whether this host lets it live.',
+        outcome || t('It runs no task; after 10 s it shows whether this host lets it live.'),
         at && !runs && ' ', at && !runs && timeElement(at)),
-    button('Start a test worker', () => this.startTest(), { hidden: runs }));
+    button(t('Start a test worker'), () => this.startTest(), { hidden: runs }));
   }
 
   /** Starts a worker that does nothing. */
@@ -193,9 +202,10 @@ class HostView {
   patchOutside() {
     const { exposed, looked_at: at } = this.host;
     const list = (exposed || []).map((address) => `\n${new URL(address, document.baseURI)}`);
-    const words = list.length ? 'Anybody can read these files:'
-      : 'Your browser could fetch nothing private, ';
-    this.outside.replaceChildren(exposed ? words : 'No browser has looked yet.',
+    const words = !exposed ? t('No browser has looked yet.')
+      : list.length ? t('Anybody can read these files:')
+        : t('Your browser could fetch nothing private.');
+    this.outside.replaceChildren(words, ' ',
       exposed && at && !list.length ? timeElement(at) : '', ...list);
   }
 }
@@ -204,13 +214,16 @@ class HostView {
 function groupPart(title) {
   const body = h('tbody');
   const root = h('section', {}, h('h2', {}, title),
-    table('plain host', title, ['Check', 'Status', 'Remark'], body));
+    table('plain host', title, [t('Check'), t('Status'), t('Remark')], body));
   return { root, body };
 }
 
 /** One thing that was looked at. @param {Check} check @param {string} shape */
 const checkRow = ({ name, verdict, text }, shape) => h('tr', {}, h('th', { scope: 'row' }, name),
-  h('td', {}, badge(shape, verdict)), h('td', {}, h('bdi', {}, text)));
+  h('td', {}, badge(shape, VERDICTS[verdict])), h('td', {}, h('bdi', {}, text)));
+
+/** @param {number} period */
+const every = (period) => t('about every {time}', { time: duration(period) });
 
 /** When somebody last saw to what is due, and how often. @param {Ticks|null} ticks */
 function tickPairs(ticks) {
@@ -218,11 +231,12 @@ function tickPairs(ticks) {
   const by = SOURCES[source || ''];
   /** @type {[string, Child[]][]} */
   const pairs = [
-    ['Last', last ? [timeElement(last), by && `, by ${by}`] : ['never']],
-    ['While nobody visits', resident ? ['a server runs all the time']
-      : [period ? `about every ${duration(period)}` : 'not known yet']],
-    ['Cron', cron?.last_at ? ['last ', timeElement(cron.last_at),
-      cron.period ? `, about every ${duration(cron.period)}` : ''] : ['not seen']],
+    [t('Last'), last ? [timeElement(last), by && `, ${t('by {name}', { name: by })}`]
+      : [t('never')]],
+    [t('While nobody visits'), resident ? [t('a server runs all the time')]
+      : [period ? every(period) : t('not known yet')]],
+    [t('Cron'), cron?.last_at ? [...textWith('last {time}', { time: timeElement(cron.last_at) }),
+      cron.period ? `, ${every(cron.period)}` : ''] : [t('not seen')]],
   ];
   return pairs.flatMap(([name, words]) => [h('dt', {}, name), h('dd', {}, ...words)]);
 }

@@ -1,16 +1,18 @@
 // @ts-check
-/** What follows the list's first rows: filters, new rows, clicks, and actions on all that match. */
-import { ApiError, get, request } from './api.js';
-import { find, h, setText } from './dom.js';
-import { countWords, isFinished, timeWords } from './format.js';
-import { ask, askingButton, button, sampleHint, valuesOf } from './forms.js';
+/** What follows the list's first rows: filters, widths, new rows, groups of failures, clicks. */
+import { get, request } from './api.js';
+import { Picked, groupRow } from './bulk.js';
+import { find, h, setAttribute, setText } from './dom.js';
+import { errorLine, isFinished, rangeWords, timeWords, waitingWords } from './format.js';
+import { ask, button, patchRows, sampleHint, valuesOf } from './forms.js';
+import { grouped, t } from './language.js';
 import { act, say } from './live.js';
 import { isAdmin, store } from './store.js';
 import { address } from './tasks.js';
 
 /** @import {Shown, TaskList} from './tasks.js' */
+/** @import {Action} from './bulk.js' */
 /** @import {Row} from './types.js' */
-/** @typedef {'retry'|'cancel'|'delete'} Action */
 
 /** @type {string[]} */
 let queueNames = [];
@@ -19,15 +21,25 @@ let userNames = [];
 /** @type {AbortSignal|undefined} the visit for which they were read */
 let known;
 
+const NARROW = matchMedia('(max-width: 640px)');
+/** Filters that are out of sight until somebody wants them. */
+const MORE = ['queue', 'owner', 'since', 'until'];
+/** So many the server sorts by what it has no index for. */
+const SORTED = 5000;
+/** @type {WeakMap<TaskList, Picked>} */
+const picked = new WeakMap();
+
 /**
- * After each look; the first builds the filters. Resolves with the seconds until the next.
+ * After each look. Resolves with the seconds until the next.
  * @param {TaskList} list @param {AbortSignal} signal
  */
 export async function live(list, signal) {
-  if (!list.filters.childElementCount) initializeList(list);
   takeIn(list);
   patchFilters(list);
+  patchHeads(list);
+  patchGroups(list);
   patchEmpty(list);
+  picked.get(list)?.patch();
   await lookAfter(list, signal);
   if (known !== signal) await readChoices(list, signal).catch(() => null);
   return restAfter(list);
@@ -43,63 +55,119 @@ function restAfter(list) {
 
 /** Brings rows up to date; new ones wait above the list to be let in. @param {TaskList} list */
 function takeIn(list) {
-  const { body, page, rows } = list;
-  const lowest = Math.min(...rows.keys());
-  const unseen = page.tasks.filter((task) => !list.update(task));
-  body.append(...unseen.filter(({ id }) => id < lowest).map((task) => list.add(task)));
-  const fresh = unseen.filter(({ id }) => id > lowest);
-  if (fresh.length > list.fresh.length) say(`${fresh.length} new`);
+  const { body, page: { tasks }, rows } = list;
+  const last = tasks.map(({ id }) => rows.has(id)).lastIndexOf(true);
+  const unseen = tasks.filter((task) => !list.update(task));
+  body.append(...unseen.filter((task) => tasks.indexOf(task) > last).map((task) => list.add(task)));
+  const fresh = unseen.filter((task) => tasks.indexOf(task) < last);
+  if (fresh.length > list.fresh.length) say(t('{count} new', { count: fresh.length }));
   list.fresh = fresh;
   list.patchFrame();
 }
 
-/** What one can do to a task from the list. @param {Row} task */
+/** What one can do to a task from the list. @param {Row} task @returns {Action|''} */
 function actionFor(task) {
-  if (task.status === 'failed' || task.status === 'cancelled') return 'Retry';
-  return isFinished(task) || task.cancel_requested ? '' : 'Cancel';
+  if (task.status === 'failed' || task.status === 'cancelled') return 'retry';
+  return isFinished(task) || task.cancel_requested ? '' : 'cancel';
+}
+
+/** What a function returned, in one line. @param {unknown} result @returns {string} */
+function resultWords(result) {
+  if (result == null || typeof result !== 'object') return String(result ?? '');
+  return Object.entries(result).map(([name, one]) => (Array.isArray(result) ? '' : `${name}: `)
+    + (typeof one === 'object' ? JSON.stringify(one) : one)).join(', ');
+}
+
+/** What came of it so far: a result, an error, a message, why it waits. @param {Row} task */
+function resultNote(task) {
+  if (task.status === 'succeeded') return resultWords(task.result);
+  if (task.status === 'running') return task.message || '';
+  if (task.status === 'pending') return task.expected_start ? rangeWords(task.expected_start) : '';
+  if (task.status === 'waiting') return waitingWords(task.after || []);
+  if (task.status === 'scheduled' && task.reason) {
+    return t('again after {error}', { error: errorLine(task) });
+  }
+  return task.status === 'failed' ? errorLine(task) : '';
 }
 
 /**
- * The button of a row, or what it asks, until one can do something else.
+ * What came of it; the button of a row, or what it asks, until one can do something else.
  * @param {Shown} shown
  */
 function patchAction({ element, task }) {
   const { id } = task;
+  const note = find('.note', element);
+  setText(note, resultNote(task));
+  note.title = note.textContent || '';
   const place = find('.do', element);
   const action = actionFor(task);
   const { action: before } = place.dataset;
   if (before === action) return;
   const focused = place.contains(document.activeElement);
   place.dataset.action = action;
-  place.replaceChildren(action && h('button', { class: 'small', 'data-id': id,
-    'data-changed': before && performance.now(), 'aria-label': `${action} ${id}` }, action));
+  const label = action && (action === 'retry' ? t('Retry') : t('Cancel'));
+  place.replaceChildren(label && h('button', { class: 'small', 'data-id': id,
+    'aria-keyshortcuts': action[0], 'data-changed': before && performance.now(),
+    'aria-label': `${label} ${id}` }, label));
   if (focused) (place.querySelector('button') || find('a', element)).focus();
 }
 
-/** Builds the filters and listens. @param {TaskList} list */
-function initializeList(list) {
+/** Builds what the first view does without, and listens; once. @param {TaskList} list */
+export function initializeList(list) {
+  if (picked.has(list)) return;
+  picked.set(list, new Picked(list));
   list.patchAction = patchAction;
+  list.fit = () => fit(list);
+  addEventListener('resize', list.fit);
   buildFilters(list);
+  list.files = h('p', { class: 'help' }, t('All that match as a file:'), ' ',
+    h('a', { download: '' }, 'CSV'), ' · ', h('a', { download: '' }, 'JSON'));
+  list.pager.after(list.files);
   list.body.addEventListener('click', (event) => click(list, event));
   store.on('catalogue', () => patchFilters(list));
 }
 
-/** Search, function, queue and, for admins, owner. @param {TaskList} list */
+/** Columns as wide as what is in them, up to the screen's; then they stay. @param {TaskList} list */
+function fit({ heads, root, rows, table: { classList, style } }) {
+  if (!rows.size || !root.isConnected) return;
+  for (const { style: one } of [...heads, { style }]) one.width = '';
+  if (NARROW.matches) return;
+  classList.add('loose');
+  const widths = heads.map((head) => Math.ceil(head.getBoundingClientRect().width));
+  classList.remove('loose');
+  const sum = (/** @type {number[]} */ all) => all.reduce((one, other) => one + other);
+  const most = document.body.clientWidth - root.getBoundingClientRect().left - 24;
+  const all = Math.max(Math.min(1120, most), Math.min(sum(widths), most));
+  const soft = widths.map((width, place) => (
+    Math.max(0, width - ({ name: 120, what: 88, result: 88 }[heads[place].className] ?? width))));
+  const share = Math.max(-1, (all - sum(widths)) / sum(soft));
+  heads.forEach((head, place) => { head.style.width = `${widths[place] + share * soft[place]}px`; });
+  style.width = `${all}px`;
+}
+
+/** Search, function and, behind a button, the rest. @param {TaskList} list */
 function buildFilters(list) {
   const { filters } = list;
   let timer = 0;
-  filters.append(h('select', { name: 'function', 'aria-label': 'Function' }));
-  filters.append(h('select', { name: 'queue', 'aria-label': 'Queue', hidden: true }));
-  if (isAdmin()) filters.append(h('select', { name: 'owner', 'aria-label': 'Owner' }));
-  filters.append(h('input', {
-    type: 'search', name: 'q', 'aria-label': 'Search tasks', maxlength: 200,
-    placeholder: 'Number, words, error, owner…',
-  }), button('Actions', () => new Bulk(list.params, () => { list.resort = true; }),
-    { 'aria-haspopup': 'dialog', title: 'Retry, cancel or delete all that match' }));
-  filters.addEventListener('change', () => filter(list));
-  filters.addEventListener('input', () => {
-    clearTimeout(timer);
-    timer = setTimeout(() => filter(list), 300);
+  const select = (/** @type {string} */ name, /** @type {string} */ label) => (
+    h('select', { name, 'aria-label': label, hidden: name === 'queue' }));
+  const day = (/** @type {string} */ name, /** @type {string} */ label) => h('label', {},
+    label, ' ', h('input', { type: 'date', name }));
+  const more = h('div', { class: 'more', id: 'more', hidden: true }, select('queue', t('Queue')),
+    isAdmin() && select('owner', t('Owner')), day('since', t('Added from')), day('until', t('to')));
+  const fold = button(t('Filters'), () => {
+    more.hidden = !filters.classList.toggle('open');
+    fold.ariaExpanded = String(!more.hidden);
+  }, { 'aria-expanded': 'false', 'aria-controls': 'more' });
+  filters.append(select('function', t('Function')), h('input', {
+    type: 'search', name: 'q', 'aria-label': t('Search tasks'), maxlength: 200,
+    placeholder: t('Number or words…'),
+  }), fold, more, h('p', { class: 'chips' }));
+  if (MORE.some((name) => list.params.has(name))) fold.click();
+  filters.addEventListener('input', ({ target }) => {
+    clearTimeout(timer);        // who types a year has a date after its first digit
+    const rest = { 'select-one': 0, date: 900 }[/** @type {HTMLInputElement} */ (target).type] ?? 300;
+    timer = setTimeout(() => filter(list), rest);
   });
   filters.addEventListener('submit', (event) => {
     event.preventDefault();
@@ -117,22 +185,80 @@ async function readChoices(list, signal) {
   patchFilters(list);
 }
 
+/** The day of a moment as a date field has it; "" without one. @param {string|null} iso */
+function dayOf(iso, later = 0) {
+  const at = new Date(Date.parse(iso || '') + later);
+  return Number.isNaN(+at) ? '' : new Date(+at - at.getTimezoneOffset() * 60000).toISOString()
+    .slice(0, 10);
+}
+
 /** Puts what the form says into the address. @param {TaskList} list */
 function filter({ filters, params }) {
-  const next = address(params, valuesOf(filters));
+  const values = valuesOf(filters);
+  for (const [name, days] of /** @type {[string, number][]} */ ([['since', 0], ['until', 1]])) {
+    const before = params.get(name) || '';
+    const at = new Date(`${values[name]}T00:00`);
+    at.setDate(at.getDate() + days);
+    if (values[name] === dayOf(before, -days)) values[name] = before;
+    else values[name] = Number.isNaN(+at) ? '' : at.toISOString();
+  }
+  const next = address(params, values);
   if (filters.isConnected && next !== address(params, {})) location.replace(next);
 }
 
 /** Puts what the address says into the form. @param {TaskList} list */
 function patchFilters(list) {
   const functions = store.state.catalogue?.functions.map(({ name }) => name) || [];
-  patchChoice(list, 'function', 'All functions', functions);
-  patchChoice(list, 'queue', 'All queues', queueNames);
+  patchChoice(list, 'function', t('All functions'), functions);
+  patchChoice(list, 'queue', t('All queues'), queueNames);
   // One can choose a queue once there are two.
   find('[name=queue]', list.filters).hidden = queueNames.length < 2 && !list.params.has('queue');
-  if (isAdmin()) patchChoice(list, 'owner', 'All owners', userNames);
-  const search = /** @type {HTMLInputElement} */ (find('input', list.filters));
-  if (search !== document.activeElement) search.value = list.params.get('q') || '';
+  if (isAdmin()) patchChoice(list, 'owner', t('All owners'), userNames);
+  const { filters, params } = list;
+  for (const [name, value] of [['q', params.get('q') || ''], ['since', dayOf(params.get('since'))],
+    ['until', dayOf(params.get('until'), -1)]]) {
+    const input = /** @type {HTMLInputElement} */ (find(`[name=${name}]`, filters));
+    if (input !== document.activeElement) input.value = value;
+  }
+  const chips = ['error', 'ended_since', 'ids'].filter((name) => params.has(name));
+  const many = list.page.counts[params.get('status') || 'all'] > SORTED;
+  find('.chips', filters).replaceChildren(/[dnt]$/.test(params.get('sort') || '') && many
+    ? t('Of so many, only the newest {count} are sorted.', { count: grouped(SORTED) }) : '',
+  ...chips.map((name) => {
+    const value = params.get(name) || '';
+    const words = name === 'ended_since' ? t('since {time}', { time: timeWords(new Date(value)) })
+      : value;
+    return h('a', { href: address(params, { [name]: '' }) }, `${words} ✕`);
+  }));
+}
+
+/** Links that sort, and the order there is; all that matches as files. @param {TaskList} list */
+function patchHeads({ files, heads, params, rows }) {
+  const sort = params.get('sort') || '-id';
+  for (const head of heads) {
+    const link = head.querySelector('a');
+    const name = link?.dataset.sort;
+    const falls = sort === `-${name}`;
+    if (link) link.href = address(params, { sort: falls ? `${name}` : `-${name}` });
+    setAttribute(head, 'aria-sort', !head.matches('.added') && (
+      falls ? 'descending' : sort === name && 'ascending'));
+  }
+  files.hidden = !rows.size;
+  const all = new URLSearchParams(params);
+  all.delete('cursor');
+  if (!sort.endsWith('id')) all.delete('sort');
+  for (const [place, link] of files.querySelectorAll('a').entries()) {
+    all.set('format', ['csv', 'ndjson'][place]);
+    setAttribute(link, 'href', `api/tasks?${all}`);
+  }
+}
+
+/** What failed, by function and error, above the tasks that failed. @param {TaskList} list */
+function patchGroups(list) {
+  const { groups, page: { counts, failed }, params } = list;
+  const some = failed && counts.failed > 1 && !params.has('error') ? failed.groups : [];
+  patchRows(groups, some, (group) => `${group.function} ${group.error}`, (group) => (
+    groupRow(group, Object.fromEntries(params), () => { list.resort += 1; })));
 }
 
 /**
@@ -159,21 +285,21 @@ function patchEmpty({ empty, page, params, rows }) {
   empty.dataset.kind = kind;
   if (kind === 'none') empty.replaceChildren();
   if (kind === 'partly') {
-    empty.replaceChildren(h('p', {}, 'No task matches so far. Look at older tasks.'));
+    empty.replaceChildren(h('p', {}, t('No task matches so far. Look at older tasks.')));
   }
   if (kind === 'filtered') {
-    empty.replaceChildren(h('p', {}, 'No task matches. ',
-      h('a', { href: '#/tasks' }, 'Show all tasks')));
+    empty.replaceChildren(h('p', {}, t('No task matches.'), ' ',
+      h('a', { href: '#/tasks' }, t('Show all tasks'))));
   }
   if (kind === 'first') empty.replaceChildren(...firstSteps());
 }
 
 /** For who has no task yet. */
 export function firstSteps() {
-  const holder = h('div', { class: 'teach' }, h('h2', {}, 'No task yet'),
-    h('p', {}, 'A task runs one function with the values you give it, in the background. '
-      + 'You can close this page meanwhile.'),
-    h('p', {}, h('a', { class: 'button primary', href: '#/new' }, 'Add the first task')));
+  const holder = h('div', { class: 'teach' }, h('h2', {}, t('No task yet')),
+    h('p', {}, t('A task runs one function with the values you give it, in the background. '
+      + 'You can close this page meanwhile.')),
+    h('p', {}, h('a', { class: 'button primary', href: '#/new' }, t('Add the first task'))));
   const hint = h('div');
   const patch = () => hint.replaceChildren(...sampleHint());
   store.on('catalogue', patch);
@@ -189,9 +315,10 @@ export function firstSteps() {
 async function lookAfter(list, signal) {
   const { page, params, rows } = list;
   const seen = new Set(page.tasks.map(({ id }) => id));
-  const lowest = Math.min(...seen);
+  for (const { id } of page.running || []) seen.delete(id);
+  const lowest = params.has('sort') ? Infinity : Math.min(...seen);
   const status = params.get('status');
-  const missing = [...rows.values()].filter(({ task }) => !seen.has(task.id)
+  const missing = [...rows.values()].filter(({ task }) => !page.tasks.some(({ id }) => id === task.id)
     && (!isFinished(task) || (task.id > lowest && (!status || task.status === status))));
   for (const shown of missing.slice(0, 4)) await lookAt(list, shown, signal);
 }
@@ -224,7 +351,10 @@ function click(list, event) {
   const target = /** @type {Element} */ (event.target);
   const row = target.closest('tr');
   const button = target.closest('button');
-  if (button?.dataset.id) act(button, () => change(list, button));
+  const box = /** @type {HTMLInputElement|null} */ (target.closest('.pick')?.querySelector('input'));
+  if (box && target !== box) box.click();
+  else if (box) picked.get(list)?.pick(box, event.shiftKey);
+  else if (button?.dataset.id) act(button, () => change(list, button));
   else if (button || !row || target.closest('a') || getSelection()?.toString()) return;
   else if (!event.ctrlKey && !event.metaKey) find('a', row).click();
 }
@@ -235,113 +365,8 @@ function click(list, event) {
  */
 function change(list, button) {
   const id = Number(button.dataset.id);
-  const path = `api/tasks/${id}/${button.textContent?.toLowerCase()}`;
+  const path = `api/tasks/${id}/${find('.do', list.rows.get(id)?.element).dataset.action}`;
   const work = async () => list.update(await request('POST', path));
   if (list.rows.get(id)?.task.status !== 'running') return work();
-  return ask(button, `Stop ${id}?`, 'Stop', work, 'Keep running');
-}
-
-/** @type {[Action, string, string][]} what it is called, and what was done */
-const ACTIONS = [['retry', 'Retry', 'retried'], ['cancel', 'Cancel', 'cancelled'],
-  ['delete', 'Delete', 'deleted']];
-const NAMES = ['status', 'function', 'queue', 'owner', 'q', 'error', 'ended_since'];
-
-/** @param {number} count */
-const exact = (count) => countWords(count, Infinity);
-
-/** A dialog that offers what can be done to all tasks that match. */
-export class Bulk {
-  choices = h('div', { class: 'actions' }, 'Counting…');
-  bar = h('progress', { hidden: true, 'aria-label': 'Progress' });
-  text = h('p', { class: 'help' });
-  close = button('Close', () => this.dialog.close());
-
-  /** @param {URLSearchParams} params the filters @param {() => void} done */
-  constructor(params, done) {
-    this.filter = Object.fromEntries([...params].filter(([name]) => NAMES.includes(name)));
-    const words = Object.entries(this.filter).map(([name, value]) => (name === 'ended_since'
-      ? `since ${timeWords(new Date(value))}` : value)).join(' · ');
-    this.dialog = h('dialog', { 'aria-labelledby': 'bulk', onclose: () => {
-      this.dialog.remove();
-      done();
-    } }, h('h2', { id: 'bulk' }, words ? 'All tasks that match' : 'All tasks'),
-    words && h('p', { class: 'lead' }, h('bdi', {}, words)), this.choices, this.bar, this.text,
-    h('div', { class: 'actions' }, this.close));
-    find('body').append(this.dialog);
-    this.dialog.showModal();
-    this.offer().catch((error) => setText(this.choices, error.message));
-  }
-
-  /** Counts, and offers what can be done. */
-  async offer() {
-    const offers = await Promise.all(ACTIONS.map(async ([action, label, past]) => {
-      const count = await countFor(action, this.filter);
-      const said = `${label} ${exact(count)}`;
-      return count > 0 && askingButton(said, `${said}?`, () => this.run(action, past, count));
-    }));
-    const some = /** @type {HTMLElement[]} */ (offers.filter(Boolean));
-    this.choices.replaceChildren(...some.length ? some : ['There is nothing to do to them.']);
-    this.bar.hidden = true;
-    this.choices.hidden = false;
-    setText(this.close, 'Close');
-  }
-
-  /**
-   * Does it; what is not right any more is counted anew.
-   * @param {Action} action @param {string} past @param {number} count
-   */
-  async run(action, past, count) {
-    this.bar.hidden = false;
-    this.choices.hidden = true;
-    setText(this.close, 'Stop');
-    this.close.focus();
-    try {
-      const all = await this.goThrough(action, past, count);
-      say(`${exact(all)} ${all === 1 ? 'task was' : 'tasks were'} ${past}.`, true);
-      this.dialog.close();
-    } catch (error) {
-      setText(this.text, /** @type {Error} */ (error).message);
-      await this.offer();
-    }
-  }
-
-  /**
-   * One portion after the other, until all is done or the dialog is closed; how many were.
-   * @param {Action} action @param {string} past @param {number} count
-   */
-  async goThrough(action, past, count) {
-    const { bar, dialog, filter, text } = this;
-    /** @type {Record<string, unknown>} */
-    let rest = { expected_count: count };
-    let all = 0;
-    do {
-      const part = await request('POST', 'api/tasks/actions', { action, filter, ...rest });
-      all += part.done;
-      bar.value = all / count;
-      setText(text, `${exact(all)} of ${exact(count)} ${past}`);
-      rest = { continue: part.continue };
-    } while (rest.continue && dialog.open);
-    return all;
-  }
-}
-
-/**
- * How many tasks an action would change; asking without the right count is refused with it.
- * @param {Action} action
- * @param {{}} filter
- * @returns {Promise<number>}
- */
-async function countFor(action, filter) {
-  /** @type {Record<string, unknown>} */
-  let rest = {};
-  try {
-    do {
-      const part = await request('POST', 'api/tasks/actions', { action, filter, ...rest });
-      rest = { continue: part.continue };
-    } while (rest.continue);
-  } catch (error) {
-    if (error instanceof ApiError && error.status === 409) return error.count;
-    throw error;
-  }
-  return 0;
+  return ask(button, t('Stop {id}?', { id }), t('Stop'), work, t('Keep running'));
 }

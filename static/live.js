@@ -1,12 +1,12 @@
 // @ts-check
-/** What follows the first view: lines, menu, keys, looks that nobody asks for. */
+/** What follows the first view: lines above the page, looks that nobody asks for. */
 import { ApiError, get, pause, poll, request } from './api.js';
-import { find, h, icon, render, setText } from './dom.js';
+import { find, h, icon, render, setText, textWith } from './dom.js';
+import { t } from './language.js';
 import { isAdmin, store } from './store.js';
 
 /** @import {Catalogue} from './types.js' */
 
-const OFF = 'jobqueue-keys-off';
 const DAY = 864e5;
 const DEAF = 1000;
 /** How often the catalogue was asked for, and which of these was answered last. */
@@ -22,7 +22,7 @@ const LINES = ['connection', 'exposed', 'service', 'code'];
 export function initializeLines() {
   find('.lines').append(...LINES.map((id) => (
     h('p', { id, hidden: true }, icon('alert'), h('span')))));
-  find('#exposed').append(' ', h('a', { href: '#/settings/host' }, 'What was found'));
+  find('#exposed').append(' ', h('a', { href: '#/settings/host' }, t('What was found')));
   store.on('trouble', patchConnection);
   store.on('service', patchService);
   store.on('session', patchService);
@@ -37,9 +37,7 @@ export function initializeLines() {
 export function initializeFrame() {
   poll(new AbortController().signal, askService);
   workWhileOpen();
-  initializeMenu();
   initializeSkip();
-  initializeKeys();
   store.on('catalogue', patchCatalogue);
   patchCatalogue();
   store.on('session', learn);
@@ -66,11 +64,11 @@ export function showProblem(error) {
   if (!(error instanceof ApiError)) console.error(error);
   const { message, status } = error;
   const missing = status === 404;
-  render(missing ? 'Not found' : 'Problem', h('h1', { tabindex: -1 }, missing
-    ? 'There is nothing here' : status === 403 ? 'Only for admins' : 'That did not work'),
-    h('p', {}, missing ? 'It was deleted, it belongs to someone else, or the address is wrong.'
-      : message),
-    h('p', {}, h('a', { href: '#/tasks' }, 'All tasks')));
+  render(missing ? t('Not found') : t('Problem'), h('h1', { tabindex: -1 }, missing
+    ? t('There is nothing here') : status === 403 ? t('Only for admins') : t('That did not work')),
+  h('p', {}, missing ? t('It was deleted, it belongs to someone else, or the address is wrong.')
+    : message),
+  h('p', {}, h('a', { href: '#/tasks' }, t('All tasks'))));
 }
 
 /**
@@ -94,7 +92,8 @@ function patchConnection() {
   find('main').classList.toggle('lost', lost);
   if (!trouble) return patchLine('#connection');
   const { code, message, status } = trouble;
-  const words = `${status ? 'The server is busy' : 'Connection lost'}, trying again…`;
+  const words = status ? t('The server is busy, trying again…')
+    : t('Connection lost, trying again…');
   patchLine('#connection', code && code !== 'busy' ? message : words);
 }
 
@@ -115,8 +114,9 @@ const readExposed = () => store.set('exposed', store.state.session?.exposed || [
 function patchExposed() {
   const { exposed } = store.state;
   if (!exposed.length) return patchLine('#exposed');
-  patchLine('#exposed', `Anybody can read this over the web: ${exposed.join(', ')}. Move it out of `
-    + 'the web folder, or have the web server refuse it; then check again.');
+  const files = exposed.join(', ');
+  patchLine('#exposed', t('Anybody can read this over the web: {files}. Move it out of the web '
+    + 'folder, or have the web server refuse it; then check again.', { files }));
 }
 
 /** Once a day an admin's browser sees whether it can fetch what is private. */
@@ -169,7 +169,7 @@ export async function act(button, work) {
 /** What went wrong; what got no answer may have been done. @param {any} error */
 export function problemWords({ message, safe, status }) {
   if (safe || ![0, 502, 504].includes(status)) return message;
-  return message.replace('Please try again', 'See whether it was done before you try again');
+  return message.replace(t('Please try again'), t('See whether it was done before you try again'));
 }
 
 /** Reads it again once an error in tasks.py has come or gone. */
@@ -211,35 +211,8 @@ export async function readCatalogue(signal) {
 function patchCatalogue() {
   const error = isAdmin() && store.state.catalogue?.error;
   if (!error) return patchLine('#code');
-  const place = [error.file || 'tasks.py', error.line && `line ${error.line}`];
+  const place = [error.file || 'tasks.py', error.line && t('line {line}', error)];
   patchLine('#code', `${place.filter(Boolean).join(', ')}: ${error.message}`);
-}
-
-/** The menu closes when one chooses, clicks or goes elsewhere, and on Escape. */
-function initializeMenu() {
-  const menu = /** @type {HTMLDetailsElement} */ (find('details.menu'));
-  const elsewhere = (/** @type {Event} */ event) => {
-    const target = /** @type {Node} */ (event.target);
-    const inside = menu.contains(target);
-    const chosen = event.type === 'click' && !find('summary', menu).contains(target);
-    if (!inside || chosen) menu.open = false;
-  };
-  document.addEventListener('click', elsewhere);
-  document.addEventListener('focusin', elsewhere);
-  menu.addEventListener('keydown', ({ key }) => {
-    if (key !== 'Escape') return;
-    menu.open = false;
-    find('summary', menu).focus();
-  });
-  const button = find('#leave');
-  button.addEventListener('click', () => act(button, logOut));
-}
-
-/** Ends the session; the page then shows the log-in. */
-async function logOut() {
-  await request('DELETE', 'api/session');
-  find('main').replaceChildren();
-  store.set('session', null);
 }
 
 /** The skip link must not change the address, which says where one is. */
@@ -248,76 +221,4 @@ function initializeSkip() {
     event.preventDefault();
     find('h1').focus();
   });
-}
-
-/** @type {[string, string, (() => unknown)?][]} */
-const KEYS = [
-  ['/', 'search', search],
-  ['n', 'new task', () => { location.hash = '#/new'; }],
-  ['j', 'next task', () => step(1)],
-  ['k', 'previous task', () => step(-1)],
-  ['Enter', 'open the task'],
-  ['?', 'these keys', showHelp],
-];
-
-/** Listens on the whole page. */
-function initializeKeys() {
-  document.addEventListener('keydown', (event) => {
-    const action = KEYS.find(([key]) => key === event.key)?.[2];
-    if (!action || !isFree(event) || !keysAreOn()) return;
-    event.preventDefault();
-    action();
-  });
-}
-
-/** Whether one wants them; remembered in this browser. */
-export function keysAreOn() {
-  try {
-    return !localStorage.getItem(OFF);
-  } catch {
-    return true;
-  }
-}
-
-/** Remembers it in this browser. @param {boolean} on */
-export function switchKeys(on) {
-  if (on) localStorage.removeItem(OFF);
-  else localStorage.setItem(OFF, '1');
-}
-
-/** Whether nothing else wants this key. @param {KeyboardEvent} event */
-function isFree({ target, ctrlKey, metaKey, altKey }) {
-  const typing = /** @type {Element} */ (target).closest('input, select, textarea, dialog');
-  return store.state.session && !typing && !ctrlKey && !metaKey && !altKey;
-}
-
-/** Goes to the search, on the list if need be. */
-async function search() {
-  const field = () => find('input[type=search]');
-  if (!field()) location.hash = '#/tasks';
-  while (!field() || document.body.matches('.busy')) await pause(0.1);
-  field().focus();
-}
-
-/** Moves through the list. @param {number} by */
-function step(by) {
-  const links = [...(find('.list tbody')?.querySelectorAll('a') || [])];
-  const row = document.activeElement?.closest('.list tbody tr');
-  const place = links.findIndex((link) => row?.contains(link));
-  const next = place < 0 ? 0 : Math.min(links.length - 1, Math.max(0, place + by));
-  links[next]?.focus();
-}
-
-/** Shows what there is, and where to switch it off. */
-function showHelp() {
-  const close = () => dialog.close();
-  const list = h('dl', { class: 'pairs' });
-  for (const [key, words] of KEYS) list.append(h('dt', {}, h('kbd', {}, key)), h('dd', {}, words));
-  const dialog = h('dialog', { 'aria-labelledby': 'keys', onclose: () => dialog.remove() },
-    h('h2', { id: 'keys' }, 'Keyboard'), list,
-    h('p', { class: 'help' }, 'To switch them off: ',
-      h('a', { href: '#/account', onclick: close }, 'your account')),
-    h('button', { class: 'button', onclick: close }, 'Close'));
-  find('body').append(dialog);
-  dialog.showModal();
 }

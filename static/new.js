@@ -1,62 +1,85 @@
 // @ts-check
 /** New tasks: choose a function, fill in its form, or give a table with a task per line. */
 import {
-  UNITS, argumentFields, argumentsFrom, choice, introduction, number, optionFields,
-  optionsFrom, propertiesOf, readCell, readFunctions, showFunctions, utc, zoneHelp,
+  argumentFields, argumentsFrom, choice, propertiesOf, readCell, utc, zoneHelp,
 } from './arguments.js';
 import { get, poll, request } from './api.js';
-import { find, h, render, setText, table } from './dom.js';
+import { find, h, render, setText, table, textWith } from './dom.js';
+import { durationInput, secondsFrom } from './durations.js';
 import { field, refusal, sendingForm, valuesOf } from './forms.js';
 import { countWords, forecastWords } from './format.js';
+import {
+  introduction, optionFields, optionsFrom, readFunctions, readQueues, showFunctions,
+} from './functions.js';
+import { t } from './language.js';
 import { say } from './live.js';
-import { isAdmin } from './store.js';
+import { isAdmin, store } from './store.js';
 
-/** @import {Columns, Line, Page, Task, TaskFunction, Values} from './types.js' */
+/** @import {Columns, Line, Page, Row, Task, TaskFunction, Values} from './types.js' */
 
 const SHOWN = 5;
 const LINES = 'application/x-ndjson';
-const FIX = { field: 'lines', message: 'Please fix the errors below.' };
+const FIX = { field: 'lines', message: t('Please fix the errors below.') };
 const MOST = 100000;
 const SEPARATORS = ['\t', ';', ','];
 
 /** @type {Page['show']} */
 export async function show({ id, params }, signal) {
   const from = params.get('from');
-  const [functions, task] = await Promise.all([
-    readFunctions(signal), from && get(`api/tasks/${encodeURIComponent(from)}`, signal),
+  const [functions, queues, task, last] = await Promise.all([
+    readFunctions(signal), id ? readQueues(signal) : [],
+    from ? get(`api/tasks/${encodeURIComponent(from)}`, signal) : null,
+    id && !from ? readLast(id, signal) : null,
   ]);
   if (signal.aborted) return;
   const chosen = functions.find(({ name }) => name === id);
-  if (chosen && params.has('many')) showMany(chosen, signal);
-  else if (chosen) showForm(chosen, task || null, signal);
-  else showFunctions('New task', functions, id, (name) => `#/new/${name}`);
+  if (chosen && params.has('many')) showMany(chosen, queues, signal);
+  else if (chosen) showForm(chosen, queues, task, last, signal);
+  else await showFunctions(t('New task'), functions, id, (name) => `#/new/${name}`, signal);
+}
+
+/**
+ * One's own last task of a function.
+ * @param {string} name @param {AbortSignal} signal @returns {Promise<Row|undefined>}
+ */
+async function readLast(name, signal) {
+  const owner = store.state.session?.user.name || '';
+  const query = new URLSearchParams({ function: name, owner, limit: '1' });
+  return (await get(`api/tasks?${query}`, signal)).tasks[0];
 }
 
 /**
  * The form of one function.
  * @param {TaskFunction} chosen
+ * @param {string[]} queues
  * @param {Task|null} task an earlier task whose values are filled in
+ * @param {Row|null|undefined} last whose values could be
  * @param {AbortSignal} signal
  */
-function showForm(chosen, task, signal) {
+function showForm(chosen, queues, task, last, signal) {
   const name = encodeURIComponent(chosen.name);
   const options = task ? chosenOf(chosen, task) : {};
-  const form = sendingForm('Add task', async (now, before) => {
+  const form = sendingForm(t('Add task'), async (now, before) => {
     const added = await add({
       arguments: argumentsFrom(chosen.schema, now, before, task?.arguments),
       ...readOptions(chosen, now, before, options),
     });
     if (!signal.aborted) location.hash = `#/tasks/${added.id}`;
-    else say(`Task ${added.id} was added.`, true);
-  }, ...argumentFields(chosen.schema, task?.arguments || {}), laterFields(chosen, options));
+    else say(t('Task {id} was added.', added), true);
+  }, ...argumentFields(chosen.schema, task?.arguments || {}), laterFields(chosen, options, queues));
   form.lastElementChild?.before(forecastLine(chosen, form, signal));
   form.lastElementChild?.append(
-    h('a', { class: 'button', href: `#/new/${name}?many=1` }, 'Many at once'),
-    h('a', { class: 'button', href: `#/schedules/new?function=${name}` }, 'On a schedule'),
-    h('a', { class: 'button', href: '#/new' }, 'Another function'));
-  render(`New ${chosen.name}`, h('h1', { tabindex: -1 }, chosen.name), ...introduction(chosen),
-    form);
+    h('a', { class: 'button', href: `#/new/${name}?many=1` }, t('Many at once')),
+    h('a', { class: 'button', href: `#/schedules/new?function=${name}` }, t('On a schedule')),
+    h('a', { class: 'button', href: '#/new' }, t('Another function')));
+  render(t('New {name}', chosen), h('h1', { tabindex: -1 }, chosen.name),
+    ...introduction(chosen), last && chosen.schema.properties && lastLine(name, last), form);
 }
+
+/** Offers the values of the last task. @param {string} name @param {Row} last */
+const lastLine = (name, { id, summary }) => h('p', { class: 'help' }, ...textWith(
+  'Use the values of {task}', { task: [h('a', { href: `#/new/${name}?from=${id}` }, `#${id}`),
+    summary && ': ', h('bdi', {}, summary)] }));
 
 /**
  * When the task would begin, in the queue and with the priority that the form says.
@@ -68,7 +91,7 @@ function forecastLine(chosen, form, signal) {
     const { queue = '', priority = '' } = valuesOf(form);
     const query = new URLSearchParams({ function: chosen.name, queue: queue.trim(), priority });
     const words = forecastWords(await get(`api/forecast?${query}`, signal));
-    setText(line, words && `If you add it now: ${words}`);
+    setText(line, words && t('If you add it now: {words}', { words }));
     return 10;
   };
   const failed = () => setText(line, '');
@@ -77,26 +100,29 @@ function forecastLine(chosen, form, signal) {
   return line;
 }
 
-/** A table instead of a form. @param {TaskFunction} chosen @param {AbortSignal} signal */
-function showMany(chosen, signal) {
+/**
+ * A table instead of a form.
+ * @param {TaskFunction} chosen @param {string[]} queues @param {AbortSignal} signal
+ */
+function showMany(chosen, queues, signal) {
   const fields = new Sheet(chosen, (count, wrong) => {
     const button = /** @type {HTMLButtonElement} */ (find('.primary', form));
     button.disabled = wrong > 0;
-    setText(button, wrong ? `Fix ${wrong === 1 ? 'the error' : `${wrong} errors`} first`
-      : `Add ${count ? words(count) : 'tasks'}`);
+    setText(button, wrong ? t.n('Fix the error first | Fix {count} errors first', wrong)
+      : count ? t.n('Add {count} task | Add {count} tasks', count, shown(count)) : t('Add tasks'));
   });
-  const form = sendingForm('Add tasks', async (now, before) => {
+  const form = sendingForm(t('Add tasks'), async (now, before) => {
     const body = fields.body(readOptions(chosen, now, before, {}));
     const { created } = await add(body).catch((error) => {
       throw fields.explain(error);
     });
     if (!signal.aborted) location.hash = `#/tasks?function=${encodeURIComponent(chosen.name)}`;
-    say(`${words(created)} added.`, true);
-  }, fields.root, laterFields(chosen, {}));
+    say(t.n('{count} task added. | {count} tasks added.', created), true);
+  }, fields.root, laterFields(chosen, {}, queues));
   const one = `#/new/${encodeURIComponent(chosen.name)}`;
-  form.lastElementChild?.append(h('a', { class: 'button', href: one }, 'Only one'));
-  render(`New ${chosen.name}`, h('h1', { tabindex: -1 }, chosen.name, ' ',
-    h('span', { class: 'summary' }, 'many at once')), ...introduction(chosen), form);
+  form.lastElementChild?.append(h('a', { class: 'button', href: one }, t('Only one')));
+  render(t('New {name}', chosen), h('h1', { tabindex: -1 }, chosen.name, ' ',
+    h('span', { class: 'summary' }, t('many at once'))), ...introduction(chosen), form);
 }
 
 let last = { text: '', key: '' };
@@ -126,19 +152,20 @@ const chosenOf = ({ options }, task) => Object.fromEntries(Object.entries(task).
  * What hardly anyone needs, folded; empty fields mean what the function says.
  * @param {TaskFunction} chosen
  * @param {Record<string, unknown>} options
+ * @param {string[]} queues
  */
-function laterFields(chosen, options) {
-  const unit = choice({ name: 'unit', 'aria-label': 'Unit of the delay' }, UNITS, '60');
-  return h('details', {}, h('summary', {}, 'Start time and options'), h('div', { class: 'grid' },
-    field('Start at', h('input', { name: 'run_at', type: 'datetime-local' }), { help: zoneHelp }),
-    field('Or start after', number({ name: 'delay', min: 0, step: 'any' }), { after: unit }),
-    ...optionFields(chosen, options),
-    field('After', h('input', { name: 'after', inputmode: 'numeric', autocomplete: 'off' }),
-      { help: 'Numbers of tasks that must have succeeded, such as 7, 8.' }),
-    field('If one of them fails', choice({ name: 'after_failure' },
-      [['', 'fail too'], ['run', 'run anyway']])),
-    field('Unique key', h('input', { name: 'unique_key', autocomplete: 'off' }),
-      { help: 'While a task with this key is not finished, no second one is added.' })));
+function laterFields(chosen, options, queues) {
+  return h('details', {}, h('summary', {}, t('Start time and options')), h('div', { class: 'grid' },
+    field(t('Start at'), h('input', { name: 'run_at', type: 'datetime-local' }),
+      { help: zoneHelp }),
+    field(t('Or start after'), durationInput('delay', null), { help: t('Such as 90 min or 2 h.') }),
+    ...optionFields(chosen, options, queues),
+    field(t('After'), h('input', { name: 'after', inputmode: 'numeric', autocomplete: 'off' }),
+      { help: t('Numbers of tasks that must have succeeded, such as 7, 8.') }),
+    field(t('If one of them fails'), choice({ name: 'after_failure' },
+      [['', t('fail too')], ['run', t('run anyway')]])),
+    field(t('Unique key'), h('input', { name: 'unique_key', autocomplete: 'off' }),
+      { help: t('While a task with this key is not finished, no second one is added.') })));
 }
 
 /**
@@ -148,25 +175,26 @@ function laterFields(chosen, options) {
  * @param {Record<string, unknown>} old
  */
 function readOptions(chosen, now, before, old) {
-  const { run_at: at, delay, unit, after, after_failure: failure, unique_key: key } = now;
-  if (at && delay) {
-    throw refusal([{ field: 'delay', message: 'Fill in either this or the time above.' }]);
+  const { run_at: at, after, after_failure: failure, unique_key: key } = now;
+  const delay = secondsFrom(now, 'delay');
+  if (at && delay !== null) {
+    throw refusal([{ field: 'delay', message: t('Fill in either this or the time above.') }]);
   }
   const ids = after.split(/[\s,#]+/).filter(Boolean);
   if (ids.some((id) => !/^\d+$/.test(id))) {
-    throw refusal([{ field: 'after', message: 'Please use numbers of tasks.' }]);
+    throw refusal([{ field: 'after', message: t('Please use numbers of tasks.') }]);
   }
   return { function: chosen.name,
     ...optionsFrom(now, before, old),
     run_at: at ? utc(at) : null,
-    delay: delay ? Number(delay) * Number(unit) : null,
+    delay,
     after: ids.map(Number),
     after_failure: failure || null,
     unique_key: key.trim() || null };
 }
 
 /** The rows of a text; cells in quotes may hold anything. @param {string} text */
-function readTable(text) {
+export function readTable(text) {
   const [first] = text.split('\n', 1);
   const separator = SEPARATORS.reduce((best, one) => (
     first.split(one).length > first.split(best).length ? one : best));
@@ -198,16 +226,17 @@ class Sheet {
     onclick: () => { this.choice.value = ''; }, onchange: () => this.open() });
   note = h('p', { class: 'help', role: 'status' });
   wrong = h('p', { class: 'error text' });
-  preview = h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': 'First rows' });
+  preview = h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': t('First rows') });
 
   /** @param {TaskFunction} chosen @param {(count: number, wrong: number) => void} changed */
   constructor(chosen, changed) {
     this.properties = propertiesOf(chosen.schema);
     this.changed = changed;
     const names = this.properties.map(({ name }) => name).join(', ');
-    this.root = h('div', {}, field('Table', this.text, { help: 'One task per line, with commas, '
-      + `semicolons or tabs between the values. The first line names the parameters: ${names}.` }),
-    field('Or a CSV file', this.choice), this.note, this.wrong, this.preview);
+    this.root = h('div', {}, field(t('Table'), this.text, { help: t('One task per line, with '
+      + 'commas, semicolons or tabs between the values. The first line names the parameters: '
+      + '{names}.', { names }) }), field(t('Or a CSV file'), this.choice),
+    this.note, this.wrong, this.preview);
   }
 
   /** Reads once one has stopped typing. */
@@ -242,7 +271,9 @@ class Sheet {
     rows.forEach((cells, place) => {
       if (!this.errors.length || this.lines.length) this.take(cells, place + 2, columns);
     });
-    if (this.lines.length > MOST) this.errors.unshift(`At most ${MOST} tasks at once.`);
+    if (this.lines.length > MOST) {
+      this.errors.unshift(t('At most {count} tasks at once.', { count: MOST }));
+    }
     this.patch();
   }
 
@@ -251,10 +282,12 @@ class Sheet {
     const missing = this.properties.filter((one) => one.required && !columns.includes(one));
     return [
       ...first.flatMap((cell, place) => {
-        if (!columns[place]) return `Row 1: there is no parameter “${cell.slice(0, 40)}”.`;
-        return columns.indexOf(columns[place]) < place ? `Row 1: ${cell} is there twice.` : [];
+        const name = cell.slice(0, 40);
+        if (!columns[place]) return t('Row 1: there is no parameter “{name}”.', { name });
+        return columns.indexOf(columns[place]) < place
+          ? t('Row 1: {name} is there twice.', { name }) : [];
       }),
-      ...missing.map(({ name }) => `Row 1: ${name} is missing.`),
+      ...missing.map(({ name }) => t('Row 1: {name} is missing.', { name })),
     ];
   }
 
@@ -265,7 +298,8 @@ class Sheet {
     const values = {};
     const before = this.errors.length;
     if (cells.length !== columns.length) {
-      this.errors.push(`Row ${row} must have as many cells as row 1, ${columns.length}; it has ${cells.length}.`);
+      this.errors.push(t('Row {row} must have as many cells as row 1, {most}; it has {count}.',
+        { row, most: columns.length, count: cells.length }));
     }
     columns.forEach((column, place) => {
       if (!column || place >= cells.length) return;
@@ -273,9 +307,9 @@ class Sheet {
       try {
         const value = readCell(schema, cells[place]);
         if (value !== undefined) values[name] = value;
-        else if (required) throw new Error('Please fill this in.');
+        else if (required) throw new Error(t('Please fill this in.'));
       } catch (error) {
-        this.errors.push(`Row ${row}, ${name}: ${/** @type {Error} */ (error).message}`);
+        this.errors.push(rowWords(row, name, /** @type {Error} */ (error).message));
       }
     });
     this.lines.push({ row, cells, arguments: values, wrong: this.errors.length > before });
@@ -286,12 +320,15 @@ class Sheet {
     const { lines, errors, names } = this;
     const wrong = lines.filter((line) => line.wrong);
     const some = lines.length > SHOWN && wrong.length ? wrong : lines;
-    setText(this.note, lines.length > SHOWN
-      ? `${words(lines.length)}, ${some === wrong ? 'with errors in' : 'beginning with'}:` : '');
+    const { length } = lines;
+    setText(this.note, length <= SHOWN ? '' : some === wrong
+      ? t('{count} tasks, with errors in:', shown(length))
+      : t('{count} tasks, beginning with:', shown(length)));
     this.wrong.hidden = !errors.length;
     setText(this.wrong, [...errors.slice(0, 10),
-      errors.length > 10 && `and ${errors.length - 10} more`].filter(Boolean).join('\n'));
-    this.preview.replaceChildren(lines.length ? table('', 'First rows', ['Row', ...names],
+      errors.length > 10 && t('and {count} more', { count: errors.length - 10 })]
+      .filter(Boolean).join('\n'));
+    this.preview.replaceChildren(lines.length ? table('', t('First rows'), [t('Row'), ...names],
       h('tbody', {}, ...some.slice(0, SHOWN).map(lineRow))) : '');
     this.changed(lines.length, errors.length);
   }
@@ -300,7 +337,8 @@ class Sheet {
   body(options) {
     this.read();
     if (this.errors.length || !this.lines.length) {
-      const empty = this.names.some(Boolean) ? 'There is no row below the first one.' : 'Please fill this in.';
+      const empty = this.names.some(Boolean) ? t('There is no row below the first one.')
+        : t('Please fill this in.');
       throw refusal([this.errors.length ? FIX : { ...FIX, message: empty }]);
     }
     return new Blob(this.lines.map((line) => (
@@ -314,7 +352,7 @@ class Sheet {
       const line = this.lines[index];
       if (!line || !name.startsWith('arguments')) rest.set(name, { field: name, message });
       else {
-        this.errors.push(`Row ${line.row}, ${name.slice(10)}: ${message}`);
+        this.errors.push(rowWords(line.row, name.slice(10), message));
         line.wrong = true;
       }
     }
@@ -326,7 +364,10 @@ class Sheet {
 }
 
 /** @param {number} count */
-const words = (count) => `${countWords(count, MOST)} task${count === 1 ? '' : 's'}`;
+const shown = (count) => ({ count: countWords(count, MOST) });
+
+/** What is wrong with a cell. @param {number} row @param {string} name @param {string} message */
+const rowWords = (row, name, message) => t('Row {row}, {name}: {message}', { row, name, message });
 
 /** A row as it was given; a mark says that it is wrong. @param {Line} line */
 const lineRow = ({ row, cells, wrong }) => h('tr', { 'data-state': wrong && 'failed' },

@@ -1,11 +1,15 @@
 // @ts-check
 /** The first page: what runs, waits, failed lately and comes next; then how it went for long. */
 import { get, now, poll } from './api.js';
+import { groupRow } from './bulk.js';
 import { Chart } from './chart.js';
 import { find, h, icon, render, setAttribute, setText, table } from './dom.js';
-import { badge, button, cell, patchRows, timeElement } from './forms.js';
-import { countWords, duration, elapsed, estimate, formatter, timeWords } from './format.js';
-import { Bulk, firstSteps } from './list.js';
+import { badge, cell, patchRows, timeElement } from './forms.js';
+import {
+  countWords, duration, elapsed, estimate, formatter, statusWord, timeWords,
+} from './format.js';
+import { t } from './language.js';
+import { firstSteps } from './list.js';
 import { store } from './store.js';
 
 /** @import {Kind, Step} from './chart.js' */
@@ -19,8 +23,8 @@ const DAY = 24 * HOUR;
  * @type {Record<string, Range>}
  */
 const RANGES = {
-  day: ['24 hours', DAY, 'hour', HOUR], week: ['7 days', 7 * DAY, '6h', 6 * HOUR],
-  month: ['30 days', 30 * DAY, 'day', DAY], year: ['a year', 364 * DAY, 'week', 7 * DAY],
+  day: [t('24 hours'), DAY, 'hour', HOUR], week: [t('7 days'), 7 * DAY, '6h', 6 * HOUR],
+  month: [t('30 days'), 30 * DAY, 'day', DAY], year: [t('a year'), 364 * DAY, 'week', 7 * DAY],
 };
 const COMING = 5;
 const MOST_TIMES = 24;
@@ -58,24 +62,24 @@ class View {
     this.calm = h('p', { class: 'help' });
     this.coming = h('ul', { class: 'works' });
     this.line = h('div', { class: 'day', role: 'img' });
-    this.none = h('p', { class: 'help' }, 'No schedule is due within 24 hours.');
+    this.none = h('p', { class: 'help' }, t('No schedule is due within 24 hours.'));
     this.history = new History();
     this.first = h('div', { hidden: true });
     const part = (/** @type {string} */ title, /** @type {HTMLElement[]} */ ...parts) => (
       h('section', {}, h('h2', {}, title), ...parts));
     this.root = h('div', { class: 'overview' }, h('div', { class: 'head' },
-      h('h1', { tabindex: -1 }, 'Overview'),
-      h('a', { class: 'button primary', href: '#/new' }, icon('plus'), 'New task')),
-    h('ul', { class: 'glance', 'aria-label': 'At a glance' }, ...this.glance), this.first,
-    h('div', { class: 'columns' }, part('Now', this.idle, this.running, this.held),
-      part('Failed in the last 24 hours', this.calm, this.groups)),
-    part('Next 24 hours', this.none, this.line, this.coming), this.history.root);
+      h('h1', { tabindex: -1 }, t('Overview')),
+      h('a', { class: 'button primary', href: '#/new' }, icon('plus'), t('New task'))),
+    h('ul', { class: 'glance', 'aria-label': t('At a glance') }, ...this.glance), this.first,
+    h('div', { class: 'columns' }, part(t('Now'), this.idle, this.running, this.held),
+      part(t('Failed in the last 24 hours'), this.calm, this.groups)),
+    part(t('Next 24 hours'), this.none, this.line, this.coming), this.history.root);
     views.set(this.root, this);
   }
 
   /** Comes into view. */
   enter() {
-    render('Overview', this.root);
+    render(t('Overview'), this.root);
   }
 
   /** @param {string} name */
@@ -100,14 +104,15 @@ class View {
       find('.state bdi', this.running.children[place]), ranWords(task)));
     patchRows(this.held, held, ({ queue }) => queue, ({ queue, text }) => h('li', {},
       badge('paused', text),
-      h('a', { href: `#/tasks?${new URLSearchParams({ queue })}` }, 'Tasks')));
+      h('a', { href: `#/tasks?${new URLSearchParams({ queue })}` }, t('Tasks'))));
     patchRows(this.groups, failed.groups, (group) => `${group.function} ${group.error}`,
-      (group) => groupRow(group, failed.since, this.refresh));
+      (group) => groupRow(group, { ended_since: failed.since }, this.refresh));
     const rest = counts.running - running.length;
-    setText(this.idle, rest > 0 ? `The first ${running.length} of ${countWords(counts.running)}.`
-      : running.length ? '' : 'Nothing is running.');
-    setText(this.calm, failed.more ? 'There are more than these; all are in the list of tasks.'
-      : failed.groups.length ? '' : 'Nothing failed.');
+    setText(this.idle, rest > 0 ? t('The first {count} of {all}.',
+      { count: running.length, all: countWords(counts.running) })
+      : running.length ? '' : t('Nothing is running.'));
+    setText(this.calm, failed.more ? t('There are more than these; all are in the list of tasks.')
+      : failed.groups.length ? '' : t('Nothing failed.'));
     this.patchComing(found.schedules);
     this.history.maximum = workers.maximum;
     return running.length || oldest ? 2 : 10;
@@ -121,14 +126,16 @@ class View {
     const due = [nextAt, first?.times[0]].filter((at) => at != null).sort()[0];
     /** @type {[string, string, string][]} */
     const told = [
-      [countWords(counts.running), `running, ${workers.busy} of ${workers.maximum} workers busy`,
+      [countWords(counts.running), t('running, {busy} of {maximum} workers busy', workers),
         '#/tasks?status=running'],
-      [countWords(counts.pending), `pending${waited !== null
-        ? `, the oldest for ${duration(waited)}` : ''}`, '#/tasks?status=pending'],
-      [countWords(many) + (failed.more ? '+' : ''), 'failed in 24 hours', '#/tasks?status=failed'],
-      [due ? timeWords(new Date(due)) : '–', !due ? 'nothing is planned'
-        : due === nextAt ? 'the next scheduled task' : 'the next schedule', due && due !== nextAt
-        ? '#/schedules' : '#/tasks?status=scheduled']];
+      [countWords(counts.pending), waited === null ? t('pending')
+        : t('pending, the oldest for {time}', { time: duration(waited) }),
+      '#/tasks?status=pending'],
+      [countWords(many) + (failed.more ? '+' : ''), t('failed in 24 hours'),
+        '#/tasks?status=failed'],
+      [due ? timeWords(new Date(due)) : '–', !due ? t('nothing is planned')
+        : due === nextAt ? t('the next scheduled task') : t('the next schedule'),
+      due && due !== nextAt ? '#/schedules' : '#/tasks?status=scheduled']];
     this.glance.forEach((item, place) => {
       const link = find('a', item);
       const [figure, words, address] = told[place];
@@ -147,8 +154,9 @@ class View {
       timeElement(planned.times[0]), h('a', { href: `#/schedules/${planned.id}` },
         planned.name || planned.function), h('bdi', { class: 'help' }, planned.summary),
       h('span', { class: 'help' }, timesWords(planned))));
-    setAttribute(this.line, 'aria-label', `Runs in the next 24 hours: ${schedules.map((planned) => (
-      `${planned.name || planned.function} ${timesWords(planned)}`)).join(', ')}`);
+    setAttribute(this.line, 'aria-label', t('Runs in the next 24 hours: {names}', {
+      names: schedules.map((planned) => (
+        `${planned.name || planned.function} ${timesWords(planned)}`)).join(', ') }));
     const start = now();
     this.line.replaceChildren(...schedules.flatMap(({ times }) => dayMarks(times, start)),
       ...hourMarks(start));
@@ -157,7 +165,8 @@ class View {
 
 /** How often within the day. @param {Planned} planned */
 const timesWords = ({ times: { length } }) => (
-  length < 2 ? 'once' : `${length}${length < MOST_TIMES ? '' : ' or more'} times`);
+  length < 2 ? t('once') : length < MOST_TIMES ? t.n('{count} time | {count} times', length)
+    : t('{count} or more times', { count: length }));
 
 /**
  * Puts something at its time on the line of a day.
@@ -192,7 +201,7 @@ function hourMarks(start) {
 }
 
 /** How long it runs already. @param {Row} task */
-const ranWords = (task) => `for ${duration(elapsed(task) || 0)}`;
+const ranWords = (task) => t('for {time}', { time: duration(elapsed(task) || 0) });
 
 /** A task that runs: how far it is. @param {Row} task */
 function runningRow(task) {
@@ -203,23 +212,9 @@ function runningRow(task) {
     h('a', { href: `#/tasks/${id}` }, name),
     h('bdi', {}, summary),
     owner !== store.state.session?.user.name && h('span', { class: 'who' }, owner),
-    progress !== null && h('progress', { value: progress, 'aria-label': `Progress of ${id}` }),
+    progress !== null && h('progress',
+      { value: progress, 'aria-label': t('Progress of {id}', { id }) }),
     words && h('span', { class: 'help' }, words));
-}
-
-/**
- * What failed for one reason, and what to do about it.
- * @param {Group} group @param {string} since @param {() => Promise<unknown>} refresh
- */
-function groupRow({ function: name, error, message, count, newest }, since, refresh) {
-  const filter = new URLSearchParams({ status: 'failed', function: name, error: error || '',
-    ended_since: since });
-  const words = [error, message].filter(Boolean).join(': ') || 'no error was told';
-  return h('li', {}, badge('failed', `${countWords(count)} ×`),
-    h('a', { href: error ? `#/tasks?${filter}` : `#/tasks/${newest}` }, name),
-    h('bdi', { class: 'why' }, words.length > 160 ? `${words.slice(0, 160)}…` : words),
-    error && button('Retry these', () => new Bulk(filter, refresh),
-    { class: 'small', 'aria-haspopup': 'dialog', 'aria-label': `Retry these: ${name}, ${error}` }));
 }
 
 /** @param {number} value */
@@ -231,25 +226,28 @@ const sum = (steps, place) => steps.reduce((all, { values }) => all + (values[pl
 /** @param {Step[]} steps @param {number} place */
 const most = (steps, place) => Math.max(0, ...steps.map(({ values }) => values[place] || 0));
 /** @param {Step[]} steps */
-const longest = (steps) => `The median is at most ${duration(most(steps, 0))}, the 95th percentile `
-  + `at most ${duration(most(steps, 1))}.`;
+const longest = (steps) => t('The median is at most {median}, the 95th percentile at most {high}.',
+  { median: duration(most(steps, 0)), high: duration(most(steps, 1)) });
+const PERCENTILES = [t('median'), t('95th percentile')];
 
 /**
  * What the charts show of a step, and how. What is null was not measured.
  * @type {[Kind, (figures: Figures, step: number, maximum: number) => (number|null)[]][]}
  */
 const CHARTS = [
-  [{ title: 'Ended tasks', kind: 'bars', names: ['succeeded', 'failed'], least: 5, words: plain,
-    sentence: (steps) => `${plain(sum(steps, 0))} succeeded, ${plain(sum(steps, 1))} failed.` },
+  [{ title: t('Ended tasks'), kind: 'bars', names: [t('succeeded'), t('failed')], least: 5,
+    words: plain, sentence: (steps) => t('{succeeded} succeeded, {failed} failed.',
+      { succeeded: plain(sum(steps, 0)), failed: plain(sum(steps, 1)) }) },
   ({ succeeded, failed }) => [succeeded, failed]],
-  [{ title: 'Waiting', kind: 'lines', names: ['median', '95th percentile'], least: 1,
-    words: duration, sentence: longest },
+  [{ title: t('Waiting'), kind: 'lines', names: PERCENTILES, least: 1, words: duration,
+    sentence: longest },
   ({ waited }) => [waited?.p50 ?? null, waited?.p95 ?? waited?.max ?? null]],
-  [{ title: 'Running', kind: 'lines', names: ['median', '95th percentile'], least: 1,
-    words: duration, sentence: longest },
+  [{ title: t('Running'), kind: 'lines', names: PERCENTILES, least: 1, words: duration,
+    sentence: longest },
   ({ ran }) => [ran?.p50 ?? null, ran?.p95 ?? ran?.max ?? null]],
-  [{ title: 'Use of the workers', kind: 'bars', names: ['busy'], least: 1, words: percent,
-    sentence: (steps) => `At most ${percent(most(steps, 0))} of what NbMaxWorker allows.` },
+  [{ title: t('Use of the workers'), kind: 'bars', names: [t('busy')], least: 1, words: percent,
+    sentence: (steps) => t('At most {share} of what NbMaxWorker allows.',
+      { share: percent(most(steps, 0)) }) },
   ({ busy_seconds: busy }, step, maximum) => [
     busy == null ? null : busy / (Math.max(1, maximum) * step)]],
 ];
@@ -264,13 +262,13 @@ class History {
     this.charts = CHARTS.map(([kind, pick]) => ({ chart: new Chart(kind), pick }));
     this.note = h('p', { class: 'help', hidden: true });
     this.functions = h('tbody');
-    this.table = h('section', { hidden: true }, h('h2', {}, 'Functions'), table('plain functions',
-      'Functions', ['Function', 'Ended', 'Succeeded', 'Waiting', 'Running', 'Last runs', 'Memory'],
-      this.functions));
+    this.table = h('section', { hidden: true }, h('h2', {}, t('Functions')),
+      table('plain functions', t('Functions'), [t('Function'), t('Ended'), t('Succeeded'),
+        t('Waiting'), t('Running'), t('Last runs'), t('Memory')], this.functions));
     this.machines = h('ul', { class: 'works' });
-    this.place = h('section', { hidden: true }, h('h2', {}, 'Workers'), this.machines);
-    this.root = h('div', {}, h('div', { class: 'bar' }, h('h2', {}, 'How it went'),
-      h('nav', { class: 'tabs', 'aria-label': 'How far back' }, ...this.links)), this.note,
+    this.place = h('section', { hidden: true }, h('h2', {}, t('Workers')), this.machines);
+    this.root = h('div', {}, h('div', { class: 'bar' }, h('h2', {}, t('How it went')),
+      h('nav', { class: 'tabs', 'aria-label': t('How far back') }, ...this.links)), this.note,
     h('div', { class: 'charts' }, ...this.charts.map(({ chart }) => chart.root)),
     this.table, this.place);
   }
@@ -309,9 +307,9 @@ class History {
     this.place.hidden = !workers.length;
     patchRows(this.functions, functions, ({ name }) => name || '', functionRow);
     patchRows(this.machines, workers, ({ machine }) => machine, (worker) => h('li', {},
-      h('b', {}, worker.machine), h('span', {}, `${plain(worker.tasks)} tasks`),
-      h('span', { class: 'help' }, `busy for ${duration(worker.busy_seconds)} of the ${
-        duration(worker.alive_seconds)} that its workers lived`)));
+      h('b', {}, worker.machine), h('span', {}, t.n('{count} task | {count} tasks', worker.tasks)),
+      h('span', { class: 'help' }, t('busy for {busy} of the {alive} that its workers lived', {
+        busy: duration(worker.busy_seconds), alive: duration(worker.alive_seconds) }))));
   }
 }
 
@@ -342,17 +340,19 @@ function functionRow(figures) {
   const ended = succeeded + failed;
   const query = new URLSearchParams({ function: name });
   return h('tr', {}, h('th', { scope: 'row' }, h('a', { href: `#/tasks?${query}` }, name)),
-    cell('Ended', plain(ended)),
-    cell('Succeeded', ended ? percent(succeeded / ended) : '–', failed ? ' · ' : '', failed > 0
-      && h('a', { href: `#/tasks?status=failed&${query}` }, `${plain(failed)} failed`)),
-    cell('Waiting', spread(waited)), cell('Running', spread(ran)),
-    cell('Last runs', recent.length > 0 && dots(recent)),
-    cell('Memory', memory ? `${Math.ceil(memory / 1048576)} MB` : '–'));
+    cell(t('Ended'), plain(ended)),
+    cell(t('Succeeded'), ended ? percent(succeeded / ended) : '–', failed ? ' · ' : '', failed > 0
+      && h('a', { href: `#/tasks?status=failed&${query}` },
+        t('{count} failed', { count: plain(failed) }))),
+    cell(t('Waiting'), spread(waited)), cell(t('Running'), spread(ran)),
+    cell(t('Last runs'), recent.length > 0 && dots(recent)),
+    cell(t('Memory'), memory ? `${Math.ceil(memory / 1048576)} MB` : '–'));
 }
 
 /** Median and 95th percentile. @param {Figures['ran']} times */
 const spread = (times) => (times?.p50 == null ? '–'
-  : `${duration(times.p50)}, 95 of 100 in ${duration(times.p95 ?? times.max)}`);
+  : t('{median}, 95 of 100 in {high}', { median: duration(times.p50),
+    high: duration(times.p95 ?? times.max) }));
 
 /**
  * The last runs: high and light is a success, low and dark a failure.
@@ -361,8 +361,9 @@ const spread = (times) => (times?.p50 == null ? '–'
 function dots(runs = []) {
   const failed = runs.filter(({ status }) => status !== 'succeeded').length;
   return h('span', { class: 'dots', role: 'img',
-    'aria-label': `The last ${runs.length}: ${failed || 'none'} failed` },
+    'aria-label': t('The last {count}: {failed} failed', { count: runs.length, failed }) },
   ...runs.map(({ id, status, seconds }) => h('i', { 'data-state': status,
-    title: [id && `#${id}`, status, seconds != null && `in ${duration(seconds)}`]
+    title: [id && `#${id}`, statusWord(status),
+      seconds != null && t('took {time}', { time: duration(seconds) })]
       .filter(Boolean).join(' ') })));
 }

@@ -1,30 +1,41 @@
 // @ts-check
-/** The smaller pages: logging in, workers, users, settings, this host, one's own account. */
+/** The smaller pages: logging in, workers, users, one's own account. */
 import { get, poll, request } from './api.js';
-import { find, h, render, setText, table } from './dom.js';
+import { find, h, render, setText, table, textWith } from './dom.js';
 import {
   askingButton, button, cell, check, copyBox, field, openingButton, secretField, sendingForm,
   timeElement,
 } from './forms.js';
-import { keysAreOn, say, switchKeys } from './live.js';
-import { isAdmin, store } from './store.js';
+import { keysAreOn, switchKeys } from './keys.js';
+import { t } from './language.js';
+import { say } from './live.js';
+import { logOut } from './menu.js';
+import { isAdmin, mayChange, store } from './store.js';
 
 /** @import {Child} from './dom.js' */
-/** @import {Page, Setting, Token, User, Values, Worker} from './types.js' */
+/** @import {Page, Place, Token, User, Worker} from './types.js' */
 
-const FROM = { environment: 'Set by the environment; change it there.', default: '', table: '' };
-const UPLOAD = 'upload a text file with 16 or more characters of your own beside jobqueue.py, named '
-  + 'setup-code-WORD.txt with a word that nobody can guess';
+/** @type {Record<string, string>} */
+const ROLES = { user: t('user'), viewer: t('viewer'), admin: t('admin') };
+/** @type {Record<string, string>} */
+const STATES = {
+  starting: t('starting'), idle: t('idle'), busy: t('busy'), stopping: t('stopping'),
+};
+const UPLOAD = t('upload a text file with 16 or more characters of your own beside jobqueue.py, '
+  + 'named setup-code-WORD.txt with a word that nobody can guess');
 
 /** @type {Page['show']} */
 export async function show({ page }, signal) {
   if (page === 'login') return showLogin();
   if (page === 'workers') return showWorkers(signal);
-  const answer = await get(`api/${page === 'account' ? 'tokens' : page}`, signal);
-  if (signal.aborted) return;
-  if (page === 'users') showUsers(answer.users);
-  else if (page === 'account') showAccount(answer.tokens);
-  else showSettings(answer.settings);
+  if (page === 'users') {
+    const { users } = await get('api/users', signal);
+    if (!signal.aborted) showUsers(users);
+    return;
+  }
+  const [{ tokens }, { sessions }] = await Promise.all([
+    get('api/tokens', signal), get('api/sessions', signal)]);
+  if (!signal.aborted) showAccount(tokens, sessions);
 }
 
 /** Logging in, or setting up an admin: with the code's link, or while there is none. */
@@ -36,12 +47,14 @@ function showLogin() {
 
 /** Two fields; after them one is where one wanted to go. */
 function showLogIn() {
-  const form = sendingForm('Log in', async (sent) => {
+  const form = sendingForm(t('Log in'), async (sent) => {
     store.set('session', await request('POST', 'api/session', sent));
-  }, field('Name', nameInput('username')), secretField('Password', 'password', 'current-password'));
-  showCard('Log in to jobqueue', form, h('details', {}, h('summary', {}, 'Lost your password?'),
-    h('p', { class: 'help' }, 'An admin can give you a new one. For an admin: ',
-      h('a', { href: '#setup=' }, 'set a new one'), '.')));
+  }, field(t('Name'), nameInput('username')),
+  secretField(t('Password'), 'password', 'current-password'));
+  showCard(t('Log in to jobqueue'), form, h('details', {},
+    h('summary', {}, t('Lost your password?')), h('p', { class: 'help' },
+      ...textWith('An admin can give you a new one. For an admin: {link}.',
+        { link: h('a', { href: '#setup=' }, t('set a new one')) }))));
   find('input', form).focus();
 }
 
@@ -56,23 +69,24 @@ const nameInput = (autocomplete) => h('input', {
  */
 function showSetup(code) {
   const first = store.state.setup;
-  const place = first ? 'It is in the data folder, in the file whose name begins with setup-code. Open it '
-    + `in your file manager. If you may not, ${UPLOAD}.` : 'What the file says that you have uploaded.';
+  const place = first ? t('It is in the data folder, in the file whose name begins with '
+    + 'setup-code. Open it in your file manager. If you may not, {upload}.', { upload: UPLOAD })
+    : t('What the file says that you have uploaded.');
   const codeInput = h('input', {
     name: 'code', value: code, required: true, autocomplete: 'one-time-code', spellcheck: 'false',
   });
-  const form = sendingForm(first ? 'Start' : 'Set password', async (sent) => {
+  const form = sendingForm(first ? t('Start') : t('Set password'), async (sent) => {
     const session = await request('POST', 'api/setup', sent);
     store.state.setup = false;
     history.replaceState(null, '', '#/overview');
     store.set('session', session);
-  }, field('Code', codeInput, { help: code ? 'Filled in from your link.' : place }),
-  field(first ? 'Your name' : 'Name of an admin', nameInput('username')),
-  secretField(first ? 'Password' : 'New password', 'password', 'new-password'));
-  showCard(first ? 'Welcome to jobqueue' : 'A new admin password', h('p', { class: 'help' }, first
-    ? 'You become its first admin; you can add more people later.'
-    : `Please ${UPLOAD}, and enter the characters here within an hour.`),
-  form, (code || !first) && h('a', { href: '#/tasks' }, 'Log in instead'));
+  }, field(t('Code'), codeInput, { help: code ? t('Filled in from your link.') : place }),
+  field(first ? t('Your name') : t('Name of an admin'), nameInput('username')),
+  secretField(first ? t('Password') : t('New password'), 'password', 'new-password'));
+  showCard(first ? t('Welcome to jobqueue') : t('A new admin password'), h('p', { class: 'help' },
+    first ? t('You become its first admin; you can add more people later.')
+      : t('Please {upload}, and enter the characters here within an hour.', { upload: UPLOAD })),
+  form, (code || !first) && h('a', { href: '#/tasks' }, t('Log in instead')));
   find(code ? '[name=name]' : '[name=code]', form).focus();
 }
 
@@ -81,104 +95,58 @@ function showCard(title, ...children) {
   render(title, h('div', { class: 'card' }, h('h1', { tabindex: -1 }, title), ...children));
 }
 
-/** All settings in one form; only what was changed is sent. @param {Setting[]} settings */
-function showSettings(settings) {
-  const form = sendingForm('Save', async (now, before) => {
-    const changed = settings.filter(({ name }) => now[name] !== before[name]);
-    if (changed.length) await change(Object.fromEntries(changed.map(({ name, type }) => (
-      [name, valueOf(now[name], type)]))));
-    else say('Nothing was changed.', true);
-  }, ...settings.map(settingField));
-  render('Settings', h('h1', { tabindex: -1 }, 'Settings'), h('p', { class: 'lead' },
-    h('a', { href: '#/settings/host' }, 'This host'),
-    ': what works here, what to do, lines to copy.'), form);
-  form.classList.add('long');
-}
-
-/** Saves, and shows what holds now. @param {Record<string, unknown>} changes */
-async function change(changes) {
-  const { settings } = await request('PATCH', 'api/settings', changes);
-  showSettings(settings);
-  say('Saved.', true);
-}
-
-/** One setting; what was set elsewhere is only shown. @param {Setting} setting */
-function settingField(setting) {
-  const { name, type, from, minimum, maximum, choices } = setting;
-  const fixed = from === 'environment';
-  const text = setting.value === null ? '' : String(setting.value);
-  const number = type === 'integer' || type === 'number';
-  const help = [setting.help, FROM[from]].filter(Boolean).join(' ');
-  if (type === 'boolean') {
-    const box = h('input', { name, type: 'checkbox', checked: setting.value, disabled: fixed });
-    return check(name, box, help);
-  }
-  const after = from === 'table' && defaultButton(setting);
-  if (choices) {
-    return field(name, h('select', { name, disabled: fixed }, ...choices.map((one) => (
-      h('option', { selected: one === text }, one)))), { help, after });
-  }
-  const input = h('input', { name, value: text, disabled: fixed, spellcheck: 'false',
-    type: number ? 'number' : 'text', step: type === 'number' ? 'any' : number && 1,
-    min: minimum, max: maximum, autocomplete: 'off' });
-  return field(name, input, { help, after });
-}
-
-/** Takes a change back. @param {Setting} setting */
-function defaultButton({ name, default: usual }) {
-  const words = usual === null || usual === '' ? 'Clear' : `Reset to ${usual}`;
-  return button(words, () => change({ [name]: null }), { 'aria-label': `${words}: ${name}` });
-}
-
-/** What a field says, in the setting's type. @param {string|undefined} text @param {string} type */
-function valueOf(text, type) {
-  if (type === 'boolean') return Boolean(text);
-  const number = type === 'integer' || type === 'number';
-  return number && text ? Number(text) : text || null;
-}
-
 /** Everyone, and a form for one more. @param {User[]} users */
 function showUsers(users) {
   const body = h('tbody', {}, ...users.map(userRow));
-  render('Users', h('h1', { tabindex: -1 }, 'Users'),
-    table('plain', 'Users', ['Name', 'Role', 'Last seen', 'Actions'], body),
-    h('h2', {}, 'Add a user'), addForm(body));
+  render(t('Users'), h('h1', { tabindex: -1 }, t('Users')),
+    table('plain', t('Users'), [t('Name'), t('Role'), t('Last seen'), t('Actions')], body),
+    h('h2', {}, t('Add a user')), addForm(body));
 }
 
 /** A form for one more user. @param {HTMLElement} body */
 function addForm(body) {
-  const form = sendingForm('Add user', async (sent) => {
+  const form = sendingForm(t('Add user'), async (sent) => {
     const user = await request('POST', 'api/users', sent);
     body.append(userRow({ last_seen_at: null, ...user }));
-    say(`${user.name} was added.`, true);
+    say(t('{name} was added.', user), true);
     form.reset();
-  }, field('Name', nameInput('off')),
-  secretField('Password', 'password', 'new-password'),
-  field('Role', h('select', { name: 'role' }, h('option', { value: 'user' }, 'user'),
-    h('option', { value: 'admin' }, 'admin')), { help: 'Admins see and change everything.' }));
+  }, field(t('Name'), nameInput('off')),
+  secretField(t('Password'), 'password', 'new-password'),
+  roleField('user'));
   return form;
 }
 
+/** What somebody may. @param {string} role chosen at first */
+const roleField = (role) => field(t('Role'), h('select', { name: 'role' },
+  ...Object.entries(ROLES).map(([value, words]) => (
+    h('option', { value, selected: value === role }, words)))),
+{ help: t("Viewers see everyone's tasks and change nothing. Admins see and change everything.") });
+
 /** One user, and what can be done. @param {User} user */
 function userRow(user) {
-  const { name, role, disabled, last_seen_at: seen, max_pending: most } = user;
+  const { name, role, disabled, last_seen_at: seen, max_pending: most, max_running: limit } = user;
+  const limits = [limit != null && t('at most {count} running', { count: limit }),
+    most != null && t('at most {count} pending', { count: most })].filter(Boolean);
   const row = h('tr', {}, h('th', { scope: 'row' }, h('bdi', {}, name)),
-    cell('Role', disabled ? `${role}, disabled` : role,
-      most != null && h('span', { class: 'help' }, ` at most ${most} pending`)),
-    cell('Last seen', seen ? timeElement(seen) : 'never'), h('td'));
+    cell(t('Role'), ROLES[role], disabled && `, ${t('disabled')}`,
+      limits.length > 0 && h('span', { class: 'help' }, ` ${limits.join(', ')}`)),
+    cell(t('Last seen'), seen ? timeElement(seen) : t('never')), h('td'));
   const actions = h('div', { class: 'actions' });
   row.lastElementChild?.append(name === store.state.session?.user.name
-    ? h('span', { class: 'help' }, 'you') : actions);
-  const other = role === 'admin' ? 'user' : 'admin';
-  const changing = (/** @type {string} */ label, /** @type {Partial<User>} */ change) => button(label,
-    () => changeUser(row, user, change), { 'aria-label': `${label}: ${name}` });
-  actions.append(changing(`Make ${other}`, { role: other }),
-    changing(disabled ? 'Enable' : 'Disable', { disabled: !disabled }),
-    limitButton(actions, row, user), passwordButton(actions, user),
-    askingButton('Delete', `Delete ${name}?`, async () => {
+    ? h('span', { class: 'help' }, t('you')) : actions);
+  const label = disabled ? t('Enable') : t('Disable');
+  actions.append(changeButton(actions, row, user),
+    button(label, () => changeUser(row, user, { disabled: !disabled }),
+      { 'aria-label': `${label}: ${name}` }),
+    passwordButton(actions, user),
+    askingButton(t('Log out'), t('Log {name} out everywhere?', { name }), async () => {
+      await request('DELETE', `${path(user)}/sessions`);
+      say(t('{name} is logged out.', { name }), true);
+    }),
+    askingButton(t('Delete'), t('Delete {name}?', { name }), async () => {
       await request('DELETE', path(user));
       row.remove();
-      say(`${name} was deleted.`, true);
+      say(t('{name} was deleted.', { name }), true);
       find('h1').focus();
     }));
   return row;
@@ -193,52 +161,62 @@ async function changeUser(row, user, change) {
   const fresh = userRow({ ...user, ...changed });
   row.replaceWith(fresh);
   fresh.querySelector('button')?.focus();
-  say(`${user.name} was changed.`, true);
+  say(t('{name} was changed.', user), true);
 }
 
 /**
- * Opens a small form for how many pending tasks the user may have.
+ * Opens a small form for what the user may.
  * @param {HTMLElement} actions @param {HTMLElement} row @param {User} user
  */
-function limitButton(actions, row, user) {
-  const send = (/** @type {Values} */ { max_pending: most }) => (
-    changeUser(row, user, { max_pending: most ? Number(most) : null }));
-  return openingButton(actions, 'Limit', user.name, () => sendingForm('Set limit', send,
-    field(`Maximum pending tasks for ${user.name}`, h('input', { type: 'number',
-      name: 'max_pending', min: 0, value: user.max_pending }), { help: 'Empty: as in the settings. 0: no limit.' })));
+function changeButton(actions, row, user) {
+  const limit = (/** @type {string} */ text) => (text ? Number(text) : null);
+  const number = (/** @type {string} */ label, /** @type {'max_running'|'max_pending'} */ name,
+    /** @type {number} */ min, /** @type {string} */ help) => (
+    field(label, h('input', { type: 'number', name, min, value: user[name] }), { help }));
+  return openingButton(actions, t('Change'), user.name, () => sendingForm(t('Save'),
+    (/** @type {any} */ { role, max_running: running, max_pending: pending }) => changeUser(row,
+      user, { role, max_running: limit(running), max_pending: limit(pending) }),
+    number(t('Maximum running tasks for {name}', user), 'max_running', 1, t('Empty: no limit.')),
+    number(t('Maximum pending tasks for {name}', user), 'max_pending', 0,
+      t('Empty: as in the settings. 0: no limit.')),
+    roleField(user.role)));
 }
 
 /** Opens a small form for a new password. @param {HTMLElement} actions @param {User} user */
 function passwordButton(actions, user) {
-  return openingButton(actions, 'New password', user.name, (back) => (
-    sendingForm('Set password', async (sent) => {
+  return openingButton(actions, t('New password'), user.name, (back) => (
+    sendingForm(t('Set password'), async (sent) => {
       await request('PATCH', path(user), sent);
-      say(`${user.name} has a new password.`, true);
+      say(t('{name} has a new password.', user), true);
       back();
-    }, secretField(`New password for ${user.name}`, 'password', 'new-password'),
-    h('p', { class: 'help' }, 'It ends their sessions and tokens.'))));
+    }, secretField(t('New password for {name}', user), 'password', 'new-password'),
+    h('p', { class: 'help' }, t('It ends their sessions and tokens.')))));
 }
 
 /** The workers, kept live. @param {AbortSignal} signal */
 async function showWorkers(signal) {
   const lead = h('p', { class: 'lead' });
   const body = h('tbody');
-  const titles = ['Worker', 'Status', 'Started', 'Last seen', 'Tasks done'];
-  const rows = table('plain', 'Workers', titles, body);
-  const help = h('p', { class: 'help' }, 'Workers start when there is work, and exit when '
-    + 'nothing is left to do. ', isAdmin() && h('a', { href: '#/settings/host' }, 'Who starts them'));
+  const titles = [t('Worker'), t('Status'), t('Started'), t('Last seen'), t('Tasks done')];
+  const rows = table('plain', t('Workers'), titles, body);
+  const help = h('p', { class: 'help' },
+    t('Workers start when there is work, and exit when nothing is left to do.'), ' ',
+    isAdmin() && h('a', { href: '#/settings/host' }, t('Who starts them')));
   const refresh = async () => {
     const { workers, maximum } = await get('api/workers', signal);
     const here = workers.filter(({ mode }) => mode !== 'remote').length;
-    const elsewhere = workers.length > here ? `, and ${workers.length - here} elsewhere` : '';
-    setText(lead, `${here || 'None'} of at most ${maximum} running${elsewhere}.`);
+    const places = { count: here, maximum, elsewhere: workers.length - here };
+    setText(lead, places.elsewhere
+      ? t('{count} of at most {maximum} running, and {elsewhere} elsewhere.', places)
+      : here ? t('{count} of at most {maximum} running.', places)
+        : t('None of at most {maximum} running.', places));
     rows.hidden = !workers.length;
     body.replaceChildren(...workers.map(workerRow));
     return workers.length ? 3 : 10;
   };
   const wait = await refresh();
   if (signal.aborted) return;
-  render('Workers', h('h1', { tabindex: -1 }, 'Workers'), lead, rows, help);
+  render(t('Workers'), h('h1', { tabindex: -1 }, t('Workers')), lead, rows, help);
   poll(signal, refresh, wait);
 }
 
@@ -246,58 +224,83 @@ async function showWorkers(signal) {
 function workerRow(worker) {
   const { machine, pid, state, task, started_at: started, seen_at: seen } = worker;
   const mode = [worker.mode, worker.functions.join(', ')].filter(Boolean).join(': ');
-  const name = `${machine}${pid ? `, process ${pid}` : ''}`;
-  const label = `${worker.function || 'task'} ${task}`;
+  const name = pid ? t('{machine}, process {pid}', { machine, pid }) : machine;
+  const label = worker.function ? `${worker.function} ${task}` : t('Task {id}', { id: task });
   const doing = task !== null && h('a', { href: `#/tasks/${task}` }, label);
   return h('tr', {}, h('th', { scope: 'row' }, name, h('span', { class: 'help' }, ` ${mode}`)),
-    cell('Status', state, doing && ': ', doing),
-    cell('Started', timeElement(started)),
-    cell('Last seen', timeElement(seen)),
-    cell('Tasks done', String(worker.tasks)));
+    cell(t('Status'), STATES[state] || state, doing && ': ', doing),
+    cell(t('Started'), timeElement(started)),
+    cell(t('Last seen'), timeElement(seen)),
+    cell(t('Tasks done'), String(worker.tasks)));
 }
 
-/** One's own password, tokens and keys. @param {Token[]} tokens */
-function showAccount(tokens) {
+/** One's own password, log-ins, tokens, keys. @param {Token[]} tokens @param {Place[]} places */
+function showAccount(tokens, places) {
   const name = store.state.session?.user.name || '';
-  render('Account', h('h1', { tabindex: -1 }, 'Account'),
-    h('p', { class: 'help' }, 'You are logged in as ', h('bdi', {}, name), '.'),
-    h('h2', {}, 'Password'), passwordForm(name),
-    h('h2', {}, 'E-mail'), ...mailParts(name),
-    h('h2', {}, 'Tokens for programs'), ...tokenParts(tokens),
-    h('h2', {}, 'Keyboard'), keysField());
+  render(t('Account'), h('h1', { tabindex: -1 }, t('Account')),
+    h('p', { class: 'help' },
+      ...textWith('You are logged in as {name}.', { name: h('bdi', {}, name) })),
+    h('h2', {}, t('Password')), passwordForm(name),
+    h('h2', {}, t('E-mail')), ...mailParts(name),
+    h('h2', {}, t('Where you are logged in')), ...placeParts(places),
+    h('h2', {}, t('Tokens for programs')), ...tokenParts(tokens),
+    h('h2', {}, t('Keyboard')), keysField());
 }
 
 /** The name helps password managers. @param {string} name */
 function passwordForm(name) {
-  const form = sendingForm('Change password', async ({ username, ...body }) => {
+  const form = sendingForm(t('Change password'), async ({ username, ...body }) => {
     await request('PATCH', path({ name: username }), body);
     form.reset();
-    say('Your password was changed.', true);
+    say(t('Your password was changed.'), true);
   }, h('input', { name: 'username', autocomplete: 'username', value: name, hidden: true }),
-  secretField('Current password', 'current_password', 'current-password'),
-  secretField('New password', 'password', 'new-password'));
+  secretField(t('Current password'), 'current_password', 'current-password'),
+  secretField(t('New password'), 'password', 'new-password'));
   return form;
+}
+
+/** Where one is logged in, and logging out there. @param {Place[]} places */
+function placeParts(places) {
+  const body = h('tbody', {}, ...places.map((place) => h('tr', {},
+    h('th', { scope: 'row' }, place.address || t('unknown'),
+      place.current && h('span', { class: 'help' }, ' ', t('this browser'))),
+    cell(t('Logged in'), timeElement(place.created_at)),
+    cell(t('Last used'), timeElement(place.seen_at)))));
+  const elsewhere = places.length > 1 && button(t('Log out everywhere else'), async () => {
+    await request('DELETE', 'api/sessions');
+    body.replaceChildren(...[...body.rows].filter((_, place) => places[place].current));
+    say(t('Only this browser is logged in now.'), true);
+  });
+  const everywhere = askingButton(t('Log out everywhere'), t('Log out here, too?'), async () => {
+    await request('DELETE', 'api/sessions');
+    await logOut();
+  });
+  return [table('plain', t('Where you are logged in'), [t('From'), t('Logged in'), t('Last used')],
+    body), h('div', { class: 'actions' }, elsewhere, everywhere)];
 }
 
 /** Where one is told of tasks: users type a code that is mailed there. @param {string} name */
 function mailParts(name) {
   const { session } = store.state;
   const current = session?.user.email || '';
-  const address = h('input', { name: 'email', type: 'email', value: current, autocomplete: 'email' });
-  const code = sendingForm('Confirm', async (sent) => {
+  const address = h('input', { name: 'email', type: 'email', value: current,
+    autocomplete: 'email' });
+  const code = sendingForm(t('Confirm'), async (sent) => {
     take((await request('PATCH', path({ name }), sent)).email);
-  }, field('Code', h('input', { name: 'email_code', inputmode: 'numeric', required: true,
-    autocomplete: 'one-time-code' }), { help: 'The 6 digits that were mailed to that address.' }));
-  const form = sendingForm('Save address', async ({ email }) => {
+  }, field(t('Code'), h('input', { name: 'email_code', inputmode: 'numeric', required: true,
+    autocomplete: 'one-time-code' }),
+  { help: t('The 6 digits that were mailed to that address.') }));
+  const form = sendingForm(t('Save address'), async ({ email }) => {
     const user = await request('PATCH', path({ name }), { email: email || null });
     if ((user.email || '') === (email || '')) return take(user.email);
     code.hidden = false;
     return find('input', code).focus();
-  }, field('Address', address, { help: 'Tasks that were added with notify tell you there.' }));
+  }, field(t('Address'), address,
+    { help: t('Tasks that were added with notify tell you there.') }));
   const take = (/** @type {string|null} */ email) => {
     if (session) session.user.email = email;
     code.hidden = true;
-    say(email ? 'You are told there.' : 'You have no address now.', true);
+    say(email ? t('You are told there.') : t('You have no address now.'), true);
   };
   code.hidden = true;
   return [form, code];
@@ -307,18 +310,22 @@ function mailParts(name) {
 function tokenParts(tokens) {
   const body = h('tbody', {}, ...tokens.map(tokenRow));
   const made = h('div');
-  const list = table('plain', 'Tokens', ['Name', 'Owner', 'Created', 'Last used', 'Actions'], body);
+  const list = table('plain', t('Tokens'),
+    [t('Name'), t('Owner'), t('Created'), t('Last used'), t('Actions')], body);
   list.hidden = !tokens.length;
   const scope = h('select', { name: 'scope', oninput: () => showLimits() },
-    h('option', { value: 'user' }, 'everything you can do'),
-    h('option', { value: 'tick' }, 'only the tick address, for cron that calls addresses'),
-    isAdmin() && h('option', { value: 'worker' }, 'only the tasks of a worker elsewhere'),
-    isAdmin() && h('option', { value: 'metrics' }, 'only the figures, for Prometheus'));
-  const limits = h('div', {}, wordsField('Queues', 'queues'), wordsField('Functions', 'functions'));
+    h('option', { value: 'user' }, t('everything you can do')),
+    h('option', { value: 'read' }, t('seeing what you can see, changing nothing')),
+    mayChange() && h('option', { value: 'tick' },
+      t('only the tick address, for cron that calls addresses')),
+    isAdmin() && h('option', { value: 'worker' }, t('only the tasks of a worker elsewhere')),
+    isAdmin() && h('option', { value: 'metrics' }, t('only the figures, for Prometheus')));
+  const limits = h('div', {}, wordsField(t('Queues'), 'queues'),
+    wordsField(t('Functions'), 'functions'));
   const showLimits = () => {
     limits.hidden = scope.value !== 'worker';
   };
-  const form = sendingForm('Create token', async ({ queues, functions, ...sent }) => {
+  const form = sendingForm(t('Create token'), async ({ queues, functions, ...sent }) => {
     const bound = limits.hidden ? {} : { queues: words(queues), functions: words(functions) };
     const token = await request('POST', 'api/tokens', { ...sent, ...bound });
     made.replaceChildren(...madeParts(token));
@@ -327,53 +334,60 @@ function tokenParts(tokens) {
     form.reset();
     showLimits();
     find('pre', made).focus();
-  }, field('Name', h('input', { name: 'name', required: true, autocomplete: 'off' }),
-    { help: 'What it is for, so that you recognise it.' }), field('Permission', scope), limits,
-  secretField('Your password', 'password', 'current-password'));
-  const help = h('p', { class: 'help' }, 'A program that sends ',
-    h('code', {}, 'Authorization: Bearer jq_…'), ' (or ', h('code', {}, 'X-Api-Key: jq_…'),
-    ', where the web server drops the first) can do what its token permits.');
+  }, field(t('Name'), h('input', { name: 'name', required: true, autocomplete: 'off' }),
+    { help: t('What it is for, so that you recognise it.') }),
+  field(t('Permission'), scope), limits,
+  secretField(t('Your password'), 'password', 'current-password'));
+  const help = h('p', { class: 'help' }, ...textWith('A program that sends {header} (or {other}, '
+    + 'where the web server drops the first) can do what its token permits.', {
+    header: h('code', {}, 'Authorization: Bearer jq_…'),
+    other: h('code', {}, 'X-Api-Key: jq_…'),
+  }));
   showLimits();
   return [help, list, made, form];
 }
 
 /** What a worker's token may be bound to. @param {string} label @param {string} name */
 const wordsField = (label, name) => field(label, h('input', { name, autocomplete: 'off' }),
-  { optional: true, help: 'Of these only, with commas between; empty: of all.' });
+  { optional: true, help: t('Of these only, with commas between; empty: of all.') });
 
 /** What is written with commas between. @param {unknown} text */
 const words = (text) => String(text || '').split(',').map((one) => one.trim()).filter(Boolean);
 
 /** A token, the only time it is shown. @param {Token} token */
 function madeParts({ name, scope, token = '' }) {
-  const once = [h('b', {}, name), '. Copy it now; it is not shown again.'];
+  const once = { name: h('b', {}, name) };
   if (scope !== 'tick') {
     const site = document.baseURI.replace(/\/$/, '');
-    const there = scope !== 'worker' ? [] : [h('p', {}, 'With it in the file token.txt, there:'),
-      copyBox(`python3 worker.py --server ${site} --token-file token.txt`, 'Command of the worker')];
-    return [h('p', {}, 'This is the token ', ...once), copyBox(token, `Token ${name}`), ...there];
+    const there = scope !== 'worker' ? [] : [h('p', {}, t('With it in the file token.txt, there:')),
+      copyBox(`python3 worker.py --server ${site} --token-file token.txt`,
+        t('Command of the worker'))];
+    return [h('p', {}, ...textWith('This is the token {name}. Copy it now; it is not shown again.',
+      once)), copyBox(token, t('Token {name}', { name })), ...there];
   }
   const tick = new URL(`tick?token=${token}`, document.baseURI).href;
   const called = `'${tick.replaceAll('%', '\\%')}'`;        // a crontab ends a line at %
-  return [h('p', {}, 'This is the tick address ', ...once), copyBox(tick, 'Tick address'),
-    h('p', {}, 'For a crontab, every 5 minutes:'),
-    copyBox(`*/5 * * * * curl -fsS -m 60 -o /dev/null ${called}`, 'crontab with curl'),
-    h('p', {}, 'or, where there is no curl:'),
-    copyBox(`*/5 * * * * wget -q -T 60 -O /dev/null ${called}`, 'crontab with wget')];
+  return [h('p', {},
+    ...textWith('This is the tick address {name}. Copy it now; it is not shown again.', once)),
+  copyBox(tick, t('Tick address')),
+  h('p', {}, t('For a crontab, every 5 minutes:')),
+  copyBox(`*/5 * * * * curl -fsS -m 60 -o /dev/null ${called}`, t('crontab with curl')),
+  h('p', {}, t('or, where there is no curl:')),
+  copyBox(`*/5 * * * * wget -q -T 60 -O /dev/null ${called}`, t('crontab with wget'))];
 }
 
 /** One token. @param {Token} token */
 function tokenRow({ id, owner, name, scope, created_at: made, last_used_at: used }) {
-  const remove = askingButton('Delete', `Delete ${name}?`, async () => {
+  const remove = askingButton(t('Delete'), t('Delete {name}?', { name }), async () => {
     await request('DELETE', `api/tokens/${id}`);
     row.remove();
-    say(`The token ${name} was deleted.`, true);
+    say(t('The token {name} was deleted.', { name }), true);
     find('h1').focus();
   });
   const row = h('tr', {}, h('th', { scope: 'row' }, h('bdi', {}, name),
     scope === 'tick' && h('span', { class: 'help' }, ' tick')),
-  cell('Owner', h('bdi', {}, owner)), cell('Created', timeElement(made)),
-    cell('Last used', used ? timeElement(used) : 'never'), h('td', {}, remove));
+  cell(t('Owner'), h('bdi', {}, owner)), cell(t('Created'), timeElement(made)),
+    cell(t('Last used'), used ? timeElement(used) : t('never')), h('td', {}, remove));
   return row;
 }
 
@@ -381,5 +395,5 @@ function tokenRow({ id, owner, name, scope, created_at: made, last_used_at: used
 function keysField() {
   const box = h('input', { type: 'checkbox', checked: keysAreOn(),
     onchange: () => switchKeys(box.checked) });
-  return check('Use keyboard shortcuts', box, 'Press ? to see them.');
+  return check(t('Use keyboard shortcuts'), box, t('Press ? to see them.'));
 }

@@ -1,18 +1,22 @@
 // @ts-check
 /** Queues: what limits each, what holds it up, and for admins the forms to change that. */
-import { UNITS, choice, number, readFunctions } from './arguments.js';
-import { get, poll, request } from './api.js';
+import { number } from './arguments.js';
+import { get, now, poll, request } from './api.js';
 import { h, icon, render, table } from './dom.js';
+import { durationInput, durationText, secondsFrom } from './durations.js';
 import {
-  askingButton, badge, change, field, patchRows, pauseButton, pauseWords, refusal, sendingForm,
+  askingButton, badge, cell, change, field, patchRows, pauseButton, pauseWords, refusal,
+  sendingForm,
 } from './forms.js';
-import { countWords, rangeWords, timeWords } from './format.js';
+import { countWords, duration, rangeWords, statusWord, timeWords } from './format.js';
+import { readFunctions } from './functions.js';
+import { t } from './language.js';
 import { say } from './live.js';
 import { isAdmin, store } from './store.js';
 
 /** @import {Page, Queue, Queues, Values} from './types.js' */
 
-const COUNTED = /** @type {const} */ (['running', 'pending', 'scheduled', 'waiting']);
+const LATER = /** @type {const} */ (['scheduled', 'waiting']);
 
 /** All queues, or the form of one. @type {Page['show']} */
 export async function show({ id, params }, signal) {
@@ -28,26 +32,38 @@ export async function show({ id, params }, signal) {
 function showQueueList(known, signal) {
   const body = h('tbody');
   const patch = (/** @type {Queues} */ { queues }) => {
-    patchRows(body, queues, ({ name }) => name, (queue) => queueRow(queue, refresh));
+    const most = Math.max(...queues.map(({ pending }) => pending));
+    patchRows(body, queues.map((queue) => ({ ...queue, most })), ({ name }) => name,
+      (queue) => queueRow(queue, refresh));
     return queues.some(({ running, pending }) => running || pending) ? 2 : 10;
   };
   const refresh = async () => patch(await get('api/queues', signal));
   const wait = patch(known);
-  render('Queues', h('div', { class: 'head' }, h('h1', { tabindex: -1 }, 'Queues'),
-    isAdmin() && h('a', { class: 'button', href: '#/queues?new=1' }, icon('plus'), 'New queue')),
-  table('plain queues', 'Queues',
-    ['Queue', 'Limits', 'Now', ...isAdmin() ? ['Actions'] : []], body),
-  h('p', { class: 'help' }, 'A queue is a lane with its own limits; functions and tasks name it.'));
+  render(t('Queues'), h('div', { class: 'head' }, h('h1', { tabindex: -1 }, t('Queues')),
+    isAdmin() && h('a', { class: 'button', href: '#/queues?new=1' }, icon('plus'), t('New queue'))),
+  table('plain queues', t('Queues'),
+    [t('Queue'), t('Running'), t('Pending'), t('Limits'), ...isAdmin() ? [t('Actions')] : []],
+    body),
+  h('p', { class: 'help' },
+    t('A queue is a lane with its own limits; functions and tasks name it.')));
   poll(signal, refresh, wait);
 }
 
-/** One queue, and what can be done. @param {Queue} queue @param {() => Promise<unknown>} refresh */
+/**
+ * One queue, and what can be done.
+ * @param {Queue & {most: number}} queue with the most that are pending in any
+ * @param {() => Promise<unknown>} refresh
+ */
 function queueRow(queue, refresh) {
-  const { name } = queue;
+  const { name, running, max_running: limit, pending, most } = queue;
   const row = h('tr', {}, h('th', { scope: 'row' },
     h('a', { href: `#/tasks?${new URLSearchParams({ queue: name })}` }, name)),
-  h('td', {}, limitWords(queue)), h('td', {}, countsOf(queue), blockedElement(queue),
-    queue.empty_at && h('div', { class: 'help' }, `empty ${rangeWords(queue.empty_at)}`)));
+  cell(t('Running'), limit === null ? countWords(running)
+    : t('{count} of {most}', { count: countWords(running), most: countWords(limit) }),
+  limit !== null && bar(t('Running'), running, limit), blockedElement(queue)),
+  cell(t('Pending'), countWords(pending), pending > 0 && bar(t('Pending'), pending, most),
+    ...laterWords(queue).map((words) => h('div', { class: 'help' }, words))),
+  cell(null, limitWords(queue)));
   if (isAdmin()) row.append(h('td', {}, actionsFor(queue, refresh)));
   return row;
 }
@@ -55,29 +71,28 @@ function queueRow(queue, refresh) {
 /** What limits it, in words. @param {Queue} queue */
 function limitWords({ max_running: most, rate, machines, external }) {
   return [
-    external && 'for other programs',
-    most !== null && `at most ${countWords(most)} at once`,
-    rate && `${countWords(rate.count)} in ${spanWords(rate.seconds)}`,
-    machines && `${machines.length > 1 ? 'machines' : 'machine'} ${machines.join(', ')}`,
-  ].filter(Boolean).join(' · ') || h('span', { class: 'help' }, 'no limits');
+    external && t('for other programs'),
+    most !== null && t('at most {count} at once', { count: countWords(most) }),
+    rate && t('{count} in {time}',
+      { count: countWords(rate.count), time: durationText(rate.seconds) }),
+    machines && t.n('machine {names} | machines {names}', machines.length,
+      { names: machines.join(', ') }),
+  ].filter(Boolean).join(' · ') || h('span', { class: 'help' }, t('no limits'));
 }
 
-/** The largest unit that a number of seconds is a multiple of. @param {number} seconds */
-const unitOf = (seconds) => (
-  [...UNITS].reverse().find(([size]) => seconds % Number(size) === 0) || UNITS[0]);
+/** A bar beside its number. @param {string} label @param {number} value @param {number} max */
+const bar = (label, value, max) => h('progress', { 'aria-label': label, value, max });
 
-/** A span as one would set it: 1 hour, 30 seconds. @param {number} seconds */
-function spanWords(seconds) {
-  const [size, words] = unitOf(seconds);
-  const count = seconds / Number(size);
-  return `${count} ${count === 1 ? words.slice(0, -1) : words}`;
-}
-
-/** How many tasks are in it. @param {Queue} queue */
-function countsOf(queue) {
-  const words = COUNTED.filter((name) => queue[name]).map((name) => (
-    `${countWords(queue[name])} ${name}`));
-  return words.join(' · ') || 'empty';
+/** How long the first waits, when all will be done, what is to come later. @param {Queue} queue */
+function laterWords(queue) {
+  const { oldest_at: oldest, empty_at: empty } = queue;
+  const waited = oldest ? Math.max(0, (now() - Date.parse(oldest)) / 1000) : 0;
+  return [
+    oldest && t('oldest waits {time}', { time: duration(waited) }),
+    empty && t('empty {when}', { when: rangeWords(empty) }),
+    LATER.filter((name) => queue[name]).map((name) => (
+      `${countWords(queue[name])} ${statusWord(name)}`)).join(' · '),
+  ].filter(Boolean);
 }
 
 /** Why its tasks do not start now. @param {Queue} queue */
@@ -86,10 +101,11 @@ function blockedElement(queue) {
   if (!blocked && !queue.paused) return null;
   const words = {
     paused: pauseWords(queue),
-    max_running: 'as many run as it allows',
-    rate: `its rate is used up${next ? `, goes on ${timeWords(new Date(next))}` : ''}`,
-    machines: `waits for ${machines?.join(' or ')}`,
-    external: 'waits for other programs',
+    max_running: t('as many run as it allows'),
+    rate: next ? t('its rate is used up, goes on {time}', { time: timeWords(new Date(next)) })
+      : t('its rate is used up'),
+    machines: t('waits for {names}', { names: machines?.join(', ') }),
+    external: t('waits for other programs'),
   }[blocked || 'paused'];
   return h('div', {}, badge(queue.paused ? 'paused' : 'waiting', words));
 }
@@ -100,12 +116,13 @@ function actionsFor(queue, refresh) {
   const path = pathOf(name);
   const actions = h('div', { class: 'actions' });
   actions.append(pauseButton(actions, queue, path, refresh), h('a', { class: 'button',
-    href: `#/queues/${encodeURIComponent(name)}`, 'aria-label': `Change ${name}` }, 'Change'));
+    href: `#/queues/${encodeURIComponent(name)}`, 'aria-label': t('Change {name}', { name }) },
+  t('Change')));
   if (name !== 'default' && !isNamed(name)) {
-    actions.append(askingButton('Delete', `Delete ${name}?`, async () => {
+    actions.append(askingButton(t('Delete'), t('Delete {name}?', { name }), async () => {
       await request('DELETE', path);
       await refresh();
-      say(`The queue ${name} was deleted.`, true);
+      say(t('The queue {name} was deleted.', { name }), true);
     }));
   }
   return actions;
@@ -125,40 +142,40 @@ const pathOf = (name) => `api/queues/${encodeURIComponent(name)}`;
  * @param {AbortSignal} signal
  */
 function showQueueForm(queue, { machines }, signal) {
-  const title = queue ? `Queue ${queue.name}` : 'New queue';
-  const [size] = unitOf(queue?.rate?.seconds || 3600);
-  const seen = machines.length ? ` Seen so far: ${machines.join(', ')}.` : '';
-  const form = sendingForm(queue ? 'Save' : 'Add queue', async (now, before) => {
+  const title = queue ? t('Queue {name}', queue) : t('New queue');
+  const seen = machines.length && t('Seen so far: {names}.', { names: machines.join(', ') });
+  const form = sendingForm(queue ? t('Save') : t('Add queue'), async (now, before) => {
     const limits = limitsFrom(now);
     if (queue) await change(pathOf(queue.name), limitsFrom(before), limits);
     else await request('POST', 'api/queues', { name: now.name.trim(), ...limits });
     if (!signal.aborted) location.hash = '#/queues';
-    say('Saved.', true);
-  }, !queue && field('Name', h('input', { name: 'name', required: true, autocomplete: 'off',
+    say(t('Saved.'), true);
+  }, !queue && field(t('Name'), h('input', { name: 'name', required: true, autocomplete: 'off',
     spellcheck: 'false' })),
-  field('Runs at most', number({ name: 'max_running', min: 1, value: queue?.max_running }),
-    { help: 'At once. Empty: no limit.' }),
-  field('Starts at most', number({ name: 'rate', min: 1, value: queue?.rate?.count }), {
-    help: 'Spread over that time. Empty: no limit.',
-    after: h('span', { class: 'with span' }, 'in',
-      number({ name: 'span', min: 1, 'aria-label': 'Length of the time',
-        value: queue?.rate ? queue.rate.seconds / Number(size) : 1 }),
-      choice({ name: 'unit', 'aria-label': 'Unit of the time' }, UNITS, size)) }),
-  field('Machines', h('input', { name: 'machines', spellcheck: 'false', autocomplete: 'off',
+  field(t('Runs at most'), number({ name: 'max_running', min: 1, value: queue?.max_running }),
+    { help: t('At once. Empty: no limit.') }),
+  field(t('Starts at most'), number({ name: 'rate', min: 1, value: queue?.rate?.count }), {
+    help: t('Spread over that time. Empty: no limit.'),
+    after: h('span', { class: 'with span' }, t('in'),
+      durationInput('span', queue?.rate?.seconds || 3600, {
+        'aria-label': t('Length of the time') })) }),
+  field(t('Machines'), h('input', { name: 'machines', spellcheck: 'false', autocomplete: 'off',
     value: queue?.machines?.join(', ') }),
-  { help: `Commas between them. Empty: any.${seen}` }));
-  form.lastElementChild?.append(h('a', { class: 'button', href: '#/queues' }, 'Back'));
-  render(title, h('a', { class: 'back', href: '#/queues' }, '← Queues'),
+  { help: [t('Commas between them. Empty: any.'), seen].filter(Boolean).join(' ') }));
+  form.lastElementChild?.append(h('a', { class: 'button', href: '#/queues' }, t('Back')));
+  render(title, h('a', { class: 'back', href: '#/queues' }, t('← Queues')),
     h('h1', { tabindex: -1 }, title), form);
 }
 
 /** What the form says. @param {Values} values */
-function limitsFrom({ max_running: most, rate, span, unit, machines }) {
-  if (rate && !span) throw refusal([{ field: 'rate', message: 'In which time?' }]);
+function limitsFrom(values) {
+  const { max_running: most, rate, machines } = values;
+  const seconds = secondsFrom(values, 'span');
+  if (rate && !seconds) throw refusal([{ field: 'rate', message: t('In which time?') }]);
   const names = machines.split(',').map((machine) => machine.trim()).filter(Boolean);
   return {
     max_running: most ? Number(most) : null,
-    rate: rate ? { count: Number(rate), seconds: Number(span) * Number(unit) } : null,
+    rate: rate ? { count: Number(rate), seconds } : null,
     machines: names.length ? names : null,
   };
 }

@@ -1,16 +1,17 @@
 // @ts-check
 /** Schedules, with their next runs; the form of one, with a preview of them. */
-import {
-  ZONE, argumentFields, argumentsFrom, choice, introduction, number, optionFields, optionsFrom,
-  readFunctions, showFunctions,
-} from './arguments.js';
+import { ZONE, argumentFields, argumentsFrom, choice, number } from './arguments.js';
 import { get, poll, request } from './api.js';
-import { find, h, icon, render, setText, table } from './dom.js';
+import { find, h, icon, render, setText, table, textWith } from './dom.js';
 import {
   askingButton, badge, button, cell, change, field, patchRows, pauseButton, pauseWords, sendingForm,
   taskLink, timeElement,
 } from './forms.js';
-import { duration } from './format.js';
+import { duration, formatter } from './format.js';
+import {
+  introduction, optionFields, optionsFrom, readFunctions, readQueues, showFunctions,
+} from './functions.js';
+import { t } from './language.js';
 import { say } from './live.js';
 import { isAdmin, store } from './store.js';
 import { argumentsElement } from './task.js';
@@ -19,32 +20,37 @@ import { argumentsElement } from './task.js';
 
 /** @type {Record<string, string>} */
 const CATCH_UP = {
-  once: 'run once', none: 'skip them', all: 'run each of them',
+  once: t('run once'), none: t('skip them'), all: t('run each of them'),
 };
 /** @type {typeof CATCH_UP} */
 const OVERLAP = {
-  skip: 'skip this run', queue: 'wait until it has ended', allow: 'run both at once',
+  skip: t('skip this run'), queue: t('wait until it has ended'), allow: t('run both at once'),
 };
 /** @type {typeof CATCH_UP} */
-const SOURCES = { code: 'tasks.py', folder: 'a file in the folder schedules' };
-const slotFormat = new Intl.DateTimeFormat('en-GB', { timeZone: 'UTC', weekday: 'short',
-  day: '2-digit', month: 'short', year: 'numeric', hour: '2-digit', minute: '2-digit' });
+const SOURCES = {
+  code: t('It comes from tasks.py; change or remove it there.'),
+  folder: t('It comes from a file in the folder schedules; change or remove it there.'),
+};
+const slotFormat = formatter({ timeZone: 'UTC', weekday: 'short', day: '2-digit', month: 'short',
+  year: 'numeric', hour: '2-digit', minute: '2-digit' });
 /** Kinds of rules: name, words, text with parts in braces. @type {[string, string, string][]} */
 const KINDS = [
-  ['every', 'At an interval', 'every {count}{unit}'],
-  ['daily', 'Every day', 'daily {time}'],
-  ['weekly', 'Every week', 'weekly {days} {time}'],
-  ['monthly', 'Every month', 'monthly {day} {time}'],
-  ['yearly', 'Every year', 'yearly {month}-{date} {time}'],
-  ['cron', 'Cron expression', '{cron}'],
+  ['every', t('At an interval'), 'every {count}{unit}'],
+  ['daily', t('Every day'), 'daily {time}'],
+  ['weekly', t('Every week'), 'weekly {days} {time}'],
+  ['monthly', t('Every month'), 'monthly {day} {time}'],
+  ['yearly', t('Every year'), 'yearly {month}-{date} {time}'],
+  ['cron', t('Cron expression'), '{cron}'],
 ];
 const PART = /{(\w+)}/g;
 /** What each part may be. @type {Record<string, string>} */
 const PARTS = { count: '\\d+', unit: '[smhd]?', time: '\\d\\d:\\d\\d', days: '[a-z,]+',
   day: '\\d+|last', month: '\\d\\d', date: '\\d\\d', cron: '.*' };
 /** @type {[string, string][]} */
-const EVERY = [['s', 'seconds'], ['m', 'minutes'], ['h', 'hours'], ['d', 'days']];
-const WEEK = ['Mon', 'Tue', 'Wed', 'Thu', 'Fri', 'Sat', 'Sun'];
+const EVERY = [['s', t('seconds')], ['m', t('minutes')], ['h', t('hours')], ['d', t('days')]];
+const WEEK = ['mon', 'tue', 'wed', 'thu', 'fri', 'sat', 'sun'];
+const dayFormat = formatter({ weekday: 'short' });
+const monthFormat = formatter({ month: 'long' });
 
 /** @type {Page['show']} */
 export async function show(route, signal) {
@@ -61,10 +67,10 @@ export async function show(route, signal) {
 /** All that one may see, kept live. @param {AbortSignal} signal */
 async function showList(signal) {
   const body = h('tbody');
-  const titles = ['Schedule', 'When', 'Next run', 'Last run'];
-  const list = table('plain schedules', 'Schedules', titles, body);
-  const empty = h('div', { class: 'empty teach' }, h('h2', {}, 'No schedule yet'),
-    h('p', {}, 'A schedule adds tasks by itself, such as one every Monday at 01:00.'));
+  const titles = [t('Schedule'), t('When'), t('Next run'), t('Last run'), t('Actions')];
+  const list = table('plain schedules', t('Schedules'), titles, body);
+  const empty = h('div', { class: 'empty teach' }, h('h2', {}, t('No schedule yet')),
+    h('p', {}, t('A schedule adds tasks by itself, such as one every Monday at 01:00.')));
   const help = h('p', { class: 'help' });
   const refresh = async () => {
     const schedules = [];
@@ -73,16 +79,16 @@ async function showList(signal) {
       answer = await get(`api/schedules?limit=200&cursor=${answer?.next || ''}`, signal);
       schedules.push(...answer.schedules);
     } while (answer.next);
-    help.replaceChildren(...schedules.length ? tickWords(answer.ticks) : []);
+    help.replaceChildren(h('span', {}, ...schedules.length ? tickWords(answer.ticks) : []));
     list.hidden = !schedules.length;
     empty.hidden = !list.hidden;
-    patchRows(body, schedules, ({ id }) => id, scheduleRow);
+    patchRows(body, schedules, ({ id }) => id, (one) => scheduleRow(one, refresh));
     return 5;
   };
   const wait = await refresh();
   if (signal.aborted) return;
-  render('Schedules', h('div', { class: 'head' }, h('h1', { tabindex: -1 }, 'Schedules'),
-    h('a', { class: 'button primary', href: '#/schedules/new' }, icon('plus'), 'New schedule')),
+  render(t('Schedules'), h('div', { class: 'head' }, h('h1', { tabindex: -1 }, t('Schedules')),
+    h('a', { class: 'button primary', href: '#/schedules/new' }, icon('plus'), t('New schedule'))),
   list, empty, help);
   poll(signal, refresh, wait);
 }
@@ -91,31 +97,51 @@ async function showList(signal) {
 function tickWords(ticks) {
   const { last_at: last, period, resident } = ticks || {};
   if (resident || !last) return [];
-  return [period ? `Due runs are checked about every ${duration(period)}, last `
-    : 'Due runs were last checked ', timeElement(last), '.'];
+  const places = { time: duration(period || 0), when: timeElement(last) };
+  return period ? textWith('Due runs are checked about every {time}, last {when}.', places)
+    : textWith('Due runs were last checked {when}.', places);
 }
 
-/** What it is called. @param {Schedule} schedule */
+/** What it is called; those in tasks.py have names for the program only. @param {Schedule} schedule */
 const titleOf = ({ source, name, function: called }) => (
-  source === 'folder' ? name : called);
+  (source !== 'code' && name) || called);
 
-/** What it is given, unless its name says it. @param {Schedule} schedule */
-const summaryElement = ({ source, summary }) => (
-  h('bdi', { class: 'summary' }, source !== 'folder' && summary));
+/** What it does, unless its name says it. @param {Schedule} schedule */
+const summaryElement = ({ source, name, function: called, summary }) => (
+  h('bdi', { class: 'summary' }, source !== 'folder'
+    && [source !== 'code' && name && called, summary].filter(Boolean).join(' ')));
 
 /** The rule in words; the zone of here need not be said. @param {{words: string}} rule */
 const wordsOf = ({ words }) => words.replace(` (${ZONE})`, '');
 
-/** One schedule. @param {Schedule} schedule */
-function scheduleRow(schedule) {
+/** One schedule. @param {Schedule} schedule @param {() => Promise<unknown>} refresh */
+function scheduleRow(schedule, refresh) {
   const { id, owner, rule, paused, problem, last_task: task, last_at: last } = schedule;
   const other = owner !== store.state.session?.user.name && h('span', { class: 'who' }, owner);
+  const actions = h('div', { class: 'actions' });
+  actions.append(...doingButtons(actions, schedule, refresh));
   return h('tr', {}, h('th', { scope: 'row' },
     h('a', { href: `#/schedules/${id}` }, titleOf(schedule)), ' ',
     summaryElement(schedule), other),
   h('td', { title: rule }, wordsOf(schedule)),
-  cell(paused || problem ? null : 'Next', nextElement(schedule), warningElement(schedule)),
-  cell('Last', task ? taskLink(task) : '–', ' ', last && timeElement(last)));
+  cell(paused || problem ? null : t('Next run'), nextElement(schedule), warningElement(schedule)),
+  cell(t('Last run'), task ? taskLink(task) : '–', ' ', last && timeElement(last)),
+  h('td', {}, actions));
+}
+
+/**
+ * Buttons to run and to pause it.
+ * @param {HTMLElement} actions they stand among
+ * @param {Schedule} schedule @param {() => Promise<unknown>} refresh
+ */
+function doingButtons(actions, schedule, refresh) {
+  const path = `api/schedules/${schedule.id}`;
+  const name = titleOf(schedule);
+  return [button(t('Run now'), async () => {
+    say(t('Task {id} was added.', await request('POST', `${path}/run`)), true);
+    await refresh();
+  }, { 'aria-label': t('Run now: {name}', { name }) }),
+  pauseButton(actions, { ...schedule, name }, path, refresh)];
 }
 
 /** When it runs next, or why it does not. @param {Schedule} schedule */
@@ -123,9 +149,9 @@ function nextElement(schedule) {
   const { paused, problem, next_at: next, zone } = schedule;
   if (paused) return badge('paused', pauseWords(schedule));
   if (problem) return badge('alert', problem);
-  if (!next) return h('span', { class: 'help' }, 'never');
+  if (!next) return h('span', { class: 'help' }, t('never'));
   const time = timeElement(next);
-  return h('span', {}, time, zone !== ZONE && /:/.test(time.innerText) && ' your time');
+  return h('span', {}, time, zone !== ZONE && /:/.test(time.innerText) && ` ${t('your time')}`);
 }
 
 /** What is to be known although it runs. @param {Schedule} schedule */
@@ -165,13 +191,13 @@ class ScheduleView {
   enter() {
     const { schedule } = this;
     const title = titleOf(schedule);
-    render(title, h('a', { class: 'back', href: '#/schedules' }, '← Schedules'),
+    render(title, h('a', { class: 'back', href: '#/schedules' }, t('← Schedules')),
       h('h1', { tabindex: -1 }, title, ' ', summaryElement(schedule)),
       this.head, h('div', { class: 'doing' }, this.actions),
       h('div', { class: 'columns' },
-        h('section', {}, h('h2', {}, 'Next runs ', this.zone), this.runs),
-        h('section', {}, h('h2', {}, 'History'), this.history)),
-      h('section', {}, h('h2', {}, 'Arguments'), this.values), this.facts);
+        h('section', {}, h('h2', {}, t('Next runs'), ' ', this.zone), this.runs),
+        h('section', {}, h('h2', {}, t('History')), this.history)),
+      h('section', {}, h('h2', {}, t('Arguments')), this.values), this.facts);
     this.patch();
   }
 
@@ -208,26 +234,19 @@ class ScheduleView {
     if (doing === this.doing || actions.querySelector('.question')) return;
     this.doing = doing;
     const own = source === 'person' && [
-      h('a', { class: 'button', href: `#/schedules/${id}?change=1` }, 'Change'),
-      askingButton('Delete', 'Delete this schedule?', () => this.remove())];
+      h('a', { class: 'button', href: `#/schedules/${id}?change=1` }, t('Change')),
+      askingButton(t('Delete'), t('Delete this schedule?'), () => this.remove())];
     const focused = actions.contains(document.activeElement);
-    actions.replaceChildren(button('Run now', () => this.run()),
-      pauseButton(actions, schedule, this.path, () => this.refresh()),
+    actions.replaceChildren(...doingButtons(actions, schedule, () => this.refresh()),
       ...own || []);
     if (focused) find('h1').focus({ preventScroll: true });
-  }
-
-  async run() {
-    const task = await request('POST', `${this.path}/run`);
-    say(`Task ${task.id} was added.`, true);
-    await this.refresh();
   }
 
   /** Deletes it, then shows the others. */
   async remove() {
     await request('DELETE', this.path);
     location.hash = '#/schedules';
-    say('The schedule was deleted.', true);
+    say(t('The schedule was deleted.'), true);
   }
 
   /** The values, and what else is known in a quiet line. */
@@ -235,11 +254,11 @@ class ScheduleView {
     const { schedule, values, facts } = this;
     const { id, owner, source, options, catch_up: missed, overlap } = schedule;
     values.replaceChildren(argumentsElement(schedule));
-    facts.replaceChildren([`Schedule ${id}`, `owner ${owner}`,
+    facts.replaceChildren([t('Schedule {id}', { id }), t('owner {owner}', { owner }),
       ...Object.entries(options).map(([name, value]) => `${name.replace(/_/g, ' ')} ${value}`),
-      `missed runs: ${CATCH_UP[missed]}`, `if the last has not ended: ${OVERLAP[overlap]}`]
-      .join(' · '), ...source in SOURCES
-      ? [h('br'), `It comes from ${SOURCES[source]}; change or remove it there.`] : []);
+      t('missed runs: {what}', { what: CATCH_UP[missed] }),
+      t('if the last has not ended: {what}', { what: OVERLAP[overlap] })].join(' · '),
+    ...source in SOURCES ? [h('br'), SOURCES[source]] : []);
   }
 }
 
@@ -249,38 +268,41 @@ function sentence(schedule) {
   const { rule, paused, problem, zone, upcoming: [first] = [] } = whole;
   const local = first && zone !== ZONE && `${slotWords(first.local)} ${zone}, `;
   return h('div', {}, h('p', { class: 'sentence', title: rule }, wordsOf(whole)),
-    h('p', { class: 'lead' }, !paused && !problem && ['Next run ', local].filter(Boolean).join(''),
+    h('p', { class: 'lead' }, !paused && !problem && `${t('Next run')} ${local || ''}`,
       nextElement(whole)), warningElement(whole));
 }
 
 /** One time that it ran, or did not. @param {Fired} fired */
 function historyItem({ at, task, message }) {
-  if (!at) return h('li', { class: 'help' }, 'It has not run yet.');
+  if (!at) return h('li', { class: 'help' }, t('It has not run yet.'));
   return h('li', {}, timeElement(at), h('span', {}, task && taskLink(task), ' ', message));
 }
 
 /** Which function, then the form. @type {Page['show']} */
 async function showPlanning({ id, params }, signal) {
-  const [functions, schedule] = await Promise.all([
-    readFunctions(signal),
+  const [functions, queues, schedule] = await Promise.all([
+    readFunctions(signal), readQueues(signal),
     id === 'new' ? null : get(`api/schedules/${encodeURIComponent(id)}`, signal),
   ]);
   if (signal.aborted) return;
   const wanted = schedule?.function || params.get('function');
   const known = schedule ? store.state.catalogue?.functions || [] : functions;
   const chosen = known.find(({ name }) => name === wanted);
-  if (chosen) return showForm(chosen, schedule, signal);
-  showFunctions('New schedule', functions, wanted, (name) => `#/schedules/new?function=${name}`);
+  if (chosen) return showForm(chosen, schedule, queues, signal);
+  await showFunctions(t('New schedule'), functions, wanted,
+    (name) => `#/schedules/new?function=${name}`, signal);
 }
 
 /**
  * The form; `schedule` is the one to change.
- * @param {TaskFunction} chosen @param {Schedule|null} schedule @param {AbortSignal} signal
+ * @param {TaskFunction} chosen @param {Schedule|null} schedule
+ * @param {string[]} queues @param {AbortSignal} signal
  */
-function showForm(chosen, schedule, signal) {
+function showForm(chosen, schedule, queues, signal) {
   const rule = new RuleFields(schedule);
-  const form = sendingForm(schedule ? 'Save' : 'Add schedule', async (now, before) => {
+  const form = sendingForm(schedule ? t('Save') : t('Add schedule'), async (now, before) => {
     const body = {
+      name: now.name.trim() || null,
       function: chosen.name,
       arguments: argumentsFrom(chosen.schema, now, before, schedule?.arguments),
       rule: rule.text(),
@@ -293,32 +315,37 @@ function showForm(chosen, schedule, signal) {
     const saved = schedule ? await change(`api/schedules/${schedule.id}`, schedule, body)
       : await request('POST', 'api/schedules', body);
     if (!signal.aborted) location.hash = `#/schedules/${saved.id}`;
-  }, rule.root, h('h2', {}, 'Arguments'),
+  }, field(t('Name'), h('input', { name: 'name', value: schedule?.name, maxlength: 100,
+    autocomplete: 'off' }), { optional: true }), rule.root, h('h2', {}, t('Arguments')),
   ...argumentFields(chosen.schema, schedule?.arguments || {}),
-  otherFields(chosen, schedule));
+  otherFields(chosen, schedule, queues));
   form.classList.add('planning');
   const back = schedule ? `#/schedules/${schedule.id}` : '#/schedules/new';
   form.lastElementChild?.append(
-    h('a', { class: 'button', href: back }, schedule ? 'Back' : 'Another function'));
-  render(`Schedule ${chosen.name}`, h('a', { class: 'back', href: back }, '← Back'),
-    h('h1', { tabindex: -1 }, `${schedule ? 'Change schedule of' : 'Schedule'} ${chosen.name}`),
+    h('a', { class: 'button', href: back }, schedule ? t('Back') : t('Another function')));
+  render(t('Schedule {name}', chosen), h('a', { class: 'back', href: back }, t('← Back')),
+    h('h1', { tabindex: -1 }, schedule ? t('Change schedule of {name}', chosen)
+      : t('Schedule {name}', chosen)),
     ...introduction(chosen), form);
   rule.preview();
 }
 
-/** What is well as it is for most. @param {TaskFunction} chosen @param {Schedule|null} schedule */
-function otherFields(chosen, schedule) {
+/**
+ * What is well as it is for most.
+ * @param {TaskFunction} chosen @param {Schedule|null} schedule @param {string[]} queues
+ */
+function otherFields(chosen, schedule, queues) {
   const entries = (/** @type {Record<string, string>} */ words) => Object.entries(words);
-  return h('details', {}, h('summary', {}, 'Missed runs, overlaps and options'),
+  return h('details', {}, h('summary', {}, t('Missed runs, overlaps and options')),
     h('div', { class: 'grid' },
-      field('Missed runs', choice({ name: 'catch_up' }, entries(CATCH_UP),
-        schedule?.catch_up), { help: 'After the computer was off, or while nothing checked.' }),
-      field('If the last run has not ended', choice({ name: 'overlap' }, entries(OVERLAP),
+      field(t('Missed runs'), choice({ name: 'catch_up' }, entries(CATCH_UP),
+        schedule?.catch_up), { help: t('After the computer was off, or while nothing checked.') }),
+      field(t('If the last run has not ended'), choice({ name: 'overlap' }, entries(OVERLAP),
         schedule?.overlap)),
-      ...optionFields(chosen, schedule?.options || {}),
-      isAdmin() && !schedule && field('Owner', h('input', { name: 'owner', autocomplete: 'off',
+      ...optionFields(chosen, schedule?.options || {}, queues),
+      isAdmin() && !schedule && field(t('Owner'), h('input', { name: 'owner', autocomplete: 'off',
         spellcheck: 'false', placeholder: store.state.session?.user.name }),
-      { help: 'Whose tasks it adds.' })));
+      { help: t('Whose tasks it adds.') })));
 }
 
 /** When it runs: simple choices that become a rule's text, and what the server reads in it. */
@@ -339,8 +366,8 @@ class RuleFields {
       value: schedule?.zone || ZONE || 'UTC',
       onfocus: () => zones.childElementCount || zones.append(...zoneOptions()) });
     this.zone = zone;
-    this.root.append(field('When', this.kind), ...Object.values(this.parts),
-      field('Time zone', zone), zones,
+    this.root.append(field(t('When'), this.kind), ...Object.values(this.parts),
+      field(t('Time zone'), zone), zones,
       h('div', { class: 'preview' }, this.words, this.times));
     this.showParts();
     this.first = this.text();
@@ -402,23 +429,25 @@ function partsOf(rule) {
  */
 function buildParts({ count = '15', unit = 'm', time = '01:00', days = 'mon', day = '01',
   month = '01', date = '01', cron = '0 1 * * mon-fri' }) {
-  const at = () => field('At', h('input', { type: 'time', name: 'time', value: time }));
+  const at = () => field(t('At'), h('input', { type: 'time', name: 'time', value: time }));
   return {
-    every: h('div', {}, field('Every', number({ name: 'count', min: 1, value: count }),
-      { after: choice({ name: 'unit', 'aria-label': 'Unit' }, EVERY, unit || 's') })),
+    every: h('div', {}, field(t('Every'), number({ name: 'count', min: 1, value: count }),
+      { after: choice({ name: 'unit', 'aria-label': t('Unit') }, EVERY, unit || 's') })),
     daily: h('div', {}, at()),
-    weekly: h('div', {}, h('fieldset', { class: 'days' }, h('legend', {}, 'On'),
-      ...WEEK.map((name) => h('label', {}, h('input', { type: 'checkbox', name: 'days',
-        value: name.toLowerCase(), checked: days.includes(name.toLowerCase()) }), name))), at()),
-    monthly: h('div', { class: 'pair' }, field('On', choice({ name: 'day' },
-      [...numbers(31, (i) => `day ${i}`), ['last', 'the last day']], day.padStart(2, '0'))), at()),
-    yearly: h('div', { class: 'pair' }, field('On',
+    weekly: h('div', {}, h('fieldset', { class: 'days' }, h('legend', {}, t('On')),
+      ...WEEK.map((value, place) => h('label', {}, h('input', { type: 'checkbox', name: 'days',
+        value, checked: days.includes(value) }), dayFormat.format(new Date(2001, 0, 1 + place))))),
+    at()),
+    monthly: h('div', { class: 'pair' }, field(t('On'), choice({ name: 'day' },
+      [...numbers(31, (number) => t('day {number}', { number })), ['last', t('the last day')]],
+      day.padStart(2, '0'))), at()),
+    yearly: h('div', { class: 'pair' }, field(t('On'),
       choice({ name: 'date' }, numbers(31, String), date), {
-        after: choice({ name: 'month', 'aria-label': 'Month' }, numbers(12, (i) => (
-          new Date(2000, i - 1).toLocaleString('en', { month: 'long' }))), month) }), at()),
-    cron: h('div', {}, field('Expression', h('input', { name: 'cron', value: cron, class: 'mono',
-      autocomplete: 'off', spellcheck: 'false' }), { help: 'Minute, hour, day, month, weekday; '
-      + 'six fields begin with the second. Also @hourly, @daily, @weekly, @monthly, @yearly.' })),
+        after: choice({ name: 'month', 'aria-label': t('Month') }, numbers(12, (i) => (
+          monthFormat.format(new Date(2000, i - 1)))), month) }), at()),
+    cron: h('div', {}, field(t('Expression'), h('input', { name: 'cron', value: cron, class: 'mono',
+      autocomplete: 'off', spellcheck: 'false' }), { help: t('Minute, hour, day, month, weekday; '
+      + 'six fields begin with the second. Also @hourly, @daily, @weekly, @monthly, @yearly.') })),
   };
 }
 

@@ -27,3 +27,6 @@ export const store = new Store();
 
 /** Whether the one who is logged in is an admin. */
 export const isAdmin = () => store.state.session?.user.role === 'admin';
+
+/** Whether they may change something; viewers only look. */
+export const mayChange = () => store.state.session?.user.role !== 'viewer';

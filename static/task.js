@@ -1,16 +1,20 @@
 // @ts-check
 /** One task: its state in words, what came of it, and what can be done about it. */
-import { ApiError, get, pause, poll, request } from './api.js';
-import { find, h, render, setAttribute, setText, setTitle, table } from './dom.js';
+import { ApiError, get, now, pause, poll, request } from './api.js';
+import { find, h, render, setText, setTitle, table } from './dom.js';
+import { FilesView } from './files.js';
 import { ask, askingButton, badge, button, copyBox, patchRows } from './forms.js';
 import {
   duration, elapsed, errorLine, estimate, forecastWords, formatter, isFinished, patchState,
-  stateBadge, stateWord, timeWords,
+  stateBadge, stateWord, statusWord, timeWords, waitingWords,
 } from './format.js';
-import { act, say } from './live.js';
-import { store } from './store.js';
+import { eventWords } from './events.js';
+import { t } from './language.js';
+import { say } from './live.js';
+import { LogView } from './log.js';
+import { mayChange, store } from './store.js';
 
-/** @import {Activity, LogPart, Page, Related, Task} from './types.js' */
+/** @import {Activity, Metrics, Page, Related, Task} from './types.js' */
 
 const MOST_ROWS = 200;
 const MOST_LARGE = 60;
@@ -20,52 +24,59 @@ const SHAPES = { pending: '○', running: '◐', succeeded: '✓', failed: '✕'
 
 const exact = formatter({ day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit',
   second: '2-digit' });
+const clock = formatter({ hour: '2-digit', minute: '2-digit', second: '2-digit' });
 
 /** @type {Page['show']} */
-export async function show({ id }, signal) {
+export async function show({ id, params }, signal) {
   const task = await get(`api/tasks/${encodeURIComponent(id)}`, signal);
   if (signal.aborted) return;
-  const view = new TaskView(task);
+  const view = new TaskView(task, params);
   const wait = await Promise.race([view.refresh(signal).catch(() => 2), pause(1).then(() => 1)]);
   if (signal.aborted) return;
   view.enter();
   poll(signal, () => view.refresh(signal), wait);
   store.on('catalogue', () => view.patchArguments(), signal);
+  view.readUsual(signal).catch(() => null);
 }
 
 /** The page's parts; each look at the server brings them up to date in place. */
 class TaskView {
-  /** @param {Task} task */
-  constructor(task) {
+  /** @param {Task} task @param {URLSearchParams} params of the address */
+  constructor(task, params) {
     this.task = task;
     this.shown = '';
     this.told = '';
     this.looks = 0;
-    this.log = new LogView(task.id);
+    this.log = new LogView(task.id, params);
+    this.files = new FilesView(task.id);
+    this.near = h('nav', { 'aria-label': t('Tasks beside this one') });
+    this.usual = h('span');
     this.badge = stateBadge(task);
     this.sentence = h('span');
-    this.bar = h('progress', { 'aria-label': 'Progress' });
+    this.bar = h('progress', { 'aria-label': t('Progress') });
     this.estimate = h('span');
     this.progress = h('div', { class: 'progress' }, this.bar, this.estimate);
     this.actions = h('div', { class: 'actions' });
     this.outcome = h('div');
     this.values = h('section');
-    this.before = relatedPart('Comes after');
-    this.behind = relatedPart('Followed by');
-    this.facts = h('p', { class: 'help' });
+    this.before = relatedPart(t('Comes after'));
+    this.behind = relatedPart(t('Followed by'));
+    this.facts = h('p', { class: 'help facts' });
+    this.details = h('p', { class: 'help' });
     this.timeline = h('section');
   }
 
   /** Shows the page for the first time. */
   enter() {
     const { function: name, summary } = this.task;
-    render('', h('a', { class: 'back', href: '#/tasks' }, '← Tasks'),
+    render('', h('div', { class: 'bar back' }, h('a', { href: '#/tasks' }, t('← Tasks')), this.near),
       h('h1', { tabindex: -1 }, name, ' ', h('bdi', { class: 'summary' }, summary)),
-      h('div', { class: 'sentence' }, this.badge, this.sentence), this.progress, this.actions,
+      h('div', { class: 'sentence' }, this.badge, this.sentence), this.facts, this.progress,
+      this.actions,
       this.outcome, h('div', { class: 'columns' }, this.before.root, this.behind.root),
-      this.log.root, this.values, this.timeline, this.facts);
+      this.files.root, this.log.root, this.values, this.timeline, this.details);
     this.patch();
-    this.log.toEnd();
+    this.log.enter();
   }
 
   /** One look; resolves with the seconds until the next. @param {AbortSignal} signal */
@@ -76,7 +87,7 @@ class TaskView {
       this.looks += 1;
       this.task = task;
       this.patch();
-      await Promise.all([this.log.follow(task, signal), this.readActivity(signal)]);
+      await Promise.all([this.log.follow(task, signal), this.readChanges(signal)]);
       if (!/pending|running/.test(task.status)) return 10;
       return this.looks < 10 ? 1 : 2;
     } catch (error) {
@@ -87,7 +98,7 @@ class TaskView {
 
   /** Someone else deleted it while it was shown. */
   showGone() {
-    setText(this.sentence, 'This task was deleted.');
+    setText(this.sentence, t('This task was deleted.'));
     this.actions.replaceChildren();
   }
 
@@ -102,9 +113,10 @@ class TaskView {
     this.patchProgress();
     this.before.patch(task.predecessors);
     this.behind.patch(task.followers);
+    this.patchNear();
     const key = [word, task.attempts, task.run_at, task.finished_at].join();
     if (key === this.shown) return;
-    if (this.shown) say(`${word} ${sentence}`);
+    if (this.shown) say([word, sentence, errorLine(task)].filter(Boolean).join(' '));
     this.shown = key;
     this.patchActions();
     this.patchOutcome();
@@ -126,26 +138,29 @@ class TaskView {
   /** What can be done in this state. */
   patchActions() {
     const { task } = this;
+    if (!mayChange()) return;
     const again = `#/new/${encodeURIComponent(task.function)}?from=${task.id}`;
     const focused = this.actions.contains(document.activeElement);
-    const own = !isFinished(task) ? !task.cancel_requested && this.button('Cancel')
-      : task.status !== 'succeeded' && this.button('Retry');
-    this.actions.replaceChildren(own || '',
-      h('a', { class: 'button', href: again }, 'Run again with changes'),
-      askingButton('Delete', `Delete ${task.id}?`, () => this.remove()));
+    const { status } = task;
+    const own = !isFinished(task) ? !task.cancel_requested && this.button('cancel', t('Cancel'))
+      : status !== 'succeeded' && this.button('retry', t('Retry'));
+    this.actions.replaceChildren(own || '', h('a', { href: again,
+      class: `button ${status === 'succeeded' ? 'primary' : ''}` }, t('Run again with changes')),
+    askingButton(t('Delete'), t('Delete {id}?', task), () => this.remove(), { class: 'button apart' }));
     if (focused) find('h1').focus({ preventScroll: true });
   }
 
-  /** What runs is not stopped unasked. @param {'Cancel'|'Retry'} name */
-  button(name) {
+  /** What runs is not stopped unasked. @param {'cancel'|'retry'} name @param {string} label */
+  button(name, label) {
     const { actions, task: { id, status } } = this;
     const work = async () => {
-      this.task = await request('POST', `api/tasks/${id}/${name.toLowerCase()}`);
+      this.task = await request('POST', `api/tasks/${id}/${name}`);
       this.patch();
     };
-    const asked = button(name, () => (
-      status === 'running' ? ask(asked, `Stop ${id}?`, 'Stop', work, 'Keep running') : work()),
-    { 'data-changed': actions.firstChild && performance.now() });
+    const asked = button(label, () => (status === 'running'
+      ? ask(asked, t('Stop {id}?', { id }), t('Stop'), work, t('Keep running')) : work()),
+    { 'aria-keyshortcuts': name[0], 'data-changed': actions.firstChild && performance.now(),
+      class: `button ${name === 'retry' ? 'primary' : ''}` });
     return asked;
   }
 
@@ -153,7 +168,7 @@ class TaskView {
   async remove() {
     await request('DELETE', `api/tasks/${this.task.id}`);
     location.hash = '#/tasks';
-    say(`Task ${this.task.id} was deleted.`, true);
+    say(t('Task {id} was deleted.', this.task), true);
   }
 
   /** The result of a success, the error of anything else that the sentence above does not say. */
@@ -163,38 +178,78 @@ class TaskView {
     if (status === 'succeeded') {
       const whole = (JSON.stringify(result) || '').length > MOST_CHARACTERS && h('p', {}, h('a', {
         href: `api/tasks/${this.task.id}`, download: `task-${this.task.id}.json`,
-      }, 'Download all of it'));
-      this.outcome.append(h('h2', {}, 'Result'), h('div', {}, resultElement(result), whole));
+      }, t('Download all of it')));
+      this.outcome.append(h('h2', {}, t('Result')), h('div', {}, resultElement(result), whole));
     }
     if (error && reason !== 'dependency') this.outcome.append(errorElement(this.task));
   }
 
   /** The values, masked where the schema says so; it may come later than the task. */
   patchArguments() {
-    this.values.replaceChildren(h('h2', {}, 'Arguments'), argumentsElement(this.task));
+    this.values.replaceChildren(h('h2', {}, t('Arguments')), argumentsElement(this.task, (value) => {
+      const file = this.files.given.get(value);
+      return file && this.files.link(file, file.name);
+    }));
   }
 
-  /** What else is known, in one quiet line. */
+  /** The tasks before and behind it; answers to actions do not say. */
+  patchNear() {
+    const { previous, next } = this.task;
+    if (previous === undefined) return;
+    const link = (/** @type {number|null|undefined} */ id, /** @type {'prev'|'next'} */ rel,
+      /** @type {string} */ label, /** @type {string} */ words) => id && h('a', {
+      href: `#/tasks/${id}`, rel, 'aria-label': `${label}: ${id}` }, words);
+    patchRows(this.near, [[previous, next]], String, () => h('span', {},
+      link(previous, 'prev', t('Previous task'), `‹ ${previous}`) || '',
+      link(next, 'next', t('Next task'), `${next} ›`) || ''));
+  }
+
+  /** Which task it is, and when what happened, in one quiet line; what hardly counts at the end. */
   patchFacts() {
     const { id, owner, queue, priority, timeout, attempts, crashes, schedule, run_at: at,
-      unique_key: key, after_failure: failure } = this.task;
-    this.facts.replaceChildren([`Task ${id}`, `owner ${owner}`, `queue ${queue}`,
-      priority && `priority ${priority}`, attempts > 1 && `attempt ${attempts}`,
-      crashes && `${crashes} crashes`, `time limit ${duration(timeout)}`,
-      at && `not before ${exact.format(new Date(at))}`, key && `unique key ${key}`,
-      failure === 'run' && 'runs even if an earlier task fails']
-      .filter(Boolean).join(' · '), schedule ? ' · from ' : '', schedule
-      ? h('a', { href: `#/schedules/${schedule}` }, `schedule ${schedule}`) : '');
+      max_retries: retries, unique_key: key, after_failure: failure, function: name } = this.task;
+    this.facts.replaceChildren([`#${id}`, owner, attempts > 0 && (retries || attempts > 1)
+      && t('attempt {attempt} of {most}', { attempt: attempts, most: Math.max(attempts, retries + 1) }),
+    ...momentsOf(this.task)].filter(Boolean).join(' · '), ' · ', h('a', {
+      href: `#/tasks?function=${encodeURIComponent(name)}` }, t('all of {name}', { name })), this.usual);
+    this.details.replaceChildren([t('queue {queue}', { queue }),
+      priority && t('priority {priority}', { priority }),
+      crashes && t.n('{count} crash | {count} crashes', crashes),
+      t('time limit {time}', { time: duration(timeout) }),
+      at && !isFinished(this.task) && t('not before {time}', { time: exact.format(new Date(at)) }),
+      key && t('unique key {key}', { key }),
+      failure === 'run' && t('runs even if an earlier task fails')]
+      .filter(Boolean).join(' · '), ...schedule ? [' · ', h('a', {
+      href: `#/schedules/${schedule}` }, t('from schedule {id}', { id: schedule }))] : []);
+  }
+
+  /** How long most of the latest runs of its function took. @param {AbortSignal} signal */
+  async readUsual(signal) {
+    const from = new Date(now() - 8 * 7 * 864e5).toISOString();
+    const name = this.task.function;
+    const query = new URLSearchParams({ function: name, step: 'week', from });
+    const { functions } = /** @type {Metrics} */ (await get(`api/metrics?${query}`, signal));
+    const took = (functions[0]?.recent || []).filter((one) => one.status === 'succeeded')
+      .map(({ seconds }) => seconds || 0).sort((one, other) => one - other);
+    const most = took[Math.floor(took.length * 0.8)];
+    if (took.length < 3 || most < 1) return;
+    const [low, high] = [took[Math.floor(took.length * 0.2)], most].map(duration);
+    setText(this.usual, ` · ${low === high ? t('usually takes {time}', { time: low })
+      : t('usually takes {low} to {high}', { low, high })}`);
   }
 
   /** What happened to it since it was told, first things first. @param {AbortSignal} signal */
-  async readActivity(signal) {
+  async readChanges(signal) {
     const { shown, task } = this;
     if (this.told === shown) return;
-    const { activity } = await get(`api/activity?task=${task.id}&limit=200`, signal);
+    const [{ activity }] = await Promise.all([
+      get(`api/activity?task=${task.id}&limit=200`, signal),
+      this.files.refresh(signal).catch(() => null)]);
     this.told = shown;
-    const items = /** @type {Activity[]} */ (activity).reverse().map(activityElement);
-    this.timeline.replaceChildren(h('h2', {}, 'Timeline'),
+    if (this.files.given.size) this.patchArguments();
+    const items = /** @type {Activity[]} */ (activity).reverse()
+      .map((entry) => activityElement(entry, task.schedule));
+    this.timeline.replaceChildren(h('h2', {}, t('Timeline')),
       h('ol', { class: 'timeline' }, ...items));
   }
 }
@@ -203,26 +258,41 @@ class TaskView {
 function sentenceFor(task) {
   const seconds = elapsed(task);
   const took = seconds === null ? '' : duration(seconds);
+  const { reason } = task;
   const retries = task.attempts - 1;
-  const tries = retries > 0 ? `after ${retries} ${retries > 1 ? 'retries' : 'retry'}` : '';
+  const tries = retries > 0 ? t.n('after {count} retry | after {count} retries', retries) : '';
   switch (task.status) {
-    case 'running': return task.cancel_requested ? `running for ${took}`
-      : [`for ${took}`, forecastOf(task)].filter(Boolean).join(' · ');
-    case 'succeeded': return ['in', took, tries].filter(Boolean).join(' ');
-    case 'failed': return `${tries}: ${clip(errorLine(task))}`.replace(/^: /, '');
+    case 'running': return task.cancel_requested ? t('running for {time}', { time: took })
+      : [t('for {time}', { time: took }), forecastOf(task)].filter(Boolean).join(' · ');
+    case 'succeeded': return [took && t('took {time}', { time: took }), tries]
+      .filter(Boolean).join(' ');
+    case 'failed': return [tries, reason === 'error' ? '' : clip(errorLine({ ...task, error: null }))]
+      .filter(Boolean).join(': ');
     case 'scheduled': return laterSentence(task);
-    case 'waiting': return clip(`for ${task.predecessors?.filter(({ status }) => (
-      status !== 'succeeded')).map(({ id }) => `#${id}`).join(', ')}`);
-    case 'pending': return [`added ${timeWords(new Date(task.created_at))}`, task.blocked_text,
-      forecastOf(task)].filter(Boolean).join(' · ');
-    default: return took && `after ${took}`;
+    case 'waiting': return clip(waitingWords((task.predecessors || []).filter((one) => (
+      one.status !== 'succeeded')).map(({ id }) => id)));
+    case 'pending': return [t('added {time}', { time: timeWords(new Date(task.created_at)) }),
+      task.blocked_text, forecastOf(task)].filter(Boolean).join(' · ');
+    default: return took && t('after {time}', { time: took });
   }
+}
+
+/** When it was added, began and ended; the day once. @param {Task} task */
+function momentsOf({ created_at: added, started_at: started, finished_at: ended }) {
+  const moments = [[t('added'), added], [t('started'), started], [t('ended'), ended]];
+  const day = new Date(String(added)).toDateString();
+  return moments.filter(([, at]) => at).map(([words, at]) => {
+    const time = new Date(String(at));
+    const format = at === added || time.toDateString() !== day ? exact : clock;
+    return `${words} ${format.format(time)}`;
+  });
 }
 
 /** What is expected of it, unless the page says so anyway. @param {Task} task */
 function forecastOf({ forecast, blocked_text: blocked, progress }) {
   if (forecast?.reason && forecast.reason === blocked) return '';
-  return forecastWords(forecast && progress ? { ...forecast, expected_end: null } : forecast);
+  return forecastWords(forecast && progress
+    ? { ...forecast, expected_end: null, reason: null } : forecast);
 }
 
 /** Tasks before or after this one, while there are any. @param {string} title */
@@ -233,7 +303,7 @@ function relatedPart(title) {
     root.hidden = !tasks.length;
     patchRows(list, tasks, ({ id }) => id, (task) => h('li', {},
       h('a', { href: `#/tasks/${task.id}` }, `#${task.id} ${task.function}`),
-      badge(task.status, task.status)));
+      badge(task.status, statusWord(task.status))));
   } };
 }
 
@@ -244,43 +314,35 @@ const clip = (text) => (text.length > 120 ? `${text.slice(0, 120)}…` : text);
 function laterSentence(task) {
   const time = task.run_at ? timeWords(new Date(task.run_at)) : '';
   if (!task.reason) return time;
-  return `again ${time} after ${clip(errorLine(task))}`;
+  return t('again {time} after {error}', { time, error: errorLine({ ...task, error: null }) });
 }
 
 /** The last line of a traceback first, the rest folded. @param {Task} task */
 function errorElement(task) {
   const traceback = task.error?.traceback;
-  return h('div', {}, h('h2', {}, 'Error'),
+  return h('div', {}, h('h2', {}, t('Error')),
     h('p', { class: 'mono code bad', dir: 'auto' }, errorLine(task)),
-    traceback && h('details', {}, h('summary', {}, 'Traceback'),
-      h('pre', { class: 'code', tabindex: 0, role: 'group', 'aria-label': 'Traceback' },
+    traceback && h('details', {}, h('summary', {}, t('Traceback')),
+      h('pre', { class: 'code', tabindex: 0, role: 'group', 'aria-label': t('Traceback') },
         traceback)));
 }
 
-/** @type {Record<string, string>} */
-export const EVENTS = {
-  retry: 'failed, will retry',
-  cancel_requested: 'asked to stop',
-  timeout: 'reached its time limit',
-  put_back: 'put back',
-  promoted: 'became due',
-  released: 'no longer waits for others',
-};
-
-/** One thing that happened. @param {Activity} entry */
-function activityElement(entry) {
+/** One thing that happened. @param {Activity} entry @param {number|null} [schedule] */
+function activityElement(entry, schedule) {
   const { at, event, attempt, waited, seconds, cpu_seconds: cpu, peak_memory: memory } = entry;
   const details = [
-    event === 'started' && attempt && attempt > 1 && `attempt ${attempt}`,
-    waited != null && `waited ${duration(waited)}`,
-    seconds != null && `took ${duration(seconds)}`,
-    cpu != null && `${duration(cpu)} CPU`,
-    memory && `${Math.ceil(memory / 1048576)} MB peak`,
-    entry.actor && `by ${entry.actor}`,
-    entry.message,
+    event === 'started' && attempt && attempt > 1 && t('attempt {attempt}', { attempt }),
+    waited != null && t('waited {time}', { time: duration(waited) }),
+    seconds != null && t('took {time}', { time: duration(seconds) }),
+    cpu != null && t('{time} CPU', { time: duration(cpu) }),
+    memory && t('{count} MB peak', { count: Math.ceil(memory / 1048576) }),
+    event === 'started' && entry.worker && t('worker {id}', { id: entry.worker }),
+    event === 'added' && schedule && t('from schedule {id}', { id: schedule }),
+    entry.actor && t('by {name}', { name: entry.actor }),
+    event !== 'failed' && entry.message,
   ].filter(Boolean).join(', ');
   return h('li', {}, h('time', { datetime: at }, exact.format(new Date(at))),
-    h('span', {}, h('b', {}, EVENTS[event] || event), details && ` ${details}`));
+    h('span', {}, h('b', {}, eventWords(event)), details && ` ${details}`));
 }
 
 /** Whether it fits a line. @param {unknown} value */
@@ -296,27 +358,30 @@ const isDict = (value) => !isScalar(value) && !Array.isArray(value);
 function resultElement(result) {
   if (isScalar(result)) {
     const text = scalar(result);
-    return text.length > MOST_LARGE ? copyBox(text, 'Result')
+    return text.length > MOST_LARGE ? copyBox(text, t('Result'))
       : h('p', { class: 'scalar', dir: 'auto' }, text);
   }
   if (isDict(result)) return pairs(Object.entries(result));
   if (Array.isArray(result) && result.length && result.every(isDict)) return tableOf(result);
-  return copyBox(shorten(JSON.stringify(result, null, 2)), 'Result');
+  return copyBox(shorten(JSON.stringify(result, null, 2)), t('Result'));
 }
 
 /**
  * The arguments of a task; secrets are masked, so the function must be known.
  * @param {{function: string, arguments: Record<string, unknown>}} task
+ * @param {(value: unknown) => Node|undefined} [linkTo] what a file is shown as
  */
-export function argumentsElement({ function: called, arguments: values }) {
+export function argumentsElement({ function: called, arguments: values }, linkTo = () => undefined) {
   const { catalogue } = store.state;
   if (!catalogue) return h('p', { class: 'help' }, '…');
   const schema = catalogue.functions.find(({ name }) => name === called)?.schema;
   const shown = Object.entries(values).map(([name, value]) => {
     const secret = schema?.properties?.[name]?.format === 'password';
-    return /** @type {[string, unknown]} */ ([name, secret ? '••••••' : value]);
+    const links = [value].flat().flatMap((one) => linkTo(one) || []);
+    return /** @type {[string, unknown]} */ ([name, secret ? '••••••'
+      : links.length ? h('span', { class: 'links' }, ...links) : value]);
   });
-  return shown.length ? pairs(shown) : h('p', { class: 'help' }, 'None.');
+  return shown.length ? pairs(shown) : h('p', { class: 'help' }, t('None.'));
 }
 
 /** Names and values in two columns. @param {[string, unknown][]} entries */
@@ -330,14 +395,16 @@ function tableOf(rows) {
   const shown = rows.slice(0, MOST_ROWS);
   const names = [...new Set(shown.flatMap(Object.keys))];
   const left = rows.length - shown.length;
-  return h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': 'Result table' },
-    table('', 'Result', names, h('tbody', {}, ...shown.map((row) => h('tr', {},
+  return h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': t('Result table') },
+    table('', t('Result'), names, h('tbody', {}, ...shown.map((row) => h('tr', {},
       ...names.map((name) => h('td', {}, name in row ? inline(row[name]) : '')))))),
-    left > 0 && h('p', { class: 'help' }, `and ${left} more rows`));
+    left > 0 && h('p', { class: 'help' },
+      t.n('and {count} more row | and {count} more rows', left)));
 }
 
 /** A value within others. @param {unknown} value */
 function inline(value) {
+  if (value instanceof Node) return value;
   if (isScalar(value)) return h('bdi', {}, scalar(value));
   return h('code', {}, shorten(JSON.stringify(value)));
 }
@@ -345,114 +412,13 @@ function inline(value) {
 /** A single value in words. @param {unknown} value */
 function scalar(value) {
   if (value === null) return '–';
-  if (value === '') return '(empty)';
-  return typeof value === 'boolean' ? (value ? 'yes' : 'no') : shorten(String(value));
+  if (value === '') return t('(empty)');
+  return typeof value === 'boolean' ? (value ? t('yes') : t('no')) : shorten(String(value));
 }
 
 /** What a browser can lay out at once. @param {string} text */
 function shorten(text) {
   const left = text.length - MOST_CHARACTERS;
-  return left > 0 ? `${text.slice(0, MOST_CHARACTERS)}… and ${left} more characters` : text;
-}
-
-/** The log of one attempt at a time: followed to its end, until one scrolls up. */
-class LogView {
-  offset = 0;
-  attempt = 0;
-  known = 0;
-  ended = false;
-
-  /** @param {number} id of the task */
-  constructor(id) {
-    this.id = id;
-    this.text = h('pre', { class: 'log', tabindex: 0, role: 'group', 'aria-label': 'Log text',
-      onscroll: () => this.patchEnd() });
-    this.choice = h('select', { 'aria-label': 'Attempt', onchange: () => this.choose() });
-    this.end = h('button', { class: 'small', onclick: () => this.toEnd() }, 'To the end ↓');
-    this.download = h('a', { download: '' }, 'Download');
-    this.note = h('p', { class: 'help', hidden: true },
-      'The middle of this log was cut out: it was too long.');
-    this.root = h('section', { hidden: true }, h('div', { class: 'bar' },
-      h('h2', {}, 'Log'), this.choice, this.end, this.download), this.note, this.text);
-  }
-
-  /** Starts again with the chosen attempt. */
-  choose() {
-    this.start(Number(this.choice.value));
-    act(this.text, () => this.read());
-  }
-
-  /** @param {number} attempt */
-  start(attempt) {
-    this.attempt = attempt;
-    this.offset = 0;
-    this.ended = false;
-    this.text.replaceChildren();
-  }
-
-  /**
-   * A new attempt is shown at once, if one was looking at the one before.
-   * @param {Task} task @param {AbortSignal} signal
-   */
-  async follow({ attempts }, signal) {
-    if (!attempts) return;
-    if (attempts > this.known && this.attempt === this.known) this.start(attempts);
-    if (attempts > this.known) this.listAttempts(attempts);
-    if (!this.ended) await this.read(signal);
-  }
-
-  /** @param {number} attempts */
-  listAttempts(attempts) {
-    for (let attempt = this.known + 1; attempt <= attempts; attempt += 1) {
-      this.choice.append(h('option', { value: attempt }, `Attempt ${attempt}`));
-    }
-    this.known = attempts;
-    this.choice.value = String(this.attempt);
-    this.choice.hidden = attempts < 2;
-  }
-
-  /** Reads until there is no more for now. @param {AbortSignal} [signal] */
-  async read(signal) {
-    const { attempt } = this;
-    let offset;
-    const path = `api/tasks/${this.id}/log?attempt=${attempt}`;
-    let part;
-    do {
-      ({ offset } = this);
-      part = await get(`${path}&offset=${offset}`, signal);
-      if (signal?.aborted || attempt !== this.attempt || offset !== this.offset) return;
-      this.take(part);
-    } while (part.text);
-    this.ended = part.complete;
-    setAttribute(this.download, 'href', `${path}&download=1`);
-  }
-
-  /** @param {LogPart} part */
-  take({ text, next, cut, complete }) {
-    const follow = this.isAtEnd();
-    this.root.hidden = false;
-    this.offset = next;
-    this.note.hidden = !cut;
-    if (text) this.text.append(text);
-    const nothing = complete ? 'It printed nothing.' : 'Nothing printed yet.';
-    setAttribute(this.text, 'data-empty', this.text.textContent ? null : nothing);
-    if (follow) this.toEnd();
-    this.patchEnd();
-  }
-
-  /** Whether the last line is in sight. */
-  isAtEnd() {
-    const { scrollTop, clientHeight, scrollHeight } = this.text;
-    return scrollTop + clientHeight > scrollHeight - 24;
-  }
-
-  /** Shows the last line. */
-  toEnd() {
-    this.text.scrollTop = this.text.scrollHeight;
-  }
-
-  /** The way back to the end, for who scrolled up. */
-  patchEnd() {
-    this.end.hidden = this.isAtEnd();
-  }
+  return left > 0 ? text.slice(0, MOST_CHARACTERS)
+    + t.n('… and {count} more character | … and {count} more characters', left) : text;
 }

@@ -1,16 +1,24 @@
 // @ts-check
 /** The list of tasks: rows stay in place, new ones are announced above. */
 import { get, poll } from './api.js';
-import { find, h, icon, render, setAttribute, setText, setTitle, table } from './dom.js';
+import { find, h, icon, render, setAttribute, setText, setTitle } from './dom.js';
 import {
-  STATUSES, countWords, duration, elapsed, errorLine, patchState, patchTime, rangeWords, stateBadge,
+  STATUSES, countWords, duration, elapsed, patchState, patchTime, stateBadge, statusWord,
 } from './format.js';
-import { store } from './store.js';
+import { t } from './language.js';
+import { isAdmin, mayChange, store } from './store.js';
 
 /** @import {Page, Row, Session, TaskPage} from './types.js' */
 /** @typedef {{element: HTMLElement, task: Row}} Shown */
 
 const PAGE = 50;
+const seesAll = () => isAdmin() || !mayChange();
+/** What a column is called, and what it can be sorted by. @type {Record<string, string[]>} */
+const COLUMNS = {
+  pick: [''], id: ['#', 'id'], name: [t('Function'), 'function'], what: [t('Arguments')],
+  status: [t('Status')], result: [t('Result')], who: [t('Owner')], added: [t('Added'), 'id'],
+  started: [t('Started'), 'started_at'], took: [t('Duration'), 'duration'], do: [t('Action')],
+};
 /** @type {TaskList|null} */
 let list = null;
 
@@ -36,27 +44,21 @@ export function address(params, changes, page = 'tasks') {
   return `#/${page}?${next}`.replace(/\?$/, '');
 }
 
-/** What follows the state: an error, a message, why it waits. @param {Row} task */
-function stateNote(task) {
-  if (task.status === 'running') return task.message || '';
-  if (task.status === 'pending') return task.expected_start ? rangeWords(task.expected_start) : '';
-  if (task.status === 'waiting') return `for ${task.after?.map((id) => `#${id}`).join(', ')}`;
-  if (task.status === 'scheduled' && task.reason) return `again after ${errorLine(task)}`;
-  return task.status === 'failed' ? errorLine(task) : '';
-}
-
 /** A row's cells, still without what changes. @param {Row} task */
 function buildRow(task) {
-  const { id, owner, summary } = task;
-  const other = owner !== store.state.session?.user.name && h('span', { class: 'who' }, owner);
-  const name = task.function;
+  const { id, function: name, owner, summary } = task;
   return h('tr', {},
+    h('td', { class: 'pick' }, h('input', { type: 'checkbox', value: id,
+      'aria-label': t('Select {id}', { id }) })),
     h('td', { class: 'id' }, String(id)),
     h('th', { scope: 'row', class: 'name' },
       h('a', { href: `#/tasks/${id}`, 'aria-label': `${name} ${summary}`, title: name }, name)),
-    h('td', { class: 'what', title: summary }, h('bdi', {}, summary), other),
-    h('td', { class: 'status' }, stateBadge(task), h('progress', { 'aria-label': 'Progress' }),
-      h('span', { class: 'note' })),
+    h('td', { class: 'what', title: summary }, h('bdi', {}, summary)),
+    h('td', { class: 'status' }, stateBadge(task)),
+    h('td', { class: 'result' }, h('progress', { 'aria-label': t('Progress') }),
+      h('bdi', { class: 'note' })),
+    seesAll() && h('td', { class: 'who' }, owner),
+    h('td', { class: 'added' }, h('time')),
     h('td', { class: 'started' }, h('time')),
     h('td', { class: 'took' }),
     h('td', { class: 'do' }));
@@ -64,16 +66,14 @@ function buildRow(task) {
 
 /** Brings a row up to date without replacing any element. @param {Shown} shown */
 function patchRow({ element, task }) {
-  const note = stateNote(task);
-  const noteElement = find('.note', element);
   const bar = /** @type {HTMLProgressElement} */ (find('progress', element));
   const seconds = elapsed(task);
   patchState(find('.state', element), task);
   bar.hidden = task.status !== 'running' || task.progress === null;
   bar.value = task.progress || 0;
-  setText(noteElement, note);
-  setAttribute(noteElement, 'title', note);
-  patchTime(find('time', element), task.status === 'scheduled' ? task.run_at : task.started_at);
+  patchTime(find('.added time', element), task.created_at);
+  patchTime(find('.started time', element),
+    task.status === 'scheduled' ? task.run_at : task.started_at);
   setText(find('.took', element), seconds === null ? '' : duration(seconds));
 }
 
@@ -87,7 +87,12 @@ export class TaskList {
   page = { tasks: [], next: null, counts: {} };
   params = new URLSearchParams();
   patchAction = (/** @type {Shown} */ _) => {};
-  resort = true;
+  fit = () => {};
+  files = h('p');
+  /** @type {AbortSignal|undefined} of the visit */
+  signal;
+  /** Changes since the last look after which the rows are built anew. */
+  resort = 1;
   seen = '';
   wait = 2;
   scroll = 0;
@@ -95,23 +100,30 @@ export class TaskList {
   /** @param {Session|null} session */
   constructor(session) {
     this.session = session;
-    this.tabs = h('nav', { class: 'tabs', 'aria-label': 'Status' });
+    this.tabs = h('nav', { class: 'tabs', 'aria-label': t('Status') });
     this.body = h('tbody');
     this.more = h('button', { class: 'fresh', hidden: true, onclick: () => this.letIn() });
-    this.table = table('list', 'Tasks, newest first', ['#', 'Function', 'Arguments', 'Status',
-      'Started', 'Duration', h('span', { class: 'hidden' }, 'Action')], this.body);
+    this.heads = Object.entries(COLUMNS).filter(([name]) => name !== 'who' || seesAll())
+      .map(([name, [title, sort]]) => h('th', { scope: 'col', class: name },
+        sort ? h('a', { 'data-sort': sort }, title)
+          : name === 'do' ? h('span', { class: 'hidden' }, title) : title));
+    this.table = h('table', { class: 'list' }, h('caption', { class: 'hidden' }, t('Tasks')),
+      h('thead', {}, h('tr', {}, ...this.heads)), this.body);
+    this.groups = h('ul', { class: 'works' });
     this.empty = h('div', { class: 'empty' });
-    this.pager = h('nav', { class: 'pager', 'aria-label': 'Older and newer tasks' });
+    this.pager = h('nav', { class: 'pager', 'aria-label': t('Older and newer tasks') });
     this.filters = h('form', { role: 'search', class: 'filters' });
-    this.root = h('div', {}, h('div', { class: 'head' }, h('h1', { tabindex: -1 }, 'Tasks'),
-      this.filters, h('a', { class: 'button primary', href: '#/new' }, icon('plus'), 'New task')),
-      this.tabs, h('div', { class: 'strip' }, this.more), this.table, this.empty, this.pager);
+    this.root = h('div', {}, h('div', { class: 'head' }, h('h1', { tabindex: -1 }, t('Tasks')),
+      this.filters,
+      h('a', { class: 'button primary', href: '#/new' }, icon('plus'), t('New task'))),
+    this.tabs, this.groups, h('div', { class: 'strip' }, this.more), this.table, this.empty,
+    this.pager);
   }
 
   /** Comes (back) into view, where one left it. */
   enter() {
-    this.resort = true;
-    render('Tasks', this.root);
+    this.resort += 1;
+    render(t('Tasks'), this.root);
     scrollTo(0, this.scroll);
   }
 
@@ -122,26 +134,36 @@ export class TaskList {
   async open(params, signal) {
     signal.addEventListener('abort', () => { this.scroll = scrollY; });
     if (`${params}` !== `${this.params}`) {
-      this.resort = true;
+      this.resort += 1;
       scrollTo(0, 0);
     }
     this.params = params;
+    this.signal = signal;
     this.patchTabs();
-    this.table.ariaBusy = String(this.resort);
+    this.table.ariaBusy = String(this.resort > 0);
     const wait = await this.refresh(signal);
     poll(signal, () => this.refresh(signal), wait);
   }
 
   /** One look; resolves with the seconds until the next. @param {AbortSignal} signal */
   async refresh(signal) {
+    const { params } = this;
     const limit = String(Math.min(100, PAGE + this.fresh.length));
-    const query = new URLSearchParams([...this.params, ['limit', limit], ['counts', '1']]);
+    const query = new URLSearchParams([...params, ['limit', limit], ['counts', '1'],
+      ['fields', 'result']]);
+    if (!/status|sort|cursor/.test(`${params}`)) query.set('running', '1');
+    if (params.get('status') === 'failed') query.set('failed', '1');
+    const { resort } = this;
     const page = await get(`api/tasks?${query}`, signal);
     if (signal.aborted) return 0;
-    page.counts ||= this.resort ? {} : this.page.counts;
+    this.resort -= resort;              // what changed meanwhile is for the next look
+    page.counts ||= resort ? {} : this.page.counts;
+    const first = new Set(page.running?.map(({ id }) => id));
+    page.tasks = [...page.running || [], ...page.tasks.filter(({ id }) => !first.has(id))];
     this.page = page;
-    if (this.resort || !this.rows.size) this.letIn();
-    const { live } = await import('./list.js');
+    const { initializeList, live } = await import('./list.js');
+    initializeList(this);
+    if (resort || !this.rows.size) this.letIn();
     return live(this, signal);
   }
 
@@ -153,9 +175,9 @@ export class TaskList {
     for (const id of this.rows.keys()) if (!ids.has(id)) this.rows.delete(id);
     this.body.replaceChildren(...this.page.tasks.map((task) => this.add(task)));
     this.fresh = [];
-    this.resort = false;
     this.table.ariaBusy = null;
     this.patchFrame();
+    this.fit();
     if (asked && first) find('a', this.rows.get(first.id)?.element).focus();
   }
 
@@ -182,13 +204,15 @@ export class TaskList {
     const { counts, next } = this.page;
     const { more, params, rows } = this;
     more.hidden = !this.fresh.length;
-    setText(more, `${this.fresh.length} new`);
+    setText(more, t('{count} new', { count: this.fresh.length }));
     this.table.hidden = !rows.size;
+    this.root.classList.toggle('blank', counts.all === 0 && !`${params}`);
     this.patchTabs();
-    const back = params.has('cursor') && h('a', { href: address(params, {}) }, '← Newest');
-    const older = next && h('a', { href: address(params, { cursor: next }) }, 'Older tasks →');
+    const back = params.has('cursor') && h('a', { href: address(params, {}) }, t('← Newest'));
+    const older = next && h('a', { href: address(params, { cursor: next }) }, t('Older tasks →'));
     this.pager.replaceChildren(back || '', older || '');
-    setTitle(counts.running ? `◐ ${countWords(counts.running)} running` : 'Tasks');
+    setTitle(counts.running ? `◐ ${t('{count} running', { count: countWords(counts.running) })}`
+      : t('Tasks'));
   }
 
   /** Tabs are links; their counts follow the other filters. */
@@ -198,7 +222,7 @@ export class TaskList {
     const names = STATUSES.filter((name) => name !== 'waiting' || counts[name]);
     if (this.tabs.childElementCount !== names.length + 1) {
       this.tabs.replaceChildren(...['', ...names].map((name) => h('a', { 'data-status': name },
-        name || 'all', h('b'))));
+        name ? statusWord(name) : t('all'), h('b'))));
     }
     for (const tab of this.tabs.querySelectorAll('a')) {
       const name = tab.dataset.status || '';

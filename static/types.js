@@ -12,19 +12,24 @@
  *   max_retries: number, timeout: number,
  *   cancel_requested: boolean, progress: number|null, message: string|null,
  *   error: TaskError|null, created_at: string, started_at: string|null,
- *   finished_at: string|null, expected_start?: [string, string]|null}} Row a task as lists carry it
+ *   finished_at: string|null, expected_start?: [string, string]|null,
+ *   result?: unknown}} Row a task as lists carry it
  * @typedef {Row & {arguments: Record<string, unknown>, result: unknown,
  *   blocked_text?: string|null, forecast?: Forecast|null,
+ *   previous?: number|null, next?: number|null,
  *   predecessors?: Related[], followers?: Related[]}} Task
  * @typedef {{before: number|null, expected_start: [string, string]|null,
  *   expected_end: [string, string]|null, reason: string|null, slow: boolean}} Forecast
  * @typedef {TaskLink & {function: string}} Related
- * @typedef {{tasks: Row[], next: string|null, counts: Record<string, number>}} TaskPage
+ * @typedef {{tasks: Row[], next: string|null, counts: Record<string, number>,
+ *   running?: Row[], failed?: {groups: Group[], more: boolean}}} TaskPage
  * @typedef {{code: string, text: string}} Service
- * @typedef {{name: string, role: 'admin'|'user', disabled: boolean,
- *   last_seen_at: string|null, max_pending?: number|null}} User
- * @typedef {{user: {name: string, role: 'admin'|'user', email: string|null}, version: string,
- *   data: string|null, exposed: string[], looked_at: string|null}} Session
+ * @typedef {{name: string, role: 'admin'|'user'|'viewer', disabled: boolean,
+ *   last_seen_at: string|null, max_pending?: number|null, max_running?: number|null}} User
+ * @typedef {{address: string|null, current: boolean, created_at: string, seen_at: string}} Place
+ *   where one is logged in
+ * @typedef {{user: {name: string, role: 'admin'|'user'|'viewer', email: string|null}, version: string,
+ *   data: string|null, exposed: string[], looked_at: string|null, max_file_mb: number}} Session
  *
  * @typedef {{type?: string|string[], format?: string, enum?: unknown[], items?: Schema,
  *   properties?: Record<string, Schema>, additionalProperties?: boolean, required?: string[],
@@ -42,7 +47,9 @@
  *   attempt: number|null, waited: number|null,
  *   seconds: number|null, cpu_seconds: number|null, peak_memory: number|null,
  *   actor: string|null, message: string|null}} Activity
- * @typedef {{next: number, text: string, cut: boolean, complete: boolean}} LogPart
+ * @typedef {{next: number, text: string, cut: boolean, complete: boolean,
+ *   times: [number, string|null][]}} LogPart
+ * @typedef {{name: string, size: number, type: string, id: string|null}} TaskFile
  * @typedef {{id: number, name: string|null, function: string, summary: string,
  *   times: string[]}} Planned a schedule, and when it is due
  * @typedef {{function: string, error: string|null, message: string|null, count: number,
@@ -81,11 +88,12 @@
  * @typedef {{checks: Check[], advice: string, files: HostFile[],
  *   mode: {mode: string, why: string}, ticks: Ticks|null, canary: Canary,
  *   exposed: string[]|null, looked_at: string|null, worker_test: WorkerTest}} Host
- * @typedef {{name: string, value: unknown, default: unknown, help: string,
+ * @typedef {{name: string, group: string, label: string, unit: string,
+ *   value: unknown, default: unknown, help: string,
  *   from: 'default'|'table'|'environment',
  *   type: 'integer'|'number'|'text'|'boolean'|'choice',
  *   minimum: number|null, maximum: number|null, choices: string[]|null}} Setting
- * @typedef {{id: number, owner: string, name: string, scope: 'user'|'tick'|'worker'|'metrics',
+ * @typedef {{id: number, owner: string, name: string, scope: 'user'|'read'|'tick'|'worker'|'metrics',
  *   created_at: string,
  *   last_used_at: string|null, token?: string}} Token
  *
@@ -93,7 +101,7 @@
  * @typedef {{at: string, local: string, note: string|null}} Slot
  * @typedef {{rule: string, zone: string, words: string, times: Slot[]}} Preview
  * @typedef {{
- *   id: number, owner: string, name: string, source: 'person'|'code'|'folder', function: string,
+ *   id: number, owner: string, name: string|null, source: 'person'|'code'|'folder', function: string,
  *   arguments: Record<string, unknown>, summary: string, options: Record<string, unknown>,
  *   rule: string, zone: string, words: string, catch_up: string, overlap: string,
  *   paused: boolean, paused_by: string|null, paused_at: string|null, paused_why: string|null,
@@ -106,7 +114,7 @@
  *   rate: {count: number, seconds: number}|null, machines: string[]|null, external: boolean,
  *   pending: number, running: number, scheduled: number, waiting: number,
  *   blocked: 'paused'|'max_running'|'rate'|'machines'|'external'|null,
- *   next_at: string|null, empty_at: [string, string]|null}} Queue
+ *   next_at: string|null, empty_at: [string, string]|null, oldest_at?: string|null}} Queue
  *
  * @typedef {{session: Session|null, exposed: string[], service: Service|null,
  *   catalogue: Catalogue|null, trouble: ApiError|null, setup: boolean}} State what the store knows

@@ -111,8 +111,9 @@ const end = Date.now() + 40000;
 const until = async (condition) => {
   while (!condition() && Date.now() < end) await new Promise((go) => setTimeout(go, 20));
 };
+const changing = ['aria-busy', 'selected'];     // which option: queues stand in the order of their names
 const elements = () => [...document.querySelectorAll('*')].map((element) => (
-  [element.tagName, ...element.getAttributeNames().filter((name) => name !== 'aria-busy').sort()]
+  [element.tagName, ...element.getAttributeNames().filter((name) => !changing.includes(name)).sort()]
     .join(' ')));
 (async () => {
   if (new URL(address, location).hash !== location.hash) {

@@ -51,7 +51,7 @@ class Axe(BusyCase):
         for view in ("overview", "overview?range=month", "activity", "tasks",
                      "tasks?status=failed", "tasks?q=nothing",
                      "tasks/%d" % self.done, "tasks/%d" % self.failed, "tasks/%d" % self.running,
-                     "tasks/999999", "new", "new/report", "new/report?many=1", "schedules",
+                     "tasks/999999", "new", "new/report", "new/report?many=1", "new/crop", "schedules",
                      "schedules/%d" % self.schedule, "schedules/new?function=report", "queues",
                      "queues/default", "queues?new=1", "workers", "users", "settings",
                      "settings/host", "alerts", "account"):
@@ -65,7 +65,9 @@ class Axe(BusyCase):
         ana.find("dialog")
         self.check(ana, "the keys")
         ana.press("Escape")
-        ana.click("button", "Actions")
+        ana.click("tbody .pick input")
+        self.check(ana, "selected tasks")
+        ana.click(".picked [aria-haspopup]")
         ana.see("Delete", "dialog")
         self.check(ana, "actions on all that match")
         self.visit(ana, "#/overview")
@@ -78,6 +80,11 @@ class Axe(BusyCase):
         ana.see("Retry 1", "dialog")
         self.check(ana, "what failed together")
         self.visit(ana, "#/tasks/%d" % self.done)
+        ana.see("Oslo", ".files table")
+        ana.click("button", "Times")
+        ana.type("[type=search]", "colour")
+        ana.see("1 of 16", ".search")
+        self.check(ana, "a log that is searched, with times and colours")
         ana.click("main button", "Delete")
         ana.see("Delete %d?" % self.done)
         self.check(ana, "a question")

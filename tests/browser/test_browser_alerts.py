@@ -9,11 +9,7 @@ from tests.helpers.mail import MailServer
 
 class AlertsPage(BrowserTestCase):
 
-    def setUp(self):
-        super().setUp()
-        for table in ("alert", "delivery"):
-            self.site.rows("DELETE FROM " + table)
-        self.site.settings(alert_mail="")
+    EMPTY = ("alert", "delivery")
 
     def open_alert(self):
         now = time.time()

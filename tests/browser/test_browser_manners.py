@@ -55,20 +55,21 @@ class Manners(BrowserTestCase):
         for number, in self.site.rows("SELECT id FROM task WHERE status IN (0, 1, 5, 6)"):
             self.stop(number)
 
-    def later(self, *options, city="Bergen"):
+    def later(self, city="Bergen"):
         """A task of bob's that does not start meanwhile."""
-        return self.site.add("report", "--owner", "bob", "--delay", "600", *options, city=city)
+        return self.add("report", "bob", {"delay": 600}, city=city)
 
     def running(self):
         """A task of bob's that runs until it is stopped."""
-        number = self.site.add("report", "--owner", "bob", city="Oslo")
-        wait_until(lambda: self.site.json("show", number)["status"] == "running")
+        number = self.add("report", "bob", city="Oslo")
+        wait_until(lambda: self.site.rows("SELECT 1 FROM task WHERE id=? AND status=1", (number,)),
+                   what="the start of task %d" % number)
         return number
 
     def stop(self, number):
         """Have a task that has not ended cancelled."""
-        self.site.run("cancel", number)
-        self.site.wait(number)
+        self.program("ana").post("/api/tasks/%d/cancel" % number)
+        self.site.wait_for_all([number])
 
     def press_twice(self, browser, selector):
         """Two clicks of a mouse 0.3 s apart, wherever they land."""
@@ -89,7 +90,7 @@ class Manners(BrowserTestCase):
         self.site.run("settings", "NbMaxWorker", "1")
         self.site.run("schedule", "add", "echo", "daily 01:00", "text=x")
         number = self.running()
-        self.site.add("report", city="Oslo")
+        self.add("report", city="Oslo")
         ana = self.open("ana")
         ana.emulate("Page.enable")
         ana.emulate("Page.addScriptToEvaluateOnNewDocument", source=SHIFTS)
@@ -114,7 +115,7 @@ class Manners(BrowserTestCase):
     def test_the_notice_counts_nobodys_tasks_and_stands_apart_from_the_heading(self):
         self.site.run("settings", "NbMaxWorker", "1")
         self.running()
-        self.site.add("report", city="Oslo")
+        self.add("report", city="Oslo")
         bob = self.open("bob")
         bob.see("All workers are busy.", "#service")
         self.assertNotRegex(bob.text("#service"), r"\d|waiting")
@@ -123,7 +124,7 @@ class Manners(BrowserTestCase):
         self.assertGreaterEqual(gap, 10)
 
     def test_a_long_name_makes_no_phone_scroll_sideways(self):
-        number = self.site.add(LONG_NAME, "--owner", "bob", "--delay", "600")
+        number = self.add(LONG_NAME, "bob", {"delay": 600})
         bob = self.open("bob")
         for width in (320, 390):
             bob.emulate("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1,
@@ -189,8 +190,7 @@ class Manners(BrowserTestCase):
 
     def test_a_long_text_that_came_out_is_set_as_text_and_can_be_copied(self):
         for text, boxes in (("x y " * 200, 1), ("all fine", 0)):
-            number = self.site.add("echo", "--owner", "bob", text=text)
-            self.site.wait(number)
+            number = self.done("echo", "bob", text=text)
             bob = self.open("bob")
             bob.go("#/tasks/%d" % number)
             bob.see("Result")

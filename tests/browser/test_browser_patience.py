@@ -48,6 +48,7 @@ class Refusals(BrowserTestCase):
 
     def test_a_filter_gets_its_choices_although_they_could_not_be_read_at_first(self):
         self.site.run("queue", "set", "slow", "--max-running", "1")
+        self.add("report", "bob", {"delay": 600}, city="Oslo")      # without a task there are no filters
         bob = self.open("bob")
         self.refuse(bob, functions=[[500, "{}"]], queues=[[500, "{}"]])
         bob.go("#/tasks")
@@ -70,8 +71,7 @@ class Refusals(BrowserTestCase):
         self.assertEqual(bob.count(".filters select"), 2)
 
     def test_the_timeline_comes_although_it_could_not_be_read_at_first(self):
-        number = self.site.add("fail", "--owner", "bob", text="x")
-        self.site.wait(number)
+        number = self.done("fail", "bob", text="x")
         bob = self.open("bob")
         self.refuse(bob, activity=[[500, "{}"]])
         bob.go("#/tasks/%d" % number)
@@ -235,7 +235,7 @@ class BusyHost(BrowserTestCase):
         self.bob.find("h1", "Workers")
 
     def test_what_might_be_done_twice_is_not_repeated(self):
-        number = self.site.add("fail", "--owner", "bob", "--delay", "600", text="x")
+        number = self.add("fail", "bob", {"delay": 600}, text="x")
         self.host.own["POST /api/tasks/%d/cancel" % number] = [(504, {}, "<html>")]
         self.bob.go("#/tasks/%d" % number)
         self.bob.click("button", "Cancel")
@@ -250,6 +250,7 @@ class BusyHost(BrowserTestCase):
         self.assertEqual(len(self.asked("POST /api/tasks")), 1)
 
     def test_a_file_of_the_page_that_did_not_come_is_loaded_again(self):
+        self.add("report", "bob", {"delay": 600}, city="Oslo")      # without a task there are no filters
         self.bob.go("#/tasks")
         self.bob.find("[name=q]")
         self.host.own["GET /static/queues.js"] = [BUSY]
@@ -257,7 +258,7 @@ class BusyHost(BrowserTestCase):
         self.bob.find("h1", "Queues")
 
     def test_a_page_whose_first_script_did_not_come_offers_to_load_it_again(self):
-        self.host.own["GET /static/app.js"] = [BUSY]
+        self.host.own["GET /static/start.js"] = [BUSY]
         self.bob.go("#/tasks")
         self.bob.click("main a", "Load it again")
         self.bob.find("h1", "Overview")

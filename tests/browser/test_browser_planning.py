@@ -1,5 +1,4 @@
 """The page in a real Chromium: schedules, queues, order, many tasks at once."""
-import json
 import unittest
 
 from tests.helpers.browser import ELEMENT, BrowserTestCase
@@ -70,30 +69,10 @@ class Planning(BrowserTestCase):
 
     TASKS = TASKS
 
-    def number_in_address(self, browser):
-        """The id at the end of the address."""
-        def found():
-            last = browser.run("return location.hash").rpartition("/")[2]
-            return last.isdigit() and int(last)
-        return wait_until(found, what="a number at the end of the address")
-
-    def choose(self, browser, name, value):
-        """Choose something, as a person would with a list."""
-        browser.run("const e = [...document.querySelectorAll(arguments[0])].find((e) => e.checkVisibility());"
-                    "e.value = arguments[1]; e.dispatchEvent(new Event('input', {bubbles: true}));",
-                    "[name=%s]" % name, value)
-
-    def ask(self, browser, method, path, body=None):
-        """What the API answers to whom this browser belongs to."""
-        return browser.run("return fetch(arguments[1], {method: arguments[0], body: arguments[2], "
-                           "headers: {'Content-Type': 'application/json'}})"
-                           ".then((answer) => answer.status === 204 || answer.json())",
-                           method, path, json.dumps(body) if body else None)
-
     def schedule(self, browser, **given):
         """A schedule for the length of the test; its path."""
-        path = "api/schedules/%d" % self.ask(browser, "POST", "api/schedules", given)["id"]
-        self.addCleanup(self.ask, browser, "DELETE", path)
+        path = "api/schedules/%d" % browser.api("POST", "api/schedules", given)["id"]
+        self.addCleanup(browser.api, "DELETE", path)
         return path
 
     def open_change(self, browser, path):
@@ -109,12 +88,12 @@ class Planning(BrowserTestCase):
                  ".map((one) => one.textContent)")
         self.assertEqual(ana.run(shown, "colour"), ["RED", "DARK_BLUE"])
         self.assertEqual(ana.run(shown, "other"), ["–", "RED", "DARK_BLUE"])
-        self.choose(ana, "'arguments.colour'", "1")
+        ana.choose("'arguments.colour'", "1")
         ana.click("button", "Add task")
-        task_id = self.number_in_address(ana)
-        self.assertEqual(self.ask(ana, "GET", "api/tasks/%d" % task_id)["arguments"], {"colour": 2})
+        task_id = ana.number()
+        self.assertEqual(ana.api("GET", "api/tasks/%d" % task_id)["arguments"], {"colour": 2})
         named = {"function": "paint", "arguments": {"colour": "DARK_BLUE"}}
-        ana.go("#/tasks/%d" % self.ask(ana, "POST", "api/tasks", named)["id"])
+        ana.go("#/tasks/%d" % ana.api("POST", "api/tasks", named)["id"])
         ana.click("a", "Run again with changes")
         ana.find("h1", "paint")
         self.assertEqual(ana.run("return document.querySelector(`[name='arguments.colour']`)"
@@ -128,26 +107,26 @@ class Planning(BrowserTestCase):
         self.open_change(ana, path)
         ana.click("summary", "Missed runs, overlaps and options")
         ana.type("[name=priority]", "")
-        self.choose(ana, "overlap", "allow")
+        ana.choose("overlap", "allow")
         ana.click("button", "Save")
         ana.see("if the last has not ended: run both at once")
-        kept = self.ask(ana, "GET", path)
+        kept = ana.api("GET", path)
         del options["priority"]
         self.assertEqual([kept["arguments"], kept["options"], kept["rule"]], [LETTER, options, rule])
         self.open_change(ana, path)
         ana.type("textarea[name='arguments.text']", "one\ntwo")
         ana.click("button", "Save")
         ana.see("one\ntwo", "dl")
-        self.assertEqual(self.ask(ana, "GET", path)["arguments"], {**LETTER, "text": "one\ntwo"})
+        self.assertEqual(ana.api("GET", path)["arguments"], {**LETTER, "text": "one\ntwo"})
 
     def test_a_task_runs_again_as_it_was_but_for_what_was_changed(self):
         ana = self.open("ana")
-        first = self.ask(ana, "POST", "api/tasks", {"function": "letter", "arguments": LETTER, **CHOSEN})
+        first = ana.api("POST", "api/tasks", {"function": "letter", "arguments": LETTER, **CHOSEN})
         ana.go("#/new/letter?from=%d" % first["id"])
         ana.click("summary", "Start time and options")
         ana.type("[name=max_retries]", "2")
         ana.click("button", "Add task")
-        again = self.ask(ana, "GET", "api/tasks/%d" % self.number_in_address(ana))
+        again = ana.api("GET", "api/tasks/%d" % ana.number())
         self.assertEqual(again["arguments"], LETTER)
         self.assertLessEqual({**CHOSEN, "max_retries": 2}.items(), again.items())
 
@@ -155,28 +134,28 @@ class Planning(BrowserTestCase):
         ana, eve = self.open("ana"), self.open("ana")
         path = self.schedule(ana, function="letter", rule="daily 01:00", arguments=LETTER)
         self.open_change(ana, path)
-        self.ask(eve, "PATCH", path, {"rule": "daily 05:00", "arguments": {"text": "new"}})
+        eve.api("PATCH", path, {"rule": "daily 05:00", "arguments": {"text": "new"}})
         ana.click("summary", "Missed runs, overlaps and options")
         ana.type("[name=max_retries]", "3")
         ana.click("button", "Save")
         ana.see("max retries 3")
-        kept = self.ask(eve, "GET", path)
+        kept = eve.api("GET", path)
         self.assertEqual([kept["rule"], kept["arguments"]], ["daily 05:00", {"text": "new"}])
         queue = "api/queues/post"
-        self.ask(ana, "POST", "api/queues", {"name": "post", "max_running": 2})
-        self.addCleanup(self.ask, eve, "DELETE", queue)
+        ana.api("POST", "api/queues", {"name": "post", "max_running": 2})
+        self.addCleanup(eve.api, "DELETE", queue)
         ana.go("#/queues/post")
         ana.find("[name=rate]")
-        self.ask(eve, "PATCH", queue, {"max_running": None, "rate": {"count": 5, "seconds": 60}})
+        eve.api("PATCH", queue, {"max_running": None, "rate": {"count": 5, "seconds": 60}})
         ana.type("[name=machines]", "a")
         ana.click("button", "Save")
-        ana.see("5 in 1 minute · machine a", ".queues")
+        ana.see("5 in 1 min · machine a", ".queues")
         noted = self.site.value(QUEUE_CHANGES)
         ana.click("a", "Change post")
         ana.click("button", "Save")                     # nothing was changed, and nothing is sent
-        ana.see("5 in 1 minute · machine a", ".queues")
+        ana.see("5 in 1 min · machine a", ".queues")
         self.assertEqual(self.site.value(QUEUE_CHANGES), noted)
-        self.assertIsNone(self.ask(eve, "GET", queue)["max_running"])
+        self.assertIsNone(eve.api("GET", queue)["max_running"])
 
     def test_a_question_about_a_schedule_stays_while_it_runs(self):
         ana = self.open("ana")
@@ -189,12 +168,12 @@ class Planning(BrowserTestCase):
         self.assertEqual(ana.focused(), "Cancel")
         ana.press("Enter")
         self.assertEqual(ana.focused(), "Delete")
-        self.ask(ana, "PATCH", path, {"paused": True})
+        ana.api("PATCH", path, {"paused": True})
         ana.find("button", "Resume")
         self.assertEqual(ana.run("return document.activeElement.tagName"), "H1")
 
     def test_the_log_of_another_attempt_is_shown_once(self):
-        number = self.site.add("twice", "--owner", "bob", name="gone")
+        number = self.add("twice", "bob", name="gone")
         bob = self.open("bob")
         bob.go("#/tasks/%d" % number)
         bob.see("printed by attempt 2", ".log")
@@ -214,13 +193,13 @@ class Planning(BrowserTestCase):
         bob.click("main a[href$=report]")
         bob.type("[name=zone]", "Europe/Oslo")
         self.a_rule_is_shown_before_it_is_kept(bob)
-        self.choose(bob, "kind", "weekly")
+        bob.choose("kind", "weekly")
         bob.see("Every Monday at 01:00 (Europe/Oslo)")
         bob.click("label", "Thu")
         bob.see("Every Monday and Thursday at 01:00 (Europe/Oslo)")
         bob.type("[name='arguments.city']", "Oslo")
         bob.click("button", "Add schedule")
-        number = self.number_in_address(bob)
+        number = bob.number()
         bob.see("Every Monday and Thursday at 01:00 (Europe/Oslo)")
         bob.see("Next runs Europe/Oslo")
         self.assertEqual(bob.count(".slots li"), 10)
@@ -238,7 +217,7 @@ class Planning(BrowserTestCase):
         """In words, with the next ten times; what is wrong, and days on which clocks change, are told."""
         bob.see("Every day at 01:00 (Europe/Oslo)", ".preview")
         self.assertEqual(bob.count(".preview li"), 10)
-        self.choose(bob, "kind", "cron")
+        bob.choose("kind", "cron")
         bob.type("[name=cron]", "30 2 * mar,oct sunL")
         bob.see("last Sunday of March and October", ".preview")
         bob.see("the clocks go forward on this day", ".preview")
@@ -268,11 +247,11 @@ class Planning(BrowserTestCase):
         self.assertEqual(bob.run("return document.querySelector(\"[name='arguments.city']\").value"), "Oslo")
         self.assertEqual(bob.run("return [...document.querySelectorAll('[name=days]:checked')]"
                                  ".map((e) => e.value)"), ["mon", "thu"])
-        self.choose(bob, "kind", "every")
+        bob.choose("kind", "every")
         bob.see("Every 15 minutes")
         bob.click("button", "Save")
         bob.find("p.sentence", "Every 15 minutes")
-        self.assertEqual(self.number_in_address(bob), number)
+        self.assertEqual(bob.number(), number)
 
     def test_a_queue_with_limits_is_made_paused_resumed_and_deleted(self):
         ana = self.open("ana")
@@ -281,7 +260,7 @@ class Planning(BrowserTestCase):
         for name, value in (("name", "mail"), ("max_running", "2"), ("rate", "500"), ("machines", "a, b")):
             ana.type("[name=%s]" % name, value)
         ana.click("button", "Add queue")
-        ana.see("at most 2 at once · 500 in 1 hour · machines a, b", ".queues")
+        ana.see("at most 2 at once · 500 in 1 h · machines a, b", ".queues")
         ana.click("a", "Change mail")
         ana.type("[name=machines]", "")
         ana.click("button", "Save")
@@ -291,8 +270,8 @@ class Planning(BrowserTestCase):
         ana.type("[name=why]", "the printer is broken")
         ana.click(row + " form button", "Pause")
         ana.see(": the printer is broken", row)
-        number = self.site.add("report", "--owner", "bob", "--queue", "mail", city="Vik")
-        ana.see("1 pending", row)
+        number = self.add("report", "bob", {"queue": "mail"}, city="Vik")
+        ana.see("oldest waits", row)
         bob = self.open("bob")
         bob.go("#/tasks/%d" % number)
         bob.see("The queue mail is paused by ana: the printer is broken.", ".sentence")
@@ -305,32 +284,36 @@ class Planning(BrowserTestCase):
         self.assertEqual(bob.run("return document.querySelector('[name=queue]').value"), "mail")
         ana.click(row + " button", "Resume")
         bob.see("succeeded", "table.list tbody")
-        ana.see("empty", row)
+        ana.see_no("oldest waits", row)
         self.site.run("delete", number)
         ana.click(row + " button", "Delete")
         ana.click(".question button", "Delete")
         ana.see_no("mail", ".queues")
 
+    def choose_all(self, browser):
+        """Open the dialog about all tasks that match."""
+        browser.click("thead input")
+        browser.click(".picked [aria-haspopup]")
+
     def test_all_that_match_are_retried_and_deleted_once_their_number_is_confirmed(self):
-        numbers = [self.site.add("fail", "--owner", owner, text="no") for owner in ("bob", "bob", "eve")]
-        for number in numbers:
-            self.site.wait(number)
+        numbers = [self.add("fail", owner, text="no") for owner in ("bob", "bob", "eve")]
+        self.site.wait_for_all(numbers)
         bob = self.open("bob")
         bob.go("#/tasks?function=fail&status=failed")
-        bob.click("button", "Actions")
+        self.choose_all(bob)
         bob.see("fail · failed", "dialog")
         bob.click("dialog button", "Retry 2")
         bob.click(".question button", "Retry 2")
         bob.see("2 tasks were retried.")
         self.assertEqual([self.site.wait(number)["attempts"] for number in numbers], [2, 2, 1])
-        bob.click("button", "Actions")
+        self.choose_all(bob)
         bob.click("dialog button", "Delete 2")
         bob.find(".question")
         bob.run("location.hash = '#/queues'")           # what was asked belongs to the page it was asked on
         bob.find("h1", "Queues")
         self.assertEqual(bob.count("dialog"), 0)
         bob.go("#/tasks?function=fail&status=failed")
-        bob.click("button", "Actions")
+        self.choose_all(bob)
         bob.click("dialog button", "Delete 2")
         self.site.run("delete", numbers[0])             # the number is not right any more
         bob.click(".question button", "Delete 2")
@@ -372,12 +355,12 @@ class Planning(BrowserTestCase):
         self.assertEqual(bob.count("main tbody tr"), 5)
         bob.see("Tromsø", "main tbody")
         bob.click("summary", "Start time and options")
-        bob.type("[name=queue]", "a b")
+        bob.type("[name=priority]", "101")
         bob.click("button", "Add 300 tasks")
-        bob.find("[name=queue][aria-invalid]")
+        bob.find("[name=priority][aria-invalid]")
         counted = "SELECT count(*) FROM task WHERE arguments LIKE '%Tromsø%7%'"
         self.assertEqual(self.site.value(counted), 0)
-        bob.type("[name=queue]", "default")
+        bob.type("[name=priority]", "")
         bob.click("button", "Add 300 tasks")
         bob.see("300 tasks added.")
         self.assertEqual(self.site.value("SELECT count(*) FROM request"), 1)    # safe to be sent again
@@ -386,11 +369,11 @@ class Planning(BrowserTestCase):
     def test_an_admin_limits_how_many_tasks_of_a_user_wait(self):
         ana = self.open("ana")
         ana.go("#/users")
-        ana.click("button", "Limit: eve")
+        ana.click("button", "Change: eve")
         ana.type("[name=max_pending]", "1")
         ana.press("Enter")
         ana.see("at most 1 pending")
-        self.site.add("report", "--owner", "eve", "--delay", "600", city="Vik")
+        self.add("report", "eve", {"delay": 600}, city="Vik")
         eve = self.open("eve")
         eve.go("#/new/report")
         eve.type("[name='arguments.city']", "Alta")
@@ -398,7 +381,7 @@ class Planning(BrowserTestCase):
         eve.see("at most 1 of eve's tasks may wait to be run")
 
     def test_a_task_says_what_it_waits_for_and_what_waits_for_it(self):
-        first = self.site.add("wait", "--owner", "bob", name="go")
+        first = self.add("wait", "bob", name="go")
         bob = self.open("bob")
         bob.go("#/new/report")
         bob.type("[name='arguments.city']", "Alta")
@@ -409,7 +392,7 @@ class Planning(BrowserTestCase):
         bob.type("[name=after]", "#%d" % first)
         bob.type("[name=unique_key]", "alta")
         bob.click("button", "Add task")
-        second = self.number_in_address(bob)
+        second = bob.number()
         bob.see("waiting\nfor #%d" % first, ".sentence")
         bob.see("unique key alta")
         bob.click("a", "← Tasks")
@@ -428,7 +411,7 @@ class Planning(BrowserTestCase):
             self.site.rows("INSERT INTO activity (at, event, function, seconds) "
                            "VALUES (0, 'succeeded', 'wait', 1200)")
         bob = self.open("bob")
-        first, second = (self.site.add("wait", "--owner", "bob", "--queue", "press", name="print")
+        first, second = (self.add("wait", "bob", {"queue": "press"}, name="print")
                          for _ in range(2))
         bob.go("#/tasks/%d" % second)
         bob.see("begins in", ".sentence")
@@ -440,7 +423,7 @@ class Planning(BrowserTestCase):
         bob.go("#/new/wait")
         bob.see("If you add it now: begins at any moment", "form")
         bob.click("summary", "Start time and options")
-        bob.type("[name=queue]", "press")
+        bob.choose("queue", "press")
         bob.type("[name=priority]", "-1")
         bob.see(" before this one · begins in", "form")
         (self.site.home / "print").touch()

@@ -16,7 +16,8 @@ pass again. `always` is done to all.
     after       the site does it, the answer is dropped    half    ... and so is half of the answer
     twice       the site gets it twice                     late    ... the second time with the next call
 
-With `certificate` (a file with certificate and key) it speaks HTTPS. Cutter harms bytes, not calls.
+With `certificate` (a file with certificate and key) it speaks HTTPS. Cutter harms bytes, not calls;
+Acceptor is what it and other servers of a single protocol begin with.
 """
 import contextlib
 import http.client
@@ -165,34 +166,53 @@ class Between:
         return int(lines["Status"].split()[0]), lines["Content-Type"], answer
 
 
-class Cutter:
+class Acceptor:
+    """Takes connections on a port, each talk() in a thread of its own; what breaks one is no error."""
+
+    def __init__(self):
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self.address = "http://127.0.0.1:%d" % self.port
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self):
+        """Take no more connections."""
+        self._socket.close()
+
+    def talk(self, peer):
+        """What is said on a connection; it is closed afterwards."""
+
+    def _serve(self):
+        with contextlib.suppress(OSError):
+            while True:
+                peer = self._socket.accept()[0]
+                threading.Thread(target=self._talk, args=(peer,), daemon=True).start()
+
+    def _talk(self, peer):
+        with peer, contextlib.suppress(OSError):
+            self.talk(peer)
+
+
+class Cutter(Acceptor):
     """Passes bytes on to wherever `target()` says, cuts some connections at any byte, may be silent."""
 
     def __init__(self, target, chance, share=0.2, mean=1500):
         self._target, self._chance, self._share, self._mean = target, chance, share, mean
         self.silent, self.cuts = False, 0
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.address = "http://127.0.0.1:%d" % self._socket.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
+        super().__init__()
 
     def close(self):
-        """Take no more connections."""
+        """Be silent no more, and take no more connections."""
         self.silent = False
-        self._socket.close()
+        super().close()
 
-    def _serve(self):
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._socket.accept()
-                left = math.inf
-                if self._chance.random() < self._share:
-                    left = self._chance.expovariate(1 / self._mean)
-                threading.Thread(target=self._connect, args=(client, [left]), daemon=True).start()
-
-    def _connect(self, client, left):
+    def talk(self, client):
+        """Pass on what comes from both sides, up to the byte where chance cuts it."""
+        left = [math.inf]
+        if self._chance.random() < self._share:
+            left = [self._chance.expovariate(1 / self._mean)]
         parts = urlsplit(self._target())
-        with client, contextlib.suppress(OSError), \
-                socket.create_connection((parts.hostname, parts.port), 10) as site:
+        with socket.create_connection((parts.hostname, parts.port), 10) as site:
             site.settimeout(None)
             back = threading.Thread(target=self._copy, args=(site, client, left), daemon=True)
             back.start()
@@ -212,28 +232,17 @@ class Cutter:
             target.shutdown(socket.SHUT_RDWR)
 
 
-class Tunnel:
+class Tunnel(Acceptor):
     """An HTTP proxy that connects to whatever is asked for; `asked` are those places, `known` is what
     those who asked proved themselves with."""
 
     def __init__(self):
         self.asked, self.known = [], set()
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.address = "http://127.0.0.1:%d" % self._socket.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
+        super().__init__()
 
-    def close(self):
-        """Take no more connections."""
-        self._socket.close()
-
-    def _serve(self):
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._socket.accept()
-                threading.Thread(target=self._connect, args=(client,), daemon=True).start()
-
-    def _connect(self, client):
-        with client, client.makefile("rb") as lines, contextlib.suppress(OSError):
+    def talk(self, client):
+        """Connect, say so, and pass on what comes from both sides."""
+        with client.makefile("rb") as lines:
             place = lines.readline().split()[1].decode()
             for line in iter(lambda: lines.readline().decode().strip(), ""):
                 name, _, value = line.partition(": ")

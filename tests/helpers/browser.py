@@ -1,9 +1,13 @@
 """Driving a real Chromium by the WebDriver protocol, with the standard library alone.
 
-    BrowserTestCase   a Site with a running server; self.open() is a browser that knows nothing
-    Browser           go, find, all, text, click, type, press, run (JavaScript), wait_for, messages
+    BrowserTestCase   a Site with a running server; self.open() is a browser that knows nothing;
+                      self.add, self.done: tasks that people see there; no process is started for it
+    Browser           go, find, text, see, click, type, choose, press, run (JavaScript), api, number,
+                      messages
 """
+import atexit
 import contextlib
+import functools
 import http.client
 import json
 import os
@@ -113,6 +117,18 @@ class Driver:
         self._process.stdout.close()
 
 
+@functools.lru_cache(maxsize=None)
+def common_driver():
+    """The driver of all tests of this process."""
+    program = shutil.which("chromedriver")
+    chromium = next(filter(None, map(shutil.which, (
+        "chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None)
+    need(program and chromium, "chromium and chromedriver")
+    driver = Driver(program, chromium)
+    atexit.register(driver.close)
+    return driver
+
+
 class Browser:
     """One Chromium with a profile of its own."""
 
@@ -140,6 +156,7 @@ class Browser:
             if self._process:                   # the driver is gone, its browser may not be
                 with contextlib.suppress(OSError):
                     os.kill(self._process, signal.SIGKILL)
+        self._process = None
         shutil.rmtree(self._profile, ignore_errors=True)
 
     def forget(self):
@@ -212,6 +229,26 @@ class Browser:
         self.ask("POST", "/element/%s/clear" % element, {})
         self.ask("POST", "/element/%s/value" % element, {"text": text})
 
+    def choose(self, name, value):
+        """Choose something, as a person would with a list."""
+        self.run("const e = [...document.querySelectorAll(arguments[0])].find((e) => e.checkVisibility());"
+                 "e.value = arguments[1]; e.dispatchEvent(new Event('input', {bubbles: true}));",
+                 "[name=%s]" % name, value)
+
+    def api(self, method, path, body=None):
+        """What the API answers to whom this browser belongs to."""
+        return self.run("return fetch(arguments[1], {method: arguments[0], body: arguments[2], "
+                        "headers: {'Content-Type': 'application/json'}})"
+                        ".then((answer) => answer.status === 204 || answer.json())",
+                        method, path, json.dumps(body) if body else None)
+
+    def number(self):
+        """The id at the end of the address, once there is one."""
+        def found():
+            last = self.run("return location.hash").rpartition("/")[2]
+            return last.isdigit() and int(last)
+        return wait_until(found, what="a number at the end of the address")
+
     def press(self, *keys):
         """Press keys, one after the other: letters, or names of KEYS."""
         actions = []
@@ -257,23 +294,23 @@ class Browser:
 
 
 class BrowserTestCase(unittest.TestCase):
-    """See the module's docstring. TASKS is the site's tasks.py."""
+    """See the module's docstring. TASKS is the site's tasks.py; each test finds the tables EMPTY."""
 
     TASKS = None
     USERS = True
+    EMPTY = ()
+    idle = []                           # browsers that the tests before have left, of any class
 
     @classmethod
     def setUpClass(cls):
-        program = shutil.which("chromedriver")
-        chromium = next(filter(None, map(shutil.which, (
-            "chromium", "chromium-browser", "google-chrome", "google-chrome-stable"))), None)
-        need_part("page")
-        need(program and chromium, "chromium and chromedriver")
-        cls.driver = Driver(program, chromium)
-        cls.addClassCleanup(cls.driver.close)
+        cls.start_driver()
         cls.start_site()
-        cls.idle = []                   # browsers that the tests before have left
-        cls.addClassCleanup(lambda: [browser.close() for browser in cls.idle])
+
+    @classmethod
+    def start_driver(cls):
+        """What the browsers are driven by."""
+        need_part("page")
+        cls.driver = common_driver()
 
     @classmethod
     def start_site(cls):
@@ -284,7 +321,27 @@ class BrowserTestCase(unittest.TestCase):
         cls.base = re.match(r"http://[^/]+/", cls.address)[0]
 
     def setUp(self):
-        self.browsers = []
+        self.browsers, self.programs = [], {}
+        self.site.empty(*self.EMPTY)
+
+    def program(self, name):
+        """What asks the API with a token of somebody."""
+        if name not in self.programs:
+            self.programs[name] = Visitor(self.base, token=self.site.token(name))
+        return self.programs[name]
+
+    def add(self, function, owner="ana", options=None, **arguments):
+        """Add a task as a program of its owner does; its id."""
+        reply = self.program(owner).post(
+            "/api/tasks", {"function": function, "arguments": arguments, **(options or {})})
+        self.assertEqual(reply.status, 201, reply.text)
+        return reply.json["id"]
+
+    def done(self, function, owner="ana", options=None, **arguments):
+        """Add a task and wait for its end; its id."""
+        number = self.add(function, owner, options, **arguments)
+        self.site.wait_for_all([number])
+        return number
 
     def tearDown(self):
         for browser in self.browsers:
@@ -292,11 +349,18 @@ class BrowserTestCase(unittest.TestCase):
 
     def open(self, name=None):
         """A browser as new, logged in as `name` if given."""
-        browser = self.idle.pop() if self.idle else Browser(self.driver, self.base)
+        browser = self.idle.pop() if self.idle else self.start_browser()
+        browser.base = self.base
         self.addCleanup(self.leave, browser)
         self.browsers.append(browser)
         if name:
             browser.enter(name)
+        return browser
+
+    def start_browser(self):
+        """One more, which stays until all tests are done."""
+        browser = Browser(self.driver, self.base)
+        atexit.register(browser.close)
         return browser
 
     def leave(self, browser):

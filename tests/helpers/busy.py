@@ -8,9 +8,10 @@ from pathlib import Path
 from tests.helpers.browser import BrowserTestCase
 from tests.helpers.support import need, wait_until
 
-TASKS = '''
+TASKS = r'''
 import time
 from datetime import date
+from pathlib import Path
 from typing import Literal
 from jobqueue import current_task, task
 
@@ -23,7 +24,14 @@ def report(city: str, month: date = None, kind: Literal["PDF", "text"] = "PDF",
         city: As it is written in the list of cities.
     """
     print("Reading", city)
+    for code in (*range(30, 38), *range(90, 98)):
+        print("\x1b[%dmcolour %d\x1b[0m" % (code, code))
+    (current_task().folder / "cities.csv").write_text("city,pages\nOslo,12\n")
     return [{"city": city, "pages": 12}, {"city": "all", "pages": 40}]
+
+@task
+def crop(photo: Path, width: int = 1600):
+    """Make a photo smaller."""
 
 @task
 def letter(to: str):

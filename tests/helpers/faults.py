@@ -5,6 +5,7 @@
     SmallDiskCase        a SiteCase whose disk can be filled
     WriterCase           processes that write into a data folder as fast as they can
     somebody_elses_site  a site whose processes run without rights
+    copy_data            a copy of a data folder
     mount, mock_truncate a file system of the test's own; one that is not local
     outsider             somebody else's connection to the database, which may hold locks
 """
@@ -87,6 +88,11 @@ def plant(site, text):
 QUICK_LEASE = """
 LEASE_SECONDS, RENEW_SECONDS, SELF_FENCE_SECONDS, TICK_SECONDS = 7.5, 1.25, 6.25, 0.5
 """
+
+
+def copy_data(source, target, *left_out):
+    """Copy a data folder without these files and the bell, a pipe that is made anew; the new folder."""
+    return shutil.copytree(source, target, ignore=shutil.ignore_patterns("bell", *left_out))
 
 
 def outsider(path):
@@ -264,12 +270,14 @@ class SiteCase(PlantedCase):
 
 
 class SmallDiskCase(SiteCase):
-    """A site whose data can be moved to a file system of six megabytes, which can be filled."""
+    """A site whose data can be moved to a file system of a few megabytes, which can be filled."""
 
-    def move_to_small_disk(self):
+    def move_to_small_disk(self, megabytes=6):
         """Have one for the time of the test; nothing of the site may run yet."""
-        disk = mount(self, self.site.home.parent / "disk", "-t", "tmpfs", "-o", "size=6m,mode=700", "x")
+        disk = mount(self, self.site.home.parent / "disk", "-t", "tmpfs", "-o",
+                     "size=%dm,mode=700" % megabytes, "x")
         self.addCleanup(self.site.stop_all)
+        (self.site.data / "bell").unlink(missing_ok=True)       # a pipe, which is made anew there
         shutil.move(str(self.site.data), str(disk / "data"))
         self.site.data.write_text("../disk/data\n")
         self.site.data = disk / "data"
@@ -299,7 +307,7 @@ class WriterCase(TestCase):
     def new_folder(self, room, journal):
         """A data folder as it is before anybody works with it."""
         data = room / "data"
-        shutil.copytree(self.folder / "data", data)
+        copy_data(self.folder / "data", data)
         if journal == "truncate":
             with mock_truncate():
                 jobqueue.repair_journal(data)

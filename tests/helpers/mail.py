@@ -1,42 +1,27 @@
 """A mail server of the tests' own: what it must do wrong no package does."""
 import base64
-import contextlib
 import re
-import socket
 import ssl
-import threading
+
+from tests.helpers.between import Acceptor
 
 SECRET = "canary-of-a-password"
 
 
-class MailServer:
+class MailServer(Acceptor):
     """A mail server in a thread. `how`: ok, silent, refuse (550), later (451), cut (after DATA), slow_quit.
     Mails are (sender, recipients, bytes); `log_ins` what was sent to log in."""
 
     def __init__(self, how="ok", certificate=None):
         self.how, self.certificate = how, certificate
         self.mails, self.log_ins, self.seen = [], [], []
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.port = self._socket.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
+        super().__init__()
 
-    def close(self):
-        self._socket.close()
-
-    def _serve(self):
-        with contextlib.suppress(OSError):
-            while True:
-                peer = self._socket.accept()[0]
-                threading.Thread(target=self._talk, args=(peer,), daemon=True).start()
-
-    def _talk(self, peer):
-        with contextlib.suppress(OSError), peer:
-            if self.how == "silent":
-                peer.recv(1)
-                return
-            self._converse(peer)
-
-    def _converse(self, peer):
+    def talk(self, peer):
+        """The protocol."""
+        if self.how == "silent":
+            peer.recv(1)
+            return
         file, sender, to, is_safe = peer.makefile("rb"), None, [], False
         peer.sendall(b"220 here\r\n")
         while True:

@@ -239,14 +239,19 @@ class Link:
 
 
 @functools.lru_cache(maxsize=None)
+def _link(address):
+    """The connection by which this process makes and removes databases."""
+    return connect(address)
+
+
+@functools.lru_cache(maxsize=None)
 def _template():
     """The name of a database of this process that every test's one is a copy of."""
     import atexit
 
     import jobqueue
     name = "jobqueue_test_%d" % os.getpid()
-    with connect(ADDRESS) as link:
-        link.execute('CREATE DATABASE "%s"' % name)
+    _link(ADDRESS).execute('CREATE DATABASE "%s"' % name)
     atexit.register(remove_database, name)
     with tempfile.TemporaryDirectory() as folder:
         jobqueue.JobQueue(Path(folder) / "data",
@@ -256,16 +261,14 @@ def _template():
 
 def remove_database(name):
     """Remove it, whoever is still connected."""
-    with connect(ADDRESS) as link:
-        link.execute('DROP DATABASE IF EXISTS "%s" WITH (FORCE)' % name)
+    _link(ADDRESS).execute('DROP DATABASE IF EXISTS "%s" WITH (FORCE)' % name)
 
 
 def fresh_database(empty=False):
     """(its address, a function that removes it)"""
     name = "jobqueue_test_%d_%d" % (os.getpid(), next(_numbers))
     template = "template0" if empty else _template()
-    with connect(ADDRESS) as link:
-        link.execute('CREATE DATABASE "%s" TEMPLATE "%s"' % (name, template))
+    _link(ADDRESS).execute('CREATE DATABASE "%s" TEMPLATE "%s"' % (name, template))
     return with_path(ADDRESS, name), functools.partial(remove_database, name)
 
 

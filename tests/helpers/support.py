@@ -184,7 +184,7 @@ class FakeProcess:
 class FakeContext:
     """What a function is told of its attempt."""
 
-    id, attempt, claim = 7, 2, "token"
+    id, attempt, claim, folder = 7, 2, "token", "/nowhere"
 
 
 def close_quietly(queue):
@@ -239,7 +239,7 @@ class TestCase(unittest.TestCase):
         options["environment"] = {**self.place, **options.get("environment", {})}
         queue = jobqueue.JobQueue(**options)
         self.addCleanup(close_quietly, queue)
-        queue.claims.machine, queue.claims.boot = "machine-1", "boot-1"
+        queue.claims.machine, queue.claims.leases.boot = "machine-1", "boot-1"
         queue.starter._start = self._start
         queue.catalogue.refresh = lambda **_: None
         return queue
@@ -345,7 +345,7 @@ class TestCase(unittest.TestCase):
     def write_log(self, task_id, text, attempt=1, start=0):
         """Keep a piece of a log, as a worker does."""
         with self.database.transaction() as transaction:
-            self.queue.logs.append(transaction, task_id, attempt, start, text)
+            self.queue.logs.append(transaction, self.clock.now(), task_id, attempt, start, text)
 
     def reserve(self, mode="detached", wanted=1):
         """Reserve places for workers that are about to be started: [(id, name of the lock file)]."""
@@ -374,7 +374,7 @@ class TestCase(unittest.TestCase):
         """Time passes, and nobody renews a lease; somebody looks all the time who is late."""
         for _ in range(round(2 * seconds)):
             self.clock.advance(0.5)
-            self.queue.claims.doubt(self.clock.now())
+            self.queue.claims.leases.doubt(self.clock.now())
 
     def row(self, task_id):
         """The raw row of a task, hidden or not."""
@@ -466,6 +466,8 @@ class Site:
         site.json("show", 7)                        # with --json, parsed
         site.add("double", n=4)                     # id
         site.wait(7)                                # the finished task as JSON
+        site.wait_for_all(ids)                      # ... which starts no process; nothing is returned
+        site.empty("task", "activity")              # remove all rows of these tables
         site.python("from jobqueue import JobQueue; print(JobQueue().enqueue('double', {'n': 1}).id)")
         site.rows("SELECT * FROM task")             # list of sqlite3.Row, read only
         site.damage()                               # what is wrong with its database
@@ -590,6 +592,17 @@ class Site:
         self.run("wait", task_id, "--timeout", seconds, code=None, seconds=seconds + 60)
         return self.json("show", task_id)
 
+    def wait_for_all(self, ids, seconds=180):
+        """Wait for the end of tasks."""
+        left = "SELECT count(*) FROM task WHERE status NOT IN (2, 3, 4) AND id IN (%s)" % (
+            ", ".join(map(str, ids)))
+        wait_until(lambda: self.value(left) == 0, seconds, "the end of %d tasks" % len(ids))
+
+    def empty(self, *tables):
+        """Remove all rows."""
+        for table in tables:
+            self.rows("DELETE FROM " + table)
+
     @contextlib.contextmanager
     def connection(self):
         """A connection of our own that never writes the log back."""
@@ -653,7 +666,7 @@ class Site:
     def start_server(self, *options, **more):
         """Start the web server on a free port; its address, ending in a slash."""
         self.server = self._start(
-            ["jobqueue.py", "serve", "--port", "0", *map(str, options)],
+            ["-m", "jobqueue", "serve", "--port", "0", *map(str, options)],
             stdout=subprocess.PIPE, encoding="utf-8", **more,
         )
         said = self.server.stdout.readline()

@@ -264,17 +264,7 @@ class ProcessCase(unittest.TestCase):
 
     @classmethod
     def wait_for_all(cls, ids, seconds=180):
-        marks = ", ".join(map(str, ids))
-        wait_until(
-            lambda: (
-                cls.site.value(
-                    "SELECT count(*) FROM task WHERE status NOT IN (2, 3, 4) AND id IN (%s)" % marks
-                )
-                == 0
-            ),
-            seconds,
-            "the end of %d tasks" % len(ids),
-        )
+        cls.site.wait_for_all(ids, seconds)
 
     def log(self, task_id, attempt=None):
         options = [] if attempt is None else ["--attempt", attempt]

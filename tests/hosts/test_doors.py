@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import socket
 import time
 import unittest
 from urllib.parse import quote
@@ -323,6 +324,26 @@ class DoorTests(BasicTests):
         whole = body + b" " * (MEBIBYTE - len(body))
         self.assertEqual(self.ana.post("/api/schedules/preview", whole).status, 200)
         self.assertEqual(self.unchecked(self.ana, "POST", "/api/schedules/preview", whole + b" ").status, 413)
+
+    def test_a_file_of_64_mebibytes_goes_in_and_one_that_is_cut_leaves_nothing(self):
+        body = os.urandom(MEBIBYTE) * 64
+        reply = self.ana.upload("/api/files?name=large.bin", body)
+        self.assertEqual((reply.status, reply.json["size"]), (201, len(body)))
+        [path] = self.site.data.glob("files-*/%s/*" % reply.json["id"])
+        self.assertEqual(path.read_bytes(), body)
+        before = self.uploads()
+        with socket.create_connection(("127.0.0.1", self.door.port), 60) as link:
+            link.sendall(("POST %sapi/files?name=cut HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nCookie: %s\r\n"
+                          "Sec-Fetch-Site: same-origin\r\nContent-Type: application/octet-stream\r\n"
+                          "Content-Length: %d\r\n\r\n" % (self.door.prefix, self.door.port, self.ana.cookie,
+                                                         len(body))).encode() + body[:len(body) // 2])
+        wait_until(lambda: self.uploads() == before, what="that nothing is left of it", pause=0.1)
+        self.assertEqual(self.ana.get("/api/session").status, 200)
+
+    def uploads(self):
+        """What is there of files that were handed in: (rows, folders)."""
+        return (self.site.rows("SELECT count(*) FROM file")[0][0],
+                sorted(path.name for path in self.site.data.glob("files-*/*")))
 
     def test_a_worker_knows_nothing_of_the_request_that_started_it(self):
         for process in self.run_one("look")["result"]:

@@ -420,7 +420,7 @@ class Session(WebTestCase):
         self.assertEqual(value, {"user": {"name": "bob", "role": "user", "email": None},
                                  "version": jobqueue.VERSION,
                                  "expires_at": "2027-01-15T20:00:00.000Z", "data": None, "exposed": [],
-                                 "looked_at": None})
+                                 "looked_at": None, "max_file_mb": 64})
 
     def test_wrong_names_and_passwords_sound_alike(self):
         bodies = {self.log_in(*pair).body for pair in (("bob", "wrong"), ("nobody", PASSWORD), ("", ""))}
@@ -452,6 +452,72 @@ class Session(WebTestCase):
 
     def test_a_program_has_no_session_that_expires(self):
         self.assertIsNone(self.program("bob").get("/api/session").json["expires_at"])
+
+
+class Sessions(WebTestCase):
+    """Where one is logged in, and logging out there."""
+
+    def there(self, visitor):
+        return [(one["address"], one["current"])
+                for one in self.check(visitor.get("/api/sessions"), 200)["sessions"]]
+
+    def from_place(self, address):
+        """A browser of bob's that logged in from this address."""
+        token = self.queue.sessions.open(self.queue.users.find("bob"), address)
+        return Visitor(self.app, cookie=self.bob.cookie.split("=")[0] + "=" + token)
+
+    def test_ones_own_are_listed_with_the_latest_used_first(self):
+        self.from_place("203.0.113.7")
+        self.clock.advance(600)
+        away = self.from_place("203.0.113.8")
+        self.assertEqual(self.there(away), [
+            ("203.0.113.8", True), ("203.0.113.7", False), ("192.0.2.200", False)])
+        self.clock.advance(600)
+        self.assertEqual(self.there(self.bob)[0], ("192.0.2.200", True))
+        used = [one["seen_at"] for one in self.bob.get("/api/sessions").json["sessions"]]
+        self.assertEqual(used, sorted(used, reverse=True))
+        self.assertEqual(self.there(self.eve), [("192.0.2.200", True)])
+
+    def test_those_that_ended_are_not(self):
+        self.from_place("203.0.113.7")
+        self.clock.advance(jobqueue.SESSION_IDLE_SECONDS - 60)
+        self.assertEqual(len(self.there(self.bob)), 2)
+        self.clock.advance(120)
+        self.assertEqual(self.there(self.bob), [("192.0.2.200", True)])
+
+    def test_everywhere_else_keeps_only_the_one_that_asks(self):
+        away, program = self.from_place("203.0.113.7"), self.program("bob")
+        self.check(self.bob.delete("/api/sessions"), 204)
+        self.assertEqual(self.there(self.bob), [("192.0.2.200", True)])
+        self.check(away.get("/api/session"), 401)
+        self.check(program.get("/api/session"), 200)
+        self.check(self.eve.get("/api/session"), 200)
+
+    def test_a_program_that_asks_ends_all_of_them(self):
+        self.check(self.program("bob").delete("/api/sessions"), 204)
+        self.check(self.bob.get("/api/session"), 401)
+
+    def test_an_admin_logs_out_anybody_and_that_is_noted(self):
+        away = self.from_place("203.0.113.7")
+        self.check(self.ana.delete("/api/users/bob/sessions"), 204)
+        for visitor in (self.bob, away):
+            self.check(visitor.get("/api/session"), 401)
+        self.check(self.ana.delete("/api/users/nobody/sessions"), 404)
+        rows = self.ana.get("/api/activity?event=logged_out").json["activity"]
+        self.assertEqual([(row["owner"], row["actor"], row["message"]) for row in rows],
+                         [("bob", "ana", "bob: everywhere")])
+
+    def test_a_new_password_leaves_only_the_one_that_set_it(self):
+        away = self.from_place("203.0.113.7")
+        self.check(self.bob.patch("/api/users/bob", {"password": NEW, "current_password": PASSWORD}), 200)
+        self.check(away.get("/api/session"), 401)
+        self.assertEqual(self.database.value("SELECT count(*) FROM session WHERE user_id=?",
+                                             (self.owner_id("bob"),)), 1)
+
+    def test_nothing_more_is_stored_than_is_shown(self):
+        columns = set(self.database.one("SELECT * FROM session").keys())
+        self.assertEqual(columns, {
+            "id", "digest", "user_id", "address", "created_at", "seen_at", "expires_at"})
 
 
 class Setup(WebTestCase):

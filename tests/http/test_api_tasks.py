@@ -387,6 +387,18 @@ class Finding(WebTestCase):
                          {"type": "ValueError", "message": "no"})
         self.assertIn("File...", self.bob.get("/api/tasks/%d" % task_id).json["error"]["traceback"])
 
+    def test_a_task_names_those_before_and_behind_it_that_one_may_see(self):
+        first, theirs, second, hidden, third = (
+            self.add(name) for name in ("bob", "eve", "bob", "bob", "bob"))
+        self.write("UPDATE task SET cancel_requested=2 WHERE id=?", (hidden,))
+
+        def around(visitor, task_id):
+            task = visitor.get("/api/tasks/%d" % task_id).json
+            return task["previous"], task["next"]
+        self.assertEqual(around(self.bob, second), (first, third))
+        self.assertEqual(around(self.ana, second), (theirs, third))
+        self.assertEqual((around(self.bob, first)[0], around(self.bob, third)[1]), (None, None))
+
     def test_secrets_among_the_arguments_are_masked_in_the_summary(self):
         self.declare(function_json("call", {"url": {"type": "string"}, "api_key": {"type": "string"}}))
         self.bob.post("/api/tasks", {"function": "call", "arguments": {"url": "x", "api_key": "canary"}})
@@ -490,8 +502,7 @@ class Log(WebTestCase):
 
     def test_an_empty_log(self):
         self.assertEqual(self.log(), {"attempt": 1, "attempts": [], "offset": 0, "next": 0, "text": "",
-                                      "cut": False,
-                                      "complete": False})
+                                      "cut": False, "times": [], "complete": False})
 
     def test_it_goes_on_from_next(self):
         self.write_log(self.task, "one\n")
@@ -559,7 +570,8 @@ class Log(WebTestCase):
     def test_a_download_of_many_small_pieces_is_whole(self):
         with self.database.transaction() as transaction:
             for number in range(2500):
-                self.queue.logs.append(transaction, self.task, 1, number * 10, "%09d\n" % number)
+                self.queue.logs.append(transaction, self.clock.now(), self.task, 1, number * 10,
+                                       "%09d\n" % number)
         reply = self.bob.get("/api/tasks/%d/log?download=1" % self.task)
         self.assertEqual(reply.body.decode().splitlines()[-1], "000002499")
 

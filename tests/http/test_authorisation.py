@@ -6,12 +6,13 @@ from unittest import mock
 
 import jobqueue
 from tests.helpers.support import PASSWORD
-from tests.helpers.web import BODIES, NEW_PASSWORD, ROUTES, Visitor, WebTestCase, call
+from tests.helpers.web import BODIES, NEW_PASSWORD, ROUTES, UPLOADS, Visitor, WebTestCase, call
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "X-FOO")
 NOBODY = ("anonymous", "expired", "idle", "left", "disabled", "disabled token", "revoked")
 PLACES = {**dict.fromkeys(NOBODY, 0), "owner": 1, "token": 1, "stranger": 2, "demoted": 2,
-          "demoted token": 2, "admin": 3}
+          "demoted token": 2, "admin": 3, "viewer": 3, "reader": 1, "admin reader": 3}
+READERS = ("reader", "admin reader")        # tokens of the owner and of an admin, for reading only
 
 # The status for who is nobody, for the owner of the object (by session and by token), for a stranger
 # and for an admin with the same object; then that for a missing object, None where there is none.
@@ -19,6 +20,7 @@ PLACES = {**dict.fromkeys(NOBODY, 0), "owner": 1, "token": 1, "stranger": 2, "de
 TABLE = {
     ("GET", "/"):                               (200,   200,   200,     200,   None),
     ("GET", "/static/NAME"):                    (200,   200,   200,     200,   404),
+    ("GET", "/static/languages/NAME"):          (200,   200,   200,     200,   404),
     ("GET", "/healthz"):                        (200,   200,   200,     200,   None),
     ("GET", "/openapi.json"):                   (200,   200,   200,     200,   None),
     ("GET", "/metrics"):                        (401,   403,   403,     403,   None),
@@ -28,6 +30,8 @@ TABLE = {
     ("POST", "/api/session"):                   (200,   200,   200,     200,   None),
     ("GET", "/api/session"):                    (401,   200,   200,     200,   None),
     ("DELETE", "/api/session"):                 (401,   204,   204,     204,   None),
+    ("GET", "/api/sessions"):                   (401,   200,   200,     200,   None),
+    ("DELETE", "/api/sessions"):                (401,   204,   204,     204,   None),
     ("GET", "/api/functions"):                  (401,   200,   200,     200,   None),
     ("GET", "/api/overview"):                   (401,   200,   200,     200,   None),
     ("GET", "/api/tasks"):                      (401,   200,   200,     200,   None),
@@ -38,6 +42,9 @@ TABLE = {
     ("POST", "/api/tasks/ID/cancel"):           (401,   200,   404,     200,   404),
     ("POST", "/api/tasks/ID/retry"):            (401,   200,   404,     200,   404),
     ("GET", "/api/tasks/ID/log"):               (401,   200,   404,     200,   404),
+    ("POST", "/api/files"):                     (401,   201,   201,     201,   None),
+    ("GET", "/api/tasks/ID/files"):             (401,   200,   404,     200,   404),
+    ("GET", "/api/tasks/ID/files/NAME"):        (401,   200,   404,     200,   404),
     ("GET", "/api/schedules"):                  (401,   200,   200,     200,   None),
     ("POST", "/api/schedules"):                 (401,   201,   201,     201,   None),
     ("POST", "/api/schedules/preview"):         (401,   200,   200,     200,   None),
@@ -58,6 +65,7 @@ TABLE = {
     ("POST", "/api/alerts/test"):               (401,   403,   403,     202,   None),
     ("POST", "/api/alerts/ID/mute"):            (401,   403,   403,     200,   404),
     ("GET", "/api/host"):                       (401,   403,   403,     200,   None),
+    ("GET", "/api/backup"):                     (401,   403,   403,     200,   None),
     ("POST", "/api/host/test"):                 (401,   403,   403,     202,   None),
     ("POST", "/api/host/exposure"):             (401,   403,   403,     204,   None),
     ("GET", "/api/settings"):                   (401,   403,   403,     200,   None),
@@ -66,18 +74,44 @@ TABLE = {
     ("POST", "/api/users"):                     (401,   403,   403,     201,   None),
     ("PATCH", "/api/users/NAME"):               (401,   200,   404,     200,   404),
     ("DELETE", "/api/users/NAME"):              (401,   403,   403,     409,   404),
+    ("DELETE", "/api/users/NAME/sessions"):     (401,   403,   403,     204,   404),
     ("GET", "/api/tokens"):                     (401,   200,   200,     200,   None),
     ("POST", "/api/tokens"):                    (401,   201,   201,     201,   None),
     ("DELETE", "/api/tokens/ID"):               (401,   204,   404,     204,   404),
     ("POST", "/api/worker/hello"):              (401,   403,   403,     403,   None),
     ("POST", "/api/worker/turn"):               (401,   403,   403,     403,   None),
     ("POST", "/api/worker/tasks/ID"):           (401,   403,   403,     403,   403),
+    ("POST", "/api/worker/tasks/ID/files"):     (401,   401,   401,     401,   None),
+    ("GET", "/api/worker/tasks/ID/files/NAME"): (401,   401,   401,     401,   None),
+    ("GET", "/api/worker/tasks/ID/results"):    (401,   401,   401,     401,   None),
 }
+# All that a viewer may do, as a stranger may: about their own account, and housekeeping.
+OPEN_TO_VIEWERS = {("POST", "/tick"), ("DELETE", "/api/session"), ("DELETE", "/api/sessions"),
+                   ("PATCH", "/api/users/NAME"), ("POST", "/api/tokens"), ("DELETE", "/api/tokens/ID")}
 MISSING_FOR_USERS = {("DELETE", "/api/users/NAME"): 403,      # who may not, learns nothing
                      ("POST", "/api/alerts/ID/mute"): 403}
 
 
 PATHS = sorted({path for _, path, _ in ROUTES})
+OPEN_TO_ALL = {(method, path) for method, path, who in ROUTES if who == jobqueue.ANYONE}
+
+
+def expected(method, path, visitor):
+    """(the status for an object that is there, for one that is missing or None)"""
+    row, place = TABLE[method, path], PLACES[visitor]
+    there, missing = row[place], row[4]
+    is_whole = path == "/api/backup"    # passwords included: not for who only reads
+    is_change = is_whole or method != "GET" and there != 401 and (method, path) not in OPEN_TO_ALL
+    if is_change and (visitor in READERS or (
+            visitor == "viewer" and (method, path) not in OPEN_TO_VIEWERS)):
+        there = 403
+    elif visitor == "viewer" and (is_change or row[2] == 403):
+        there = row[2]
+    if there in (401, 403):
+        return there, missing and there
+    if visitor in NOBODY or place == 3 and visitor != "viewer":
+        return there, missing
+    return there, missing and MISSING_FOR_USERS.get((method, path), missing)
 
 
 class Matrix(WebTestCase):
@@ -87,10 +121,13 @@ class Matrix(WebTestCase):
         super().setUp()
         for name in ("dora", "mara"):
             self.queue.users.add(name, PASSWORD, "admin")
+        self.queue.users.add("vera", PASSWORD, "viewer")
         self.visitors = {"anonymous": self.nobody, "owner": self.bob, "token": self.program("bob"),
                          "stranger": self.eve, "admin": self.ana,
                          "disabled": self.browser("dora"), "disabled token": self.program("dora"),
                          "demoted": self.browser("mara"), "demoted token": self.program("mara"),
+                         "viewer": self.browser("vera"), "reader": self.program("bob", "read"),
+                         "admin reader": self.program("ana", "read"),
                          "expired": self.ended("bob", "expires_at", 1),
                          "idle": self.ended("bob", "seen_at", jobqueue.SESSION_IDLE_SECONDS + 1),
                          "left": self.left("bob"), "revoked": self.revoked("bob")}
@@ -123,6 +160,8 @@ class Matrix(WebTestCase):
         if "queues/NAME" in path:
             self.write("INSERT OR IGNORE INTO queue (name, created_at) VALUES ('post', 0)")
             return path.replace("NAME", "post" if which == "there" else "missing")
+        if "languages/NAME" in path:
+            return path.replace("NAME", "de.json" if which == "there" else "missing.json")
         if "static/NAME" in path:
             return path.replace("NAME", "app.js" if which == "there" else "missing.js")
         if "ID" not in path:
@@ -139,12 +178,18 @@ class Matrix(WebTestCase):
             given = {"function": "add", "arguments": {"a": 1}, "rule": "daily 01:00"}
             return path.replace("ID", str(self.queue.schedules.add(given, self.owner_id(owner))))
         task_id = self.add(owner)
+        if "files/NAME" in path:
+            self.queue.files.receive(self.owner_id(owner), "x.txt", 1, [b"x"], task_id)
+            path = path.replace("NAME", "x.txt")
         if path.endswith("/retry"):
             self.cancel(task_id)
         return path.replace("ID", str(task_id))
 
     def status(self, visitor, method, path, which):
-        return self.visitors[visitor].ask(method, self.address(path, which), BODIES.get(path)).status
+        visitor, address = self.visitors[visitor], self.address(path, which)
+        if path in UPLOADS and method == "POST":
+            return visitor.upload(address + "?name=x.txt").status
+        return visitor.ask(method, address, BODIES.get(path)).status
 
     def test_every_route_has_its_row_and_every_row_its_route(self):
         self.assertEqual({(method, path) for method, path, _ in ROUTES}, set(TABLE))
@@ -174,17 +219,13 @@ class Matrix(WebTestCase):
             self.assertEqual((reply.status, b"missing" in reply.body), (403, False))
 
 
-def add_question(method, path, place, visitor):
+def add_question(method, path, visitor):
     """A test of one visitor at one route, with an object that is there and one that is not."""
     def test(self):
-        there = TABLE[method, path][place]
-        missing = TABLE[method, path][4]
-        if there not in (401, 403) and missing and visitor not in NOBODY:
-            missing = missing if visitor == "admin" else MISSING_FOR_USERS.get((method, path), missing)
+        there, missing = expected(method, path, visitor)
+        if missing and (there in (401, 403) or visitor not in NOBODY):
             self.assertEqual(self.status(visitor, method, path, "missing"), missing)
-        elif there in (401, 403) and missing:
-            self.assertEqual(self.status(visitor, method, path, "missing"), there)
-        if method == "DELETE" and "users" in path and visitor == "admin":
+        if method == "DELETE" and path == "/api/users/NAME" and visitor == "admin":
             self.add("bob")             # who owns a task is not deleted
         if method == "GET":
             self.assertEqual(self.status(visitor, "HEAD", path, "there"), there)
@@ -196,9 +237,9 @@ def add_question(method, path, place, visitor):
 
 
 for _method, _path, _who in ROUTES:
-    for _visitor, _place in PLACES.items():
+    for _visitor in PLACES:
         if (_method, _path) in TABLE:
-            add_question(_method, _path, _place, _visitor)
+            add_question(_method, _path, _visitor)
 
 
 class Former(WebTestCase):
@@ -418,6 +459,114 @@ class Lists(WebTestCase):
         self.assertNotIn("password", tokens)
         self.check(self.ana.delete("/api/tokens/%d" % number), 204)
         self.assertEqual(self.bob.get("/api/tokens").json, {"tokens": []})
+
+
+class Viewer(WebTestCase):
+    """Who has the role viewer sees what became of everybody's tasks, and nothing of their accounts."""
+
+    def setUp(self):
+        super().setUp()
+        self.queue.users.add("vera", PASSWORD, "viewer")
+        self.vera = self.browser("vera")
+        self.task = self.add("bob", function="greet", name="canary")
+        self.add("ana", function="restart")
+        self.change_settings(alert_mail="secret@example.org")
+        self.write("UPDATE user SET email='bob@example.org' WHERE name='bob'")
+        self.make_token("ana")
+        self.check(self.nobody.post("/api/session", {"name": "eve", "password": PASSWORD}), 200)
+        self.claim()
+
+    def test_the_same_as_an_admin_sees_of_tasks(self):
+        self.ana.get("/api/tasks")      # the first of a process says nothing of when they begin
+        for path in ("/api/tasks?counts=1", "/api/tasks?owner=bob", "/api/tasks?q=canary", "/api/overview",
+                     "/api/schedules", "/api/queues", "/api/workers", "/api/metrics",
+                     "/api/tasks/%d" % self.task, "/api/tasks/%d/log" % self.task,
+                     "/api/activity?task=%d" % self.task):
+            with self.subTest(path=path):
+                shown = self.check(self.vera.get(path), 200)
+                self.assertEqual(shown, self.check(self.ana.get(path), 200))
+
+    def test_only_ones_own_tokens_and_sessions_and_nobodys_account(self):
+        own = self.make_token("vera")[0]
+        self.assertEqual([one["id"] for one in self.vera.get("/api/tokens").json["tokens"]], [own])
+        self.check(self.vera.get("/api/tokens?owner=ana"), 403)
+        self.assertEqual(len(self.vera.get("/api/sessions").json["sessions"]), 1)
+        for path in ("/api/users", "/api/settings", "/api/alerts", "/api/host"):
+            self.check(self.vera.get(path), 403)
+        self.assertIsNone(self.vera.get("/api/session").json["data"])
+
+    def test_of_the_activity_what_became_of_tasks_and_ones_own(self):
+        for query in ("", "?limit=200", "?owner=eve", "?event=logged_in", "?event=token_added"):
+            rows = self.check(self.vera.get("/api/activity" + query), 200)["activity"]
+            self.assertEqual({row["owner"] for row in rows if row["task"] is None} - {"vera"}, set(), query)
+        self.assertIn("bob", {row["owner"] for row in self.vera.get("/api/activity").json["activity"]})
+
+    def test_answers_that_are_kept_for_admins_are_not_theirs(self):
+        self.check(self.ana.get("/api/forecast?function=restart"), 200)
+        self.check(self.vera.get("/api/forecast?function=restart"), 400)
+
+    def test_nothing_can_be_changed_not_even_ones_own(self):
+        self.people["vera"] = jobqueue.Person(self.queue.users.find("vera"))
+        mine = self.add("vera")
+        before = self.database.all("SELECT * FROM task WHERE id=?", (mine,))
+        for method, path in (("DELETE", "/api/tasks/%d"), ("POST", "/api/tasks/%d/cancel"),
+                             ("POST", "/api/tasks/%d/retry")):
+            self.check(self.vera.ask(method, path % mine), 403, "denied")
+        self.check(self.vera.post("/api/tasks", {"function": "add", "arguments": {"a": 1}}), 403)
+        self.check(self.vera.post("/api/tasks/actions", {"action": "delete", "ids": [mine]}), 403)
+        self.assertEqual(self.database.all("SELECT * FROM task WHERE id=?", (mine,)), before)
+
+    def test_of_ones_own_account_the_password(self):
+        self.check(self.vera.patch("/api/users/vera", NEW_PASSWORD), 200)
+        for body in ({"role": "admin"}, {"role": "user"}, {"max_running": 9}):
+            self.check(self.vera.patch("/api/users/vera", body), 403)
+        self.check(self.vera.patch("/api/users/bob", NEW_PASSWORD), 404)
+        self.assertEqual(self.queue.users.find("vera")["role"], "viewer")
+
+    def test_ones_own_tokens_are_for_looking_too(self):
+        for scope in jobqueue.TOKEN_SCOPES:
+            given = {"name": "x", "scope": scope, "password": PASSWORD}
+            self.check(self.vera.post("/api/tokens", given), 201 if scope in ("user", "read") else 403)
+        self.check(self.program("vera").delete("/api/tasks/%d" % self.task), 403)
+        self.check(self.vera.delete("/api/tokens/%d" % self.make_token("ana")[0]), 404)
+
+    def test_what_a_user_has_added_and_scheduled_goes_on_when_they_become_a_viewer(self):
+        given = {"function": "add", "arguments": {"a": 1}}
+        added = self.check(self.bob.post("/api/tasks", {**given, "priority": -1}), 201)["id"]
+        self.check(self.bob.post("/api/schedules", {**given, "rule": "every 60"}), 201)
+        self.check(self.ana.patch("/api/users/bob", {"role": "viewer"}), 200)
+        self.tick(61)
+        rows = self.database.all("SELECT id, status FROM task WHERE function='add' AND owner_id=?",
+                                 (self.owner_id("bob"),))
+        self.assertEqual((len(rows), {row["status"] for row in rows}), (2, {jobqueue.PENDING}))
+        self.assertIn(added, [row["id"] for row in rows])
+
+    def test_a_user_becomes_a_viewer_and_back_at_once(self):
+        self.check(self.bob.post("/api/tasks", {"function": "add", "arguments": {"a": 1}}), 201)
+        for role, status in (("viewer", 403), ("user", 201)):
+            self.check(self.ana.patch("/api/users/bob", {"role": role}), 200)
+            self.check(self.bob.post("/api/tasks", {"function": "add", "arguments": {"a": 1}}), status)
+
+
+class Reading(WebTestCase):
+    """A token of the scope read gets all that its owner gets, and changes nothing."""
+
+    def test_it_sees_what_its_owner_sees(self):
+        task = self.add("bob")
+        for name, path, status in (("bob", "/api/tasks/%d" % task, 200), ("eve", "/api/tasks/%d" % task, 404),
+                                   ("bob", "/api/settings", 403), ("ana", "/api/settings", 200),
+                                   ("ana", "/api/users", 200), ("ana", "/metrics", 403),
+                                   ("ana", "/api/backup", 403)):
+            with self.subTest(name=name, path=path):
+                self.check(self.program(name, "read").get(path), status)
+                self.assertEqual(self.program(name, "read").ask("HEAD", path).status, status)
+
+    def test_it_does_not_even_do_what_viewers_may(self):
+        reader = self.program("ana", "read")
+        for method, path in (("POST", "/tick"), ("DELETE", "/api/session"), ("DELETE", "/api/sessions"),
+                             ("PATCH", "/api/users/ana"), ("POST", "/api/tokens")):
+            self.check(reader.ask(method, path, BODIES.get(path)), 403, "denied")
+        self.check(self.ana.get("/api/session"), 200)
 
 
 class Power(WebTestCase):

@@ -58,6 +58,11 @@ class OtherSite(WebTestCase):
         self.assertEqual(self.run_command("add", "add", "a=1", "--priority", "5"), (
             2, "", "jobqueue: Nothing was added: priority must be 0 or less; higher ones are for admins."))
 
+    def test_a_list_as_csv_comes_whole_and_in_order(self):
+        self.add_many("bob", 120)
+        lines = self.ok("list", "--csv", "--sort", "id").splitlines()
+        self.assertEqual([line.split(",")[0] for line in lines], ["id", *map(str, range(1, 121))])
+
     def test_a_file_of_rows_is_sent_whole(self):
         path = self.folder / "rows.csv"
         path.write_text("a\n" + "7\n" * 500)

@@ -68,6 +68,16 @@ class Overview(WebTestCase):
                          ("mail", "The queue mail is paused by ana: no provider."))
         self.assertEqual(self.look(self.eve)["held"], [])
 
+    def test_who_has_as_many_running_as_they_may_is_told_and_nobody_else(self):
+        self.queue.users.change("bob", max_running=1)
+        self.add_many("bob", 2)
+        self.claim()
+        self.add("eve")
+        self.assertEqual(self.look()["held"],
+                         [{"queue": "default", "text": "The user bob runs at most 1 at once."}])
+        for visitor in (self.eve, self.ana):
+            self.assertEqual(self.look(visitor)["held"], [])
+
     def test_failures_are_grouped_by_function_and_kind_of_error(self):
         self.add_failure(message="no such city: Oslo")
         newest = self.add_failure(message="no such city: Bergen")

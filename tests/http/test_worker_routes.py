@@ -161,6 +161,18 @@ class Life(RemoteTestCase):
         self.add(function="render", text="x")
         self.assertEqual(self.take(4), [])
 
+    def test_limits_of_users_hold_for_it(self):
+        self.hello()
+        self.queue.users.change("bob", max_running=1)
+        for owner in ("bob", "bob", "eve"):
+            self.add(owner, function="render", options={"priority": -5 * (owner == "eve")}, text=owner)
+        [first] = self.take(1)
+        [second] = self.take(2)
+        self.assertEqual((first["owner"], second["owner"], self.take(3)), ("bob", "eve", []))
+        self.turn(start=[self.named(first)])
+        self.finish(first)
+        self.assertEqual([task["owner"] for task in self.take(4)], ["bob"])
+
     def test_several_of_a_function_are_claimed_at_once(self):
         ids = [self.add(function="render", text="x") for _ in range(3)]
         tasks = self.turn(claim={"claims": [nonce(1), nonce(2)], "function": "render"})["tasks"]

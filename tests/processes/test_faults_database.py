@@ -19,7 +19,8 @@ import unittest
 from pathlib import Path
 
 import jobqueue
-from tests.helpers.faults import MANY, SiteCase, WriterCase, has_begun, outsider, plant
+from tests.helpers.faults import (
+    MANY, SiteCase, WriterCase, copy_data, has_begun, outsider, plant)
 from tests.helpers.postgres import needs_sqlite
 from tests.helpers.support import ROOT, TestCase, need, wait_until
 
@@ -233,13 +234,13 @@ class TestDamaged(SiteCase):
     def test_while_it_runs(self):
         """What SQLite still has in memory may be used; nothing told is missing without a word."""
         plant(self.site, NO_LOG)
-        whole = shutil.copytree(self.site.data, self.site.home / "whole")
+        whole = copy_data(self.site.data, self.site.home / "whole")
         for harm in HARMS:
             with self.subTest(harm.__name__):
                 self.run_into(harm)
                 self.site.stop_all()
                 shutil.rmtree(self.site.data)
-                shutil.copytree(whole, self.site.data)
+                copy_data(whole, self.site.data)
 
     def run_into(self, harm):
         ids = self.begin()
@@ -301,7 +302,7 @@ class TestBackup(WriterCase):
     def restore(self, data, file):
         """The data folder as it is with the backup in its place; as the handbook says."""
         room = self.folder / ("restored " + file.name)
-        shutil.copytree(data, room, ignore=shutil.ignore_patterns("*.db*", "*.lock*"))
+        copy_data(data, room, "*.db*", "*.lock*")
         shutil.copy(file, room / next(data.glob("*.db")).name)
         return room
 

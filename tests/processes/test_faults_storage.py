@@ -18,7 +18,8 @@ from pathlib import Path
 
 import jobqueue
 from tests.helpers.faults import (
-    MANY, QUICK, SiteCase, SmallDiskCase, WatchedSite, WriterCase, mount, mounted, somebody_elses_site)
+    MANY, QUICK, SiteCase, SmallDiskCase, WatchedSite, WriterCase, copy_data, mount, mounted,
+    somebody_elses_site)
 from tests.helpers.postgres import needs_sqlite
 from tests.helpers.support import need, wait_until
 from tests.helpers.working import TASKS
@@ -85,7 +86,7 @@ class TestTornLog(WriterCase):
         """A copy of everything at one moment: (folder, what had been told by then)."""
         self.stop(children)
         room = self.folder / ("frozen %d" % len(list(self.folder.iterdir())))
-        shutil.copytree(data, room)
+        copy_data(data, room)
         told = self.acknowledged(children)
         for child in children:
             child.send_signal(signal.SIGCONT)
@@ -124,7 +125,7 @@ class TestTornLog(WriterCase):
         """The frozen folder as a restart finds it, with this log."""
         torn = self.folder / "torn"
         shutil.rmtree(torn, ignore_errors=True)
-        shutil.copytree(room, torn, ignore=shutil.ignore_patterns("*-shm", "*-wal"))
+        copy_data(room, torn, "*-shm", "*-wal")
         (torn / (next(room.glob("jobqueue-*.db")).name + "-wal")).write_bytes(log)
         return torn
 

@@ -1,4 +1,4 @@
-"""Limits of queues under real workers; with JOBQUEUE_TEST_LOAD=1 for a minute."""
+"""Limits of queues and users under real workers; with JOBQUEUE_TEST_LOAD=1 for a minute."""
 import json
 import os
 import statistics
@@ -11,7 +11,7 @@ SECONDS = 60 if LONG else 3
 
 TASKS = '''
 import os, time
-from jobqueue import task
+from jobqueue import current_task, task
 
 @task
 def nothing():
@@ -23,6 +23,14 @@ def hold():
     with open("running", "a") as file:
         os.write(file.fileno(), b"+")
         time.sleep(0.1)
+        os.write(file.fileno(), b"-")
+
+@task
+def mine():
+    """The same, in a file for each owner, and quicker."""
+    with open("running-" + current_task().owner, "a") as file:
+        os.write(file.fileno(), b"+")
+        time.sleep(0.03)
         os.write(file.fileno(), b"-")
 '''
 
@@ -41,12 +49,12 @@ class Limits(unittest.TestCase):
         self.site = Site(TASKS, NbMaxWorker=20, nice=0)
         self.addCleanup(self.site.close)
 
-    def enqueue(self, function, count, queue):
+    def enqueue(self, function, count, queue, owner=None, **options):
         """Add tasks without starting workers for them."""
-        given = json.dumps([function, [{}] * count, queue])
+        given = json.dumps([function, [{}] * count, {"queue": queue, "owner": owner, **options}])
         self.site.python("import json, sys\nfrom jobqueue import JobQueue\n"
-                         "function, many, queue = json.load(sys.stdin)\n"
-                         "JobQueue().enqueue_many(function, many, queue=queue)",
+                         "function, many, options = json.load(sys.stdin)\n"
+                         "JobQueue().enqueue_many(function, many, **options)",
                          given=given, environment={"JOBQUEUE_NBMAXWORKER": "0"})
 
     def start_workers(self, count):
@@ -74,6 +82,25 @@ class Limits(unittest.TestCase):
                    180, "the end of all")
         signs = (self.site.home / "running").read_text("ascii")
         self.assertEqual((signs.count("+"), signs.count("-"), most_at_once(signs)), (60, 60, 3))
+
+    def test_eight_workers_run_no_more_of_a_user_than_may_run_and_all_of_others(self):
+        self.site.run("user", "set", "eve", "--max-running", "3")
+        for queue, priority in (("a", 5), ("b", 0), ("default", 0)):
+            self.enqueue("mine", 60, queue, "eve", priority=priority)
+        self.enqueue("mine", 60, "b", "bob", priority=-9)
+        for _ in range(8):
+            self.site.start_worker("--service")
+        wait_until(lambda: not self.site.value("SELECT count(*) FROM task WHERE status<2"), 180,
+                   "the end of all")
+        most = {}
+        for name, count in (("eve", 180), ("bob", 60)):
+            signs = (self.site.home / ("running-" + name)).read_text("ascii")
+            self.assertEqual((signs.count("+"), signs.count("-")), (count, count))
+            most[name] = most_at_once(signs)
+        self.assertEqual(most["eve"], 3)
+        last = dict(map(tuple, self.site.rows("SELECT name, max(finished_at) FROM task "
+                                              "JOIN user ON user.id=owner_id GROUP BY name")))
+        self.assertLess(last["bob"], last["eve"], "bob waited for eve's")
 
     def check_rate(self, first, starts):
         most = max(sum(at <= other <= at + 1 for other in starts) for at in starts)

@@ -346,6 +346,36 @@ class TestRunning(ProcessCase):
         self.site.run("delete", task_id)
 
 
+class TestAtRest(ProcessCase):
+    """A worker that waits for tasks."""
+
+    settings = {"linger": 600, "NbMaxWorker": 1, "nice": 0}
+
+    def test_it_starts_what_no_bell_told_of(self):
+        self.wait_for(self.add("double", n=1))
+        pids = self.site.workers()
+        bell = self.site.data / "bell"
+        if bell.exists():               # on PostgreSQL there is none
+            bell.unlink()               # the worker goes on listening to the old one
+            bell.write_text("", "utf-8")        # which nobody else can open as a pipe
+        for number in range(3):
+            self.wait_for(self.add("double", n=number))
+        self.assertEqual(self.site.workers(), pids)
+
+    def test_of_several_that_rest_each_begins_one_of_several(self):
+        self.site.settings(NbMaxWorker=3)
+        tasks = self.enqueue("ledger", [{"seconds": 600}] * 3)
+        for task_id in tasks:
+            self.running(task_id)
+        self.site.run("cancel", *tasks)
+        for task_id in tasks:
+            self.wait_for(task_id, 4)
+        again = self.enqueue("ledger", [{"seconds": 600}] * 3)
+        pids = {self.running(task_id) for task_id in again}
+        self.assertEqual(len(pids), 3)
+        self.site.run("cancel", *again)
+
+
 class TestBatches(ProcessCase):
     """Many short tasks back to back, which a worker claims and records several at once.
 

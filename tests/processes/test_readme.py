@@ -1,12 +1,11 @@
 """The code and commands of README.md and the handbook, done by a newcomer in an empty folder."""
 import ast
-import contextlib
 import json
 import os
 import re
 import shlex
 import shutil
-import sqlite3
+import signal
 import subprocess
 import sys
 import unittest
@@ -44,14 +43,18 @@ BLOCKS = {
     "queue set mail": "test_settings_and_queues",
     "settings trusted_proxies": "test_settings_and_queues",
     "git clone -q": "test_cloning_gives_all_that_is_needed",
-    "jobqueue.py backup FILE": "test_a_backup_by_hand_and_by_a_task",
-    "command(\"backup\"": "test_a_backup_by_hand_and_by_a_task",
+    "jobqueue.py backup FILE": "test_a_backup_and_what_is_restored_from_it",
+    "jobqueue.py restore FILE": "test_a_backup_and_what_is_restored_from_it",
     "def tell(subject": "test_telling_of_alerts",
     "settings alert_function tell": "test_telling_of_alerts",
     "settings alert_mail": "test_telling_of_alerts",
     "hooks.slack.com": "test_telling_of_alerts",
     "token add office": "test_a_worker_over_https",
     "worker.py --server": "test_a_worker_over_https",
+    "def histogram(photo": "test_a_photo_in_and_a_picture_out",
+    "add histogram": "test_a_photo_in_and_a_picture_out",
+    "--data-binary @holiday.jpg": "test_a_photo_in_and_a_picture_out",
+    "settings page_address": "test_a_photo_in_and_a_picture_out",
     "psycopg[binary]": "it fetches a package",
     "> data)": "test_postgresql",
     "jobqueue.py export FILE": "test_moving",
@@ -236,7 +239,8 @@ class Newcomer(unittest.TestCase):
 
     def test_the_pages_own_sample_runs_and_is_the_readmes(self):
         script = (ROOT / "static" / "forms.js").read_text("utf-8")
-        sample = re.search(r"const EXAMPLE = `(.*?)`;", script, re.S)[1]
+        lines = re.search(r"const EXAMPLE = \[\n(.*?)\]\.join", script, re.S)[1]
+        sample = "\n".join(re.findall(r"^  '(.*)',$", lines, re.M))
         self.assertIn(sample.partition("\n\n")[2], block("@task(max_retries=3"))
         self.first_admin()
         self.site.write_tasks(sample)
@@ -280,16 +284,13 @@ class Newcomer(unittest.TestCase):
                          (2, {"count": 500, "seconds": 3600}, ["web1", "web2"], True))
 
     @postgres.about_sqlite("a copy of its file")
-    def test_a_backup_by_hand_and_by_a_task(self):
+    def test_a_backup_and_what_is_restored_from_it(self):
         self.first_admin()
         self.shell(block("jobqueue.py backup FILE"))
-        self.site.write_tasks(block("command(\"backup\""))
-        task = self.site.wait(self.site.add("backup"))
-        self.assertEqual(task["status"], "succeeded", task)
-        for copy in ("FILE", "data/backup-WORD.db"):
-            with contextlib.closing(sqlite3.connect(str(self.site.home / copy))) as database:
-                self.assertEqual(database.execute("SELECT name FROM user").fetchall(), [("ann",)])
-        self.site.run("list")           # the folder is still one that can be opened
+        self.site.run("user", "add", "eve", given="correct horse\n")
+        self.site.stop_all(signal.SIGTERM)
+        self.shell(block("jobqueue.py restore FILE"))
+        self.assertEqual([user["name"] for user in self.site.json("user", "list")["users"]], ["ann"])
 
     def elsewhere(self, *names):
         """A folder on another machine with these files of the site."""
@@ -358,6 +359,20 @@ class Newcomer(unittest.TestCase):
         self.site.run("alert", "test")
         [task] = self.site.json("list", "--function", "tell")["tasks"]
         self.assertEqual(self.site.wait(task["id"])["status"], "succeeded")
+
+    def test_a_photo_in_and_a_picture_out(self):
+        need(shutil.which("curl"), "curl")
+        self.first_admin()
+        self.site.write_tasks(block("def histogram(photo"))
+        (self.site.home / "holiday.jpg").write_bytes(bytes(range(256)) + b"x" * 99)
+        self.shell(block("add histogram"))
+        self.assertEqual((self.site.home / "pictures" / "holiday.png").read_bytes()[:4], b"\x89PNG")
+        (self.site.home / "token.txt").write_text(self.site.token("ann"))
+        self.site.start_server("--port", 0)
+        told = self.shell(block("--data-binary @holiday.jpg").replace(
+            "http://127.0.0.1:8000/", self.site.address))
+        self.assertEqual(json.loads(told)["size"], 355)
+        self.shell(block("settings page_address"))
 
     def test_names_and_calls_of_python(self):
         self.first_admin()

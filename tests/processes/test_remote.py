@@ -35,7 +35,7 @@ def work(text: str = "x", until: str = "") -> dict:
     say("START")
     print("working on", text, flush=True)
     current_task().progress(1, 4, "begun")
-    (current_task().folder / "scratch").write_text(text)
+    (current_task().folder / ".scratch").write_text(text)     # no file that it leaves
     while until and not (HERE / until).exists():
         time.sleep(0.01)
     say("END")

@@ -1168,6 +1168,7 @@ def measure_asleep(sizes, library):
         queue.settings.change({"stay_asleep": "yes", "linger": 0})
         owner = users_of(queue).owner()["id"]
         queue.schedules.add({"function": "nothing", "rule": "@yearly"}, owner)
+        queue.start_workers()           # as every door does
         wait_until(lambda: queue.database.value("SELECT pid FROM worker WHERE state='idle'"), "a worker")
         time.sleep(ASLEEP_AFTER_SECONDS)
         worker = queue.database.value("SELECT pid FROM worker")

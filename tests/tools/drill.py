@@ -221,7 +221,7 @@ import signal
 import sys
 import threading
 
-from jobqueue import Busy
+from jobqueue import Busy, StorageFull
 
 PATH = os.environ.get("PATH")
 LATE = 0.5
@@ -316,7 +316,7 @@ def parent(number: int, children: int):
         many = [{"number": number, "place": place} for place in range(children)]
         try:
             ids = child.enqueue_many(many)
-        except Busy:                    # told to a function like to anybody else
+        except (Busy, StorageFull):     # told to a function like to anybody else
             note("FAIL")
             raise
         for added in ids:

@@ -73,7 +73,7 @@ class TestTypes(unittest.TestCase):
             (date, {"type": "string", "format": "date"}),
             (datetime, {"type": "string", "format": "date-time"}),
             (clock_time, {"type": "string", "format": "time"}),
-            (Path, {"type": "string"}),
+            (Path, {"type": "string", "format": "file"}),
         ):
             self.assertEqual(property_of(kind), schema, kind)
 

@@ -314,7 +314,7 @@ class TestFence(TestCase):
         self.assertEqual(self.row(self.fresh["id"])["claim"], self.fresh["claim"])
 
     def test_the_reaper_is_fenced_as_well(self):
-        lost = self.queue.claims.lost({2}, self.clock.now())
+        lost = self.queue.claims.leases.lost({2}, self.clock.now())
         self.assertEqual([row["claim"] for row in lost], [self.fresh["claim"]])
         self.end(self.fresh, result="1")
         for row in lost:
@@ -607,7 +607,7 @@ class TestLeases(TestCase):
         self.row_claimed = self.claim()
 
     def is_lost(self, dead=()):
-        return bool(self.queue.claims.lost(set(dead), self.clock.now()))
+        return bool(self.queue.claims.leases.lost(set(dead), self.clock.now()))
 
     def test_a_lease_holds_for_its_time(self):
         self.pass_in_silence(self.database.lease_seconds - 1)
@@ -638,7 +638,7 @@ class TestLeases(TestCase):
         self.assertFalse(self.is_lost())
 
     def test_another_boot_is_judged_by_wall_time_with_slack(self):
-        self.queue.claims.boot = "boot-2"
+        self.queue.claims.leases.boot = "boot-2"
         self.clock.ticks = 5.0  # starts over after a boot
         self.pass_in_silence(self.database.lease_seconds + self.database.slack_seconds - 1)
         self.assertFalse(self.is_lost())
@@ -647,7 +647,7 @@ class TestLeases(TestCase):
 
     def test_a_machine_that_does_not_know_its_boot_uses_wall_time(self):
         self.write("UPDATE task SET lease_boot=''")
-        self.queue.claims.boot = ""
+        self.queue.claims.leases.boot = ""
         self.clock.ticks += 10 * self.database.lease_seconds
         self.assertFalse(self.is_lost())
         self.pass_in_silence(2 * (self.database.lease_seconds + self.database.slack_seconds))

@@ -183,6 +183,27 @@ class Tasks(CommandTestCase):
         self.assertEqual(len(self.json("list", "--limit", "1")["tasks"]), 1)
         self.assertEqual(self.json("list")["service"]["code"], "starting")
 
+    def test_list_prints_all_that_match_as_csv(self):
+        self.add_many("bob", 60)
+        self.add("eve", function="greet", name="Zoë, née Smith")
+        lines = self.ok("list", "--csv", "--limit", "3").splitlines()
+        self.assertEqual((len(lines), lines[0][:9]), (62, "id,owner,"))
+        self.assertTrue(lines[1].startswith("61,eve,greet,default,pending,"), lines[1])
+        self.assertIn('"{""name"":""Zoë, née Smith""}"', lines[1])
+        self.assertEqual(len(self.ok("list", "--csv", "--function", "greet").splitlines()), 2)
+        self.fails(2, "list", "--csv", "--sort=duration", words="sort must be -id or id in a file")
+
+    def test_list_sorts_and_searches(self):
+        self.add("bob", function="greet", name="x")
+        self.clock.advance(60)
+        moment = jobqueue.iso(self.clock.now())
+        self.add_many("bob", 2)
+        for words, ids in ((["--sort=id"], [1, 2, 3]), (["--sort", "function"], [3, 2, 1]),
+                           (["--search", "greet"], [1]), (["--since", moment], [3, 2]),
+                           (["--until", moment], [1])):
+            self.assertEqual([task["id"] for task in self.json("list", *words)["tasks"]], ids, words)
+        self.fails(2, "list", "--sort", "owner")
+
     def test_list_refuses_what_is_no_filter(self):
         self.fails(2, "list", "--status", "nothing")
         self.fails(4, "list", "--owner", "nobody")
@@ -389,6 +410,26 @@ class Owners(CommandTestCase):
         self.fails(2, "user", "quota", "bob", words="required: N|none")
         self.fails(2, "user", "quota", "bob", "-1", words="N|none: must be at least 0")
 
+    def test_a_role_and_a_limit_of_running_tasks_are_set_and_taken_away(self):
+        self.ok("user", "add", "vera", "--role", "viewer", given=NEW)
+        self.ok("user", "set", "bob", "--role", "viewer", "--max-running", "2")
+        shown = {user["name"]: (user["role"], user["max_running"])
+                 for user in self.json("user", "list")["users"]}
+        self.assertEqual((shown["vera"], shown["bob"]), (("viewer", None), ("viewer", 2)))
+        self.ok("user", "set", "bob", "--role", "user")
+        self.ok("user", "set", "bob", "--max-running", "none")
+        bob = self.queue.users.find("bob")
+        self.assertEqual((bob["role"], bob["max_running"]), ("user", None))
+        for wrong in ("0", "-1", "x"):
+            self.fails(2, "user", "set", "bob", "--max-running", wrong, words="--max-running: must be")
+        self.fails(2, "user", "set", "bob", "--role", "root", words="must be one of viewer, user, admin")
+
+    def test_a_user_is_logged_out_everywhere(self):
+        token = self.queue.sessions.open(self.queue.users.find("bob"), "192.0.2.1")
+        self.ok("user", "logout", "bob")
+        self.assertIsNone(self.queue.sessions.person(token))
+        self.fails(4, "user", "logout", "nobody")
+
     def test_users_that_are_wrong_are_refused(self):
         self.fails(2, "user", "add", "zoe", given="short\n", words="password")
         self.fails(2, "user", "add", "zoe", given="", words="password")
@@ -408,7 +449,7 @@ class Owners(CommandTestCase):
                                     "token=" + token}, checked=False).status, 200)
         self.assertEqual(call(app, {"REQUEST_METHOD": "GET", "PATH_INFO": "/api/tasks", "HTTP_X_API_KEY":
                                     token}, checked=False).status, 403)
-        self.fails(2, "token", "add", "x", "--scope", "all", words="--scope: must be one of user, tick")
+        self.fails(2, "token", "add", "x", "--scope", "all", words="--scope: must be one of user, read, tick")
 
     def test_a_token_for_workers_may_be_bound(self):
         self.ok("token", "add", "strong", "--scope", "worker", "--queues", "gpu,big", "--functions", "render")

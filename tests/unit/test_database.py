@@ -5,6 +5,7 @@ import errno
 import fcntl
 import os
 import re
+import select
 import sqlite3
 import subprocess
 import sys
@@ -183,6 +184,69 @@ class TestTransactions(DatabaseCase):
         with other.transaction() as transaction:
             jobqueue.remember(transaction, ".x", 1)
         self.assertNotEqual(self.database.version_seen(), before)
+
+
+class TestBell(DatabaseCase):
+    """What wakes workers that wait."""
+
+    def setUp(self):
+        super().setUp()
+        self.other = self.another_queue().database
+
+    def rings(self, database=None):
+        return bool(select.select([(database or self.database).alarm], [], [], 0)[0])
+
+    def test_it_rings_after_what_others_wait_for_and_not_after_bookkeeping(self):
+        self.database.calm()
+        with self.other.transaction(durable=False) as transaction:
+            jobqueue.remember(transaction, ".x", 1)
+        self.assertFalse(self.rings())
+        with self.other.transaction() as transaction:
+            self.assertFalse(self.rings())
+            jobqueue.remember(transaction, ".x", 2)
+        self.assertTrue(self.rings())
+        self.database.calm()
+        self.assertFalse(self.rings())
+        with self.other.transaction():
+            pass
+        self.assertFalse(self.rings())
+
+    def test_all_who_wait_hear_it_and_whoever_stops_it_stops_it_for_all(self):
+        third = self.another_queue().database
+        self.other.ring()
+        self.assertTrue(self.rings() and self.rings(third))
+        third.calm()
+        self.assertFalse(self.rings() or self.rings(third))
+
+    def test_nobody_waits_for_the_one_who_rings_however_often(self):
+        for _ in range(70_000):
+            self.other.ring()
+        self.assertTrue(self.rings())
+        self.database.calm()
+        self.assertFalse(self.rings())
+
+    def test_who_finds_that_another_has_just_made_it_hears_it_too(self):
+        make = os.mkfifo
+
+        def come_second(*given):
+            make(*given)
+            raise FileExistsError
+
+        (self.data / "bell").unlink()
+        with mock.patch.object(os, "mkfifo", come_second):
+            self.assertIsNotNone(self.another_queue().database.alarm)
+
+    def test_without_a_pipe_everything_else_works(self):
+        refused = mock.patch.object(os, "mkfifo", side_effect=PermissionError)
+        (self.data / "bell").unlink()
+        for hindrance in (refused, contextlib.nullcontext()):
+            with hindrance:
+                database = self.another_queue().database
+            self.assertIsNone(database.alarm)
+            with database.transaction() as transaction:
+                jobqueue.remember(transaction, ".x", 3)
+            database.calm()
+            (self.data / "bell").write_text("copied by FTP", "utf-8")
 
 
 class TestBusy(DatabaseCase):

@@ -8,7 +8,7 @@ import jobqueue
 from tests.helpers.command import CommandTestCase
 from tests.helpers.support import PASSWORD, place_for
 
-STAYS = {"worker", "shift", "session", "throttle", "known_address", "delivery"}     # of one place only
+STAYS = {"worker", "shift", "session", "throttle", "known_address", "delivery", "file"} # of one place only
 
 
 class ExportTestCase(CommandTestCase):

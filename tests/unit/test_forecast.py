@@ -72,6 +72,16 @@ class Waits(ForecastCase):
         ids = self.add_many("bob", 4, options={"queue": "post"})
         self.check_range(self.told(ids[3])["expected_start"], 1800, 1800)
 
+    def test_a_user_holds_no_more_workers_than_they_may_and_leaves_the_others(self):
+        self.change_settings(NbMaxWorker=4)
+        self.queue.users.change("bob", max_running=1)
+        ids = self.add_many("bob", 4)
+        self.check_range(self.told(ids[3])["expected_start"], 180, 180)
+        self.check_range(self.told(self.add("eve", options={"priority": -1}))["expected_start"], 0, 0)
+        self.run_now()
+        self.clock.advance(30)
+        self.check_range(self.told(ids[1])["expected_start"], 30, 30)
+
     def test_a_queue_runs_no_more_than_it_may_and_leaves_workers_to_others(self):
         self.change_settings(NbMaxWorker=4)
         self.queue.queues.change("post", {"max_running": 1}, "ana", new=True)

@@ -120,7 +120,8 @@ class TestIdempotencyKey(WebTestCase):
         self.assertEqual((again.status, again.body, again.headers["location"]),
                          (201, first.body, first.headers["location"]))
         self.run_one()
-        self.assertEqual({**self.check(self.post(ADD), 201), "forecast": None},
+        alone = {"forecast": None, "previous": None, "next": None}
+        self.assertEqual({**self.check(self.post(ADD), 201), **alone},
                          self.bob.get("/api/tasks/1").json)
         self.assertEqual(self.count(), 1)
 

@@ -12,10 +12,10 @@ class TestLogs(TestCase):
 
     def append(self, start, text, attempt=1):
         with self.database.transaction(durable=False) as transaction:
-            Logs.append(transaction, self.task, attempt, start, text)
+            Logs.append(transaction, self.clock.now(), self.task, attempt, start, text)
 
     def read(self, *values, attempt=1):
-        return self.queue.logs.read(self.task, attempt, *values)
+        return self.queue.logs.read(self.task, attempt, *values)[:3]
 
     def read_on(self, at=0, limit=jobqueue.LOG_PAGE_BYTES):
         """All pages from an offset: text, end, whether something was cut out."""
@@ -88,6 +88,22 @@ class TestLogs(TestCase):
         for start in range(0, 5 * LOG_MAX_BYTES, 65_536):
             self.append(start, "y" * 65_536)
         self.assertIn("yyy", self.read(LOG_MAX_BYTES, 2 * LOG_MAX_BYTES)[0])
+
+    def test_a_line_has_the_time_of_its_last_piece(self):
+        came = []
+        for start, text in ((0, "one\ntwo\n"), (8, "thr"), (11, "ee\nfour\n")):
+            self.append(start, text)
+            came.append(jobqueue.iso(self.clock.now()))
+            self.clock.advance(5)
+        times = self.queue.logs.read(self.task, 1)[3]
+        self.assertEqual(times, [[0, came[0]], [2, came[1]], [2, came[2]]])
+        self.assertEqual(self.queue.logs.read(self.task, 1, 8)[3], [[0, came[1]], [0, came[2]]])
+
+    def test_times_count_the_lines_that_tell_of_a_gap(self):
+        self.append(0, "one\n")
+        self.append(9, "two\n")
+        text, _, _, times = self.queue.logs.read(self.task, 1)
+        self.assertEqual(text.split("\n")[times[1][0]], "two")
 
     def test_a_deleted_task_takes_its_logs_along(self):
         self.append(0, "one")

@@ -208,11 +208,11 @@ class Server(unittest.TestCase):
                     [row] = here.claims.claim(transaction, None, now)
                 with there.database.transaction():
                     pass                # it has looked at the server's clock
-                there.claims.boot = "another"
+                there.claims.leases.boot = "another"
                 now = there.database.clock.now()
-                left = there.claims.leases(now)[row["id"]]
+                left = there.claims.leases.left(now)[row["id"]]
                 self.assertLess(abs(left - there.database.lease_seconds), 30)
-                self.assertEqual(there.claims._late(now), {})
+                self.assertEqual(there.claims.leases._late(now), {})
                 with here.database.transaction() as transaction:
                     here.claims.end(transaction, row["id"], row["claim"],
                                     jobqueue.Outcome("succeeded", "3"), now)

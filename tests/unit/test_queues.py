@@ -5,6 +5,7 @@ from unittest import mock
 
 import jobqueue
 from jobqueue import Queues
+from tests.helpers import postgres
 from tests.helpers.support import TestCase
 from tests.helpers.web import WebTestCase
 
@@ -167,6 +168,156 @@ class MaxRunning(QueueCase):
         self.assertIsNone(self.claim())
 
 
+class LimitsOfUsers(QueueCase):
+    """A person's tasks hold no more workers than they may, and hide nobody else's."""
+
+    def limit(self, name="bob", most=2):
+        self.queue.users.change(name, max_running=most)
+
+    def running(self, name="bob"):
+        return self.database.value("SELECT count(*) FROM task WHERE status=1 AND owner_id=?",
+                                   (self.owner_id(name),))
+
+    def longest_wait(self):
+        return self.queue.claims.longest_wait()
+
+    def test_never_more_run_than_allowed_in_all_queues_together(self):
+        self.make("a")
+        self.make("b")
+        self.limit()
+        for queue in ("a", "b", "default", "a", "b"):
+            self.add("bob", options={"queue": queue})
+        rows = [self.claim(), self.claim()]
+        self.assertEqual((self.claim(), self.claimable()), (None, 0))
+        self.end(rows[0])
+        self.assertEqual(self.claimable(1), 1)
+        self.assertIsNotNone(self.claim())
+        self.assertIsNone(self.claim())
+
+    def test_a_change_counts_at_once(self):
+        self.limit(most=1)
+        self.add_many("bob", 5)
+        self.claim()
+        for most, claimed in ((1, 0), (3, 2), (2, 0), (None, 2)):
+            self.limit(most=most)
+            self.assertEqual(len(list(filter(None, (self.claim() for _ in range(3))))), claimed, most)
+
+    def test_a_batch_keeps_to_it(self):
+        self.limit(most=3)
+        self.add_many("bob", 10)
+        self.assertEqual(len(self.claim_many(10, function="add")), 3)
+        self.assertEqual(self.claim_many(10, function="add"), [])
+        self.add_many("eve", 10)
+        self.assertEqual({row["owner"] for row in self.claim_many(5, function="add")}, {"eve"})
+
+    def test_of_a_mixed_batch_too(self):
+        self.limit(most=1)
+        for owner in ("eve", "bob", "eve", "bob"):
+            self.add(owner)
+        while self.claim_many(10, function="add"):
+            self.assertLessEqual(self.running(), 1)
+        self.assertEqual((self.running(), self.running("eve")), (1, 2))
+
+    def test_others_start_at_once_behind_many_of_who_is_full(self):
+        self.limit()
+        self.add_many("bob", 2500)
+        self.claim_many(2, function="add")
+        ids = [self.add("eve", options={"priority": priority}) for priority in (0, -5, -50)]
+        self.assertEqual([self.claim()["id"] for _ in ids], ids)
+        self.assertIsNone(self.claim())
+        self.assertEqual(self.claimable(), 0)
+
+    def test_remote_workers_keep_to_it_and_find_what_is_others(self):
+        reach = jobqueue.Reach("far", ["add"], None, ["c" * 32])
+        self.limit()
+        self.add_many("bob", 2500)
+        self.claim_many(2, function="add")
+        self.assertEqual(self.claim_many(1, reach=reach), [])
+        theirs = self.add("eve", options={"priority": -5})
+        self.assertEqual([row["id"] for row in self.claim_many(1, reach=reach)], [theirs])
+
+    def test_a_queue_counts_by_the_priority_of_what_may_start(self):
+        self.make("a")
+        self.limit(most=1)
+        for _ in range(2):
+            self.add("bob", options={"queue": "a", "priority": 9})
+        self.add("eve", options={"queue": "a", "priority": 1})
+        first = self.add("eve", options={"priority": 5})
+        self.assertEqual(self.claim()["owner"], "bob")
+        self.assertEqual(self.claim()["id"], first)
+
+    def test_as_many_workers_start_as_there_is_work_for(self):
+        self.change_settings(NbMaxWorker=9)
+        self.limit()
+        self.add_many("bob", 7)
+        self.assertEqual(self.claimable(), 2)
+        self.add_many("eve", 3)
+        self.assertEqual(self.claimable(), 5)
+        while self.running() < 2:
+            self.claim()
+        self.assertEqual(self.claimable(), self.database.value(
+            "SELECT count(*) FROM task WHERE status=0 AND owner_id=?", (self.owner_id("eve"),)))
+
+    def test_what_waits_for_its_owners_other_tasks_is_no_reason_to_worry(self):
+        self.limit(most=1)
+        self.add_many("bob", 2)
+        self.claim(self.live()[0])
+        self.clock.advance(30)
+        self.assertIsNone(self.longest_wait())
+        self.add("eve")
+        self.clock.advance(10)
+        self.assertEqual(self.longest_wait(), 10)
+
+    def test_a_pending_task_says_so_and_others_do_not(self):
+        self.limit()
+        ids = self.add_many("bob", 3)
+        other = self.add("eve")
+        self.assertIsNone(self.queue.get_json(ids[2])["blocked"])
+        for task_id in ids[:2]:
+            self.write("UPDATE task SET status=1, claim='x' WHERE id=%d" % task_id)
+        shown = self.queue.get_json(ids[2])
+        self.assertEqual((shown["blocked"], shown["blocked_text"]),
+                         ("owner", "The user bob runs at most 2 at once."))
+        self.assertIsNone(self.queue.get_json(other)["blocked"])
+        self.assertIsNone(self.shown("default")["blocked"])
+
+    def test_nobody_looks_further_where_nobody_has_a_limit(self):
+        self.add_many("bob", 5)
+        self.claim()
+        asked = self.asked_by_a_claim()
+        self.limit("eve", 1)
+        self.assertEqual(self.asked_by_a_claim(), asked)
+        self.limit("bob", 1)
+        self.assertGreater(self.asked_by_a_claim(), asked)
+
+    def asked_by_a_claim(self):
+        """How many statements a claim asks."""
+        with mock.patch.object(type(self.database), "all", autospec=True,
+                               side_effect=type(self.database).all) as asked:
+            self.claim()
+        return asked.call_count
+
+    @unittest.skipIf(postgres.ADDRESS, "about SQLite: the steps of its statements")
+    def test_where_somebody_is_full_a_claim_takes_as_long_before_many_as_before_few(self):
+        self.limit(most=1)
+        self.add("bob")
+        self.claim()
+        steps = []
+        for count in (1200, 6000):
+            self.add_many("bob", count)
+            for priority in (0, -5):
+                self.add_many("eve", 2, options={"priority": priority})
+            taken = []
+            link = self.database._writer._link
+            link.set_progress_handler(lambda taken=taken: taken.append(1), 10)
+            self.assertEqual(self.claim()["owner"], "eve")
+            claimed = [len(self.claim_many(10, function="add")) for _ in range(3)]
+            link.set_progress_handler(None, 10)
+            self.assertEqual(claimed, [1, 2, 0])
+            steps.append(len(taken))
+        self.assertLess(steps[1], 2 * steps[0])
+
+
 class Rate(QueueCase):
     def test_starts_are_spread_evenly(self):
         self.make(rate={"count": 10, "seconds": 1})
@@ -263,7 +414,7 @@ class Machines(QueueCase):
         self.make(machines=["machine-1", "machine-2"])
         task_id, = self.fill(1)
         other = self.another_queue()
-        other.claims.machine, other.claims.boot = "machine-2", "boot-2"
+        other.claims.machine, other.claims.leases.boot = "machine-2", "boot-2"
         with other.database.transaction() as transaction:
             (worker_id, _), = other.workers.reserve(transaction, "service")
         self.assertEqual(self.claim(worker_id, other)["id"], task_id)
@@ -281,7 +432,7 @@ class Machines(QueueCase):
     def idle_workers(self, machine, count):
         """Rows of workers that wait on a machine."""
         other = self.another_queue()
-        other.claims.machine, other.claims.boot = machine, "boot-9"
+        other.claims.machine, other.claims.leases.boot = machine, "boot-9"
         with other.database.transaction() as transaction:
             other.workers.reserve(transaction, "service", count)
         self.write("UPDATE worker SET state='idle'")
@@ -344,6 +495,8 @@ class Interleavings(QueueCase):
         for name, limits in self.LIMITS.items():
             self.make(name, **limits)
             self.fill(300, name, max_retries=5, retry_delay=0)
+            self.add_many("eve", 100, options={"queue": name})
+        self.queue.users.change("eve", max_running=2)
         queues = [self.queue] + [self.another_queue() for _ in range(4)]
         running, starts = [], {name: [] for name in self.LIMITS}
         for _ in range(800):
@@ -362,6 +515,9 @@ class Interleavings(QueueCase):
                 else:
                     running.remove(row)
                     self.end(row, chance.choice(("succeeded", "error", "crashed", "put_back")))
+            count = self.database.value("SELECT count(*) FROM task WHERE status=1 AND owner_id=?",
+                                        (self.owner_id("eve"),))
+            self.assertLessEqual(count, 2)
             for name in ("a", "c"):
                 count = self.queue.queues.count(jobqueue.RUNNING, name, 100)
                 self.assertLessEqual(count, self.LIMITS[name]["max_running"])

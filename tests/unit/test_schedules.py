@@ -634,7 +634,7 @@ class TestFolders(ScheduleCase):
 
     def run_script(self, name):
         """Run it as a runner does."""
-        context = SimpleNamespace(id=1, attempt=1, claim="x")
+        context = SimpleNamespace(id=1, attempt=1, claim="x", folder=self.folder)
         return worker.run_script(None, {"script": name}, context)
 
     def test_each_executable_file_and_each_python_file_is_a_schedule(self):

@@ -1,5 +1,6 @@
 """What an admin can change while everything runs."""
 
+import itertools
 from unittest import mock
 
 import jobqueue
@@ -90,6 +91,14 @@ class TestSettings(TestCase):
         for row in self.settings.describe():
             self.assertTrue(row["help"].endswith((".", ")")), row["name"])
             self.assertEqual(jobqueue.tidy_setting(row["name"], row["default"]), row["default"])
+
+    def test_every_setting_has_a_name_for_people_in_a_group_that_stands_together(self):
+        rows = self.settings.describe()
+        self.assertEqual(len({row["label"] for row in rows}), len(rows))
+        groups = [group for group, _ in itertools.groupby(row["group"] for row in rows)]
+        self.assertEqual(len(groups), len(set(groups)), groups)
+        self.assertEqual((self.described("linger")["group"], self.described("linger")["unit"]),
+                         ("Workers", "seconds"))
 
     def test_our_own_notes_are_no_settings(self):
         with self.assertRaises(jobqueue.Invalid):

@@ -252,7 +252,7 @@ class TestTheDead(WorkerCase):
         self.assertEqual(self.dead(), {worker_id: "did not report"})
 
     def test_where_boots_have_no_id_one_that_does_not_report_is_given_up_as_soon(self):
-        with mock.patch.object(self.queue.claims, "boot", ""):
+        with mock.patch.object(self.queue.claims.leases, "boot", ""):
             [(worker_id, _)] = self.reserve()
             self.clock.advance(STARTING_SECONDS - 1)
             self.assertEqual(self.dead(), {})
@@ -318,6 +318,25 @@ class TestTheDead(WorkerCase):
             self.tick()
         self.assertIn(worker_id, [one["id"] for one in self.workers.rows()])
         self.assertEqual(self.status(task_id), "running")
+
+    def test_one_that_died_right_after_it_spoke_up_is_buried_at_the_next_look(self):
+        """Its row was read before its last words, its lock tried after its death."""
+        worker_id, handle = self.live()
+        look = self.database.all
+
+        def late(*question):
+            rows = look(*question)
+            if question == ("SELECT * FROM worker",) and handle in self.locks:
+                with self.database.transaction() as transaction:
+                    self.workers.heartbeat(transaction, worker_id, "busy", 0)
+                self.die(handle)
+            return rows
+        with mock.patch.object(self.database, "all", side_effect=late):
+            self.queue.reaper.bury_dead()
+        self.assertEqual(self.count(), 1)
+        self.queue.reaper.bury_dead()
+        self.assertEqual(self.count(), 0)
+        self.assertEqual(list(self.workers.locks.iterdir()), [])
 
     def test_left_over_lock_files_are_swept_once_they_are_old(self):
         for name, age in (("old", 7200), ("young", 10)):

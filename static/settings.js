@@ -1,0 +1,94 @@
+// @ts-check
+/** Settings in groups: only what was changed is sent, a default as "back to the default". */
+import { get, request } from './api.js';
+import { find, h, render, setText, textWith } from './dom.js';
+import { durationInput, durationText, secondsFrom } from './durations.js';
+import { button, field, sendingForm, valuesOf } from './forms.js';
+import { t } from './language.js';
+import { say } from './live.js';
+
+/** @import {Page, Setting, Values} from './types.js' */
+
+/** @type {Page['show']} */
+export async function show(_, signal) {
+  const { settings } = await get('api/settings', signal);
+  if (!signal.aborted) showSettings(settings);
+}
+
+/** All settings in one form. @param {Setting[]} settings */
+function showSettings(settings) {
+  const groups = new Map();
+  for (const one of settings) groups.set(one.group, [...groups.get(one.group) || [], one]);
+  const form = sendingForm(t('Save'), async (now, before) => {
+    const changed = settings.filter(({ name }) => now[name] !== before[name]);
+    if (!changed.length) return say(t('Nothing was changed.'), true);
+    const changes = changed.map((one) => [one.name, valueOf(one, now)]);
+    const answer = await request('PATCH', 'api/settings', Object.fromEntries(changes));
+    showSettings(answer.settings);
+    say(t('Saved.'), true);
+  }, ...[...groups].map(([group, some]) => h('section', {}, h('h2', {}, group),
+    ...some.map(settingField))));
+  const before = valuesOf(form);
+  const count = h('span', { class: 'help', role: 'status' });
+  form.lastElementChild?.append(count);
+  form.addEventListener('input', () => {
+    const now = valuesOf(form);
+    const changes = settings.filter(({ name }) => now[name] !== before[name]).length;
+    setText(count, changes ? t.n('{count} change not saved | {count} changes not saved', changes) : '');
+  });
+  form.classList.add('long', 'settings');
+  render(t('Settings'), h('h1', { tabindex: -1 }, t('Settings')), h('p', { class: 'lead' },
+    ...textWith('{host}: what works here, what to do, lines to copy, backups.',
+      { host: h('a', { href: '#/settings/host' }, t('This host')) })), form);
+}
+
+/** One setting; what was set elsewhere is only shown. @param {Setting} setting */
+function settingField(setting) {
+  const { name, label, unit, from, default: usual } = setting;
+  const input = controlFor(setting);
+  const after = [unit !== 'seconds' && unit && h('span', { class: 'help unit' }, unit)];
+  if (from === 'table') after.push(resetButton(setting, input));
+  const shown = textOf(setting, usual);
+  const element = field(label, input, { after: h('span', { class: 'with' }, ...after), help: [
+    setting.help, shown && t('Default: {usual}.', { usual: shown }),
+    from === 'environment' && t('Set by the environment; change it there.'),
+  ].filter(Boolean).join(' ') });
+  find('label', element).append(' ', h('code', { class: 'help' }, name));
+  return element;
+}
+
+/** A value as its field has it. @param {Setting} setting @param {unknown} value */
+const textOf = ({ unit }, value) => (
+  unit === 'seconds' ? durationText(Number(value)) : String(value ?? ''));
+
+/** What it is changed by. @param {Setting} setting */
+function controlFor({ name, value, type, unit, from, minimum, maximum, choices }) {
+  const disabled = from === 'environment';
+  if (choices) {
+    return h('select', { name, disabled }, ...choices.map((one) => (
+      h('option', { value: one, selected: one === value }, one || t('never')))));
+  }
+  if (unit === 'seconds') return durationInput(name, value, { disabled });
+  return h('input', { name, value, disabled, spellcheck: 'false', autocomplete: 'off',
+    ...type === 'integer' ? { type: 'number', min: minimum, max: maximum } : {} });
+}
+
+/**
+ * Puts the default into the field, to be saved with the rest.
+ * @param {Setting} setting @param {HTMLInputElement|HTMLSelectElement} input
+ */
+function resetButton(setting, input) {
+  const { label, default: usual } = setting;
+  return button(t('Reset'), () => {
+    input.value = textOf(setting, usual);
+    input.dispatchEvent(new Event('input', { bubbles: true }));
+  }, { class: 'small', 'aria-label': t('Reset: {label}', { label }) });
+}
+
+/** What a field says, in the setting's type; null for its default. @param {Setting} setting @param {Values} now */
+function valueOf({ name, type, unit, default: usual }, now) {
+  const text = now[name];
+  const value = unit === 'seconds' ? secondsFrom(now, name)
+    : type === 'integer' && text ? Number(text) : text;
+  return value === usual || value === '' ? null : value;
+}

@@ -1,0 +1,189 @@
+"""The page in another language, in the theme that one chose, and moved through by keys."""
+import json
+import unittest
+
+from tests.helpers.browser import TASKS, BrowserTestCase
+from tests.helpers.support import ROOT, wait_until
+
+# Tells which texts the page ever showed in its frame.
+SEEN = """
+window.seen = new Set();
+new MutationObserver(() => {
+  const link = document.querySelector('header:not([hidden]) nav a');
+  if (link) window.seen.add(link.textContent);
+}).observe(document, { subtree: true, childList: true, attributes: true, characterData: true });
+"""
+
+
+def texts(language):
+    """What the page says in a language."""
+    return json.loads((ROOT / "static" / "languages" / (language + ".json")).read_text("utf-8"))
+
+
+class Languages(BrowserTestCase):
+    """The browser chooses, or the person."""
+
+    TASKS = TASKS
+
+    def keep(self, browser, **values):
+        """Put into the browser what it remembers."""
+        for name, value in values.items():
+            browser.run("localStorage.setItem('jobqueue-' + arguments[0], arguments[1])", name, value)
+
+    def test_a_person_chooses_a_language_and_never_sees_another_after_that(self):
+        bob = self.open("bob")
+        bob.click("#me")
+        bob.run("""const select = document.querySelector('.menu select');
+            select.value = 'de';
+            select.dispatchEvent(new Event('change'))""")
+        german = texts("de")
+        bob.find("h1", german["Tasks"])
+        self.assertEqual(bob.run("return document.documentElement.lang"), "de")
+        bob.emulate("Page.enable")
+        bob.emulate("Page.addScriptToEvaluateOnNewDocument", source=SEEN)
+        bob.go("#/tasks")
+        bob.find("h1", german["Tasks"])
+        self.assertEqual(bob.run("return [...seen]"), [german["Tasks"]])
+        self.keep(bob, language="en")
+        bob.open_list()
+        self.assertEqual(bob.run("return document.documentElement.lang"), "en")
+
+    def test_the_browser_s_own_language_is_taken_if_there_is_one(self):
+        bob = self.open("bob")
+        bob.emulate("Page.enable")
+        for code, spoken in ("fr-CA", "fr"), ("zh-CN", "zh"), ("ja-JP", "en"):
+            bob.emulate("Page.addScriptToEvaluateOnNewDocument",
+                        source="Object.defineProperty(navigator, 'languages', "
+                               "{ configurable: true, get: () => ['%s'] })" % code)
+            bob.go("#/tasks")
+            bob.find("h1", texts(spoken)["Tasks"] if spoken != "en" else "Tasks")
+            self.assertEqual(bob.run("return document.documentElement.lang"), spoken)
+
+    def test_times_and_numbers_are_written_as_the_language_does(self):
+        bob = self.open("bob")
+        self.keep(bob, language="de")
+        bob.go("#/schedules/new?function=send")
+        bob.find("select[name=kind]")
+        bob.run("""const kind = document.querySelector('[name=kind]');
+            kind.value = 'yearly';
+            kind.dispatchEvent(new Event('input', { bubbles: true }))""")
+        bob.see("Dezember", "[name=month]")
+        words = bob.run("""return import('./static/format.js').then(
+            ({ countWords, duration }) => [countWords(12345, 1e6), duration(0.5)])""")
+        self.assertEqual(words, ["12\u202f345", "0,5 s"])
+
+    def test_forms_follow_the_count_as_the_language_has_them(self):
+        bob = self.open("bob")
+        for code, words in (("en", ["0 tasks", "1 task", "2 tasks"]),
+                            ("fr", ["0 tâche", "1 tâche", "2 tâches"]),
+                            ("zh", ["0 个任务", "1 个任务", "2 个任务"])):
+            self.keep(bob, language=code)
+            bob.go("#/tasks")
+            bob.find("h1", texts(code)["Tasks"] if code != "en" else "Tasks")
+            said = bob.run("""return import('./static/language.js').then(({ t }) => (
+                [0, 1, 2].map((count) => t.n('{count} task | {count} tasks', count))))""")
+            self.assertEqual(said, words)
+
+    def test_where_one_is_stays_in_sight_on_a_phone_with_long_words(self):
+        ana = self.open("ana")
+        self.keep(ana, language="de")
+        ana.emulate("Emulation.setDeviceMetricsOverride", width=320, height=640, deviceScaleFactor=2,
+                    mobile=True)
+        ana.go("#/settings")
+        ana.find("h1", texts("de")["Settings"])
+        wait_until(lambda: ana.run("""
+            const here = document.querySelector('header nav [aria-current]');
+            return here && here.getBoundingClientRect().right <= innerWidth"""))
+        self.assertLessEqual(ana.run("return document.documentElement.scrollWidth"), 320)
+
+    def test_a_language_that_does_not_come_leaves_the_page_in_english(self):
+        bob = self.open("bob")
+        self.keep(bob, language="de")
+        bob.emulate("Network.enable")
+        bob.emulate("Network.setBlockedURLs", urls=["*/languages/*"])
+        bob.go("#/tasks")
+        bob.find("h1", "Tasks")
+        bob.emulate("Network.setBlockedURLs", urls=[])
+        bob.messages().clear()
+
+
+class Theme(BrowserTestCase):
+    """Light, dark, or as the system has it."""
+
+    TASKS = TASKS
+
+    def test_what_one_chose_is_there_from_the_first_moment_and_in_every_tab(self):
+        bob = self.open("bob")
+        theme = "return document.documentElement.dataset.theme"
+        self.assertEqual(bob.run(theme), "light")
+        bob.run("""const select = [...document.querySelectorAll('.menu select')].pop();
+            select.value = 'dark';
+            select.dispatchEvent(new Event('change'))""")
+        self.assertEqual(bob.run(theme), "dark")
+        bob.emulate("Page.enable")
+        bob.emulate("Page.addScriptToEvaluateOnNewDocument", source="""
+            new MutationObserver((_, watch) => {
+              if (!document.body) return;
+              window.first = document.documentElement.dataset.theme;
+              watch.disconnect();
+            }).observe(document, { subtree: true, childList: true })""")
+        bob.open_list()
+        self.assertEqual(bob.run("return first"), "dark")
+        self.assertEqual(bob.run("return getComputedStyle(document.documentElement).colorScheme"), "dark")
+        bob.run("""localStorage.setItem('jobqueue-theme', '');
+            dispatchEvent(new StorageEvent('storage'))""")          # as another tab does
+        self.assertEqual(bob.run(theme), "light")
+
+
+class Keys(BrowserTestCase):
+    """What keys do besides those of every page."""
+
+    TASKS = TASKS
+
+    def open(self, *who):
+        """A browser that hears keys already: their script comes after the first view."""
+        browser = super().open(*who)
+        wait_until(lambda: browser.press("?") or browser.count("dialog"), what="the keys")
+        browser.press("Escape")
+        wait_until(lambda: not browser.count("dialog"), what="the end of their table")
+        return browser
+
+    def test_a_task_is_cancelled_retried_and_left_by_keys(self):
+        self.site.add("report", "--owner", "bob", "--delay", "3600", city="Oslo")
+        bob = self.open("bob")
+        bob.see("Oslo", "table.list")
+        bob.press("c")                              # no row has the focus
+        self.pause(0.3)
+        self.assertIn("scheduled", bob.text("table.list"))
+        bob.press("j", "c")
+        bob.see("cancelled", "table.list")
+        self.pause(1.1)                             # who presses at once meant the button before
+        bob.press("r")
+        bob.see_no("cancelled", "table.list")
+        bob.press("j", "Enter")
+        bob.see("Timeline")
+        bob.press("u")
+        bob.find("h1", "Tasks")
+
+    def test_the_tabs_are_turned_by_keys_but_not_while_one_types(self):
+        bob = self.open("bob")
+        chosen = "return document.querySelector('.tabs [aria-current]').dataset.status"
+        bob.press("l")
+        wait_until(lambda: bob.run(chosen) == "pending")
+        bob.press("h")
+        wait_until(lambda: bob.run(chosen) == "")
+        bob.press("/")
+        wait_until(lambda: bob.focused() == "Search tasks")
+        bob.press(*"hello")
+        self.assertEqual(bob.run("return document.activeElement.value"), "hello")
+
+    def test_all_keys_are_shown(self):
+        bob = self.open("bob")
+        bob.press("?")
+        bob.see("retry the task", "dialog")
+        bob.press("Escape")
+        bob.see_no("retry the task")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,143 @@
+"""People in a real Chromium: roles and limits, what a viewer is offered, where one is logged in."""
+import unittest
+
+from tests.helpers.browser import TASKS, BrowserTestCase
+from tests.helpers.support import PASSWORD, wait_until
+
+
+class PeopleCase(BrowserTestCase):
+
+    TASKS = TASKS
+    EMPTY = ("session",)
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.site.run("user", "add", "vera", "--role", "viewer", given=PASSWORD)
+
+    def row(self, browser, words):
+        """The selector of the row of a table that begins with these words."""
+        browser.see(words, "main")
+        browser.run("[...document.querySelectorAll('main tbody tr')].find("
+                    "(row) => row.innerText.startsWith(arguments[0])).id = 'row'", words)
+        return "#row"
+
+
+class Users(PeopleCase):
+
+    def test_an_admin_changes_what_somebody_may(self):
+        ana = self.open("ana")
+        ana.go("#/users")
+        ana.click("button", "Change: eve")
+        ana.type("[name=max_running]", "2")
+        ana.choose("role", "viewer")
+        ana.click("form button", "Save")
+        ana.see("eve was changed.")
+        ana.see("viewer at most 2 running", "main tbody")
+        row = self.site.rows("SELECT role, max_running, max_pending FROM user WHERE name='eve'")[0]
+        self.assertEqual(tuple(row), ("viewer", 2, None))
+        ana.click("button", "Change: eve")
+        self.assertEqual(ana.run("return document.querySelector('[name=max_running]').value"), "2")
+        ana.type("[name=max_running]", "")
+        ana.choose("role", "user")
+        ana.click("form button", "Save")
+        ana.see_no("at most 2 running", "main tbody")
+        row = self.site.rows("SELECT role, max_running FROM user WHERE name='eve'")[0]
+        self.assertEqual(tuple(row), ("user", None))
+
+    def test_and_logs_them_out_everywhere(self):
+        ana, eve = self.open("ana"), self.open("eve")
+        ana.go("#/users")
+        ana.click(self.row(ana, "eve") + " button", "Log out")
+        ana.see("Log eve out everywhere?")
+        ana.click(".question button", "Log out")
+        ana.see("eve is logged out.")
+        eve.go("#/queues")
+        eve.find("h1", "Log in to jobqueue")
+
+    def test_a_pending_task_says_that_its_owners_others_run(self):
+        self.program("ana").patch("/api/users/bob", {"max_running": 1})
+        self.addCleanup(self.program("ana").patch, "/api/users/bob", {"max_running": None})
+        first, second = (self.add("report", "bob", city=city) for city in ("Oslo", "Vik"))
+        wait_until(lambda: self.site.value("SELECT status FROM task WHERE id=?", (first,)) == 1,
+                   what="the start of the first")
+        bob = self.open("bob")
+        bob.go("#/tasks/%d" % second)
+        bob.see("The user bob runs at most 1 at once.")
+        (self.site.home / "go on").touch()
+        self.addCleanup((self.site.home / "go on").unlink)
+        bob.see("succeeded", ".sentence")
+
+
+class Viewer(PeopleCase):
+
+    def offered(self, browser):
+        """What can be pressed on a page, but its menus and what only looks."""
+        return browser.run("""
+            return [...document.querySelectorAll('main :is(button, a.button, [type=checkbox])')]
+                .filter((one) => one.checkVisibility()).map((one) => one.innerText.trim())""")
+
+    def test_everybodys_tasks_are_shown_and_nothing_is_offered_that_changes_them(self):
+        failed = self.done("fail", "bob", text="broken")
+        self.add("report", "eve", {"delay": 600}, city="Vik")
+        schedule = self.program("bob").post("/api/schedules", {
+            "function": "send", "arguments": {"city": "Oslo"}, "rule": "daily 03:00"}).json["id"]
+        vera = self.open("vera")
+        for page, words, offered in (
+                ("#/tasks", "broken", ["Filters"]), ("#/overview", "fail", []),
+                ("#/tasks/%d" % failed, "ValueError", ["Wrap", "Times", "Full height"]),
+                ("#/schedules", "send", []), ("#/schedules/%d" % schedule, "Oslo", []),
+                ("#/queues", "default", []), ("#/workers", "Workers", []),
+                ("#/activity", "failed", ["Show"])):
+            with self.subTest(page=page):
+                vera.go(page)
+                vera.see(words, "main")
+                self.assertEqual(self.offered(vera), offered)
+        vera.go("#/tasks/%d" % failed)
+        vera.see("ValueError", "main")
+        vera.press("r")
+        self.assertEqual(self.site.value("SELECT status FROM task WHERE id=?", (failed,)), 3)
+        vera.go("#/new/report")
+        vera.see_no("Write the monthly report", "main")
+        for page in ("#/users", "#/settings"):
+            self.assertEqual(vera.count("header a[href='%s']:not([hidden] *, [hidden])" % page), 0)
+
+    def test_a_user_is_offered_all_of_that(self):
+        failed = self.done("fail", "bob", text="broken")
+        bob = self.open("bob")
+        bob.see("New task", "main")
+        bob.go("#/tasks/%d" % failed)
+        bob.find("main button", "Retry")
+
+
+class Account(PeopleCase):
+
+    def test_one_sees_where_one_is_logged_in_and_logs_out_elsewhere(self):
+        here, there = self.open("bob"), self.open("bob")
+        here.go("#/account")
+        here.see("this browser", "main")
+        self.assertEqual(here.run("return [...document.querySelectorAll('main tbody tr')].filter("
+                                  "(row) => row.innerText.startsWith('127.0.0.1')).length"), 2)
+        here.click("main button", "Log out everywhere else")
+        here.see("Only this browser is logged in now.")
+        self.assertEqual(self.site.value("SELECT count(*) FROM session WHERE user_id=2"), 1)
+        there.go("#/queues")
+        there.find("h1", "Log in to jobqueue")
+        here.click("main button", "Log out everywhere")
+        here.click(".question button", "Log out everywhere")
+        here.find("h1", "Log in to jobqueue")
+        self.assertEqual(self.site.value("SELECT count(*) FROM session WHERE user_id=2"), 0)
+
+    def test_a_token_for_reading_is_made(self):
+        bob = self.open("bob")
+        bob.go("#/account")
+        bob.type("form [name=name]", "screen")
+        bob.choose("scope", "read")
+        bob.type("form:has([name=scope]) [name=password]", PASSWORD)
+        bob.run("document.querySelector('[name=scope]').form.requestSubmit()")
+        bob.see("Copy it now")
+        self.assertEqual(self.site.value("SELECT scope FROM token WHERE name='screen'"), "read")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,393 @@
+"""The page of a task in a real Chromium: what stands on top, its log, its files."""
+import json
+import unittest
+
+from tests.helpers.browser import ELEMENT, BrowserTestCase
+from tests.helpers.support import wait_until
+
+TASKS = r'''
+import sys
+import time
+from pathlib import Path
+from jobqueue import current_task, task
+
+@task(max_retries=1, retry_delay=0)
+def letter(to: str):
+    """Send a letter."""
+    print("looking for", to)
+    raise ValueError("550 5.1.1: no such mailbox")
+
+@task
+def lines(count: int, width: int = 0):
+    for number in range(count):
+        print("line %d %s" % (number, "x" * (number * 7 % (width or 1))))
+
+@task
+def say(text: str):
+    sys.stdout.write(text)
+
+@task
+def turn(photo: Path, others: list[Path] = (), title: str = "") -> Path:
+    """Turn a photo."""
+    out = current_task().folder / "turned.txt"
+    out.write_text("turned " + photo.read_text() + "".join(one.read_text() for one in others))
+    (current_task().folder / "towns.csv").write_text(
+        "town,people\n" + "".join('"Town, %d",%d\n' % (n, n) for n in range(30)))
+    (current_task().folder / "dot.png").write_bytes(bytes.fromhex(
+        "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
+        "1f15c4890000000d49444154789c6360f8cf500f0003860180"
+        "5a347d6b0000000049454e44ae426082"))
+    (current_task().folder / "page.html").write_text("<script>alert(1)</script>")
+    return out
+
+@task
+def follow():
+    """Prints a line for each one in a file, until that says "end"."""
+    at = 0
+    while True:
+        lines = Path("said").read_text().splitlines() if Path("said").exists() else []
+        for line in lines[at:]:
+            print(line, flush=True)
+            if line == "end":
+                return
+        at = len(lines)
+        time.sleep(0.05)
+'''
+# What is in the document of a log, and how high it is and seems to be.
+SIGHT = """
+const box = document.querySelector('.log');
+const rows = [...box.querySelectorAll('.line')];
+const top = box.getBoundingClientRect().top;
+const seen = rows.filter((row) => {
+  const at = row.getBoundingClientRect();
+  return at.bottom > top + 1 && at.top < top + box.clientHeight - 1;
+});
+return {
+  rows: rows.length, height: box.scrollHeight, top: box.scrollTop,
+  atEnd: box.scrollTop + box.clientHeight > box.scrollHeight - 2,
+  wrong: rows.filter((row) => row.querySelector('a').innerText
+    !== String(Number(row.querySelector('span').innerText.split(' ')[1]) + 1)).length,
+  first: seen[0]?.innerText, last: seen[seen.length - 1]?.innerText,
+  body: rows.length && Math.round(rows[rows.length - 1].getBoundingClientRect().bottom
+    - rows[0].getBoundingClientRect().top),
+  gaps: [box.firstElementChild, box.lastElementChild].map((gap) => gap.offsetHeight),
+};
+"""
+
+
+class TaskCase(BrowserTestCase):
+
+    TASKS = TASKS
+
+    def show(self, number, query=""):
+        """A browser of ana's at a task's page."""
+        ana = self.open("ana")
+        ana.go("#/tasks/%d%s" % (number, query))
+        ana.find(".facts")
+        return ana
+
+
+class Top(TaskCase):
+    """What one sees first."""
+
+    def test_number_owner_attempt_and_times_stand_on_top(self):
+        ana = self.show(self.done("letter", to="per"))
+        number = int(ana.run("return location.hash").rsplit("/", 1)[1])
+        self.assertRegex(ana.text(".facts"), r"^#%d · ana · attempt 2 of 2 · added \d+ \w+, \d\d:\d\d:\d\d"
+                         r" · started \d\d:\d\d:\d\d · ended \d\d:\d\d:\d\d · all of letter" % number)
+        ana.click("a", "all of letter")
+        ana.find("h1", "Tasks")
+        self.assertIn("function=letter", ana.run("return location.hash"))
+
+    def test_an_error_is_told_once(self):
+        ana = self.show(self.done("letter", to="per"))
+        ana.see("looking for per", ".log")
+        ana.see("failed", "ol.timeline")
+        self.assertEqual(ana.text("main").replace(ana.text("ol.timeline"), "").count("no such mailbox"), 1)
+        self.assertEqual(ana.text("ol.timeline").count("no such mailbox"), 1)   # of the first attempt
+        self.assertNotIn("Traceback", ana.text(".log"))
+        ana.run("document.querySelector('[aria-label=Attempt]').value = 1;"
+                "document.querySelector('[aria-label=Attempt]').dispatchEvent(new Event('change'))")
+        ana.see("Traceback", ".log")            # that of another attempt stands nowhere else
+
+    def test_one_action_is_the_first_and_what_destroys_stands_apart(self):
+        for function, first in (("letter", "Retry"), ("say", "Run again with changes")):
+            ana = self.show(self.done(function, **{"to" if function == "letter" else "text": "x"}))
+            with self.subTest(function):
+                ana.find(".primary", first)
+                self.assertEqual(ana.count("main .primary"), 1)
+                ana.find(".apart", "Delete")
+
+    def test_one_goes_to_the_tasks_beside_it(self):
+        first, second, third = (self.done("say", text=text) for text in "abc")
+        ana = self.show(second)
+        ana.click("a", "Next task: %d" % third)
+        ana.see("#%d" % third, ".facts")
+        ana.click("a", "Previous task: %d" % second)
+        ana.click("a", "Previous task: %d" % first)
+        ana.see("#%d" % first, ".facts")
+
+    def test_what_earlier_runs_took_is_told(self):
+        for seconds in (180, 200, 240, 290, 310):
+            number = self.done("lines", count=1)
+            self.site.rows("UPDATE activity SET seconds=? WHERE task_id=? AND event='succeeded'",
+                           (seconds, number))
+        self.show(number).see("usually takes 3 min to 5 min", ".facts")
+
+    def test_the_timeline_says_who_did_what(self):
+        number = self.add("say", options={"delay": 600}, text="x")
+        ana = self.show(number)
+        ana.click("main button", "Cancel")
+        ana.see("cancelled by ana", "ol.timeline")
+        self.site.run("schedule", "add", "say", "daily 01:00", "text=x")
+        schedule = self.site.value("SELECT max(id) FROM schedule")
+        reply = self.program("ana").post("/api/schedules/%d/run" % schedule)
+        ana.go("#/tasks/%d" % reply.json["id"])
+        ana.see("added from schedule %d" % schedule, "ol.timeline")
+
+
+class Log(TaskCase):
+    """The log."""
+
+    def sight(self, browser):
+        return browser.run(SIGHT)
+
+    def scroll(self, browser, part):
+        """Scroll to this part of the log; what is seen then."""
+        browser.run("const box = document.querySelector('.log');"
+                    "box.scrollTop = (box.scrollHeight - box.clientHeight) * arguments[0]", part)
+        return wait_until(lambda: (lambda seen: seen["first"] and seen)(self.sight(browser)))
+
+    def test_of_a_hundred_thousand_lines_only_those_in_sight_are_in_the_document(self):
+        number = self.done("lines", count=100_000)
+        ana = self.show(number)
+        ana.see("line 99999", ".log")
+        ana.see("The middle of this log was cut out")       # it has more than 1 MiB
+        for wraps in (True, False):
+            with self.subTest(wraps=wraps):
+                for part in (0, 0.001, 0.3, 0.301, 0.75, 1, 0.9999, 0.5):
+                    seen = self.scroll(ana, part)
+                    self.assertLess(seen["rows"], 250)
+                    self.assertEqual(seen["body"] + sum(seen["gaps"]) + 24, seen["height"])
+                self.assertIn("line 0", self.scroll(ana, 0)["first"])
+                self.assertIn("line 99999", self.scroll(ana, 1)["last"])
+                ana.click("button", "Wrap")
+
+    def test_lines_that_wrap_are_as_high_as_they_were_reckoned(self):
+        ana = self.show(self.done("lines", count=2000, width=900))
+        ana.see("line 1999", ".log")
+        for part in (0.2, 0.205, 0.8, 0.79, 0, 1):
+            seen = self.scroll(ana, part)
+            self.assertEqual((seen["body"] + sum(seen["gaps"]) + 24, seen["wrong"]), (seen["height"], 0))
+        self.assertTrue(seen["atEnd"])
+        ana.emulate("Emulation.setDeviceMetricsOverride", width=420, height=844, deviceScaleFactor=1,
+                    mobile=True)
+        wait_until(lambda: self.sight(ana)["height"] > 1.1 * seen["height"], what="another width")
+        self.assertTrue(self.sight(ana)["atEnd"])
+        for part in (0.4, 1):
+            narrow = self.scroll(ana, part)
+            self.assertEqual(narrow["body"] + sum(narrow["gaps"]) + 24, narrow["height"])
+
+    def write(self, path, text):
+        """Write all of a file at once: who reads it never finds a part."""
+        part = path.with_suffix(".part")
+        part.write_text(text)
+        part.replace(path)
+
+    def test_it_is_followed_until_one_scrolls_up(self):
+        said = self.site.home / "said"
+        self.addCleanup(lambda: said.exists() and said.unlink())
+        text = "".join("word %d\n" % number for number in range(300))
+        self.write(said, text)
+        number = self.add("follow")
+        self.addCleanup(self.site.wait, number)
+        self.addCleanup(lambda: self.write(said, said.read_text() + "end\n"))
+        ana = self.show(number)
+        ana.see("word 299", ".log")
+        self.assertTrue(self.sight(ana)["atEnd"])
+        self.write(said, text + "word 300\n")
+        ana.see("word 300", ".log")
+        self.assertTrue(self.sight(ana)["atEnd"])
+        before = self.scroll(ana, 0.5)
+        self.write(said, text + "word 300\nword 301\nword 302\n")
+        ana.click("button", "2 new lines ↓")
+        ana.see("word 302", ".log")
+        self.assertTrue(self.sight(ana)["atEnd"])
+        self.assertGreater(self.sight(ana)["top"], before["top"])
+        self.assertFalse(ana.run("return document.querySelector('.end button').checkVisibility()"))
+
+    def test_the_search_counts_and_goes_from_one_to_the_next(self):
+        ana = self.show(self.done("lines", count=3000))
+        ana.see("line 2999", ".log")
+        ana.type("[type=search]", "LINE 17")
+        ana.see("1 of 111", ".search")
+        self.assertEqual(ana.text(".line[aria-current]").split()[-1], "17")
+        self.assertEqual(ana.text(".line[aria-current] mark"), "line 17")
+        ana.press("Enter", "Enter")
+        ana.see("3 of 111", ".search")
+        self.assertEqual(ana.text(".line[aria-current]").split()[-1], "171")
+        ana.click("button", "Previous line found")
+        ana.see("2 of 111", ".search")
+        ana.type("[type=search]", "no such")
+        ana.see("0 lines", ".search")
+        ana.type("[type=search]", "(")              # is no pattern
+        ana.see("0 lines", ".search")
+
+    def test_a_line_has_an_address(self):
+        number = self.done("lines", count=5000)
+        ana = self.show(number)
+        ana.see("line 4999", ".log")
+        self.scroll(ana, 0.5)
+        line = ana.run("return [...document.querySelectorAll('.line a')][70].innerText")
+        ana.run("[...document.querySelectorAll('.line a')][70].click()")
+        address = "#/tasks/%d?line=%s" % (number, line)
+        self.assertEqual(ana.run("return location.hash"), address)
+        self.scroll(ana, 1)
+        ana.run("[...document.querySelectorAll('.line a')].pop().click()")
+        self.assertTrue(self.sight(ana)["atEnd"])       # it does not jump
+        ana.go(address)
+        ana.find(".line[aria-current]")
+        seen = self.sight(ana)
+        self.assertLess(int(seen["first"].split()[0]), int(line))
+        self.assertGreater(int(seen["last"].split()[0]), int(line))
+        self.assertEqual(ana.text(".line[aria-current]").split()[0], line)
+
+    def test_colours_are_shown_and_other_codes_are_not(self):
+        codes = ("plain \x1b[31mred \x1b[1mbold\x1b[0m \x1b[92;44mgreen\nstill\x1b[m \x1b[38;5;200mfar"
+                 "\x1b[0m\x1b]0;title\x07\x1b[2K<b>end</b>\n10 %\r20 %\r30 %\n")
+        ana = self.show(self.done("say", text=codes))
+        ana.see("30 %", ".log")
+        self.assertEqual(
+            ana.run("return [...document.querySelectorAll('.line > span')].map((line) => "
+                    "[...line.children].map((run) => [run.className, run.textContent]))"),
+            [[["", "plain "], ["c1", "red "], ["c1 strong", "bold"], ["", " "], ["c2 bright", "green"]],
+             [["c2 bright", "still"], ["", " "], ["", "far"], ["", "<b>end</b>"]], [["", "30 %"]]])
+
+    def test_times_are_shown_on_demand(self):
+        ana = self.show(self.done("say", text="one\ntwo\n"))
+        ana.see("two", ".log")
+        self.assertEqual(ana.count(".line time"), 0)
+        ana.click("button", "Times")
+        self.assertRegex(ana.text(".line time"), r"^\d\d:\d\d:\d\d$")
+        self.assertEqual(ana.count(".line time"), 2)
+        ana.click("button", "Times")                # it is kept for other tasks
+
+    def test_it_can_be_as_high_as_the_window(self):
+        ana = self.show(self.done("lines", count=1000))
+        ana.see("line 999", ".log")
+        before = ana.run("return document.querySelector('.log').clientHeight")
+        ana.click("button", "Full height")
+        self.assertGreater(ana.run("return document.querySelector('.log').clientHeight"), before + 100)
+        self.assertTrue(self.sight(ana)["atEnd"])
+
+
+# The next upload is answered by a web server that is not ours: [status, body, parts of it told].
+OTHER_SERVER = """
+const [status, body, parts] = %s;
+XMLHttpRequest.prototype.send = function send(file) {
+  const told = (name, more) => Object.assign(new Event(name), more);
+  for (const part of parts) this.upload.onprogress(told('progress', { loaded: part * file.size }));
+  if (status === null) return;
+  Object.defineProperty(this, 'status', { value: status });
+  Object.defineProperty(this, 'response', { value: body });
+  setTimeout(() => (status ? this.onload() : this.onerror()));
+};
+"""
+
+
+class Files(TaskCase):
+    """Files that are handed in with a form, and those that a task leaves."""
+
+    def setUp(self):
+        super().setUp()
+        for name in ("holiday.jpg", "one.txt", "two.txt"):
+            (self.site.home / name).write_text("<%s>" % name)
+
+    def form(self):
+        """A browser of ana's at the form."""
+        ana = self.open("ana")
+        ana.go("#/new/turn")
+        ana.find("h1", "turn")
+        return ana
+
+    def give(self, browser, field, *names):
+        """Choose files for a field, as a person does."""
+        place = browser.find("[type=file][name='arguments.%s']" % field)
+        browser.ask("POST", "/element/%s/value" % place[ELEMENT],
+                    {"text": "\n".join(str(self.site.home / name) for name in names)})
+
+    def test_a_file_is_handed_in_and_what_comes_out_is_shown(self):
+        ana = self.form()
+        self.give(ana, "photo", "holiday.jpg")
+        ana.see("holiday.jpg, 13 bytes: stored")
+        self.give(ana, "others", "one.txt", "two.txt")
+        ana.see("one.txt, 9 bytes: stored, two.txt, 9 bytes: stored")
+        ana.click("button", "Add task")
+        ana.see("succeeded", ".sentence")
+        ana.see("turned <holiday.jpg><one.txt><two.txt>", ".files")
+        self.assertIn("turn holiday.jpg, ", ana.text("h1"))
+        self.assertEqual(ana.run("return [...document.querySelectorAll('.pairs a')].map((e) => e.innerText)"),
+                         ["holiday.jpg", "one.txt", "two.txt"])
+        ana.see("Town, 9", ".files table")
+        self.assertEqual(ana.count(".files table tbody tr"), 10)
+        wait_until(lambda: ana.run("return document.querySelector('.files img').naturalWidth") == 1)
+        self.assertIn("page.html", ana.text(".files"))
+        self.assertEqual(ana.count("iframe, object, embed"), 0)
+        ana.go("#/new/turn?from=%s" % ana.run("return location.hash").rsplit("/", 1)[1])
+        ana.find("h1", "turn")
+        ana.see("the file of the earlier task")     # which a page that is loaded anew cannot name
+        ana.type("[name='arguments.title']", "again")
+        ana.click("button", "Add task")
+        ana.see("again", "h1")
+        ana.see("succeeded", ".sentence")
+        ana.see("turned <holiday.jpg><one.txt><two.txt>", ".files")
+
+    def test_one_that_is_too_large_is_not_sent(self):
+        self.site.run("settings", "max_file_mb", "1")
+        self.addCleanup(self.site.run, "settings", "max_file_mb", "64")
+        wait_until(lambda: self.program("ana").get("/api/session").json["max_file_mb"] == 1)
+        (self.site.home / "large.bin").write_bytes(bytes(1200 * 1024))
+        ana = self.form()
+        self.give(ana, "photo", "large.bin")
+        ana.see("large.bin has 1.17 MB; a file may have 1 MB.")
+        self.assertEqual(ana.run("return performance.getEntriesByType('resource').filter(({ name }) => "
+                                 "name.includes('api/files')).length"), 0)
+        ana.click("button", "Add task")
+        ana.see("Nothing is stored yet.", "[data-field='arguments.photo']")
+        self.give(ana, "photo", "one.txt")
+        ana.see("one.txt, 9 bytes: stored")
+
+    def test_adding_waits_for_the_file_and_values_stay(self):
+        ana = self.form()
+        ana.type("[name='arguments.title']", "kept")
+        ana.run(OTHER_SERVER % json.dumps([None, None, [0.2, 0.625]]))
+        self.give(ana, "photo", "holiday.jpg")
+        ana.see("62 %")
+        ana.click("button", "Add task")
+        self.assertEqual(ana.run("return document.querySelector('.primary').ariaBusy"), "true")
+        self.assertIn("#/new/turn", ana.run("return location.hash"))
+        ana.click(".sent button", "Cancel")
+        ana.see_no("62 %")
+        self.assertEqual(ana.run("return document.querySelector(\"[name='arguments.title']\").value"), "kept")
+
+    def test_a_refusal_is_explained_and_can_be_tried_again(self):
+        ana = self.form()
+        ana.run("window.send = XMLHttpRequest.prototype.send")
+        for status, body, words in (
+                (413, None, "The web server of this host takes no file as large as this"),
+                (507, {"code": "storage_full", "detail": "The disk is full."}, "The disk is full."),
+                (0, None, "The connection broke off.")):
+            with self.subTest(status):
+                ana.run(OTHER_SERVER % json.dumps([status, body, [1]]))
+                if status == 413:
+                    self.give(ana, "photo", "holiday.jpg")
+                else:
+                    ana.click("button", "Try again")
+                ana.see(words)
+        ana.run("XMLHttpRequest.prototype.send = window.send")
+        ana.click("button", "Try again")
+        ana.see("holiday.jpg, 13 bytes: stored")
+
+
+if __name__ == "__main__":
+    unittest.main()
