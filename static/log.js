@@ -28,6 +28,8 @@ class Sight {
   from = 0;
   to = 0;
   columns = 80;
+  /** The box as it was when it was drawn. */
+  size = '';
   /** Whether the last line was in sight when it was drawn. */
   isAtEnd = true;
   /** How many rows are above each line that wraps. */
@@ -41,8 +43,9 @@ class Sight {
     this.build = build;
     this.moved = moved;
     this.box = h('div', { class: 'log mono', tabindex: 0, role: 'group',
-      'aria-label': t('Log text'), onscroll: () => this.draw() }, this.above, this.body, this.below);
-    new ResizeObserver(() => this.measure()).observe(this.box);
+      'aria-label': t('Log text'), onscroll: () => this.sizeOf() === this.size && this.draw() },
+    this.above, this.body, this.below);
+    new ResizeObserver(() => this.resize()).observe(this.box);
   }
 
   /** Shows the last line; it may be higher than it seemed before it was there. */
@@ -68,6 +71,18 @@ class Sight {
     this.changed(0);
     if (isAtEnd) this.toEnd();
     else box.scrollTop = this.topOf(line);
+  }
+
+  /** Whoever saw the end still sees it; what scrolled by itself meanwhile does not count. */
+  resize() {
+    this.measure();
+    this.size = this.sizeOf();
+    if (this.isAtEnd) this.toEnd();
+    else this.draw();
+  }
+
+  sizeOf() {
+    return `${this.box.clientWidth} ${this.box.clientHeight}`;
   }
 
   /** Counts the columns, which change with the window. */

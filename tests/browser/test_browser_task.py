@@ -183,7 +183,7 @@ class Log(TaskCase):
         ana.emulate("Emulation.setDeviceMetricsOverride", width=420, height=844, deviceScaleFactor=1,
                     mobile=True)
         wait_until(lambda: self.sight(ana)["height"] > 1.1 * seen["height"], what="another width")
-        self.assertTrue(self.sight(ana)["atEnd"])
+        wait_until(lambda: self.sight(ana)["atEnd"], what="its end in sight")
         for part in (0.4, 1):
             narrow = self.scroll(ana, part)
             self.assertEqual(narrow["body"] + sum(narrow["gaps"]) + 24, narrow["height"])
