@@ -479,6 +479,17 @@ def birth(pid):
         return None
 
 
+def end_group(pid, known, sleep):
+    """Kill a process, born so, and its group. False while it lives on, as another user's may."""
+    for _ in range(20):
+        if known is None or birth(pid) != known:
+            return True
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
+        sleep(0.01)
+    return False
+
+
 # Schedule rules --------------------------------------------------------------
 #
 # When something is due, without a database. All rules but `every` are kept as a cron expression:
@@ -6416,13 +6427,7 @@ class Reaper:
         """Kill the runner of a dead worker, which may have closed all that it would die by. False
         while it lives on, which it may as another user's: then the lease must do."""
         known = row["runner_birth"] if row["boot"] == self._leases.boot else None
-        for _ in range(20):
-            if known is None or birth(row["runner_pid"]) != known:
-                return True
-            with contextlib.suppress(OSError):
-                os.killpg(row["runner_pid"], signal.SIGKILL)
-            self._clock.sleep(0.01)
-        return False
+        return end_group(row["runner_pid"], known, self._clock.sleep)
 
     @staticmethod
     def _end_silent(pid, path):

@@ -1604,6 +1604,10 @@ class Place:
         """Have the worker leave, for the first reason that comes."""
         self.stopping = self.stopping or reason
 
+    def note_runner(self, pid, born):
+        """Have the next heartbeat name the runner."""
+        self.runner = pid, born
+
     def no_runner(self, error):
         """Say why there is no runner, and leave."""
         self.stop("no runner could be started")
@@ -1652,7 +1656,7 @@ class Runners:
         stamps = jobqueue.file_stamps(self._queue.catalogue.files())    # before it reads them
         try:
             self.current = Child(self._queue.database.folder, self._place.lock, stamps, self.wake)
-            self._place.runner = self.current.identity
+            self._place.note_runner(*self.current.identity)
         except OSError as error:
             self._place.no_runner(error)
 
@@ -2180,7 +2184,8 @@ class Call:
 class Spool:
     """The folder of one remote worker at a time: its session, and outcomes not known to be told.
 
-    The runner holds the lock as well: who gets it knows that both are dead.
+    The runner holds the lock as well: who gets it knows that both are dead, but for a runner whose
+    task has closed everything. The lock file names it, so that it is ended before others begin.
     """
 
     def __init__(self, base):
@@ -2197,12 +2202,25 @@ class Spool:
         self._session = self.folder / "jobqueue-worker.remote"  # tasks may have folders beside it
         self._place = " %d %s" % (os.fstat(self.lock).st_ino, jobqueue.machine_name())
 
+    def note_runner(self, pid, born):
+        """Name the runner, in place of the one before: a full disk has room for that."""
+        with contextlib.suppress(OSError):
+            words = "%s %d %s" % (jobqueue.boot_id(), pid, born)
+            os.pwrite(self.lock, words.ljust(200).encode("ascii"), 0)
+
     def former(self):
-        """The session of the worker that had this folder. None in a copy of it: that may live."""
+        """The session of the worker that had this folder. None in a copy of it, since that may live,
+        and as long as its runner does."""
         with contextlib.suppress(OSError, ValueError):
             session, space, place = self._session.read_text("utf-8").partition(" ")
-            return session if space + place == self._place else None
+            return session if space + place == self._place and self._end_runner() else None
         return None
+
+    def _end_runner(self):
+        named = os.pread(self.lock, 200, 0).decode("ascii").split()
+        if len(named) < 3 or named[0] != jobqueue.boot_id():
+            return True
+        return jobqueue.end_group(int(named[1]), named[2], time.sleep)
 
     def begin(self, session):
         """Keep the session of the worker that has this folder now."""
@@ -2307,7 +2325,7 @@ class RemoteWorker:
         self.database = self.catalogue = self
         self.claims, self.clock, self.lease_seconds = None, jobqueue.Clock, 0.0
         self.folder, self.lock = spool.folder, spool.lock
-        self.runner = self.stopping = self._stopped_at = None
+        self.stopping = self._stopped_at = None
         self._settings = {"runner_tasks": 10_000, "runner_memory": 512, "runner_per_owner": "no"}
         self._runners, self._pace = Runners(self, self, self._settings), Pace()
         self._session, self._sequence, self._is_known = jobqueue.random_token(), 0, False
@@ -2349,6 +2367,10 @@ class RemoteWorker:
     def stop(self, reason):
         """Have the worker leave, for the first reason that comes."""
         self.stopping = self.stopping or reason
+
+    def note_runner(self, pid, born):
+        """Keep who runs the tasks, for the next worker of this folder."""
+        self._spool.note_runner(pid, born)
 
     def no_runner(self, error):
         """Say why there is no runner, and leave."""

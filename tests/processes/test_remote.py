@@ -41,6 +41,15 @@ def work(text: str = "x", until: str = "") -> dict:
     say("END")
     return {"text": text.upper()}
 
+@task(max_retries=0)
+def cover():
+    """Close all that its end could come by, and go on; but not if it is run again."""
+    say("START")
+    (HERE / "covered").write_text(str(os.getpid()))
+    if current_task().attempt == 1:
+        os.closerange(3, 256)
+        time.sleep(60)
+
 @task
 def fan(n: int):
     return [task.id for task in [work.enqueue(text=str(n)) for n in range(n)]] + work.enqueue_many(
@@ -243,6 +252,22 @@ class Ending(RemoteCase):
         self.wait(task_id)
         self.assertEqual(self.site.json("show", task_id)["crashes"], 1)
         self.assertEqual(self.runs(task_id).count("END"), 1)
+
+    def test_a_runner_that_cannot_see_it_die_is_ended_before_the_task_runs_again(self):
+        child = self.begin()
+        task_id = self.add("cover")
+        wait_until(lambda: self.runs(task_id))
+        wait_until(lambda: (self.machine.home / "covered").exists())
+        first = int((self.machine.home / "covered").read_text())
+        self.addCleanup(lambda: jobqueue.birth(first) and os.kill(first, signal.SIGKILL))
+        wait_until(lambda: len(os.listdir("/proc/%d/fd" % first)) < 4)
+        child.kill()
+        child.wait()
+        self.assertTrue(jobqueue.birth(first))
+        self.begin()
+        wait_until(lambda: len(self.runs(task_id)) > 1)
+        self.assertIsNone(jobqueue.birth(first), "the first run goes on")
+        self.wait(task_id)
 
     def test_what_it_did_not_tell_is_told_by_the_next_one(self):
         child = self.begin()
