@@ -2041,7 +2041,8 @@ class Trouble:
             if place:
                 self._stop.wait(chance.uniform(0, 0.3))
             for process in targets:
-                is_asked = number == signal.SIGTERM and is_worker(process)
+                # Asked twice it ends what runs at once, even if that is about to say how it ended.
+                is_asked = number == signal.SIGTERM and is_worker(process) and not place
                 hits.append(self._signal(process, number, "term" if is_asked else "kill"))
         if blow.whom in ("server", "everything"):
             self._site.restart(blow.signals[0])
