@@ -2311,6 +2311,7 @@ class SqliteDatabase(DataFile, Database):
         try:
             self._write_lock = WriteLock(self.folder / "turn.lock", clock)
             self._bell = Bell(self.folder / "bell")
+            self.alarm, self.ring, self.calm = self._bell.pipe, self._bell.ring, self._bell.calm
         except OSError as error:
             raise cannot_write(self.folder, error) from None
         try:
@@ -2334,19 +2335,6 @@ class SqliteDatabase(DataFile, Database):
     def schema_version(self):
         """The number of the schema of this database."""
         return self.value("PRAGMA user_version")
-
-    @property
-    def alarm(self):
-        """The descriptor on which the bell is heard."""
-        return self._bell.pipe
-
-    def ring(self):
-        """Ring the bell."""
-        self._bell.ring()
-
-    def calm(self):
-        """Stop the bell."""
-        self._bell.calm()
 
     def close(self):
         """Close all connections and the bell."""
