@@ -6459,15 +6459,11 @@ class Starter:
             return 0                    # a pause that is longer comes from a clock that jumped
         return 1 if failure else min(room, missing)     # many would leave no room for a runner
 
-    def start_test(self, token):
-        """Start a process that does nothing but live, in the way in which workers are started."""
+    def start_helper(self, *what):
+        """Start a process, as workers are started, that does one thing: --send what is in the
+        outbox, make a --backup, or only live for a --test with its token."""
         self._poll_children()
-        self._launch(None, "--test", token, str(self._database.folder))
-
-    def start_helper(self, what):
-        """Start a process that does one thing: --send what is in the outbox, or make a --backup."""
-        self._poll_children()
-        self._launch(None, what, str(self._database.folder))
+        self._launch(None, *what, str(self._database.folder))
 
     def _start_all(self, mode, least, *more):
         """Start what is needed; the ids of the rows of those that were started."""
@@ -10306,7 +10302,7 @@ def start_worker_test(queue, door):
             remember(transaction, ".worker_test", {"token": token, "at": queue.database.clock.now(),
                                                    "door": door, "starter": os.getpid()})
         try:
-            queue.starter.start_test(token)
+            queue.starter.start_helper("--test", token)
         except START_ERRORS as error:
             note_worker_test(queue, token, error=explain_start_error(error))
     return worker_test(queue)
