@@ -1553,17 +1553,23 @@ def private_path(database, name):
     return database.with_name("%s-%s%s%s" % (stem, word, dot, ending))
 
 
-def write_private(path, text):
-    """Write a small file that only we may read, whole or not at all."""
-    part = path.with_name(path.name + "." + random_token(4))
+def write_whole(path, pieces):
+    """Write a file that only we may read, whole or not at all."""
+    part = path.with_name("." + random_token(8))
     try:
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.writelines(pieces)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(part, path)
     finally:
         with contextlib.suppress(OSError):
             part.unlink()
+
+
+def write_private(path, text):
+    """As write_whole(), a text."""
+    write_whole(path, [text.encode("utf-8")])
 
 
 def file_identity(path):
@@ -4007,24 +4013,6 @@ def open_given(path):
     return open(path, "rb")
 
 
-def write_whole(path, pieces):
-    """Write a file that only we may read. It has no name until all of it is on the disk, where the
-    system knows such files: half of one is never left."""
-    for folder in (path.parent.parent, path.parent):
-        folder.mkdir(mode=0o700, exist_ok=True)
-    path.unlink() if path.exists() else None
-    try:
-        handle = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY, 0o600)
-    except (AttributeError, OSError):
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(handle, "wb") as file:
-        file.writelines(pieces)
-        file.flush()
-        os.fsync(handle)
-        if not path.exists():           # src_dir_fd has Python follow the link
-            os.link("/proc/self/fd/%d" % handle, path, src_dir_fd=handle)
-
-
 class Portion:
     """So many bytes of an open file, in pieces."""
 
@@ -4079,6 +4067,8 @@ class Files:
         row = {"key": None if task_id else "f_" + random_token(), "name": file_name(name)}
         path, row_id = self.path(row, task_id), self._reserve(owner_id, size, row["key"], task_id)
         try:
+            for folder in (path.parent.parent, path.parent):
+                folder.mkdir(mode=0o700, exist_ok=True)
             with self._database.unhurried():
                 write_whole(path, pieces)
             with self._database.transaction() as transaction:
