@@ -76,7 +76,7 @@ import time
 from datetime import date, datetime, time as clock_time, timedelta, timezone
 from enum import Enum
 from pathlib import Path
-from urllib.parse import parse_qsl, quote, unquote, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 
 def refuse_old(name, found, oldest):
@@ -3345,7 +3345,6 @@ def tidy_server(text):
 
 def tidy_webhooks(text):
     """Addresses of the web with a space between them."""
-    from urllib.parse import urlsplit
     for word in text.split():
         parts = urlsplit(word)
         if (parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc
@@ -3356,10 +3355,7 @@ def tidy_webhooks(text):
 
 def web_label(address):
     """What tells a webhook from others, without its address, which is a secret."""
-    import hashlib
-    from urllib.parse import urlsplit
-    digest = hashlib.sha256(address.encode("utf-8")).hexdigest()
-    return "%s (%s)" % (urlsplit(address).hostname, digest[:6])
+    return "%s (%s)" % (urlsplit(address).hostname, digest(address)[:6])
 
 
 NO_OR_YES = {"enum": ["no", "yes"]}
@@ -7841,7 +7837,6 @@ def send_webhook(settings, url, content, row, folder, now):
     """Send a row to an address of the web; what is sent looks as its host wants it."""
     import http.client
     import ssl
-    from urllib.parse import urlsplit
     parts, headers = urlsplit(url), {}
     is_safe, target = parts.scheme == "https", parts.path or "/"
     target += "?" + parts.query if parts.query else ""
