@@ -5141,21 +5141,18 @@ class Claims:
                                    "id=? AND status=5", (row["id"],))
                 note(transaction, now, "promoted", row)
 
-    def due(self, served=None):
-        """When the next scheduled task becomes due, of any queue or of those `served`, or None."""
+    def next_due(self, of_all=False):
+        """When the next scheduled task becomes due, of the queues that this machine serves or of
+        all, or None. At once if somebody has ended a task which others wait for."""
+        if self._database.value("SELECT 1 FROM unsettled LIMIT 1"):
+            return 0.0
+        served = of_all or {queue["name"] for queue in self._queues.open(self.machine)}
         turns = [self._database.value(
             "SELECT turn FROM task %s WHERE status=5 AND queue=? AND priority=? "
             "ORDER BY turn LIMIT 1" % BY_CLAIM, lane)
-            for lane in lanes(self._database, SCHEDULED) if served is None or lane[0] in served]
+            for lane in lanes(self._database, SCHEDULED) if of_all or lane[0] in served]
         turns = [turn for turn in turns if turn is not None]    # a lane may be empty by now
         return min(turns) / 1000 if turns else None
-
-    def next_due(self):
-        """When the next scheduled task of a queue that this machine serves becomes due, or None. At
-        once if somebody else's worker has ended a task which others wait for."""
-        if self._database.value("SELECT 1 FROM unsettled LIMIT 1"):
-            return 0.0
-        return self.due({queue["name"] for queue in self._queues.open(self.machine)})
 
     def rate_opens(self):
         """When the next task may start that only the rate of its queue holds back, or None."""
@@ -8063,9 +8060,8 @@ class Tick:
 
     def _promote(self):
         """Make pending what is due, and go on with what comes after tasks that have ended."""
-        due = self._claims.due()
-        if (due is not None and due <= self._clock.now()
-                or self._database.value("SELECT 1 FROM unsettled LIMIT 1")):
+        due = self._claims.next_due(of_all=True)
+        if due is not None and due <= self._clock.now():
             with self._database.transaction(durable=False) as transaction:
                 self._claims.promote(transaction, self._clock.now())
 

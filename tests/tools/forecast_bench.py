@@ -100,7 +100,8 @@ class World:
             self._claim()
             moments = [self._busy[0][0]] if self._busy else []
             if self._idle:
-                moments += filter(None, (self.queue.claims.due(), self.queue.claims.rate_opens()))
+                moments += filter(None, (self.queue.claims.next_due(of_all=True),
+                                         self.queue.claims.rate_opens()))
             if not moments:
                 break
             self.clock.advance(max(0.001, min(until, *moments) - self.clock.now()))
