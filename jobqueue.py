@@ -1499,15 +1499,10 @@ def still_busy():
     return Busy(BUSY, retry_after=2)
 
 
-def storage_full():
-    """The error for whoever has no room to write."""
-    return StorageFull(FULL)
-
-
 def cannot_write(folder, error):
     """The error for this OSError in a folder of ours."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return storage_full()
+        return StorageFull(FULL)
     return StorageBroken("Nothing can be written in %s: %s." % (folder, error.strerror))
 
 
@@ -1916,7 +1911,7 @@ def storage_error(error, path):
         return still_busy()
     with contextlib.suppress(OSError):      # no room for the index of the log is called so, too
         if sentence == UNUSABLE and free_bytes(path) < 32768:
-            return storage_full()
+            return StorageFull(FULL)
     return kind(sentence % {"path": path, "said": said})
 
 
@@ -4093,7 +4088,7 @@ class Files:
             raise SetupError("The files of this queue are on another machine: add this task there, "
                              "or by --server.")
         if free_bytes(self._database.folder) < DISK_LOW_BYTES + size:
-            raise storage_full()
+            raise StorageFull(FULL)
         with self._database.transaction() as transaction:
             if size > self._room(owner_id):
                 raise StorageFull("With this one the files of the user would have more than %d MB "

@@ -27,7 +27,7 @@ class Rules:
 
         def begin_unless_full(database, *values):
             if self.is_full:
-                raise jobqueue.storage_full()
+                raise jobqueue.StorageFull(jobqueue.FULL)
             begin(database, *values)
         self.patch(type(self.database), "_begin", begin_unless_full)
         self.task_id = self.add(options={"on_crash": "fail"})

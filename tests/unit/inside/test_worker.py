@@ -147,7 +147,7 @@ class TestClaim(TestCase):
 
         def run_unless_full(connection, statement, *values):
             if statement == "COMMIT":
-                raise jobqueue.storage_full()
+                raise jobqueue.StorageFull(jobqueue.FULL)
             return run(connection, statement, *values)
         for refuses in (True, False):
             with self.subTest(refuses), patch.object(jobqueue.FileConnection, "run",
@@ -172,7 +172,7 @@ class TestWhileNobodyCanWrite(TestCase):
         self.worker._runners.current = child
 
     def rounds_until_it_leaves(self):
-        full = patch.object(type(self.database), "_begin", side_effect=jobqueue.storage_full())
+        full = patch.object(type(self.database), "_begin", side_effect=jobqueue.StorageFull(jobqueue.FULL))
         with full, redirect_stderr(io.StringIO()):      # a tick tells that it failed
             return next(count for count in range(10) if self.worker._is_over())
 
