@@ -82,8 +82,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 def refuse_old(name, found, oldest):
     """Exit if a Python or an SQLite is too old, in one line; web servers' start files show it."""
     if found < oldest:
-        words = "jobqueue needs %s %d.%d or newer; this is %s %d.%d" % (
-            name, *oldest, name, *found)
+        words = "jobqueue needs %s %d.%d or newer; this is %s %d.%d" % (name, *oldest, name, *found)
         if __name__ == "__main__" and "GATEWAY_INTERFACE" in os.environ:
             print("Status: 500 Internal Server Error\nContent-Type: text/plain\n\n%s" % words)
         sys.exit(words)
@@ -1069,8 +1068,7 @@ def data_folder(flag=None, environment=os.environ):
     if chosen:
         return Path(os.path.abspath(chosen))
     line = _data_line()
-    return Path(os.path.abspath(
-        HOME / ("data-local" if line.startswith(SERVER_SCHEMES) else line)))
+    return Path(os.path.abspath(HOME / ("data-local" if line.startswith(SERVER_SCHEMES) else line)))
 
 
 def database_address(folder, environment=os.environ):
@@ -1455,9 +1453,7 @@ def another_version(version):
 
 def migrate(transaction):
     """Bring an empty or older file of SQLite's to the newest version, all in one transaction.
-
-    SetupError for a version that is newer, or too old.
-    """
+    SetupError for a version that is newer, or too old."""
     version = transaction.value("PRAGMA user_version")
     if version == SCHEMA_VERSION:
         return
@@ -1540,9 +1536,7 @@ def find_database(folder, anyhow=False):
 
 def private_path(database, name):
     """`name` with the database's random word in it, beside it: an address nobody can guess.
-
-    Some web servers give away what is in this folder, whatever is done against that.
-    """
+    Some web servers give away what is in this folder, whatever is done against that."""
     stem, dot, ending = name.partition(".")
     word = database.stem.partition("-")[2]
     return database.with_name("%s-%s%s%s" % (stem, word, dot, ending))
@@ -1749,9 +1743,7 @@ class Database(Reader):
 
     def look(self, statement, values=(), seconds=math.inf):
         """(rows, seconds that took) of what may read much; None for rows if that takes too long.
-
-        Who reads little does not wait for it, since it has a connection of its own.
-        """
+        Who reads little does not wait for it, since it has a connection of its own."""
         with self._looking:
             started = self.clock.monotonic()
             rows = self._patiently(lambda: self._open("_looker").all_within(
@@ -2253,9 +2245,7 @@ class DataFile:
 
     def _refuse_missing_log(self):
         """StorageBroken if the log was deleted: without it the database is an older one.
-
-        SQLite makes the log before the index that goes with it, and removes it after that.
-        """
+        SQLite makes the log before the index that goes with it, and removes it after that."""
         index = Path(str(self.path) + "-shm")
         looks = [path.exists() for path in (index, self._wal, index, self._wal)]
         if looks == [True, False, True, False]:     # not while others close and open it
@@ -2599,10 +2589,9 @@ def _import_driver():
             site.main()
         import psycopg
         known = tuple(map(int, re.findall(r"\d+", psycopg.__version__)[:3]))
+        why = "this is %s" % psycopg.__version__
     except ImportError as error:
         known, why = (), str(error)
-    else:
-        why = "this is %s" % psycopg.__version__
     if known < DRIVER:
         raise SetupError('A queue on PostgreSQL needs psycopg %d.%d.%d or newer (%s): %s -m pip '
                          'install "psycopg[binary]"' % (*DRIVER, shorten(why, 200), sys.executable))
@@ -3005,8 +2994,7 @@ class PostgresDatabase(Database):
     def _commit(self, durable):
         is_new = self._writer.changes > 0
         try:
-            words, _ = self._writer.script(
-                "COMMIT" + (SERVER_NOTIFY if durable and is_new else ""))
+            words, _ = self._writer.script("COMMIT" + (SERVER_NOTIFY if durable and is_new else ""))
             is_kept = words[0] == "COMMIT"
         except self.errors:
             is_kept = self._became_true()
@@ -3132,9 +3120,7 @@ def user_name(number):
 
 def refuse_other_user(folder):
     """Files made by another user lock the owner out: say the command that works instead.
-
-    Copying with FTP opens a folder and its files to all users of the machine: mend that.
-    """
+    Copying with FTP opens a folder and its files to all users of the machine: mend that."""
     try:
         status = os.stat(folder)
     except OSError as error:
@@ -3185,9 +3171,7 @@ def own_database(folder):
 
 def repair_journal(folder, shared=False):
     """Write the database as is safe here or, if it is `shared`, for several machines; the mode.
-
-    Everything must be stopped: the exclusive lock that changing it needs proves that.
-    """
+    Everything must be stopped: the exclusive lock that changing it needs proves that."""
     path, _ = own_database(folder)
     mode = "truncate" if shared else safe_journal(folder)
     with _alone(path, mode):
@@ -3714,8 +3698,7 @@ class Queues:
                 values["machines"] = given["machines"] and dump_json(sorted(set(given["machines"])))
             if values:
                 transaction.update("queue", values, "name=?", (name,))
-            note(transaction, now, "queue_changed", queue=name, actor=who,
-                 message=dump_json(given))
+            note(transaction, now, "queue_changed", queue=name, actor=who, message=dump_json(given))
 
     def delete(self, name, who, in_use=()):
         """Remove a queue that holds no tasks; `in_use` are names that functions give."""
@@ -6344,14 +6327,12 @@ class Reaper:
             if handle is not None:
                 return handle, "died"
         # One that stands still may have a runner that goes on: both end before others begin.
-        if not is_silent or (is_here and row["lock_proven"]
-                             and self._end_silent(row["pid"], path)):
+        if not is_silent or (is_here and row["lock_proven"] and self._end_silent(row["pid"], path)):
             return None, None
         return None, "silent"
 
     def _look_at_starting(self, row, path):
-        age = (self._database.lease_seconds + self._clock.monotonic()
-               - row["lease_monotonic"])
+        age = self._database.lease_seconds + self._clock.monotonic() - row["lease_monotonic"]
         if not self._leases.boot:               # that clock may have begun again
             age = self._clock.now() - row["started_at"]
         handle = grab_if_free(path)
@@ -6578,8 +6559,7 @@ class Catalogue:
         transaction.update("queue", {"external": 0}, "external=1")
         for function in functions:
             queue = function["options"]["queue"]
-            transaction.ensure(
-                "queue", {"name": queue, "created_at": self._database.clock.now()})
+            transaction.ensure("queue", {"name": queue, "created_at": self._database.clock.now()})
             transaction.update("queue", {"external": int(function.get("external", False))},
                                "name=?", (queue,))
         transaction.run("DELETE FROM function")
