@@ -269,7 +269,8 @@ class TestOldCode(TestCase):
     @staticmethod
     def child(data, lock, files, wake):
         """Stands for a runner that reads what it is made of until it announces it."""
-        return Mock(files=files, tasks=0, ended=False, has_leftovers=False, unread=b"", memory=0)
+        return Mock(files=files, tasks=0, ended=False, has_leftovers=False, unread=b"", memory=0,
+                    identity=(1, None))
 
     def is_stale(self):
         self.runners.current.messages.return_value = [{"announce": self.announcement}]
