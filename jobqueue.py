@@ -1601,7 +1601,7 @@ def _insertion(words, table, columns, rows=1):
 class Connection(Reader):
     """One connection in a few verbs; what to do about errors is its user's business.
 
-    Its kinds have run(), many(), insert(), insert_or_ignore(), all() and roll_back(), too.
+    Its kinds have run(), many(), insert(), all() and roll_back(), too.
     """
 
     is_broken = False
@@ -1621,7 +1621,7 @@ class Connection(Reader):
 
     def ensure(self, table, row):
         """Add a row unless there is one with its key."""
-        self.insert_or_ignore(table, row)
+        self.tell(_insertion("INSERT OR IGNORE", table, tuple(row)), tuple(row.values()))
 
     def insert_all(self, table, rows, most=VARIABLES_MAX):
         """Add rows with the same columns, several by one statement, of at most `most` values.
@@ -1940,10 +1940,6 @@ class FileConnection(Connection):
             super()._insert_some(table, columns, rows, are_full)
         else:                           # each other number is a statement to be prepared anew
             self.many(_insertion("INSERT", table, columns), map(tuple, map(dict.values, rows)))
-
-    def insert_or_ignore(self, table, row):
-        """Add a row unless there is one with its key; True if it is new."""
-        return self.run(_insertion("INSERT OR IGNORE", table, tuple(row)), tuple(row.values())) == 1
 
     def set_last_id(self, table, last):
         """Let the ids of new rows of a table be above `last`, whatever rows it has."""
@@ -2461,13 +2457,13 @@ SELECT extract(epoch FROM clock_timestamp())::float8"""
 # In the transaction itself it would take a lock of the whole server; not to be waited for.
 SERVER_NOTIFY = "; BEGIN; SET LOCAL synchronous_commit=off; NOTIFY jobqueue; COMMIT"
 
-UNLESS_THERE = " ON CONFLICT DO NOTHING"
 TOLD_MAX = 200_000              # characters that wait for the next question
 
 SAID_OTHERWISE = (
     (r"\b(NOT INDEXED|INDEXED BY \w+)", ""),
     (r"\bCROSS JOIN\b", "JOIN"),
     (r"\binstr\(", "strpos("),
+    (r"\bINSERT OR IGNORE (INTO [^;]*)", r"INSERT \1 ON CONFLICT DO NOTHING"),
     (r"\bIN \(\)", "IN (NULL)"),
     (r"\bFROM user WHERE name=\?", "FROM user WHERE lower(name)=lower(?)"),     # NOCASE
     (r"\blower\(\?\)", 'lower(? COLLATE "C")'),      # of A to Z, as that of a column is
@@ -2486,7 +2482,6 @@ SCHEMA_OTHERWISE = (
     (r"\bREAL\b", "DOUBLE PRECISION"),
     (r"\bname TEXT NOT NULL COLLATE NOCASE UNIQUE", "name TEXT NOT NULL"),
     (r"\bTEXT\b", 'TEXT COLLATE "C"'),
-    (r"INSERT OR IGNORE (INTO [^;]*)", r"INSERT \1 ON CONFLICT DO NOTHING"),
     (r"strftime\('%s', 'now'\)", "extract(epoch FROM clock_timestamp())"),
 )
 # What only this database has. Much is changed in `task`, little of it in columns with an index.
@@ -2732,10 +2727,6 @@ class ServerConnection(Connection):
         """Execute once for each of `rows` with the next question."""
         self._tell(*self._planned(statement, list(rows)))
 
-    def ensure(self, table, row):
-        """Add a row unless there is one with its key."""
-        self.tell(_insertion("INSERT", table, tuple(row)) + UNLESS_THERE, tuple(row.values()))
-
     def _tell(self, *texts):
         self._told += texts
         self._known = {}
@@ -2747,10 +2738,6 @@ class ServerConnection(Connection):
         """Add a row, a dictionary; return its id."""
         self.changes, self._known = self.changes + 1, {}
         return self.value(_insertion("INSERT", table, tuple(row)) + " RETURNING id", row.values())
-
-    def insert_or_ignore(self, table, row):
-        """Add a row unless there is one with its key; True if it is new."""
-        return self.run(_insertion("INSERT", table, tuple(row)) + UNLESS_THERE, row.values()) == 1
 
     def insert_all(self, table, rows, most=VARIABLES_MAX):
         """Add rows with the same columns; ids that they bring are never used again."""
@@ -3682,8 +3669,10 @@ class Queues:
         """Change, or make if it is `new`, a queue as `given` says; `who` is kept of a pause."""
         with self._database.transaction() as transaction:
             now = self._clock.now()
-            if new and not transaction.insert_or_ignore("queue", {"name": name, "created_at": now}):
-                raise Conflict("There is a queue %s already." % name)
+            if new:
+                if transaction.value("SELECT 1 FROM queue WHERE name=?", (name,)):
+                    raise Conflict("There is a queue %s already." % name)
+                transaction.insert("queue", {"name": name, "created_at": now})
             row = self._row(name)
             for limit in ("max_running", "rate", "machines"):
                 if row["external"] == 1 and given.get(limit) is not None:

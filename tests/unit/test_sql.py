@@ -17,7 +17,7 @@ STARTS = (
     "SELECT INSERT UPDATE DELETE CREATE ALTER DROP PRAGMA BEGIN COMMIT ROLLBACK SAVEPOINT RELEASE VACUUM "
     "REINDEX ANALYZE ATTACH REPLACE WITH EXPLAIN"
 ).split()
-VERBS = ("insert", "insert_or_ignore", "ensure", "insert_all", "upsert", "update")
+VERBS = ("insert", "ensure", "insert_all", "upsert", "update")
 LOOKS_LIKE_SQL = re.compile(r"\s*(--.*\n\s*)*(%s)\b" % "|".join(STARTS))
 
 # What SQLite 3.15 does not understand, and since when it is known.
