@@ -1606,6 +1606,10 @@ class Connection(Reader):
 
     is_broken = False
 
+    def close(self):
+        """Close; SQLite may then write the log back, which it does under an exclusive lock."""
+        self._link.close()
+
     def foresee(self, questions):
         """(statement, values) of what is asked next: a server far away answers in advance."""
 
@@ -1682,6 +1686,8 @@ class Database(Reader):
     hears_all = True                    # version_seen() tells of every commit
     is_shared = False                   # machines have it that do not have this folder
     last_id_words = "SELECT seq FROM sqlite_sequence WHERE name='%s'"
+    version_words = "PRAGMA user_version"
+    snapshot_words = "BEGIN", "SELECT count(*) FROM sqlite_master"
 
     def __init__(self, folder, clock, patience):
         self.folder = Path(folder)
@@ -1716,10 +1722,6 @@ class Database(Reader):
 
     def check_file(self):
         """StorageBroken if what we write would be lost."""
-
-    def wal_bytes(self):
-        """Size of what is to be copied back."""
-        return 0
 
     def _open(self, name):
         """The connection of this name; another one if there is none or it broke."""
@@ -1781,6 +1783,17 @@ class Database(Reader):
             if len(rows) > limit:
                 return rows[:limit], rows[limit - 1]["id"]
         return rows, place
+
+    @contextlib.contextmanager
+    def snapshot(self):
+        """A Reader in this block, which sees everything as it is at one moment."""
+        try:
+            with contextlib.closing(self._patiently(self._connect)) as link:
+                for words in self.snapshot_words:
+                    self._patiently(functools.partial(link.run, words))
+                yield link
+        except self.errors as error:
+            raise self._problem(error)
 
     # Waiting
 
@@ -1975,10 +1988,6 @@ class FileConnection(Connection):
             found = copy.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
             raise StorageBroken("The copy is damaged, and so may be the database: %s." % found)
-
-    def close(self):
-        """Close; SQLite may then write the log back, which it does under an exclusive lock."""
-        self._link.close()
 
 
 class WriteLock:
@@ -2312,16 +2321,12 @@ class SqliteDatabase(DataFile, Database):
             raise
 
     def _check_schema(self):
-        version = self.schema_version()
+        version = self.value(self.version_words)
         if version == 0:
             raise emptied(self.path)
         if version != SCHEMA_VERSION:
             with self.transaction() as transaction:
                 migrate(transaction)
-
-    def schema_version(self):
-        """The number of the schema of this database."""
-        return self.value("PRAGMA user_version")
 
     def close(self):
         """Close all connections and the bell."""
@@ -2347,17 +2352,6 @@ class SqliteDatabase(DataFile, Database):
         except StorageBroken as error:
             found = error.detail
         return None if found == "ok" else found
-
-    @contextlib.contextmanager
-    def snapshot(self):
-        """A Reader in this block, which sees everything as it is at one moment."""
-        try:
-            with contextlib.closing(self._patiently(self._connect)) as link:
-                link.run("BEGIN")
-                self._patiently(lambda: link.value("SELECT count(*) FROM sqlite_master"))
-                yield link
-        except sqlite3.Error as error:
-            raise storage_error(error, self.path)
 
     def copy_to(self, path):
         """Copy everything, as it is at one moment, into the empty file `path`, and check it."""
@@ -2802,10 +2796,6 @@ class ServerConnection(Connection):
             with contextlib.suppress(self._errors):
                 self.run("ROLLBACK")
 
-    def close(self):
-        """Close; harmless twice."""
-        self._link.close()
-
 
 class ServerClock(Clock):
     """The server's time, which all machines share; between two looks at it by our own ticks."""
@@ -2861,6 +2851,9 @@ class PostgresDatabase(Database):
 
     hears_all, has_own_disk, is_shared = False, None, True
     last_id_words = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM %s_id_seq"
+    version_words = "SELECT version FROM jobqueue"
+    snapshot_words = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+                      "SET LOCAL idle_in_transaction_session_timeout=0", "SELECT 1")
 
     def __init__(self, address, folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
         super().__init__(folder, ServerClock() if clock is Clock else clock, patience)
@@ -3005,10 +2998,6 @@ class PostgresDatabase(Database):
             self._writer.roll_back()
         return status == "committed"
 
-    def schema_version(self):
-        """The number of the schema of this database."""
-        return self.value("SELECT version FROM jobqueue")
-
     @property
     def alarm(self):
         """The descriptor on which notifications come."""
@@ -3021,17 +3010,6 @@ class PostgresDatabase(Database):
     def _heard(self):
         with self._reading:
             return self._open("_reader").heard()
-
-    @contextlib.contextmanager
-    def snapshot(self):
-        """A Reader in this block, which sees everything as it is at one moment."""
-        try:
-            with contextlib.closing(self._patiently(self._connect)) as link:
-                link.script("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL "
-                            "idle_in_transaction_session_timeout=0; SELECT 1")
-                yield link
-        except self.errors as error:
-            raise self._problem(error)
 
     def size(self):
         """How many bytes it takes."""
@@ -11605,7 +11583,7 @@ def get_health(queue, _):
     """Process answers, database opens, schema is current."""
     database = queue.database
     database.check_file()
-    return {"status": "ok", "version": VERSION, "schema": database.schema_version()}
+    return {"status": "ok", "version": VERSION, "schema": database.value(database.version_words)}
 
 
 def _session_json(queue, person):
