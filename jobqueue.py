@@ -7053,6 +7053,7 @@ KEEP_ROUND_SECONDS = 3600.0
 # The id of a row, when it was made, and when it ended.
 TASK_AGES = "id, created_at, CASE WHEN status IN (2, 3, 4) THEN finished_at END FROM task"
 ACTIVITY_AGES = "id, at, at FROM activity"
+NEWER_SLOT = "at<(SELECT max(at) FROM slot AS one WHERE one.schedule_id=slot.schedule_id)"
 KEEP_SETTINGS = ("keep_days", "keep_activity_days", "keep_hours_days")
 
 
@@ -7108,26 +7109,16 @@ class Keeping:
             folded = self._fold.mark()  # that row stays: SQLite draws ids after the highest one
             yield self._remove("DELETE FROM activity WHERE id=?", [
                 (one,) for one in ids if one < folded])
-        for table, key in HOUR_KEYS.items():
+        for table, key, is_old, values in (
+                *((table, key, "span>0 AND at<?", (hours,)) for table, key in HOUR_KEYS.items()),
+                ("slot", ("schedule_id", "at"), NEWER_SLOT + " AND at<?", (activity,)),
+                ("alert", ("id",), "ended_at<?", (activity,)),
+                ("delivery", ("id",), "next_at IS NULL AND created_at<?", (activity,)),
+                ("request", ("owner_id", "key"), "created_at NOT BETWEEN ? AND ?",
+                 (now - REQUEST_SECONDS, now + REQUEST_SECONDS))):      # a clock can be set back
             yield from self._remove_all(
                 "DELETE FROM %s WHERE %s" % (table, " AND ".join(name + "=?" for name in key)),
-                "SELECT %s FROM %s WHERE span>0 AND at<? LIMIT ?" % (", ".join(key), table),
-                (hours,))
-        for (schedule_id,) in self._database.all("SELECT id FROM schedule"):
-            newest = self._database.value(      # it stays
-                "SELECT max(at) FROM slot WHERE schedule_id=?", (schedule_id,)) or 0
-            yield from self._remove_all(
-                "DELETE FROM slot WHERE schedule_id=? AND at=?", "SELECT schedule_id, at FROM slot "
-                "WHERE schedule_id=? AND at<? ORDER BY at LIMIT ?",
-                (schedule_id, min(newest, activity)))
-        yield from self._remove_all("DELETE FROM alert WHERE id=?", "SELECT id FROM alert "
-                                    "WHERE ended_at<? LIMIT ?", (activity,))
-        yield from self._remove_all("DELETE FROM delivery WHERE id=?", "SELECT id FROM delivery "
-                                    "WHERE next_at IS NULL AND created_at<? LIMIT ?", (activity,))
-        yield from self._remove_all(
-            "DELETE FROM request WHERE owner_id=? AND key=?", "SELECT owner_id, key FROM request "
-            "WHERE created_at NOT BETWEEN ? AND ? LIMIT ?",
-            (now - REQUEST_SECONDS, now + REQUEST_SECONDS))     # a clock can be set back
+                "SELECT %s FROM %s WHERE %s LIMIT ?" % (", ".join(key), table, is_old), values)
 
     def _oldest(self, ages, before, now):
         """Ids of what ended before a time, in portions, until a row was made since then."""
