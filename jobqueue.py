@@ -8009,13 +8009,23 @@ class Tick:
 
     def _back_up(self):
         """Start the process that makes the backup of the day, after the hour that an admin chose;
-        again if that failed. Of several processes it lets one go on."""
+        again if that failed."""
         now, hour = self._clock.now(), self._settings.get("backup_hour")
-        known = hour and recall(self._database, DAILY_BACKUP)
-        since = (now - 3600 * int(hour or 0)) % 86400       # the hour has come
-        if hour and not (known and known["done"] and abs(now - known["at"]) <= since) and take_mark(
-                self._database.folder / "backup.mark", now, min(since + 1, BACKUP_AGAIN_SECONDS)):
-            self._starter.start_helper("--backup")
+        if not hour:
+            return
+        last, began = recall(self._database, DAILY_BACKUP), now - 3600 * int(hour)
+        known = last or {"at": -math.inf, "done": True}
+        age, error = abs(now - known["at"]), None
+        if age <= began % 86400 and (known["done"] or age < BACKUP_AGAIN_SECONDS):
+            return
+        if not known["done"]:
+            error = known["error"] or "It was not finished."
+        with self._database.transaction() as transaction:
+            if recall(transaction, DAILY_BACKUP) != last:
+                return                  # another process begins it
+            remember(transaction, DAILY_BACKUP, {
+                "at": now, "day": iso(began)[:10], "done": False, "error": error})
+        self._starter.start_helper("--backup")
 
     def _sweep(self):
         """Once an hour, in one of all processes, remove what crashes and people left behind."""

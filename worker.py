@@ -2642,18 +2642,20 @@ def print_catalogue():
     return 0
 
 
-def be_nice(queue):
-    """Give way to other processes as the setting says."""
+def open_queue(data, is_new=False):
+    """The queue, in a process that gives way to others as the setting says. No new database is
+    made unless it may be `is_new`."""
+    if not is_new:
+        jobqueue.find_database(jobqueue.data_folder(data))
+    queue = JobQueue(data, patience=WORKER_PATIENCE_SECONDS)
     with contextlib.suppress(OSError):
         os.nice(max(0, queue.settings.get("nice") - os.getpriority(os.PRIO_PROCESS, 0)))
+    return queue
 
 
 def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
     """A worker process: detached, for cron, within a request (slice), or as a service."""
-    if row is not None:
-        jobqueue.find_database(jobqueue.data_folder(data))  # no new one is made
-    queue = JobQueue(data, patience=WORKER_PATIENCE_SECONDS)
-    be_nice(queue)
+    queue = open_queue(data, is_new=row is None)
     if mode == "cron":
         queue.catalogue.refresh()
         queue.tick.run("cron", start=False)   # the dead must not keep us from a place
@@ -2687,10 +2689,7 @@ def work_remotely(options):
 
 def run_host_test(token, data):
     """The test worker of the page This host: notes that it is here, lived, outlived its parent."""
-    jobqueue.find_database(data)
-    queue = JobQueue(data, patience=WORKER_PATIENCE_SECONDS)
-    be_nice(queue)
-    began, ended = time.monotonic(), []
+    queue, began, ended = open_queue(data), time.monotonic(), []
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU):
         signal.signal(number, lambda number, _: ended.append(signal.Signals(number).name))
     test = jobqueue.note_worker_test(queue, token, arrived={
@@ -2716,43 +2715,21 @@ def run_host_test(token, data):
 def send_messages(data):
     """Send what is to be told; a server that hangs ends this process, not a worker."""
     signal.alarm(int(jobqueue.SENDING_SECONDS))
-    jobqueue.find_database(jobqueue.data_folder(data))      # no new one is made
-    queue = JobQueue(data, patience=WORKER_PATIENCE_SECONDS)
-    be_nice(queue)
+    queue = open_queue(data)
     jobqueue.Courier(queue.database, queue.settings, queue.enqueue, queue.catalogue.find).run()
     return 0
 
 
 def make_backup(data):
     """Make the backup of the day, remove the oldest ones, note how that went."""
-    jobqueue.find_database(jobqueue.data_folder(data))      # no new one is made
-    queue = JobQueue(data, patience=WORKER_PATIENCE_SECONDS)
-    be_nice(queue)
-    make_daily_backup(queue)
+    make_daily_backup(open_queue(data))
     return 0
 
 
-def begin_backup(queue):
-    """Note that the backup of the day begins; what was noted, None if it is made or being made."""
-    now, hour = queue.database.clock.now(), int(queue.settings.get("backup_hour") or 0)
-    since = (now - 3600 * hour) % 86400     # the hour has come
-    with queue.database.transaction() as transaction:
-        known = jobqueue.recall(transaction, jobqueue.DAILY_BACKUP)
-        pause = math.inf if known and known["done"] else jobqueue.BACKUP_AGAIN_SECONDS / 2
-        if known and 0 <= now - known["at"] <= min(since, pause):
-            return None
-        failed = known and not known["done"]
-        begun = {"at": now, "day": jobqueue.iso(now - 3600 * hour)[:10], "done": False,
-                 "error": (known["error"] or "It was not finished.") if failed else None}
-        jobqueue.remember(transaction, jobqueue.DAILY_BACKUP, begun)
-    return begun
-
-
 def make_daily_backup(queue):
-    """The backup of the day, unless another process makes it or has made it."""
-    database, begun, error = queue.database, begin_backup(queue), None
-    if begun is None:
-        return
+    """The backup of the day, which a tick has begun."""
+    database, error = queue.database, None
+    begun = jobqueue.recall(database, jobqueue.DAILY_BACKUP)
     folder = database.folder / jobqueue.BACKUPS
     try:
         folder.mkdir(mode=0o700, exist_ok=True)

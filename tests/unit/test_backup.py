@@ -125,23 +125,29 @@ class TestDailyBackup(TestCase):
         self.assertEqual(self.names(), [])
         self.assertRegex(self.told()[-1][1], "no room for a backup")
 
-    def test_of_processes_that_were_started_at_once_one_makes_it(self):
+    def test_of_processes_that_tick_at_once_one_begins_it(self):
         self.change_settings(backup_hour="0")
         self.clock.advance(HOUR)
-        other = self.another_queue()
-        with mock.patch.object(jobqueue, "save", side_effect=jobqueue.save) as saved:
-            for queue in (self.queue, other, self.queue):
-                worker.make_daily_backup(queue)
-        self.assertEqual(saved.call_count, 1)
+        other, recall = self.another_queue(), jobqueue.recall
+
+        def recall_then_begin(db, name):
+            found = recall(db, name)
+            with mock.patch.object(jobqueue, "recall", recall):
+                if name == ".daily_backup" and not self.begun():
+                    other.tick.run()
+            return found
+
+        with mock.patch.object(self.queue.alerts, "tick"), \
+                mock.patch.object(jobqueue, "recall", recall_then_begin):
+            self.tick()
+        self.assertEqual(self.begun(), 1)
 
     def test_one_that_was_killed_is_told_when_it_is_begun_again(self):
         self.change_settings(backup_hour="0")
         self.tick()
-        worker.begin_backup(self.queue)
         self.assertEqual(self.queue.conditions.backup_failed(), {})
         self.tick(HOUR)
         self.assertEqual(self.begun(), 2)
-        worker.begin_backup(self.queue)
         self.assertEqual(self.queue.conditions.backup_failed(), {"": {"why": "It was not finished."}})
 
     def test_a_process_that_cannot_be_started_is_told_and_tried_again(self):
