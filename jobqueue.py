@@ -147,7 +147,6 @@ CACHE_SECONDS = 1.0
 
 CLOCK_SLACK_SECONDS = 60.0
 TEST_SECONDS = 10.0             # a test worker is to live
-TEST_ALONE_SECONDS = 5.0        # ... and then after the end of who started it
 LOOPBACK = ("127.0.0.1", "::1")
 
 
@@ -10175,7 +10174,7 @@ def private_addresses(folder, script="", root=""):
 
 
 # What is known of the last test worker stands in the setting row .worker_test: it writes `arrived`
-# and `alone` itself; who looks later and does not find them knows that it was ended.
+# and `lived` itself; who looks later and does not find them knows that it was ended.
 
 def note_worker_test(queue, token, **seen):
     """Add what is seen of the test worker with that token; what was known, None of an older."""
@@ -10193,11 +10192,10 @@ def judge_worker_test(queue, test):
     since = queue.database.clock.now() - (arrived or test)["at"]
     if "error" in test:
         return "failed", test["error"], True
-    if "alone" in test:
-        more = ", beyond the end of the process that started it" if test["alone"] else ""
-        return "ok", "a worker lived for %d s%s; it had Python %s, SQLite %s and nice %d" % (
-            TEST_SECONDS, more, arrived["python"], arrived["sqlite"], arrived["nice"]), False
-    if "signal" in test:
+    if test.get("lived"):
+        return "ok", "a worker lived for %d s; it had Python %s, SQLite %s and nice %d" % (
+            TEST_SECONDS, arrived["python"], arrived["sqlite"], arrived["nice"]), False
+    if "lived" in test:
         text = "a worker was told to end by %s after %d s" % (test["signal"], test["after"])
     elif -CLOCK_SLACK_SECONDS <= since <= patience:
         return "running", ("a worker is being watched for %d s" % TEST_SECONDS if arrived else
@@ -10224,7 +10222,7 @@ def start_worker_test(queue, door):
         token = random_token()
         with queue.database.transaction() as transaction:
             remember(transaction, ".worker_test", {"token": token, "at": queue.database.clock.now(),
-                                                   "door": door, "starter": os.getpid()})
+                                                   "door": door})
         try:
             queue.starter.start_helper("--test", token)
         except START_ERRORS as error:

@@ -2688,7 +2688,7 @@ def work_remotely(options):
 
 
 def run_host_test(token, data):
-    """The test worker of the page This host: notes that it is here, lived, outlived its parent."""
+    """The test worker of the page This host: notes that it is here, and lived or why not."""
     queue, began, ended = open_queue(data), time.monotonic(), []
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU):
         signal.signal(number, lambda number, _: ended.append(signal.Signals(number).name))
@@ -2697,19 +2697,11 @@ def run_host_test(token, data):
         "python": jobqueue.PYTHON_VERSION, "sqlite": sqlite3.sqlite_version})
     if test is None:
         return 1
-    lived, orphan_since = False, math.inf
-    while not ended:
-        age = time.monotonic() - began
-        if os.getppid() != test["starter"]:
-            orphan_since = min(orphan_since, age)
-        alone = age >= orphan_since + jobqueue.TEST_ALONE_SECONDS
-        if age >= jobqueue.TEST_SECONDS and (alone or not lived):
-            lived = jobqueue.note_worker_test(queue, token, alone=alone)
-        if lived and alone or age >= 2 * jobqueue.TEST_SECONDS:
-            return 0
+    while not ended and time.monotonic() < began + jobqueue.TEST_SECONDS:
         time.sleep(0.1)
-    jobqueue.note_worker_test(queue, token, signal=ended[0], after=time.monotonic() - began)
-    return 1
+    jobqueue.note_worker_test(queue, token, lived=not ended, after=time.monotonic() - began,
+                              signal=ended[0] if ended else None)
+    return 1 if ended else 0
 
 
 def send_messages(data):

@@ -456,7 +456,7 @@ class TestWhoComes(HostTestCase):
         for door, starter in ((None, "the command line"), ("cgi", "the web server")):
             jobqueue.start_worker_test(self.queue, door)
             test = jobqueue.recall(self.database, ".worker_test")
-            jobqueue.note_worker_test(self.queue, test["token"], alone=True,
+            jobqueue.note_worker_test(self.queue, test["token"], lived=True,
                                       arrived={"at": 0, **TestWorkerTest.ARRIVED})
             self.assertEqual(self.verdict("Worker", "started by " + starter), "ok")
 
@@ -487,7 +487,7 @@ class TestKindsOfHosts(HostTestCase):
             arrived = {"at": self.clock.now(), **TestWorkerTest.ARRIVED}
             jobqueue.note_worker_test(self.queue, test["token"], arrived=arrived)
             if worker == "lives":
-                jobqueue.note_worker_test(self.queue, test["token"], alone=True)
+                jobqueue.note_worker_test(self.queue, test["token"], lived=True)
             self.clock.advance(16)
         for _ in range(2 if worker == "dies" else 0):
             with self.database.transaction() as transaction:
@@ -583,8 +583,8 @@ class TestWorkerTest(HostTestCase):
         self.note_arrival()
         self.is_now("running", "watched")
         self.clock.advance(10)
-        self.note(alone=True)
-        self.is_now("ok", "beyond the end of the process that started it")
+        self.note(lived=True)
+        self.is_now("ok", "a worker lived for 10 s")
         self.assertEqual(self.verdict("Worker", "by the web server"), "ok")
 
     def test_one_that_was_killed_is_noticed(self):
@@ -599,7 +599,7 @@ class TestWorkerTest(HostTestCase):
     def test_one_that_was_told_to_end_says_when(self):
         self.start()
         self.note_arrival()
-        self.note(signal="SIGTERM", after=3.2)
+        self.note(lived=False, signal="SIGTERM", after=3.2)
         self.is_now("failed", "by SIGTERM after 3 s")
 
     def test_one_that_never_came_is_noticed(self):
@@ -614,7 +614,7 @@ class TestWorkerTest(HostTestCase):
         self.is_now("failed")
         self.note_arrival()
         self.clock.advance(10)
-        self.note(alone=True)
+        self.note(lived=True)
         self.is_now("ok")
 
     def test_what_fails_by_itself_says_why(self):
@@ -635,7 +635,7 @@ class TestWorkerTest(HostTestCase):
         late = self.token
         self.clock.advance(16)
         self.start()
-        self.assertIsNone(jobqueue.note_worker_test(self.queue, late, alone=True))
+        self.assertIsNone(jobqueue.note_worker_test(self.queue, late, lived=True))
         self.is_now("running")
 
     @contextmanager
@@ -643,7 +643,7 @@ class TestWorkerTest(HostTestCase):
         """The command line's test was ok; that of the web server begins when it has just been judged."""
         self.start(None)
         self.note_arrival()
-        self.note(alone=True)
+        self.note(lived=True)
         judge, other = jobqueue.judge_worker_test, self.another_queue()
 
         def judge_then_start(*what):
@@ -662,10 +662,7 @@ class TestWorkerTest(HostTestCase):
     def test_the_worker_itself_says_that_it_is_here_and_lives(self):
         self.start()
         self.assertEqual(self.live(0.2).wait(60), 0)
-        self.assertIs(self.seen()["alone"], False)
-        self.note(starter=0)
-        self.assertEqual(self.live(0.2).wait(60), 0)
-        self.assertIs(self.seen()["alone"], True, "its parent is not who started it")
+        self.assertIs(self.seen()["lived"], True)
         self.start()
         child = self.live(60)
         wait_until(lambda: "arrived" in self.seen(), what="its word")
@@ -674,7 +671,7 @@ class TestWorkerTest(HostTestCase):
         self.assertEqual(self.seen()["signal"], "SIGTERM")
 
     def live(self, seconds):
-        program = ("import jobqueue, worker; jobqueue.TEST_SECONDS = %s; jobqueue.TEST_ALONE_SECONDS = 0.1; "
+        program = ("import jobqueue, worker; jobqueue.TEST_SECONDS = %s; "
                    "raise SystemExit(worker.run_host_test(%r, %r))"
                    % (seconds, self.token, str(self.database.folder)))
         return subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env={**os.environ, **self.place})
