@@ -8649,25 +8649,19 @@ class Tokens:
         note(transaction, self._database.clock.now(), event, owner_id=row["user_id"], actor=by,
              message="%s (%s)" % (row["name"], row["scope"]))
 
-    def person(self, token, scopes=("user",)):
-        """The Person behind an API token of one of these scopes, or None."""
+    def person(self, token):
+        """The Person behind an API token, or None."""
         row = self._database.one(
             "SELECT user.*, token.id AS used_id, token.last_used_at, token.limits, token.scope "
             "FROM token JOIN user ON user.id=token.user_id WHERE token.digest=? "
             "AND user.disabled=0", (digest(token),))
-        if row is None or row["scope"] not in scopes:
+        if row is None:
             return None
         note_use(self._database, row, "token", "last_used_at")
         person = Person(row)
         person.token = {"id": row["used_id"], "scope": row["scope"],
                         **json.loads(row["limits"] or "{}")}
         return person
-
-    def is_known(self, token):
-        """True for a token that holds, of whatever scope."""
-        return bool(self._database.value(
-            "SELECT 1 FROM token JOIN user ON user.id=user_id WHERE digest=? AND disabled=0",
-            (digest(token),)))
 
     @staticmethod
     def _json(row):
@@ -12665,7 +12659,8 @@ class Application:
         """True if a tick token is sent, in the address or as API tokens are."""
         token = request.query.get("token")
         sent = request.bearer() if token is None else token
-        if sent and self.queue.tokens.person(sent, ("tick",)):
+        person = sent and self.queue.tokens.person(sent)
+        if person and person.token["scope"] == "tick":
             return True
         if token is None and request.method == "POST":
             return False                # any user may, too
@@ -12676,8 +12671,8 @@ class Application:
         token = request.bearer()
         if token is not None:
             scopes = (SCOPES[who],) if who in SCOPES else ("user", "read")
-            person = self.queue.tokens.person(token, scopes)
-            if person is None and self.queue.tokens.is_known(token):
+            person = self.queue.tokens.person(token)
+            if person and person.token["scope"] not in scopes:
                 raise Denied("This API token is for something else.")
             return person
         tokens = request.cookies()
