@@ -159,11 +159,11 @@ class JobQueueError(Exception):
 
     status, code, exit_code = 500, "error", 1
     public = None                       # what the web is told instead of `detail`, which has paths
-    extra = {}                          # what programs are told besides
 
-    def __init__(self, detail, errors=(), retry_after=None, headers=()):
+    def __init__(self, detail, errors=(), retry_after=None, headers=(), **extra):
         super().__init__(detail)
         self.detail, self.errors = detail, list(errors)
+        self.extra = extra              # what programs are told besides
         self.retry_after, self.headers = retry_after, headers   # of the answer
 
 
@@ -8901,12 +8901,6 @@ _ANNOUNCED = _object(
             "additionalProperties": {"type": "boolean"}}})
 
 
-def _lost_to_worker(words, gone=True):
-    error = Conflict(words)
-    error.extra = {"gone": gone}
-    return error
-
-
 class RemoteWorkers:
     """The site's side of workers that ask over HTTP; see the chapter. `token` is Person.token."""
 
@@ -8996,7 +8990,7 @@ class RemoteWorkers:
         """The id of the owner of a task that a worker runs; Conflict if it does not (any more)."""
         row = self._held(self._database, token).get(claim)
         if row is None or row["id"] != task_id:
-            raise _lost_to_worker("Another worker has this task, or it has ended.")
+            raise Conflict("Another worker has this task, or it has ended.", gone=True)
         return row["owner_id"]
 
     @staticmethod
@@ -9005,10 +8999,10 @@ class RemoteWorkers:
         row = db.one("SELECT * FROM worker WHERE lock=? AND token_id=?",
                      (given["session"], token["id"]))
         if row is None:
-            raise _lost_to_worker(
-                "This worker is not known here any more: it must say hello again.")
+            raise Conflict("This worker is not known here any more: it must say hello again.",
+                           gone=True)
         if row["sequence"] > given["sequence"]:
-            raise _lost_to_worker("A later call of this worker has been answered.", gone=False)
+            raise Conflict("A later call of this worker has been answered.", gone=False)
         return row
 
     def _lease(self, now):
@@ -11842,11 +11836,9 @@ def _act_on_filter(queue, request, given):
         if low < top:
             return 0, number + top - low, "%d-%d-%d-%s" % (low, top, number, *counting)
         if counting[0] != str(number):
-            error = Conflict("Nothing was changed: %d tasks match and can be changed now. Please "
-                             "confirm this number." % number,
-                             wrong("expected_count", "must be %d now" % number))
-            error.extra = {"count": number}
-            raise error
+            raise Conflict("Nothing was changed: %d tasks match and can be changed now. Please "
+                           "confirm this number." % number,
+                           wrong("expected_count", "must be %d now" % number), count=number)
         low = 0
     done, low = queue.actions.act(action, wanted, low, top, *request.person.who)
     if low >= top:
@@ -13442,11 +13434,10 @@ class OtherSite:
         kinds = {kind.code: kind for kind in JobQueueError.__subclasses__()}
         try:
             told = json.loads(error.read())
-            raised = kinds.get(told["code"], JobQueueError)(told["detail"], told["errors"])
+            return kinds.get(told["code"], JobQueueError)(
+                told["detail"], told["errors"], count=told.get("count"))
         except (ValueError, KeyError, TypeError):
             return SetupError("The server answered %d %s." % (error.code, error.reason))
-        raised.extra = told
-        return raised
 
 
 def argument(flag, schema, null=None, parse=parse_text, **details):
