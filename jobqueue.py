@@ -7586,11 +7586,7 @@ INSIDE = ("0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.
 
 
 class Refused(Exception):
-    """Whoever refused it always would, or would until `seconds` have passed."""
-
-    def __init__(self, words, seconds=math.inf):
-        super().__init__(words)
-        self.seconds = seconds
+    """Whoever refused it always would."""
 
 
 def header_text(text):
@@ -7793,11 +7789,8 @@ def _judge_answer(answer):
     if 200 <= answer.status < 300:
         return
     words = "%d %s" % (answer.status, shorten(storable(answer.reason), 100))
-    wait = answer.getheader("Retry-After") or ""
     if answer.status in (404, 410):
         raise Refused(words)
-    if wait.isascii() and wait.isdecimal():
-        raise Refused(words, min(int(wait[:6]), SEND_PAUSES[-1]))
     raise OSError(words + (", and is not followed" if answer.status < 400 else ""))
 
 
@@ -7848,9 +7841,8 @@ class Courier:
             changes["sent_at"] = self._clock.now()
         except Exception as error:      # whatever a server made of it
             changes["error"] = self._words(error)
-            pause = getattr(error, "seconds", 0.0)
-            if row["next_at"] and pause < math.inf:
-                changes["next_at"] = max(row["next_at"], self._clock.now() + pause)
+            if not isinstance(error, Refused):
+                changes["next_at"] = row["next_at"]
         if content["kind"] == "code" and changes["next_at"] is None:
             changes["content"] = "{}"   # it is for its reader only
         with self._database.transaction(durable=False) as transaction:

@@ -283,10 +283,6 @@ class TestWebhook(SendingCase):
         self.serve_hook(status=410)
         self.assertIsNone(self.send()["next_at"])
 
-    def test_one_that_says_when_is_asked_then(self):
-        self.serve_hook(status=429, **{"Retry-After": "1200"})
-        self.assertEqual(self.send()["next_at"], self.clock.now() + 1200)
-
     def test_an_answer_without_an_end_is_not_read(self):
         self.serve_hook(pieces=1 << 20)
         self.assertIsNone(self.send()["error"])

@@ -742,11 +742,6 @@ class TestCourier(AlertsCase):
         self.courier.run()
         self.assertIsNone(self.delivery()["next_at"])
 
-    def test_who_says_when_is_not_asked_sooner(self):
-        self.error = jobqueue.Refused("429", 3000)
-        self.courier.run()
-        self.assertEqual(self.delivery()["next_at"], self.clock.now() + 3000)
-
     def test_one_that_was_killed_in_the_middle_has_spent_a_try(self):
         self.error = SystemExit()
         with self.assertRaises(SystemExit):
