@@ -13934,15 +13934,6 @@ def cmd_set_queue(site, options):
     show(options, made, None)
 
 
-def cmd_list_alerts(site, options):
-    """Print what is wrong and was lately, and whom that is told."""
-    found = site.ask("GET", "/api/alerts")
-    text = table("ID OPENED ENDED TOLD WHAT".split(), [
-        (one["id"], one["opened_at"][:19], (one["ended_at"] or "")[:19], one["told"],
-         shorten("%(title)s. %(text)s" % one, 100)) for one in found["alerts"]])
-    show(options, found, "\n".join([text, "", *map(_channel_text, found["channels"])]))
-
-
 def _channel_text(one):
     state = one["error"] or (one["sent_at"] and "told at %s" % one["sent_at"]) or "not told yet"
     return "%s %s: %s" % (one["channel"], one["recipient"], state)
@@ -14151,7 +14142,8 @@ COMMANDS = {
                       *arguments(LISTED_ACTIVITY["properties"], "since", "until", "event", "task",
                                  "worker", "function", "owner"),
                       argument("--limit", _integer(1, 1000), default=PAGE_ROWS, metavar="N")),
-    "alert list": (cmd_list_alerts, []),
+    "alert list": lists("Print what is wrong and was lately.", "alerts",
+                        "id opened_at ended_at told title text"),
     "alert mute": asks("Tell nothing of an alert for a while.", "POST", "/api/alerts/{id}/mute",
                        argument("how", MUTE["properties"]["how"])),
     "alert test": (cmd_test_alerts, []),
