@@ -8450,12 +8450,9 @@ class SetUp:
         return sorted(path for folder in (self._database.folder, self._home)
                       for path in folder.glob("setup-code*.txt"))
 
-    def redeem(self, code, name, password, address="", doubtful=()):
+    def redeem(self, code, name, password, address=""):
         """Make the first admin, or give an admin a new password; returns the user's row.
-
-        With a new password the `doubtful` settings are forgotten, which may have locked everybody
-        out. NotFound if there is an admin and no file; Denied if no file holds the code.
-        """
+        NotFound if there is an admin and no file; Denied if no file holds the code."""
         is_first = not self._users.has_admin()
         if is_first:
             self.code()
@@ -8468,7 +8465,7 @@ class SetUp:
                              "it.", wrong("code", "has been used"))
             remember(transaction, ".used_code", digest(code))
             if not is_first:
-                self._reset(transaction, columns, doubtful)
+                self._reset(transaction, columns)
             elif self._users.has_admin():
                 raise NotFound("This is set up already.")
             else:
@@ -8498,7 +8495,7 @@ class SetUp:
                  % SETUP_CODE_MIN_CHARACTERS)
         raise Denied("This code %s." % words, wrong("code", words))
 
-    def _reset(self, transaction, columns, doubtful):
+    def _reset(self, transaction, columns):
         name = columns["name"].lower()
         admins = transaction.all(
             "SELECT id, name FROM user WHERE role='admin' AND disabled=0 ORDER BY id")
@@ -8510,8 +8507,6 @@ class SetUp:
         note_user(transaction, self._clock.now(), "user_changed", {"id": ids[0], "name": name},
                   None, "password, with a code from a file")
         end_sessions(transaction, ids[0], True)
-        for setting in doubtful:
-            remember(transaction, setting, None)
         self._throttle.forgive(transaction, "user:" + name)
 
 
@@ -11319,8 +11314,7 @@ class Request:
         self.method = environ["REQUEST_METHOD"]
         self.base = find_base(environ, base_path)
         path = inner_path(environ)
-        self._came_below = (path + "/").startswith(base_path + "/") and base_path != ""
-        if self._came_below:            # the proxy has left the base path in front
+        if (path + "/").startswith(base_path + "/"):    # the proxy has left it in front
             path = path[len(base_path):]
         # Without a slash at the end of the address relative links would point beside the folder.
         self.lacks_slash = path in ("", "/") and not (asked_path(environ) or path).endswith("/")
@@ -11357,11 +11351,6 @@ class Request:
     def header(self, name):
         """A header's value, or None."""
         return self._environ.get("HTTP_" + name.upper().replace("-", "_"))
-
-    def doubtful(self):
-        """The settings that this request does not bear out; wrong ones cost browsers the cookie."""
-        by_http = (self.header("Origin") or "").startswith("http://")
-        return ([] if self._came_below else ["base_path"]) + (["https"] if by_http else [])
 
     @property
     def query(self):
@@ -11586,7 +11575,7 @@ def post_setup(queue, request):
 
     Needs the code of a setup-code file. 404 if there is an admin and no such file.
     """
-    row = queue.setup.redeem(**request.given, address=request.address, doubtful=request.doubtful())
+    row = queue.setup.redeem(**request.given, address=request.address)
     return _session_answer(queue, request, queue.sessions.open(row, request.address), 201)
 
 
@@ -12114,7 +12103,8 @@ def get_settings(queue, _):
 
 def patch_settings(queue, request):
     """Change settings; null means back to the default."""
-    if request.given.get("https") == "always" and "https" in request.doubtful():
+    is_open = (request.header("Origin") or "").startswith("http://")
+    if is_open and request.given.get("https") == "always":
         raise field_error("https", "would lock you out: open this page by https:// first")
     queue.settings.change(request.given, request.person.name)
     return get_settings(queue, request)
