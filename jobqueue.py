@@ -6869,8 +6869,7 @@ class Fold:
     2. In one transaction, unless the mark has moved since, what they add is stored and the mark
        becomes the id of the last one. So each counts once, whoever is killed and wherever.
 
-    Ids are drawn by who holds the write lock: none turns up below the mark later.
-    """
+    Ids are drawn by who holds the write lock: none turns up below the mark later."""
 
     def __init__(self, database):
         self._database, self._clock = database, database.clock
@@ -7903,8 +7902,7 @@ class Tick:
 
     Every part looks first and writes only if there is something to do, and every write checks again
     inside its transaction: any number of processes may tick at the same time. What can wait leaves
-    the processor to tasks that wait.
-    """
+    the processor to tasks that wait."""
 
     def __init__(self, database, settings, claims, rhythm, workers, reaper, starter, firing,
                  schedules, fold, keeping, alerts, files):
@@ -8291,11 +8289,9 @@ class Users:
 
     def change(self, name, known=None, by=None, **changes):
         """Change columns of a user; a new password or disabling ends their sessions and tokens.
-
         None changes nothing, but of `max_pending` it means: as the setting of this name says, of
         `max_running` and `email`: none. With `known`, what confirm() gave, tokens go on; Denied if
-        that is not the password any more.
-        """
+        that is not the password any more."""
         changes = {column: value for column, value in changes.items()
                    if value is not None or column in ("max_pending", "max_running", "email")}
         if "password" in changes:
@@ -8358,8 +8354,7 @@ class Mailboxes:
     """Users' own addresses: one counts once its owner has typed the code that was mailed to it.
 
     Each mail and each code typed counts as a guess, and a right one frees no more: who alternates
-    between an own address and a stranger's could mail and guess without end.
-    """
+    between an own address and a stranger's could mail and guess without end."""
 
     def __init__(self, database, outbox, throttle):
         self._database, self._outbox, self._throttle = database, outbox, throttle
@@ -8428,8 +8423,7 @@ class SetUp:
        may upload another file, with a code of their own, at any time.
     2. Who sends a code is counted as guessing, then the files are looked through for it.
     3. In one transaction the code is marked as used, and the admin is made or gets the password.
-    4. All these files are deleted.
-    """
+    4. All these files are deleted."""
 
     def __init__(self, database, users, throttle):
         self._database, self._users, self._throttle = database, users, throttle
@@ -8536,9 +8530,7 @@ class Sessions:
 
     def open(self, row, address, *subjects):
         """The token of a new session for a user's row; what counts under `subjects` is forgiven.
-
-        Unauthorized if that is not their password any more, or they may not log in any more.
-        """
+        Unauthorized if that is not their password any more, or they may not log in any more."""
         token, now = random_token(32), self._clock.now()
         with self._database.transaction() as transaction:
             if not transaction.one("SELECT 1 FROM user WHERE id=? AND password=? AND disabled=0",
@@ -8607,10 +8599,8 @@ class Tokens:
 
     def add(self, user_id, name, scope="user", known=None, limits=None, by=None):
         """A new token; its text is in the answer and nowhere else.
-
         Denied if the user's stored password is not the `known` one (if given) any more. `limits`
-        are the queues and functions of one for workers.
-        """
+        are the queues and functions of one for workers."""
         token = "jq_" + random_token(32)
         with self._database.transaction() as transaction:
             token_id = transaction.insert("token", {
@@ -9717,9 +9707,7 @@ class Task:
 
     def then(self, function, *positional, **named):
         """Add a task of another function, of the same owner, that runs once this has succeeded.
-
-        For more than that: other.using(after=[a, b], after_failure="run").enqueue(...).
-        """
+        For more than that: other.using(after=[a, b], after_failure="run").enqueue(...)."""
         owner = {} if current_task() else {"owner": self.owner}     # there it is the running task's
         chosen = {**owner, **function._chosen}
         chosen["after"] = [*_ids(chosen.get("after") or []), self.id]
@@ -9846,9 +9834,7 @@ class JobQueue:
 
     def add_orders(self, orders, owner_id, once=None, show=False):
         """Add Orders, all or none: {"ids", "created": how many new; if `show` "task", the first}.
-
-        A request that is answered but `once` gets the ids of the first answer again.
-        """
+        A request that is answered but `once` gets the ids of the first answer again."""
         foreseen = self.adding.foreseen(owner_id, orders)
         with self.database.transaction(foreseen=foreseen) as transaction:
             now = self.database.clock.now()
@@ -9978,9 +9964,7 @@ def task(target=None, *, who="user", **options):
 
 def schedule(rule, zone=None, arguments=None, catch_up="once", overlap="skip", **options):
     """Declare when a function of tasks.py runs: beside @task, as often as one likes.
-
-    `arguments` are those of its tasks by name; `options` are those of @task.
-    """
+    `arguments` are those of its tasks by name; `options` are those of @task."""
     given = {"rule": rule, "zone": zone or "UTC", "catch_up": catch_up, "overlap": overlap,
              "arguments": json.loads(dump_json(arguments or {})), "options": options}
     errors = (check_value(SCHEDULE_SCHEMA, {"function": "", **given}, "")
@@ -9996,10 +9980,8 @@ def schedule(rule, zone=None, arguments=None, catch_up="once", overlap="skip", *
 
 def command(name, arguments, *, who="user", **rest):
     """Declare a program: a list of arguments with {places} for the parameters; no shell, ever.
-
     Keywords that are options of tasks are options, all others are parameters: a type, or a
-    default value.
-    """
+    default value."""
     if isinstance(arguments, str) or not all(isinstance(part, (str, Path)) for part in arguments):
         raise TypeError("command(%r): the program and its arguments must be a list of texts" % name)
     arguments = [str(part) for part in arguments]
@@ -10008,9 +9990,7 @@ def command(name, arguments, *, who="user", **rest):
 
 def http_request(name, method, address, *, who="user", headers=None, **rest):
     """Declare an HTTP request: {places} in path and query, other parameters as JSON body.
-
-    With GET, HEAD and DELETE the other parameters become the query.
-    """
+    With GET, HEAD and DELETE the other parameters become the query."""
     if not re.match(r"https?://[^/{}@\s]+(/|$)", address):
         raise ValueError("http_request(%r): the address must begin with http:// or https:// and a "
                          "host, without places, name or password" % name)
@@ -10024,9 +10004,7 @@ def http_request(name, method, address, *, who="user", headers=None, **rest):
 
 def external(name, *, queue, who="user", **rest):
     """Declare a function that workers in any language run: see static/docs/workers.md.
-
-    Our own workers leave its queue alone, so it must be one that no other function uses.
-    """
+    Our own workers leave its queue alone, so it must be one that no other function uses."""
     if queue == TASK_DEFAULTS["queue"]:
         raise ValueError("external(%r): the queue must be one of its own, not %s" % (name, queue))
     return _declare(name, "external", None, who, {**rest, "queue": queue})
@@ -10132,9 +10110,7 @@ def canary_token(folder):
 
 def private_addresses(folder, script="", root=""):
     """Where a browser could reach what is private, if the web server gave it away.
-
-    That is relative to the page or its start-up file `script`, or below a web folder or `root`.
-    """
+    That is relative to the page or its start-up file `script`, or below a web folder or `root`."""
     files = [folder / "canary.txt", WORKER_FILE]
     files += [TASKS_FILE] if TASKS_FILE.exists() else []
     beside, _, name = script.rpartition("/")
@@ -10892,9 +10868,7 @@ def _remove_older_parts(target, part):
 @contextlib.contextmanager
 def _replacing(queue, target, kind):
     """A private file for the block, which takes the place of `target` once it is complete.
-
-    Only another one of this kind is replaced. SetupError says what is wrong with `target`.
-    """
+    Only another one of this kind is replaced. SetupError says what is wrong with `target`."""
     target = Path(target).absolute()
     part = Path("%s.%s.part" % (target, random_token(8)))       # another may be on its way
     try:
@@ -10933,12 +10907,10 @@ def save(queue, folder, name):
 
 def restore(folder, file, force=False):
     """Put a backup in the place of the database; under which name that is kept.
-
     1. A copy of the backup is checked, and is written as databases are here.
     2. While anything lives it is refused, unless by `force`.
     3. What was there gets another name with its log, and the copy its place. In between it has both
-       names, where the file system knows such: a crash leaves a database.
-    """
+       names, where the file system knows such: a crash leaves a database."""
     os.stat(file)                       # before anything is made
     if not os.path.lexists(folder):
         create_data_folder(folder)
@@ -11029,10 +11001,8 @@ def export_to(queue, target):
 
 def import_lines(queue, lines):
     """Store an export in a database without users and tasks, all or nothing; {table: rows}.
-
     Ids stay, and new ones will be higher than any was there. What ran there is interrupted, since
-    its end will not be told here. Queues are paused: their tasks may still be run there, too.
-    """
+    its end will not be told here. Queues are paused: their tasks may still be run there, too."""
     counts = dict.fromkeys(EXPORTED, 0)
     try:
         with queue.database.transaction() as transaction:
@@ -11235,8 +11205,7 @@ class Proxies:
     """What trusted proxies add to a request; without one nothing that such headers say counts.
 
     Of each header the last item counts, which the trusted proxy itself added. `Forwarded` and
-    X-Forwarded-Prefix are not read: the usual proxies pass them on from clients.
-    """
+    X-Forwarded-Prefix are not read: the usual proxies pass them on from clients."""
 
     def __init__(self, environ, trusted):
         self._environ, self.client = environ, environ.get("REMOTE_ADDR", "")
@@ -11280,10 +11249,8 @@ def inner_path(environ):
 
 def find_base(environ, base_path=""):
     """The path below which the browser finds this site, with a slash at both ends.
-
     Behind a rewrite SCRIPT_NAME leads to the start file, and only REQUEST_URI says what the browser
-    asked for. Anybody can choose that: it counts as far as it ends with PATH_INFO.
-    """
+    asked for. Anybody can choose that: it counts as far as it ends with PATH_INFO."""
     script, asked = environ.get("SCRIPT_NAME", ""), asked_path(environ)
     inside = re.sub("//+", "/", inner_path(environ))
     base = asked[:len(asked) - len(inside)] if asked and asked.endswith(inside) else script
@@ -11572,9 +11539,7 @@ def _session_answer(queue, request, token, status):
 
 def post_setup(queue, request):
     """Make the first admin, or give an admin a new password, and log in.
-
-    Needs the code of a setup-code file. 404 if there is an admin and no such file.
-    """
+    Needs the code of a setup-code file. 404 if there is an admin and no such file."""
     row = queue.setup.redeem(**request.given, address=request.address)
     return _session_answer(queue, request, queue.sessions.open(row, request.address), 201)
 
@@ -11801,10 +11766,8 @@ ACTION = titled("Action", _object(
 
 def _act_on_filter(queue, request, given):
     """(changed, left at most, how to go on or None); only what was there at first is changed.
-
     They are counted first. That may take several requests, too: how to go on then ends with the
-    count that is expected.
-    """
+    count that is expected."""
     action, wanted = given["action"], _wanted(queue, request, given["filter"])
     expected = given.get("expected_count")
     place = given.get("continue") or "0-%d-0-%s" % (
@@ -11830,9 +11793,7 @@ def _act_on_filter(queue, request, given):
 
 def post_actions(queue, request):
     """Cancel, retry or delete many tasks: the named ones, or all that match a filter.
-
-    With a filter: repeat with what the answer said as continue, until that is null.
-    """
+    With a filter: repeat with what the answer said as continue, until that is null."""
     given, remaining, going_on = request.given, 0, None
     if ("ids" in given) == ("filter" in given):
         raise field_error("filter", "or ids must be given, and not both")
@@ -11969,9 +11930,7 @@ def get_exposition(queue, _):
 
 def get_metrics(queue, request):
     """How much was done and how long it took, in steps of an hour up to a week.
-
-    Users see the figures of the functions that they may add, whoever's tasks these were.
-    """
+    Users see the figures of the functions that they may add, whoever's tasks these were."""
     given, person = request.given, request.person
     end = parse_time(given["to"], "to") if given.get("to") else queue.database.clock.now()
     start = parse_time(given["from"], "from") if given.get("from") else end - DAY
@@ -12112,9 +12071,7 @@ def patch_settings(queue, request):
 
 def patch_user(queue, request, name):
     """Change a user: admins anybody, others their own password.
-
-    A changed password ends all sessions; whoever changed their own gets a new one.
-    """
+    A changed password ends all sessions; whoever changed their own gets a new one."""
     users, person, given = queue.users, request.person, dict(request.given)
     own = name.lower() == person.name.lower()
     if not own and not person.is_admin:
@@ -13032,8 +12989,7 @@ class Server:
     """The built-in web server: what is ours of a ThreadingHTTPServer, see open_server().
 
     At the limits of connections and descriptors the client that has been waited for the longest is
-    cut off; nobody else waits for it.
-    """
+    cut off; nobody else waits for it."""
 
     daemon_threads = True
     block_on_close = False
@@ -13353,9 +13309,7 @@ class ThisSite:
 
     def ask(self, method, path, given=None):
         """What the API answers, None for nothing, the pieces of a file; errors are raised.
-
-        `given` is the query of a GET, else the body; bytes are JSON lines, one for each task.
-        """
+        `given` is the query of a GET, else the body; bytes are JSON lines, one for each task."""
         owner = None
         if method == "POST" and isinstance(given, dict):
             given = dict(given)
@@ -13471,9 +13425,7 @@ def ask_all(site, key, given):
 
 def asks(words, method, path, *rows, text=lambda value: None, **fixed):
     """A command that asks the API once and prints the answer as `text` does; `words` are its help.
-
-    It sends what is given for the arguments `rows` and what is `fixed`, called if it can be.
-    """
+    It sends what is given for the arguments `rows` and what is `fixed`, called if it can be."""
     places = [row for name, row in PLACES.items() if "{%s}" % name in path]
 
     def run(site, options):
@@ -13663,9 +13615,7 @@ def read_csv(path):
 
 def _typed_rows(function, words, path):
     """(line, arguments) of each row of a CSV file, whose first row names the parameters.
-
-    `words` hold for all rows. An empty cell leaves a parameter at its default, or is null.
-    """
+    `words` hold for all rows. An empty cell leaves a parameter at its default, or is null."""
     rows, schema = read_csv(path), function["schema"]
     names = [name.strip() for name in next(rows, (1, []))[1]]
     nullable = [name for name in schema.get("required", ())

@@ -2185,8 +2185,7 @@ class Spool:
     """The folder of one remote worker at a time: its session, and outcomes not known to be told.
 
     The runner holds the lock as well: who gets it knows that both are dead, but for a runner whose
-    task has closed everything. The lock file names it, so that it is ended before others begin.
-    """
+    task has closed everything. The lock file names it, so that it is ended before others begin."""
 
     def __init__(self, base):
         import fcntl
@@ -2257,8 +2256,7 @@ def _size(value):
 class RemoteAttempt(Attempt):
     """An attempt of a remote worker, whose calls renew its claim and keep what it prints.
 
-    `row` has what the site said last of it ("state"), and when the call was sent ("held").
-    """
+    `row` has what the site said last of it ("state"), and when the call was sent ("held")."""
 
     def item(self):
         """What the site is told of it while it runs."""
@@ -2317,8 +2315,7 @@ class RemoteWorker:
     3. A turn tells all that the site does not know. With empty hands it claims, under claims that
        stay the same until the site answers. What was claimed begins when a turn has confirmed it.
     4. Of what runs the site hears every HOLD_SECONDS.
-    5. After a signal nothing is claimed; the last turn says that the worker leaves.
-    """
+    5. After a signal nothing is claimed; the last turn says that the worker leaves."""
 
     def __init__(self, site, spool, verbose):
         self.site, self._spool, self._verbose = site, spool, verbose
