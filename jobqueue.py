@@ -6752,8 +6752,7 @@ class Sums(dict):
 
     def row(self):
         """The columns to be stored."""
-        return {name: value.text() if name in HISTOGRAMS else value
-                for name, value in self.items()}
+        return {name: value.text() if name in HISTOGRAMS else value for name, value in self.items()}
 
     def json(self):
         """What the API tells of tasks."""
@@ -7336,8 +7335,7 @@ class Outbox:
 
     def is_due(self, now):
         """True if something is to be sent."""
-        return bool(self._database.value(
-            "SELECT 1 FROM delivery WHERE next_at<=? LIMIT 1", (now,)))
+        return bool(self._database.value("SELECT 1 FROM delivery WHERE next_at<=? LIMIT 1", (now,)))
 
     def states(self):
         """How the newest message to each recipient of alerts went, and when one last arrived."""
@@ -8472,7 +8470,6 @@ class SetUp:
 
     def _check(self, code, files, address):
         """The code as it is compared; Denied unless a file holds it."""
-        import hmac
         if not files:
             raise NotFound("This is set up already. If an admin's password is lost: upload a text "
                            "file with %d or more characters of your own beside jobqueue.py, named "
@@ -8482,7 +8479,7 @@ class SetUp:
         code = plain_code(code)
         for path in files:
             known = read_code(path, self._clock.now())
-            if known and hmac.compare_digest(digest(known), digest(code)):
+            if known and digest(known) == digest(code):     # their bytes tell nothing of the code
                 return code
         words = ("is not that of a file whose name begins with setup-code, which can be read here "
                  "(rights 644), is not older than an hour and has %d or more characters"
@@ -9530,8 +9527,7 @@ class Forecast:
         """The Outlook of lately; mostly a new one if it lacks a task."""
         with self._lock:
             began = self._clock.monotonic()
-            if began > self._until or (
-                    began >= self._soon and task and self._outlook.lacks(*task)):
+            if began > self._until or (began >= self._soon and task and self._outlook.lacks(*task)):
                 self._outlook, ended = self._read(), self._clock.monotonic()
                 self._soon = ended + (ended - began) / SHARE_FOR_NEW
                 self._until = ended + max(CACHE_SECONDS, (ended - began) / SHARE)
@@ -10516,12 +10512,6 @@ def _look_at_worker(queue):
         yield Finding("test_failed" if is_bad and mode == "detached" else "test_ended")
 
 
-def _answer_seconds(database):
-    started = database.clock.monotonic()
-    database.value("SELECT 1")          # which needs no file
-    return database.clock.monotonic() - started
-
-
 def _look_at_machines(queue):
     database = queue.database
     rows = database.all("SELECT machine, version, count(*) AS workers FROM worker "
@@ -10535,7 +10525,11 @@ def _look_at_machines(queue):
     if abs(ahead) > CLOCK_SLACK_SECONDS:
         way = "ahead of" if ahead > 0 else "behind"
         yield Finding("clock_differs", seconds=abs(ahead), way=way)
-    seconds = min(_answer_seconds(database) for _ in range(3))
+    moments = []
+    for _ in range(4):
+        moments.append(database.clock.monotonic())
+        database.value("SELECT 1")      # which needs no file
+    seconds = min(after - before for before, after in zip(moments, moments[1:]))
     if seconds > FAR_SECONDS:
         yield Finding("database_far", ms=seconds * 1000)
 
@@ -10843,14 +10837,12 @@ _as_line = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 def _refuse_target(queue, target, kind):
     """SetupError if writing a backup or export to `target` would destroy something else."""
-    if target.is_dir():
-        raise SetupError("%s is a folder; name a file in it." % target)
     if file_identity(target) == file_identity(queue.database.path):
         raise SetupError("%s is the database itself." % target)
     if target.match("jobqueue-*.db") and target.parent.resolve() == queue.database.folder.resolve():
         raise SetupError("%s would be a second database: choose another name." % target)
     if target.exists():
-        with open(target, "rb") as file:
+        with open(target, "rb") as file:        # a folder cannot be opened
             if file.read(len(BEGINNINGS[kind])) not in (b"", BEGINNINGS[kind]):
                 raise SetupError("%s exists and is no %s; it was not touched." % (target, kind))
 

@@ -130,7 +130,7 @@ class Exporting(ExportTestCase):
         poem = self.folder / "poem.txt"
         poem.write_text("my only poem")
         self.fails(1, "export", poem, words="exists and is no export; it was not touched")
-        self.fails(1, "export", self.folder, words="is a folder")
+        self.fails(1, "export", self.folder, words="s a directory")
         self.fails(1, "export", self.folder / "nowhere" / "x", words="No such file")
         self.fails(1, "backup", self.file, words="exists and is no backup")
         self.assertEqual(poem.read_text(), "my only poem")

@@ -717,7 +717,7 @@ class TestBackup(HostTestCase):
         self.target.write_text("my only poem")
         self.refuse(self.target, "is no backup")
         self.assertEqual(self.target.read_text(), "my only poem")
-        self.refuse(self.folder, "is a folder")
+        self.refuse(self.folder, "s a directory")
         self.refuse(self.database.path, "the database itself")
         (self.folder / "link").symlink_to(self.database.path)
         self.refuse(self.folder / "link", "the database itself")
