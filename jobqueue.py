@@ -10212,7 +10212,7 @@ def host_files(queue):
 # What can be wrong here, or worth knowing, stands in one table, FINDINGS. The functions of TOPICS
 # and describe_work() look how things are: they yield words, and a Finding for each row that is true
 # here. `check` and the page This host show all by topic; the sentence on every list is the first
-# that has one for everyone; the advice ends with the first remedy. What a look raises becomes a
+# that has one for everyone; the advice is the first remedy. What a look raises becomes a
 # Finding, too.
 
 READ_ALL_BYTES = 16 << 20       # of a database, while a browser waits
@@ -10535,12 +10535,13 @@ def _look_at_machines(queue):
 
 
 def _look_at_ticks(queue):
-    if queue.rhythm.is_resident():
-        yield "a server or a service of ours is always there"
-        return
-    cron = queue.rhythm.visitor("cron")
+    cron, period = queue.rhythm.visitor("cron"), queue.rhythm.period()
     yield "cron came last at " + _readable(cron["last_at"]) if cron else "no cron has come"
-    if not any(one and one["comes"] for one in map(queue.rhythm.visitor, VISITORS)):
+    yield "schedules and retries " + (
+        "wait for visitors, since nobody else comes regularly" if period is None else
+        "are on time, since somebody comes " + how_often(period) if period <= 120 else
+        "can be late, since somebody comes only about " + how_often(period))
+    if not (period or any(one and one["comes"] for one in map(queue.rhythm.visitor, VISITORS))):
         yield Finding("nobody_comes")
 
 
@@ -10786,22 +10787,6 @@ def check_installation(data=None):
         trouble = topic, Finding("unknown", why=str(error))
         return _report([*_look(HOST_TOPICS, folder), trouble]), None
     return check_host(queue) if queue else _report([*_look(HOST_TOPICS, folder)]), queue
-
-
-def advice_for(queue, report):
-    """A paragraph: what this host is, how tasks begin, if schedules are on time, what is next."""
-    try:
-        door, period = last_visit(queue).get("door"), queue.rhythm.period()
-        mode = ("The worker mode is %s. %s" % queue.modes.decide()
-                if queue.settings.get("NbMaxWorker") else "No task is run: NbMaxWorker is 0.")
-    except JobQueueError as error:
-        return error.detail
-    page = ("The page is run by %s." % DOORS[door][0] if door else
-            "How the page is run is known once an admin opens This host.")
-    times = ("wait for visitors, since nobody else comes regularly" if period is None else
-             "are on time, since somebody comes " + how_often(period) if period <= 120 else
-             "can be late, since somebody comes only about " + how_often(period))
-    return "%s %s Schedules and retries %s. %s" % (page, mode, times, next_step(report))
 
 
 def next_step(report):
@@ -12015,7 +12000,7 @@ def get_host(queue, request):
     note_visit(queue, request.visit())
     report, seen = check_host(queue, False), exposure(queue)
     return {
-        "checks": [check._asdict() for check in report.checks], "advice": advice_for(queue, report),
+        "checks": [check._asdict() for check in report.checks], "advice": next_step(report),
         "files": host_files(queue), "mode": dict(zip(("mode", "why"), queue.modes.decide())),
         "ticks": queue.rhythm.state(), "canary": {
             "token": canary_token(folder), "addresses": private_addresses(folder, *request.places)},
@@ -13957,7 +13942,7 @@ def cmd_check(_, options):
     shown = {"checks": [check._asdict() for check in report.checks], "advice": None, "files": None}
     lines = ["%(verdict)-5s %(name)-11s %(text)s" % check for check in shown["checks"]]
     if queue:
-        shown["advice"] = advice_for(queue, report)
+        shown["advice"] = next_step(report)
         lines += ["", shown["advice"], "Lines to copy: python3 jobqueue.py check --files"]
     if queue and "files" in options.given:
         shown["files"] = host_files(queue)

@@ -423,26 +423,25 @@ class TestHostFiles(HostTestCase):
 
 
 class TestWhoComes(HostTestCase):
-    def advice(self):
-        return jobqueue.advice_for(self.queue, jobqueue.check_host(self.queue))
+    def said(self):
+        return "\n".join(check.text for check in jobqueue.check_host(self.queue).checks)
 
     def test_a_queue_without_anything_waits_for_visitors(self):
         self.assertEqual(self.verdict("Cron", "no cron has come"), "note")
-        self.assertIn("wait for visitors", self.advice())
-        self.assertIn("How the page is run is known once an admin opens This host. ", self.advice())
+        self.assertIn("wait for visitors", self.said())
 
-    def test_where_no_worker_may_start_no_mode_is_promised(self):
+    def test_where_no_worker_may_start_that_is_said(self):
         self.change_settings(NbMaxWorker=0)
-        self.assertIn("No task is run: NbMaxWorker is 0. Schedules", self.advice())
+        self.assertEqual(self.verdict("Workers", "no task is run"), "note")
 
     def test_a_cron_counts_as_long_as_it_comes(self):
         for _ in range(4):
             self.clock.advance(900)
             self.queue.tick.run("cron")
-        self.assertIn("can be late, since somebody comes only about every 15 minutes", self.advice())
+        self.assertIn("can be late, since somebody comes only about every 15 minutes", self.said())
         self.assertEqual(self.verdict("Cron", "cron came last at"), "ok")
         self.clock.advance(2 * 3600)
-        self.assertIn("wait for visitors", self.advice())
+        self.assertIn("wait for visitors", self.said())
         self.assertEqual(self.verdict("Cron", "cron came last at"), "note")
 
     def test_a_service_that_is_not_there_is_bad(self):
@@ -450,7 +449,7 @@ class TestWhoComes(HostTestCase):
         self.assertEqual(self.verdict("Workers", "No service is there"), "bad")
         self.live("service", proven=False, pid=1)
         self.assertEqual(self.verdict("Workers", "service"), "ok")
-        self.assertIn("are on time", self.advice())
+        self.assertIn("are on time", self.said())
 
     def test_a_tested_worker_is_told_with_who_started_it(self):
         for door, starter in ((None, "the command line"), ("cgi", "the web server")):
@@ -495,7 +494,8 @@ class TestKindsOfHosts(HostTestCase):
             self.clock.advance(jobqueue.STARTING_SECONDS + 1)
             self.clean()
             self.clock.advance(1)
-        said = jobqueue.advice_for(self.queue, jobqueue.check_host(self.queue))
+        report = jobqueue.check_host(self.queue)
+        said = "\n".join([check.text for check in report.checks] + [jobqueue.next_step(report)])
         return said, [file["name"] for file in jobqueue.host_files(self.queue)]
 
     def says(self, kind, *words, files=()):
@@ -505,12 +505,12 @@ class TestKindsOfHosts(HostTestCase):
         self.assertEqual(tuple(names[:len(files)]), files)
 
     def test_a_panel_with_passenger(self):
-        self.says({"door": "passenger", "worker": "lives", "cron": 900}, "run by Passenger",
+        self.says({"door": "passenger", "worker": "lives", "cron": 900}, "Passenger, which ends it",
                   "whenever there is work", "every 15 minutes", "Nothing has to be done",
                   files=("crontab", "passenger_wsgi.py"))
 
     def test_cgi_where_workers_live(self):
-        self.says({"door": "cgi", "worker": "lives"}, "run by CGI", "whenever there is work",
+        self.says({"door": "cgi", "worker": "lives"}, "CGI, a new process", "whenever there is work",
                   "wait for visitors", "line to copy", files=("crontab", "jobqueue.cgi", "htaccess"))
 
     def test_cgi_where_persistent_processes_are_ended_and_cron_works(self):
@@ -527,7 +527,7 @@ class TestKindsOfHosts(HostTestCase):
 
     def test_an_always_on_task_on_a_shared_file_server(self):
         kind = {"door": "uwsgi", "mode": "service", "network": True}
-        self.says({**kind, "service": True}, "uWSGI", "mode is service", "on time",
+        self.says({**kind, "service": True}, "uWSGI", "service. ", "on time",
                   "Nothing has to be done", files=("crontab", "wsgi.py"))
 
     def test_an_always_on_task_that_is_not_there(self):
@@ -538,7 +538,7 @@ class TestKindsOfHosts(HostTestCase):
                   "wait for visitors", "or the tick address")
 
     def test_a_cron_that_was_chosen_and_does_not_come(self):
-        self.says({"door": "cgi", "mode": "cron"}, "mode is cron", "a line to copy")
+        self.says({"door": "cgi", "mode": "cron"}, "cron. ", "a line to copy")
 
     def test_a_shell_and_a_server(self):
         self.says({"door": "server", "worker": "lives", "resident": True}, "built-in server",
@@ -810,7 +810,8 @@ class TestHostOverHttp(WebTestCase):
         said = self.ana.get("/api/host").json
         self.assertEqual(self.database.version_seen(), before)
         self.assertIn("crontab", [file["name"] for file in said["files"]])
-        self.assertIn("a WSGI server", said["advice"])
+        checks = {one["name"]: one["text"] for one in said["checks"]}
+        self.assertIn("a WSGI server", checks["Web server"])
 
     def test_nobody_else_does(self):
         self.check(self.bob.get("/api/host"), 403)
