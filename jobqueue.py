@@ -8442,9 +8442,12 @@ class SetUp:
         return sorted(path for folder in (self._database.folder, self._home)
                       for path in folder.glob("setup-code*.txt"))
 
-    def redeem(self, code, name, password, address=""):
+    def redeem(self, code, name, password, address="", doubtful=()):
         """Make the first admin, or give an admin a new password; returns the user's row.
-        NotFound if there is an admin and no file; Denied if no file holds the code."""
+
+        With a new password the `doubtful` settings are forgotten, which may have locked everybody
+        out. NotFound if there is an admin and no file; Denied if no file holds the code.
+        """
         is_first = not self._users.has_admin()
         if is_first:
             self.code()
@@ -8457,7 +8460,7 @@ class SetUp:
                              "it.", wrong("code", "has been used"))
             remember(transaction, ".used_code", digest(code))
             if not is_first:
-                self._reset(transaction, columns)
+                self._reset(transaction, columns, doubtful)
             elif self._users.has_admin():
                 raise NotFound("This is set up already.")
             else:
@@ -8486,7 +8489,7 @@ class SetUp:
                  % SETUP_CODE_MIN_CHARACTERS)
         raise Denied("This code %s." % words, wrong("code", words))
 
-    def _reset(self, transaction, columns):
+    def _reset(self, transaction, columns, doubtful):
         name = columns["name"].lower()
         admins = transaction.all(
             "SELECT id, name FROM user WHERE role='admin' AND disabled=0 ORDER BY id")
@@ -8498,6 +8501,8 @@ class SetUp:
         note_user(transaction, self._clock.now(), "user_changed", {"id": ids[0], "name": name},
                   None, "password, with a code from a file")
         end_sessions(transaction, ids[0], True)
+        for setting in doubtful:
+            remember(transaction, setting, None)
         self._throttle.forgive(transaction, "user:" + name)
 
 
@@ -11258,7 +11263,8 @@ class Request:
         self.method = environ["REQUEST_METHOD"]
         self.base = find_base(environ, base_path)
         path = inner_path(environ)
-        if (path + "/").startswith(base_path + "/"):    # the proxy has left it in front
+        self._came_below = (path + "/").startswith(base_path + "/") and base_path != ""
+        if self._came_below:            # the proxy has left the base path in front
             path = path[len(base_path):]
         # Without a slash at the end of the address relative links would point beside the folder.
         self.lacks_slash = path in ("", "/") and not (asked_path(environ) or path).endswith("/")
@@ -11295,6 +11301,11 @@ class Request:
     def header(self, name):
         """A header's value, or None."""
         return self._environ.get("HTTP_" + name.upper().replace("-", "_"))
+
+    def doubtful(self):
+        """The settings that this request does not bear out; wrong ones cost browsers the cookie."""
+        by_http = (self.header("Origin") or "").startswith("http://")
+        return ([] if self._came_below else ["base_path"]) + (["https"] if by_http else [])
 
     @property
     def query(self):
@@ -11517,7 +11528,7 @@ def _session_answer(queue, request, token, status):
 def post_setup(queue, request):
     """Make the first admin, or give an admin a new password, and log in.
     Needs the code of a setup-code file. 404 if there is an admin and no such file."""
-    row = queue.setup.redeem(**request.given, address=request.address)
+    row = queue.setup.redeem(**request.given, address=request.address, doubtful=request.doubtful())
     return _session_answer(queue, request, queue.sessions.open(row, request.address), 201)
 
 
@@ -12039,8 +12050,7 @@ def get_settings(queue, _):
 
 def patch_settings(queue, request):
     """Change settings; null means back to the default."""
-    is_open = (request.header("Origin") or "").startswith("http://")
-    if is_open and request.given.get("https") == "always":
+    if request.given.get("https") == "always" and "https" in request.doubtful():
         raise field_error("https", "would lock you out: open this page by https:// first")
     queue.settings.change(request.given, request.person.name)
     return get_settings(queue, request)

@@ -1,9 +1,10 @@
 """Behind proxies: whose address counts, HTTPS, the base path, the page's own origin."""
+from unittest import mock
 
 import jobqueue
 from jobqueue import Settings
 from tests.helpers.support import PASSWORD
-from tests.helpers.web import SITE, Visitor, WebTestCase
+from tests.helpers.web import SITE, Visitor, WebTestCase, call, random_word
 
 PROXY = "192.0.2.7"                     # tests.helpers.web asks from there
 
@@ -172,6 +173,31 @@ class Bases(ProxyTestCase):
         self.check(both.delete("/api/session"), 204)
         for cookie in (older, self.bob.cookie):
             self.check(Visitor(self.app, cookie=cookie).get("/api/session"), 401)
+
+    def test_the_first_admin_is_made_with_the_settings_as_they_are(self):
+        self.remove_users()
+        self.set_password("/api/setup", "http://" + SITE)
+        self.assertEqual(self.request().base, "/jq/")
+
+    def set_password(self, path, origin):
+        """Use an uploaded code."""
+        code = random_word(8)
+        (self.folder / "data" / "setup-code.txt").write_text(code)
+        with mock.patch.object(jobqueue, "changed_at", lambda file: self.clock.now()):
+            environ = self.nobody.environ("POST", path, {
+                "code": code, "name": "ana", "password": "another horse"}, {"Origin": origin})
+            self.assertEqual(call(self.app, environ).status, 201)
+        self.queue.settings.describe()
+
+    def test_a_new_password_also_lets_in_who_was_locked_out_by_a_setting(self):
+        self.use(https="always")
+        self.set_password("/api/setup", "http://" + SITE)
+        self.assertEqual((self.request().base, self.request().secure), ("/", False))
+
+    def test_it_keeps_settings_that_the_request_bears_out(self):
+        self.use(https="always")
+        self.set_password("/jq/api/setup", "https://" + SITE)
+        self.assertEqual((self.request().base, self.request().secure), ("/jq/", True))
 
 
 class Origins(ProxyTestCase):
