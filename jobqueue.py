@@ -5146,7 +5146,7 @@ class Claims:
               reach=None):
         """Take the next task, or a batch of up to `wanted` that all run `function`; their rows.
         With an owner: nothing if the next task is somebody else's. With a Reach, which remote
-        workers have: only what is within it, and they must confirm() it. A batch holds first
+        workers have: only what is within it, and they must renew() it. A batch holds first
         attempts only, and none that must not be run twice: what did not begin before its worker
         died counts as crashed like the one that did. It is handed to the runner in one piece, so
         arguments that are long come alone."""
@@ -5247,16 +5247,12 @@ class Claims:
                 (row["id"], row["claim"], Outcome("fail", None, "Denied", words % row["function"]))
                 for row in rows], now)
 
-    def confirm(self, transaction, task_id, claim, now):
-        """A remote worker has its claim, and holds it on; False if it was lost. Harmless twice."""
+    def renew(self, transaction, task_id, claim, now, seconds=None):
+        """Hold the claim for another lease, which confirms that of a remote worker; False if it
+        was lost. Harmless twice."""
         return transaction.update(
-            "task", {"claim": claim, **self.leases.new(now, REMOTE_LEASE_SECONDS)},
+            "task", {"claim": claim, **self.leases.new(now, seconds)},
             "id=? AND status=1 AND claim IN (?, ?)", (task_id, claim, UNCONFIRMED + claim)) == 1
-
-    def renew(self, transaction, task_id, claim, now):
-        """Hold the claim for another lease; False if it was lost."""
-        return transaction.update(
-            "task", self.leases.new(now), "id=? AND status=1 AND claim=?", (task_id, claim)) == 1
 
     def report(self, transaction, task_id, claim, progress, message):
         """Store what the function says of its progress; False if the claim was lost."""
@@ -9025,7 +9021,7 @@ class RemoteWorkers:
         """Renew a claim, keep what is told of the attempt; its state."""
         if task is None or task["id"] != one["id"]:
             return self._state(transaction, one, None)
-        self._claims.confirm(transaction, one["id"], one["claim"], now)
+        self._claims.renew(transaction, one["id"], one["claim"], now, REMOTE_LEASE_SECONDS)
         self._keep(transaction, one, task, now)
         return "cancel" if task["cancel_requested"] else "running"
 
