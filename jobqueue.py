@@ -1599,9 +1599,7 @@ def _insertion(words, table, columns, rows=1):
 
 class Connection(Reader):
     """One connection in a few verbs; what to do about errors is its user's business.
-
-    Its kinds have run(), many(), insert(), all() and roll_back(), too.
-    """
+    Its kinds have run(), many(), insert(), all() and roll_back(), too."""
 
     is_broken = False
 
@@ -2137,11 +2135,9 @@ def safe_journal(folder):
 
 class Journal:
     """How the database is written, "wal" or "truncate", and on which machine.
-
     It stands in a small file that is read before SQLite opens the database, since a log that two
     machines share corrupts. A machine is a kernel: containers have names of their own, but share
-    what a log needs. The file's time is the last sign of life of the machine that uses the log.
-    """
+    what a log needs. The file's time is the last sign of life of the machine that uses the log."""
 
     def __init__(self, database):
         self._database = database
@@ -2211,11 +2207,9 @@ class Journal:
 
 class DataFile:
     """The care of the file that SQLite keeps the database in, and of its log.
-
     SQLite 3.7.0 to 3.51.2 can corrupt a WAL database when a checkpoint meets a write
     (sqlite.org/wal.html#walresetbug). Nearly every host has such a version, so automatic
-    checkpoints are off on every connection and ours run only while we hold the write lock.
-    """
+    checkpoints are off on every connection and ours run only while we hold the write lock."""
 
     def __init__(self, folder, clock):
         self.folder = Path(folder)
@@ -2506,11 +2500,16 @@ SERVER_ERRORS = (
 )
 
 
+def _said(text, otherwise):
+    for pattern, other in otherwise:
+        text = re.sub(pattern, other, text)
+    return text
+
+
 @functools.lru_cache(maxsize=500)
 def to_postgres(statement):
     """A statement as PostgreSQL and its driver want it."""
-    for pattern, other in SAID_OTHERWISE:
-        statement = re.sub(pattern, other, statement)
+    statement = _said(statement, SAID_OTHERWISE)
     words = {"?": "%s", "%": "%%", "user": '"user"'}
     return re.sub(r"'[^']*'|\?|%|\buser\b", lambda match: words.get(
         match[0], match[0].replace("%", "%%")), statement)
@@ -2533,14 +2532,6 @@ def literal(value):
 def bound(statement, values):
     """A statement with its values in it: one message, which any pooler understands."""
     return to_postgres(statement) % tuple(map(literal, values))
-
-
-def server_schema():
-    """SCHEMA for PostgreSQL."""
-    schema = SCHEMA
-    for pattern, other in SCHEMA_OTHERWISE:
-        schema = re.sub(pattern, other, schema)
-    return schema + SERVER_SCHEMA
 
 
 class ServerRow(tuple):
@@ -2890,7 +2881,7 @@ class PostgresDatabase(Database):
                     raise SetupError("The database %s is not in UTF8: make another one." % self)
                 link.script("BEGIN; SELECT pg_advisory_xact_lock(7061)")
                 if not link.value(SERVER_TABLES):
-                    link.script(to_postgres(server_schema()))
+                    link.script(to_postgres(_said(SCHEMA, SCHEMA_OTHERWISE) + SERVER_SCHEMA))
                     link.run("INSERT INTO jobqueue VALUES (?, ?)",
                              (SCHEMA_VERSION, random_token(8)))
                 link.run("COMMIT")
@@ -4601,8 +4592,7 @@ class TaskList:
 
     def failures(self, wanted, since=0.0):
         """{"groups": what failed since then, by function and kind of error, newest first, of
-        FAILURES_MAX tasks or as many as are found in a moment; "more": whether there may be more}
-        """
+        FAILURES_MAX tasks or as many as are found in a moment; "more": if there may be more}"""
         rows, going_on = self.find(wanted.within([FAILED]), FAILURES_MAX, seconds=LOOK_SECONDS)
         groups = {}
         for row in rows:
@@ -9313,12 +9303,11 @@ class Course:
 
     def _promote(self, task):
         """A task becomes pending, and gets its turn as next_turn() says."""
-        from bisect import bisect, insort
         lane, key = self._lanes[task.queue], (task.owner_id, task.queue, task.priority)
-        place = bisect(lane, (task.priority + 1,)) - 1
+        place = bisect.bisect(lane, (task.priority + 1,)) - 1
         lowest = -lane[place][1] if place >= 0 and lane[place][0] == task.priority else 0
         self._turns[key] = max(lowest, self._turns[key]) + 1
-        insort(lane, (task.priority, -self._turns[key], -task.id, task))
+        bisect.insort(lane, (task.priority, -self._turns[key], -task.id, task))
 
 
 class Outlook:
@@ -12697,8 +12686,8 @@ UNKNOWN_NAME = ("This server is not known by that name. On the host, python3 job
                 "host_names NAME adds it; behind a proxy, settings trusted_proxies ADDRESS does.")
 # What requests import where they use it. A server that has run out of descriptors cannot any more.
 NEEDED_LATER = (
-    "bisect calendar glob hashlib heapq hmac http io ipaddress pwd random resource secrets shlex "
-    "shutil subprocess tempfile traceback urllib.parse wsgiref.handlers zlib zoneinfo").split()
+    "calendar glob hashlib heapq hmac http io ipaddress pwd random resource secrets shlex "
+    "shutil subprocess tempfile traceback wsgiref.handlers zlib zoneinfo").split()
 
 
 class BadRequest(JobQueueError):
@@ -12818,7 +12807,6 @@ class Exchange:
 
     def pause(self, seconds):
         """Wait before we answer, while others are answered; False if nobody would hear us then."""
-        import select
         poll = select.poll()
         poll.register(self.connection, select.POLLIN)
         self.enter("wait")

@@ -45,7 +45,7 @@ import time
 from datetime import date, datetime, time as clock_time
 from enum import Enum
 from pathlib import Path
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import jobqueue
 from jobqueue import (RESULT_MAX_DEPTH, Every, Fail, Followers, JobQueue, JobQueueError, Logs,
@@ -443,7 +443,6 @@ def refuse_climbing(template, arguments):
 
 def build_request(target, arguments, context):
     """The urllib Request: places filled, the other arguments as query or JSON body."""
-    from urllib.parse import urlencode
     from urllib.request import Request
     refuse_climbing(target["address"], arguments)
     address = re.sub(jobqueue.PLACE, lambda match: quote(as_word(arguments.get(match[1])), safe=""),
@@ -2074,7 +2073,6 @@ class Site:
 
     def __init__(self, address, token_file, authorities=None):
         import ssl
-        from urllib.parse import urlsplit
         self._address, token = urlsplit(address.rstrip("/")), Path(token_file)
         parts = self._address
         is_near = parts.scheme == "http" and parts.hostname in (*jobqueue.LOOPBACK, "localhost")
@@ -2136,7 +2134,6 @@ class Site:
     def _connect(self, seconds):
         """A new connection, through the proxy of the environment if there is one."""
         from http.client import HTTPConnection, HTTPSConnection
-        from urllib.parse import urlsplit
         from urllib.request import getproxies, proxy_bypass
         place = self._address.hostname, self._address.port
         if self._context is None:
