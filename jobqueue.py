@@ -3230,7 +3230,7 @@ class Logs:
 
 def tidy_path(text):
     """A path as it stands in front of others: "/jq", or "" for none."""
-    path = re.sub("/+", "/", "/%s/" % text.strip())[:-1]
+    path = re.sub("/+", "/", "/%s/" % text)[:-1]
     if (not re.fullmatch(r"(/(?!\.+(/|$))[A-Za-z0-9._~-]+)*", path)
             or re.match(r"/(api|static|tick|healthz|metrics|openapi\.json)(/|$)", path)):
         raise ValueError("must be the path of an address, such as /jq, and not one of our own")
@@ -3254,25 +3254,13 @@ def read_networks(text):
 
 MAIL_ADDRESS = (r"[A-Za-z0-9][A-Za-z0-9._%+~'-]{0,62}"
                 r"@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,200}[A-Za-z0-9])?")
-
-
-def tidy_address(text):
-    """An address of mail, of plain characters; ValueError if it is none."""
-    text = text.strip()
-    if text and not re.fullmatch(MAIL_ADDRESS, text):
-        raise ValueError("must be an address such as ana@example.org")
-    return text
-
-
-def tidy_addresses(text):
-    """Addresses of mail with a space between them."""
-    return " ".join(dict.fromkeys(map(tidy_address, text.replace(",", " ").split())))
+EMAIL = _text(MAIL_ADDRESS, "must be an address such as ana@example.org")
 
 
 def tidy_server(text):
     """HOST:PORT of a mail server; 587 is its port unless said."""
-    match = re.fullmatch(r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?", text.strip())
-    if text.strip() and not (match and 0 < int(match[2] or 587) < 65536):
+    match = re.fullmatch(r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?", text)
+    if text and not (match and 0 < int(match[2] or 587) < 65536):
         raise ValueError("must be a host and a port, such as mail.example.org:587")
     return match and "%s:%s" % (match[1], match[2] or 587) or ""
 
@@ -3294,8 +3282,8 @@ def web_label(address):
 
 NO_OR_YES = {"enum": ["no", "yes"]}
 SECRETLY = "as it is"                   # what a list says in the place of a secret
-TIDY = {"alert_mail": tidy_addresses, "mail_from": tidy_address, "mail_server": tidy_server,
-        "alert_webhook": tidy_webhooks, "base_path": tidy_path, "page_address": tidy_webhooks,
+TIDY = {"mail_server": tidy_server, "alert_webhook": tidy_webhooks, "base_path": tidy_path,
+        "page_address": tidy_webhooks,
         "trusted_proxies": lambda text: text if read_networks(text) else ""}
 Setting = collections.namedtuple("Setting", "group label unit schema default help")
 SETTINGS = {name: Setting(group, *row) for group, rows in {"Workers": {
@@ -3356,11 +3344,14 @@ SETTINGS = {name: Setting(group, *row) for group, rows in {"Workers": {
         "Addresses and networks of the proxies in front, whose X-Forwarded-For, -Proto and -Host "
         "are believed; everybody who can send from there is. Empty: none."),
 }, "Alerts": {
-    "alert_mail": ("Mail to", "", _words(2000), "", "Addresses, told when something goes wrong."),
+    "alert_mail": ("Mail to", "", {
+        **EMAIL, **_words(2000), "pattern": r"(%s([\s,]+|$))*" % MAIL_ADDRESS}, "",
+        "Addresses, told when something goes wrong."),
     "mail_server": ("Mail server", "", _words(300), "", "HOST:PORT; empty: the host's sendmail."),
     "mail_user": ("Mail user", "", _words(300), "", "Who logs in there; empty: nobody does."),
     "mail_password_file": ("Password", "", _words(1000), "", "Path of a file that holds it."),
-    "mail_from": ("Mail from", "", _words(300), "", "Sender; an address of a domain of yours."),
+    "mail_from": ("Mail from", "", {**EMAIL, **_words(300), "pattern": "(%s)?" % MAIL_ADDRESS}, "",
+        "Sender; an address of a domain of yours."),
     "alert_webhook": ("Webhooks", "", {**_words(2000), "writeOnly": True}, "",
         "Slack, Discord, ntfy, Telegram, or a program of yours; secrets, and not shown again."),
     "alert_webhook_inside": ("Webhooks may lead inside", "", NO_OR_YES, "no", "To this host."),
@@ -3375,7 +3366,7 @@ CHANGED_SETTINGS = titled("NewSettings", _object(**{  # null: back to the defaul
 
 def tidy_setting(name, value):
     """`value` as this setting keeps it; Invalid says what would be right."""
-    one = SETTINGS[name]
+    one, value = SETTINGS[name], value.strip() if isinstance(value, str) else value
     checked({"properties": {name: one.schema}}, {name: value})
     try:
         return TIDY.get(name, type(one.default))(value)
@@ -7282,7 +7273,7 @@ class Outbox:
     def recipients(self):
         """Whom alerts are told: (channel, recipient) each; an address of the web is a secret."""
         get = self._settings.get
-        return [*(("mail", one) for one in get("alert_mail").split()),
+        return [*(("mail", one) for one in re.findall(MAIL_ADDRESS, get("alert_mail"))),
                 *(("webhook", web_label(one)) for one in get("alert_webhook").split()),
                 *(("function", one) for one in get("alert_function").split())]
 
@@ -8044,7 +8035,6 @@ LOG_IN = titled("Login", _object(("name", "password"), name=TEXT, password=TEXT)
 SET_UP = titled("Setup", _object(("code", "name", "password"), name=TEXT, password=TEXT,
                                  code=about(TEXT, "from the printed link, or a file "
                                             "setup-code*.txt in data or beside jobqueue.py")))
-EMAIL = _text(MAIL_ADDRESS, "must be an address such as ana@example.org")
 NEW_USER = titled("NewUser", _object(
     ("name", "password"), name=TEXT, password=TEXT, role={"enum": list(ROLES)}))
 CHANGED_USER = titled("UserChange", _object(
