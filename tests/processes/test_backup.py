@@ -1,7 +1,6 @@
 """Daily backups by real processes, and `restore` beside them."""
 
 import json
-import os
 import signal
 
 from tests.helpers.faults import SiteCase, SmallDiskCase, plant
