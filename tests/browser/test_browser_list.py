@@ -15,6 +15,12 @@ MEASURES = """
 const { top, width } = document.querySelector('.list').getBoundingClientRect();
 const row = document.querySelector('.list tbody tr').getBoundingClientRect();
 return [row.top, document.documentElement.scrollWidth, width, top];"""
+# Where everything stands beside the heading.
+PLACES = """
+return [...document.querySelectorAll('.head > *, .filters > :not(.more)')].flatMap((one) => {
+  const { left, top } = one.getBoundingClientRect();
+  return [left, top];
+});"""
 # A click with shift, as the mouse gives it.
 SHIFT_CLICK = """
 document.querySelector(arguments[0]).dispatchEvent(
@@ -123,20 +129,21 @@ class Listing(BrowserTestCase):
         bob.see("3 selected", ".picked")
         bob.click(".picked button", "All 3 that match…")
         bob.click("dialog button", "Delete 3")
+        bob.click("dialog .question button", "No")
+        bob.click("dialog button", "Delete 3")
         bob.click(".question button", "Delete 3")
         bob.see("3 tasks were deleted.")
         self.assertEqual(self.program("bob").get("/api/tasks?counts=1").json["counts"]["all"], 0)
 
     def test_failures_are_grouped_and_retried_by_group(self):
-        for text in ("no", "no"):
+        for text in ("first", "second"):
             self.done("fail", "bob", text=text)
         bob = self.open("bob")
         bob.go("#/tasks?status=failed")
-        bob.see("ValueError: no", ".works")
+        bob.see("ValueError, the last: second", ".works")
         bob.click("button", "Retry these: fail, ValueError")
         bob.see("fail · ValueError", "dialog")
         bob.click("dialog button", "Retry 2")
-        bob.click(".question button", "Retry 2")
         bob.see("2 tasks were retried.")
         bob.go("#/tasks?status=failed")
         bob.click(".works a", "fail")
@@ -170,6 +177,25 @@ class Listing(BrowserTestCase):
         ana.click("button", "Filters")
         self.assertTrue(ana.run("return document.querySelector('[name=function]').checkVisibility()"))
         ana.emulate("Emulation.clearDeviceMetricsOverride")
+
+    def test_on_a_phone_the_chosen_tab_is_in_sight(self):
+        self.done("fail", "bob", text="no")
+        bob = self.open("bob")
+        bob.emulate("Emulation.setDeviceMetricsOverride", **PHONE)
+        bob.go("#/tasks?status=failed")
+        bob.see("fail", ".list tbody")
+        self.assertLess(bob.run("return document.querySelector('.tabs [aria-current]')"
+                                ".getBoundingClientRect().right"), 390)
+        bob.emulate("Emulation.clearDeviceMetricsOverride")
+
+    def test_more_filters_come_below_and_move_nothing_beside_them(self):
+        self.done("echo", "ana", text="a")
+        ana = self.open("ana")
+        wait_until(lambda: ana.count("[name=function] option") > 1, what="the functions")
+        before = ana.run(PLACES)
+        ana.click("button", "Filters")
+        ana.find(".more")
+        self.assertEqual(ana.run(PLACES), before)
 
     def test_on_a_wide_screen_the_list_is_as_wide_as_what_is_in_it(self):
         self.done("echo", "ana", text="a word " * 40)
