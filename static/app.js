@@ -63,7 +63,7 @@ async function navigate(event) {
 
 /** Loads a page, with its style. @param {string} name */
 async function open(name) {
-  if (!Object.hasOwn(PAGES, name) || (name === 'new' && !mayChange())) throw new ApiError(404);
+  if (!Object.hasOwn(PAGES, name)) throw new ApiError(404);
   const [page] = await Promise.all([PAGES[name](), name === 'tasks' || addStyle()]).catch(reload);
   return page;
 }
@@ -89,16 +89,19 @@ function addStyle() {
   return style;
 }
 
-/** Marks where one is; the heading gets the focus. @param {Route} route */
+/** Marks where one is; the heading gets the focus. What is below would have moved till now.
+ * @param {Route} route */
 function arrive({ page, id }) {
   document.body.classList.remove('busy');
+  find('footer').hidden = !store.state.session;
   const here = `${page}/${id}`;
   const link = page === 'new' ? 'tasks' : page.replace('/', '');
   for (const item of document.querySelectorAll('header a')) {
     setAttribute(item, 'aria-current', item.getAttribute('href') === `#/${link}` && 'page');
   }
-  const nav = find('header nav');       // on phones it is wider than the screen
-  nav.scrollLeft = (find('[aria-current]', nav) || nav).offsetLeft - nav.offsetLeft - 24;
+  for (const nav of document.querySelectorAll('nav')) {       // on phones wider than the screen
+    nav.scrollLeft = (find('[aria-current]', nav) || nav).offsetLeft - nav.offsetLeft - 24;
+  }
   if (current && current !== here) {
     if (page !== 'tasks') scrollTo(0, 0);
     document.querySelector('h1')?.focus({ preventScroll: true });
@@ -109,7 +112,7 @@ function arrive({ page, id }) {
 /** Shows the header of who is logged in, or the log-in. */
 function patchSession() {
   const { session } = store.state;
-  find('header').hidden = find('footer').hidden = !session;
+  find('header').hidden = !session;
   if (session) {
     setText(find('#me'), session.user.name);
     for (const item of document.querySelectorAll('.admin')) {

@@ -124,7 +124,8 @@ export class Picked {
 export function groupRow({ function: name, error, message, count, newest }, more, refresh) {
   const filter = new URLSearchParams({ ...more, status: 'failed', function: name,
     error: error || '' });
-  const words = [error, message].filter(Boolean).join(': ') || t('no error was told');
+  const words = error && message && count > 1 ? t('{error}, the last: {message}', { error, message })
+    : [error, message].filter(Boolean).join(': ') || t('no error was told');
   return h('li', {}, badge('failed', `${countWords(count)} ×`),
     h('a', { href: error ? `#/tasks?${filter}` : `#/tasks/${newest}` }, name),
     h('bdi', { class: 'why' }, words.length > 160 ? `${words.slice(0, 160)}…` : words),
@@ -162,7 +163,9 @@ export class Bulk {
     const offers = await Promise.all(ACTIONS.map(async ([action, label, said]) => {
       const count = await countFor(action, this.filter);
       const words = `${label} ${grouped(count)}`;
-      return count > 0 && askingButton(words, `${words}?`, () => this.run(action, said, count));
+      const work = () => this.run(action, said, count);
+      return count > 0 && (action === 'retry' ? button(words, work)
+        : askingButton(words, `${words}?`, work));
     }));
     const some = /** @type {HTMLElement[]} */ (offers.filter(Boolean));
     this.choices.replaceChildren(...some.length ? some : [t('There is nothing to do to them.')]);

@@ -245,14 +245,13 @@ export function change(path, was, now) {
  * @param {string} question
  * @param {string} label
  * @param {() => unknown} work
- * @param {string} [no] what leaving it is called
  */
-export function ask(asked, question, label, work, no = t('Cancel')) {
+export function ask(asked, question, label, work) {
   const back = () => {
     group.replaceWith(asked);
     asked.focus();
   };
-  const leave = button(no, back);
+  const leave = button(t('No'), back);
   const group = h('span', { class: 'question', role: 'group', 'aria-label': question,
     onkeydown: (/** @type {KeyboardEvent} */ { key }) => key === 'Escape' && back() },
   question, button(label, work, { class: 'button danger' }), leave);

@@ -1,13 +1,13 @@
 // @ts-check
 /** Functions to choose from, and what can be said of their tasks besides the arguments. */
 import { choice, number } from './arguments.js';
-import { get, now } from './api.js';
+import { ApiError, get, now } from './api.js';
 import { h, render } from './dom.js';
 import { durationInput, durationText, secondsFrom } from './durations.js';
 import { field, sampleHint } from './forms.js';
 import { t } from './language.js';
 import { readCatalogue } from './live.js';
-import { isAdmin } from './store.js';
+import { isAdmin, mayChange } from './store.js';
 
 /** @import {Queues, TaskFunction, Values} from './types.js' */
 
@@ -23,6 +23,11 @@ export async function readFunctions(signal) {
   const { functions } = await readCatalogue(signal);
   return functions.filter(({ who }) => (
     who === 'user' || (who === 'admin' && isAdmin())));
+}
+
+/** Who only looks is not shown a form. */
+export function needChange() {
+  if (!mayChange()) throw new ApiError(403, { detail: t('Viewers change nothing.') });
 }
 
 /** What is used most lately comes first. @param {TaskFunction[]} functions @param {AbortSignal} signal */

@@ -368,5 +368,5 @@ function change(list, button) {
   const path = `api/tasks/${id}/${find('.do', list.rows.get(id)?.element).dataset.action}`;
   const work = async () => list.update(await request('POST', path));
   if (list.rows.get(id)?.task.status !== 'running') return work();
-  return ask(button, t('Stop {id}?', { id }), t('Stop'), work, t('Keep running'));
+  return ask(button, t('Stop {id}?', { id }), t('Stop'), work);
 }

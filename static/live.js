@@ -65,7 +65,7 @@ export function showProblem(error) {
   const { message, status } = error;
   const missing = status === 404;
   render(missing ? t('Not found') : t('Problem'), h('h1', { tabindex: -1 }, missing
-    ? t('There is nothing here') : status === 403 ? t('Only for admins') : t('That did not work')),
+    ? t('There is nothing here') : status === 403 ? t('Not allowed') : t('That did not work')),
   h('p', {}, missing ? t('It was deleted, it belongs to someone else, or the address is wrong.')
     : message),
   h('p', {}, h('a', { href: '#/tasks' }, t('All tasks'))));

@@ -9,7 +9,7 @@ import { durationInput, secondsFrom } from './durations.js';
 import { field, refusal, sendingForm, valuesOf } from './forms.js';
 import { countWords, forecastWords } from './format.js';
 import {
-  introduction, optionFields, optionsFrom, readFunctions, readQueues, showFunctions,
+  introduction, needChange, optionFields, optionsFrom, readFunctions, readQueues, showFunctions,
 } from './functions.js';
 import { t } from './language.js';
 import { say } from './live.js';
@@ -25,6 +25,7 @@ const SEPARATORS = ['\t', ';', ','];
 
 /** @type {Page['show']} */
 export async function show({ id, params }, signal) {
+  needChange();
   const from = params.get('from');
   const [functions, queues, task, last] = await Promise.all([
     readFunctions(signal), id ? readQueues(signal) : [],

@@ -239,10 +239,10 @@ const CHARTS = [
     words: plain, sentence: (steps) => t('{succeeded} succeeded, {failed} failed.',
       { succeeded: plain(sum(steps, 0)), failed: plain(sum(steps, 1)) }) },
   ({ succeeded, failed }) => [succeeded, failed]],
-  [{ title: t('Waiting'), kind: 'lines', names: PERCENTILES, least: 1, words: duration,
+  [{ title: t('Waiting time'), kind: 'lines', names: PERCENTILES, least: 1, words: duration,
     sentence: longest },
   ({ waited }) => [waited?.p50 ?? null, waited?.p95 ?? waited?.max ?? null]],
-  [{ title: t('Running'), kind: 'lines', names: PERCENTILES, least: 1, words: duration,
+  [{ title: t('Running time'), kind: 'lines', names: PERCENTILES, least: 1, words: duration,
     sentence: longest },
   ({ ran }) => [ran?.p50 ?? null, ran?.p95 ?? ran?.max ?? null]],
   [{ title: t('Use of the workers'), kind: 'bars', names: [t('busy')], least: 1, words: percent,
@@ -264,7 +264,7 @@ class History {
     this.functions = h('tbody');
     this.table = h('section', { hidden: true }, h('h2', {}, t('Functions')),
       table('plain functions', t('Functions'), [t('Function'), t('Ended'), t('Succeeded'),
-        t('Waiting'), t('Running'), t('Last runs'), t('Memory')], this.functions));
+        t('Waiting time'), t('Running time'), t('Last runs'), t('Memory')], this.functions));
     this.machines = h('ul', { class: 'works' });
     this.place = h('section', { hidden: true }, h('h2', {}, t('Workers')), this.machines);
     this.root = h('div', {}, h('div', { class: 'bar' }, h('h2', {}, t('How it went')),
@@ -344,7 +344,7 @@ function functionRow(figures) {
     cell(t('Succeeded'), ended ? percent(succeeded / ended) : '–', failed ? ' · ' : '', failed > 0
       && h('a', { href: `#/tasks?status=failed&${query}` },
         t('{count} failed', { count: plain(failed) }))),
-    cell(t('Waiting'), spread(waited)), cell(t('Running'), spread(ran)),
+    cell(t('Waiting time'), spread(waited)), cell(t('Running time'), spread(ran)),
     cell(t('Last runs'), recent.length > 0 && dots(recent)),
     cell(t('Memory'), memory ? `${Math.ceil(memory / 1048576)} MB` : '–'));
 }

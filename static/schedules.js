@@ -9,11 +9,11 @@ import {
 } from './forms.js';
 import { duration, formatter } from './format.js';
 import {
-  introduction, optionFields, optionsFrom, readFunctions, readQueues, showFunctions,
+  introduction, needChange, optionFields, optionsFrom, readFunctions, readQueues, showFunctions,
 } from './functions.js';
 import { t } from './language.js';
 import { say } from './live.js';
-import { isAdmin, store } from './store.js';
+import { isAdmin, mayChange, store } from './store.js';
 import { argumentsElement } from './task.js';
 
 /** @import {Fired, Page, Preview, Schedule, Slot, TaskFunction, Ticks} from './types.js' */
@@ -67,7 +67,8 @@ export async function show(route, signal) {
 /** All that one may see, kept live. @param {AbortSignal} signal */
 async function showList(signal) {
   const body = h('tbody');
-  const titles = [t('Schedule'), t('When'), t('Next run'), t('Last run'), t('Actions')];
+  const titles = [t('Schedule'), t('When'), t('Next run'), t('Last run'),
+    ...mayChange() ? [t('Actions')] : []];
   const list = table('plain schedules', t('Schedules'), titles, body);
   const empty = h('div', { class: 'empty teach' }, h('h2', {}, t('No schedule yet')),
     h('p', {}, t('A schedule adds tasks by itself, such as one every Monday at 01:00.')));
@@ -122,7 +123,7 @@ function scheduleRow(schedule, refresh) {
   actions.append(...doingButtons(actions, schedule, refresh));
   return h('tr', {}, h('th', { scope: 'row' },
     h('a', { href: `#/schedules/${id}` }, titleOf(schedule)), ' ',
-    summaryElement(schedule), other),
+    summaryElement(schedule), ' ', other),
   h('td', { title: rule }, wordsOf(schedule)),
   cell(paused || problem ? null : t('Next run'), nextElement(schedule), warningElement(schedule)),
   cell(t('Last run'), task ? taskLink(task) : '–', ' ', last && timeElement(last)),
@@ -280,6 +281,7 @@ function historyItem({ at, task, message }) {
 
 /** Which function, then the form. @type {Page['show']} */
 async function showPlanning({ id, params }, signal) {
+  needChange();
   const [functions, queues, schedule] = await Promise.all([
     readFunctions(signal), readQueues(signal),
     id === 'new' ? null : get(`api/schedules/${encodeURIComponent(id)}`, signal),

@@ -158,7 +158,7 @@ class TaskView {
       this.patch();
     };
     const asked = button(label, () => (status === 'running'
-      ? ask(asked, t('Stop {id}?', { id }), t('Stop'), work, t('Keep running')) : work()),
+      ? ask(asked, t('Stop {id}?', { id }), t('Stop'), work) : work()),
     { 'aria-keyshortcuts': name[0], 'data-changed': actions.firstChild && performance.now(),
       class: `button ${name === 'retry' ? 'primary' : ''}` });
     return asked;

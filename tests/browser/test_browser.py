@@ -386,7 +386,7 @@ class Use(BrowserTestCase):
         bob = self.open("bob")
         self.assertEqual(bob.count("header a[href^='#/settings']:not([hidden])"), 0)
         bob.go("#/settings/host")
-        bob.find("h1", "Only for admins")
+        bob.find("h1", "Not allowed")
         self.assertEqual(bob.count("main table"), 0)
         self.assertNotIn("host", bob.text("main").lower())
         self.assertEqual(bob.run("""

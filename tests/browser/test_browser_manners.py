@@ -171,7 +171,7 @@ class Manners(BrowserTestCase):
             if not bob.count(".question"):
                 bob.click("button", label)
             bob.see("Stop %d?" % number)
-            bob.click(".question button", "Keep running")
+            bob.click(".question button", "No")
             bob.find("button", label)
         bob.go("#/tasks")
         bob.click("button", "Cancel %d" % number)
@@ -238,13 +238,20 @@ class Manners(BrowserTestCase):
 
     def test_an_address_that_means_nothing_says_so(self):
         bob = self.open("bob")
-        nothing, refused = "There is nothing here", "Only for admins"
+        nothing, refused = "There is nothing here", "Not allowed"
         for address, title in (("#/nonsense", nothing), ("#/constructor", nothing), ("#/settings", refused),
                                ("#/users", refused), ("#/", "Overview"), ("#setup=x", "Overview")):
             bob.go(address)
             bob.find("h1", title)
         bob.go("#/settings")
         bob.see("Only admins may do this.")
+
+    def test_a_short_page_has_no_scroll_bar(self):
+        bob = self.open("bob")
+        bob.go("#/queues")
+        bob.see("default", "main")
+        height, window = bob.run("return [document.documentElement.scrollHeight, innerHeight]")
+        self.assertEqual(height, window)
 
     def test_settings_that_are_not_saved_are_not_left_unasked(self):
         ana = self.open("ana")

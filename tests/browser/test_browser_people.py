@@ -97,8 +97,10 @@ class Viewer(PeopleCase):
         vera.see("ValueError", "main")
         vera.press("r")
         self.assertEqual(self.site.value("SELECT status FROM task WHERE id=?", (failed,)), 3)
-        vera.go("#/new/report")
-        vera.see_no("Write the monthly report", "main")
+        for page in ("#/new/report", "#/schedules/new?function=report", "#/schedules/%d?change=1" % schedule):
+            vera.go(page)
+            vera.see("Viewers change nothing.", "main")
+            self.assertEqual(vera.count("main form"), 0)
         for page in ("#/users", "#/settings"):
             self.assertEqual(vera.count("header a[href='%s']:not([hidden] *, [hidden])" % page), 0)
 
