@@ -137,17 +137,13 @@ function translateFrame() {
 /** Asks who is here, then shows what the address says. */
 async function start() {
   translateFrame();
-  const live = Promise.all([import('./live.js'), import('./menu.js'), import('./keys.js'),
-    import('./list.js'), addStyle()]).catch(reload);
+  const live = Promise.all([import('./live.js'), import('./list.js'), addStyle()]).catch(reload);
   live.then(([{ initializeLines }]) => initializeLines());
   store.state.session = await get('api/session').catch(() => null);
   store.on('session', patchSession);
   addEventListener('hashchange', navigate);
   await patchSession();
-  const [{ initializeFrame }, { initializeMenu }, { initializeKeys }] = await live;
-  initializeFrame();
-  initializeMenu();
-  initializeKeys();
+  (await live)[0].initializeFrame();
   import('./alerts.js').then(({ watchAlerts }) => watchAlerts()).catch(reload);
 }
 

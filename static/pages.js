@@ -6,10 +6,8 @@ import {
   askingButton, button, cell, check, copyBox, field, openingButton, secretField, sendingForm,
   timeElement,
 } from './forms.js';
-import { keysAreOn, switchKeys } from './keys.js';
 import { t } from './language.js';
-import { say } from './live.js';
-import { logOut } from './menu.js';
+import { keysAreOn, logOut, say, switchKeys } from './live.js';
 import { isAdmin, mayChange, store } from './store.js';
 
 /** @import {Child} from './dom.js' */

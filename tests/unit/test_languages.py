@@ -77,7 +77,7 @@ class Texts(unittest.TestCase):
                 self.assertEqual(" | " in call[2], bool(call[1]), (name, call[2]))
 
     def test_the_handbook_tells_of_all_keys(self):
-        text = scripts()["keys.js"]
+        text = scripts()["live.js"]
         keys_there = set(re.findall(r"^  \['(.+?)', t\(", text, re.MULTILINE))
         page = (STATIC / "docs" / "page.md").read_text("utf-8").partition("## Keys")[2]
         told = "".join(re.findall(r"^\|([^|]*`[^|]*)\|", page, re.MULTILINE))
