@@ -1,9 +1,9 @@
 // @ts-check
 /** What happened, newest first: admins see everything, all others what is theirs. */
 import { get, poll } from './api.js';
-import { h, render, table } from './dom.js';
+import { h, table } from './dom.js';
 import { EVENTS, eventWords } from './events.js';
-import { cell, field, patchRows, timeElement, valuesOf } from './forms.js';
+import { cell, field, page, patchRows, timeElement, valuesOf } from './forms.js';
 import { duration } from './format.js';
 import { t } from './language.js';
 import { isAdmin } from './store.js';
@@ -44,7 +44,7 @@ export async function show({ params }, signal) {
     return params.has('cursor') ? 60 : 5;
   };
   const wait = patch(first);
-  render(t('Activity'), h('h1', { tabindex: -1 }, t('Activity')), filters(params),
+  page(t('Activity'), filters(params),
     table('plain activity', t('Activity, newest first'),
       [t('Time'), t('What'), t('Task'), t('Who'), t('Details')], body),
     empty, pager);

@@ -1,8 +1,8 @@
 // @ts-check
 /** What is wrong and was lately: the bell in the header, for admins, and its page. */
 import { get, poll, request } from './api.js';
-import { find, h, render, setText, table, textWith } from './dom.js';
-import { button, cell, patchRows, timeElement } from './forms.js';
+import { find, h, setText, table, textWith } from './dom.js';
+import { button, cell, page, patchRows, timeElement } from './forms.js';
 import { t } from './language.js';
 import { say } from './live.js';
 import { isAdmin, store } from './store.js';
@@ -69,7 +69,7 @@ export async function show(_, signal) {
     table('plain', t('Ended alerts'), [t('What'), t('Since'), t('Ended')], ended));
   patch(await get('api/alerts', signal));
   if (signal.aborted) return;
-  render(t('Alerts'), h('h1', { tabindex: -1 }, t('Alerts')), none, openTable, endedPart,
+  page(t('Alerts'), none, openTable, endedPart,
     h('h2', {}, t('Who is told')), ...channelParts(channels));
   poll(signal, async () => patch(await get('api/alerts', signal)), 10);
 }

@@ -32,15 +32,6 @@ export function argumentFields(schema, values) {
 export const number = (attributes) => h('input', { type: 'number', step: 1, ...attributes });
 
 /**
- * Something to choose from.
- * @param {Record<string, unknown>} attributes
- * @param {[string, string][]} options values and words
- * @param {string} [chosen]
- */
-export const choice = (attributes, options, chosen) => h('select', attributes,
-  ...options.map(([value, words]) => h('option', { value, selected: value === chosen }, words)));
-
-/**
  * The properties of a function's schema, in the order of its signature, with values or defaults.
  * @param {Schema} schema
  * @param {Record<string, unknown>} [values]

@@ -1,7 +1,7 @@
 // @ts-check
 /** What forms share: fields with errors beside them, secrets, questions in place, copying. */
 import { ApiError, request } from './api.js';
-import { find, h, icon, textWith } from './dom.js';
+import { find, h, icon, render, textWith } from './dom.js';
 import { patchTime, stateBadge, statusWord, timeWords } from './format.js';
 import { locale, t } from './language.js';
 import { act, problemWords, say } from './live.js';
@@ -46,6 +46,15 @@ export function field(label, control, { help = '', optional = false, after } = {
     h('p', { id: `${id}h`, class: 'help', hidden: !help }, help),
     h('p', { id: `${id}e`, class: 'error', hidden: true }));
 }
+
+/**
+ * Something to choose from.
+ * @param {Record<string, unknown>} attributes
+ * @param {[string, string][]} options values and words
+ * @param {string} [chosen]
+ */
+export const choice = (attributes, options, chosen) => h('select', attributes,
+  ...options.map(([value, words]) => h('option', { value, selected: value === chosen }, words)));
 
 /**
  * A checkbox; its label stands beside it.
@@ -225,6 +234,10 @@ export function sizeWords(bytes) {
     unit: ['byte', 'kilobyte', 'megabyte', 'gigabyte'][power], maximumSignificantDigits: 3 });
 }
 
+/** A page under its title. @param {string} title @param {...Child} children */
+export const page = (title, ...children) => render(title,
+  h('h1', { tabindex: -1 }, title), ...children);
+
 /** The values of a form by name. @param {HTMLFormElement} form */
 export const valuesOf = (form) => (
   /** @type {Values} */ (Object.fromEntries(new FormData(form))));
@@ -270,6 +283,21 @@ export function askingButton(label, question, work, more) {
   const asked = button(label, () => ask(asked, question, label, work), more);
   return asked;
 }
+
+/**
+ * A button that deletes what has this address, once asked.
+ * @param {string} name
+ * @param {string} path
+ * @param {() => unknown} gone what the page does then
+ * @param {Record<string, unknown>} [more] attributes
+ */
+export const deleteButton = (name, path, gone, more) => askingButton(t('Delete'),
+  t('Delete {name}?', { name }), async () => {
+    await request('DELETE', path);
+    await gone();
+    say(t('{name} was deleted.', { name }), true);
+    find('h1').focus({ preventScroll: true });
+  }, more);
 
 /**
  * A button that opens a small form in the place of the actions it stands among.

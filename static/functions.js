@@ -1,10 +1,10 @@
 // @ts-check
 /** Functions to choose from, and what can be said of their tasks besides the arguments. */
-import { choice, number } from './arguments.js';
+import { number } from './arguments.js';
 import { ApiError, get, now } from './api.js';
-import { h, render } from './dom.js';
+import { h } from './dom.js';
 import { durationInput, durationText, secondsFrom } from './durations.js';
-import { field, sampleHint } from './forms.js';
+import { choice, field, page, sampleHint } from './forms.js';
 import { t } from './language.js';
 import { readCatalogue } from './live.js';
 import { isAdmin, mayChange } from './store.js';
@@ -62,7 +62,7 @@ export async function showFunctions(title, functions, missing, address, signal) 
       for (const row of rows) row.hidden = !row.innerText.toLowerCase().includes(wanted);
       none.hidden = rows.some((row) => !row.hidden);
     } });
-  render(title, h('h1', { tabindex: -1 }, title),
+  page(title,
     missing && h('p', {}, t('There is no function “{name}” that you can add.', { name: missing })),
     h('p', { class: 'help' }, functions.length ? t('What should run?')
       : t('There is no function that you can add.')),

@@ -1,12 +1,12 @@
 // @ts-check
 /** New tasks: choose a function, fill in its form, or give a table with a task per line. */
 import {
-  argumentFields, argumentsFrom, choice, propertiesOf, readCell, utc, zoneHelp,
+  argumentFields, argumentsFrom, propertiesOf, readCell, utc, zoneHelp,
 } from './arguments.js';
 import { get, poll, request } from './api.js';
 import { find, h, render, setText, table, textWith } from './dom.js';
 import { durationInput, secondsFrom } from './durations.js';
-import { field, refusal, sendingForm, valuesOf } from './forms.js';
+import { choice, field, refusal, sendingForm, valuesOf } from './forms.js';
 import { countWords, forecastWords } from './format.js';
 import {
   introduction, needChange, optionFields, optionsFrom, readFunctions, readQueues, showFunctions,

@@ -10,7 +10,7 @@ import { t } from './language.js';
 import { firstSteps, groupRow } from './list.js';
 import { store } from './store.js';
 
-/** @import {Figures, Group, Metrics, Overview, Page, Planned, Row} from './types.js' */
+/** @import {Figures, Metrics, Overview, Page, Planned, Row} from './types.js' */
 
 const HOUR = 36e5;
 const DAY = 24 * HOUR;

@@ -3,8 +3,8 @@
 import { get, poll, request } from './api.js';
 import { find, h, render, setText, table, textWith } from './dom.js';
 import {
-  askingButton, button, cell, check, copyBox, field, openingButton, secretField, sendingForm,
-  timeElement,
+  askingButton, button, cell, check, choice, copyBox, deleteButton, field, openingButton, page,
+  secretField, sendingForm, timeElement,
 } from './forms.js';
 import { t } from './language.js';
 import { keysAreOn, logOut, say, switchKeys } from './live.js';
@@ -96,9 +96,9 @@ function showCard(title, ...children) {
 /** Everyone, and a form for one more. @param {User[]} users */
 function showUsers(users) {
   const body = h('tbody', {}, ...users.map(userRow));
-  render(t('Users'), h('h1', { tabindex: -1 }, t('Users')),
-    table('plain', t('Users'), [t('Name'), t('Role'), t('Last seen'), t('Actions')], body),
-    h('h2', {}, t('Add a user')), addForm(body));
+  page(t('Users'), table('plain', t('Users'),
+    [t('Name'), t('Role'), t('Last seen'), t('Actions')], body),
+  h('h2', {}, t('Add a user')), addForm(body));
 }
 
 /** A form for one more user. @param {HTMLElement} body */
@@ -115,9 +115,7 @@ function addForm(body) {
 }
 
 /** What somebody may. @param {string} role chosen at first */
-const roleField = (role) => field(t('Role'), h('select', { name: 'role' },
-  ...Object.entries(ROLES).map(([value, words]) => (
-    h('option', { value, selected: value === role }, words)))),
+const roleField = (role) => field(t('Role'), choice({ name: 'role' }, Object.entries(ROLES), role),
 { help: t("Viewers see everyone's tasks and change nothing. Admins see and change everything.") });
 
 /** One user, and what can be done. @param {User} user */
@@ -141,12 +139,7 @@ function userRow(user) {
       await request('DELETE', `${path(user)}/sessions`);
       say(t('{name} is logged out.', { name }), true);
     }),
-    askingButton(t('Delete'), t('Delete {name}?', { name }), async () => {
-      await request('DELETE', path(user));
-      row.remove();
-      say(t('{name} was deleted.', { name }), true);
-      find('h1').focus();
-    }));
+    deleteButton(name, path(user), () => row.remove()));
   return row;
 }
 
@@ -214,7 +207,7 @@ async function showWorkers(signal) {
   };
   const wait = await refresh();
   if (signal.aborted) return;
-  render(t('Workers'), h('h1', { tabindex: -1 }, t('Workers')), lead, rows, help);
+  page(t('Workers'), lead, rows, help);
   poll(signal, refresh, wait);
 }
 
@@ -235,8 +228,7 @@ function workerRow(worker) {
 /** One's own password, log-ins, tokens, keys. @param {Token[]} tokens @param {Place[]} places */
 function showAccount(tokens, places) {
   const name = store.state.session?.user.name || '';
-  render(t('Account'), h('h1', { tabindex: -1 }, t('Account')),
-    h('p', { class: 'help' },
+  page(t('Account'), h('p', { class: 'help' },
       ...textWith('You are logged in as {name}.', { name: h('bdi', {}, name) })),
     h('h2', {}, t('Password')), passwordForm(name),
     h('h2', {}, t('E-mail')), ...mailParts(name),
@@ -311,13 +303,14 @@ function tokenParts(tokens) {
   const list = table('plain', t('Tokens'),
     [t('Name'), t('Owner'), t('Created'), t('Last used'), t('Actions')], body);
   list.hidden = !tokens.length;
-  const scope = h('select', { name: 'scope', oninput: () => showLimits() },
-    h('option', { value: 'user' }, t('everything you can do')),
-    h('option', { value: 'read' }, t('seeing what you can see, changing nothing')),
-    mayChange() && h('option', { value: 'tick' },
-      t('only the tick address, for cron that calls addresses')),
-    isAdmin() && h('option', { value: 'worker' }, t('only the tasks of a worker elsewhere')),
-    isAdmin() && h('option', { value: 'metrics' }, t('only the figures, for Prometheus')));
+  /** @type {[string, string, boolean][]} and whether one may choose it */
+  const scopes = [['user', t('everything you can do'), true],
+    ['read', t('seeing what you can see, changing nothing'), true],
+    ['tick', t('only the tick address, for cron that calls addresses'), mayChange()],
+    ['worker', t('only the tasks of a worker elsewhere'), isAdmin()],
+    ['metrics', t('only the figures, for Prometheus'), isAdmin()]];
+  const scope = choice({ name: 'scope', oninput: () => showLimits() },
+    scopes.flatMap(([value, words, may]) => (may ? [[value, words]] : [])));
   const limits = h('div', {}, wordsField(t('Queues'), 'queues'),
     wordsField(t('Functions'), 'functions'));
   const showLimits = () => {
@@ -376,12 +369,7 @@ function madeParts({ name, scope, token = '' }) {
 
 /** One token. @param {Token} token */
 function tokenRow({ id, owner, name, scope, created_at: made, last_used_at: used }) {
-  const remove = askingButton(t('Delete'), t('Delete {name}?', { name }), async () => {
-    await request('DELETE', `api/tokens/${id}`);
-    row.remove();
-    say(t('The token {name} was deleted.', { name }), true);
-    find('h1').focus();
-  });
+  const remove = deleteButton(name, `api/tokens/${id}`, () => row.remove());
   const row = h('tr', {}, h('th', { scope: 'row' }, h('bdi', {}, name),
     scope === 'tick' && h('span', { class: 'help' }, ' tick')),
   cell(t('Owner'), h('bdi', {}, owner)), cell(t('Created'), timeElement(made)),

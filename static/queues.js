@@ -5,7 +5,7 @@ import { get, now, poll, request } from './api.js';
 import { h, icon, render, table } from './dom.js';
 import { durationInput, durationText, secondsFrom } from './durations.js';
 import {
-  askingButton, badge, cell, change, field, patchRows, pauseButton, pauseWords, refusal,
+  badge, cell, change, deleteButton, field, patchRows, pauseButton, pauseWords, refusal,
   sendingForm,
 } from './forms.js';
 import { countWords, duration, rangeWords, statusWord, timeWords } from './format.js';
@@ -119,11 +119,7 @@ function actionsFor(queue, refresh) {
     href: `#/queues/${encodeURIComponent(name)}`, 'aria-label': t('Change {name}', { name }) },
   t('Change')));
   if (name !== 'default' && !isNamed(name)) {
-    actions.append(askingButton(t('Delete'), t('Delete {name}?', { name }), async () => {
-      await request('DELETE', path);
-      await refresh();
-      say(t('The queue {name} was deleted.', { name }), true);
-    }));
+    actions.append(deleteButton(name, path, refresh));
   }
   return actions;
 }

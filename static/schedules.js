@@ -1,11 +1,11 @@
 // @ts-check
 /** Schedules, with their next runs; the form of one, with a preview of them. */
-import { ZONE, argumentFields, argumentsFrom, choice, number } from './arguments.js';
+import { ZONE, argumentFields, argumentsFrom, number } from './arguments.js';
 import { get, poll, request } from './api.js';
 import { find, h, icon, render, setText, table, textWith } from './dom.js';
 import {
-  askingButton, badge, button, cell, change, field, patchRows, pauseButton, pauseWords, sendingForm,
-  taskLink, timeElement,
+  badge, button, cell, change, choice, deleteButton, field, patchRows, pauseButton, pauseWords,
+  sendingForm, taskLink, timeElement,
 } from './forms.js';
 import { duration, formatter } from './format.js';
 import {
@@ -236,18 +236,11 @@ class ScheduleView {
     this.doing = doing;
     const own = source === 'person' && [
       h('a', { class: 'button', href: `#/schedules/${id}?change=1` }, t('Change')),
-      askingButton(t('Delete'), t('Delete this schedule?'), () => this.remove())];
+      deleteButton(titleOf(schedule), this.path, () => { location.hash = '#/schedules'; })];
     const focused = actions.contains(document.activeElement);
     actions.replaceChildren(...doingButtons(actions, schedule, () => this.refresh()),
       ...own || []);
     if (focused) find('h1').focus({ preventScroll: true });
-  }
-
-  /** Deletes it, then shows the others. */
-  async remove() {
-    await request('DELETE', this.path);
-    location.hash = '#/schedules';
-    say(t('The schedule was deleted.'), true);
   }
 
   /** The values, and what else is known in a quiet line. */

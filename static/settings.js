@@ -1,9 +1,9 @@
 // @ts-check
 /** Settings in groups: only what was changed is sent, a default as "back to the default". */
 import { get, request } from './api.js';
-import { find, h, render, setText, textWith } from './dom.js';
+import { find, h, setText, textWith } from './dom.js';
 import { durationInput, durationText, secondsFrom } from './durations.js';
-import { button, field, sendingForm, valuesOf } from './forms.js';
+import { button, choice, field, page, sendingForm, valuesOf } from './forms.js';
 import { t } from './language.js';
 import { say } from './live.js';
 
@@ -37,7 +37,7 @@ function showSettings(settings) {
     setText(count, changes ? t.n('{count} change not saved | {count} changes not saved', changes) : '');
   });
   form.classList.add('long', 'settings');
-  render(t('Settings'), h('h1', { tabindex: -1 }, t('Settings')), h('p', { class: 'lead' },
+  page(t('Settings'), h('p', { class: 'lead' },
     ...textWith('{host}: what works here, what to do, lines to copy, backups.',
       { host: h('a', { href: '#/settings/host' }, t('This host')) })), form);
 }
@@ -65,8 +65,7 @@ const textOf = ({ unit }, value) => (
 function controlFor({ name, value, type, unit, from, minimum, maximum, choices }) {
   const disabled = from === 'environment';
   if (choices) {
-    return h('select', { name, disabled }, ...choices.map((one) => (
-      h('option', { value: one, selected: one === value }, one || t('never')))));
+    return choice({ name, disabled }, choices.map((one) => [one, one || t('never')]), String(value));
   }
   if (unit === 'seconds') return durationInput(name, value, { disabled });
   return h('input', { name, value, disabled, spellcheck: 'false', autocomplete: 'off',

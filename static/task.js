@@ -7,7 +7,7 @@ import {
   duration, elapsed, errorLine, estimate, forecastWords, formatter, isFinished, patchState,
   stateBadge, stateWord, statusWord, timeWords, waitingWords,
 } from './format.js';
-import { ask, askingButton, badge, button, copyBox, patchRows, sizeWords } from './forms.js';
+import { ask, badge, button, copyBox, deleteButton, patchRows, sizeWords } from './forms.js';
 import { t } from './language.js';
 import { act, say } from './live.js';
 import { LogView } from './log.js';
@@ -145,7 +145,8 @@ class TaskView {
       : status !== 'succeeded' && this.button('retry', t('Retry'));
     this.actions.replaceChildren(own || '', h('a', { href: again,
       class: `button ${status === 'succeeded' ? 'primary' : ''}` }, t('Run again with changes')),
-    askingButton(t('Delete'), t('Delete {id}?', task), () => this.remove(), { class: 'button apart' }));
+    deleteButton(`#${task.id}`, `api/tasks/${task.id}`, () => { location.hash = '#/tasks'; },
+      { class: 'button apart' }));
     if (focused) find('h1').focus({ preventScroll: true });
   }
 
@@ -161,13 +162,6 @@ class TaskView {
     { 'aria-keyshortcuts': name[0], 'data-changed': actions.firstChild && performance.now(),
       class: `button ${name === 'retry' ? 'primary' : ''}` });
     return asked;
-  }
-
-  /** Deletes the task, then shows the others. */
-  async remove() {
-    await request('DELETE', `api/tasks/${this.task.id}`);
-    location.hash = '#/tasks';
-    say(t('Task {id} was deleted.', this.task), true);
   }
 
   /** The result of a success, the error of anything else that the sentence above does not say. */

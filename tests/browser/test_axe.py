@@ -86,7 +86,7 @@ class Axe(BusyCase):
         ana.see("1 of 16", ".search")
         self.check(ana, "a log that is searched, with times and colours")
         ana.click("main button", "Delete")
-        ana.see("Delete %d?" % self.done)
+        ana.see("Delete #%d?" % self.done)
         self.check(ana, "a question")
         self.visit(ana, "#/new/report")
         ana.click("main summary")

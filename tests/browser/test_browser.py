@@ -159,7 +159,7 @@ class Journey(BrowserTestCase):
         """Deleting asks once, then the task is gone."""
         ana.go("#/tasks/%d" % number)
         ana.click("button", "Delete")
-        ana.see("Delete %d?" % number)
+        ana.see("Delete #%d?" % number)
         ana.click(".question button", "Delete")
         ana.find("h1", "Tasks")
         ana.see_no("Tromsø")
