@@ -51,6 +51,7 @@ export async function show(_, signal) {
   const ended = h('tbody');
   const none = h('p', { class: 'help' }, t('Nothing is wrong.'));
   const channels = h('tbody');
+  const told = channelParts(channels);
   const patch = (/** @type {Alerts} */ found) => {
     ring(found);
     const now = found.alerts.filter((one) => !one.ended_at);
@@ -58,6 +59,7 @@ export async function show(_, signal) {
     none.hidden = now.length > 0;
     openTable.hidden = !now.length;
     endedPart.hidden = !over.length;
+    told[0].hidden = !found.channels.length;
     patchRows(open, now, ({ id }) => id, alertRow);
     patchRows(ended, over, ({ id }) => id, endedRow);
     patchRows(channels, found.channels, ({ channel, recipient }) => `${channel} ${recipient}`, channelRow);
@@ -70,7 +72,7 @@ export async function show(_, signal) {
   patch(await get('api/alerts', signal));
   if (signal.aborted) return;
   page(t('Alerts'), none, openTable, endedPart,
-    h('h2', {}, t('Who is told')), ...channelParts(channels));
+    h('h2', {}, t('Who is told')), ...told);
   poll(signal, async () => patch(await get('api/alerts', signal)), 10);
 }
 
@@ -116,8 +118,9 @@ function channelParts(body) {
   });
   return [table('plain', t('Who is told'),
     [t('Recipient'), t('How'), t('Last told'), t('Problem')], body),
-  h('p', { class: 'help' },
-    t('The settings say who: alert_mail, alert_webhook, alert_function.')),
+  h('p', { class: 'help' }, ...textWith('Who is told stands in the {settings}: {names}.', {
+    settings: h('a', { href: '#/settings' }, t('settings')),
+    names: 'alert_mail, alert_webhook, alert_function' })),
     h('div', { class: 'actions' }, test, here)];
 }
 

@@ -222,7 +222,7 @@ function patchFilters(list) {
   }
   const chips = ['error', 'ended_since', 'ids'].filter((name) => params.has(name));
   const many = list.page.counts[params.get('status') || 'all'] > SORTED;
-  find('.chips', filters).replaceChildren(/[dnt]$/.test(params.get('sort') || '') && many
+  find('.chips', filters).replaceChildren(/[nt]$/.test(params.get('sort') || '') && many
     ? t('Of so many, only the newest {count} are sorted.', { count: grouped(SORTED) }) : '',
   ...chips.map((name) => {
     const value = params.get(name) || '';

@@ -9,6 +9,7 @@ import { badge, cell, patchRows, timeElement } from './forms.js';
 import { t } from './language.js';
 import { firstSteps, groupRow } from './list.js';
 import { store } from './store.js';
+import { seesAll } from './tasks.js';
 
 /** @import {Figures, Metrics, Overview, Page, Planned, Row} from './types.js' */
 
@@ -107,7 +108,7 @@ class View {
     const rest = counts.running - running.length;
     setText(this.idle, rest > 0 ? t('The first {count} of {all}.',
       { count: running.length, all: countWords(counts.running) })
-      : running.length ? '' : t('Nothing is running.'));
+      : running.length ? '' : seesAll() ? t('Nothing is running.') : t('None of yours is running.'));
     setText(this.calm, failed.more ? t('There are more than these; all are in the list of tasks.')
       : failed.groups.length ? '' : t('Nothing failed.'));
     this.patchComing(found.schedules);
@@ -347,9 +348,11 @@ function functionRow(figures) {
 }
 
 /** Median and 95th percentile. @param {Figures['ran']} times */
-const spread = (times) => (times?.p50 == null ? '–'
-  : t('{median}, 95 of 100 in {high}', { median: duration(times.p50),
-    high: duration(times.p95 ?? times.max) }));
+function spread(times) {
+  if (times?.p50 == null) return '–';
+  const [median, high] = [times.p50, times.p95 ?? times.max].map(duration);
+  return median === high ? median : t('{median}, 95 of 100 in {high}', { median, high });
+}
 
 /**
  * The last runs: high and light is a success, low and dark a failure.

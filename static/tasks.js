@@ -12,7 +12,8 @@ import { isAdmin, mayChange, store } from './store.js';
 /** @typedef {{element: HTMLElement, task: Row}} Shown */
 
 const PAGE = 50;
-const seesAll = () => isAdmin() || !mayChange();
+/** Whether others' tasks are there, too. */
+export const seesAll = () => isAdmin() || !mayChange();
 /** What a column is called, and what it can be sorted by. @type {Record<string, string[]>} */
 const COLUMNS = {
   pick: [''], id: ['#', 'id'], name: [t('Function'), 'function'], what: [t('Arguments')],

@@ -39,6 +39,11 @@ class AlertsPage(BrowserTestCase):
         ana = self.open("ana")
         ana.go("#/alerts")
         ana.see("Nothing is wrong.", "main")
+        self.assertEqual([ana.run("return arguments[0].checkVisibility()", table)
+                          for table in ana.run("return [...document.querySelectorAll('main table')]")],
+                         [False] * 3)
+        ana.click("main a", "settings")
+        ana.find("h1", "Settings")
 
     def test_an_address_counts_once_its_code_was_typed(self):
         server = MailServer()

@@ -78,6 +78,15 @@ class Listing(BrowserTestCase):
         self.assertEqual(bob.run("return document.querySelector('[name=since]').value"), "2099-01-01")
         self.assertTrue(bob.run("return document.querySelector('[name=since]').checkVisibility()"))
 
+    def test_of_very_many_only_some_are_sorted_but_by_number_all(self):
+        lines = b'{"function": "echo", "arguments": {"text": "a"}, "delay": 9999}\n' * 5001
+        self.program("bob").post("/api/tasks", lines, Content_Type="application/x-ndjson")
+        bob = self.open("bob")
+        bob.go("#/tasks?sort=function")
+        bob.see("only the newest 5\u202f000 are sorted", ".chips")
+        bob.go("#/tasks?sort=id")
+        bob.see_no("are sorted", ".chips")
+
     def test_ticked_tasks_are_retried_together_and_shift_takes_those_between(self):
         numbers = [self.done("fail", "bob", text="no %d" % place) for place in range(5)]
         bob = self.open("bob")

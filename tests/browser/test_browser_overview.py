@@ -103,6 +103,7 @@ class Overview(BrowserTestCase):
         self.add_failures("what bob did", owner="bob")
         bob = self.show("bob")
         bob.see("what bob did")
+        bob.see("None of yours is running.")
         self.assertNotIn("a secret", bob.text())
         ana = self.show("ana")
         ana.see("2 ×")
