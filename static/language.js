@@ -12,8 +12,8 @@ export let locale = 'en-GB';
 /** @type {Record<string, string>} */
 let texts = {};
 
-/** Reads the texts of the chosen language, or of the browser's; all else waits for it. */
-export async function loadLanguage() {
+/** Reads the texts of the chosen language, or of the browser's. */
+async function loadLanguage() {
   const wanted = [recall('language'), ...navigator.languages].map((one) => one.slice(0, 2));
   const chosen = wanted.find((one) => Object.hasOwn(LANGUAGES, one)) || 'en';
   if (chosen === 'en') return;
@@ -64,3 +64,5 @@ const fill = (text, places) => (
 /** A number in digits, with thin spaces between thousands. @param {number} count */
 export const grouped = (count) => new Intl.NumberFormat(locale).formatToParts(count)
   .map(({ type, value }) => (type === 'group' ? '\u202f' : value)).join('');
+
+await loadLanguage();        // what imports this has its texts when it is loaded

@@ -258,7 +258,7 @@ class BusyHost(BrowserTestCase):
         self.bob.find("h1", "Queues")
 
     def test_a_page_whose_first_script_did_not_come_offers_to_load_it_again(self):
-        self.host.own["GET /static/start.js"] = [BUSY]
+        self.host.own["GET /static/app.js"] = [BUSY]
         self.bob.go("#/tasks")
         self.bob.click("main a", "Load it again")
         self.bob.find("h1", "Overview")
