@@ -1,12 +1,11 @@
 // @ts-check
 /** What happened, newest first: admins see everything, all others what is theirs. */
-import { get, poll } from './api.js';
+import { get, isAdmin, poll } from './api.js';
 import { h, table } from './dom.js';
 import { EVENTS, eventWords } from './events.js';
 import { cell, field, page, patchRows, timeElement, valuesOf } from './forms.js';
 import { duration } from './format.js';
 import { t } from './language.js';
-import { isAdmin } from './store.js';
 import { address } from './tasks.js';
 
 /** @import {Activity, Page} from './types.js' */

@@ -1,11 +1,10 @@
 // @ts-check
 /** What is wrong and was lately: the bell in the header, for admins, and its page. */
-import { get, poll, request } from './api.js';
+import { get, isAdmin, poll, request, store } from './api.js';
 import { find, h, setText, table, textWith } from './dom.js';
 import { button, cell, page, patchRows, timeElement } from './forms.js';
 import { t } from './language.js';
 import { say } from './live.js';
-import { isAdmin, store } from './store.js';
 
 /** @import {Alert, Alerts, Channel, Page} from './types.js' */
 

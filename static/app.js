@@ -1,9 +1,8 @@
 // @ts-check
 /** The frame around every page: who is logged in, what is wrong, and which page is asked for. */
-import { ApiError, get, pause } from './api.js';
+import { ApiError, get, isAdmin, mayChange, pause, store } from './api.js';
 import { find, h, setAttribute, setText } from './dom.js';
 import { t } from './language.js';
-import { isAdmin, mayChange, store } from './store.js';
 import * as tasks from './tasks.js';
 
 /** @import {Page, Route} from './types.js' */

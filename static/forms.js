@@ -1,11 +1,10 @@
 // @ts-check
 /** What forms share: fields with errors beside them, secrets, questions in place, copying. */
-import { ApiError, request } from './api.js';
+import { ApiError, isAdmin, request, store } from './api.js';
 import { find, h, icon, render, textWith } from './dom.js';
 import { patchTime, stateBadge, statusWord, timeWords } from './format.js';
 import { locale, t } from './language.js';
 import { act, problemWords, say } from './live.js';
-import { isAdmin, store } from './store.js';
 
 /** @import {Child} from './dom.js' */
 /** @import {Row, TaskLink, Values} from './types.js' */

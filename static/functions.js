@@ -1,13 +1,12 @@
 // @ts-check
 /** Functions to choose from, and what can be said of their tasks besides the arguments. */
 import { number } from './arguments.js';
-import { ApiError, get, now } from './api.js';
+import { ApiError, get, isAdmin, mayChange, now } from './api.js';
 import { h } from './dom.js';
 import { durationInput, durationText, secondsFrom } from './durations.js';
 import { choice, field, page, sampleHint } from './forms.js';
 import { t } from './language.js';
 import { readCatalogue } from './live.js';
-import { isAdmin, mayChange } from './store.js';
 
 /** @import {Queues, TaskFunction, Values} from './types.js' */
 

@@ -1,12 +1,11 @@
 // @ts-check
 /** The admin's page on this host, and whether a browser can fetch what is private. */
-import { ApiError, get, now, pause, request } from './api.js';
+import { ApiError, get, now, pause, request, store } from './api.js';
 import { find, h, render, setText, setTitle, table, textWith } from './dom.js';
 import { badge, button, copyBox, patchRows, timeElement } from './forms.js';
 import { duration } from './format.js';
 import { t } from './language.js';
 import { act, say } from './live.js';
-import { store } from './store.js';
 
 /** @import {Child} from './dom.js' */
 /** @import {Canary, Check, Host, HostFile, Page, Ticks, WorkerTest} from './types.js' */

@@ -1,6 +1,6 @@
 // @ts-check
 /** What follows the list's first rows: filters, widths, new rows, clicks, doing it to many. */
-import { ApiError, get, request } from './api.js';
+import { ApiError, get, isAdmin, mayChange, request, store } from './api.js';
 import { find, h, setAttribute, setText } from './dom.js';
 import {
   countWords, errorLine, isFinished, rangeWords, statusWord, timeWords, waitingWords,
@@ -8,7 +8,6 @@ import {
 import { ask, askingButton, badge, button, patchRows, sampleHint, valuesOf } from './forms.js';
 import { grouped, t } from './language.js';
 import { act, say } from './live.js';
-import { isAdmin, mayChange, store } from './store.js';
 import { address } from './tasks.js';
 
 /** @import {Shown, TaskList} from './tasks.js' */

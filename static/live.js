@@ -1,9 +1,8 @@
 // @ts-check
 /** What follows the first view: lines above the page, looks that nobody asks for, menu, keys. */
-import { ApiError, get, pause, poll, request } from './api.js';
+import { ApiError, get, isAdmin, pause, poll, request, store } from './api.js';
 import { find, h, icon, render, setText, textWith } from './dom.js';
 import { LANGUAGES, keep, recall, t } from './language.js';
-import { isAdmin, store } from './store.js';
 
 /** @import {Catalogue} from './types.js' */
 

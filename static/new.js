@@ -3,7 +3,7 @@
 import {
   argumentFields, argumentsFrom, propertiesOf, readCell, utc, zoneHelp,
 } from './arguments.js';
-import { get, poll, request } from './api.js';
+import { get, isAdmin, poll, request, store } from './api.js';
 import { find, h, render, setText, table, textWith } from './dom.js';
 import { durationInput, secondsFrom } from './durations.js';
 import { choice, field, refusal, sendingForm, valuesOf } from './forms.js';
@@ -13,7 +13,6 @@ import {
 } from './functions.js';
 import { t } from './language.js';
 import { say } from './live.js';
-import { isAdmin, store } from './store.js';
 
 /** @import {Columns, Line, Page, Row, Task, TaskFunction, Values} from './types.js' */
 

@@ -1,6 +1,6 @@
 // @ts-check
 /** The first page: what runs, waits, failed lately and comes next; then charts of how it went. */
-import { get, now, poll } from './api.js';
+import { get, now, poll, store } from './api.js';
 import { find, h, icon, render, setAttribute, setText, table } from './dom.js';
 import {
   countWords, duration, elapsed, estimate, formatter, statusWord, timeWords,
@@ -8,7 +8,6 @@ import {
 import { badge, cell, patchRows, timeElement } from './forms.js';
 import { t } from './language.js';
 import { firstSteps, groupRow } from './list.js';
-import { store } from './store.js';
 import { seesAll } from './tasks.js';
 
 /** @import {Figures, Metrics, Overview, Page, Planned, Row} from './types.js' */

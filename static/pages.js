@@ -1,6 +1,6 @@
 // @ts-check
 /** The smaller pages: logging in, workers, users, one's own account. */
-import { get, poll, request } from './api.js';
+import { get, isAdmin, mayChange, poll, request, store } from './api.js';
 import { find, h, render, setText, table, textWith } from './dom.js';
 import {
   askingButton, button, cell, check, choice, copyBox, deleteButton, field, openingButton, page,
@@ -8,7 +8,6 @@ import {
 } from './forms.js';
 import { t } from './language.js';
 import { keysAreOn, logOut, say, switchKeys } from './live.js';
-import { isAdmin, mayChange, store } from './store.js';
 
 /** @import {Child} from './dom.js' */
 /** @import {Page, Place, Token, User, Worker} from './types.js' */

@@ -1,7 +1,7 @@
 // @ts-check
 /** Queues: what limits each, what holds it up, and for admins the forms to change that. */
 import { number } from './arguments.js';
-import { get, now, poll, request } from './api.js';
+import { get, isAdmin, now, poll, request, store } from './api.js';
 import { h, icon, render, table } from './dom.js';
 import { durationInput, durationText, secondsFrom } from './durations.js';
 import {
@@ -12,7 +12,6 @@ import { countWords, duration, rangeWords, statusWord, timeWords } from './forma
 import { readFunctions } from './functions.js';
 import { t } from './language.js';
 import { say } from './live.js';
-import { isAdmin, store } from './store.js';
 
 /** @import {Page, Queue, Queues, Values} from './types.js' */
 

@@ -1,7 +1,7 @@
 // @ts-check
 /** Schedules, with their next runs; the form of one, with a preview of them. */
 import { ZONE, argumentFields, argumentsFrom, number } from './arguments.js';
-import { get, poll, request } from './api.js';
+import { get, isAdmin, mayChange, poll, request, store } from './api.js';
 import { find, h, icon, render, setText, table, textWith } from './dom.js';
 import {
   badge, button, cell, change, choice, deleteButton, field, patchRows, pauseButton, pauseWords,
@@ -13,7 +13,6 @@ import {
 } from './functions.js';
 import { t } from './language.js';
 import { say } from './live.js';
-import { isAdmin, mayChange, store } from './store.js';
 import { argumentsElement } from './task.js';
 
 /** @import {Fired, Page, Preview, Schedule, Slot, TaskFunction, Ticks} from './types.js' */

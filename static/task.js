@@ -1,6 +1,6 @@
 // @ts-check
 /** One task: its state in words, what came of it, its files, and what can be done about it. */
-import { ApiError, get, now, pause, poll, request } from './api.js';
+import { ApiError, get, mayChange, now, pause, poll, request, store } from './api.js';
 import { find, h, render, setText, setTitle, table } from './dom.js';
 import { eventWords } from './events.js';
 import {
@@ -11,7 +11,6 @@ import { ask, badge, button, copyBox, deleteButton, patchRows, sizeWords } from 
 import { t } from './language.js';
 import { act, say } from './live.js';
 import { LogView } from './log.js';
-import { mayChange, store } from './store.js';
 
 /** @import {Activity, Metrics, Page, Related, Task, TaskFile} from './types.js' */
 

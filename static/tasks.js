@@ -1,12 +1,11 @@
 // @ts-check
 /** The list of tasks: rows stay in place, new ones are announced above. */
-import { get, poll } from './api.js';
+import { get, isAdmin, mayChange, poll, store } from './api.js';
 import { find, h, icon, render, setAttribute, setText, setTitle } from './dom.js';
 import {
   STATUSES, countWords, duration, elapsed, patchState, patchTime, stateBadge, statusWord,
 } from './format.js';
 import { t } from './language.js';
-import { isAdmin, mayChange, store } from './store.js';
 
 /** @import {Page, Row, Session, TaskPage} from './types.js' */
 /** @typedef {{element: HTMLElement, task: Row}} Shown */

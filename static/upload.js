@@ -1,11 +1,10 @@
 // @ts-check
 /** A field for a file: it is sent as soon as it is chosen or dropped; its form waits for that. */
-import { ApiError } from './api.js';
+import { ApiError, store } from './api.js';
 import { h, setText } from './dom.js';
 import { awaited, button, refusal, sizeWords } from './forms.js';
 import { t } from './language.js';
 import { problemWords } from './live.js';
-import { store } from './store.js';
 
 /** @typedef {{id: string, name: string, size: number}} Stored */
 
