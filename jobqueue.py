@@ -3523,10 +3523,10 @@ def is_limited(queue):
         queue[name] is not None for name in ("max_running", "rate_count", "machines"))
 
 
-def paused_words(queue, more=""):
-    """A sentence that says who paused a queue and why; `more` stands behind its name."""
-    return "The queue %s%s is paused%s%s." % (
-        queue["name"], more, queue["paused_by"] and " by " + queue["paused_by"] or "",
+def paused_words(queue):
+    """A sentence that says who paused a queue and why."""
+    return "The queue %s is paused%s%s." % (
+        queue["name"], queue["paused_by"] and " by " + queue["paused_by"] or "",
         queue["paused_why"] and ": " + queue["paused_why"].rstrip(".") or "")
 
 
@@ -10688,14 +10688,11 @@ def _describe_starts(queue):
 
 
 def _describe_pause(queue):
-    names, machine = {lane[0] for lane in lanes(queue.database, PENDING)}, queue.claims.machine
-    rows = [row for row in queue.database.all("SELECT * FROM queue WHERE external=0 ORDER BY name")
-            if row["name"] in names and (row["paused"] or row["machines"] is None
-                                         or machine in json.loads(row["machines"]))]
-    if rows and all(row["paused"] for row in rows):     # else limits hold back the others: no worry
-        row = min(rows, key=lambda row: row["paused_at"] or 0)
-        more = "" if len(rows) == 1 else " (and %d more)" % (len(rows) - 1)
-        yield Finding("paused", row["paused_at"], words=paused_words(row, more))
+    names = sorted({lane[0] for lane in lanes(queue.database, PENDING)})
+    held = [queue.queues.blocked(name, queue.claims.machine) for name in names]
+    held = [(code, words) for code, words in held if code not in ("external", "machines")]
+    if held and all(code == "paused" for code, _ in held):      # else it is limits: no worry
+        yield Finding("paused", words=held[0][1])
 
 
 def describe_work(queue):
