@@ -10470,12 +10470,8 @@ def _look_at_visit(queue):
 
 
 def _look_at_workers(queue):
-    mode, why = queue.modes.decide()
-    lost = queue.database.value("SELECT count(*) FROM (SELECT event FROM activity ORDER BY id DESC "
-                                "LIMIT 10000) AS recent WHERE event='worker_lost'")
-    yield "%d of at most %d run; lost while the last 10,000 things happened: %d" % (
-        len(queue.workers.rows()), queue.settings.get("NbMaxWorker"), lost)
-    yield "%s. %s" % (mode, why.rstrip("."))
+    yield "%d of at most %d run" % (len(queue.workers.rows()), queue.settings.get("NbMaxWorker"))
+    yield ("%s. %s" % queue.modes.decide()).rstrip(".")
 
 
 def _look_at_worker(queue):
