@@ -8010,6 +8010,7 @@ SESSION_SECONDS = 12 * 3600.0
 SESSION_IDLE_SECONDS = 30 * 60.0
 SETUP_CODE_SECONDS = 3600.0
 CODE_SECONDS = 3600.0           # how long a code holds that was mailed
+MAILBOX = ".mailbox.%d"         # under this name, of a user
 SETUP_CODE_MIN_CHARACTERS = 16
 PASSWORD_MIN, PASSWORD_MAX = 8, 256
 SCRYPT_COST = (2 ** 14, 8, 5)   # OWASP's 16 MiB row
@@ -8334,14 +8335,12 @@ class Mailboxes:
         self._database, self._outbox, self._throttle = database, outbox, throttle
 
     def ask(self, person, email):
-        """Mail a code to an address; None removes the address at once."""
+        """Mail a code to an address."""
         import secrets
-        if not email:
-            return self._keep(person, None)
         code, now = "%06d" % secrets.randbelow(10 ** 6), self._database.clock.now()
         self._throttle.count("mailbox:%d" % person.id)
         with self._database.transaction() as transaction:
-            remember(transaction, self._name(person), {
+            remember(transaction, MAILBOX % person.id, {
                 "email": email, "digest": digest(code), "until": now + CODE_SECONDS})
             self._outbox.post(transaction, ("mail", email), {
                 "kind": "code", "subject": "your code", "lines": [
@@ -8349,24 +8348,15 @@ class Mailboxes:
                     "It holds for an hour. If that was not you, nothing has to be done."]}, now)
 
     def confirm(self, person, code):
-        """Take the address whose code this is; Denied if it is another one."""
+        """The address whose code this is; Denied if it is another one."""
         self._throttle.count("mailbox:%d" % person.id)
-        known = recall(self._database, self._name(person))
-        if (not known or known["digest"] != digest(code)
-                or not 0 <= known["until"] - self._database.clock.now() <= CODE_SECONDS):
-            raise Denied("The code is not right.", wrong("email_code", "is not right"))
-        self._keep(person, known["email"])
-
-    def _keep(self, person, email):
         with self._database.transaction() as transaction:
-            transaction.update("user", {"email": email}, "id=?", (person.id,))
-            note_user(transaction, self._database.clock.now(), "user_changed",
-                      {"id": person.id, "name": person.name}, person.name, "email")
-            remember(transaction, self._name(person), None)
-
-    @staticmethod
-    def _name(person):
-        return ".mailbox.%d" % person.id
+            known = recall(transaction, MAILBOX % person.id)
+            if (not known or known["digest"] != digest(code)
+                    or not 0 <= known["until"] - self._database.clock.now() <= CODE_SECONDS):
+                raise Denied("The code is not right.", wrong("email_code", "is not right"))
+            remember(transaction, MAILBOX % person.id, None)
+        return known["email"]
 
 
 def changed_at(file):
@@ -12053,12 +12043,12 @@ def _change_mailbox(queue, person, given):
     """One's own address: it is mailed a code first, which is then sent back alone."""
     if len(given) > 1:
         raise field_error("email", "must be sent alone, and so must email_code")
-    if "email" in given:
+    if given.get("email"):
         queue.mailboxes.ask(person, given["email"])
         queue.alerts.send(queue.database.clock.now())
-    else:
-        queue.mailboxes.confirm(person, given["email_code"])
-    return queue.users.change(person.name)
+        return queue.users.change(person.name)
+    email = queue.mailboxes.confirm(person, given["email_code"]) if "email_code" in given else None
+    return queue.users.change(person.name, by=person.name, email=email)
 
 
 MUTE = titled("Mute", _object(("how",), how=about({"enum": list(MUTES)}, "for how long")))
