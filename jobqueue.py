@@ -7175,10 +7175,7 @@ class Conditions:
 
     def disk(self, held=False):
         """The file system of the data is nearly full."""
-        try:
-            free = free_bytes(self._database.folder)
-        except OSError:                 # there is nowhere to keep an alert, either
-            return {}
+        free = free_bytes(self._database.folder)
         return {"": {"free": free >> 20}} if free < NARROW_BYTES * (1.2 if held else 1) else {}
 
     def log(self, _=False):
