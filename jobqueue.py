@@ -11521,8 +11521,7 @@ def _add_once(queue, request, asked, show):
             orders = queue.requests.check(asked, person.answerable)
         if not orders:
             raise Malformed("There is no task in the body.")
-        owners = {order.owner or person.name for order in orders}
-        owner_id = person.id if owners == {person.name} else _owner_for(queue, request, owners)
+        owner_id = _owner_for(queue, request, {order.owner or person.name for order in orders})
         return queue.add_orders(orders, owner_id, request.once(), show)
     except Invalid:                     # what was right at first may be wrong now
         for _ in asked:                 # and only the whole body tells whether it is the same
