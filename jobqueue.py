@@ -8407,10 +8407,8 @@ class SetUp:
 
     def redeem(self, code, name, password, address="", doubtful=()):
         """Make the first admin, or give an admin a new password; returns the user's row.
-
         With a new password the `doubtful` settings are forgotten, which may have locked everybody
-        out. NotFound if there is an admin and no file; Denied if no file holds the code.
-        """
+        out. NotFound if there is an admin and no file; Denied if no file holds the code."""
         is_first = not self._users.has_admin()
         if is_first:
             self.code()
