@@ -1416,8 +1416,6 @@ ALTER TABLE schedule ADD COLUMN gone_at REAL;
 ALTER TABLE task ADD COLUMN unknown_since REAL;
 ALTER TABLE task ADD COLUMN put_backs INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE task ADD COLUMN admin_id INTEGER;
-UPDATE schedule SET gone_at=next_from, problem=NULL
-WHERE problem LIKE 'It is not in tasks.py or the folder schedules any more;%';
 UPDATE task SET put_backs=(
     SELECT count(*) FROM activity WHERE task_id=task.id AND event='put_back')
 WHERE attempts>0 AND status<>2;
@@ -1428,7 +1426,6 @@ UPDATE task SET unique_key=NULL WHERE unique_key IS NOT NULL AND status IN (2, 3
 INSERT OR IGNORE INTO unsettled (task_id, status)
 SELECT DISTINCT after_id, status FROM task_after LEFT JOIN task ON task.id=after_id
 WHERE settled=0 AND (status IS NULL OR status IN (2, 3, 4));
-DELETE FROM setting WHERE name='.worker_mode';
 DROP TABLE IF EXISTS task_key;
 DROP TABLE IF EXISTS machine;
 """}
