@@ -2071,8 +2071,7 @@ class Bell:
     2. A worker that finds nothing to do empties it, looks once more, and waits again.
 
     Where there is none (a file system without pipes, an add on another machine) a worker sees the
-    news when it looks by itself, within a second.
-    """
+    news when it looks by itself, within a second."""
 
     def __init__(self, path):
         self.pipe = None
@@ -2833,8 +2832,7 @@ class PostgresDatabase(Database):
     2. The server's time is asked for when that lock is held.
     3. The block runs, then COMMIT. If no answer to that comes, a new connection takes the lock,
        when the old transaction is over, and asks what became of it by its number.
-    4. What is durable is what others wait for: they are notified.
-    """
+    4. What is durable is what others wait for: they are notified."""
 
     hears_all, has_own_disk, is_shared = False, None, True
     last_id_words = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM %s_id_seq"
@@ -5590,8 +5588,7 @@ class Firing:
     1. fire() finds what is due; for each, outside of any transaction, due_slots() says which slots
        there are, and order() which task they add.
     2. In one transaction: if the row is as it was, slots without a task get theirs, or the reason
-       why not; next_at moves on. Who was slower finds another row and leaves it.
-    """
+       why not; next_at moves on. Who was slower finds another row and leaves it."""
 
     def __init__(self, database, adding, check_requests, person):
         self._database, self._clock, self._adding = database, database.clock, adding
@@ -6196,8 +6193,7 @@ class Reaper:
     2. What the dead may have left running is ended: a runner whose start time the row knows, and a
        worker that stands still with its lock in its hands. No other pid is ever signalled.
     3. In one transaction the rows go, unless they moved since, and the tasks end as crashed.
-    4. Lock files are removed last, by who holds them.
-    """
+    4. Lock files are removed last, by who holds them."""
 
     def __init__(self, database, claims, workers, modes):
         self._database, self._claims, self._workers, self._modes = database, claims, workers, modes
