@@ -11803,14 +11803,9 @@ def get_schedules(queue, request):
             "ticks": queue.rhythm.state(), "service": describe_service(queue)}
 
 
-def _named_owner(queue, request):
-    name = request.given.get("owner")
-    return _owner_for(queue, request, {name}) if name else None
-
-
 def post_schedules(queue, request):
     """Make a schedule."""
-    owner_id = _named_owner(queue, request) or request.person.id
+    owner_id = _owner_for(queue, request, {request.given.get("owner") or request.person.name})
     schedule_id = queue.schedules.add(request.given, owner_id, request.person.answerable)
     return queue.schedules.get(schedule_id, request.person.scope)
 
@@ -11830,8 +11825,9 @@ def preview_rule(given, now):
 
 def patch_schedule(queue, request, schedule_id):
     """Change, pause or resume a schedule."""
+    name = request.given.get("owner")
     queue.schedules.change(schedule_id, request.given, request.person.scope,
-                           request.person.answerable, _named_owner(queue, request))
+                           request.person.answerable, name and _owner_for(queue, request, {name}))
     return queue.schedules.get(schedule_id, request.person.scope)
 
 
