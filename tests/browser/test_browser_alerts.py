@@ -23,6 +23,10 @@ class AlertsPage(BrowserTestCase):
         ana.see("Alerts (1)", "header")
         ana.click("#bell")
         ana.see("report failed", "main")
+        ana.emulate("Emulation.setDeviceMetricsOverride", width=660, height=700, deviceScaleFactor=1,
+                    mobile=False)
+        self.assertLess(ana.run("return document.querySelector('.plain time').offsetHeight"), 30)
+        ana.emulate("Emulation.clearDeviceMetricsOverride")
         ana.see("<b>report</b> said x 3 times.", "main")
         ana.click("main button", "Mute until it ends")
         ana.see("Muted until it ends", "main")

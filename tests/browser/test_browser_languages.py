@@ -96,6 +96,18 @@ class Languages(BrowserTestCase):
             return here && here.getBoundingClientRect().right <= innerWidth"""))
         self.assertLessEqual(ana.run("return document.documentElement.scrollWidth"), 320)
 
+    def test_who_one_is_stands_beside_the_name_with_long_words_on_a_small_screen(self):
+        ana = self.open("ana")
+        self.keep(ana, language="de")
+        ana.emulate("Emulation.setDeviceMetricsOverride", width=1000, height=700, deviceScaleFactor=1,
+                    mobile=False)
+        ana.go("#/queues")
+        ana.find("h1", texts("de")["Queues"])
+        self.assertEqual(ana.text(".queues thead th:nth-child(2)"), "Laufend")
+        bottom = "return document.querySelector(arguments[0]).getBoundingClientRect().bottom"
+        self.assertEqual(*(round(ana.run(bottom, one) / 8) for one in (".brand", ".menu")))
+        ana.emulate("Emulation.clearDeviceMetricsOverride")
+
     def test_a_language_that_does_not_come_leaves_the_page_in_english(self):
         bob = self.open("bob")
         self.keep(bob, language="de")

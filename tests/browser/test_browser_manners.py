@@ -203,6 +203,9 @@ class Manners(BrowserTestCase):
         bob = self.open("bob")
         bob.go("#/schedules")
         bob.see("Tokyo", "main")
+        ana = self.open("ana")
+        ana.go("#/schedules")
+        ana.see("every bob", "main tbody")
         cells = bob.run("return Object.fromEntries([...document.querySelectorAll('.schedules tbody tr')]"
                         ".map((row) => [row.querySelector('bdi').innerText, row.cells[2].innerText]))")
         self.assertRegex(cells["every"], r"^in [\d.]+ (min|s)$")

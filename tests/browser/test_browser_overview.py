@@ -153,10 +153,11 @@ class Overview(BrowserTestCase):
         runs = [{"id": number, "status": "failed" if number == 3 else "succeeded", "seconds": 1.5}
                 for number in range(1, 21)]
         ana = self.show("ana", figures=self.day(functions=[figures_of(
-            name="report", succeeded=39, failed=1, ran=times(30, 90), recent=runs,
+            name="report", succeeded=39, failed=1, waited=times(0, 0), ran=times(30, 90), recent=runs,
             peak_memory=50 << 20)]))
         ana.see("97.5 %", ".functions")
         ana.see("30 s, 95 of 100 in 1 min", ".functions")
+        self.assertEqual(ana.text(".functions td:nth-child(4)"), "0 s")
         ana.see("50 MB", ".functions")
         self.assertEqual((ana.count(".dots i"), ana.count(".dots [data-state=failed]")), (20, 1))
 
