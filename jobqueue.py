@@ -4031,8 +4031,7 @@ class Files:
 
     @staticmethod
     def give(transaction, task_id, owner_id, keys, scope, now):
-        """Give a new task these files, of the owner `scope` (None: of anybody); those that are not
-        there."""
+        """Give a new task these files, of the owner `scope` (None: of anybody); what is missing."""
         known = {row["key"]: row for row in transaction.all_of(
             "SELECT key, name, size FROM file WHERE name IS NOT NULL AND (until IS NULL OR until>?)"
             " AND owner_id=coalesce(?, owner_id) AND key IN (%s)", (now, scope), keys)}
@@ -4405,8 +4404,7 @@ FIELDS = ("arguments", "result")
 
 
 def task_json(row, after=None, fields=FIELDS, files=()):
-    """A task as HTTP, command line and Python show it, with these of FIELDS; `files`: those that it
-    was given, (id, name)."""
+    """A task as everybody is shown it, with these of FIELDS; `files`: (id, name) of those given."""
     error = None
     if row["error_type"]:
         error = {"type": row["error_type"], "message": row["error_message"]}
@@ -4496,8 +4494,7 @@ class TaskList:
         return shown
 
     def neighbours(self, row, owner_id=None):
-        """The numbers of the tasks before and behind this one, None at an end; of all or those of
-        `owner_id`."""
+        """The numbers of the tasks, of all or of an owner, before and behind this one, or None."""
         scan = "task %s WHERE owner_id=?" % BY_OWNER if owner_id else "task WHERE ?=0"
         return [self._database.value(
             "SELECT id FROM %s AND cancel_requested<2 AND id%s? ORDER BY id %s LIMIT 1"
@@ -4521,8 +4518,7 @@ class TaskList:
             (row["id"], limit))]
 
     def results_before(self, task_id):
-        """The results of the tasks that this one comes after, as they were named; None for one that
-        is gone."""
+        """The results of the tasks that this one comes after, as named; None for what is gone."""
         return [json.loads(text or "null") for text, in self._database.all(
             "SELECT result FROM task_after LEFT JOIN task ON task.id=after_id "
             "WHERE task_after.task_id=? ORDER BY place, after_id", (task_id,))]
@@ -5224,8 +5220,7 @@ class Claims:
                 for row in rows], now)
 
     def renew(self, transaction, task_id, claim, now, seconds=None):
-        """Hold the claim for another lease, which confirms that of a remote worker; False if it
-        was lost. Harmless twice."""
+        """Hold a claim for another lease; so a remote worker confirms its own. False if lost."""
         return transaction.update(
             "task", {"claim": claim, **self.leases.new(now, seconds)},
             "id=? AND status=1 AND claim IN (?, ?)", (task_id, claim, UNCONFIRMED + claim)) == 1
