@@ -3340,12 +3340,13 @@ SETTINGS = {name: Setting(group, *row) for group, rows in {"Workers": {
         "are believed; everybody who can send from there is. Empty: none."),
 }, "Alerts": {
     "alert_mail": ("Mail to", "", {
-        **EMAIL, **_words(2000), "pattern": r"(%s([\s,]+|$))*" % MAIL_ADDRESS}, "",
+        **EMAIL, **_words(2000), "pattern": r"[\s,]*(%s([\s,]+|$))*" % MAIL_ADDRESS}, "",
         "Addresses, told when something goes wrong."),
     "mail_server": ("Mail server", "", _words(300), "", "HOST:PORT; empty: the host's sendmail."),
     "mail_user": ("Mail user", "", _words(300), "", "Who logs in there; empty: nobody does."),
     "mail_password_file": ("Password", "", _words(1000), "", "Path of a file that holds it."),
-    "mail_from": ("Mail from", "", {**EMAIL, **_words(300), "pattern": "(%s)?" % MAIL_ADDRESS}, "",
+    "mail_from": ("Mail from", "", {
+        **EMAIL, **_words(300), "pattern": r"\s*(%s)?\s*" % MAIL_ADDRESS}, "",
         "Sender; an address of a domain of yours."),
     "alert_webhook": ("Webhooks", "", {**_words(2000), "writeOnly": True}, "",
         "Slack, Discord, ntfy, Telegram, or a program of yours; secrets, and not shown again."),
@@ -3361,9 +3362,10 @@ CHANGED_SETTINGS = titled("NewSettings", _object(**{  # null: back to the defaul
 
 def tidy_setting(name, value):
     """`value` as this setting keeps it; Invalid says what would be right."""
-    one, value = SETTINGS[name], value.strip() if isinstance(value, str) else value
+    one = SETTINGS[name]
     checked({"properties": {name: one.schema}}, {name: value})
     try:
+        value = value.strip() if isinstance(value, str) else value
         return TIDY.get(name, type(one.default))(value)
     except ValueError as error:
         raise field_error(name, str(error)) from None

@@ -577,6 +577,12 @@ class TestSettings(AlertsCase):
             with self.subTest(bad), self.refused(jobqueue.Invalid):
                 self.change_settings(alert_webhook=bad)
 
+    def test_spaces_and_commas_around_addresses_do_not_matter(self):
+        self.change_settings(mail_from=" a@example.org ", alert_mail=" b@example.org,c@example.org ,")
+        self.assertEqual(self.queue.settings.get("mail_from"), "a@example.org")
+        self.assertEqual(self.queue.outbox.recipients(),
+                         [("mail", "b@example.org"), ("mail", "c@example.org")])
+
     def test_a_servers_port_is_587_unless_said(self):
         self.change_settings(mail_server="mail.example.org")
         self.assertEqual(self.queue.settings.get("mail_server"), "mail.example.org:587")
