@@ -9594,6 +9594,9 @@ def _enqueue(queue, function, many, options):
 
 def _plain(arguments, take_files):
     """Arguments as JSON has them. Paths become texts; those of files, ids of copies."""
+    if type(arguments) is dict and {*map(type, arguments)} <= {str} and (
+            {*map(type, arguments.values())} <= PLAIN_WORDS.keys()):
+        return dict(arguments)
     if take_files and isinstance(arguments, dict) and any(
             isinstance(one, Path) for value in arguments.values()
             for one in (value if isinstance(value, (list, tuple)) else [value])):
