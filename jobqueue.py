@@ -76,6 +76,7 @@ import time
 from datetime import date, datetime, time as clock_time, timedelta, timezone
 from enum import Enum
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 
@@ -1863,6 +1864,13 @@ class Database(Reader):
                 self._writer_thread = None
                 self._write_lock.give()
 
+    def alone(self, action, foreseen=()):
+        """What action(transaction) returns."""
+        with self.transaction(foreseen=foreseen) as transaction:
+            return action(transaction)
+
+    together = alone                    # a short one may share a commit with those of others
+
 
 # SQLite ----------------------------------------------------------------------
 #
@@ -1880,6 +1888,7 @@ WAL_ALARM_BYTES = 16 << 20
 CHECKPOINT_PAUSE_SECONDS = 1.0
 MACHINE_SIGN_SECONDS = 60.0     # who uses the log shows so often that this machine lives
 MACHINE_SILENT_SECONDS = 150.0  # another one may use it after so long without a sign
+AMONG_OTHERS = object()         # where something was refused in a transaction of several threads
 LOOK_STEPS = 1000               # of SQLite, for some 30 tasks: so often a reading can be cut off
 LOCAL_FILE_SYSTEMS = frozenset(
     "ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay simfs ufs".split())
@@ -2293,6 +2302,7 @@ class SqliteDatabase(DataFile, Database):
         Database.__init__(self, folder, clock, patience)
         DataFile.__init__(self, folder, clock)
         self._synchronous, self._rung_at = None, 0
+        self._gathering, self._wanted, self._is_led = threading.Condition(), [], False
         try:
             self._write_lock = WriteLock(self.folder / "turn.lock", clock)
             self._bell = Bell(self.folder / "bell")
@@ -2346,6 +2356,46 @@ class SqliteDatabase(DataFile, Database):
         """Copy everything, as it is at one moment, into the empty file `path`, and check it."""
         with contextlib.closing(self._patiently(lambda: FileConnection(self.path))) as link:
             self._patiently(lambda: link.copy_to(path))
+
+    def together(self, action, foreseen=()):
+        """What action(transaction) returns. Of the threads that want something at the same time one
+        does it for all, in one durable commit; what fails, fails alone."""
+        if threading.active_count() == 1:
+            return self.alone(action)
+        mine = SimpleNamespace(action=action, answer=None)
+        with self.deadline(self.patience), self._gathering:
+            self._wanted.append(mine)
+            while not mine.answer:
+                if self._is_led:
+                    self._gathering.wait()
+                else:
+                    self._lead(mine)
+        result, error = mine.answer
+        if error is AMONG_OTHERS:
+            return self.alone(action)
+        if error:
+            raise error
+        return result
+
+    def _lead(self, mine):
+        """Do all that is wanted by now; if anything of it is refused, each does its own alone."""
+        some, results, failure, self._is_led = [mine], (), None, True
+        self._gathering.release()
+        try:
+            with self.transaction() as transaction:
+                some = self._wanted[:]
+                results = [(one.action(transaction), None) for one in some]
+            for one, answer in zip(some, results):
+                one.answer = answer
+        except Exception as error:
+            failure = error if results or len(some) == 1 else AMONG_OTHERS
+        finally:
+            self._gathering.acquire()
+            for one in some:
+                self._wanted.remove(one)
+                one.answer = one.answer or (None, failure or still_busy())
+            self._is_led = False
+            self._gathering.notify_all()
 
     def _begin(self, durable, _):
         wanted = "FULL" if durable or self.journal != "wal" else "NORMAL"
@@ -4138,6 +4188,7 @@ class Files:
 # limit, gives each its status and turn, and stores them with their rows of the activity. What is
 # large may wait in a file until then. A request with an Idempotency-Key is answered once.
 
+FEW_ORDERS = 10                 # may share a commit with others
 UNCOUNTED_MAX = 1000            # tasks that are added before those that wait are counted again
 ARGUMENTS_HELD_BYTES = 8 << 20  # of one upload in memory; the others wait in a file
 REQUEST_SECONDS = 86400.0       # how long an Idempotency-Key is known
@@ -9794,8 +9845,7 @@ class JobQueue:
     def add_orders(self, orders, owner_id, once=None, show=False):
         """Add Orders, all or none: {"ids", "created": how many new; if `show` "task", the first}.
         A request that is answered but `once` gets the ids of the first answer again."""
-        foreseen = self.adding.foreseen(owner_id, orders)
-        with self.database.transaction(foreseen=foreseen) as transaction:
+        def action(transaction):
             now = self.database.clock.now()
             known = once and once.find(transaction, now)
             if known:
@@ -9806,7 +9856,9 @@ class JobQueue:
                 once.keep(transaction, added, now)
             if show:
                 added["task"] = self.row_json(self.tasks.get(ids[0]))
-        return added
+            return added
+        write = self.database.together if len(orders) <= FEW_ORDERS else self.database.alone
+        return write(action, self.adding.foreseen(owner_id, orders))
 
     def delete_queue(self, name, who):
         """Remove a queue that holds no tasks and that no function names."""

@@ -321,6 +321,34 @@ class TestKilledServer(PlantedCase):
             self.assertEqual(self.site.value(
                 "SELECT count(*) FROM activity WHERE event='added'"), before + found)
 
+    def test_nobody_is_answered_before_the_commit_that_several_share(self):
+        body, answered = {"function": "ledger", "arguments": {}}, []
+
+        def add(visitor):
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                answered.append(visitor.send("POST", "api/tasks", body).status)
+
+        for point, fewest, most in (("in add", 0, 0), ("after add", 1, 8)):
+            before = self.site.value("SELECT count(*) FROM task")
+            browsers = [self.browser() for _ in range(8)]
+            self.arm(point)
+            path = next(self.site.data.glob("jobqueue-*.db"))
+            with contextlib.closing(outsider(path)) as link:
+                wait_until(lambda link=link: has_begun(link), what="a moment without a writer")
+                clients = [threading.Thread(target=add, args=(browser,)) for browser in browsers]
+                for client in clients:
+                    client.start()
+            self.killed(point)
+            for client in clients:
+                client.join(60)
+            self.assertEqual(answered, [])
+            self.site.server.wait(60)
+            self.site.server.stdout.close()
+            self.site.start_server()
+            ids = [row[0] for row in self.site.rows("SELECT id FROM task ORDER BY id")[before:]]
+            self.assertTrue(fewest <= len(ids) <= most, (point, ids))
+            self.wait_for_all(ids or [0])
+
     def add_until_it_is_gone(self, visitor, acknowledged):
         body = {"function": "ledger", "arguments": {"seconds": 0.01}}
         with contextlib.suppress(OSError, http.client.HTTPException):

@@ -11,13 +11,14 @@ import subprocess
 import sys
 import threading
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
 import jobqueue
 from tests.helpers.faults import outsider
 from tests.helpers.postgres import needs_sqlite
-from tests.helpers.support import ROOT, TestCase, at_once, close_quietly, need
+from tests.helpers.support import ROOT, TestCase, at_once, close_quietly, need, wait_until
 
 setUpModule = needs_sqlite("its connections, its lock, its log and its file")
 
@@ -184,6 +185,72 @@ class TestTransactions(DatabaseCase):
         with other.transaction() as transaction:
             jobqueue.remember(transaction, ".x", 1)
         self.assertNotEqual(self.database.version_seen(), before)
+
+
+class TestTogether(DatabaseCase):
+    """Adds of several threads at the same time."""
+
+    def answer(self, request):
+        try:
+            return self.add("bob", **request)
+        except BaseException as error:
+            return type(error)
+
+    def add_meanwhile(self, *requests):
+        """What each of these is answered, which wait until all are there."""
+        with ThreadPoolExecutor(len(requests)) as pool:
+            with self.database.transaction():
+                answers = [pool.submit(self.answer, request) for request in requests]
+                wait_until(lambda: len(self.database._wanted) == len(requests), what="adds that wait")
+            return [answer.result() for answer in answers]
+
+    def stored(self):
+        return {row[0] for row in self.database.all("SELECT task_id FROM activity WHERE event='added'")}
+
+    def test_they_share_one_durable_commit(self):
+        spy = Spy(self.database)
+        ids = self.add_meanwhile(*[{}] * 6)
+        self.assertEqual(len(set(ids)), 6)
+        self.assertEqual(self.stored(), set(ids))
+        inserts = [at for at, text in enumerate(spy.texts()) if text.startswith("INSERT INTO task")]
+        self.assertEqual(len(inserts), 6)
+        self.assertNotIn("COMMIT", spy.texts()[inserts[0]:inserts[-1]])
+        self.assertEqual(spy.synchronous_at("INSERT INTO task"), "FULL")
+
+    def test_what_is_refused_is_refused_alone(self):
+        *ids, refused, last = self.add_meanwhile({}, {}, {}, {"options": {"after": [12345]}}, {})
+        self.assertIs(refused, jobqueue.Invalid)
+        self.assertEqual(self.stored(), {*ids, last})
+
+    def test_a_commit_that_fails_is_not_repeated_and_each_is_told(self):
+        real, failed = self.database._commit, []
+
+        def commit(durable):
+            if threading.current_thread() is not threading.main_thread():
+                failed.append(durable)
+                raise sqlite3.OperationalError("database or disk is full")
+            real(durable)
+
+        with mock.patch.object(self.database, "_commit", commit):
+            answers = self.add_meanwhile({}, {}, {})
+        self.assertEqual(answers, [jobqueue.StorageFull] * 3)
+        self.assertEqual(failed, [True])  # who cannot know what became of it does not repeat it
+        self.assertEqual(self.stored(), set())
+
+    def test_who_is_interrupted_while_it_adds_for_all_keeps_nobody_from_going_on(self):
+        with mock.patch.object(self.queue.adding, "add", side_effect=KeyboardInterrupt):
+            answers = self.add_meanwhile({}, {}, {})
+        self.assertEqual(
+            sorted(answers, key=lambda one: one.__name__), [jobqueue.Busy, jobqueue.Busy, KeyboardInterrupt])
+        self.assertEqual(self.stored(), set())
+        self.assertEqual({self.add()}, self.stored())
+
+    def test_behind_a_stranger_who_writes_for_long_all_are_busy_and_later_none(self):
+        link = self.hold()
+        self.assertEqual(at_once(self.answer, [{}] * 4), [jobqueue.Busy] * 4)
+        link.rollback()
+        self.assertEqual(self.stored(), set())
+        self.assertEqual(set(at_once(self.answer, [{}] * 4)), self.stored())
 
 
 class TestBell(DatabaseCase):
