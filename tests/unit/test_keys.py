@@ -5,6 +5,7 @@ import json
 from unittest import mock
 
 import jobqueue
+from tests.helpers.postgres import about_sqlite
 from tests.helpers.support import TestCase
 from tests.helpers.web import WebTestCase
 
@@ -245,6 +246,7 @@ class TestQuota(TestCase):
         with self.refused(jobqueue.TooMany, "at most 1 of bob's"):
             self.add("bob")
 
+    @about_sqlite("how many is the same number elsewhere")
     def test_two_uploads_of_100_000_may_wait_by_default_and_no_more(self):
         many = self.add_many("bob", 5)
         self.write("INSERT INTO task (owner_id, queue, function, arguments, status, priority, turn, "
