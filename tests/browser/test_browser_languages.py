@@ -152,14 +152,6 @@ class Keys(BrowserTestCase):
 
     TASKS = TASKS
 
-    def open(self, *who):
-        """A browser that hears keys already: their script comes after the first view."""
-        browser = super().open(*who)
-        wait_until(lambda: browser.press("?") or browser.count("dialog"), what="the keys")
-        browser.press("Escape")
-        wait_until(lambda: not browser.count("dialog"), what="the end of their table")
-        return browser
-
     def test_a_task_is_cancelled_retried_and_left_by_keys(self):
         self.site.add("report", "--owner", "bob", "--delay", "3600", city="Oslo")
         bob = self.open("bob")

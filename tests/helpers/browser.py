@@ -29,7 +29,8 @@ FLAGS = ("--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-ru
          "--disable-background-networking --disable-component-update --disable-sync "
          "--disable-ipc-flooding-protection --disable-site-isolation-trials "
          "--disable-features=IsolateOrigins,site-per-process,BackForwardCache,Translate,MediaRouter "
-         "--disable-dev-shm-usage --window-size=1100,800 --lang=en-US").split()
+         "--disable-dev-shm-usage --window-size=1100,800 --lang=en-US "
+         "--renderer-process-limit=1").split()      # a new process for each page costs as much as the page
 PATIENCE = 60                           # where answers are slow the page waits up to 15 s between two looks
 KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "Shift": "\ue008", "Down": "\ue015",
         "Left": "\ue012"}
@@ -68,6 +69,9 @@ def echo(text: str) -> dict:
     current_task().progress(1, 2, text)
     return {"text": text, text: [text], "rows": [{text: text}]}
 '''
+
+# The page loads this last, when it hears keys already.
+STARTED = "return performance.getEntriesByType('resource').some(({ name }) => name.endsWith('/alerts.js'))"
 
 _open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
@@ -282,7 +286,7 @@ class Browser:
         """Load the page anew, and wait for the end of its start."""
         self.go("#/tasks")
         self.find("h1", "Tasks")
-        wait_until(lambda: self.count("link[href='static/pages.css']"), PATIENCE, "the end of its start")
+        wait_until(lambda: self.run(STARTED), PATIENCE, "the end of its start")
 
     def log_in(self, name, password=PASSWORD):
         """Fill in the log-in and wait for the list."""
