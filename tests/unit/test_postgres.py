@@ -78,7 +78,10 @@ class Server(unittest.TestCase):
                                   for number in range(len(texts))], texts)
 
     def open_with_an_admin(self):
-        """A queue that starts no workers."""
+        """A queue that starts no workers, and reads nothing again because the machine is busy."""
+        known = mock.patch.object(jobqueue, "CACHE_SECONDS", 3600)
+        known.start()
+        self.addCleanup(known.stop)
         queue = self.open(self.database())
         self.addCleanup(queue.close)
         queue.users.add("admin", "a long enough password", "admin")
