@@ -2609,9 +2609,6 @@ def _row_maker(cursor):
 def _import_driver():
     """psycopg; SetupError unless it is new enough."""
     try:
-        if sys.flags.no_site:           # as workers are started: psycopg is among what they lack
-            import site
-            site.main()
         import psycopg
         known = tuple(map(int, re.findall(r"\d+", psycopg.__version__)[:3]))
         why = "this is %s" % psycopg.__version__
@@ -6430,7 +6427,7 @@ class Starter:
                 os.replace(log, "%s.old" % log)
         with open(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as out:
             child = self._start(
-                [python, "-S", "-m", "worker", *arguments], stdout=out, stderr=out,
+                [python, "-m", "worker", *arguments], stdout=out, stderr=out,
                 start_new_session=True, cwd=str(HOME), env=self._interpreter.environment())
         self._children[child] = worker_id
 

@@ -13,7 +13,7 @@ import os
 import re
 from pathlib import Path
 
-Process = collections.namedtuple("Process", "pid parent state started line")
+Process = collections.namedtuple("Process", "pid parent state started line session")
 PROC = "/proc"
 WORKER = r"(worker\.py|-m worker)"
 INNER = ("--runner", "--catalogue")     # processes of worker.py that are no workers
@@ -27,7 +27,8 @@ def look_at(pid):
     except OSError:
         return None
     text = line.replace(b"\0", b" ").decode("utf-8", "replace").strip()
-    return Process(int(pid), int(fields[1]), fields[0].decode("ascii"), int(fields[19]), text)
+    return Process(int(pid), int(fields[1]), fields[0].decode("ascii"), int(fields[19]), text,
+                   int(fields[3]))
 
 
 def everybody():
@@ -67,13 +68,14 @@ def family(pids):
 
 def is_worker(process):
     """True for a worker."""
-    return bool(process.state != "Z" and re.search(WORKER, process.line)
+    return bool(process.state != "Z" and re.search(WORKER, process.line) and not is_runner(process)
                 and not any(word in process.line for word in INNER))
 
 
 def is_runner(process):
-    """True for the process that runs a worker's functions."""
-    return bool(process.state != "Z" and re.search(WORKER + " --runner", process.line))
+    """True for the process that runs a worker's functions: a fork of it, or a fresh one."""
+    is_fork = re.search("-m worker --(detached|slice)", process.line) and process.session != process.pid
+    return bool(process.state != "Z" and (is_fork or re.search(WORKER + " --runner", process.line)))
 
 
 def workers_among(processes):

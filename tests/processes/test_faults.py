@@ -34,8 +34,7 @@ TICK_SECONDS, RENEW_SECONDS = 0.3, 0.2
 def plant_kill_points():
     import functools
     program = os.path.basename(sys.argv[0])
-    is_runner, is_server = "--runner" in sys.argv, "serve" in sys.argv
-    is_worker = program == "worker.py" and not {"--runner", "--catalogue"} & set(sys.argv)
+    is_server, is_worker = "serve" in sys.argv, program == "worker.py" and "--catalogue" not in sys.argv
     reached = threading.local()
 
     def pass_by(point, pid=None):
@@ -79,7 +78,7 @@ def plant_kill_points():
         mark(Adding, "add")
     if is_worker or is_server:
         Database.transaction = transaction
-    if is_runner:
+    if is_worker:                       # or its runner, which may be a fork of it
         real_begin = TaskContext.__init__
 
         def begin(self, *values, **named):

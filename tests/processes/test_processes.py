@@ -19,6 +19,8 @@ import time
 import unittest
 from pathlib import Path
 
+from tests.helpers.faults import has_begun, outsider
+from tests.helpers.postgres import about_sqlite
 from tests.helpers.processes import everybody
 from tests.helpers.support import Site, wait_until
 from tests.helpers.working import TASKS, ProcessCase
@@ -344,6 +346,47 @@ class TestRunning(ProcessCase):
         task_id = self.add("ledger", seconds=300)
         self.site.run("wait", task_id, "--timeout", "0.2", code=124)
         self.site.run("delete", task_id)
+
+
+@about_sqlite("a stranger's lock on the file")
+class TestFirstRunner(ProcessCase):
+    """The process of the first runner is there before its worker has its place."""
+
+    settings = {"linger": 1, "NbMaxWorker": 1, "nice": 5, "worker_mode": "detached"}
+
+    def setUp(self):
+        super().setUp()
+        wait_until(lambda: not self.site.runners(), 60, "the end of those before")
+        self.task_id = self.add("double", idle=True, n=21)
+        stranger = outsider(next(self.site.data.glob("jobqueue-*.db")))
+        self.addCleanup(stranger.close)
+        wait_until(lambda: has_begun(stranger), 30, "a stranger's lock")
+        self.worker = subprocess.Popen(
+            [self.site.interpreter, "-m", "worker", "--detached", "999", "its lock", str(self.site.data)],
+            cwd=self.site.home, env=self.site.environment, stderr=subprocess.DEVNULL, start_new_session=True)
+        self.addCleanup(self.worker.wait, 60)
+        self.runner = wait_until(self.site.runners, 30, "the runner")[0]
+        self.stranger = stranger
+
+    def test_it_runs_the_first_task(self):
+        self.stranger.close()
+        self.assertEqual(self.wait_for(self.task_id)["result"], "42")
+        self.assertEqual(self.wait_for(self.add("environment"))["status"], 2)
+        self.assertIn(self.runner, self.site.runners())
+        self.assertEqual(os.getpriority(os.PRIO_PROCESS, self.runner), 5)
+
+    def test_it_ends_with_a_worker_that_dies_before(self):
+        self.worker.kill()
+        self.worker.wait(60)
+        wait_until(lambda: not self.alive(self.runner), 30, "its end")
+        self.stranger.close()
+        self.assertEqual(self.site.wait(self.task_id)["result"], 42)
+
+    def test_if_it_dies_before_the_task_runs_all_the_same(self):
+        self.kill(self.runner)
+        self.stranger.close()
+        self.assertEqual(self.site.wait(self.task_id)["result"], 42)
+        self.assertEqual(self.row(self.task_id)["crashes"], 0)
 
 
 class TestAtRest(ProcessCase):

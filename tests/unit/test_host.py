@@ -573,7 +573,7 @@ class TestWorkerTest(HostTestCase):
     def test_one_is_started_as_workers_are_and_takes_no_place(self):
         self.is_now("none")
         self.assertEqual(self.start()["state"], "running")
-        self.assertEqual(self.started[-1][1:5], ["-S", "-m", "worker", "--test"])
+        self.assertEqual(self.started[-1][1:4], ["-m", "worker", "--test"])
         self.assertEqual(self.queue.workers.rows(), [])
         self.start()
         self.assertEqual(len(self.started), 1, "one at a time")

@@ -283,7 +283,7 @@ class TestSlice(ModeCase):
             looks.append(self.clock.now())
             if len(looks) < 4:
                 return None
-            worker_id = int(self.started[self.children.index(child)][5])
+            worker_id = int(self.started[self.children.index(child)][4])
             self.end(self.claim(worker_id))
             self.write("DELETE FROM worker WHERE id=?", (worker_id,))
             child.returncode = 0

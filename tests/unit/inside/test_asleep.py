@@ -181,7 +181,7 @@ class Asleep(Host):
     def live(self, until):
         """Run the workers that are started until nobody is there, or so many seconds have passed."""
         while self.started and self.clock.now() - self.birth < until:
-            row, lock = self.started.pop(0)[5:7]
+            row, lock = self.started.pop(0)[4:6]
             worker.work("detached", self.database.folder, row=int(row), lock=lock)
 
     def asleep(self):
@@ -216,7 +216,7 @@ class Asleep(Host):
         self.add_many("bob", 4)
         self.assertEqual(len(self.started), 2)
         self.write("UPDATE worker SET state='idle' WHERE id=1")
-        row, lock = self.started.pop()[5:7]
+        row, lock = self.started.pop()[4:6]
         worker.work("detached", self.database.folder, row=int(row), lock=lock)
         self.assertLess(self.clock.now() - self.birth, 60, "the other one is here, and will stay")
         self.assertEqual(self.asleep(), 1)
@@ -237,7 +237,7 @@ class Asleep(Host):
     def test_a_host_that_refuses_the_successor_is_asked_again(self):
         self.schedule("@hourly")
         self.start_error = BlockingIOError(errno.EAGAIN, "no more processes")
-        row, lock = self.started.pop()[5:7]
+        row, lock = self.started.pop()[4:6]
         with mock.patch.object(self.clock, "sleep", self.sleep_until_there_is_room):
             worker.work("detached", self.database.folder, row=int(row), lock=lock)
         self.assertEqual((len(self.started), self.asleep()), (1, 1))
