@@ -320,6 +320,7 @@ class TestKilledServer(PlantedCase):
             self.assertEqual(self.site.value(
                 "SELECT count(*) FROM activity WHERE event='added'"), before + found)
 
+    @about_sqlite("threads share a commit there")
     def test_nobody_is_answered_before_the_commit_that_several_share(self):
         body, answered = {"function": "ledger", "arguments": {}}, []
 
