@@ -56,8 +56,8 @@ class Host(TestCase):
         self.begun = []                 # (seconds since the start, id of the task)
         self.birth = self.clock.now()
         self.outcomes = {}              # id of a task -> kinds of its next outcomes
-        for patch in (mock.patch.object(worker, "Worker", SimulatedWorker), mock.patch("os.nice"),
-                      mock.patch.object(worker, "JobQueue", self.open)):
+        for patch in (mock.patch.object(worker, "Worker", SimulatedWorker),
+                      mock.patch.object(worker, "JobQueue", self.open), mock.patch("os.setpriority")):
             patch.start()
             self.addCleanup(patch.stop)
 
