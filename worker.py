@@ -2215,8 +2215,8 @@ class Spool:
             os.pwrite(self.lock, words.ljust(200).encode("ascii"), 0)
 
     def former(self):
-        """The session of the worker that had this folder. None in a copy of it, since that may live,
-        and as long as its runner does."""
+        """The session of the worker that had this folder. None in a copy of it, since that may
+        live, and as long as its runner does."""
         with contextlib.suppress(OSError, ValueError):
             session, space, place = self._session.read_text("utf-8").partition(" ")
             return session if space + place == self._place and self._end_runner() else None
@@ -2328,7 +2328,7 @@ class RemoteWorker:
         self.site, self._spool, self._verbose = site, spool, verbose
         self.database = self.catalogue = self
         self.claims, self.clock, self.lease_seconds = None, jobqueue.Clock, 0.0
-        self.folder, self.lock = spool.folder, spool.lock
+        self.folder, self.lock, self.note_runner = spool.folder, spool.lock, spool.note_runner
         self.stopping = self._stopped_at = None
         self._settings = {"runner_tasks": 10_000, "runner_memory": 512, "runner_per_owner": "no"}
         self._runners, self._pace = Runners(self, self, self._settings), Pace()
@@ -2371,10 +2371,6 @@ class RemoteWorker:
     def stop(self, reason):
         """Have the worker leave, for the first reason that comes."""
         self.stopping = self.stopping or reason
-
-    def note_runner(self, pid, born):
-        """Keep who runs the tasks, for the next worker of this folder."""
-        self._spool.note_runner(pid, born)
 
     def no_runner(self, error):
         """Say why there is no runner, and leave."""
