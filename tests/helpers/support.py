@@ -213,8 +213,9 @@ def populate(queue, now):
 
 
 @functools.lru_cache(maxsize=None)
-def made_folder():
-    """The data folder that each test has a copy of: a copy costs a third of making one."""
+def made_folder(_local):
+    """The data folder that each test has a copy of: a copy costs a third of making one. It is written
+    as local file systems are, or others."""
     folder, clock = Path(tempfile.mkdtemp(prefix="jobqueue made ")), FakeClock()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     with contextlib.closing(jobqueue.JobQueue(folder / "data", clock=clock, environment={})) as queue:
@@ -237,7 +238,8 @@ class TestCase(unittest.TestCase):
         self.locks = set()              # descriptors of the locks that living workers hold
         self.addCleanup(lambda: [os.close(handle) for handle in self.locks])
         if not self.place:
-            shutil.copytree(made_folder(), self.folder / "data", ignore=shutil.ignore_patterns("bell"))
+            shutil.copytree(made_folder(jobqueue.LOCAL_FILE_SYSTEMS), self.folder / "data",
+                            ignore=shutil.ignore_patterns("bell"))
         self.queue = self.another_queue()
         self.database = self.queue.database
         if self.place:
