@@ -9696,16 +9696,16 @@ class Task:
                                "each other never end")
         clock, pause = self._queue.database.clock, 0.02
         deadline = math.inf if timeout is None else clock.monotonic() + timeout
-        while not self.refresh().is_finished:
+        while self._queue.tasks.get(self.id)["status"] not in ENDED:
             left = deadline - clock.monotonic()
             if left < 0:
-                raise TimeoutError("task %d is still %s" % (self.id, self.status))
+                raise TimeoutError("task %d is still %s" % (self.id, self.refresh().status))
             self._queue.tick.maybe("code")
             with contextlib.suppress(JobQueueError):
                 self._queue.starter.work_slice(min(left, SLICE_SECONDS))
             clock.sleep(pause)
             pause = min(1.0, pause * 1.3)
-        return self
+        return self.refresh()
 
     def then(self, function, *positional, **named):
         """Add a task of another function, of the same owner, that runs once this has succeeded.
