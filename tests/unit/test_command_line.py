@@ -676,6 +676,12 @@ class Real(unittest.TestCase):
         number = self.site.add("add", a=1, b=2)
         self.assertEqual(self.site.json("show", number)["arguments"], {"a": 1, "b": 2})
 
+    def test_as_a_module_it_does_the_same(self):
+        number = self.site.add("add", a=1, b=2)
+        command = [sys.executable, "-m", "jobqueue", "show", str(number), "--json"]
+        said = subprocess.check_output(command, cwd=self.site.home, env=self.site.environment)
+        self.assertEqual(json.loads(said)["arguments"], {"a": 1, "b": 2})
+
     def test_a_pipe_that_is_closed_early_is_no_traceback(self):
         self.site.python("from jobqueue import JobQueue\nqueue = JobQueue()\nqueue.catalogue.refresh()\n"
                          "queue.enqueue_many('add', [{'a': 1, 'b': 2}] * 300)",
