@@ -1678,6 +1678,7 @@ class Database(Reader):
     clock_offset = 0.0                  # seconds that the clock here is ahead of the database's
     journal = None                      # how a file is written
     alarm = None                        # a descriptor that is readable when there may be tasks
+    pauses = 0.0005, 0.005              # seconds, from one try to the next while it is busy
     hears_all = True                    # version_seen() tells of every commit
     is_shared = False                   # machines have it that do not have this folder
     last_id_words = "SELECT seq FROM sqlite_sequence WHERE name='%s'"
@@ -1826,7 +1827,7 @@ class Database(Reader):
                 until = until or now + self.seconds_left()
                 if not isinstance(problem, Busy) or now >= until:
                     raise problem
-            self.clock.sleep(self.clock.uniform(0.0005, 0.005))
+            self.clock.sleep(self.clock.uniform(*self.pauses))
 
     # Writing
 
@@ -2882,6 +2883,7 @@ class PostgresDatabase(Database):
     4. What is durable is what others wait for: they are notified."""
 
     hears_all, has_own_disk, is_shared = False, None, True
+    pauses = 0.02, 0.2                  # it is away, and each who comes back costs it a process
     last_id_words = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM %s_id_seq"
     version_words = "SELECT version FROM jobqueue"
     snapshot_words = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",

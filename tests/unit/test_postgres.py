@@ -52,6 +52,13 @@ class Server(unittest.TestCase):
             for part in ("Se", "kr", "et@"):
                 self.assertNotIn(part, str(raised.exception).replace("Setup", ""), password)
 
+    def test_a_server_that_is_away_is_left_in_peace_between_tries(self):
+        from psycopg import OperationalError
+        connect = mock.Mock(side_effect=OperationalError("it is away"))
+        with mock.patch.object(jobqueue, "ServerConnection", connect), self.assertRaises(jobqueue.Busy):
+            self.open("postgresql://127.0.0.1:1/queue", 1.0)
+        self.assertIn(connect.call_count, range(2, 51))
+
     def test_who_drops_a_queue_is_not_connected_any_more(self):
         queue = self.open(self.database())
         link = weakref.ref(queue.database)
