@@ -9112,6 +9112,7 @@ class RemoteWorkers:
 #    retries. The middle of them is told, from the 20th percentile to the 80th.
 # 3. Chance is bound to the ids of tasks, so that asking again changes nothing.
 # 4. What lies behind the FAR tasks that are played begins when their pace leads there.
+# 5. How many come before a task can be counted even if it is not known how long they take.
 
 COURSES, COURSES_LEAST = 200, 20
 STARTS_MAX = 10_000             # in all courses: where much waits, fewer are played,
@@ -9139,6 +9140,9 @@ WAITING_ROWS = ("SELECT %s FROM task %s WHERE status=? AND queue=? AND priority=
                 "ORDER BY turn, id LIMIT ?" % (", ".join(Waiting._fields), BY_CLAIM))
 BEFORE = ("FROM task %s WHERE status=0 AND queue=? AND priority>=? "
           "AND (priority>? OR turn<? OR turn=? AND id<?) " % BY_CLAIM)
+AHEAD = ("SELECT count(*) FROM (SELECT 1 FROM task {0} WHERE status=0 AND queue=? AND priority>? "
+         "UNION ALL SELECT 1 FROM task {0} WHERE status=0 AND queue=? AND priority=? "
+         "AND (turn, id)<(?, ?) LIMIT ?) AS found").format(BY_CLAIM)
 BEHIND_ALL = (-INTEGER_MAX, -INTEGER_MAX, 0, 0, 0)  # what a queue holds is before it
 
 
@@ -9395,6 +9399,18 @@ class Outlook:
         return middle(sum(moment < one.began.get(task_id, math.inf)
                           for moment in one.began.values()) for one in self.courses)
 
+    def ahead(self, task):
+        """How many pending tasks will be claimed before one, counted up to COUNT_MAX; None where
+        limits of users, other queues or the functions of workers may change that order."""
+        crews = [crew for crew in self.crews.values() if task.queue in crew.queues]
+        rivals = {name for crew in crews for name in crew.queues}
+        if self.limits or any(crew.functions for crew in crews) or any(
+                name != task.queue and (name in rivals or not crews)
+                for name, _ in lanes(self._database, PENDING)):
+            return None
+        place = task.queue, task.priority
+        return self._database.value(AHEAD, (*place, *place, task.turn, task.id, COUNT_MAX))
+
     def of_far(self, task):
         """(how many tasks begin before one that was not played, the ranges of its start and end)"""
         place = task.priority, task.priority, task.turn, task.turn, task.id
@@ -9511,14 +9527,18 @@ class Forecast:
         if not outlook.places(task.queue):
             code, words = self._queues.blocked(task.queue, self._claims.machine)
             is_said = code in ("paused", "external", "machines")
-            return forecast_json(reason=words if is_said else "Nobody works at the moment.")
+            return forecast_json(
+                None if code == "external" or status == SCHEDULED else outlook.ahead(task),
+                reason=words if is_said else "Nobody works at the moment.")
         start, end = outlook.of(task.id)
         if status == SCHEDULED:         # one that is far away is not played
             return forecast_json(None, start or [iso(task.run_at)] * 2, end)
         if end or (outlook.is_whole and task.id in outlook.known):
-            before = outlook.before(task.id)
+            before = outlook.before(task.id) if start else None
         else:
             before, start, end = outlook.of_far(task)
+        if before is None:
+            before = outlook.ahead(task)
         return forecast_json(before, start, end,
                              None if end else self._unknown(task.function, outlook))
 
@@ -13462,7 +13482,8 @@ def _range_text(told):
 def _forecast_text(told):
     if told is None:
         return None
-    parts = [told["before"] is not None and "%d before it" % told["before"]] + [
+    before = told["before"] if told["before"] != COUNT_MAX else "more than %d" % (COUNT_MAX - 1)
+    parts = [before is not None and "%s before it" % before] + [
         told[key] and word + _range_text(told[key])
         for key, word in (("expected_start", "begins "), ("expected_end", "ends "))]
     return ", ".join(filter(None, [*parts, told["reason"], told["slow"] and "slower than usual"]))

@@ -209,6 +209,74 @@ class Reasons(ForecastCase):
         self.assertIsNone(self.told(task_id))
 
 
+class Place(ForecastCase):
+    """How many come before a task of which nothing else is known."""
+
+    def add_unknown(self, count, owner="bob", **options):
+        """Tasks of a function that has never run."""
+        ids = self.add_many(owner, count, options=options)
+        self.write("UPDATE task SET function='greet' WHERE id>=?", (ids[0],))
+        return ids
+
+    def test_it_is_the_order_in_which_workers_claim(self):
+        ids = self.add_unknown(6)
+        ids += [*self.add_unknown(2, "eve"), *self.add_unknown(1, "ana", priority=5),
+                *self.add_unknown(2, "eve", priority=-5)]
+        told = {task_id: self.told(task_id)["before"] for task_id in ids}
+        self.assertEqual(sorted(told.values()), list(range(len(ids))))
+        claimed = []
+        while len(claimed) < len(ids):
+            self.assertEqual(self.told(next(one for one in ids if told[one] == len(claimed)))["before"], 0)
+            claimed.append(self.run_now()["id"])
+        self.assertEqual([told[one] for one in claimed], list(range(len(ids))))
+
+    def test_one_waits_behind_ten_thousand(self):
+        self.add_unknown(10_000)
+        last = self.add("bob")
+        told = self.told(last)
+        self.assertEqual((told["before"], told["expected_start"]), (10_000, None))
+        self.assertIn("tasks before it take", told["reason"])
+        other = self.told(self.add("bob"))
+        self.assertEqual(other["before"], jobqueue.COUNT_MAX)
+        self.assertIn("more than 10000 before it", jobqueue._forecast_text(other))
+        self.assertEqual(self.told(self.add("bob"))["before"], jobqueue.COUNT_MAX)
+
+    def test_what_runs_is_not_before_it(self):
+        ids = self.add_unknown(4)
+        self.run_now()
+        self.assertEqual([self.told(task_id)["before"] for task_id in ids[1:]], [0, 1, 2])
+
+    def test_it_is_told_while_nobody_works_and_while_the_queue_is_paused(self):
+        ids = self.add_unknown(4)
+        self.queue.queues.change("default", {"paused": True}, "ana")
+        self.assertEqual(self.told(ids[3])["before"], 3)
+        self.queue.queues.change("default", {"paused": False}, "ana")
+        self.change_settings(NbMaxWorker=0)
+        self.assertEqual(self.told(ids[3])["before"], 3)
+
+    def test_it_is_told_before_one_adds(self):
+        self.add_unknown(4)
+        options = {"queue": "default", "priority": 0, "max_retries": 0, "retry_delay": 1, "retry_backoff": 1}
+        bob, eve = (self.queue.users.find(name)["id"] for name in ("bob", "eve"))
+        self.assertEqual(self.queue.forecast.of_new(bob, "greet", options)["before"], 4)
+        self.assertEqual(self.queue.forecast.of_new(eve, "greet", options)["before"], 2)
+
+    def test_nothing_is_told_where_the_order_may_be_another(self):
+        ids = self.add_unknown(4)
+        self.queue.users.change("eve", max_running=1)       # whose tasks are passed by
+        self.assertIsNone(self.told(ids[3])["before"])
+        self.queue.users.change("eve", max_running=None)
+        self.assertEqual(self.told(ids[3])["before"], 3)
+        self.queue.queues.change("post", {}, "ana", new=True)
+        [other] = self.add_unknown(1, "eve", queue="post")  # which takes turns with it
+        self.assertIsNone(self.told(ids[3])["before"])
+        self.queue.queues.change("post", {"machines": ["far"]}, "ana")
+        self.assertEqual(self.told(ids[3])["before"], 3)
+        self.assertIsNone(self.told(other)["before"])       # nobody serves it: who comes may serve both
+        self.queue.queues.change("post", {"machines": None}, "ana")
+        self.assertIsNone(self.told(self.add_unknown(1, "eve", delay=60)[0])["before"])
+
+
 class Running(ForecastCase):
     def test_it_goes_on_as_long_as_the_others(self):
         self.know("greet", *[100.0] * 30)
@@ -286,7 +354,8 @@ class Workers(ForecastCase):
         self.check_range(self.told(other)["expected_start"], 60, 60)
         self.know("greet", *[60.0] * 30)
         self.write("UPDATE task SET function='greet' WHERE id=?", (one,))
-        self.assertIsNone(self.told(one)["expected_start"])
+        told = self.told(one)               # which that worker passes by
+        self.assertEqual((told["before"], told["expected_start"]), (None, None))
         self.check_range(self.told(other)["expected_start"], 0, 0)
         self.write("DELETE FROM worker WHERE mode='remote'")
         self.assertIn("remote workers", self.told(other)["reason"])
