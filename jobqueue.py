@@ -9138,12 +9138,21 @@ Waiting = collections.namedtuple("Waiting", (
 Crew = collections.namedtuple("Crew", "places queues functions")
 WAITING_ROWS = ("SELECT %s FROM task %s WHERE status=? AND queue=? AND priority=? "
                 "ORDER BY turn, id LIMIT ?" % (", ".join(Waiting._fields), BY_CLAIM))
-BEFORE = ("FROM task %s WHERE status=0 AND queue=? AND priority>=? "
-          "AND (priority>? OR turn<? OR turn=? AND id<?) " % BY_CLAIM)
-AHEAD = ("SELECT count(*) FROM (SELECT 1 FROM task {0} WHERE status=0 AND queue=? AND priority>? "
-         "UNION ALL SELECT 1 FROM task {0} WHERE status=0 AND queue=? AND priority=? "
-         "AND (turn, id)<(?, ?) LIMIT ?) AS found").format(BY_CLAIM)
-BEHIND_ALL = (-INTEGER_MAX, -INTEGER_MAX, 0, 0, 0)  # what a queue holds is before it
+BEFORE = ("count(*) FROM (SELECT {1} FROM task {0} WHERE status=0 AND queue=? AND priority>? "
+          "UNION ALL SELECT {1} FROM task {0} WHERE status=0 AND queue=? AND priority=? "
+          "AND (turn, id)<(?, ?) LIMIT ?) AS found")
+COUNT_BEFORE = "SELECT " + BEFORE.format(BY_CLAIM, "1")
+MIX_BEFORE = "SELECT function, %s GROUP BY function" % BEFORE.format(BY_CLAIM, "function")
+
+
+def place_of(task):
+    """Where a task stands in its queue, for BEFORE."""
+    return task.queue, task.priority, task.queue, task.priority, task.turn, task.id
+
+
+def behind_all(name):
+    """The place that all of a queue is before."""
+    return name, -INTEGER_MAX, name, -INTEGER_MAX, 0, 0
 
 
 def told(values, now):
@@ -9408,13 +9417,11 @@ class Outlook:
                 name != task.queue and (name in rivals or not crews)
                 for name, _ in lanes(self._database, PENDING)):
             return None
-        place = task.queue, task.priority
-        return self._database.value(AHEAD, (*place, *place, task.turn, task.id, COUNT_MAX))
+        return self._database.value(COUNT_BEFORE, (*place_of(task), COUNT_MAX))
 
     def of_far(self, task):
         """(how many tasks begin before one that was not played, the ranges of its start and end)"""
-        place = task.priority, task.priority, task.turn, task.turn, task.id
-        before, moments = zip(*self._reach(task.queue, self._mix(task.queue, place)))
+        before, moments = zip(*self._reach(task.queue, self._mix(place_of(task))))
         ends = [moment + course.attempt(task)[0] for moment, course in zip(moments, self.courses)]
         return (None if None in before else middle(before), told(moments, self.now),
                 told(ends, self.now))
@@ -9429,7 +9436,7 @@ class Outlook:
                 self.now) or None
             if not (self._told[name] or self.is_whole):
                 self._told[name] = told([moment for _, moment in self._reach(
-                    name, self._mix(name, BEHIND_ALL))], self.now)
+                    name, self._mix(behind_all(name)))], self.now)
         return self._told[name]
 
     def _reach(self, name, mix):
@@ -9450,15 +9457,13 @@ class Outlook:
             yield (first + round((last - first) * sum(mix.values()) / (len(own) - 1)),
                    since + (until - since) * work / done)
 
-    def _mix(self, name, place):
-        """{function: how many} tasks of a queue stand before a place."""
+    def _mix(self, place):
+        """{function: how many} tasks stand before a place in their queue."""
         mix = collections.Counter(dict(map(tuple, self._database.all(
-            "SELECT function, count(*) FROM (SELECT function %sORDER BY priority DESC, turn, id "
-            "LIMIT ?) AS found GROUP BY function" % BEFORE, (name, *place, MIX_ROWS)))))
+            MIX_BEFORE, (*place, MIX_ROWS)))))
         if sum(mix.values()) < MIX_ROWS:
             return mix
-        count = self._database.value("SELECT count(*) FROM (SELECT 1 %sLIMIT ?) AS found" % BEFORE,
-                                     (name, *place, BEFORE_MAX))
+        count = self._database.value(COUNT_BEFORE, (*place, BEFORE_MAX))
         return collections.Counter({one: round(n * count / MIX_ROWS) for one, n in mix.items()})
 
 

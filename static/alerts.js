@@ -5,6 +5,7 @@ import { find, h, setText, table, textWith } from './dom.js';
 import { button, cell, page, patchRows, timeElement } from './forms.js';
 import { t } from './language.js';
 import { say } from './live.js';
+import { said } from './said.js';
 
 /** @import {Alert, Alerts, Channel, Page} from './types.js' */
 
@@ -33,7 +34,7 @@ function ring({ alerts }) {
   const news = known && loud.filter(({ id }) => !known?.has(id));
   known = new Set(open.map(({ id }) => id));
   if (news?.length && wantsNotifications()) {
-    for (const { title, text } of news.slice(0, 3)) new Notification(title, { body: text });
+    for (const { title, text } of news.slice(0, 3)) new Notification(said(title), { body: said(text) });
   }
 }
 
@@ -77,7 +78,8 @@ export async function show(_, signal) {
 
 /** One that is open. @param {Alert} alert */
 function alertRow(alert) {
-  const { count, muted_until: until, opened_at: opened, text, title, told } = alert;
+  const { count, muted_until: until, opened_at: opened, told } = alert;
+  const [title, text] = [alert.title, alert.text].map(said);
   const muted = isMuted(until);
   const mute = (/** @type {string} */ how, /** @type {string} */ words) => button(words, async () => {
     await request('POST', `api/alerts/${alert.id}/mute`, { how });
@@ -98,8 +100,9 @@ function alertRow(alert) {
 
 /** One that is over. @param {Alert} alert */
 function endedRow({ ended_at: ended, opened_at: opened, text, title }) {
-  return h('tr', {}, h('th', { scope: 'row' }, title, h('p', { class: 'help text' }, text)),
-    cell(t('Since'), timeElement(opened)), cell(t('Ended'), timeElement(String(ended))));
+  return h('tr', {}, h('th', { scope: 'row' }, said(title),
+    h('p', { class: 'help text' }, said(text))),
+  cell(t('Since'), timeElement(opened)), cell(t('Ended'), timeElement(String(ended))));
 }
 
 /** Who is told, how that goes, and a test. @param {HTMLElement} body */

@@ -4,7 +4,7 @@ import { now } from './api.js';
 import { h, icon, setAttribute, setText } from './dom.js';
 import { grouped, locale, t } from './language.js';
 
-/** @import {Forecast, Row} from './types.js' */
+/** @import {Row} from './types.js' */
 
 /** The states in the order of the tabs, and what they are called. */
 const WORDS = {
@@ -131,19 +131,6 @@ export function rangeWords(range) {
   if (!high) return t('at any moment');
   if (!low) return t('within {time}', { time });
   return low === high ? t('in about {time}', { time }) : t('in {low} to {time}', { low, time });
-}
-
-/** When it begins or ends, or why that is not known. @param {Forecast|null|undefined} forecast */
-export function forecastWords(forecast) {
-  if (!forecast) return '';
-  const { before, expected_start: start, expected_end: end, reason, slow } = forecast;
-  return [
-    before && t('{count} before this one', { count: countWords(before, 1e6) }),
-    start ? t('begins {when}', { when: rangeWords(start) })
-      : end && t('ends {when}', { when: rangeWords(end) }),
-    slow && t('slower than usual'),
-    !start && reason,
-  ].filter(Boolean).join(' · ');
 }
 
 /** The seconds since an attempt began, or that it took; null without one. @param {Row} task */

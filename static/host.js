@@ -6,6 +6,7 @@ import { badge, button, copyBox, patchRows, timeElement } from './forms.js';
 import { duration } from './format.js';
 import { t } from './language.js';
 import { act, say } from './live.js';
+import { said, saidParts } from './said.js';
 
 /** @import {Child} from './dom.js' */
 /** @import {Canary, Check, Host, HostFile, Page, Ticks, WorkerTest} from './types.js' */
@@ -139,14 +140,14 @@ class HostView {
       : t('This host: no problems');
     setTitle(words);
     setText(this.title, words);
-    setText(this.advice, advice || '');
+    setText(this.advice, said(advice || ''));
     this.groups.forEach(({ root, body }, place) => {
       const [verdict, shape] = GROUPS[place];
       const some = checks.filter((one) => one.verdict === verdict);
       root.hidden = !some.length;
       patchRows(body, some, ({ name }) => name, (one) => checkRow(one, shape));
     });
-    setText(this.mode, mode ? `${MODES[mode.mode]} (${mode.mode}). ${mode.why}` : '');
+    setText(this.mode, mode ? `${MODES[mode.mode]} (${mode.mode}). ${said(mode.why)}` : '');
     patchRows(this.test, [test || NO_TEST], () => '', (one) => this.testElement(one));
     this.ticks.replaceChildren(...tickPairs(ticks));
     this.patchOutside();
@@ -158,8 +159,8 @@ class HostView {
   /** What a test worker came to, and the button for another. @param {WorkerTest} test */
   testElement({ state, text, at }) {
     const runs = state === 'running';
-    const outcome = state === 'ok' ? badge('succeeded', text)
-      : state === 'failed' ? badge('failed', text) : text;
+    const outcome = state === 'ok' ? badge('succeeded', said(text))
+      : state === 'failed' ? badge('failed', said(text)) : said(text);
     return h('div', {}, runs && h('progress', { 'aria-label': t('Test worker') }),
       h('p', { class: 'lead' },
         outcome || t('It runs no task; after 10 s it shows whether this host lets it live.'),
@@ -184,7 +185,7 @@ class HostView {
       await this.refresh().catch(({ message }) => say(message, true));
     }
     this.follows = false;
-    if (!signal.aborted) say(this.host.worker_test.text);
+    if (!signal.aborted) say(said(this.host.worker_test.text));
   }
 
   /** Tries to fetch what is private; what the server says of it may then be another. */
@@ -218,8 +219,8 @@ function groupPart(title) {
 }
 
 /** One thing that was looked at. @param {Check} check @param {string} shape */
-const checkRow = ({ name, verdict, text }, shape) => h('tr', {}, h('th', { scope: 'row' }, name),
-  h('td', {}, badge(shape, VERDICTS[verdict])), h('td', {}, h('bdi', {}, text)));
+const checkRow = ({ name, verdict, text }, shape) => h('tr', {}, h('th', { scope: 'row' }, said(name)),
+  h('td', {}, badge(shape, VERDICTS[verdict])), h('td', {}, h('bdi', {}, saidParts(text))));
 
 /** @param {number} period */
 const every = (period) => t('about every {time}', { time: duration(period) });
@@ -242,4 +243,4 @@ function tickPairs(ticks) {
 
 /** Lines to copy, folded. @param {HostFile} file */
 const fileElement = ({ title, name, text }) => h('details', {},
-  h('summary', {}, title, name && ': ', name && h('code', {}, name)), copyBox(text, title));
+  h('summary', {}, said(title), name && ': ', name && h('code', {}, name)), copyBox(text, said(title)));

@@ -1,8 +1,9 @@
 // @ts-check
 /** What follows the first view: lines above the page, looks that nobody asks for, menu, keys. */
-import { ApiError, get, isAdmin, pause, poll, request, store } from './api.js';
+import { ApiError, get, isAdmin, mayChange, pause, poll, request, store } from './api.js';
 import { find, h, icon, render, setText, textWith } from './dom.js';
 import { LANGUAGES, keep, recall, t } from './language.js';
+import { said } from './said.js';
 
 /** @import {Catalogue} from './types.js' */
 
@@ -105,7 +106,7 @@ function patchService() {
   const { code = '' } = shown || {};
   find('#service').classList.toggle('calm', /busy|starting|paused|off|cron_wait/.test(code));
   find('#service').classList.toggle('brief', /busy|starting/.test(code));
-  patchLine('#service', shown?.text);
+  patchLine('#service', shown ? said(shown.text) : '');
 }
 
 /** What the session's beginning said is exposed. */
@@ -293,10 +294,13 @@ const KEYS = [
   ['?', t('these keys'), showHelp],
 ];
 
+/** Those that one may use: viewers change nothing. */
+const ownKeys = () => KEYS.filter(([key]) => mayChange() || !'ncrx'.includes(key));
+
 /** Listens on the whole page. */
 function initializeKeys() {
   document.addEventListener('keydown', (event) => {
-    const action = KEYS.find(([key]) => key === event.key)?.[2];
+    const action = ownKeys().find(([key]) => key === event.key)?.[2];
     if (!action || !isFree(event) || !keysAreOn()) return;
     event.preventDefault();
     action();
@@ -360,7 +364,7 @@ function press(key) {
 function showHelp() {
   const close = () => dialog.close();
   const list = h('dl', { class: 'pairs' });
-  for (const [key, words] of KEYS) list.append(h('dt', {}, h('kbd', {}, key)), h('dd', {}, words));
+  for (const [key, words] of ownKeys()) list.append(h('dt', {}, h('kbd', {}, key)), h('dd', {}, words));
   const dialog = h('dialog', { 'aria-labelledby': 'keys', onclose: () => dialog.remove() },
     h('h2', { id: 'keys' }, t('Keyboard')), list,
     h('p', { class: 'help' }, ...textWith('To switch them off: {account}',

@@ -7,12 +7,13 @@ import { get, isAdmin, poll, request, store } from './api.js';
 import { find, h, render, setText, table, textWith } from './dom.js';
 import { durationInput, secondsFrom } from './durations.js';
 import { choice, field, refusal, sendingForm, valuesOf } from './forms.js';
-import { countWords, forecastWords } from './format.js';
+import { countWords } from './format.js';
 import {
   introduction, needChange, optionFields, optionsFrom, readFunctions, readQueues, showFunctions,
 } from './functions.js';
 import { t } from './language.js';
 import { say } from './live.js';
+import { forecastWords } from './said.js';
 
 /** @import {Columns, Line, Page, Row, Task, TaskFunction, Values} from './types.js' */
 

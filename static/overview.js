@@ -8,6 +8,7 @@ import {
 import { badge, cell, patchRows, timeElement } from './forms.js';
 import { t } from './language.js';
 import { firstSteps, groupRow } from './list.js';
+import { said } from './said.js';
 import { seesAll } from './tasks.js';
 
 /** @import {Figures, Metrics, Overview, Page, Planned, Row} from './types.js' */
@@ -100,7 +101,7 @@ class View {
     running.forEach((task, place) => setText(
       find('.state bdi', this.running.children[place]), ranWords(task)));
     patchRows(this.held, held, ({ queue }) => queue, ({ queue, text }) => h('li', {},
-      badge('paused', text),
+      badge('paused', said(text)),
       h('a', { href: `#/tasks?${new URLSearchParams({ queue })}` }, t('Tasks'))));
     patchRows(this.groups, failed.groups, (group) => `${group.function} ${group.error}`,
       (group) => groupRow(group, { ended_since: failed.since }, this.refresh));

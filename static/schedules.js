@@ -7,12 +7,13 @@ import {
   badge, button, cell, change, choice, deleteButton, field, patchRows, pauseButton, pauseWords,
   sendingForm, taskLink, timeElement,
 } from './forms.js';
-import { duration, formatter } from './format.js';
+import { duration, formatter, unitWords } from './format.js';
 import {
   introduction, needChange, optionFields, optionsFrom, readFunctions, readQueues, showFunctions,
 } from './functions.js';
-import { t } from './language.js';
+import { locale, t } from './language.js';
 import { say } from './live.js';
+import { said } from './said.js';
 import { argumentsElement } from './task.js';
 
 /** @import {Fired, Page, Preview, Schedule, Slot, TaskFunction, Ticks} from './types.js' */
@@ -50,6 +51,9 @@ const EVERY = [['s', t('seconds')], ['m', t('minutes')], ['h', t('hours')], ['d'
 const WEEK = ['mon', 'tue', 'wed', 'thu', 'fri', 'sat', 'sun'];
 const dayFormat = formatter({ weekday: 'short' });
 const monthFormat = formatter({ month: 'long' });
+const yearDayFormat = formatter({ month: 'long', day: 'numeric' });
+/** @param {string} name */
+const weekday = (name) => dayFormat.format(new Date(2001, 0, 1 + WEEK.indexOf(name.slice(0, 3))));
 
 /** @type {Page['show']} */
 export async function show(route, signal) {
@@ -111,8 +115,25 @@ const summaryElement = ({ source, name, function: called, summary }) => (
   h('bdi', { class: 'summary' }, source !== 'folder'
     && [source !== 'code' && name && called, summary].filter(Boolean).join(' ')));
 
-/** The rule in words; the zone of here need not be said. @param {{words: string}} rule */
-const wordsOf = ({ words }) => words.replace(` (${ZONE})`, '');
+/** @type {Record<string, string>} */
+const UNITS = { s: 'second', m: 'minute', h: 'hour', d: 'day' };
+
+/**
+ * The rule in words; the zone of here need not be said. The server's are English.
+ * @param {{words: string, rule?: string, zone?: string}} rule
+ */
+function wordsOf({ words, rule = '', zone = '' }) {
+  const { kind, count, unit, days, day, month, date, time } = partsOf(rule);
+  const label = KINDS.find(([name]) => name === kind)?.[1];
+  if (locale === 'en-GB' || !label || kind === 'cron') return words.replace(` (${ZONE})`, '');
+  if (count) return `${t('Every')} ${unitWords(Number(count), UNITS[unit || 's'])}`;
+  const when = [
+    days?.split(',').map(weekday).join(', '),
+    day && (day === 'last' ? t('the last day') : t('day {number}', { number: Number(day) })),
+    month && yearDayFormat.format(new Date(2000, Number(month) - 1, Number(date))), time];
+  const elsewhere = zone && zone !== ZONE ? ` (${zone})` : '';
+  return `${[label, ...when].filter(Boolean).join(', ')}${elsewhere}`;
+}
 
 /** One schedule. @param {Schedule} schedule @param {() => Promise<unknown>} refresh */
 function scheduleRow(schedule, refresh) {
@@ -148,7 +169,7 @@ function doingButtons(actions, schedule, refresh) {
 function nextElement(schedule) {
   const { paused, problem, next_at: next, zone } = schedule;
   if (paused) return badge('paused', pauseWords(schedule));
-  if (problem) return badge('alert', problem);
+  if (problem) return badge('alert', said(problem));
   if (!next) return h('span', { class: 'help' }, t('never'));
   const time = timeElement(next);
   return h('span', {}, time, zone !== ZONE && /:/.test(time.innerText) && ` ${t('your time')}`);
@@ -156,11 +177,11 @@ function nextElement(schedule) {
 
 /** What is to be known although it runs. @param {Schedule} schedule */
 const warningElement = ({ warning }) => (
-  warning && h('p', { class: 'warning' }, badge('alert', warning)));
+  warning && h('p', { class: 'warning' }, badge('alert', said(warning))));
 
 /** A time in the rule's zone, and what the clocks do on that day. @param {Slot} slot */
 const slotItem = ({ local, note }) => h('li', {},
-  h('span', {}, slotWords(local)), note && h('span', { class: 'mark' }, note));
+  h('span', {}, slotWords(local)), note && h('span', { class: 'mark' }, said(note)));
 
 /** A local time with its weekday. @param {string} local */
 function slotWords(local) {
@@ -268,7 +289,8 @@ function sentence(schedule) {
 /** One time that it ran, or did not. @param {Fired} fired */
 function historyItem({ at, task, message }) {
   if (!at) return h('li', { class: 'help' }, t('It has not run yet.'));
-  return h('li', {}, timeElement(at), h('span', {}, task && taskLink(task), ' ', message));
+  return h('li', {}, timeElement(at), h('span', {}, task && taskLink(task), ' ',
+    message && said(message)));
 }
 
 /** Which function, then the form. @type {Page['show']} */

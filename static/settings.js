@@ -6,6 +6,7 @@ import { durationInput, durationText, secondsFrom } from './durations.js';
 import { button, choice, field, page, sendingForm, valuesOf } from './forms.js';
 import { t } from './language.js';
 import { say } from './live.js';
+import { said } from './said.js';
 
 /** @import {Page, Setting, Values} from './types.js' */
 
@@ -26,7 +27,7 @@ function showSettings(settings) {
     const answer = await request('PATCH', 'api/settings', Object.fromEntries(changes));
     showSettings(answer.settings);
     say(t('Saved.'), true);
-  }, ...[...groups].map(([group, some]) => h('section', {}, h('h2', {}, group),
+  }, ...[...groups].map(([group, some]) => h('section', {}, h('h2', {}, said(group)),
     ...some.map(settingField))));
   const before = valuesOf(form);
   const count = h('span', { class: 'help', role: 'status' });
@@ -46,11 +47,11 @@ function showSettings(settings) {
 function settingField(setting) {
   const { name, label, unit, from, default: usual } = setting;
   const input = controlFor(setting);
-  const after = [unit !== 'seconds' && unit && h('span', { class: 'help unit' }, unit)];
+  const after = [unit !== 'seconds' && unit && h('span', { class: 'help unit' }, said(unit))];
   if (from === 'table') after.push(resetButton(setting, input));
-  const shown = textOf(setting, usual);
-  const element = field(label, input, { after: h('span', { class: 'with' }, ...after), help: [
-    setting.help, shown && t('Default: {usual}.', { usual: shown }),
+  const shown = setting.choices && usual ? said(String(usual)) : textOf(setting, usual);
+  const element = field(said(label), input, { after: h('span', { class: 'with' }, ...after), help: [
+    said(setting.help), shown && t('Default: {usual}.', { usual: shown }),
     from === 'environment' && t('Set by the environment; change it there.'),
   ].filter(Boolean).join(' ') });
   find('label', element).append(' ', h('code', { class: 'help' }, name));
@@ -61,11 +62,14 @@ function settingField(setting) {
 const textOf = ({ unit }, value) => (
   unit === 'seconds' ? durationText(Number(value)) : String(value ?? ''));
 
+/** A choice as people read it. @param {string} value */
+const choiceWords = (value) => (value ? said(value) : t('never'));
+
 /** What it is changed by. @param {Setting} setting */
 function controlFor({ name, value, type, unit, from, minimum, maximum, choices }) {
   const disabled = from === 'environment';
   if (choices) {
-    return choice({ name, disabled }, choices.map((one) => [one, one || t('never')]), String(value));
+    return choice({ name, disabled }, choices.map((one) => [one, choiceWords(one)]), String(value));
   }
   if (unit === 'seconds') return durationInput(name, value, { disabled });
   return h('input', { name, value, disabled, spellcheck: 'false', autocomplete: 'off',
@@ -81,7 +85,7 @@ function resetButton(setting, input) {
   return button(t('Reset'), () => {
     input.value = textOf(setting, usual);
     input.dispatchEvent(new Event('input', { bubbles: true }));
-  }, { class: 'small', 'aria-label': t('Reset: {label}', { label }) });
+  }, { class: 'small', 'aria-label': t('Reset: {label}', { label: said(label) }) });
 }
 
 /** What a field says, in the setting's type; null for its default. @param {Setting} setting @param {Values} now */

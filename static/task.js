@@ -4,13 +4,14 @@ import { ApiError, get, mayChange, now, pause, poll, request, store } from './ap
 import { find, h, render, setText, setTitle, table } from './dom.js';
 import { eventWords } from './events.js';
 import {
-  duration, elapsed, errorLine, estimate, forecastWords, formatter, isFinished, patchState,
+  duration, elapsed, errorLine, estimate, formatter, isFinished, patchState,
   stateBadge, stateWord, statusWord, timeWords, waitingWords,
 } from './format.js';
 import { ask, badge, button, copyBox, deleteButton, patchRows, sizeWords } from './forms.js';
 import { t } from './language.js';
 import { act, say } from './live.js';
 import { LogView } from './log.js';
+import { forecastWords, said } from './said.js';
 
 /** @import {Activity, Metrics, Page, Related, Task, TaskFile} from './types.js' */
 
@@ -44,6 +45,8 @@ class TaskView {
     this.task = task;
     this.shown = '';
     this.told = '';
+    /** @type {Activity|undefined} its last end */
+    this.end = undefined;
     this.looks = 0;
     this.log = new LogView(task.id, params);
     this.files = new FilesView(task.id);
@@ -104,7 +107,7 @@ class TaskView {
   patch() {
     const { task } = this;
     const word = stateWord(task);
-    const sentence = sentenceFor(task);
+    const sentence = sentenceFor(task, this.end);
     setTitle(`${SHAPES[task.status]} ${task.function} ${task.summary}`.slice(0, 80));
     patchState(this.badge, task);
     setText(this.sentence, sentence);
@@ -239,6 +242,8 @@ class TaskView {
       this.files.refresh(signal).catch(() => null)]);
     this.told = shown;
     if (this.files.given.size) this.patchArguments();
+    this.end = activity.find((/** @type {Activity} */ { seconds }) => seconds != null);
+    setText(this.sentence, sentenceFor(task, this.end));
     const items = /** @type {Activity[]} */ (activity).reverse()
       .map((entry) => activityElement(entry, task.schedule));
     this.timeline.replaceChildren(h('h2', {}, t('Timeline')),
@@ -246,9 +251,12 @@ class TaskView {
   }
 }
 
-/** The state's reason in words. @param {Task} task */
-function sentenceFor(task) {
-  const seconds = elapsed(task);
+/**
+ * The state's reason in words.
+ * @param {Task} task @param {Activity} [end] its last one, which the timeline tells, too
+ */
+function sentenceFor(task, end) {
+  const seconds = isFinished(task) && end?.attempt === task.attempts ? end.seconds : elapsed(task);
   const took = seconds === null ? '' : duration(seconds);
   const { reason } = task;
   const retries = task.attempts - 1;
@@ -264,7 +272,7 @@ function sentenceFor(task) {
     case 'waiting': return clip(waitingWords((task.predecessors || []).filter((one) => (
       one.status !== 'succeeded')).map(({ id }) => id)));
     case 'pending': return [t('added {time}', { time: timeWords(new Date(task.created_at)) }),
-      task.blocked_text, forecastOf(task)].filter(Boolean).join(' · ');
+      task.blocked_text && said(task.blocked_text), forecastOf(task)].filter(Boolean).join(' · ');
     default: return took && t('after {time}', { time: took });
   }
 }
@@ -282,9 +290,11 @@ function momentsOf({ created_at: added, started_at: started, finished_at: ended 
 
 /** What is expected of it, unless the page says so anyway. @param {Task} task */
 function forecastOf({ forecast, blocked_text: blocked, progress }) {
-  if (forecast?.reason && forecast.reason === blocked) return '';
-  return forecastWords(forecast && progress
-    ? { ...forecast, expected_end: null, reason: null } : forecast);
+  return forecastWords(forecast && {
+    ...forecast,
+    ...progress && { expected_end: null },
+    ...(progress || forecast.reason === blocked) && { reason: null },
+  });
 }
 
 /** Tasks before or after this one, while there are any. @param {string} title */

@@ -2,6 +2,7 @@
 import json
 import unittest
 
+import jobqueue
 from tests.helpers.browser import TASKS, BrowserTestCase
 from tests.helpers.support import ROOT, wait_until
 
@@ -107,6 +108,70 @@ class Languages(BrowserTestCase):
         bottom = "return document.querySelector(arguments[0]).getBoundingClientRect().bottom"
         self.assertEqual(*(round(ana.run(bottom, one) / 8) for one in (".brand", ".menu")))
         ana.emulate("Emulation.clearDeviceMetricsOverride")
+
+    def test_what_the_server_says_is_in_that_language_too(self):
+        ana = self.open("ana")
+        for code in "de", "es", "fr", "zh":
+            self.keep(ana, language=code)
+            own = {**texts(code), **texts(code + "-server")}
+            ana.go("#/settings")
+            ana.find("h2", own["Web address"])
+            for one in jobqueue.SETTINGS.values():
+                for text in (one.label, one.help):
+                    ana.see(own[text], "main")
+                    if own[text] != text and " " in text:
+                        self.assertNotIn(text, ana.text("main").split("\n"))
+            ana.see(own["days"], "[data-field=keep_days]")
+            self.assertEqual(ana.run("return document.querySelector('[name=stay_asleep]').innerText"),
+                             "%s\n%s" % (own["no"], own["yes"]))
+            ana.go("#/settings/host")
+            ana.see(own["the header Authorization arrives"], "main")
+            ana.see(own["no worker was tested yet"], "main")
+            ana.see(own["For systemd"], "main")
+            for topic in jobqueue.TOPICS:
+                ana.see(own[topic], "main")
+        self.keep(ana, language="en")
+
+    def test_sentences_with_values_are_in_that_language_too_and_names_stay(self):
+        self.site.run("queue", "pause", "default", "--why", "moving")
+        self.addCleanup(self.site.run, "queue", "resume", "default")
+        number = self.add("report", city="Oslo")
+        ana = self.open("ana")
+        self.keep(ana, language="de")
+        for page in "#/tasks/%d" % number, "#/tasks":
+            ana.go(page)
+            ana.see("Die Warteschlange default wurde von")
+            ana.see("angehalten: moving.")
+        says = """return import('./static/said.js').then(({ said, saidParts }) => [
+            'Next, remove files: the disk is full.', 'Nothing is running: tasks. Next try 12:00.',
+            'Waiting for cron, which comes about every 5 minutes; it came last at 10:00.',
+            'something else', 'It is not known yet how long search takes.'].map(said).concat(saidParts(
+            'no task is run: set NbMaxWorker to 1 or more: it is 0; no cron has come; else')))"""
+        self.assertEqual(ana.run(says), [
+            "Als Nächstes: entfernen Sie Dateien: Die Festplatte ist voll.",
+            "Nichts läuft: tasks. Nächster Versuch 12:00.",
+            "Warten auf Cron, der etwa alle 5 Minuten kommt; zuletzt kam er um 10:00.",
+            "something else", "Noch ist nicht bekannt, wie lange search dauert.",
+            "keine Aufgabe wird ausgeführt: setzen Sie NbMaxWorker auf 1 oder mehr: Es ist 0; kein Cron kam; "
+            "else"])
+
+    def test_a_rule_is_told_in_that_language(self):
+        rules = {"daily 07:00": "Täglich, 07:00", "weekly mon,fri 07:00": "Wöchentlich, Mo, Fr, 07:00",
+                 "monthly last 01:00": "Monatlich, der letzte Tag, 01:00", "every 15m": "Alle 15 Min.",
+                 "yearly 12-24 01:00": "Jährlich, 24. Dezember, 01:00"}
+        zone = self.open("ana").run("return Intl.DateTimeFormat().resolvedOptions().timeZone")
+        for rule in rules:
+            self.program("ana").post("/api/schedules", {
+                "function": "send", "arguments": {"city": "Oslo"}, "rule": rule, "zone": zone})
+        self.program("ana").post("/api/schedules", {"function": "send", "arguments": {"city": "Vik"},
+                                                    "rule": "daily 07:30", "zone": "Asia/Tokyo"})
+        ana = self.open("ana")
+        self.keep(ana, language="de")
+        ana.go("#/schedules")
+        for words in (*rules.values(), "Täglich, 07:30 (Asia/Tokyo)"):
+            ana.see(words, ".schedules")
+        ana.go("#/schedules/new?function=send")
+        ana.see("Täglich, 01:00", ".preview")
 
     def test_a_language_that_does_not_come_leaves_the_page_in_english(self):
         bob = self.open("bob")

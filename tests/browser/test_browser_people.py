@@ -104,6 +104,23 @@ class Viewer(PeopleCase):
         for page in ("#/users", "#/settings"):
             self.assertEqual(vera.count("header a[href='%s']:not([hidden] *, [hidden])" % page), 0)
 
+    def test_keys_that_change_something_are_neither_told_nor_heard(self):
+        failed = self.done("fail", "bob", text="broken")
+        vera, bob = self.open("vera"), self.open("bob")
+        for browser, told in ((bob, True), (vera, False)):
+            browser.press("?")
+            browser.see("next row or task", "dialog")
+            keys = browser.run("return [...document.querySelectorAll('dialog kbd')].map((e) => e.innerText)")
+            self.assertEqual({key: key in keys for key in "/ncrxhl"},
+                             {key: told or key not in "ncrx" for key in "/ncrxhl"})
+            browser.press("Escape")
+        vera.see("broken", "table.list")
+        vera.press("j", "x", "r", "n")
+        self.pause(0.5)
+        self.assertEqual(vera.run("return location.hash"), "#/tasks")
+        self.assertEqual(vera.count("table.list :checked"), 0)
+        self.assertEqual(self.site.value("SELECT status FROM task WHERE id=?", (failed,)), 3)
+
     def test_a_user_is_offered_all_of_that(self):
         failed = self.done("fail", "bob", text="broken")
         bob = self.open("bob")

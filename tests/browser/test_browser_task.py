@@ -134,6 +134,32 @@ class Top(TaskCase):
                            (seconds, number))
         self.show(number).see("usually takes 3 min to 5 min", ".facts")
 
+    def test_the_sentence_and_the_timeline_tell_the_same_duration(self):
+        number = self.done("say", text="x")
+        for row in "activity", "task":          # 3.04 s ran within 3.06 s
+            self.site.rows("UPDATE activity SET seconds=3.04 WHERE task_id=? AND event='succeeded'"
+                           if row == "activity" else
+                           "UPDATE task SET finished_at=started_at+3.06 WHERE id=?", (number,))
+        ana = self.show(number)
+        ana.see("took 3 s", "ol.timeline")
+        ana.see("took 3 s", ".sentence")
+        self.assertNotIn("3.1", ana.text("main"))
+
+    def test_how_many_come_before_it_is_told_even_if_nothing_else_is_known(self):
+        self.site.settings(NbMaxWorker=0)
+        self.addCleanup(self.site.settings, NbMaxWorker=2)
+        ids = [self.add("say", text=text) for text in "abcd"]
+        ana = self.show(ids[3])
+        ana.see("3 before this one · Nobody works at the moment.", ".sentence")
+        bob = self.open("bob")
+        bob.go("#/new/say")
+        bob.see("If you add it now: 2 before this one", "form")
+        bob.run("localStorage.setItem('jobqueue-language', 'de')")
+        bob.go("#/new/say")
+        bob.see("2 vor dieser · Zurzeit arbeitet niemand.", "form")
+        for number in ids:
+            self.program("ana").post("/api/tasks/%d/cancel" % number)
+
     def test_the_timeline_says_who_did_what(self):
         number = self.add("say", options={"delay": 600}, text="x")
         ana = self.show(number)

@@ -1,18 +1,28 @@
-"""The texts of the page: each is marked, and translated into every language that it offers."""
+"""The texts of the page and of the server: each is translated into every language that the page offers."""
+import ast
 import json
 import re
 import unittest
 
+import jobqueue
 from tests.helpers.support import ROOT
 
 STATIC = ROOT / "static"
-LANGUAGES = sorted((STATIC / "languages").glob("*.json"))
+LANGUAGES = sorted((STATIC / "languages").glob("??.json"))
+OF_SERVER = sorted((STATIC / "languages").glob("*-server.json"))
 LITERAL = r"""(?:'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")"""
 # t('text'), t.n('form for one | form for more', ...), textWith('text', ...); long ones are joined by +
 CALL = re.compile(r"\b(?:t|t\.n|textWith)\(\s*(%s(?:\s*\+\s*%s)*)" % (LITERAL, LITERAL))
 OTHER_CALL = re.compile(r"\b(?:t|t\.n|textWith)\((?!\s*['\"])\s*([\w.]+)")
 MARKED = re.compile(r'<\w+(?=[^>]* data-t)(?:[^>]*aria-label="([^"]+)")?[^>]*>([^<]*)')
 PLACE = re.compile(r"{(\w+)}")
+# What is put in, in templates of Python.
+VALUE = re.compile(r"{\w+[^}]*}|%(?:\(\w+\))?[.0-9]*[a-z]")
+# What the server puts together of several texts.
+TOGETHER = re.compile(r"every .*|, which comes about .*|, and .*|The queue .* is (?:paused|served by).*|"
+                      r"the data is .*|the clocks go .*|a worker could not .*|schedules and retries .*|"
+                      r"cron came last at .*|It is not known yet how long .*|All workers are busy.|"
+                      r"Waiting for cron; .*|.* failed|Next, .*")
 # What looks like a sentence, but is read by programs.
 SENTENCE = re.compile(r"'(?=[A-Z]?[a-z]+ [a-z])[^'\n]*'|'[A-Z][a-z]+'")
 WORDS = ("Escape", "Enter", "Home", "End", "Hours", "Date", "Month", "Notification", "Authorization",
@@ -50,7 +60,7 @@ class Texts(unittest.TestCase):
 
     def test_each_text_is_given_as_it_is(self):
         for name, text in scripts().items():
-            if name not in ("language.js", "dom.js", "app.js"):       # these hold the verbs
+            if name not in ("language.js", "dom.js", "app.js", "said.js"):       # these hold the verbs
                 self.assertEqual(OTHER_CALL.findall(text), [], name)
 
     def test_no_text_is_left_without_translation(self):
@@ -83,6 +93,63 @@ class Texts(unittest.TestCase):
         told = "".join(re.findall(r"^\|([^|]*`[^|]*)\|", page, re.MULTILINE))
         self.assertEqual(set(re.findall(r"`(.+?)`", told)), keys_there)
         self.assertGreater(len(keys_there), 8)
+
+
+def told():
+    """What is said by the server and shown: texts of its tables, and why a forecast is not known."""
+    for one in jobqueue.SETTINGS.values():
+        yield from (one.group, one.label, one.help, *(() if one.unit == "seconds" else (one.unit,)))
+        yield from set(one.schema.get("enum", ())) & {"no", "yes", "always"}
+    for one in jobqueue.ALERTS.values():
+        yield from (one.title, one.sentence)
+    for _, _, *texts in jobqueue.FINDINGS.values():
+        yield from (text for text in texts[:2] if not VALUE.search(text))
+        yield from texts[3:]
+    yield from (*jobqueue.HOST_TOPICS, *jobqueue.TOPICS, *(door[0] for door in jobqueue.DOORS.values()))
+    for path in (STATIC / "hosts").glob("[a-z]*"):
+        yield re.search(jobqueue.WHAT_FOR, path.read_text("utf-8"))[1]
+    for node in ast.walk(parsed()):
+        if isinstance(node, ast.keyword) and node.arg == "reason" and isinstance(node.value, ast.Constant):
+            yield node.value.value
+
+
+def parsed():
+    """The source of jobqueue.py."""
+    return ast.parse((ROOT / "jobqueue.py").read_text("utf-8"))
+
+
+class Server(unittest.TestCase):
+    """static/languages/*-server.json: English text of jobqueue.py -> translation."""
+
+    def test_each_language_has_them(self):
+        self.assertEqual([path.name[:2] for path in OF_SERVER], [path.stem for path in LANGUAGES])
+
+    def test_each_text_that_is_shown_is_translated(self):
+        wanted = {text for text in told() if len(re.findall(r"\w+", VALUE.sub("", text))) > (
+            1 if VALUE.search(text) else 0)}
+        self.assertGreater(len(wanted), 150)
+        self.assertLessEqual({"Keep finished tasks", "0: for ever.", "It waits for other tasks.", "days",
+                              "For cron", "Nothing is running: {why}. Next try {next}."}, wanted)
+        for path in OF_SERVER:
+            texts = json.loads(path.read_text("utf-8"))
+            self.assertEqual(sorted(wanted - texts.keys() - keys()), [], path.name)
+
+    def test_all_have_the_same_and_no_others(self):
+        known = {VALUE.sub("{}", node.value).rstrip(".") for node in ast.walk(parsed())
+                 if isinstance(node, ast.Constant) and isinstance(node.value, str)} | set(told())
+        for path in OF_SERVER:
+            texts = json.loads(path.read_text("utf-8"))
+            self.assertEqual(list(texts), list(json.loads(OF_SERVER[0].read_text("utf-8"))), path.name)
+            self.assertEqual(list(texts), sorted(texts), path.name)
+            self.assertEqual([key for key in texts if not (
+                key in known or VALUE.sub("{}", key).rstrip(".") in known or TOGETHER.fullmatch(key))], [])
+
+    def test_values_keep_their_places(self):
+        for path in OF_SERVER:
+            for key, text in json.loads(path.read_text("utf-8")).items():
+                with self.subTest(path.name, key=key):
+                    self.assertTrue(text.strip())
+                    self.assertEqual(sorted(PLACE.findall(text)), sorted(PLACE.findall(key)))
 
 
 class Translations(unittest.TestCase):
