@@ -51,7 +51,11 @@ def needs_sqlite(why):
 
 
 def programs():
-    """The folder of PostgreSQL's newest programs on this machine, None if there are none."""
+    """The folder of PostgreSQL's programs that is asked for, else of the newest ones on this machine;
+    None if there are none."""
+    if os.environ.get("JOBQUEUE_TEST_POSTGRES"):
+        return os.environ["JOBQUEUE_TEST_POSTGRES"]
+
     def version(folder):
         return [int(digits) for digits in re.findall(r"\d+", folder)]
 
@@ -166,13 +170,15 @@ class Server:
         return with_path(self.address, name)
 
     def replica(self, folder, port):
-        """Another Server that follows this one, as it is made."""
+        """Another Server that follows this one, as it is made; nobody may be connected."""
         other = Server(folder, port, self.host, self._command)
         other.own(other.folder)
-        self.program("pg_basebackup", "-D", other.data, "-R", "-c", "fast", "--no-sync",
-                     "-d", "host=%s port=%s user=%s application_name=replica"
-                     % (self.folder, self._settings["port"], NAME))
-        other.change(**other._settings)
+        self.stop()
+        self.program("/bin/cp", "-a", self.data, other.data)    # not all builds bring pg_basebackup
+        self.start()
+        (other.data / "standby.signal").touch()
+        other.change(primary_conninfo="host=%s port=%s user=%s application_name=replica"
+                     % (self.folder, self._settings["port"], NAME), **other._settings)
         return other
 
     def ask(self, statement, database="postgres"):
