@@ -2478,6 +2478,13 @@ LINK_OPTIONS = {
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
     "tcp_user_timeout": 15000, "target_session_attrs": "read-write"}
 
+# The server looks after its clients: a machine that vanished, or takes no answer, may have the lock,
+# and no other limit ends that. Some servers do not know all of these.
+SERVER_LOOKS = """SELECT set_config(name, value, false) FROM (VALUES ('tcp_user_timeout', '5000'),
+    ('tcp_keepalives_idle', '2'), ('tcp_keepalives_interval', '1'),
+    ('client_connection_check_interval', '1000')) AS wanted (name, value)
+WHERE version() LIKE '%linux%' AND current_setting(name, true) <> ''"""
+
 # One round trip. All is durable: a worker outlives a server that falls, and would run what nobody
 # knows that it claimed, or wait for a lease with an outcome that was forgotten. READ COMMITTED: a
 # snapshot from before the wait would not see what was waited for. The time is asked for last, when
@@ -2526,7 +2533,8 @@ ALTER TABLE task SET (fillfactor=80, autovacuum_vacuum_scale_factor=0.02,
     autovacuum_analyze_scale_factor=0.05);
 """
 
-REFUSALS = "authentication|password|translate host|not known|does not exist|pg_hba|certificate"
+REFUSALS = ("authentication|password|translate host|not known|does not exist|pg_hba|certificate"
+            "|no such|pooling mode")
 SERVER_STATE = """SELECT version, epoch,
     CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION) AS at FROM jobqueue"""
 GENUINE = r"PostgreSQL (1[3-9]|[2-9]\d)(?!.*-YB-)"     # relatives may lock otherwise
@@ -2679,6 +2687,8 @@ class ServerConnection(Connection):
         self._foreseen = []             # ... questions that follow it
         self._known = {}                # their answers, until something is changed
         self._errors, self._link = psycopg.Error, connect(address)
+        self._link.add_notify_handler(id)       # else what a pooler brings for others piles up
+        self._do(SERVER_LOOKS)
 
     @property
     def is_broken(self):
@@ -2929,7 +2939,7 @@ class PostgresDatabase(Database):
                     link.run("INSERT INTO jobqueue VALUES (?, ?)",
                              (SCHEMA_VERSION, random_token(8)))
                 link.run("COMMIT")
-            row = self._checked(link.all(SERVER_STATE))
+            row = self._checked(link.script("BEGIN; %s; COMMIT" % SERVER_STATE)[1])
             self._epoch = row["epoch"]
             self._set_clock(row["at"])
         finally:
@@ -3044,6 +3054,13 @@ class PostgresDatabase(Database):
     def _heard(self):
         with self._reading:
             return self._open("_reader").heard()
+
+    def is_told(self):
+        """True if notifications get here, as they do not through some poolers."""
+        seen = self.version_seen()
+        self.look("NOTIFY jobqueue")
+        select.select([self.alarm], (), (), 1.0)
+        return self.version_seen() != seen
 
     def size(self):
         """How many bytes it takes."""
@@ -10326,6 +10343,8 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
                       "which counts", "set the time of this machine by NTP"),
     "database_far": ("Machines", NOTE, "an answer of the database takes {ms:.0f} ms, and a change "
                      "needs several", "bring machines and database closer together"),
+    "news_lost": ("Machines", NOTE, "no news of new tasks gets here: workers look once a second",
+                  "let the pooler keep a connection for each client (pool_mode = session)"),
     "nobody_comes": ("Cron", NOTE, "much waits for visitors",
                      "give your host's cron a line to copy, or the tick address"),
     "late": ("", NOTE, "", "",
@@ -10562,6 +10581,8 @@ def _look_at_machines(queue):
     seconds = min(after - before for before, after in zip(moments, moments[1:]))
     if seconds > FAR_SECONDS:
         yield Finding("database_far", ms=seconds * 1000)
+    if not (database.hears_all or database.is_told()):
+        yield Finding("news_lost")
 
 
 def _look_at_ticks(queue):

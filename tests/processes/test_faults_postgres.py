@@ -6,6 +6,8 @@ be there as well: who loses the answer to a commit cannot know.)
 """
 
 import contextlib
+import json
+import os
 import shutil
 import signal
 import subprocess
@@ -15,6 +17,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from jobqueue import JobQueue, StorageBroken
 from tests.helpers import machines, postgres
 from tests.helpers.faults import MANY, SiteCase, WatchedSite, mount, plant
 from tests.helpers.processes import look_at
@@ -33,6 +36,24 @@ with JobQueue().database.transaction() as transaction:
     remember(transaction, ".held", 1)
     print("held", flush=True)
     os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+# Waits for an answer that nobody takes, which is more than the system keeps for it.
+TAKER = HOLDER.replace("    print", """\
+    transaction._link.pgconn.send_query(b"SELECT repeat('x', 1000000) FROM generate_series(1, 100)")
+    print""")
+PGBOUNCER = "/usr/sbin/pgbouncer"
+POOLER = """
+[databases]
+queue = host=%(server)s user=jobs
+[pgbouncer]
+pool_mode = %(mode)s
+listen_addr =
+unix_socket_dir = %(folder)s
+auth_type = any
+pidfile = %(folder)s/pid
+logfile = %(folder)s/log
 """
 
 
@@ -271,8 +292,8 @@ class TestDisk(PostgresCase):
             people.are_heard()
 
 
-class TestNetwork(PostgresCase):
-    """The server is on a machine of its own."""
+class NetworkCase(PostgresCase):
+    """There is another machine."""
 
     def setUp(self):
         need_part("postgres")
@@ -282,6 +303,10 @@ class TestNetwork(PostgresCase):
         self.addCleanup(self.network.close)
         [self.machine] = self.network.machines
         super().setUp()
+
+
+class TestNetwork(NetworkCase):
+    """The server is on a machine of its own."""
 
     def make_server(self, folder, *values, **settings):
         server = postgres.Server(folder, 5432, self.machine.address, self.machine.command, **settings)
@@ -304,6 +329,67 @@ class TestNetwork(PostgresCase):
             people.are_told_to_wait()
             time.sleep(SECONDS)
             self.machine.mend()
+
+
+class TestVanished(NetworkCase):
+    """A machine is off the network while its client has the lock, and the server is not told."""
+
+    def make_server(self, folder, *values, **settings):
+        server = super().make_server(folder, 5432, self.network.address, **settings)
+        server.let_in("host all all %s/24 trust" % self.network.address)
+        server.ask("SELECT pg_reload_conf()")
+        return server
+
+    def test_who_took_the_lock_there_and_then_no_answer_loses_it(self):
+        command = self.machine.command([self.site.interpreter, "-c", TAKER], self.site.home)
+        far = {"JOBQUEUE_DATABASE": "postgresql://jobs@%s/queue" % self.network.address}
+        with self.work() as people:
+            holder = subprocess.Popen(command, stdout=subprocess.PIPE, env={**self.site.environment, **far})
+            self.addCleanup(lambda: (holder.kill(), holder.wait(), holder.stdout.close()))
+            self.assertEqual(holder.stdout.readline(), b"held\n")
+            self.machine.cut("silent")
+            people.are_heard()
+        self.assertIsNone(self.site.value("SELECT value FROM setting WHERE name='.held'"))
+
+
+class TestPooler(PostgresCase):
+    """PgBouncer stands between; `check` says whether news gets through."""
+
+    def use_database(self, address):
+        need(os.path.exists(PGBOUNCER), "pgbouncer")
+
+    def pool(self, mode):
+        """The address behind one."""
+        folder = self.server.folder / mode
+        self.server.own(folder)
+        (folder / "ini").write_text(POOLER % {"server": self.server.folder, "mode": mode, "folder": folder})
+        self.server.program(PGBOUNCER, "-d", folder / "ini")
+        pid = wait_until(lambda: (folder / "pid").exists() and (folder / "pid").read_text(), 60, "PgBouncer")
+        self.addCleanup(os.kill, int(pid), signal.SIGKILL)
+        return "postgresql://jobs@/queue?host=%s&port=6432" % folder
+
+    def check(self):
+        """What is said of the way to the server."""
+        said = json.loads(self.site.run("check", "--quick", "--json", code=None).stdout)
+        return next(one["text"] for one in said["checks"] if one["name"] == "Machines")
+
+    def test_who_keeps_a_connection_for_each_client_changes_nothing(self):
+        super().use_database(self.pool("session"))
+        with self.work() as people:
+            self.server.ask(CUT)
+            people.are_heard()
+            self.assertNotIn("pooler", self.check())
+
+    def test_who_shares_connections_out_brings_no_news(self):
+        super().use_database(self.pool("transaction"))
+        with self.work() as people:
+            self.server.ask(CUT)
+            people.are_heard()
+            self.assertIn("pool_mode = session", self.check())
+
+    def test_who_allows_no_transaction_is_refused(self):
+        with self.assertRaisesRegex(StorageBroken, "cannot be used: transaction blocks not allowed"):
+            JobQueue(self.new_folder(), environment={"JOBQUEUE_DATABASE": self.pool("statement")})
 
 
 class TestFailover(PostgresCase):
