@@ -216,6 +216,8 @@ class TestFence(PostgresCase):
 
 
 class TestPassword(PostgresCase):
+    SERVER = {"password_encryption": "scram-sha-256"}      # PostgreSQL 13 would keep it otherwise
+
     def setUp(self):
         super().setUp()
         self.server.ask("CREATE USER website PASSWORD 'first' SUPERUSER")
