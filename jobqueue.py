@@ -2478,8 +2478,8 @@ LINK_OPTIONS = {
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
     "tcp_user_timeout": 15000, "target_session_attrs": "read-write"}
 
-# The server looks after its clients: a machine that vanished, or takes no answer, may have the lock,
-# and no other limit ends that. Some servers do not know all of these.
+# The server looks after its clients: one that vanished, or takes no answer, may have the lock, and
+# no other limit ends that. Some servers do not know all of these.
 SERVER_LOOKS = """SELECT set_config(name, value, false) FROM (VALUES ('tcp_user_timeout', '5000'),
     ('tcp_keepalives_idle', '2'), ('tcp_keepalives_interval', '1'),
     ('client_connection_check_interval', '1000')) AS wanted (name, value)
