@@ -6,6 +6,7 @@ import { EVENTS, eventWords } from './events.js';
 import { cell, field, page, patchRows, timeElement, valuesOf } from './forms.js';
 import { duration } from './format.js';
 import { t } from './language.js';
+import { saidName } from './said.js';
 import { address } from './tasks.js';
 
 /** @import {Activity, Page} from './types.js' */
@@ -84,7 +85,7 @@ function activityRow(entry) {
     h('th', { scope: 'row' }, eventWords(event)),
     cell(null, task ? h('a', { href: `#/tasks/${task}` }, `${name || ''} #${task}`)
       : name || queue || ''),
-    cell(null, actor && t('by {name}', { name: actor }),
+    cell(null, actor && t('by {name}', { name: saidName(actor) }),
       owner && owner !== actor && h('span', { class: 'who' }, owner)),
     cell(null, details && h('bdi', { class: 'help' }, details)));
 }

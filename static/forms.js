@@ -5,6 +5,7 @@ import { find, h, icon, render, textWith } from './dom.js';
 import { patchTime, stateBadge, statusWord, timeWords } from './format.js';
 import { locale, t } from './language.js';
 import { act, problemWords, say } from './live.js';
+import { saidName } from './said.js';
 
 /** @import {Child} from './dom.js' */
 /** @import {Row, TaskLink, Values} from './types.js' */
@@ -345,7 +346,7 @@ export function pauseButton(actions, { name, paused }, path, refresh) {
  * @param {{paused_by: string|null, paused_at: string|null, paused_why: string|null}} what
  */
 export function pauseWords({ paused_by: who, paused_at: at, paused_why: why }) {
-  const words = [t('paused'), who && t('by {name}', { name: who }), at && timeWords(new Date(at))];
+  const words = [t('paused'), who && t('by {name}', { name: saidName(who) }), at && timeWords(new Date(at))];
   return words.filter(Boolean).join(' ') + (why ? `: ${why}` : '');
 }
 

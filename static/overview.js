@@ -6,7 +6,7 @@ import {
   countWords, duration, elapsed, estimate, formatter, statusWord, timeWords,
 } from './format.js';
 import { badge, cell, patchRows, timeElement } from './forms.js';
-import { t } from './language.js';
+import { grouped, t } from './language.js';
 import { firstSteps, groupRow } from './list.js';
 import { said } from './said.js';
 import { seesAll } from './tasks.js';
@@ -218,7 +218,7 @@ function runningRow(task) {
 /** @param {number} value */
 const plain = (value) => countWords(value, Infinity);
 /** @param {number} value */
-const percent = (value) => `${Math.round(value * 1000) / 10} %`;
+const percent = (value) => `${grouped(Math.round(value * 1000) / 10)} %`;
 /** @param {Step[]} steps @param {number} place */
 const sum = (steps, place) => steps.reduce((all, { values }) => all + (values[place] || 0), 0);
 /** @param {Step[]} steps @param {number} place */

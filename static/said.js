@@ -20,7 +20,7 @@ async function load() {
   texts = await answer.json();
   const keys = Object.keys(texts).filter((key) => key.includes('{'));
   patterns = keys.sort((one, other) => other.length - one.length).map((key) => [
-    new RegExp(`^${key.replace(/[.()|*+?]/g, '\\$&').replace(PLACE, '(?<$1>(?:(?!; ).)+)')}$`, 's'),
+    new RegExp(`^${key.replace(/[.()|*+?]/g, '\\$&').replace(PLACE, '(?<$1>(?:(?!; ).)+?)')}$`, 's'),
     texts[key]]);
 }
 
@@ -32,13 +32,13 @@ export function said(english) {
   if (Object.hasOwn(texts, english)) return texts[english];
   for (const [pattern, own] of patterns) {
     const values = pattern.exec(english)?.groups;
-    if (values) return own.replace(PLACE, (_, name) => inner(values[name]));
+    if (values) return own.replace(PLACE, (_, name) => saidName(values[name]));
   }
   return t(english);
 }
 
-/** A value within another text; a single word is a name. @param {string} value */
-const inner = (value) => (/\s/.test(value) ? said(value) : value);
+/** What may be a text of the server; a single word is a name. @param {string} value */
+export const saidName = (value) => (/\s/.test(value) ? said(value) : value);
 
 /** Several texts of the server in one line. @param {string} english */
 export function saidParts(english) {

@@ -11,7 +11,8 @@ import { ask, badge, button, copyBox, deleteButton, patchRows, sizeWords } from 
 import { t } from './language.js';
 import { act, say } from './live.js';
 import { LogView } from './log.js';
-import { forecastWords, said } from './said.js';
+import { forecastWords, said, saidName } from './said.js';
+import { listPlace } from './tasks.js';
 
 /** @import {Activity, Metrics, Page, Related, Task, TaskFile} from './types.js' */
 
@@ -70,7 +71,7 @@ class TaskView {
   /** Shows the page for the first time. */
   enter() {
     const { function: name, summary } = this.task;
-    render('', h('div', { class: 'bar back' }, h('a', { href: '#/tasks' }, t('← Tasks')), this.near),
+    render('', h('div', { class: 'bar back' }, h('a', { href: listPlace }, t('← Tasks')), this.near),
       h('h1', { tabindex: -1 }, name, ' ', h('bdi', { class: 'summary' }, summary)),
       h('div', { class: 'sentence' }, this.badge, this.sentence), this.facts, this.progress,
       this.actions,
@@ -147,7 +148,7 @@ class TaskView {
       : status !== 'succeeded' && this.button('retry', t('Retry'));
     this.actions.replaceChildren(own || '', h('a', { href: again,
       class: `button ${status === 'succeeded' ? 'primary' : ''}` }, t('Run again with changes')),
-    deleteButton(`#${task.id}`, `api/tasks/${task.id}`, () => { location.hash = '#/tasks'; },
+    deleteButton(`#${task.id}`, `api/tasks/${task.id}`, () => { location.hash = listPlace; },
       { class: 'button apart' }));
     if (focused) find('h1').focus({ preventScroll: true });
   }
@@ -340,7 +341,7 @@ function activityElement(entry, schedule) {
     memory && t('{count} MB peak', { count: Math.ceil(memory / 1048576) }),
     event === 'started' && entry.worker && t('worker {id}', { id: entry.worker }),
     event === 'added' && schedule && t('from schedule {id}', { id: schedule }),
-    entry.actor && t('by {name}', { name: entry.actor }),
+    entry.actor && t('by {name}', { name: saidName(entry.actor) }),
     event !== 'failed' && entry.message,
   ].filter(Boolean).join(', ');
   return h('li', {}, h('time', { datetime: at }, exact.format(new Date(at))),

@@ -21,6 +21,12 @@ const COLUMNS = {
 };
 /** @type {TaskList|null} */
 let list = null;
+/** The list as one left it for a task, to come back to. */
+export let listPlace = '#/tasks';
+addEventListener('hashchange', ({ oldURL }) => {
+  const { hash } = new URL(oldURL);
+  if (!hash.startsWith('#/tasks/')) listPlace = hash.startsWith('#/tasks?') ? hash : '#/tasks';
+});
 
 /** @type {Page['show']} */
 export async function show(route, signal) {

@@ -140,8 +140,7 @@ class Languages(BrowserTestCase):
         self.keep(ana, language="de")
         for page in "#/tasks/%d" % number, "#/tasks":
             ana.go(page)
-            ana.see("Die Warteschlange default wurde von")
-            ana.see("angehalten: moving.")
+            ana.see("Die Warteschlange default wurde von der Kommandozeile angehalten: moving.")
         says = """return import('./static/said.js').then(({ said, saidParts }) => [
             'Next, remove files: the disk is full.', 'Nothing is running: tasks. Next try 12:00.',
             'Waiting for cron, which comes about every 5 minutes; it came last at 10:00.',

@@ -118,6 +118,21 @@ class Top(TaskCase):
                 self.assertEqual(ana.count("main .primary"), 1)
                 ana.find(".apart", "Delete")
 
+    def test_one_comes_back_to_the_list_as_one_left_it(self):
+        first, second = (self.done("letter", to=name) for name in ("per", "kai"))
+        ana = self.open("ana")
+        ana.click(".tabs a[data-status=failed]")
+        ana.click("table.list a", "letter kai")
+        ana.click("a", "Previous task: %d" % first)
+        ana.see("#%d" % first, ".facts")
+        ana.click("a", "← Tasks")
+        ana.find(".tabs [aria-current][data-status=failed]")
+        ana.click("header a", "Queues")
+        ana.find("h1", "Queues")
+        ana.run("location.hash = '#/tasks/%d'" % second)
+        ana.click("a", "← Tasks")
+        ana.find(".tabs [aria-current][data-status='']")
+
     def test_one_goes_to_the_tasks_beside_it(self):
         first, second, third = (self.done("say", text=text) for text in "abc")
         ana = self.show(second)
@@ -146,17 +161,17 @@ class Top(TaskCase):
         self.assertNotIn("3.1", ana.text("main"))
 
     def test_how_many_come_before_it_is_told_even_if_nothing_else_is_known(self):
-        self.site.settings(NbMaxWorker=0)
-        self.addCleanup(self.site.settings, NbMaxWorker=2)
+        self.site.run("queue", "pause", "default")
+        self.addCleanup(self.site.run, "queue", "resume", "default")
         ids = [self.add("say", text=text) for text in "abcd"]
         ana = self.show(ids[3])
-        ana.see("3 before this one · Nobody works at the moment.", ".sentence")
+        ana.see("The queue default is paused by the command line. · 3 before this one", ".sentence")
         bob = self.open("bob")
         bob.go("#/new/say")
         bob.see("If you add it now: 2 before this one", "form")
         bob.run("localStorage.setItem('jobqueue-language', 'de')")
         bob.go("#/new/say")
-        bob.see("2 vor dieser · Zurzeit arbeitet niemand.", "form")
+        bob.see("2 vor dieser · Die Warteschlange default wurde von der Kommandozeile angehalten.", "form")
         for number in ids:
             self.program("ana").post("/api/tasks/%d/cancel" % number)
 
