@@ -2534,7 +2534,7 @@ ALTER TABLE task SET (fillfactor=80, autovacuum_vacuum_scale_factor=0.02,
 """
 
 REFUSALS = ("authentication|password|translate host|not known|does not exist|pg_hba|certificate"
-            "|no such|pooling mode")
+            "|no such (database|user)|config error|unsupported|pooling mode")      # of a pooler
 SERVER_STATE = """SELECT version, epoch,
     CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION) AS at FROM jobqueue"""
 GENUINE = r"PostgreSQL (1[3-9]|[2-9]\d)(?!.*-YB-)"     # relatives may lock otherwise
@@ -2688,7 +2688,7 @@ class ServerConnection(Connection):
         self._known = {}                # their answers, until something is changed
         self._errors, self._link = psycopg.Error, connect(address)
         self._link.add_notify_handler(id)       # else what a pooler brings for others piles up
-        self._do(SERVER_LOOKS)
+        self._do(SERVER_LOOKS, LINK_OPTIONS["connect_timeout"])
 
     @property
     def is_broken(self):

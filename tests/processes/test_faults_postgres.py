@@ -389,9 +389,13 @@ class TestPooler(PostgresCase):
             people.are_heard()
             self.assertIn("pool_mode = session", self.check())
 
-    def test_who_allows_no_transaction_is_refused(self):
-        with self.assertRaisesRegex(StorageBroken, "cannot be used: transaction blocks not allowed"):
-            JobQueue(self.new_folder(), environment={"JOBQUEUE_DATABASE": self.pool("statement")})
+    def test_who_can_never_do_what_is_wanted_is_refused(self):
+        address, other = self.pool("statement"), self.pool("session")
+        for wrong, words in ((address, "transaction blocks not allowed"),
+                             (other.replace("/queue", "/other"), "config error|no such database"),
+                             (other + "&options=-cwork_mem%3D8MB", "unsupported startup parameter")):
+            with self.subTest(words), self.assertRaisesRegex(StorageBroken, "cannot be used: .*(%s)" % words):
+                JobQueue(self.new_folder(), environment={"JOBQUEUE_DATABASE": wrong})
 
 
 class TestFailover(PostgresCase):
