@@ -12,8 +12,10 @@
 import ast
 import contextlib
 import http.client
+import importlib.util
 import json
 import os
+import py_compile
 import shutil
 import signal
 import sqlite3
@@ -30,6 +32,7 @@ from tests.tools.load_test import Client
 MANY = bool(os.environ.get("JOBQUEUE_TEST_LOAD"))
 MAIN = '\n\nif __name__ == "__main__":'
 SOMEBODY = 54321
+_compiled = {}                          # text of a planted jobqueue.py: what Python keeps of it
 QUICK = "\nTICK_SECONDS, STARTING_SECONDS, START_RETRY_SECONDS = 0.3, 1.5, (0.3, 1.0)\n"
 
 # A process that writes as fast as it can: adds (told once they are committed), or a worker's
@@ -81,7 +84,14 @@ def plant(site, text):
     head, found, tail = path.read_text("utf-8").rpartition(MAIN)
     if not found:
         raise AssertionError("jobqueue.py does not end as it used to")
-    path.write_text(head + "\n\n" + text + found + tail, "utf-8")
+    whole = head + "\n\n" + text + found + tail
+    path.write_text(whole, "utf-8")
+    shutil.copystat(ROOT / "jobqueue.py", path)     # what was compiled for one site is right for all
+    kept = site.home / "__pycache__" / os.path.basename(importlib.util.cache_from_source("jobqueue.py"))
+    if whole not in _compiled:
+        py_compile.compile(str(path), str(kept), doraise=True)
+        _compiled[whole] = kept.read_bytes()
+    kept.write_bytes(_compiled[whole])
 
 
 # For plant(): everything as it is, but eight times as fast.

@@ -19,11 +19,20 @@ WORKER = r"(worker\.py|-m worker)"
 INNER = ("--runner", "--catalogue")     # processes of worker.py that are no workers
 
 
+def told(pid, name):
+    """A file of a process as bytes: thousands are read, and Path takes three times as long."""
+    handle = os.open("%s/%s/%s" % (PROC, pid, name), os.O_RDONLY)
+    try:
+        return os.read(handle, 1 << 20)
+    finally:
+        os.close(handle)
+
+
 def look_at(pid):
     """A Process as the kernel shows it; None if there is none."""
     try:
-        fields = Path(PROC, str(pid), "stat").read_bytes().rpartition(b")")[2].split()
-        line = Path(PROC, str(pid), "cmdline").read_bytes()
+        fields = told(pid, "stat").rpartition(b")")[2].split()
+        line = told(pid, "cmdline")
     except OSError:
         return None
     text = line.replace(b"\0", b" ").decode("utf-8", "replace").strip()

@@ -46,6 +46,7 @@ import atexit
 import contextlib
 import functools
 import hashlib
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -425,15 +426,19 @@ class TestCase(unittest.TestCase):
 
 
 def wait_until(condition, seconds=60.0, what="the condition", pause=0.02):
-    """The first true value of `condition()`; AssertionError after `seconds`."""
+    """The first true value of `condition()`; AssertionError after `seconds`.
+
+    Most of the time is left to those who are waited for, however long a look takes.
+    """
     deadline = time.monotonic() + seconds
     while True:
+        began = time.monotonic()
         value = condition()
         if value:
             return value
         if time.monotonic() > deadline:
             raise AssertionError("%s did not come true within %g s" % (what, seconds))
-        time.sleep(pause)
+        time.sleep(max(pause, min(3 * (time.monotonic() - began), 0.25)))
 
 
 def at_once(function, values):
@@ -454,11 +459,17 @@ def free_port():
 @functools.lru_cache(maxsize=None)
 def compiled():
     """What Python keeps of our two files in __pycache__: {name: content}."""
+    found = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in ("jobqueue", "worker"):
-            place = Path(importlib.util.cache_from_source(name + ".py")).name
-            py_compile.compile(str(ROOT / (name + ".py")), str(Path(folder, place)), doraise=True)
-        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+            source = str(ROOT / (name + ".py"))
+            kept = importlib.util.cache_from_source(source)
+            if sys.dont_write_bytecode:
+                kept = py_compile.compile(source, os.path.join(folder, os.path.basename(kept)), doraise=True)
+            else:                       # who imported it has compiled it
+                importlib.machinery.SourceFileLoader(name, source).get_code(name)
+            found[os.path.basename(kept)] = Path(kept).read_bytes()
+    return found
 
 
 CHANGE_SETTINGS = """
@@ -608,8 +619,10 @@ class Site:
 
     def wait(self, task_id, seconds=60):
         """Wait for the end of a task; the task as JSON."""
-        self.run("wait", task_id, "--timeout", seconds, code=None, seconds=seconds + 60)
-        return self.json("show", task_id)
+        said = self.run("wait", task_id, "--timeout", seconds, "--json", code=None, seconds=seconds + 60)
+        if not said.stdout:
+            raise AssertionError(said.stderr)
+        return json.loads(said.stdout)
 
     def wait_for_all(self, ids, seconds=180):
         """Wait for the end of tasks."""

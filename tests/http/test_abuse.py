@@ -1,8 +1,7 @@
 """The server under abuse (H1-H16): what other files do not show, most of it with real processes.
 
-JOBQUEUE_TEST_ALL makes the long forms run, unless JOBQUEUE_TEST_PARTS leaves out "abuse": 20,000
-hostile requests instead of 2,000 and 200 injections instead of 40. JOBQUEUE_TEST_LOAD also lets
-slow clients meet the deadlines as they are.
+JOBQUEUE_TEST_LOAD makes the long forms run: 20,000 hostile requests instead of 2,000, each injection in
+each wrapping, and slow clients meet the deadlines as they are.
 """
 
 import contextlib
@@ -24,11 +23,10 @@ from urllib.parse import quote
 import jobqueue
 import worker
 from tests.helpers.server import HEALTH, HOST, Link, Listener, run_request
-from tests.helpers.support import PASSWORD, Site, TestCase, has_part, need, wait_until
+from tests.helpers.support import PASSWORD, Site, TestCase, need, wait_until
 from tests.helpers.web import BODIES, ROUTES, SITE, UPLOADS, Visitor, WebTestCase, call, openapi, random_word
 
 LONG = bool(os.environ.get("JOBQUEUE_TEST_LOAD"))
-THOROUGH = LONG or bool(os.environ.get("JOBQUEUE_TEST_ALL")) and has_part("abuse")
 TASKS = """
 from jobqueue import task
 
@@ -179,7 +177,7 @@ def count_created(status, body):
 class Storm(ServerProcess):
     """Hostile requests, fixed seeds: no crash, hang or 500, no task but acknowledged ones (H2)."""
 
-    COUNT = 10_000 if THOROUGH else 1000
+    COUNT = 10_000 if LONG else 1000
     THREADS = 4
 
     def attack(self, seed, make):
@@ -548,10 +546,10 @@ class Injection(WebTestCase):
         return ([tuple(row) for row in schema], self.database.value("PRAGMA user_version"),
                 [self.database.value("SELECT count(*) FROM " + table) for table in self.TABLES])
 
-    def texts(self):
-        """40 or 200 texts, each with a word of its own."""
-        return [wrapping % text.replace("{m}", random_word()) for text in INJECTIONS
-                for wrapping in (WRAPPINGS if THOROUGH else WRAPPINGS[:1])]
+    def texts(self, place):
+        """40 texts, each with a word of its own, at each place in other wrappings."""
+        return [wrapping % text.replace("{m}", random_word()) for number, text in enumerate(INJECTIONS)
+                for wrapping in (WRAPPINGS if LONG else [WRAPPINGS[(place + number) % len(WRAPPINGS)]])]
 
     def places(self):
         """Where a text can be put: {name: function that sends it and returns the Reply}."""
@@ -608,10 +606,10 @@ class Injection(WebTestCase):
     def test_at_every_place(self):
         places = self.places()
         self.assertGreater(len(places), 30)
-        for where, send in places.items():
+        for place, (where, send) in enumerate(places.items()):
             harmless = random_word(), random_word() + " , é-"
             usual = [self.outcome(send(text)) for text in harmless]
-            for text in self.texts():
+            for text in self.texts(place):
                 self.assertIn(self.outcome(send(text)), usual, (where, text))
             self.undo()
             self.assertEqual(self.state(), self.before, where)

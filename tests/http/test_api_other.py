@@ -107,10 +107,10 @@ class WhoDidIt(WebTestCase):
         self.assertEqual(self.told(self.eve), [])
 
     def test_who_guesses_leaves_few_rows(self):
-        for second in range(3600):
-            self.clock.advance(1)
+        for second in range(0, 3600, 10):
+            self.clock.advance(10)
             Visitor(self.app).post("/api/session", {"name": "bob", "password": "wrong"})
-            if second % 6 == 0:
+            if second % 60 == 0:
                 Visitor(self.app).post("/api/session", {"name": "x%d" % second, "password": "wrong"})
         self.assertLess(self.database.value("SELECT count(*) FROM activity"), 20)
 

@@ -230,7 +230,7 @@ class TestMany(OrderCase):
     def test_a_long_chain_falls_without_recursion(self):
         chain = [self.add()]
         with self.database.transaction() as transaction:
-            for _ in range(3000):
+            for _ in range(1500):
                 order = jobqueue.Order("add", "{}", jobqueue.TASK_DEFAULTS, after=(chain[-1],))
                 chain += self.queue.adding.add(transaction, self.owner_id("bob"), [order], 1)[0]
         self.run_one("fail")
