@@ -157,7 +157,7 @@ class Between:
             "CONTENT_LENGTH": str(len(body)), "CONTENT_TYPE": headers["Content-Type"],
             "SERVER_PROTOCOL": "HTTP/1.1", "REMOTE_ADDR": "127.0.0.1",
             **{"HTTP_" + name.upper().replace("-", "_"): headers[name] for name in headers}}
-        done = subprocess.run([sys.executable, "jobqueue.py"], cwd=self._cgi.home, env=environment,
+        done = subprocess.run([sys.executable, "-m", "jobqueue"], cwd=self._cgi.home, env=environment,
                               input=body, stdout=subprocess.PIPE, timeout=60)
         head, _, answer = done.stdout.partition(b"\r\n\r\n")
         if not answer:

@@ -7,8 +7,8 @@
                    processes: writes tasks.py, runs the command line, the server, the workers
     need           skips a test for which something is missing; fails it under JOBQUEUE_TEST_ALL=1
     has_part, need_part
-                   whether this run tries a part ("page", "doors", "abuse", "drill", "schemathesis"):
-                   .ci/run has one Python try them by JOBQUEUE_TEST_PARTS, all others try all
+                   whether this run tries a part ("page", "abuse", "drill"; README has all of them): .ci/run
+                   has one Python try them by JOBQUEUE_TEST_PARTS, all others try all
     wait_until     for tests with real processes only
     at_once        calls a function in many threads
 

@@ -86,7 +86,6 @@ CALLS = {
     "large logs": lambda: [get("tasks/1/log?attempt=0", 3), get("tasks/1/log?attempt=0&download=1", 3)],
     "everything else": lambda: [get(path) for path in (
         "functions", "workers", "queues", "session", "tokens")],
-    "100,000 lines": lambda: [post("tasks", lines(100_000, lambda _: SMALL), LINES)],
     "100,000 long lines": lambda: [post("tasks", lines(100_000, lambda number: task(
         "take", ',"unique_key":"%d"' % number, text="a" * 550)), LINES)],
     "long lines": lambda: [post("tasks", lines(337, lambda _: task("take", text=LONG)), LINES)],

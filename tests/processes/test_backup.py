@@ -88,7 +88,7 @@ class TestDailyBackup(BackupCase):
 
     def test_any_number_that_tick_at_once_make_one(self):
         self.site.settings(backup_hour=0)
-        children = [self.site._start(["jobqueue.py", "tick"]) for _ in range(8)]
+        children = [self.site._start(["-m", "jobqueue", "tick"]) for _ in range(8)]
         self.assertEqual([child.wait(60) for child in children], [0] * 8)
         wait_until(lambda: self.known().get("done"), what="the backup")
         first = (self.backups / self.whole()[0]).stat().st_ino

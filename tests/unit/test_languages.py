@@ -5,7 +5,7 @@ import re
 import unittest
 
 import jobqueue
-from tests.helpers.support import ROOT
+from tests.helpers.support import ROOT, need_part
 
 STATIC = ROOT / "static"
 LANGUAGES = sorted((STATIC / "languages").glob("??.json"))
@@ -29,6 +29,10 @@ WORDS = ("Escape", "Enter", "Home", "End", "Hours", "Date", "Month", "Notificati
          "GET", "Probe 1", "import sys", "from jobqueue import command")
 PROGRAM = re.compile(r"'(?:%s)'|(?:class|kind): '[^']*'|(?:find|closest|querySelector(?:All)?|table)\('[^']*'"
                      % "|".join(WORDS))
+
+
+def setUpModule():
+    need_part("source")
 
 
 def scripts():

@@ -2,6 +2,7 @@
 
 import ast
 import bisect
+import functools
 import os
 import re
 import shutil
@@ -12,9 +13,14 @@ import unittest
 from pathlib import Path
 
 import jobqueue
-from tests.helpers.support import ROOT, TestCase
+from tests.helpers.support import ROOT, TestCase, need_part
 
 FILES = ("jobqueue.py", "worker.py")
+parse = functools.lru_cache(maxsize=None)(ast.parse)        # nobody changes a tree
+
+
+def setUpModule():
+    need_part("source")
 
 
 def source(name):
@@ -23,7 +29,7 @@ def source(name):
 
 def contents(text):
     """The titles under Contents in a module's docstring, in order."""
-    lines = ast.get_docstring(ast.parse(text)).split("\nContents", 1)[1].splitlines()[1:]
+    lines = ast.get_docstring(parse(text)).split("\nContents", 1)[1].splitlines()[1:]
     return [re.split(r" {2,}", line.strip())[0] for line in lines if line.strip()]
 
 
@@ -46,7 +52,7 @@ def defined_names(statement):
 
 def uses_pointing_down(text):
     """(line, user, name) for every use of a top-level name that a later section defines."""
-    tree = ast.parse(text)
+    tree = parse(text)
     starts = [
         number
         for number, line in enumerate(text.splitlines(), 1)
@@ -76,7 +82,7 @@ def sections_of_classes(text):
     """{name of a class: number of its section}"""
     starts = [number for number, line in enumerate(text.splitlines(), 1)
               if re.fullmatch(r"# \w[\w ]*? -{10,}", line)]
-    return {one.name: bisect.bisect(starts, one.lineno) for one in ast.parse(text).body
+    return {one.name: bisect.bisect(starts, one.lineno) for one in parse(text).body
             if isinstance(one, ast.ClassDef)}
 
 
@@ -137,7 +143,7 @@ class TestOrder(unittest.TestCase):
     def test_jobqueue_never_imports_the_worker(self):
         names = {
             alias.name
-            for node in ast.walk(ast.parse(source("jobqueue.py")))
+            for node in ast.walk(parse(source("jobqueue.py")))
             if isinstance(node, ast.Import)
             for alias in node.names
         }
@@ -148,7 +154,7 @@ class TestOrder(unittest.TestCase):
         if known is None:
             self.skipTest("this Python has no list of its standard modules")
         for name in FILES:
-            nodes = list(ast.walk(ast.parse(source(name))))
+            nodes = list(ast.walk(parse(source(name))))
             names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
             names |= {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
             names = {one.split(".")[0] for one in names} - {"jobqueue", "psycopg"}
@@ -165,7 +171,7 @@ class TestLate(unittest.TestCase):
     def test_a_server_has_all_that_requests_import(self):
         """It may have no descriptor left when they come."""
         late = set()
-        for node in ast.walk(ast.parse(source("jobqueue.py"))):
+        for node in ast.walk(parse(source("jobqueue.py"))):
             if isinstance(node, (ast.Import, ast.ImportFrom)) and node.col_offset:
                 late.update([node.module] if isinstance(node, ast.ImportFrom) else
                             [name.name for name in node.names])
@@ -176,7 +182,7 @@ class TestDocumentation(unittest.TestCase):
     def test_every_public_definition_has_a_docstring(self):
         for name in FILES:
             with self.subTest(name):
-                self.assertEqual(list(self.undocumented(ast.parse(source(name)))), [])
+                self.assertEqual(list(self.undocumented(parse(source(name)))), [])
 
     def undocumented(self, tree):
         for node in tree.body:

@@ -9,9 +9,10 @@ import unittest
 from unittest import mock
 
 import jobqueue
+from tests.helpers import postgres
 from tests.helpers.support import TestCase
 
-SEEDS, STEPS = range(3), 1400
+SEEDS, STEPS = range(1 if postgres.ADDRESS else 2), 1400
 PEOPLE = ("ana", "bob", "eve")
 OPEN = ("pending", "running", "scheduled", "waiting")
 BAD = ("failed", "cancelled", None)
@@ -177,7 +178,7 @@ class Model:
 
 
 class TestOrderModel(TestCase):
-    def test_every_task_is_as_the_rules_say_after_each_of_4200_random_steps(self):
+    def test_every_task_is_as_the_rules_say_after_each_of_thousands_of_random_steps(self):
         for seed in SEEDS:
             with self.subTest(seed=seed):
                 self.play(seed)

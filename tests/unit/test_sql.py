@@ -10,7 +10,7 @@ import unittest
 
 import jobqueue
 from tests.helpers import postgres
-from tests.helpers.support import ROOT
+from tests.helpers.support import ROOT, need_part
 
 FILES = ("jobqueue.py", "worker.py")
 STARTS = (
@@ -198,6 +198,7 @@ def all_statements():
 class TestSql(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
+        need_part("source")
         cls.found = all_statements()
 
     def test_the_statements_are_found(self):
