@@ -23,7 +23,7 @@ const COLUMNS = {
 let list = null;
 /** The list as one left it for a task, to come back to. */
 export let listPlace = '#/tasks';
-addEventListener('hashchange', ({ oldURL }) => {
+addEventListener('hashchange', ({ oldURL = location.href }) => {
   const { hash } = new URL(oldURL);
   if (!hash.startsWith('#/tasks/')) listPlace = hash.startsWith('#/tasks?') ? hash : '#/tasks';
 });

@@ -287,7 +287,7 @@ class Tasks(CommandTestCase):
         self.assertIn(" minutes, ends in ", self.ok("show", 3))
         self.queue.queues.change("default", {"paused": True}, "ana")
         self.clock.advance(60)
-        self.assertIn("forecast        The queue default is paused by ana.", self.ok("show", 3))
+        self.assertIn("forecast        2 before it, The queue default is paused by ana.", self.ok("show", 3))
 
     def test_show_prints_one_task(self):
         self.add("bob", a=11)
