@@ -3844,7 +3844,7 @@ class Followers:
     def _settle_follower(transaction, ended, how, follower, now):
         """Settle what one task waits for, or all of it if it fails by it; how much."""
         task = transaction.one(
-            "SELECT id, owner_id, queue, function, priority, attempts, run_at, "
+            "SELECT id, owner_id, queue, function, priority, attempts, run_at, created_at, "
             "after_failure FROM task WHERE id=? AND status=6", (follower,))
         if task and (how == SUCCEEDED or task["after_failure"] == "run"):
             transaction.run("UPDATE task_after SET settled=1 WHERE task_id=? AND settled=0 "
@@ -3866,7 +3866,7 @@ class Followers:
             transaction.update("task", {
                 "status": FAILED, "reason": "dependency", "error_type": "Dependency",
                 "error_message": why, "finished_at": now}, "id=? AND status=6", (follower,))
-            note(transaction, now, "failed", task, message=why)
+            note(transaction, now, "failed", task, message=why, service=now - task["created_at"])
         return given_up
 
     @staticmethod
@@ -5338,7 +5338,9 @@ class Claims:
                 verdict = judge(task, outcome, now, self._clock.uniform)
                 verdict.removed = task["cancel_requested"] == DELETE or (
                     verdict.status == SUCCEEDED and task["remove_on_success"] == 1)
-                if outcome.seconds is None:
+                if verdict.event == "put_back":     # so the start that does not count is found
+                    outcome.seconds = now - task["started_at"]
+                elif outcome.seconds is None:
                     outcome.seconds = max(0.0, now - task["started_at"])
                 told = outcome.error_message or verdict.reason
                 notes.append(activity_row(
@@ -6840,8 +6842,7 @@ class Tally:
         elif event not in EVENTS or not type(function) is type(queue) is str:
             return
         elif event == "put_back":       # it was not begun
-            began = hour_of(at - (sane(seconds) or 0.0))
-            self._cells["hour", began, function, queue]["started"].append(-1)
+            self._cells["hour", hour_of(at - (seconds or 0)), function, queue]["started"].append(-1)
         else:
             cell, name = self._cells["hour", hour_of(at), function, queue], EVENTS[event]
             if name:

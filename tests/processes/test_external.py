@@ -83,6 +83,10 @@ class TestForeignWorker(unittest.TestCase):
         return [row["event"] for row in self.site.rows(
             "SELECT event FROM activity WHERE task_id=? ORDER BY id", (task_id,))]
 
+    def service(self, task_id):
+        """What the last event says of the time since it was added."""
+        return self.site.value("SELECT service FROM activity WHERE task_id=? ORDER BY id DESC", (task_id,))
+
     @staticmethod
     def told(function):
         """The statements in a function of the foreign worker."""
@@ -105,6 +109,8 @@ class TestForeignWorker(unittest.TestCase):
             self.assertEqual((task["status"], task["result"], task["attempts"]),
                              ("succeeded", {"text": "it's %d \" \\" % number}, 1))
             self.assertEqual(self.events(task_id), ["added", "started", "succeeded"])
+            self.assertAlmostEqual(self.service(task_id), jobqueue.parse_time(
+                task["finished_at"], "") - jobqueue.parse_time(task["created_at"], ""), 2)
         self.assertEqual(len(self.ledger.read_text().splitlines()), 10)
 
     def test_a_failure_is_retried_and_then_recorded(self):
@@ -117,6 +123,7 @@ class TestForeignWorker(unittest.TestCase):
                          ("failed", "error", "it said so", 2))
         self.assertEqual(self.events(task_id),
                          ["added", "started", "retry", "promoted", "started", "failed"])
+        self.assertIsNotNone(self.service(task_id))
 
     def test_a_task_whose_foreign_worker_died_is_given_out_again_after_its_lease(self):
         plant(self.site, QUICK_LEASE)

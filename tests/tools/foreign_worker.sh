@@ -66,8 +66,8 @@ SQL
 succeed() {
     sql <<'SQL'
 BEGIN IMMEDIATE;
-INSERT INTO activity (at, event, task_id, attempt, owner_id, function, queue, seconds)
-SELECT :now, 'succeeded', id, attempts, owner_id, function, queue, :now-started_at
+INSERT INTO activity (at, event, task_id, attempt, owner_id, function, queue, seconds, service)
+SELECT :now, 'succeeded', id, attempts, owner_id, function, queue, :now-started_at, :now-created_at
 FROM task WHERE id=:id AND status=1 AND claim=:claim;
 UPDATE task SET status=2, result=:result, cancel_requested=0, lease_boot=NULL,
     lease_monotonic=NULL, lease_wall=NULL, finished_at=:now
@@ -79,10 +79,12 @@ SQL
 fail() {
     sql <<'SQL'
 BEGIN IMMEDIATE;
-INSERT INTO activity (at, event, task_id, attempt, owner_id, function, queue, seconds, message)
+INSERT INTO activity (at, event, task_id, attempt, owner_id, function, queue, seconds, message,
+    service)
 SELECT :now, CASE WHEN cancel_requested>0 THEN 'cancelled' WHEN retries_left>0 THEN 'retry'
                   ELSE 'failed' END,
-    id, attempts, owner_id, function, queue, :now-started_at, :error_message
+    id, attempts, owner_id, function, queue, :now-started_at, :error_message,
+    CASE WHEN cancel_requested>0 OR retries_left=0 THEN :now-created_at END
 FROM task WHERE id=:id AND status=1 AND claim=:claim;
 UPDATE task SET status=4, cancel_requested=0, lease_boot=NULL, lease_monotonic=NULL,
     lease_wall=NULL, finished_at=:now

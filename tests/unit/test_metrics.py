@@ -209,6 +209,23 @@ class TestFold(Folding):
                          [1.0] * 5)
         self.assertEqual(told["workers"][0]["utilization"], 1.0)
 
+    def test_a_start_that_is_put_back_leaves_the_hour_in_which_it_was_told(self):
+        for jump in (HOUR, -2 * HOUR):
+            self.add()
+            row = self.claim()
+            self.clock.wall += jump
+            self.end(row, "unknown_function", seconds=0.5)
+            self.fold()
+        self.assertEqual({point["started"] for point in self.figures(-DAY, 3 * HOUR)["points"]}, {0})
+
+    def test_service_ends_too_when_a_task_fails_with_what_it_comes_after(self):
+        first = self.add()
+        self.add(options={"after": [first]})
+        self.clock.advance(7)
+        self.cancel(first)
+        told = self.figures()["totals"]["service"]
+        self.assertEqual((told["count"], told["max"]), (1, 7.0))
+
     def test_the_latest_20_runs_of_a_function_are_kept(self):
         for number in range(25):
             self.note("succeeded", seconds=number, task_id=number, owner_id=2)
