@@ -6666,7 +6666,7 @@ ESCAPED = str.maketrans({"\\": r"\\", '"': r'\"', "\n": r"\n"})
 
 def sane(number):
     """A time as it counts: clocks are set back, and other people's programs write anything."""
-    return None if number is None else min(max(0.0, number), LARGEST)
+    return number if 0.0 <= number <= LARGEST else min(max(0.0, number), LARGEST)
 
 
 def hour_of(at):
@@ -6683,7 +6683,8 @@ def whole_steps(start, end, step):
 
 def latest_runs(known, more):
     """The newest of the runs in a row of `recent` and of more: [task, owner, status, seconds]."""
-    return [*json.loads(known or "[]"), *more][-RECENT_RUNS:]
+    return [*json.loads(known or "[]"), *([*run, round(seconds, 6)] for *run, seconds in more)][
+        -RECENT_RUNS:]
 
 
 def bucket_of(seconds):
@@ -6696,7 +6697,7 @@ def bucket_of(seconds):
 
 def bucket_top(number):
     """The longest time in a bucket."""
-    return 2.0 ** (number / 4 - 1)
+    return math.ldexp(BUCKETS_A_DOUBLING[number % 4], number // 4)
 
 
 class Times:
@@ -6711,11 +6712,13 @@ class Times:
     @classmethod
     def of(cls, values):
         """These times, at least one."""
-        many = cls()
+        many, values, place = cls(), sorted(values), 0
         many.count, many.sum = len(values), math.fsum(values)
-        many.least, many.most = min(values), max(values)
-        many.buckets = {str(number): count for number, count in
-                        collections.Counter(map(bucket_of, values)).items()}
+        many.least, many.most = values[0], values[-1]
+        while place < many.count:
+            number, before = bucket_of(values[place]), place
+            place = bisect.bisect_right(values, bucket_top(number), place)
+            many.buckets[str(number)] = place - before
         return many
 
     def add(self, other):
@@ -6755,7 +6758,7 @@ class Times:
         return {"count": self.count, **dict(zip(("sum", "min", "max", "mean", "p50", "p95"), told))}
 
 
-NO_TIMES = Times()
+NO_TIMES, NO_SHIFT = Times(), {"machine": "", "ended_at": None}
 
 
 class Sums(dict):
@@ -6838,13 +6841,14 @@ class Tally:
     def _count(self, _, at, event, function, queue, waited, seconds, service, cpu_seconds,
                peak_memory, task_id, owner_id, worker_id, machine):
         if event in WORKER_EVENTS:
-            self._count_life(event, at, sane(waited) or 0.0, int(worker_id), str(machine or ""))
+            self._count_life(event, at, sane(waited or 0), int(worker_id), str(machine or ""))
         elif event not in EVENTS or not type(function) is type(queue) is str:
             return
         elif event == "put_back":       # it was not begun
             self._cells["hour", hour_of(at - (seconds or 0)), function, queue]["started"].append(-1)
         else:
-            cell, name = self._cells["hour", hour_of(at), function, queue], EVENTS[event]
+            hour, name = hour_of(at), EVENTS[event]
+            cell = self._cells["hour", hour, function, queue]
             if name:
                 cell[name].append(1)
             if waited is not None:
@@ -6852,25 +6856,20 @@ class Tally:
             if service is not None and event in ("succeeded", "failed"):
                 cell["service"].append(sane(service))
             if seconds is not None:     # something ran
-                self._count_run(cell, event, sane(seconds), cpu_seconds, peak_memory)
-                self._count_work(worker_id, at, sane(seconds))
+                seconds = sane(seconds)
+                if event == "succeeded":
+                    cell["ran"].append(seconds)
+                if cpu_seconds:
+                    cell["cpu_seconds"].append(sane(cpu_seconds))
+                if peak_memory:
+                    cell["peak_memory"].append(int(sane(peak_memory)))
+                if worker_id is not None:
+                    self._count_work(self.shifts.get(worker_id, NO_SHIFT), hour, at, seconds)
                 self.runs[function].append((task_id and int(task_id), owner_id and int(owner_id),
-                                            name or event, round(sane(seconds), 6)))
+                                            name or event, seconds))
 
-    @staticmethod
-    def _count_run(cell, event, seconds, cpu_seconds, peak_memory):
-        if event == "succeeded":
-            cell["ran"].append(seconds)
-        if cpu_seconds:
-            cell["cpu_seconds"].append(sane(cpu_seconds))
-        if peak_memory:
-            cell["peak_memory"].append(int(sane(peak_memory)))
-
-    def _count_work(self, worker_id, at, seconds):
-        if worker_id is None:
-            return
-        shift = self.shifts.get(worker_id) or {"machine": "", "ended_at": None}
-        cell = self._cells["worker_hour", hour_of(at), shift["machine"]]
+    def _count_work(self, shift, hour, at, seconds):
+        cell = self._cells["worker_hour", hour, shift["machine"]]
         cell["tasks"].append(1)
         cell["executed"].append(seconds)
         if shift["ended_at"] is not None:       # a death may be noticed late
@@ -6891,7 +6890,7 @@ class Tally:
     def spread(self, machine, name, start, end):
         """Count the seconds from `start` to `end` in the hours that they are in."""
         if max(0.0, end - SPREAD_MAX_SECONDS) <= start < end <= LARGEST:
-            for hour in range(hour_of(start), hour_of(end) + 1, HOUR):
+            for hour in range(hour_of(start), math.ceil(end), HOUR):
                 self._cells["worker_hour", hour, machine][name].append(
                     min(end, hour + HOUR) - max(start, hour))
 
