@@ -10,10 +10,11 @@ SECRET = "canary-of-a-password"
 
 class MailServer(Acceptor):
     """A mail server in a thread. `how`: ok, silent, refuse (550), later (451), cut (after DATA), slow_quit.
-    Mails are (sender, recipients, bytes); `log_ins` what was sent to log in."""
+    Mails are (sender, recipients, bytes); `log_ins` what was sent to log in. `on(word)` is called before
+    TEXT (a mail, whole) and QUIT are answered."""
 
-    def __init__(self, how="ok", certificate=None):
-        self.how, self.certificate = how, certificate
+    def __init__(self, how="ok", certificate=None, on=lambda word: None):
+        self.how, self.certificate, self.on = how, certificate, on
         self.mails, self.log_ins, self.seen = [], [], []
         super().__init__()
 
@@ -54,9 +55,11 @@ class MailServer(Acceptor):
                 peer.sendall(b"354 go\r\n")
                 text = b"".join(iter(file.readline, b".\r\n"))
                 self.mails.append((sender, to, text))
+                self.on("TEXT")
                 if self.how == "cut":
                     return
             elif word == b"QUIT":
+                self.on("QUIT")
                 if self.how == "slow_quit":
                     peer.recv(1)
                 peer.sendall(b"221 bye\r\n")

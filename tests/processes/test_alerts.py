@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -16,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from unittest import mock
 
 import jobqueue
+from tests.helpers.faults import plant
 from tests.helpers.mail import SECRET, MailServer
 from tests.helpers.postgres import about_sqlite
 from tests.helpers.support import Site, TestCase, need, wait_until
@@ -381,3 +383,105 @@ class TestProcesses(unittest.TestCase):
             self.assertNotIn("canary", str(line))
         logs = "".join(path.read_text("utf-8", "replace") for path in self.site.data.glob("worker*.log*"))
         self.assertNotIn("canary", logs)
+
+
+class FatalHook(Hook):
+    """A receiver whose sender dies when it has the answer, before it can note that."""
+
+    def do_POST(self):
+        with self.server.nobody_writes():
+            super().do_POST()
+            self.connection.shutdown(socket.SHUT_WR)
+            self.rfile.read(1)          # until the other side has closed: it knows
+            self.server.kill()
+
+
+class TestKilledSenders(unittest.TestCase):
+    """Who sends is killed at the worst moment: all is told once or twice, and is known for the same."""
+
+    def setUp(self):
+        self.site = Site(TestProcesses.TASKS)
+        self.addCleanup(self.site.close)
+        plant(self.site, "PAUSES, WATCH_SECONDS = (0.0, 3600.0, 3600.0, 3600.0), 0.0")
+        self.site.run("tick")
+        self.kills = 0
+
+    def kill_sender(self):
+        """Kill the process that sends, the first time."""
+        if not self.kills:
+            [pid] = [pid for pid, line in self.site.processes().items() if "--send" in line]
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: pid not in self.site.processes(), what="its death")
+        self.kills += 1
+
+    @contextlib.contextmanager
+    def nobody_writes(self):
+        """Hold the write lock, the first time."""
+        with contextlib.ExitStack() as stack:
+            if not self.kills:
+                queue = stack.enter_context(contextlib.closing(
+                    jobqueue.JobQueue(self.site.data, environment=self.site.place)))
+                stack.enter_context(queue.database.transaction())
+            yield
+
+    def fail_and_look(self, got):
+        """A task fails, and its alert is sent until something has come in and who sent it is dead."""
+        self.site.wait(self.site.add("bad", number=7))
+        wait_until(lambda: self.site.run("tick") and self.kills, what="a message, and a death")
+        self.assertEqual(len(got), 1)
+        [row] = self.site.rows("SELECT * FROM delivery")
+        self.assertEqual((row["tries"], row["sent_at"], row["error"]), (1, None, jobqueue.CUT_OFF))
+        self.assertIsNotNone(row["next_at"])
+        self.assertEqual(self.site.wait(self.site.add("good"))["status"], "succeeded")
+
+    def pass_a_minute(self):
+        """The times of the message and of who sends it lie a minute back; its row once it was tried."""
+        self.site.rows("UPDATE delivery SET next_at=next_at-60")
+        os.utime(self.site.data / jobqueue.SENDING_MARK, (0, 0))
+        return wait_until(lambda: self.site.run("tick") and self.site.rows(
+            "SELECT * FROM delivery WHERE tries=2 AND next_at IS NULL"), what="the second try")[0]
+
+    def look_for_more(self):
+        """Nothing is left to be sent, and nothing holds up what comes later."""
+        for _ in range(3):
+            self.site.run("tick")
+        self.assertEqual(self.site.run("alert", "test", code=None).returncode, 0)
+        self.assertEqual(self.site.value("SELECT count(*) FROM delivery WHERE sent_at IS NOT NULL"), 2)
+
+    def check_mail(self, moment):
+        server = MailServer(on=lambda word: self.kill_sender() if word == moment else None)
+        self.addCleanup(server.close)
+        self.site.settings(alert_mail="ops@example.org", mail_from="jobs@example.org",
+                           mail_server="localhost:%d" % server.port)
+        self.fail_and_look(server.mails)
+        row = self.pass_a_minute()
+        self.assertEqual((row["error"], len(server.mails)), (None, 2))
+        self.assertEqual(server.mails[0], server.mails[1])
+        self.assertRegex(server.mails[0][2], rb"(?m)^Message-ID: <jobqueue\.\d+\.\d+@example\.org>\r$")
+        self.look_for_more()
+        self.assertEqual(len(server.mails), 3)
+        self.assertNotIn(re.search(rb"Message-ID: \S+", server.mails[0][2])[0], server.mails[2][2])
+
+    def test_a_mail_that_was_taken_comes_again_as_the_same_mail(self):
+        self.check_mail("QUIT")
+
+    def test_a_mail_whose_taking_nobody_heard_of_comes_again_as_the_same_mail(self):
+        self.check_mail("TEXT")
+
+    def test_a_webhook_that_was_answered_comes_again_under_the_same_id(self):
+        server = ThreadingHTTPServer(("127.0.0.1", 0), FatalHook)
+        server.got, server.status, server.more, server.pieces = [], 200, {}, 0
+        server.kill, server.nobody_writes = self.kill_sender, self.nobody_writes
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        self.site.settings(alert_webhook="http://localhost:%d/hook" % server.server_port,
+                           alert_webhook_inside="yes")
+        self.fail_and_look(server.got)
+        row = self.pass_a_minute()
+        self.assertEqual((row["error"], len(server.got)), (None, 2))
+        (first, text), (second, again) = ((headers["webhook-id"], body) for _, headers, body in server.got)
+        self.assertEqual((first, text), (second, again))
+        self.look_for_more()
+        self.assertEqual(len(server.got), 3)
+        self.assertNotEqual(server.got[2][1]["webhook-id"], first)
