@@ -5338,10 +5338,9 @@ class Claims:
                 verdict = judge(task, outcome, now, self._clock.uniform)
                 verdict.removed = task["cancel_requested"] == DELETE or (
                     verdict.status == SUCCEEDED and task["remove_on_success"] == 1)
-                if verdict.event == "put_back":     # so the start that does not count is found
-                    outcome.seconds = now - task["started_at"]
-                elif outcome.seconds is None:
-                    outcome.seconds = max(0.0, now - task["started_at"])
+                if outcome.seconds is None or verdict.event == "put_back":
+                    least = -math.inf if verdict.event == "put_back" else 0.0   # finds its start
+                    outcome.seconds = max(least, now - task["started_at"])
                 told = outcome.error_message or verdict.reason
                 notes.append(activity_row(
                     now, verdict.event, task, worker_id=task["worker_id"],
@@ -6683,8 +6682,7 @@ def whole_steps(start, end, step):
 
 def latest_runs(known, more):
     """The newest of the runs in a row of `recent` and of more: [task, owner, status, seconds]."""
-    return [*json.loads(known or "[]"), *([*run, round(seconds, 6)] for *run, seconds in more)][
-        -RECENT_RUNS:]
+    return [*json.loads(known or "[]"), *([*run, round(s, 6)] for *run, s in more)][-RECENT_RUNS:]
 
 
 def bucket_of(seconds):
@@ -6840,22 +6838,19 @@ class Tally:
 
     def _count(self, _, at, event, function, queue, waited, seconds, service, cpu_seconds,
                peak_memory, task_id, owner_id, worker_id, machine):
-        if event in WORKER_EVENTS:
-            self._count_life(event, at, sane(waited or 0), int(worker_id), str(machine or ""))
-        elif event not in EVENTS or not type(function) is type(queue) is str:
-            return
-        elif event == "put_back":       # it was not begun
-            self._cells["hour", hour_of(at - (seconds or 0)), function, queue]["started"].append(-1)
-        else:
-            hour, name = hour_of(at), EVENTS[event]
+        if event in EVENTS and type(function) is type(queue) is str:
+            is_back, name = event == "put_back", EVENTS[event]
+            hour = hour_of(at - (seconds or 0) if is_back else at)
             cell = self._cells["hour", hour, function, queue]
-            if name:
+            if is_back:                 # it was not begun
+                cell["started"].append(-1)
+            elif name:
                 cell[name].append(1)
             if waited is not None:
                 cell["waited"].append(sane(waited))
             if service is not None and event in ("succeeded", "failed"):
                 cell["service"].append(sane(service))
-            if seconds is not None:     # something ran
+            if seconds is not None and not is_back:     # something ran
                 seconds = sane(seconds)
                 if event == "succeeded":
                     cell["ran"].append(seconds)
@@ -6867,6 +6862,8 @@ class Tally:
                     self._count_work(self.shifts.get(worker_id, NO_SHIFT), hour, at, seconds)
                 self.runs[function].append((task_id and int(task_id), owner_id and int(owner_id),
                                             name or event, seconds))
+        elif event in WORKER_EVENTS:
+            self._count_life(event, at, sane(waited or 0), int(worker_id), str(machine or ""))
 
     def _count_work(self, shift, hour, at, seconds):
         cell = self._cells["worker_hour", hour, shift["machine"]]
@@ -6874,7 +6871,10 @@ class Tally:
         cell["executed"].append(seconds)
         if shift["ended_at"] is not None:       # a death may be noticed late
             at = min(at, shift["counted_to"])
-        self.spread(shift["machine"], "busy_seconds", at - seconds, at)
+        if at - seconds >= hour:
+            cell["busy_seconds"].append(seconds)
+        else:
+            self.spread(shift["machine"], "busy_seconds", at - seconds, at)
 
     def _count_life(self, event, at, silent, worker_id, machine):
         shift = self.shifts.get(worker_id)
