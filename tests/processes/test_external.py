@@ -116,7 +116,7 @@ class TestForeignWorker(unittest.TestCase):
     def test_a_failure_is_retried_and_then_recorded(self):
         self.start_worker()
         task_id = self.site.add("render", text="fail")
-        wait_until(lambda: self.status(task_id) == "scheduled", what="the first failure")
+        wait_until(lambda: "retry" in self.events(task_id), what="the first failure")
         self.site.run("tick")
         task = self.site.wait(task_id)
         self.assertEqual((task["status"], task["reason"], task["error"]["message"], task["attempts"]),
