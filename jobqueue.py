@@ -5338,9 +5338,10 @@ class Claims:
                 verdict = judge(task, outcome, now, self._clock.uniform)
                 verdict.removed = task["cancel_requested"] == DELETE or (
                     verdict.status == SUCCEEDED and task["remove_on_success"] == 1)
-                if outcome.seconds is None or verdict.event == "put_back":
-                    least = -math.inf if verdict.event == "put_back" else 0.0   # finds its start
-                    outcome.seconds = max(least, now - task["started_at"])
+                if verdict.event == "put_back":     # the fold finds its start, by any clock
+                    outcome.seconds = now - task["started_at"]
+                elif outcome.seconds is None:
+                    outcome.seconds = max(0.0, now - task["started_at"])
                 told = outcome.error_message or verdict.reason
                 notes.append(activity_row(
                     now, verdict.event, task, worker_id=task["worker_id"],
