@@ -608,8 +608,8 @@ class TaskFiles:
 # The child's side: a process that imports tasks.py, announces its functions, and runs one attempt
 # after another as the worker hands them over. It is a fresh interpreter, or a fork of the worker
 # from before anything was open. It ends with its channel or its life line. It speaks to the worker
-# in lines of JSON: {"announce"} once, then of each attempt {"report"},
-# {"enqueue"} (which is answered) and at last {"outcome"}.
+# in lines of JSON: {"announce"} once, then of each attempt {"report"}, {"enqueue"} (which is
+# answered) and at last {"outcome"}.
 # Rules: it never touches the database. What a task changed in this process must not reach the next
 # one: some of it is undone, the rest is found, told as what the task left behind, and the worker
 # replaces the runner. A fork of it never speaks for it.
