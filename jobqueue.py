@@ -2610,11 +2610,6 @@ def _row_class(names):
     return type("ServerRow", (ServerRow,), {"__slots__": (), "names": names, "places": places})
 
 
-def _row_maker(cursor):
-    result = cursor.pgresult
-    return _row_class(tuple(map(result.fname, range(result.nfields)))) if result else None
-
-
 def _import_driver():
     """psycopg; SetupError unless it is new enough."""
     try:
@@ -2635,26 +2630,48 @@ def driver():
     psycopg = _import_driver()
 
     class Link(psycopg.Connection):
-        """A connection that is closed when the server does not answer until a moment."""
+        """A connection that is closed when the server does not answer until a moment. A cursor
+        would take as long for each statement of a text as the server."""
 
-        until = math.inf
+        heard = 0                       # notifications
 
-        def wait(self, work, interval=None):
-            """Do what psycopg began (a generator that yields what it waits for)."""
+        def ask(self, text, until):
+            """The results of a text's statements; the error of the one that failed."""
             try:
-                wanted = next(work)
-                while True:
-                    events = select.poll()
-                    events.register(self.pgconn.socket, (select.POLLIN if wanted & 1 else 0)
-                                    | (select.POLLOUT if wanted & 2 else 0))
-                    if not events.poll(max(0.0, self.until - time.monotonic()) * 1000):
-                        raise psycopg.OperationalError("the server does not answer")
-                    wanted = work.send(wanted)
-            except StopIteration as ended:
-                return ended.value
+                results = list(self._results(text, until))
             except BaseException:
                 self.pgconn.finish()
                 raise
+            self._hear()
+            if results[-1].status == psycopg.pq.ExecStatus.FATAL_ERROR:
+                error = psycopg.errors.error_from_result(results[-1])
+                raise error if error.sqlstate else psycopg.OperationalError(str(error))
+            return results
+
+        def _results(self, text, until):
+            link, events = self.pgconn, select.poll()
+            link.send_query(text.encode("utf-8"))
+            while True:
+                unsent = link.flush()
+                if not unsent and not link.is_busy():
+                    result = link.get_result()
+                    if result is None:
+                        return
+                    yield result
+                    continue
+                events.register(link.socket, select.POLLIN | (select.POLLOUT if unsent else 0))
+                if not events.poll(max(0.0, until - time.monotonic()) * 1000):
+                    raise psycopg.OperationalError("the server does not answer")
+                link.consume_input()
+
+        def _hear(self):
+            self.heard += sum(1 for _ in iter(self.pgconn.notifies, None))
+
+        def listen(self):
+            """How many notifications have come."""
+            self.pgconn.consume_input()
+            self._hear()
+            return self.heard
 
     class Number(psycopg.adapt.Loader):
         """A sum is a plain number, and so is a truth."""
@@ -2670,8 +2687,7 @@ def driver():
     def connect(address):
         """A connection on which we say BEGIN ourselves."""
         options = {**LINK_OPTIONS, **psycopg.conninfo.conninfo_to_dict(address)}
-        return Link.connect(**options, autocommit=True, prepare_threshold=None, context=known,
-                            row_factory=_row_maker)
+        return Link.connect(**options, autocommit=True, context=known)
 
     return psycopg, connect
 
@@ -2680,14 +2696,14 @@ class ServerConnection(Connection):
     """A connection to PostgreSQL."""
 
     def __init__(self, address):
-        (psycopg, connect), self._heard = driver(), None
+        (psycopg, connect), self._listens = driver(), False
         self.limit = math.inf           # no question may take longer
         self.changes = 0                # rows that were added, changed or removed, or may be
         self._told = []                 # texts of one statement each, to go along with the next
         self._foreseen = []             # ... questions that follow it
         self._known = {}                # their answers, until something is changed
         self._errors, self._link = psycopg.Error, connect(address)
-        self._link.add_notify_handler(id)       # else what a pooler brings for others piles up
+        self._loaders = psycopg.adapt.Transformer(self._link)
         self._do(SERVER_LOOKS, LINK_OPTIONS["connect_timeout"])
 
     @property
@@ -2696,14 +2712,11 @@ class ServerConnection(Connection):
         return self._link.closed
 
     def _do(self, text, seconds=CALL_SECONDS):
-        """The cursor at the answer to the first statement of a text."""
-        self._link.until = time.monotonic() + min(seconds, self.limit)
+        """The results of the statements of a text."""
         told, self._told = self._told, []
         try:
-            cursor = self._link.execute(";".join([*told, text]))
-            for _ in told:
-                cursor.nextset()
-            return cursor
+            until = time.monotonic() + min(seconds, self.limit)
+            return self._link.ask(";".join([*told, text]), until)[len(told):]
         except self._errors as error:
             if error.sqlstate == "25006":
                 self.close()            # its server may not write any more: another one does
@@ -2712,12 +2725,18 @@ class ServerConnection(Connection):
     def _answers(self, text, seconds=CALL_SECONDS):
         """(the server's word, the rows) of each statement; what is foreseen is asked, too."""
         texts, self._foreseen = self._foreseen, []
-        cursor, answers = self._do(";".join([text, *texts]), seconds), []
-        while not answers or cursor.nextset():
-            answers.append((cursor.statusmessage, cursor.fetchall() if cursor.description else ()))
+        answers = [(result.command_status.decode(), self._rows(result))
+                   for result in self._do(";".join([text, *texts]), seconds)]
         at = len(answers) - len(texts)
         self._known.update(zip(texts, (rows for _, rows in answers[at:])))
         return answers[:at]
+
+    def _rows(self, result):
+        if not result.nfields:
+            return ()
+        self._loaders.set_pgresult(result)
+        names = tuple(map(result.fname, range(result.nfields)))
+        return self._loaders.load_rows(0, result.ntuples, _row_class(names))
 
     def foresee(self, questions):
         """Ask these with what comes next: each is answered then, unless a change comes between."""
@@ -2732,8 +2751,8 @@ class ServerConnection(Connection):
     def run(self, statement, values=()):
         """Execute; return the number of rows changed."""
         self._known = {}
-        count = self._do(bound(statement, values)).rowcount
-        self.changes += max(count, 0)
+        count = self._do(bound(statement, values))[0].command_tuples or 0
+        self.changes += count
         return count
 
     def many(self, statement, rows):
@@ -2821,17 +2840,10 @@ class ServerConnection(Connection):
 
     def heard(self):
         """What changes with each notification; the first call begins to listen."""
-        if self._heard is None:
-            self._heard = 0
-            self._link.add_notify_handler(self._hear)
+        if not self._listens:
+            self._listens = True
             self.run("LISTEN jobqueue")
-        self._link.pgconn.consume_input()
-        for _ in iter(self._link.pgconn.notifies, None):
-            self._hear()
-        return id(self), self._heard
-
-    def _hear(self, _=None):
-        self._heard += 1
+        return id(self), self._link.listen()
 
     def roll_back(self):
         """Undo an open transaction, if there is one."""
