@@ -8265,6 +8265,7 @@ class Users:
     def __init__(self, database, settings, throttle):
         self._database, self._settings, self._throttle = database, settings, throttle
         settings.tests["default_owner"] = functools.partial(self._test_owner, database)
+        self._owner = (-math.inf, None, None)   # until, default_owner, its row
 
     def has_admin(self):
         """True once somebody can administer this."""
@@ -8287,10 +8288,14 @@ class Users:
         return row and Person(row)
 
     def owner(self, name=None):
-        """The row of this user, without a name of the one whose tasks code and shell add."""
+        """The row of this user, without a name of the one whose tasks code and shell add: that may
+        be as old as a setting. Who was deleted since then is missed when the task is added."""
         if name:
             return self.find(name)
-        name = self._settings.get("default_owner")
+        name, now = self._settings.get("default_owner"), self._database.clock.monotonic()
+        until, known, row = self._owner
+        if known == name and now <= until:
+            return row
         row = self._database.one("""
             SELECT * FROM user WHERE name=? OR (?='' AND role='admin' AND disabled=0)
             ORDER BY id LIMIT 1""", (name, name))
@@ -8298,6 +8303,7 @@ class Users:
             raise SetupError("There is no user %s, whom the setting default_owner names." % name
                              if name else "There is no admin yet who could own the task. Open the "
                              "page and make one, or run: python3 jobqueue.py user add NAME --admin")
+        self._owner = now + CACHE_SECONDS, name, row
         return row
 
     @staticmethod
