@@ -3781,6 +3781,11 @@ class Queues:
 SETTLE_AT_ONCE = 500            # followers in one transaction
 WAITED_FOR, SATISFIED, GIVEN_UP = range(3)     # what task_after.settled says
 ENDED = (SUCCEEDED, FAILED, CANCELLED)
+# One of those that ended, with one that waits for it.
+UNSETTLED = (
+    "SELECT unsettled.task_id AS ended, status, task_after.task_id AS follower "
+    "FROM unsettled LEFT JOIN task_after %s "
+    "ON settled=0 AND after_id=unsettled.task_id LIMIT 1" % BY_FOLLOWER)
 HOW_IT_ENDED = {FAILED: "failed", CANCELLED: "was cancelled", None: "was deleted"}
 
 
@@ -3812,15 +3817,18 @@ def place(transaction, task, run_at, now):
     return PENDING, next_turn(transaction, task["owner_id"], task["queue"], task["priority"])
 
 
+LANES = "SELECT queue, priority FROM task %s WHERE status=? " % BY_CLAIM
+FIRST_LANE = LANES + "ORDER BY queue, priority DESC LIMIT 1"
+
+
 def lanes(db, status):
     """The (queue, priority) pairs that hold tasks of a status: few, and found by skipping."""
-    start = "SELECT queue, priority FROM task %s WHERE status=? " % BY_CLAIM
-    found, lane = [], db.one(start + "ORDER BY queue, priority DESC LIMIT 1", (status,))
+    found, lane = [], db.one(FIRST_LANE, (status,))
     while lane:
         found.append(tuple(lane))
-        lane = db.one(start + "AND queue=? AND priority<? ORDER BY priority DESC LIMIT 1",
+        lane = db.one(LANES + "AND queue=? AND priority<? ORDER BY priority DESC LIMIT 1",
                       (status, *lane)) or db.one(
-            start + "AND queue>? ORDER BY queue, priority DESC LIMIT 1", (status, lane["queue"]))
+            LANES + "AND queue>? ORDER BY queue, priority DESC LIMIT 1", (status, lane["queue"]))
     return found
 
 
@@ -3839,10 +3847,7 @@ class Followers:
         Each end, a failure by this as well, is in `unsettled`: long chains fall link by link."""
         room = SETTLE_AT_ONCE
         while room > 0:
-            pair = transaction.one(
-                "SELECT unsettled.task_id AS ended, status, task_after.task_id AS follower "
-                "FROM unsettled LEFT JOIN task_after %s "
-                "ON settled=0 AND after_id=unsettled.task_id LIMIT 1" % BY_FOLLOWER)
+            pair = transaction.one(UNSETTLED)
             if pair is None:
                 return False
             room -= 1
@@ -4974,6 +4979,7 @@ WITHIN_REACH = """AND task.id IN (
 BESIDE_FULL = "AND priority=? AND turn>=? AND turn<?+%d" % REACH_ROWS
 # What a remote worker may take, and under which claims; `queues` None: of any.
 Reach = collections.namedtuple("Reach", "machine functions queues claims")
+PROMOTING = (UNSETTLED, ()), (FIRST_LANE, (SCHEDULED,))     # what promote() asks, most often
 ENDING_COLUMNS = (
     "id", "owner_id", "queue", "function", "priority", "turn", "run_at", "attempts", "crashes",
     "claim", "interruptions", "max_retries", "retries_left", "retry_delay", "retry_backoff",
@@ -6202,10 +6208,12 @@ class Workers:
             return changed == 1
 
     def heartbeat(self, transaction, worker_id, state, tasks, runner=(None, None)):
-        """A worker's sign of life, with its runner's pid and birth; False if its row is gone."""
-        return transaction.update("worker", {
-            "state": state, "tasks": tasks, "runner_pid": runner[0], "runner_birth": runner[1],
-            **self._lease(self._clock.now())}, "id=?", (worker_id,)) == 1
+        """A worker's sign of life, with its runner's pid and birth, if it has a row."""
+        lease = self._lease(self._clock.now())
+        transaction.tell(
+            "UPDATE worker SET state=?, tasks=?, runner_pid=?, runner_birth=?, %s WHERE id=?"
+            % ", ".join(name + "=?" for name in lease),
+            (state, tasks, *runner, *lease.values(), worker_id))
 
     def _lease(self, now):
         seconds = self._database.lease_seconds
@@ -6233,10 +6241,12 @@ class Workers:
         return bool(self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' LIMIT 1"))
 
     def place(self, worker_id):
-        """This worker's place among those not yet leaving, 1 for the oldest."""
-        return self._database.value(
-            "SELECT count(*) FROM worker WHERE id<=? AND state<>'stopping' AND mode<>'remote'",
-            (worker_id,))
+        """This worker's place among those not yet leaving, 1 for the oldest; None if it has no
+        row any more."""
+        count, last = self._database.one(
+            "SELECT count(*), max(id) FROM worker "
+            "WHERE id<=? AND state<>'stopping' AND mode<>'remote'", (worker_id,))
+        return count if last == worker_id else None
 
     def idles_alone(self, worker_id):
         """True if no worker here that came before this one is idle."""

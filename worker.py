@@ -1606,8 +1606,7 @@ class Place:
     def heartbeat(self, transaction, state=None):
         """Say that the worker lives, and what it does."""
         self.state = state or self.state
-        if not self._workers.heartbeat(transaction, self.id, self.state, self.tasks, self.runner):
-            self.stop("its row is gone")
+        self._workers.heartbeat(transaction, self.id, self.state, self.tasks, self.runner)
 
     def stop(self, reason):
         """Have the worker leave, for the first reason that comes."""
@@ -1821,9 +1820,10 @@ class Worker:
     1. Heed signals: after the first the running task may end, for GRACE_SECONDS at most; the
        second ends it at once.
     2. Leave if there is a reason and nothing is running.
-    3. Once in CHECK_SECONDS: look for a reason to leave, tick, say that it lives.
-    4. Watch what the runner has in hand and record what has ended; that claims the next. With
-       empty hands hear what the runner announces, claim a task, or rest.
+    3. With empty hands claim a task: somebody may wait for it.
+    4. Once in CHECK_SECONDS: look for a reason to leave, tick, say that it lives.
+    5. Watch what the runner has in hand and record what has ended; that claims the next. Or hear
+       what the runner announces, or rest.
     """
 
     def __init__(self, queue, mode, verbose=False, seconds=None):
@@ -1903,6 +1903,10 @@ class Worker:
                 self._check_self()
             self._batch.watch()
             return self._go_on()
+        child = self._runners.current
+        rows = self._claim_next() if child and child.ready else []
+        if rows:
+            return self._begin(rows)
         self._check_self()
         if not self._runners.current:   # nobody answered when it was to be replaced
             self._runners.start()
@@ -1910,11 +1914,7 @@ class Worker:
             if self._runners.hear():
                 self._seen_version, self._next_due = None, self._clock.now()
         else:
-            rows = self._claim_next()
-            if rows:
-                self._begin(rows)
-            elif self._runners.current and self._runners.current.ready:
-                self._rest()
+            self._rest()
 
     def _record_late(self):
         """Record what could not be, before all that shares this round's waiting."""
@@ -1926,16 +1926,18 @@ class Worker:
             raise
 
     def _check_self(self):
-        """Look for a reason to leave first: what follows must be able to write."""
+        """Look for a reason to leave, tick, and say that the worker lives, if that is due."""
         if not self._checks.is_due():
             return
         self._read_settings()
-        now = self._clock.monotonic()
+        now, place = self._clock.monotonic(), self._queue.workers.place(self._place.id)
         is_old = now - self._born > self._settings["worker_seconds"] and self._mode != "service"
         if (is_old or self._until is not None and now > self._until
                 or jobqueue.file_stamps(self._code) != self._code):
             self._place.stop("limit")
-        elif self._queue.workers.place(self._place.id) > self._settings["NbMaxWorker"]:
+        elif not place:
+            self._place.stop("its row is gone")
+        elif place > self._settings["NbMaxWorker"]:
             self._place.stop("too many workers")
         self._queue.tick.maybe("worker")
         if self._heartbeats.is_due():
@@ -1992,8 +1994,8 @@ class Worker:
             if self._runners.is_stale():
                 self._runners.start()
                 return []
-            with self._database.transaction(
-                    durable=False, foreseen=self._claims.foreseen()) as transaction:
+            foreseen = *jobqueue.PROMOTING, *self._claims.foreseen()
+            with self._database.transaction(durable=False, foreseen=foreseen) as transaction:
                 owner = self._runners.current.owner
                 rows = self._claims.claim(transaction, self._place.id, now, owner_id=owner)
                 if rows:

@@ -96,7 +96,7 @@ class TestArriving(WorkerCase):
         worker_id, _ = self.live()
         self.clock.advance(50)
         with self.database.transaction() as transaction:
-            self.assertTrue(self.workers.heartbeat(transaction, worker_id, "busy", 3))
+            self.workers.heartbeat(transaction, worker_id, "busy", 3)
         row = self.workers.rows()[0]
         self.assertEqual(
             (row["state"], row["tasks"], row["lease_monotonic"]),
@@ -104,8 +104,9 @@ class TestArriving(WorkerCase):
         )
 
     def test_who_has_no_row_any_more_is_told(self):
-        with self.database.transaction() as transaction:
-            self.assertFalse(self.workers.heartbeat(transaction, 99, "busy", 3))
+        first, second = self.live()[0], self.live()[0]
+        self.write("DELETE FROM worker WHERE id=?", (second,))
+        self.assertEqual([self.workers.place(one) for one in (first, second)], [1, None])
 
     def test_the_oldest_has_the_first_place_and_who_is_leaving_has_none(self):
         self.change_settings(NbMaxWorker=3)
