@@ -2,7 +2,7 @@
 /** What happened, newest first: admins see everything, all others what is theirs. */
 import { get, isAdmin, poll } from './api.js';
 import { h, table } from './dom.js';
-import { EVENTS, eventWords } from './events.js';
+import { EVENTS, eventWords, messageWords } from './events.js';
 import { cell, field, page, patchRows, timeElement, valuesOf } from './forms.js';
 import { duration } from './format.js';
 import { t } from './language.js';
@@ -79,7 +79,7 @@ function activityRow(entry) {
     waited != null && waited >= 1 && t('waited {time}', { time: duration(waited) }),
     seconds != null && t('took {time}', { time: duration(seconds) }),
     worker && t('worker {worker}', { worker }),
-    message !== actor && message]
+    message !== actor && messageWords(entry)]
     .filter(Boolean).join(', ');
   return h('tr', {}, cell(null, timeElement(at)),
     h('th', { scope: 'row' }, eventWords(event)),

@@ -130,5 +130,5 @@ function channelParts(body) {
 function channelRow({ channel, error, recipient, sent_at: sent }) {
   return h('tr', {}, h('th', { scope: 'row' }, h('bdi', {}, recipient)), cell(t('How'), channel),
     cell(t('Last told'), sent ? timeElement(sent) : t('never')),
-    cell(t('Problem'), error || t('none')));
+    cell(t('Problem'), error ? said(error) : t('none')));
 }

@@ -141,6 +141,7 @@ async function read(response) {
   const body = await response.json().catch(() => null);
   if (response.ok && body) return body;
   const wait = Number(response.headers.get('retry-after')) || 0;
+  if (body) await import('./said.js').then(({ saidProblem }) => saidProblem(body)).catch(() => null);
   throw new ApiError(response.ok ? 0 : response.status, body, wait);
 }
 

@@ -5,6 +5,7 @@ import { h, setText } from './dom.js';
 import { awaited, button, check, field, refusal, showButton, sizeWords } from './forms.js';
 import { t } from './language.js';
 import { problemWords } from './live.js';
+import { saidProblem } from './said.js';
 
 /** @import {Property, Schema, Values} from './types.js' */
 
@@ -385,7 +386,10 @@ function upload(file, show, signal) {
 /** Why it was not stored; a web server in front of ours may allow less. @param {XMLHttpRequest} sent */
 function problemOf({ response, status }) {
   if (response?.code === 'unauthorized') store.set('session', null);
-  if (response?.code) return new ApiError(status, response);
+  if (response?.code) {
+    saidProblem(response);
+    return new ApiError(status, response);
+  }
   const detail = status === 413
     ? t('The web server of this host takes no file as large as this; its limit is set there.')
     : !status && t('The connection broke off. If it does so every time, the web server of this host '

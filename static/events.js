@@ -1,6 +1,9 @@
 // @ts-check
 /** What can happen to tasks, workers, schedules and people, in words. */
 import { t } from './language.js';
+import { said, saidWhole } from './said.js';
+
+/** @import {Activity} from './types.js' */
 
 /** What events are called. @type {Record<string, string>} */
 export const EVENTS = {
@@ -46,3 +49,7 @@ export const EVENTS = {
 
 /** What an event is called. @param {string} event */
 export const eventWords = (event) => EVENTS[event] || event.replaceAll('_', ' ');
+
+/** What was told of it; of tasks it is what their functions say. @param {Activity} entry */
+export const messageWords = ({ event, message }) => (
+  message && (/^(?:user|worker|logged)_/.test(event) ? said : saidWhole)(message));

@@ -12,18 +12,6 @@ const WORDS = {
   succeeded: t('succeeded'), failed: t('failed'), cancelled: t('cancelled'),
 };
 export const STATUSES = /** @type {(keyof typeof WORDS)[]} */ (Object.keys(WORDS));
-/** @type {Record<string, string>} */
-const REASONS = {
-  error: t('an error'),
-  timeout: t('the time limit'),
-  crashed: t('a crash'),
-  interrupted: t('an interruption'),
-  dependency: t('an earlier task did not succeed'),
-  unknown_function: t('the function is not in tasks.py'),
-};
-
-/** The reason of a failure or a retry, in words. @param {string|null} reason */
-const reasonWords = (reason) => REASONS[reason || ''] || reason || '';
 
 /** Whether it will not go on by itself. @param {Row} task */
 export const isFinished = (task) => ['succeeded', 'failed', 'cancelled'].includes(task.status);
@@ -39,12 +27,6 @@ export function stateWord({ cancel_requested: asked, status }) {
 /** For which tasks one waits. @param {number[]} ids */
 export const waitingWords = (ids) => (
   t('for {tasks}', { tasks: ids.map((id) => `#${id}`).join(', ') }));
-
-/** What went wrong, in one line, or "". @param {Row} task */
-export function errorLine({ error, reason }) {
-  if (!error) return reasonWords(reason);
-  return error.message ? `${error.type}: ${error.message}` : error.type;
-}
 
 /** A state: shape, word and colour; `patchState` brings it up to date. @param {Row} task */
 export function stateBadge(task) {

@@ -6,7 +6,7 @@ import { badge, button, copyBox, patchRows, timeElement } from './forms.js';
 import { duration } from './format.js';
 import { t } from './language.js';
 import { act, say } from './live.js';
-import { said, saidParts } from './said.js';
+import { said } from './said.js';
 
 /** @import {Child} from './dom.js' */
 /** @import {Canary, Check, Host, HostFile, Page, Ticks, WorkerTest} from './types.js' */
@@ -220,7 +220,7 @@ function groupPart(title) {
 
 /** One thing that was looked at. @param {Check} check @param {string} shape */
 const checkRow = ({ name, verdict, text }, shape) => h('tr', {}, h('th', { scope: 'row' }, said(name)),
-  h('td', {}, badge(shape, VERDICTS[verdict])), h('td', {}, h('bdi', {}, saidParts(text))));
+  h('td', {}, badge(shape, VERDICTS[verdict])), h('td', {}, h('bdi', {}, said(text))));
 
 /** @param {number} period */
 const every = (period) => t('about every {time}', { time: duration(period) });

@@ -3,11 +3,12 @@
 import { ApiError, get, isAdmin, mayChange, request, store } from './api.js';
 import { find, h, setAttribute, setText } from './dom.js';
 import {
-  countWords, errorLine, isFinished, rangeWords, statusWord, timeWords, waitingWords,
+  countWords, isFinished, rangeWords, statusWord, timeWords, waitingWords,
 } from './format.js';
 import { ask, askingButton, badge, button, patchRows, sampleHint, valuesOf } from './forms.js';
 import { grouped, t } from './language.js';
 import { act, say } from './live.js';
+import { errorLine, saidWhole } from './said.js';
 import { address } from './tasks.js';
 
 /** @import {Shown, TaskList} from './tasks.js' */
@@ -486,8 +487,9 @@ class Picked {
 export function groupRow({ function: name, error, message, count, newest }, more, refresh) {
   const filter = new URLSearchParams({ ...more, status: 'failed', function: name,
     error: error || '' });
-  const words = error && message && count > 1 ? t('{error}, the last: {message}', { error, message })
-    : [error, message].filter(Boolean).join(': ') || t('no error was told');
+  const last = message && saidWhole(message);
+  const words = error && last && count > 1 ? t('{error}, the last: {message}', { error, message: last })
+    : [error, last].filter(Boolean).join(': ') || t('no error was told');
   return h('li', {}, badge('failed', `${countWords(count)} ×`),
     h('a', { href: error ? `#/tasks?${filter}` : `#/tasks/${newest}` }, name),
     h('bdi', { class: 'why' }, words.length > 160 ? `${words.slice(0, 160)}…` : words),

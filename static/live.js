@@ -214,7 +214,7 @@ function patchCatalogue() {
   const error = isAdmin() && store.state.catalogue?.error;
   if (!error) return patchLine('#code');
   const place = [error.file || 'tasks.py', error.line && t('line {line}', error)];
-  patchLine('#code', `${place.filter(Boolean).join(', ')}: ${error.message}`);
+  patchLine('#code', `${place.filter(Boolean).join(', ')}: ${said(error.message)}`);
 }
 
 /** The skip link must not change the address, which says where one is. */

@@ -3,13 +3,25 @@
 import { countWords, rangeWords } from './format.js';
 import { t } from './language.js';
 
-/** @import {Forecast} from './types.js' */
+/** @import {Forecast, Row} from './types.js' */
 
 const PLACE = /{(\w+)[^}]*}/g;
+/** Places for words of the server; elsewhere a single word is a name. */
+const WORDS = /^(?:what|status)$/;
+/** Places for numbers and times. */
+const NUMBERS = /^(?:at|code|count|days|high|index|low|minutes|most|ms|row|seconds|size|version)$/;
+const NUMBER = '-?\\d(?:[\\d.,:T-]*[\\dZ])?(?: [\\d:]+)?(?: UTC)?';
+/** Places for a single word. */
+const TOKENS = /^(?:field|host|program|queue|scheme)$/;
+const LONGEST = 2000;
 /** @type {Record<string, string>} */
 let texts = {};
 /** How those look that have values in them. @type {[RegExp, string][]} */
 let patterns = [];
+
+/** What may stand at a place. @param {string} _ @param {string} name */
+const placePattern = (_, name) => `(?<${name}>${
+  NUMBERS.test(name) ? NUMBER : TOKENS.test(name) ? '\\S+' : '(?:(?!; |\\.$).)+?'})`;
 
 /** Reads them, unless the page is in English. */
 async function load() {
@@ -19,34 +31,48 @@ async function load() {
   if (!answer?.ok) return;
   texts = await answer.json();
   const keys = Object.keys(texts).filter((key) => key.includes('{'));
-  patterns = keys.sort((one, other) => other.length - one.length).map((key) => [
-    new RegExp(`^${key.replace(/[.()|*+?]/g, '\\$&').replace(PLACE, '(?<$1>(?:(?!; ).)+?)')}$`, 's'),
-    texts[key]]);
+  const length = (/** @type {string} */ key) => key.replace(PLACE, '').length;
+  patterns = keys.sort((one, other) => length(other) - length(one)).map((key) => [
+    new RegExp(`^${key.replace(/[.()|*+?]/g, '\\$&').replace(PLACE, placePattern)}$`, 's'), texts[key]]);
+}
+
+/** A text of the server, or undefined. @param {string} english @returns {string|undefined} */
+function known(english) {
+  if (Object.hasOwn(texts, english)) return texts[english];
+  if (english.length > LONGEST) return undefined;
+  for (const [pattern, own] of patterns) {
+    const values = pattern.exec(english)?.groups;
+    if (values) {
+      return own.replace(PLACE, (_, name) => (WORDS.test(name) ? said : saidName)(values[name]));
+    }
+  }
+  return undefined;
 }
 
 /**
- * A text of the server; as it is, if it is none of those that are known.
+ * One text of the server, also with a full stop more or less; as it is, if it is not known.
  * @param {string} english @returns {string}
  */
-export function said(english) {
-  if (Object.hasOwn(texts, english)) return texts[english];
-  for (const [pattern, own] of patterns) {
-    const values = pattern.exec(english)?.groups;
-    if (values) return own.replace(PLACE, (_, name) => saidName(values[name]));
-  }
-  return t(english);
+export function saidWhole(english) {
+  const stops = english.endsWith('.');
+  const other = known(stops ? english.slice(0, -1) : `${english}.`);
+  return known(english) ?? (other && (stops ? `${other}.` : other.replace(/[.。]$/, ''))) ?? t(english);
 }
 
-/** What may be a text of the server; a single word is a name. @param {string} value */
-export const saidName = (value) => (/\s/.test(value) ? said(value) : value);
+/** One of several texts; it may say of which field it is. @param {string} english */
+function saidPart(english) {
+  const own = saidWhole(english);
+  const [, field, rest] = own === english && /^([\w.[\]-]+ )(.+)$/s.exec(english) || [];
+  return field ? field + saidWhole(rest) : own;
+}
 
-/** Several texts of the server in one line. @param {string} english */
-export function saidParts(english) {
+/** A text of the server, or several in one line. @param {string} english @returns {string} */
+export function said(english) {
   const parts = english.split(/(; |: )/);
   for (let from = 0; from < parts.length; from += 2) {
     for (let to = parts.length; to > from; to -= 2) {
       const part = parts.slice(from, to).join('');
-      const own = said(part);
+      const own = part === english || /\s/.test(part) ? saidPart(part) : part;
       if (own !== part) {
         parts.splice(from, to - from, own);
         break;
@@ -54,6 +80,34 @@ export function saidParts(english) {
     }
   }
   return parts.join('');
+}
+
+/** What may be texts of the server; a single word is a name. @param {string} value */
+export const saidName = (value) => (/\s/.test(value) ? said(value) : value);
+
+/**
+ * The detail and the errors of a refused request. What is known of neither stays as it is.
+ * @param {{detail?: string, errors?: {message: string}[]}} problem
+ */
+export function saidProblem(problem) {
+  if (problem.detail) problem.detail = said(problem.detail);
+  for (const error of problem.errors || []) error.message = said(error.message);
+}
+
+/** @type {Record<string, string>} */
+const REASONS = {
+  error: t('an error'),
+  timeout: t('the time limit'),
+  crashed: t('a crash'),
+  interrupted: t('an interruption'),
+  dependency: t('an earlier task did not succeed'),
+  unknown_function: t('the function is not in tasks.py'),
+};
+
+/** What went wrong, in one line, or ""; a function's own words stay. @param {Row} task */
+export function errorLine({ error, reason }) {
+  if (!error) return REASONS[reason || ''] || reason || '';
+  return error.message ? `${error.type}: ${saidWhole(error.message)}` : error.type;
 }
 
 /** When it begins or ends, or why that is not known. @param {Forecast|null|undefined} forecast */

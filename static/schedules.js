@@ -118,21 +118,46 @@ const summaryElement = ({ source, name, function: called, summary }) => (
 /** @type {Record<string, string>} */
 const UNITS = { s: 'second', m: 'minute', h: 'hour', d: 'day' };
 
+/** What stands for a cron expression. @type {Record<string, string>} */
+const SHORT_RULES = { '@hourly': '0 * * * *', '@midnight': 'daily 00:00', '@daily': 'daily 00:00',
+  '@weekly': `weekly ${WEEK[6]} 00:00`, '@monthly': 'monthly 1 00:00', '@yearly': 'yearly 01-01 00:00',
+  '@annually': 'yearly 01-01 00:00' };
+const CRON_FIELDS = [said('second'), said('minute'), said('hour'), said('day of the month'),
+  said('month'), said('weekday')];
+
+/** Each field of a cron expression that says something. @param {string} rule */
+function cronWords(rule) {
+  const values = rule.toLowerCase().split(/\s+/);
+  const month = (/** @type {string} */ name) => {
+    const number = new Date(`1 ${name} 2000`).getMonth();
+    return Number.isNaN(number) ? weekday(name) : monthFormat.format(new Date(2000, number));
+  };
+  const [minute, hour] = values;
+  const clock = values.length === 5 && [hour, minute].every((value) => /^\d+$/.test(value));
+  const words = CRON_FIELDS.slice(-values.length).map((name, place) => (
+    values[place] === '*' || (clock && place < 2) ? ''
+      : `${name} ${values[place].replace(/[a-z]{3,}/g, month)}`)).filter(Boolean);
+  if (clock) words.unshift(`${hour.padStart(2, '0')}:${minute.padStart(2, '0')}`);
+  return words.join(', ') || `${t('Every')} ${unitWords(1, values[5] ? 'second' : 'minute')}`;
+}
+
 /**
  * The rule in words; the zone of here need not be said. The server's are English.
  * @param {{words: string, rule?: string, zone?: string}} rule
  */
 function wordsOf({ words, rule = '', zone = '' }) {
-  const { kind, count, unit, days, day, month, date, time } = partsOf(rule);
+  const { kind, count, unit, days, day, month, date, time, cron } = partsOf(SHORT_RULES[rule]
+    || rule.replace(/^(every \d+) ([smhd])[a-z]+$/, '$1$2'));
   const label = KINDS.find(([name]) => name === kind)?.[1];
-  if (locale === 'en-GB' || !label || kind === 'cron') return words.replace(` (${ZONE})`, '');
+  const isOdd = !label || (kind === 'cron' && !/^[*\d]/.test(cron));
+  if (locale === 'en-GB' || isOdd) return words.replace(` (${ZONE})`, '');
   if (count) return `${t('Every')} ${unitWords(Number(count), UNITS[unit || 's'])}`;
   const when = [
     days?.split(',').map(weekday).join(', '),
     day && (day === 'last' ? t('the last day') : t('day {number}', { number: Number(day) })),
     month && yearDayFormat.format(new Date(2000, Number(month) - 1, Number(date))), time];
   const elsewhere = zone && zone !== ZONE ? ` (${zone})` : '';
-  return `${[label, ...when].filter(Boolean).join(', ')}${elsewhere}`;
+  return `${cron ? cronWords(cron) : [label, ...when].filter(Boolean).join(', ')}${elsewhere}`;
 }
 
 /** One schedule. @param {Schedule} schedule @param {() => Promise<unknown>} refresh */

@@ -2,16 +2,16 @@
 /** One task: its state in words, what came of it, its files, and what can be done about it. */
 import { ApiError, get, mayChange, now, pause, poll, request, store } from './api.js';
 import { find, h, render, setText, setTitle, table } from './dom.js';
-import { eventWords } from './events.js';
+import { eventWords, messageWords } from './events.js';
 import {
-  duration, elapsed, errorLine, estimate, formatter, isFinished, patchState,
+  duration, elapsed, estimate, formatter, isFinished, patchState,
   stateBadge, stateWord, statusWord, timeWords, waitingWords,
 } from './format.js';
 import { ask, badge, button, copyBox, deleteButton, patchRows, sizeWords } from './forms.js';
 import { t } from './language.js';
 import { act, say } from './live.js';
 import { LogView } from './log.js';
-import { forecastWords, said, saidName } from './said.js';
+import { errorLine, forecastWords, said, saidName } from './said.js';
 import { listPlace } from './tasks.js';
 
 /** @import {Activity, Metrics, Page, Related, Task, TaskFile} from './types.js' */
@@ -342,7 +342,7 @@ function activityElement(entry, schedule) {
     event === 'started' && entry.worker && t('worker {id}', { id: entry.worker }),
     event === 'added' && schedule && t('from schedule {id}', { id: schedule }),
     entry.actor && t('by {name}', { name: saidName(entry.actor) }),
-    event !== 'failed' && entry.message,
+    event !== 'failed' && messageWords(entry),
   ].filter(Boolean).join(', ');
   return h('li', {}, h('time', { datetime: at }, exact.format(new Date(at))),
     h('span', {}, h('b', {}, eventWords(event)), details && ` ${details}`));

@@ -1,5 +1,6 @@
 """The page in another language, in the theme that one chose, and moved through by keys."""
 import json
+import re
 import unittest
 
 import jobqueue
@@ -16,9 +17,17 @@ new MutationObserver(() => {
 """
 
 
+NUMBERS = re.compile(re.search(r"NUMBERS = /\^(.*)\$/", (ROOT / "static" / "said.js").read_text("utf-8"))[1])
+
+
 def texts(language):
     """What the page says in a language."""
     return json.loads((ROOT / "static" / "languages" / (language + ".json")).read_text("utf-8"))
+
+
+def fill(text):
+    """A text of the server with values at its places: those of numbers have numbers."""
+    return re.sub(r"{(\w+)}", lambda place: "7" if NUMBERS.fullmatch(place[1]) else "X" + place[1], text)
 
 
 class Languages(BrowserTestCase):
@@ -141,23 +150,47 @@ class Languages(BrowserTestCase):
         for page in "#/tasks/%d" % number, "#/tasks":
             ana.go(page)
             ana.see("Die Warteschlange default wurde von der Kommandozeile angehalten: moving.")
-        says = """return import('./static/said.js').then(({ said, saidParts }) => [
-            'Next, remove files: the disk is full.', 'Nothing is running: tasks. Next try 12:00.',
-            'Waiting for cron, which comes about every 5 minutes; it came last at 10:00.',
-            'something else', 'It is not known yet how long search takes.'].map(said).concat(saidParts(
-            'no task is run: set NbMaxWorker to 1 or more: it is 0; no cron has come; else')))"""
-        self.assertEqual(ana.run(says), [
-            "Als Nächstes: entfernen Sie Dateien: Die Festplatte ist voll.",
-            "Nichts läuft: tasks. Nächster Versuch 12:00.",
-            "Warten auf Cron, der etwa alle 5 Minuten kommt; zuletzt kam er um 10:00.",
-            "something else", "Noch ist nicht bekannt, wie lange search dauert.",
-            "keine Aufgabe wird ausgeführt: setzen Sie NbMaxWorker auf 1 oder mehr: Es ist 0; kein Cron kam; "
-            "else"])
+        told = {
+            "Next, remove files: the disk is full.":
+                "Als Nächstes: entfernen Sie Dateien: Die Festplatte ist voll.",
+            "Nothing is running: tasks. Next try 12:00.": "Nichts läuft: tasks. Nächster Versuch 12:00.",
+            "Waiting for cron, which comes about every 5 minutes; it came last at 10:00.":
+                "Warten auf Cron, der etwa alle 5 Minuten kommt; zuletzt kam er um 10:00.",
+            "All workers are busy, and a worker could not be started (process limit).":
+                "Alle Worker sind beschäftigt, und: Ein Worker konnte nicht gestartet werden (Grenze für "
+                "Prozesse).",
+            "It is not known yet how long search takes.": "Noch ist nicht bekannt, wie lange search dauert.",
+            "no task is run: set NbMaxWorker to 1 or more: it is 0; no cron has come; else":
+                "keine Aufgabe wird ausgeführt: setzen Sie NbMaxWorker auf 1 oder mehr: Es ist 0; kein Cron "
+                "kam; else",
+            "Nothing was added: row 2 (index 1): arguments.city must be at least 1 and at most 5.":
+                "Nichts wurde hinzugefügt: Zeile 2 (Index 1): arguments.city muss mindestens 1 und höchstens "
+                "5 sein.",
+            "a worker could not be started (process limit) at 2026-01-31 12:00:00 UTC":
+                "Ein Worker konnte nicht gestartet werden (Grenze für Prozesse) um 2026-01-31 12:00:00 UTC",
+            "something else": "something else", "it went wrong on line 3": "it went wrong on line 3",
+            "ValueError: no such city; running": "ValueError: no such city; running"}
+        said = ana.run("return import('./static/said.js').then(({ said }) => arguments[0].map(said))".replace(
+            "arguments[0]", json.dumps(list(told))))
+        self.assertEqual(dict(zip(told, said)), told)
+
+    def test_each_sentence_of_the_server_is_known_by_its_own_row_whatever_its_values_are(self):
+        bob = self.open("bob")
+        for code in "de", "es", "fr", "zh":
+            self.keep(bob, language=code)
+            bob.go("#/tasks")
+            bob.find("h1", texts(code)["Tasks"])
+            filled = {fill(key): fill(own) for key, own in texts(code + "-server").items()}
+            said = bob.run("return import('./static/said.js').then(({ said }) => %s.map(said))"
+                           % json.dumps(list(filled)))
+            self.assertEqual({one: own for one, own in zip(filled, said) if own != filled[one]}, {})
 
     def test_a_rule_is_told_in_that_language(self):
         rules = {"daily 07:00": "Täglich, 07:00", "weekly mon,fri 07:00": "Wöchentlich, Mo, Fr, 07:00",
                  "monthly last 01:00": "Monatlich, der letzte Tag, 01:00", "every 15m": "Alle 15 Min.",
-                 "yearly 12-24 01:00": "Jährlich, 24. Dezember, 01:00"}
+                 "yearly 12-24 01:00": "Jährlich, 24. Dezember, 01:00", "@weekly": "Wöchentlich, So, 00:00",
+                 "every 2 hours": "Alle 2 Std.", "0 7 * * mon-fri": "07:00, Wochentag Mo-Fr",
+                 "*/15 9-17 * mar *": "Minute */15, Stunde 9-17, Monat März"}
         zone = self.open("ana").run("return Intl.DateTimeFormat().resolvedOptions().timeZone")
         for rule in rules:
             self.program("ana").post("/api/schedules", {
