@@ -54,7 +54,7 @@ export async function showFunctions(title, functions, missing, address, signal) 
   const rows = sorted.map(({ name, title: words }) => h('li', {},
     h('a', { href: address(encodeURIComponent(name)) }, h('b', {}, name),
       words !== name && h('span', { class: 'help' }, words))));
-  const none = h('p', { class: 'help', hidden: true }, t('No function is called so.'));
+  const none = h('p', { class: 'help', hidden: true }, t('No function has this name.'));
   const search = h('input', { type: 'search', class: 'seek', 'aria-label': t('Search functions'),
     placeholder: t('Search functions'), autocomplete: 'off', oninput: () => {
       const wanted = search.value.trim().toLowerCase();

@@ -89,7 +89,7 @@ class Planning(BrowserTestCase):
                                  ".filter((row) => row.checkVisibility()).map((row) => row.innerText)[0]")
                          .split()[0], "job_7")
         bob.type("[type=search]", "nothing")
-        bob.see("No function is called so.")
+        bob.see("No function has this name.")
 
     def test_a_schedule_has_a_name_and_is_run_and_paused_in_its_row(self):
         bob = self.open("bob")
