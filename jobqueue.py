@@ -3375,8 +3375,9 @@ SETTINGS = {name: Setting(group, *row) for group, rows in {"Workers": {
         "Some hosts kill older processes."),
     "runner_tasks": ("Replace its process after", "tasks", _integer(1, 1000000), 10000,
         "The process that runs the functions."),
-    "runner_memory": ("... or above", "MB", _integer(16, 1000000), 512, "Memory that it uses."),
-    "runner_per_owner": ("... or for another owner", "", NO_OR_YES, "no",
+    "runner_memory": ("Replace its process above", "MB", _integer(16, 1000000), 512,
+        "Memory that it uses."),
+    "runner_per_owner": ("Replace its process for another owner", "", NO_OR_YES, "no",
         "So that nothing can be left for its task. Each change starts Python and tasks.py anew."),
     "nice": ("Give way", "", _integer(0, 19), 10, "To other processes; 19 is the most."),
     "pass_environment": ("Environment", "", _words(2000), "",
@@ -4480,11 +4481,13 @@ SORTED_ROW = ("SELECT id, status, function, started_at, finished_at FROM task %s
 SEARCHED = ("function", "message", "error_type || ': ' || error_message", "arguments")
 
 
-# What the newest SORT_ROWS can be sorted by, without an index; by their number all can.
+# What the newest SORT_ROWS can be sorted by, without an index, by times those that have begun, too;
+# by their number all can.
 SORTS = {
     "function": lambda row, _: row["function"], "started_at": lambda row, _: row["started_at"] or 0,
     "duration": lambda row, now: bool(row["started_at"]) and -row["started_at"] + (
         (now if row["status"] == RUNNING else row["finished_at"]) or row["started_at"])}
+BEGUN = RUNNING, SUCCEEDED, FAILED, CANCELLED
 NEWEST, OLDEST = "-id", "id"
 FIELDS = ("arguments", "result")
 
@@ -4634,7 +4637,10 @@ class TaskList:
 
     def _sorted(self, wanted, sort, cursor):
         """Ids in this order, those behind `cursor`."""
-        rows, now = self.find(wanted, SORT_ROWS, select=SORTED_ROW)[0], self._clock.now()
+        rows, more = self.find(wanted, SORT_ROWS, select=SORTED_ROW)
+        if more is not None and not sort.endswith("function"):      # what waits has no times yet
+            rows += self.find(wanted.within(BEGUN), SORT_ROWS, select=SORTED_ROW)[0]
+        rows, now = list({row["id"]: row for row in rows}.values()), self._clock.now()
         rows.sort(key=lambda row: SORTS[sort.lstrip("-")](row, now), reverse=sort.startswith("-"))
         ids = [None, *(row["id"] for row in rows)]
         if cursor not in ids:
@@ -5332,7 +5338,7 @@ class Claims:
         # When that was is not known; had it lived on, it would have renewed its lease.
         ended = min(now, task["lease_wall"] - self._database.lease_seconds + RENEW_SECONDS)
         seconds = max(0.0, ended - task["started_at"])
-        words = "The process that ran this task died after about %d s." % round(seconds)
+        words = "The process that ran this task died after at most %d s." % math.ceil(seconds)
         outcome = Outcome("crashed", None, "WorkerLost", words, seconds=seconds)
         if task["claim"].startswith(UNCONFIRMED):   # nobody ever heard of it
             outcome = Outcome("put_back")
@@ -11724,7 +11730,8 @@ ALSO = {"counts": lambda tasks, wanted: tasks.count(wanted),
 LISTED_TASKS = _object(
     **WHICH_TASKS, **_PAGE, **{name: about(TEXT, "1: told as well") for name in ALSO},
     sort=about(or_null({"enum": [sign + name for name in (OLDEST, *SORTS) for sign in ("-", "")]}),
-               "-: the largest first; but by id, only the newest %d are sorted" % SORT_ROWS),
+               "-: the largest first; but by id, only the newest %d are sorted, and by times the "
+               "newest %d that have begun" % (SORT_ROWS, SORT_ROWS)),
     fields=about(or_null({"enum": [*FIELDS, ",".join(FIELDS)]}), "told of each as well, if short"),
     format=about(or_null({"enum": list(EXPORTS)}), "all that match, as a file"))
 

@@ -91,6 +91,15 @@ class Orders(Listing):
             self.assertEqual(self.ids("?sort=-duration"), [ids[2], ids[1]])
             self.assertEqual(self.ids("?sort=-duration&status=succeeded&q=add"), [ids[2], ids[1]])
 
+    def test_those_that_wait_keep_none_that_ran_out_of_an_order_by_times(self):
+        short, long = self.ran(5), self.ran(50)
+        waiting = [self.add("bob") for _ in range(3)]
+        with mock.patch.object(jobqueue, "SORT_ROWS", 2):
+            self.assertEqual(self.ids("?sort=-duration")[:2], [long, short])
+            self.assertEqual(self.ids("?sort=-started_at")[:2], [long, short])
+            self.assertEqual(self.ids("?sort=-duration&status=pending"), waiting[:0:-1])
+            self.assertEqual(self.ids("?sort=-function"), waiting[:0:-1])
+
     def test_nobody_sees_others_tasks_in_any_order(self):
         mine = self.add("bob")
         self.add("eve")

@@ -24,6 +24,8 @@ class TestTick(TestCase):
         self.tick()
         row = self.row(task_id)
         self.assertEqual((self.status(task_id), row["reason"], row["crashes"]), ("pending", "crashed", 1))
+        self.assertEqual(row["error_message"], "The process that ran this task died after at most %d s."
+                         % jobqueue.RENEW_SECONDS)
 
     def test_a_poison_task_ends_and_says_why(self):
         task_id = self.add()
