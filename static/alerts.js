@@ -1,7 +1,7 @@
 // @ts-check
 /** What is wrong and was lately: the bell in the header, for admins, and its page. */
 import { get, isAdmin, poll, request, store } from './api.js';
-import { find, h, setText, table, textWith } from './dom.js';
+import { find, h, setText, showChosen, table, textWith } from './dom.js';
 import { button, cell, page, patchRows, timeElement } from './forms.js';
 import { t } from './language.js';
 import { say } from './live.js';
@@ -30,7 +30,12 @@ export function watchAlerts() {
 function ring({ alerts }) {
   const open = alerts.filter(({ ended_at: ended }) => !ended);
   const loud = open.filter(({ muted_until: until }) => !isMuted(until));
-  setText(find('#bell'), t('Alerts') + (loud.length ? ` (${loud.length})` : ''));
+  const bell = find('#bell');
+  const words = t('Alerts') + (loud.length ? ` (${loud.length})` : '');
+  if (bell.textContent !== words) {
+    setText(bell, words);
+    showChosen();
+  }
   const news = known && loud.filter(({ id }) => !known?.has(id));
   known = new Set(open.map(({ id }) => id));
   if (news?.length && wantsNotifications()) {
@@ -65,7 +70,7 @@ export async function show(_, signal) {
     patchRows(channels, found.channels, ({ channel, recipient }) => `${channel} ${recipient}`, channelRow);
     return 10;
   };
-  const openTable = table('plain', t('Open alerts'),
+  const openTable = table('plain alerts', t('Open alerts'),
     [t('What'), t('Since'), t('Told'), t('Actions')], open);
   const endedPart = h('section', {}, h('h2', {}, t('Ended')),
     table('plain', t('Ended alerts'), [t('What'), t('Since'), t('Ended')], ended));

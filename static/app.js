@@ -1,7 +1,7 @@
 // @ts-check
 /** The frame around every page: who is logged in, what is wrong, and which page is asked for. */
 import { ApiError, get, isAdmin, mayChange, pause, store } from './api.js';
-import { find, h, setAttribute, setText } from './dom.js';
+import { find, h, setAttribute, setText, showChosen } from './dom.js';
 import { t } from './language.js';
 import * as tasks from './tasks.js';
 
@@ -98,9 +98,7 @@ function arrive({ page, id }) {
   for (const item of document.querySelectorAll('header a')) {
     setAttribute(item, 'aria-current', item.getAttribute('href') === `#/${link}` && 'page');
   }
-  for (const nav of document.querySelectorAll('nav')) {       // on phones wider than the screen
-    nav.scrollLeft = (find('[aria-current]', nav) || nav).offsetLeft - nav.offsetLeft - 24;
-  }
+  showChosen();
   if (current && current !== here) {
     if (page !== 'tasks') scrollTo(0, 0);
     document.querySelector('h1')?.focus({ preventScroll: true });

@@ -50,6 +50,13 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+/** Brings the chosen links into sight; on phones they are in rows wider than the screen. */
+export function showChosen() {
+  for (const nav of document.querySelectorAll('nav')) {
+    nav.scrollLeft = (find('[aria-current]', nav) || nav).offsetLeft - nav.offsetLeft - 24;
+  }
+}
+
 /**
  * A text in the chosen language, with elements at the places of their names in braces.
  * @param {string} english @param {Record<string, Child|Child[]>} places

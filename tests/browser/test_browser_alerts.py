@@ -34,6 +34,17 @@ class AlertsPage(BrowserTestCase):
         ana.click("main button", "Tell again")
         ana.see("Alerts (1)", "header")
 
+    def test_on_a_phone_the_chosen_page_stays_in_sight_when_the_bell_rings(self):
+        ana = self.open("ana")
+        ana.emulate("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1,
+                    mobile=True)
+        self.open_alert()
+        ana.go("#/settings")
+        ana.see("Alerts (1)", "header")
+        self.assertLessEqual(ana.run("return document.querySelector('header [aria-current]')"
+                                     ".getBoundingClientRect().right"), 374.5)
+        ana.emulate("Emulation.clearDeviceMetricsOverride")
+
     def test_users_have_no_bell(self):
         bob = self.open("bob")
         bob.see("Tasks", "header")
