@@ -2,6 +2,7 @@
 /** What follows the first view: lines above the page, looks that nobody asks for, menu, keys. */
 import { ApiError, get, isAdmin, mayChange, pause, poll, request, store } from './api.js';
 import { find, h, icon, render, setText, textWith } from './dom.js';
+import { choice } from './forms.js';
 import { LANGUAGES, keep, recall, t } from './language.js';
 import { said } from './said.js';
 
@@ -14,6 +15,8 @@ const asked = { last: 0, answered: 0 };
 let learning = new AbortController();
 let tried = 0;
 let hush = 0;
+/** The view that what was said last belongs to. */
+let place = '';
 
 /** What the lines above the page are about. */
 const LINES = ['connection', 'exposed', 'service', 'code'];
@@ -57,9 +60,14 @@ export function say(text, visible = false) {
   if (!visible && live.matches('.toast')) return live.append(h('i', { class: 'hidden' }, text));
   live.classList.toggle('toast', visible);
   live.textContent = text;
+  place = location.hash;
   clearTimeout(hush);
-  hush = setTimeout(() => live.classList.remove('toast'), 8000);
+  hush = setTimeout(hide, 8000);
 }
+
+/** Takes away what was said; screen readers have had it. */
+const hide = () => find('#live').classList.remove('toast');
+addEventListener('hashchange', () => location.hash === place || hide());
 
 /** Instead of a page that could not be shown. @param {any} error */
 export function showProblem(error) {
@@ -248,9 +256,7 @@ function initializeMenu() {
  * @param {(value: string) => void} choose
  */
 function choiceOf(label, choices, chosen, choose) {
-  const select = h('select', { onchange: () => choose(select.value) },
-    ...Object.entries(choices).map(([value, words]) => (
-      h('option', { value, selected: value === chosen }, words))));
+  const select = choice({ onchange: () => choose(select.value) }, Object.entries(choices), chosen);
   return h('label', {}, label, select);
 }
 

@@ -239,6 +239,22 @@ class Manners(BrowserTestCase):
         bob.find(".fresh", "1 new")
         self.assertEqual(bob.run(COVERED), [])
 
+    def test_what_was_said_goes_with_the_view_it_was_said_on(self):
+        numbers = [self.later(), self.later()]
+        bob = self.open("bob")
+        bob.click("[value='%d']" % numbers[0])
+        bob.click(".picked button", "Delete 1")
+        bob.click(".question button", "Delete 1")
+        bob.find(".toast", "1 task was deleted.")
+        bob.click("header a", "Queues")
+        bob.find("h1", "Queues")
+        self.assertEqual(bob.count(".toast"), 0)
+        bob.go("#/tasks/%d" % numbers[1])
+        bob.click("main button", "Delete")
+        bob.click(".question button", "Delete")
+        bob.find("h1", "Tasks")
+        bob.find(".toast", "#%d was deleted." % numbers[1])     # it is why one is here
+
     def test_an_address_that_means_nothing_says_so(self):
         bob = self.open("bob")
         nothing, refused = "There is nothing here", "Not allowed"
