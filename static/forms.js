@@ -220,6 +220,7 @@ function showError(form, name, message) {
   const found = [...fields].find(({ dataset }) => dataset.field === name
     || dataset.field === String(name).replace(/\[?\.?\d+\]?$/, ''));
   if (!found) return false;
+  found.hidden = false;
   const line = find('.error', found);
   line.textContent = line.hidden ? message : `${line.textContent} ${message}`;
   line.hidden = false;
@@ -237,6 +238,21 @@ export function sizeWords(bytes) {
 /** A page under its title. @param {string} title @param {...Child} children */
 export const page = (title, ...children) => render(title,
   h('h1', { tabindex: -1 }, title), ...children);
+
+/**
+ * A search that leaves only those rows in sight that have what is typed.
+ * @param {string} label @param {HTMLElement[]} rows
+ */
+export function seekParts(label, rows) {
+  const none = h('p', { class: 'help', hidden: true }, t('Nothing matches.'));
+  const search = h('input', { type: 'search', class: 'seek', 'aria-label': label,
+    placeholder: label, autocomplete: 'off', oninput: () => {
+      const wanted = search.value.trim().toLowerCase();
+      for (const row of rows) row.hidden = !row.textContent?.toLowerCase().includes(wanted);
+      none.hidden = rows.some((row) => !row.hidden);
+    } });
+  return [search, none];
+}
 
 /** The values of a form by name. @param {HTMLFormElement} form */
 export const valuesOf = (form) => (

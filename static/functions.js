@@ -4,7 +4,7 @@ import { number } from './arguments.js';
 import { ApiError, get, isAdmin, mayChange, now } from './api.js';
 import { h } from './dom.js';
 import { durationInput, durationText, secondsFrom } from './durations.js';
-import { choice, field, page, sampleHint } from './forms.js';
+import { choice, field, page, sampleHint, seekParts } from './forms.js';
 import { t } from './language.js';
 import { readCatalogue } from './live.js';
 
@@ -53,28 +53,28 @@ export async function showFunctions(title, functions, missing, address, signal) 
   if (signal.aborted) return;
   const rows = sorted.map(({ name, title: words }) => h('li', {},
     h('a', { href: address(encodeURIComponent(name)) }, h('b', {}, name),
-      words !== name && h('span', { class: 'help' }, words))));
-  const none = h('p', { class: 'help', hidden: true }, t('No function has this name.'));
-  const search = h('input', { type: 'search', class: 'seek', 'aria-label': t('Search functions'),
-    placeholder: t('Search functions'), autocomplete: 'off', oninput: () => {
-      const wanted = search.value.trim().toLowerCase();
-      for (const row of rows) row.hidden = !row.innerText.toLowerCase().includes(wanted);
-      none.hidden = rows.some((row) => !row.hidden);
-    } });
+      saysMore(words, name) && h('span', { class: 'help' }, words))));
   page(title,
     missing && h('p', {}, t('There is no function “{name}” that you can add.', { name: missing })),
-    h('p', { class: 'help' }, functions.length ? t('What should run?')
+    h('p', { class: 'lead' }, functions.length ? t('What should run?')
       : t('There is no function that you can add.')),
-    many && search, none, h('ul', { class: 'choices' }, ...rows), ...sampleHint());
+    ...many ? seekParts(t('Search functions'), rows) : [],
+    h('ul', { class: 'choices' }, ...rows), ...sampleHint());
 }
+
+/** Whether a title is more than the name in words. @param {string} title @param {string} name */
+const saysMore = (title, name) => title !== name.replaceAll('_', ' ');
 
 /** What stands above the form of a function. @param {TaskFunction} chosen */
 export const introduction = ({ name, title, description, remote }) => [
-  title !== name && h('p', { class: 'lead' }, title),
+  saysMore(title, name) && h('p', { class: 'lead' }, title),
   description && h('p', { class: 'help text' }, description),
   remote && h('p', { class: 'help' },
     t('Only a worker elsewhere can run it: {names}.', { names: remote.join(', ') })),
 ];
+
+/** Leads back to the choice. @param {string} href */
+export const otherFunction = (href) => h('a', { class: 'back', href }, t('← Another function'));
 
 /** The names of all queues. @param {AbortSignal} signal @returns {Promise<string[]>} */
 export async function readQueues(signal) {

@@ -9,7 +9,8 @@ import { durationInput, secondsFrom } from './durations.js';
 import { choice, field, refusal, sendingForm, valuesOf } from './forms.js';
 import { countWords } from './format.js';
 import {
-  introduction, needChange, optionFields, optionsFrom, readFunctions, readQueues, showFunctions,
+  introduction, needChange, optionFields, optionsFrom, otherFunction, readFunctions, readQueues,
+  showFunctions,
 } from './functions.js';
 import { t } from './language.js';
 import { say } from './live.js';
@@ -71,9 +72,8 @@ function showForm(chosen, queues, task, last, signal) {
   form.lastElementChild?.before(forecastLine(chosen, form, signal));
   form.lastElementChild?.append(
     h('a', { class: 'button', href: `#/new/${name}?many=1` }, t('Many at once')),
-    h('a', { class: 'button', href: `#/schedules/new?function=${name}` }, t('On a schedule')),
-    h('a', { class: 'button', href: '#/new' }, t('Another function')));
-  render(t('New {name}', chosen), h('h1', { tabindex: -1 }, chosen.name),
+    h('a', { class: 'button', href: `#/schedules/new?function=${name}` }, t('On a schedule')));
+  render(t('New {name}', chosen), otherFunction('#/new'), h('h1', { tabindex: -1 }, chosen.name),
     ...introduction(chosen), last && chosen.schema.properties && lastLine(name, last), form);
 }
 
@@ -122,7 +122,7 @@ function showMany(chosen, queues, signal) {
   }, fields.root, laterFields(chosen, {}, queues));
   const one = `#/new/${encodeURIComponent(chosen.name)}`;
   form.lastElementChild?.append(h('a', { class: 'button', href: one }, t('Only one')));
-  render(t('New {name}', chosen), h('h1', { tabindex: -1 }, chosen.name, ' ',
+  render(t('New {name}', chosen), otherFunction('#/new'), h('h1', { tabindex: -1 }, chosen.name, ' ',
     h('span', { class: 'summary' }, t('many at once'))), ...introduction(chosen), form);
 }
 

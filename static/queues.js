@@ -62,21 +62,22 @@ function queueRow(queue, refresh) {
   limit !== null && bar(t('Running'), running, limit), blockedElement(queue)),
   cell(t('Pending'), countWords(pending), pending > 0 && bar(t('Pending'), pending, most),
     ...laterWords(queue).map((words) => h('div', { class: 'help' }, words))),
-  cell(null, limitWords(queue)));
+  cell(null, ...limitWords(queue).map((words) => h('div', {}, words))));
   if (isAdmin()) row.append(h('td', {}, actionsFor(queue, refresh)));
   return row;
 }
 
 /** What limits it, in words. @param {Queue} queue */
 function limitWords({ max_running: most, rate, machines, external }) {
-  return [
+  const limits = [
     external && t('for other programs'),
     most !== null && t('at most {count} at once', { count: countWords(most) }),
     rate && t('{count} in {time}',
       { count: countWords(rate.count), time: durationText(rate.seconds) }),
     machines && t.n('machine {names} | machines {names}', machines.length,
       { names: machines.join(', ') }),
-  ].filter(Boolean).join(' · ') || h('span', { class: 'help' }, t('no limits'));
+  ].filter(Boolean);
+  return limits.length ? limits : [h('span', { class: 'help' }, t('no limits'))];
 }
 
 /** A bar beside its number. @param {string} label @param {number} value @param {number} max */
@@ -157,7 +158,6 @@ function showQueueForm(queue, { machines }, signal) {
   field(t('Machines'), h('input', { name: 'machines', spellcheck: 'false', autocomplete: 'off',
     value: queue?.machines?.join(', ') }),
   { help: [t('Commas between them. Empty: any.'), seen].filter(Boolean).join(' ') }));
-  form.lastElementChild?.append(h('a', { class: 'button', href: '#/queues' }, t('Back')));
   render(title, h('a', { class: 'back', href: '#/queues' }, t('← Queues')),
     h('h1', { tabindex: -1 }, title), form);
 }

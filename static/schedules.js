@@ -9,7 +9,8 @@ import {
 } from './forms.js';
 import { duration, formatter, unitWords } from './format.js';
 import {
-  introduction, needChange, optionFields, optionsFrom, readFunctions, readQueues, showFunctions,
+  introduction, needChange, optionFields, optionsFrom, otherFunction, readFunctions, readQueues,
+  showFunctions,
 } from './functions.js';
 import { locale, t } from './language.js';
 import { say } from './live.js';
@@ -172,7 +173,7 @@ function scheduleRow(schedule, refresh) {
   h('td', { title: rule }, wordsOf(schedule)),
   cell(paused || problem ? null : t('Next run'), nextElement(schedule), warningElement(schedule)),
   cell(t('Last run'), task ? taskLink(task) : '–', ' ', last && timeElement(last)),
-  h('td', {}, actions));
+  mayChange() && h('td', {}, actions));
 }
 
 /**
@@ -361,10 +362,8 @@ function showForm(chosen, schedule, queues, signal) {
   ...argumentFields(chosen.schema, schedule?.arguments || {}),
   otherFields(chosen, schedule, queues));
   form.classList.add('planning');
-  const back = schedule ? `#/schedules/${schedule.id}` : '#/schedules/new';
-  form.lastElementChild?.append(
-    h('a', { class: 'button', href: back }, schedule ? t('Back') : t('Another function')));
-  render(t('Schedule {name}', chosen), h('a', { class: 'back', href: back }, t('← Back')),
+  render(t('Schedule {name}', chosen), !schedule ? otherFunction('#/schedules/new')
+    : h('a', { class: 'back', href: `#/schedules/${schedule.id}` }, t('← Back')),
     h('h1', { tabindex: -1 }, schedule ? t('Change schedule of {name}', chosen)
       : t('Schedule {name}', chosen)),
     ...introduction(chosen), form);

@@ -3,7 +3,7 @@
 import { get, request } from './api.js';
 import { find, h, setText, textWith } from './dom.js';
 import { durationInput, durationText, secondsFrom } from './durations.js';
-import { button, choice, field, page, sendingForm, valuesOf } from './forms.js';
+import { button, choice, field, page, seekParts, sendingForm, valuesOf } from './forms.js';
 import { t } from './language.js';
 import { say } from './live.js';
 import { said } from './said.js';
@@ -30,6 +30,7 @@ function showSettings(settings) {
   }, ...[...groups].map(([group, some]) => h('section', {}, h('h2', {}, said(group)),
     ...some.map(settingField))));
   const before = valuesOf(form);
+  const rows = /** @type {NodeListOf<HTMLElement>} */ (form.querySelectorAll('.field'));
   const count = h('span', { class: 'help', role: 'status' });
   form.lastElementChild?.append(count);
   form.addEventListener('input', () => {
@@ -40,7 +41,8 @@ function showSettings(settings) {
   form.classList.add('long', 'settings');
   page(t('Settings'), h('p', { class: 'lead' },
     ...textWith('{host}: what works here, what to do, lines to copy, backups.',
-      { host: h('a', { href: '#/settings/host' }, t('This host')) })), form);
+      { host: h('a', { href: '#/settings/host' }, t('This host')) })),
+  ...seekParts(t('Search settings'), [...rows]), form);
 }
 
 /** One setting; what was set elsewhere is only shown. @param {Setting} setting */

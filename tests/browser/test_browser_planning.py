@@ -149,11 +149,11 @@ class Planning(BrowserTestCase):
         eve.api("PATCH", queue, {"max_running": None, "rate": {"count": 5, "seconds": 60}})
         ana.type("[name=machines]", "a")
         ana.click("button", "Save")
-        ana.see("5 in 1 min · machine a", ".queues")
+        ana.see("5 in 1 min\nmachine a", ".queues")
         noted = self.site.value(QUEUE_CHANGES)
         ana.click("a", "Change post")
         ana.click("button", "Save")                     # nothing was changed, and nothing is sent
-        ana.see("5 in 1 min · machine a", ".queues")
+        ana.see("5 in 1 min\nmachine a", ".queues")
         self.assertEqual(self.site.value(QUEUE_CHANGES), noted)
         self.assertIsNone(eve.api("GET", queue)["max_running"])
 
@@ -260,7 +260,7 @@ class Planning(BrowserTestCase):
         for name, value in (("name", "mail"), ("max_running", "2"), ("rate", "500"), ("machines", "a, b")):
             ana.type("[name=%s]" % name, value)
         ana.click("button", "Add queue")
-        ana.see("at most 2 at once · 500 in 1 h · machines a, b", ".queues")
+        ana.see("at most 2 at once\n500 in 1 h\nmachines a, b", ".queues")
         ana.click("a", "Change mail")
         ana.type("[name=machines]", "")
         ana.click("button", "Save")

@@ -89,7 +89,7 @@ class Planning(BrowserTestCase):
                                  ".filter((row) => row.checkVisibility()).map((row) => row.innerText)[0]")
                          .split()[0], "job_7")
         bob.type("[type=search]", "nothing")
-        bob.see("No function has this name.")
+        bob.see("Nothing matches.")
 
     def test_a_schedule_has_a_name_and_is_run_and_paused_in_its_row(self):
         bob = self.open("bob")
@@ -143,6 +143,21 @@ class Planning(BrowserTestCase):
         ana.type("[name=alert_wait]", "whenever")
         ana.click("button", "Save")
         ana.see("90 min", "[data-field=alert_wait] .error")
+
+    def test_settings_are_searched_and_an_error_is_seen_whatever_one_searched(self):
+        ana = self.open("ana")
+        ana.go("#/settings")
+        ana.type("[name=linger]", "a while")
+        ana.type("[type=search]", "BACKUP_hour")
+        ana.find("[name=backup_hour]")
+        self.assertEqual(ana.run("return ['h2', '.field'].map((one) => [...document.querySelectorAll("
+                                 "`main ${one}`)].filter((part) => part.checkVisibility()).length)"), [1, 1])
+        ana.click("button", "Save")
+        ana.see("90 min", "[data-field=linger] .error")
+        ana.type("[type=search]", "no such setting")
+        ana.see("Nothing matches.")
+        ana.type("[type=search]", "linger")
+        ana.type("[name=linger]", "15 s")
 
     def test_a_backup_is_downloaded_by_a_button(self):
         ana = self.open("ana")
