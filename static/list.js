@@ -138,10 +138,15 @@ function fit({ heads, root, rows, table: { classList, style } }) {
   const sum = (/** @type {number[]} */ all) => all.reduce((one, other) => one + other);
   const most = document.body.clientWidth - root.getBoundingClientRect().left - 24;
   const all = Math.max(Math.min(1120, most), Math.min(sum(widths), most));
-  const soft = widths.map((width, place) => (
-    Math.max(0, width - ({ name: 120, what: 88, result: 88 }[heads[place].className] ?? width))));
-  const share = Math.max(-1, (all - sum(widths)) / sum(soft));
-  heads.forEach((head, place) => { head.style.width = `${widths[place] + share * soft[place]}px`; });
+  const soft = heads.map(({ className }) => /name|what|result/.test(className));
+  const within = (/** @type {number} */ limit) => widths.map((width, place) => (
+    soft[place] ? Math.min(width, limit) : width));
+  let limit = 460;
+  while (limit > 96 && sum(within(limit)) > all) limit -= 4;
+  const share = Math.max(0, all - sum(within(limit))) / 3;
+  within(limit).forEach((width, place) => {
+    heads[place].style.width = `${width + (soft[place] ? share : 0)}px`;
+  });
   style.width = `${all}px`;
 }
 
@@ -490,23 +495,24 @@ export function groupRow({ function: name, error, message, count, newest }, more
   const last = message && saidWhole(message);
   const words = error && last && count > 1 ? t('{error}, the last: {message}', { error, message: last })
     : [error, last].filter(Boolean).join(': ') || t('no error was told');
-  return h('li', {}, badge('failed', `${countWords(count)} ×`),
+  return h('li', {}, badge('failed', countWords(count)),
     h('a', { href: error ? `#/tasks?${filter}` : `#/tasks/${newest}` }, name),
     h('bdi', { class: 'why' }, words.length > 160 ? `${words.slice(0, 160)}…` : words),
-    error && button(t('Retry these'), () => new Bulk(filter, refresh),
+    error && button(t('Retry these'), () => new Bulk(filter, refresh, 'retry'),
       { class: 'small', 'aria-haspopup': 'dialog',
         'aria-label': `${t('Retry these')}: ${name}, ${error}` }));
 }
 
-/** A dialog that offers what can be done to all tasks that match. */
+/** A dialog that offers what can be done to all tasks that match, or one thing of that. */
 class Bulk {
   choices = h('div', { class: 'actions' }, t('Counting…'));
   bar = h('progress', { hidden: true, 'aria-label': t('Progress') });
   text = h('p', { class: 'help' });
   close = button(t('Close'), () => this.dialog.close());
 
-  /** @param {URLSearchParams} params the filters @param {() => void} done */
-  constructor(params, done) {
+  /** @param {URLSearchParams} params the filters @param {() => void} done @param {Action} [only] */
+  constructor(params, done, only) {
+    this.actions = ACTIONS.filter(([action]) => !only || action === only);
     this.filter = Object.fromEntries([...params].filter(([name]) => !/cursor|sort/.test(name)));
     const words = Object.entries(this.filter).map(([name, value]) => (name.endsWith('since')
       ? t('since {time}', { time: timeWords(new Date(value)) })
@@ -514,7 +520,7 @@ class Bulk {
     this.dialog = h('dialog', { 'aria-labelledby': 'bulk', onclose: () => {
       this.dialog.remove();
       done();
-    } }, h('h2', { id: 'bulk' }, words ? t('All tasks that match') : t('All tasks')),
+    } }, h('h2', { id: 'bulk' }, only ? t('Retry these') : words ? t('All tasks that match') : t('All tasks')),
     words && h('p', { class: 'lead' }, h('bdi', {}, words)), this.choices, this.bar, this.text,
     h('div', { class: 'actions' }, this.close));
     find('body').append(this.dialog);
@@ -524,15 +530,16 @@ class Bulk {
 
   /** Counts, and offers what can be done. */
   async offer() {
-    const offers = await Promise.all(ACTIONS.map(async ([action, label, said]) => {
+    const offers = await Promise.all(this.actions.map(async ([action, label, said]) => {
       const count = await countFor(action, this.filter);
       const words = `${label} ${grouped(count)}`;
       const work = () => this.run(action, said, count);
-      return count > 0 && (action === 'retry' ? button(words, work)
+      return count > 0 && (action === 'retry' ? button(words, work, { class: 'button primary' })
         : askingButton(words, `${words}?`, work));
     }));
     const some = /** @type {HTMLElement[]} */ (offers.filter(Boolean));
     this.choices.replaceChildren(...some.length ? some : [t('There is nothing to do to them.')]);
+    if (some.length === 1) some[0].focus();
     this.bar.hidden = true;
     this.choices.hidden = false;
     setText(this.close, t('Close'));

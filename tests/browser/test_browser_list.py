@@ -152,6 +152,8 @@ class Listing(BrowserTestCase):
         bob.see("ValueError, the last: second", ".works")
         bob.click("button", "Retry these: fail, ValueError")
         bob.see("fail · ValueError", "dialog")
+        bob.find("dialog button", "Retry 2")
+        self.assertNotIn("Delete", bob.text("dialog"))      # it was not asked for
         bob.click("dialog button", "Retry 2")
         bob.see("2 tasks were retried.")
         bob.go("#/tasks?status=failed")
