@@ -210,10 +210,15 @@ async function showWorkers(signal) {
   poll(signal, refresh, wait);
 }
 
+/** What started it, or keeps it. @type {Record<string, string>} */
+const MODES = { detached: t('started when there was work'), cron: t('started by cron'),
+  service: t('kept by its host'), slice: t('working for an open page or the tick address'),
+  remote: t('of another machine') };
+
 /** One worker and its task. @param {Worker} worker */
 function workerRow(worker) {
   const { machine, pid, state, task, started_at: started, seen_at: seen } = worker;
-  const mode = [worker.mode, worker.functions.join(', ')].filter(Boolean).join(': ');
+  const mode = [MODES[worker.mode] || worker.mode, worker.functions.join(', ')].filter(Boolean).join(': ');
   const name = pid ? t('{machine}, process {pid}', { machine, pid }) : machine;
   const label = worker.function ? `${worker.function} ${task}` : t('Task {id}', { id: task });
   const doing = task !== null && h('a', { href: `#/tasks/${task}` }, label);

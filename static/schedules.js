@@ -54,7 +54,8 @@ const dayFormat = formatter({ weekday: 'short' });
 const monthFormat = formatter({ month: 'long' });
 const yearDayFormat = formatter({ month: 'long', day: 'numeric' });
 /** @param {string} name */
-const weekday = (name) => dayFormat.format(new Date(2001, 0, 1 + WEEK.indexOf(name.slice(0, 3))));
+const weekday = (name) => (
+  dayFormat.format(new Date(2001, 0, 1 + WEEK.indexOf(name.slice(0, 3).toLowerCase()))));
 
 /** @type {Page['show']} */
 export async function show(route, signal) {
@@ -128,7 +129,7 @@ const CRON_FIELDS = [said('second'), said('minute'), said('hour'), said('day of 
 
 /** Each field of a cron expression that says something. @param {string} rule */
 function cronWords(rule) {
-  const values = rule.toLowerCase().split(/\s+/);
+  const values = rule.split(/\s+/);
   const month = (/** @type {string} */ name) => {
     const number = new Date(`1 ${name} 2000`).getMonth();
     return Number.isNaN(number) ? weekday(name) : monthFormat.format(new Date(2000, number));
@@ -137,7 +138,7 @@ function cronWords(rule) {
   const clock = values.length === 5 && [hour, minute].every((value) => /^\d+$/.test(value));
   const words = CRON_FIELDS.slice(-values.length).map((name, place) => (
     values[place] === '*' || (clock && place < 2) ? ''
-      : `${name} ${values[place].replace(/[a-z]{3,}/g, month)}`)).filter(Boolean);
+      : `${name} ${values[place].replace(/[a-z]{3,}/gi, month)}`)).filter(Boolean);
   if (clock) words.unshift(`${hour.padStart(2, '0')}:${minute.padStart(2, '0')}`);
   return words.join(', ') || `${t('Every')} ${unitWords(1, values[5] ? 'second' : 'minute')}`;
 }

@@ -174,6 +174,25 @@ class Languages(BrowserTestCase):
             "arguments[0]", json.dumps(list(told))))
         self.assertEqual(dict(zip(told, said)), told)
 
+    def test_what_is_refused_and_what_happened_is_in_that_language_too(self):
+        self.site.run("user", "logout", "bob")
+        ana = self.open("ana")
+        self.keep(ana, language="de")
+        ana.go("#/tasks")
+        ana.find("h1", texts("de")["Tasks"])
+        refused = """return import('./static/api.js').then(({ request }) => request(...arguments)).catch(
+            ({ errors, message }) => [errors[0].message, message])"""
+        self.assertEqual(ana.run(refused, "PATCH", "api/settings", {"NbMaxWorker": 9999}), [
+            "muss mindestens 0 und höchstens 256 sein",
+            "NbMaxWorker muss mindestens 0 und höchstens 256 sein."])
+        words = "kann nicht „61“ als Minute haben: schreiben Sie 0 bis 59; ein Bereich läuft vorwärts, ein " \
+                "Schritt bleibt darin"
+        self.assertEqual(ana.run(refused, "POST", "api/schedules/preview", {"rule": "61 1 * * *"}),
+                         [words, "rule " + words])
+        ana.go("#/activity?event=logged_out")
+        ana.see("bob: überall", "table.activity")
+        ana.see("von der Kommandozeile", "table.activity")
+
     def test_each_sentence_of_the_server_is_known_by_its_own_row_whatever_its_values_are(self):
         bob = self.open("bob")
         for code in "de", "es", "fr", "zh":
@@ -190,7 +209,8 @@ class Languages(BrowserTestCase):
                  "monthly last 01:00": "Monatlich, der letzte Tag, 01:00", "every 15m": "Alle 15 Min.",
                  "yearly 12-24 01:00": "Jährlich, 24. Dezember, 01:00", "@weekly": "Wöchentlich, So, 00:00",
                  "every 2 hours": "Alle 2 Std.", "0 7 * * mon-fri": "07:00, Wochentag Mo-Fr",
-                 "*/15 9-17 * mar *": "Minute */15, Stunde 9-17, Monat März"}
+                 "*/15 9-17 * mar *": "Minute */15, Stunde 9-17, Monat März",
+                 "0 6 L * *": "06:00, Tag des Monats L"}
         zone = self.open("ana").run("return Intl.DateTimeFormat().resolvedOptions().timeZone")
         for rule in rules:
             self.program("ana").post("/api/schedules", {
