@@ -106,17 +106,16 @@ class Server:
 
     def __init__(self, name):
         self.name = name
-        self.site = Site(TASKS)
-        self.site.settings(NbMaxWorker=0)
-        self.site.run("add", "add", "a=1", "--owner", "bob")
+        self.site = Site(TASKS, NbMaxWorker=0)
         self.token = self.site.token("bob")
+        self.site.start_server()
+        self.host = re.match(r"http://([^/]+)/", self.site.address)[1]
+        self.call(*post("tasks", SMALL)[:4])
         if name == "large results":
             self._write("UPDATE task SET status=2, result=? WHERE id=1", many("[]", 340_000))
         if name == "large logs":
             self._write("INSERT INTO log (task_id, attempt, start, length, text) "
                         "VALUES (1, 0, 0, 1048576, ?)", "\u00e9" * (1 << 19))
-        self.site.start_server()
-        self.host = re.match(r"http://([^/]+)/", self.site.address)[1]
         for path in ("tasks", "functions", "schedules"):
             self.call(*get(path)[:4])
         self.idle = self.told("VmRSS")
