@@ -288,8 +288,7 @@ class Use(BrowserTestCase):
 
     def test_a_long_value_is_shown_in_part_and_can_be_fetched_whole(self):
         number = self.done("echo", "bob", text="r" * 11_000)
-        bob = self.open("bob")
-        bob.go("#/tasks/%d" % number)
+        bob = self.open("bob", "#/tasks/%d" % number)
         bob.see("… and 1\u202f000 more characters")
         bob.find("a[href='api/tasks/%d'][download]" % number, "Download all of it")
 
@@ -302,16 +301,14 @@ class Use(BrowserTestCase):
 
     def test_running_again_starts_from_the_same_values(self):
         number = self.add("report", "bob", {"delay": 600}, city="Narvik", pages=7)
-        bob = self.open("bob")
-        bob.go("#/tasks/%d" % number)
+        bob = self.open("bob", "#/tasks/%d" % number)
         bob.click("a", "Run again with changes")
         bob.find("h1", "report")
         self.assertEqual(bob.run("return ['city', 'pages'].map((n) => "
                                  "document.querySelector(`[name='arguments.${n}']`).value)"), ["Narvik", "7"])
 
     def test_an_answer_from_the_server_stands_beside_its_field(self):
-        bob = self.open("bob")
-        bob.go("#/new/report")
+        bob = self.open("bob", "#/new/report")
         bob.type("[name='arguments.city']", "Bodø")
         bob.click("summary", "Start time and options")
         bob.type("[name=priority]", "101")
@@ -397,8 +394,7 @@ class Use(BrowserTestCase):
             return asked.status"""), 403)
 
     def test_a_token_is_shown_once(self):
-        bob = self.open("bob")
-        bob.go("#/account")
+        bob = self.open("bob", "#/account")
         bob.find("h1", "Account")
         bob.type("form [name=name]", "laptop")
         bob.type("form:has([name=scope]) [name=password]", PASSWORD)
@@ -411,8 +407,7 @@ class Use(BrowserTestCase):
         self.assertNotRegex(bob.text(), r"jq_\w{20,}")
 
     def test_a_workers_token_is_bound_to_queues_and_functions(self):
-        ana = self.open("ana")
-        ana.go("#/account")
+        ana = self.open("ana", "#/account")
         ana.type("form [name=name]", "strong machine")
         self.assertFalse(ana.run("return document.querySelector('[name=queues]').checkVisibility()"))
         ana.run("const scope = document.querySelector('[name=scope]'); scope.value = 'worker';"
@@ -428,8 +423,7 @@ class Use(BrowserTestCase):
 
     def test_an_admin_sees_and_deletes_everybodys_tokens(self):
         self.site.run("token", "add", "of a program", "--owner", "bob")
-        ana = self.open("ana")
-        ana.go("#/account")
+        ana = self.open("ana", "#/account")
         ana.see("of a program")
         ana.run("[...document.querySelectorAll('tr')].find("
                 "(row) => row.innerText.includes('of a program')).id = 'ours'")

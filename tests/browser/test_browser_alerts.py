@@ -51,8 +51,7 @@ class AlertsPage(BrowserTestCase):
         self.assertNotIn("Alerts", bob.text("header"))
 
     def test_where_nothing_is_wrong_that_is_said(self):
-        ana = self.open("ana")
-        ana.go("#/alerts")
+        ana = self.open("ana", "#/alerts")
         ana.see("Nothing is wrong.", "main")
         self.assertEqual([ana.run("return arguments[0].checkVisibility()", table)
                           for table in ana.run("return [...document.querySelectorAll('main table')]")],
@@ -64,8 +63,7 @@ class AlertsPage(BrowserTestCase):
         server = MailServer()
         self.addCleanup(server.close)
         self.site.settings(mail_server="localhost:%d" % server.port, mail_from="jobs@example.org")
-        bob = self.open("bob")
-        bob.go("#/account")
+        bob = self.open("bob", "#/account")
         bob.type("[name=email]", "bob@example.org")
         bob.click("main button", "Save address")
         bob.find("[name=email_code]")

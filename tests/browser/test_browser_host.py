@@ -117,8 +117,7 @@ class HostPage(BrowserTestCase):
         self.assertEqual(self.looked(), ["data/canary.txt", "worker.py"])
         asked = [one for one in ana.run("return asked") if one["path"] == "data/canary.txt"]
         self.assertEqual([(one["credentials"], one["cache"]) for one in asked], [("omit", "no-store")])
-        again = self.open("ana")
-        again.go("#/queues")
+        again = self.open("ana", "#/queues")
         again.see("Anybody can read this", "#exposed")
         again.click("#exposed a")
         wait_until(lambda: self.looked() == [], what="another look, which finds nothing")
@@ -164,8 +163,7 @@ class HostPage(BrowserTestCase):
         self.assertIsNone(self.looked())
 
     def test_a_token_for_the_tick_address_is_shown_as_that_address(self):
-        ana = self.open("ana")
-        ana.go("#/account")
+        ana = self.open("ana", "#/account")
         ana.type("form [name=name]", "cron of the host")
         ana.type("form:has([name=scope]) [name=password]", PASSWORD)
         ana.run("document.querySelector('[name=scope]').value = 'tick'")

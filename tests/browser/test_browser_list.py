@@ -81,8 +81,7 @@ class Listing(BrowserTestCase):
     def test_of_very_many_only_some_are_sorted_but_by_number_all(self):
         lines = b'{"function": "echo", "arguments": {"text": "a"}, "delay": 9999}\n' * 5001
         self.program("bob").post("/api/tasks", lines, Content_Type="application/x-ndjson")
-        bob = self.open("bob")
-        bob.go("#/tasks?sort=function")
+        bob = self.open("bob", "#/tasks?sort=function")
         bob.see("only the newest 5\u202f000 are sorted", ".chips")
         bob.go("#/tasks?sort=id")
         bob.see_no("are sorted", ".chips")
@@ -132,8 +131,7 @@ class Listing(BrowserTestCase):
     def test_the_bar_leads_to_all_that_match(self):
         for _ in range(3):
             self.done("fail", "bob", text="no")
-        bob = self.open("bob")
-        bob.go("#/tasks?function=fail")
+        bob = self.open("bob", "#/tasks?function=fail")
         bob.click("thead input")
         bob.see("3 selected", ".picked")
         bob.click(".picked button", "All 3 that match…")
@@ -147,8 +145,7 @@ class Listing(BrowserTestCase):
     def test_failures_are_grouped_and_retried_by_group(self):
         for text in ("first", "second"):
             self.done("fail", "bob", text=text)
-        bob = self.open("bob")
-        bob.go("#/tasks?status=failed")
+        bob = self.open("bob", "#/tasks?status=failed")
         bob.see("ValueError, the last: second", ".works")
         bob.click("button", "Retry these: fail, ValueError")
         bob.see("fail · ValueError", "dialog")
@@ -164,8 +161,7 @@ class Listing(BrowserTestCase):
 
     def test_all_that_matches_and_what_is_ticked_are_files(self):
         numbers = [self.done("echo", "bob", text=text) for text in "abc"]
-        bob = self.open("bob")
-        bob.go("#/tasks?sort=-duration&function=echo")
+        bob = self.open("bob", "#/tasks?sort=-duration&function=echo")
         bob.click(self.box(numbers[1]))
         bob.see("1 selected", ".picked")
         fetch = """const [link, done] = arguments;

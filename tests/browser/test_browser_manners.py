@@ -151,8 +151,7 @@ class Manners(BrowserTestCase):
 
     def test_an_impatient_second_click_on_cancel_retries_nothing_on_the_tasks_page(self):
         number = self.later()
-        bob = self.open("bob")
-        bob.go("#/tasks/%d" % number)
+        bob = self.open("bob", "#/tasks/%d" % number)
         bob.find("main > .actions button", "Cancel")
         self.press_twice(bob, "main > .actions button")
         bob.find("main > .actions button", "Retry")
@@ -191,8 +190,7 @@ class Manners(BrowserTestCase):
     def test_a_long_text_that_came_out_is_set_as_text_and_can_be_copied(self):
         for text, boxes in (("x y " * 200, 1), ("all fine", 0)):
             number = self.done("echo", "bob", text=text)
-            bob = self.open("bob")
-            bob.go("#/tasks/%d" % number)
+            bob = self.open("bob", "#/tasks/%d" % number)
             bob.see("Result")
             self.assertEqual([bob.count("main .copy pre"), bob.count(".scalar")], [boxes, 1 - boxes])
 
@@ -200,11 +198,9 @@ class Manners(BrowserTestCase):
         for rule in ("every 7m", "daily 01:00"):
             self.site.run("schedule", "add", "echo", rule, "text=" + rule.split()[0], "--owner", "bob",
                           "--tz", "Asia/Tokyo")
-        bob = self.open("bob")
-        bob.go("#/schedules")
+        bob = self.open("bob", "#/schedules")
         bob.see("Tokyo", "main")
-        ana = self.open("ana")
-        ana.go("#/schedules")
+        ana = self.open("ana", "#/schedules")
         ana.see("every bob", "main tbody")
         cells = bob.run("return Object.fromEntries([...document.querySelectorAll('.schedules tbody tr')]"
                         ".map((row) => [row.querySelector('bdi').innerText, row.cells[2].innerText]))")
@@ -213,12 +209,10 @@ class Manners(BrowserTestCase):
 
     def test_a_timeline_says_when_to_the_second_and_who(self):
         number = self.later()
-        bob = self.open("bob")
-        bob.go("#/tasks/%d" % number)
+        bob = self.open("bob", "#/tasks/%d" % number)
         bob.click("button", "Cancel")
         bob.see("cancelled by bob", "ol.timeline")
-        ana = self.open("ana")
-        ana.go("#/tasks/%d" % number)
+        ana = self.open("ana", "#/tasks/%d" % number)
         ana.click("button", "Retry")
         ana.see("retried by ana", "ol.timeline")
         times = ana.run("return [...document.querySelectorAll('.timeline time')].map((e) => e.innerText)")
@@ -266,15 +260,13 @@ class Manners(BrowserTestCase):
         bob.see("Only admins may do this.")
 
     def test_a_short_page_has_no_scroll_bar(self):
-        bob = self.open("bob")
-        bob.go("#/queues")
+        bob = self.open("bob", "#/queues")
         bob.see("default", "main")
         height, window = bob.run("return [document.documentElement.scrollHeight, innerHeight]")
         self.assertEqual(height, window)
 
     def test_settings_that_are_not_saved_are_not_left_unasked(self):
-        ana = self.open("ana")
-        ana.go("#/settings")
+        ana = self.open("ana", "#/settings")
         ana.type("[name=linger]", "33")
         ana.run("scrollTo(0, 0)")
         bottom = ana.run("return document.querySelector('.primary').getBoundingClientRect().bottom")

@@ -67,8 +67,7 @@ class Overview(BrowserTestCase):
                 "workers": [], **more}
 
     def test_it_is_what_one_sees_first_and_the_brand_leads_back(self):
-        ana = self.open("ana")
-        ana.go("")
+        ana = self.open("ana", "")
         ana.find("h1", "Overview")
         ana.see("Nothing is running.")
         ana.see("Nothing failed.")
@@ -188,8 +187,7 @@ class Activity(BrowserTestCase):
     def test_filters_are_in_the_address(self):
         for name in ("ana", "bob"):
             self.done("send", name, city=name)
-        ana = self.open("ana")
-        ana.go("#/activity")
+        ana = self.open("ana", "#/activity")
         ana.find("h1", "Activity")
         ana.see("send #1")
         ana.type("[name=owner]", "bob")
@@ -203,8 +201,7 @@ class Activity(BrowserTestCase):
     def test_others_see_what_is_theirs(self):
         for name in ("ana", "bob"):
             self.done("send", name, city=name)
-        bob = self.open("bob")
-        bob.go("#/activity")
+        bob = self.open("bob", "#/activity")
         bob.find("h1", "Activity")
         mine = self.site.value("SELECT max(id) FROM task")
         bob.see("send #%d" % mine)

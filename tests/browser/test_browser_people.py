@@ -26,8 +26,7 @@ class PeopleCase(BrowserTestCase):
 class Users(PeopleCase):
 
     def test_an_admin_changes_what_somebody_may(self):
-        ana = self.open("ana")
-        ana.go("#/users")
+        ana = self.open("ana", "#/users")
         ana.click("button", "Change: eve")
         ana.type("[name=max_running]", "2")
         ana.choose("role", "viewer")
@@ -61,8 +60,7 @@ class Users(PeopleCase):
         first, second = (self.add("report", "bob", city=city) for city in ("Oslo", "Vik"))
         wait_until(lambda: self.site.value("SELECT status FROM task WHERE id=?", (first,)) == 1,
                    what="the start of the first")
-        bob = self.open("bob")
-        bob.go("#/tasks/%d" % second)
+        bob = self.open("bob", "#/tasks/%d" % second)
         bob.see("The user bob runs at most 1 at once.")
         (self.site.home / "go on").touch()
         self.addCleanup((self.site.home / "go on").unlink)
@@ -148,8 +146,7 @@ class Account(PeopleCase):
         self.assertEqual(self.site.value("SELECT count(*) FROM session WHERE user_id=2"), 0)
 
     def test_a_token_for_reading_is_made(self):
-        bob = self.open("bob")
-        bob.go("#/account")
+        bob = self.open("bob", "#/account")
         bob.type("form [name=name]", "screen")
         bob.choose("scope", "read")
         bob.type("form:has([name=scope]) [name=password]", PASSWORD)

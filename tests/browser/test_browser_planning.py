@@ -81,8 +81,7 @@ class Planning(BrowserTestCase):
         browser.find("h1", "Change schedule of letter")
 
     def test_an_enum_is_chosen_by_its_names(self):
-        ana = self.open("ana")
-        ana.go("#/new/paint")
+        ana = self.open("ana", "#/new/paint")
         ana.find("h1", "paint")
         shown = ("return [...document.querySelectorAll(`[name='arguments.${arguments[0]}'] option`)]"
                  ".map((one) => one.textContent)")
@@ -174,8 +173,7 @@ class Planning(BrowserTestCase):
 
     def test_the_log_of_another_attempt_is_shown_once(self):
         number = self.add("twice", "bob", name="gone")
-        bob = self.open("bob")
-        bob.go("#/tasks/%d" % number)
+        bob = self.open("bob", "#/tasks/%d" % number)
         bob.see("printed by attempt 2", ".log")
         bob.run(HOLD_LOG + "const list = document.querySelector('select[aria-label=Attempt]');"
                 "list.value = '1'; list.dispatchEvent(new Event('change'));")
@@ -231,8 +229,7 @@ class Planning(BrowserTestCase):
         bob.type("[name=why]", "summer break")
         bob.press("Enter")
         bob.see(": summer break")
-        ana = self.open("ana")
-        ana.go("#/schedules")
+        ana = self.open("ana", "#/schedules")
         ana.see("summer break", ".schedules")
         ana.see("bob", ".schedules th .who")
         ana.click("a[href='#/schedules/%d']" % number)
@@ -272,8 +269,7 @@ class Planning(BrowserTestCase):
         ana.see(": the printer is broken", row)
         number = self.add("report", "bob", {"queue": "mail"}, city="Vik")
         ana.see("oldest waits", row)
-        bob = self.open("bob")
-        bob.go("#/tasks/%d" % number)
+        bob = self.open("bob", "#/tasks/%d" % number)
         bob.see("The queue mail is paused by ana: the printer is broken.", ".sentence")
         bob.go("#/queues")
         bob.see("the printer is broken")
@@ -298,8 +294,7 @@ class Planning(BrowserTestCase):
     def test_all_that_match_are_retried_and_deleted_once_their_number_is_confirmed(self):
         numbers = [self.add("fail", owner, text="no") for owner in ("bob", "bob", "eve")]
         self.site.wait_for_all(numbers)
-        bob = self.open("bob")
-        bob.go("#/tasks?function=fail&status=failed")
+        bob = self.open("bob", "#/tasks?function=fail&status=failed")
         self.choose_all(bob)
         bob.see("fail · failed", "dialog")
         bob.click("dialog button", "Retry 2")
@@ -324,8 +319,7 @@ class Planning(BrowserTestCase):
         self.assertEqual(self.site.value(COUNT, ("fail",)), 1)
 
     def test_one_task_per_line_of_a_table(self):
-        bob = self.open("bob")
-        bob.go("#/new/report")
+        bob = self.open("bob", "#/new/report")
         bob.click("a", "Many at once")
         bob.type("textarea", "city;pages;month\nOslo;1;june\n\"Vik; west\";x;\n")
         bob.see("Row 3, pages: This is not a number: x")
@@ -347,8 +341,7 @@ class Planning(BrowserTestCase):
     def test_a_file_as_spreadsheets_write_it_is_taken_all_or_none(self):
         path = self.site.home / "rows.csv"
         path.write_bytes("city,pages\r\n".encode() + "Tromsø,7\r\n".encode("cp1252") * 300)
-        bob = self.open("bob")
-        bob.go("#/new/report?many=1")
+        bob = self.open("bob", "#/new/report?many=1")
         bob.ask("POST", "/element/%s/value" % bob.find("[type=file]")[ELEMENT], {"text": str(path)})
         bob.see("300 tasks, beginning with:")
         self.assertEqual(bob.count("main tbody tr"), 5)
@@ -366,23 +359,20 @@ class Planning(BrowserTestCase):
         self.assertEqual(self.site.value(counted), 300)
 
     def test_an_admin_limits_how_many_tasks_of_a_user_wait(self):
-        ana = self.open("ana")
-        ana.go("#/users")
+        ana = self.open("ana", "#/users")
         ana.click("button", "Change: eve")
         ana.type("[name=max_pending]", "1")
         ana.press("Enter")
         ana.see("at most 1 pending")
         self.add("report", "eve", {"delay": 600}, city="Vik")
-        eve = self.open("eve")
-        eve.go("#/new/report")
+        eve = self.open("eve", "#/new/report")
         eve.type("[name='arguments.city']", "Alta")
         eve.click("button", "Add task")
         eve.see("at most 1 of eve's tasks may wait to be run")
 
     def test_a_task_says_what_it_waits_for_and_what_waits_for_it(self):
         first = self.add("wait", "bob", name="go")
-        bob = self.open("bob")
-        bob.go("#/new/report")
+        bob = self.open("bob", "#/new/report")
         bob.type("[name='arguments.city']", "Alta")
         bob.click("summary", "Start time and options")
         bob.type("[name=after]", "%d, 999999" % first)

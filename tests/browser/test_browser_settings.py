@@ -45,8 +45,7 @@ class Planning(BrowserTestCase):
         self.site.run("queue", "set", "press", "--max-running", "1")
         self.site.run("queue", "pause", "press")
         self.addCleanup(self.site.run, "queue", "resume", "press")
-        bob = self.open("bob")
-        bob.go("#/new/job_3")
+        bob = self.open("bob", "#/new/job_3")
         bob.click("summary", "Start time and options")
         bob.choose("queue", "press")
         bob.type("[name=timeout]", "soon")
@@ -63,8 +62,7 @@ class Planning(BrowserTestCase):
 
     def test_ones_own_last_values_are_offered(self):
         self.site.add("job_4", "--owner", "eve", x=7)
-        bob = self.open("bob")
-        bob.go("#/new/job_4")
+        bob = self.open("bob", "#/new/job_4")
         bob.find("h1", "job_4")
         bob.see_no("Use the values of")
         number = self.site.add("job_4", "--owner", "bob", x=5, where="there")
@@ -92,8 +90,7 @@ class Planning(BrowserTestCase):
         bob.see("Nothing matches.")
 
     def test_a_schedule_has_a_name_and_is_run_and_paused_in_its_row(self):
-        bob = self.open("bob")
-        bob.go("#/schedules/new?function=job_1")
+        bob = self.open("bob", "#/schedules/new?function=job_1")
         bob.type("[name=name]", "Nightly letters")
         bob.click("button", "Add schedule")
         bob.see("Nightly letters", "h1")
@@ -117,8 +114,7 @@ class Planning(BrowserTestCase):
         self.site.run("queue", "pause", "mail")
         for _ in range(2):
             self.site.add("job_2", "--queue", "mail", "--owner", "bob")
-        bob = self.open("bob")
-        bob.go("#/queues")
+        bob = self.open("bob", "#/queues")
         row = "tr[data-key=mail]"
         bob.see("0 of 4", row)
         bob.see("oldest waits", row)
@@ -127,8 +123,7 @@ class Planning(BrowserTestCase):
 
     def test_settings_stand_in_groups_with_defaults_and_are_reset_together_with_the_rest(self):
         self.site.settings(linger=60)
-        ana = self.open("ana")
-        ana.go("#/settings")
+        ana = self.open("ana", "#/settings")
         ana.find("h2", "Workers")
         ana.see("Default: 15 s.", "[data-field=linger]")
         ana.click("button", "Reset: Wait for more work")
@@ -160,8 +155,7 @@ class Planning(BrowserTestCase):
         ana.type("[name=linger]", "15 s")
 
     def test_a_backup_is_downloaded_by_a_button(self):
-        ana = self.open("ana")
-        ana.go("#/settings/host")
+        ana = self.open("ana", "#/settings/host")
         ana.find("a", "Download a backup")
         size, kind = ana.run("""
             return fetch(document.querySelector('main a[download]').href).then(async (answer) => (

@@ -81,8 +81,7 @@ class TaskCase(BrowserTestCase):
 
     def show(self, number, query=""):
         """A browser of ana's at a task's page."""
-        ana = self.open("ana")
-        ana.go("#/tasks/%d%s" % (number, query))
+        ana = self.open("ana", "#/tasks/%d%s" % (number, query))
         ana.find(".facts")
         return ana
 
@@ -165,8 +164,7 @@ class Top(TaskCase):
         ids = [self.add("say", text=text) for text in "abcd"]
         ana = self.show(ids[3])
         ana.see("The queue default is paused by the command line. · 3 before this one", ".sentence")
-        bob = self.open("bob")
-        bob.go("#/new/say")
+        bob = self.open("bob", "#/new/say")
         bob.see("If you add it now: 2 before this one", "form")
         bob.run("localStorage.setItem('jobqueue-language', 'de')")
         bob.go("#/new/say")
@@ -345,8 +343,7 @@ class Files(TaskCase):
 
     def form(self):
         """A browser of ana's at the form."""
-        ana = self.open("ana")
-        ana.go("#/new/turn")
+        ana = self.open("ana", "#/new/turn")
         ana.find("h1", "turn")
         return ana
 

@@ -30,7 +30,7 @@ FLAGS = ("--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-ru
          "--disable-ipc-flooding-protection --disable-site-isolation-trials "
          "--disable-features=IsolateOrigins,site-per-process,BackForwardCache,Translate,MediaRouter "
          "--disable-dev-shm-usage --window-size=1100,800 --lang=en-US "
-         "--renderer-process-limit=1").split()      # a new process for each page costs as much as the page
+         "--renderer-process-limit=1 --in-process-gpu").split()     # a new process costs as much as a page
 PATIENCE = 60                           # where answers are slow the page waits up to 15 s between two looks
 KEYS = {"Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "Shift": "\ue008", "Down": "\ue015",
         "Left": "\ue012"}
@@ -169,7 +169,6 @@ class Browser:
         self.ask("DELETE", "/window")
         self.ask("POST", "/window", {"handle": new})
         self.emulate("Network.clearBrowserCookies")
-        self.emulate("Network.clearBrowserCache")
         self.emulate("Storage.clearDataForOrigin", origin=self.base.rstrip("/"), storageTypes="all")
         self.messages().clear()
 
@@ -276,11 +275,14 @@ class Browser:
         """A command of the DevTools protocol, such as Emulation.setEmulatedMedia."""
         self.ask("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
 
-    def enter(self, name, password=PASSWORD):
-        """Open the list as somebody who has logged in before."""
+    def enter(self, name, address=None, password=PASSWORD):
+        """Open the list, or what is at `address`, as somebody who has logged in before."""
         cookie, _, value = Visitor(self.base).log_in(name, password).cookie.partition("=")
         self.emulate("Network.setCookie", name=cookie, value=value, url=self.base)
-        self.open_list()
+        if address is None:
+            self.open_list()
+        else:
+            self.go(address)
 
     def open_list(self):
         """Load the page anew, and wait for the end of its start."""
@@ -351,14 +353,14 @@ class BrowserTestCase(unittest.TestCase):
         for browser in self.browsers:
             self.assertEqual(self.serious(browser), [])
 
-    def open(self, name=None):
-        """A browser as new, logged in as `name` if given."""
+    def open(self, name=None, address=None):
+        """A browser as new; if `name` is given, logged in, with the list or this address before it."""
         browser = self.idle.pop() if self.idle else self.start_browser()
         browser.base = self.base
         self.addCleanup(self.leave, browser)
         self.browsers.append(browser)
         if name:
-            browser.enter(name)
+            browser.enter(name, address)
         return browser
 
     def start_browser(self):
