@@ -126,7 +126,7 @@ function channelParts(body) {
   return [table('plain', t('Who is told'),
     [t('Recipient'), t('How'), t('Last told'), t('Problem')], body),
   h('p', { class: 'help' }, ...textWith('The {settings} say who is told: {names}.', {
-    settings: h('a', { href: '#/settings' }, t('settings')),
+    settings: h('a', { href: '#/settings?q=alert_' }, t('settings')),
     names: 'alert_mail, alert_webhook, alert_function' })),
     h('div', { class: 'actions' }, test, here)];
 }

@@ -241,16 +241,19 @@ export const page = (title, ...children) => render(title,
 
 /**
  * A search that leaves only those rows in sight that have what is typed.
- * @param {string} label @param {HTMLElement[]} rows
+ * @param {string} label @param {HTMLElement[]} rows @param {string} [value] typed already
+ * @returns {[HTMLInputElement, HTMLElement]} the field, and what is said if nothing has it
  */
-export function seekParts(label, rows) {
-  const none = h('p', { class: 'help', hidden: true }, t('Nothing matches.'));
-  const search = h('input', { type: 'search', class: 'seek', 'aria-label': label,
-    placeholder: label, autocomplete: 'off', oninput: () => {
-      const wanted = search.value.trim().toLowerCase();
-      for (const row of rows) row.hidden = !row.textContent?.toLowerCase().includes(wanted);
-      none.hidden = rows.some((row) => !row.hidden);
-    } });
+export function seekParts(label, rows, value) {
+  const none = h('p', { class: 'help' }, t('Nothing matches.'));
+  const look = () => {
+    const wanted = search.value.trim().toLowerCase();
+    for (const row of rows) row.hidden = !row.textContent?.toLowerCase().includes(wanted);
+    none.hidden = !rows.length || rows.some((row) => !row.hidden);
+  };
+  const search = h('input', { type: 'search', class: 'seek', 'aria-label': label, value,
+    placeholder: label, autocomplete: 'off', oninput: look });
+  look();
   return [search, none];
 }
 

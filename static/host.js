@@ -114,7 +114,7 @@ class HostView {
     h('h2', {}, t('Maintenance')), this.ticks,
     h('h2', {}, t('Backup')), h('p', {}, ...textWith(
       'A checked copy of everything, while all goes on; {settings} can have one made every day.',
-      { settings: h('a', { href: '#/settings' }, t('Settings')) })),
+      { settings: h('a', { href: '#/settings?q=backup' }, t('Settings')) })),
     h('div', { class: 'doing' }, h('a', { class: 'button', href: 'api/backup', download: '' },
       t('Download a backup'))),
     h('h2', {}, t('Seen from outside')), this.outside, this.files, fine);

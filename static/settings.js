@@ -11,13 +11,13 @@ import { said } from './said.js';
 /** @import {Page, Setting, Values} from './types.js' */
 
 /** @type {Page['show']} */
-export async function show(_, signal) {
+export async function show({ params }, signal) {
   const { settings } = await get('api/settings', signal);
-  if (!signal.aborted) showSettings(settings);
+  if (!signal.aborted) showSettings(settings, params.get('q') || '');
 }
 
-/** All settings in one form. @param {Setting[]} settings */
-function showSettings(settings) {
+/** All settings in one form. @param {Setting[]} settings @param {string} wanted which are in sight */
+function showSettings(settings, wanted) {
   const groups = new Map();
   for (const one of settings) groups.set(one.group, [...groups.get(one.group) || [], one]);
   const form = sendingForm(t('Save'), async (now, before) => {
@@ -25,12 +25,14 @@ function showSettings(settings) {
     if (!changed.length) return say(t('Nothing was changed.'), true);
     const changes = changed.map((one) => [one.name, valueOf(one, now)]);
     const answer = await request('PATCH', 'api/settings', Object.fromEntries(changes));
-    showSettings(answer.settings);
+    showSettings(answer.settings, search.value);
+    find('main .primary').focus({ preventScroll: true });
     say(t('Saved.'), true);
   }, ...[...groups].map(([group, some]) => h('section', {}, h('h2', {}, said(group)),
     ...some.map(settingField))));
   const before = valuesOf(form);
   const rows = /** @type {NodeListOf<HTMLElement>} */ (form.querySelectorAll('.field'));
+  const [search, none] = seekParts(t('Search settings'), [...rows], wanted);
   const count = h('span', { class: 'help', role: 'status' });
   form.lastElementChild?.append(count);
   form.addEventListener('input', () => {
@@ -42,7 +44,7 @@ function showSettings(settings) {
   page(t('Settings'), h('p', { class: 'lead' },
     ...textWith('{host}: what works here, what to do, lines to copy, backups.',
       { host: h('a', { href: '#/settings/host' }, t('This host')) })),
-  ...seekParts(t('Search settings'), [...rows]), form);
+  search, none, form);
 }
 
 /** One setting; what was set elsewhere is only shown. @param {Setting} setting */

@@ -152,7 +152,16 @@ class Planning(BrowserTestCase):
         ana.type("[type=search]", "no such setting")
         ana.see("Nothing matches.")
         ana.type("[type=search]", "linger")
-        ana.type("[name=linger]", "15 s")
+        ana.type("[name=linger]", "16 s")
+        ana.click("button", "Save")
+        ana.see("Saved.")
+        self.assertEqual(ana.focused(), "Save")
+        self.assertEqual(ana.run("return document.querySelector('.seek').value"), "linger")
+        self.assertFalse(ana.run("return document.querySelector('[name=backup_hour]').checkVisibility()"))
+        ana.go("#/settings/host")
+        ana.click("main p a", "Settings")
+        ana.find("[name=backup_hour]")
+        self.assertFalse(ana.run("return document.querySelector('[name=linger]').checkVisibility()"))
 
     def test_a_backup_is_downloaded_by_a_button(self):
         ana = self.open("ana", "#/settings/host")
