@@ -14,6 +14,7 @@ const NUMBER = '-?\\d(?:[\\d.,:T-]*[\\dZ])?(?: [\\d:]+)?(?: UTC)?';
 /** Places for a single word. */
 const TOKENS = /^(?:field|host|program|queue|scheme)$/;
 const LONGEST = 2000;
+const MOST_PARTS = 7;           // of which one text is, with what is between them
 /** @type {Record<string, string>} */
 let texts = {};
 /** How those look that have values in them. @type {[RegExp, string][]} */
@@ -68,11 +69,12 @@ function saidPart(english) {
 
 /** A text of the server, or several in one line. @param {string} english @returns {string} */
 export function said(english) {
-  const parts = english.split(/(; |: )/);
-  for (let from = 0; from < parts.length; from += 2) {
-    for (let to = parts.length; to > from; to -= 2) {
+  const whole = saidPart(english);
+  const parts = whole === english ? english.split(/(; |: )/) : [whole];
+  for (let from = 0; from < parts.length && parts.length > 1; from += 2) {
+    for (let to = Math.min(parts.length, from + MOST_PARTS); to > from; to -= 2) {
       const part = parts.slice(from, to).join('');
-      const own = part === english || /\s/.test(part) ? saidPart(part) : part;
+      const own = /\s/.test(part) ? saidPart(part) : part;
       if (own !== part) {
         parts.splice(from, to - from, own);
         break;
