@@ -57,7 +57,9 @@ function known(english) {
 export function saidWhole(english) {
   const stops = english.endsWith('.');
   const other = known(stops ? english.slice(0, -1) : `${english}.`);
-  return known(english) ?? (other && (stops ? `${other}.` : other.replace(/[.。]$/, ''))) ?? t(english);
+  const own = stops ? known(english) ?? (other && `${other}.`)
+    : other?.replace(/[.。]$/, '') ?? known(english);
+  return own ?? t(english);
 }
 
 /** One of several texts; it may say of which field it is. @param {string} english */

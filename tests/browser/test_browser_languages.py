@@ -168,6 +168,10 @@ class Languages(BrowserTestCase):
                 "5 sein.",
             "a worker could not be started (process limit) at 2026-01-31 12:00:00 UTC":
                 "Ein Worker konnte nicht gestartet werden (Grenze für Prozesse) um 2026-01-31 12:00:00 UTC",
+            "slice. Cron works on the tasks, because started workers did not live (12:00 UTC). Starting them "
+            "is tried again at 13:00 UTC":
+                "slice. Cron bearbeitet die Aufgaben, weil gestartete Worker nicht am Leben blieben (12:00 "
+                "UTC). Um 13:00 UTC wird erneut versucht, sie zu starten",
             "something else": "something else", "it went wrong on line 3": "it went wrong on line 3",
             "ValueError: no such city; running": "ValueError: no such city; running"}
         said = ana.run("return import('./static/said.js').then(({ said }) => arguments[0].map(said))".replace(
