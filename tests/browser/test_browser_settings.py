@@ -148,7 +148,7 @@ class Planning(BrowserTestCase):
         self.assertEqual(ana.run("return ['h2', '.field'].map((one) => [...document.querySelectorAll("
                                  "`main ${one}`)].filter((part) => part.checkVisibility()).length)"), [1, 1])
         ana.click("button", "Save")
-        ana.see("90 min", "[data-field=linger] .error")
+        ana.find("[data-field=linger] .error")
         ana.type("[type=search]", "no such setting")
         ana.see("Nothing matches.")
         ana.type("[type=search]", "linger")

@@ -37,7 +37,7 @@ class Listing(WebTestCase):
         self.end(row)
         return task_id
 
-    def fail(self, kind, words="no", owner="bob", **options):
+    def failed(self, kind, words="no", owner="bob", **options):
         task_id = self.add(owner, **options)
         self.end(self.claim(), "fail", None, kind, words)
         return task_id
@@ -165,9 +165,9 @@ class Besides(Listing):
     def test_what_runs_is_told_wherever_it_stands_as_far_as_it_matches(self):
         running = self.add("bob")
         self.claim()
-        self.add_many("bob", 5)
         self.add("eve")
         self.claim()
+        self.add_many("bob", 5)
         page = self.page("?limit=3&running=1")
         self.assertEqual([row["id"] for row in page["running"]], [running])
         self.assertNotIn(running, [row["id"] for row in page["tasks"]])
@@ -177,8 +177,8 @@ class Besides(Listing):
 
     def test_what_failed_is_told_by_function_and_error_as_far_as_it_matches(self):
         for kind in ("ValueError", "OSError", "ValueError"):
-            newest = self.fail(kind)
-        self.fail("OSError", owner="eve")
+            newest = self.failed(kind)
+        self.failed("OSError", owner="eve")
         self.add("bob")
         told = self.page("?failed=1&status=failed")["failed"]
         self.assertEqual([(one["error"], one["count"]) for one in told["groups"]],
@@ -225,7 +225,7 @@ class Files(Listing):
         self.end(self.claim(), "succeeded", json.dumps("y" * 31_000))
         self.add("bob")
         self.end(self.claim(), "succeeded", json.dumps({"pages": 12}))
-        self.fail("ValueError", "no, really")
+        self.failed("ValueError", "no, really")
         failed, plain, long = self.rows()
         self.assertEqual(failed["error"], "ValueError: no, really")
         self.assertEqual((plain["result"], plain["arguments"]), ('{"pages":12}', '{"a":1}'))

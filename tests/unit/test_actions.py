@@ -27,7 +27,7 @@ class Actions(WebTestCase):
                 "continue": answers[-1]["continue"]}))
         return answers
 
-    def fail(self, count):
+    def failed(self, count):
         """The ids of bob's tasks that have failed."""
         ids = self.add_many("bob", count)
         for _ in ids:
@@ -45,7 +45,7 @@ class TestNamed(Actions):
         self.assertEqual(self.events(ids[0]), ["added", "cancelled"])
 
     def test_what_the_action_does_not_fit_is_passed_over(self):
-        ids = self.fail(1) + self.add_many("bob", 1)
+        ids = self.failed(1) + self.add_many("bob", 1)
         self.assertEqual(self.act(self.bob, "retry", ids=ids)["done"], 1)
         self.assertEqual(self.act(self.bob, "cancel", ids=ids + [98765])["done"], 2)
         self.assertEqual(self.act(self.bob, "cancel", ids=ids)["done"], 0)
@@ -107,7 +107,7 @@ class TestNamed(Actions):
 class TestFilters(Actions):
 
     def test_all_that_match_are_changed_once_the_count_is_confirmed(self):
-        ids = self.fail(3)
+        ids = self.failed(3)
         other = self.add("bob", function="greet", name="x")
         answer = self.act_on_all(self.bob, "retry", {"status": "failed"}, 3)[-1]
         self.assertEqual((answer["done"], answer["remaining"], answer["continue"]), (3, 0, None))
@@ -122,7 +122,7 @@ class TestFilters(Actions):
         self.assertEqual(self.database.value("SELECT count(*) FROM task"), 3)
 
     def test_only_tasks_that_the_action_can_change_are_counted(self):
-        self.fail(2)
+        self.failed(2)
         self.add_many("bob", 3)
         for action, count in (("retry", 2), ("cancel", 3), ("delete", 5)):
             answer = self.act(self.bob, action, 409, filter={}, expected_count=None)
@@ -181,7 +181,7 @@ class TestFilters(Actions):
         self.assertEqual([row[0] for row in self.database.all("SELECT id FROM task")], later)
 
     def test_retried_tasks_take_turns_with_those_of_others(self):
-        ids = self.fail(4)
+        ids = self.failed(4)
         theirs = self.add_many("eve", 2)
         self.act_on_all(self.bob, "retry", {}, 4)
         order = [self.claim()["id"] for _ in range(6)]

@@ -316,7 +316,7 @@ class TestQuotaOverHttp(WebTestCase):
         self.check(self.ana.patch("/api/users/bob", {"max_pending": None}), 200)
         self.check(self.bob.post("/api/tasks", ADD), 201)
 
-    def fail(self, count):
+    def failed(self, count):
         """Ids of bob's tasks that have failed; then as many of his may wait as `count` less 3."""
         ids = [self.add("bob") for _ in range(count)]
         for _ in ids:
@@ -325,7 +325,7 @@ class TestQuotaOverHttp(WebTestCase):
         return ids
 
     def test_a_retry_counts_as_a_new_task_unless_an_admin_wants_it(self):
-        ids = self.fail(4)
+        ids = self.failed(4)
         self.check(self.bob.post("/api/tasks/%d/retry" % ids[0], {}), 200)
         answer = self.check(self.bob.post("/api/tasks/%d/retry" % ids[1], {}), 429, "too_many")
         self.assertIn("It was not retried: at most 1 of bob's tasks", answer["detail"])
@@ -335,7 +335,7 @@ class TestQuotaOverHttp(WebTestCase):
     def test_of_many_so_many_are_retried_as_may_wait_and_that_is_told(self):
         for target in ("ids", "filter"):
             with self.subTest(target=target):
-                ids = self.fail(5)
+                ids = self.failed(5)
                 what = {"ids": ids} if target == "ids" else {"filter": {}, "expected_count": 5}
                 answer = self.bob.post("/api/tasks/actions", {"action": "retry", **what})
                 answer = self.check(answer, 429, "too_many")
