@@ -127,6 +127,7 @@ class Schemathesis(unittest.TestCase):
             trusted_proxies={"enum": ["192.0.2.1, 10.0.0.0/8", None]},
             base_path={"type": ["string", "null"], "maxLength": 200, "pattern": PATH},
             default_owner={"enum": ["ana", "bob", None]}, python={"enum": [sys.executable, None]},
+            backup_hour=NOTHING,        # at that hour it would start a process
             alert_mail={"enum": ["ana@example.org", "", None]},
             mail_from={"enum": ["a@example.org", "", None]},
             mail_server={"type": ["string", "null"], "pattern": "^([a-z0-9]{1,9}:[1-9][0-9]{0,3})?$"},
