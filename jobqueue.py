@@ -2493,8 +2493,13 @@ SERVER_BEGIN = """
 BEGIN ISOLATION LEVEL READ COMMITTED;
 SELECT set_config('lock_timeout', '%d', true), set_config('statement_timeout', '%d', true),
     set_config('idle_in_transaction_session_timeout', '%d', true);
-SELECT version, epoch, pg_current_xact_id()::text AS number FROM jobqueue FOR UPDATE;
+SELECT version, epoch FROM jobqueue FOR UPDATE;
 SELECT extract(epoch FROM clock_timestamp())::float8"""
+# The last word of a transaction, by which its writer learns whether it was committed. The server's
+# own number does not tell: after a crash it gives those that it lost to other transactions.
+SERVER_MARK = """
+    INSERT INTO mark VALUES (?, ?, extract(epoch FROM clock_timestamp()))
+    ON CONFLICT (writer) DO UPDATE SET number=excluded.number, at=excluded.at"""
 # In the transaction itself it would take a lock of the whole server; not to be waited for.
 SERVER_NOTIFY = "; BEGIN; SET LOCAL synchronous_commit=off; NOTIFY jobqueue; COMMIT"
 
@@ -2529,6 +2534,8 @@ SCHEMA_OTHERWISE = (
 SERVER_SCHEMA = """
 CREATE UNIQUE INDEX user_name ON user (lower(name));
 CREATE TABLE jobqueue (version BIGINT NOT NULL, epoch TEXT NOT NULL);
+CREATE TABLE mark (         -- the number of each process' last transaction that changed something
+    writer TEXT PRIMARY KEY, number BIGINT NOT NULL, at DOUBLE PRECISION NOT NULL);
 ALTER TABLE task SET (fillfactor=80, autovacuum_vacuum_scale_factor=0.02,
     autovacuum_analyze_scale_factor=0.05);
 """
@@ -2537,6 +2544,7 @@ REFUSALS = ("authentication|password|translate host|not known|does not exist|pg_
             "|no such (database|user)|config error|unsupported|pooling mode")      # of a pooler
 SERVER_STATE = """SELECT version, epoch,
     CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION) AS at FROM jobqueue"""
+OLD_MARKS = "DELETE FROM mark WHERE at<extract(epoch FROM clock_timestamp())-86400"
 GENUINE = r"PostgreSQL (1[3-9]|[2-9]\d)(?!.*-YB-)"     # relatives may lock otherwise
 SERVER_TABLES = "SELECT CAST(to_regclass('jobqueue') AS TEXT)"
 SERVER_FILE, NO_EPOCH = ".server", "new"    # ending and first text of what says whose a folder is
@@ -2901,7 +2909,7 @@ class PostgresDatabase(Database):
        the schema's version and the database's epoch: code of another version stops here.
     2. The server's time is asked for when that lock is held.
     3. The block runs, then COMMIT. If no answer to that comes, a new connection takes the lock,
-       when the old transaction is over, and asks what became of it by its number.
+       when the old transaction is over, and looks for its mark.
     4. What is durable is what others wait for: they are notified."""
 
     hears_all, has_own_disk, is_shared = False, None, True
@@ -2919,7 +2927,7 @@ class PostgresDatabase(Database):
         self.errors = driver()[0].Error
         self._address, self.path = address, find_database(folder)
         self._write_lock, self._epoch = OneThread(clock), None
-        self._number, self._commits = None, 0
+        self._name, self._number, self._commits = random_token(8), 0, 0
         try:
             name = str(self)
             with self.deadline(patience):
@@ -2951,7 +2959,8 @@ class PostgresDatabase(Database):
                     link.run("INSERT INTO jobqueue VALUES (?, ?)",
                              (SCHEMA_VERSION, random_token(8)))
                 link.run("COMMIT")
-            row = self._checked(link.script("BEGIN; %s; COMMIT" % SERVER_STATE)[1])
+            rows = link.script("BEGIN; %s; %s; COMMIT" % (SERVER_STATE, OLD_MARKS))[1]
+            row = self._checked(rows)
             self._epoch = row["epoch"]
             self._set_clock(row["at"])
         finally:
@@ -3019,7 +3028,8 @@ class PostgresDatabase(Database):
             if error.sqlstate == "55P03":       # all of the wait is over
                 raise still_busy() from None
             raise
-        self._number, self._writer.changes = self._checked(rows[1:-1])["number"], 0
+        self._checked(rows[1:-1])
+        self._writer.changes = 0
         self._set_clock(rows[-1][0])
 
     def _set_clock(self, now):
@@ -3029,6 +3039,9 @@ class PostgresDatabase(Database):
 
     def _commit(self, durable):
         is_new = self._writer.changes > 0
+        if is_new:
+            self._number += 1
+            self._writer.tell(SERVER_MARK, (self._name, self._number))
         try:
             words, _ = self._writer.script("COMMIT" + (SERVER_NOTIFY if durable and is_new else ""))
             is_kept = words[0] == "COMMIT"
@@ -3042,17 +3055,17 @@ class PostgresDatabase(Database):
 
     def _became_true(self):
         """Whether the transaction whose COMMIT brought no answer was committed."""
-        number, status = self._number, None
+        found = None
         self._deadline.at = self.clock.monotonic() + self.patience
         try:
             self._writer.roll_back()
             self._patiently(lambda: self._begin(False))     # once the old one has no lock any more
-            status = self._writer.value("SELECT pg_xact_status(CAST(? AS xid8))", (number,))
+            found = self._writer.value("SELECT number FROM mark WHERE writer=?", (self._name,))
         except (self.errors, JobQueueError):
             raise Busy(UNSURE, retry_after=2) from None
         finally:
             self._writer.roll_back()
-        return status == "committed"
+        return found == self._number
 
     @property
     def alarm(self):

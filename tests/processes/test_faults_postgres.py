@@ -17,7 +17,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from jobqueue import JobQueue, StorageBroken
+from jobqueue import Busy, JobQueue, StorageBroken, recall, remember
 from tests.helpers import machines, postgres
 from tests.helpers.faults import MANY, SiteCase, WatchedSite, mount, plant
 from tests.helpers.processes import look_at
@@ -267,6 +267,29 @@ class TestOrder(PostgresCase):
                 writers = [self.site._start(["-c", text]) for _ in range(4)]
                 self.assertEqual([writer.wait(120) for writer in writers], [0] * 4)
                 self.assertEqual(self.site.value("SELECT value FROM setting WHERE name='.n'"), "120")
+
+
+class TestLost(PostgresCase):
+    """A transaction of which the server had written nothing yet."""
+
+    SERVER = {"wal_writer_delay": "10s"}
+
+    def test_one_that_a_crash_undid_is_not_taken_for_the_one_that_gets_its_number(self):
+        address = {"JOBQUEUE_DATABASE": self.server.address.replace("/postgres", "/queue")}
+        one, two = (JobQueue(self.new_folder(), environment=address, patience=60) for _ in range(2))
+        for queue in (one, two):
+            self.addCleanup(queue.close)
+        with self.assertRaises(Busy), one.database.transaction() as transaction:
+            remember(transaction, ".lost", 1)
+            self.server.stop("immediate")
+            self.server.start()
+            for number in range(3):
+                with two.database.transaction() as other:
+                    remember(other, ".other", number)
+        self.assertIsNone(recall(one.database, ".lost"))
+        with one.database.transaction() as transaction:
+            remember(transaction, ".found", 1)
+        self.assertEqual(recall(two.database, ".found"), 1)
 
 
 class TestDisk(PostgresCase):
