@@ -55,8 +55,9 @@ class Adding(CommandTestCase):
         self.assertEqual([self.queue.get_json(number)["owner"] for number in (1, 2, 3)],
                          ["ana", "bob", "eve"])
         self.fails(2, "settings", "default_owner", "kim", words="must be the name of a user")
-        self.write("UPDATE user SET name='kim' WHERE name='eve'")
-        self.fails(1, "add", "add", "a=1", words="There is no user eve, whom the setting default_owner names")
+        self.change_settings(default_owner="bob")
+        self.write("UPDATE user SET name='kim' WHERE name='bob'")
+        self.fails(1, "add", "add", "a=1", words="There is no user bob, whom the setting default_owner names")
 
     def test_arguments_and_options_may_stand_in_any_order(self):
         self.ok("add", "add", "--priority", "7", "a=1", "--delay", "60", "b=2")
