@@ -5299,16 +5299,18 @@ class Claims:
 
     def _take(self, transaction, rows, worker_id, now, reach):
         """Make pending tasks ours; their rows get the claim and the attempt's number."""
-        lease = self.leases.new(now, REMOTE_LEASE_SECONDS if reach else None).values()
+        lease = self.leases.new(now, REMOTE_LEASE_SECONDS if reach else None)
         for place, row in enumerate(rows):
             row["claim"] = UNCONFIRMED + reach.claims[place] if reach else random_token()
             row["attempts"] += 1
+            if not reach:               # another machine has another clock
+                row["lease_monotonic"] = lease["lease_monotonic"]
         taken = transaction.many("""
             UPDATE task SET status=1, claim=?, attempts=?, worker_id=?, lease_boot=?,
                 lease_monotonic=?, lease_wall=?, started_at=?, reason=NULL, progress=NULL,
                 message=NULL, error_type=NULL, error_message=NULL
             WHERE id=? AND status=0""", [
-                (row["claim"], row["attempts"], worker_id, *lease, now, row["id"])
+                (row["claim"], row["attempts"], worker_id, *lease.values(), now, row["id"])
                 for row in rows])
         if taken != len(rows) > 0:
             raise Busy("A task was claimed by two at once; nothing was changed.")

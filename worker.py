@@ -1454,10 +1454,14 @@ class Batch:
         self.record_by = math.inf       # when what has ended is recorded at the latest
 
     def begin(self):
-        """Hand all of it over; take it back if what must be stored before cannot be."""
+        """Hand all of it over; take it back if what must be stored before cannot be, or if the
+        worker has stood still since the claim, so that others may have it."""
+        late = self._clock.monotonic() > self.running[0].row.get("lease_monotonic", math.inf)
         try:
-            orders = [attempt.make_order() for attempt in self.running]
+            orders = [] if late else [attempt.make_order() for attempt in self.running]
         except WRITE_LATER:
+            orders = []
+        if not orders:
             self.running, self.unbegun = [], self.running
             return
         if None in orders:              # it is alone then: others have it

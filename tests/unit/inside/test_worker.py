@@ -239,6 +239,18 @@ class TestOrder(TestCase):
         self.assertFalse(child.hand_over.called)
 
 
+    def test_what_was_claimed_a_lease_ago_does_not_begin(self):
+        """The worker stood still before it could begin: what others have not taken goes back."""
+        self.add(), self.add()
+        rows, child = [self.claim(), self.claim()], Mock()
+        self.clock.advance(self.database.lease_seconds + 1)
+        self.end(rows[0], "crashed")
+        batch = Batch(self.queue, child, rows, Mock())
+        batch.begin()
+        self.assertEqual((batch.running, [attempt.row for attempt in batch.unbegun]), ([], rows))
+        self.assertFalse(child.hand_over.called)
+
+
 class TestBehind(TestCase):
     def test_one_that_has_not_read_what_it_was_told_is_replaced(self):
         runners = Runners(self.queue, Mock(), {"runner_tasks": 10, "runner_memory": 512})
