@@ -2634,52 +2634,8 @@ def _import_driver():
 
 @functools.lru_cache(maxsize=None)
 def driver():
-    """(psycopg, a function that connects to an address and waits no longer than we say)."""
+    """(psycopg, a function that connects to an address)."""
     psycopg = _import_driver()
-
-    class Link(psycopg.Connection):
-        """A connection that is closed when the server does not answer until a moment. A cursor
-        would take as long for each statement of a text as the server."""
-
-        heard = 0                       # notifications
-
-        def ask(self, text, until):
-            """The results of a text's statements; the error of the one that failed."""
-            try:
-                results = list(self._results(text, until))
-            except BaseException:
-                self.pgconn.finish()
-                raise
-            self._hear()
-            if results[-1].status == psycopg.pq.ExecStatus.FATAL_ERROR:
-                error = psycopg.errors.error_from_result(results[-1])
-                raise error if error.sqlstate else psycopg.OperationalError(str(error))
-            return results
-
-        def _results(self, text, until):
-            link, events = self.pgconn, select.poll()
-            link.send_query(text.encode("utf-8"))
-            while True:
-                unsent = link.flush()
-                if not unsent and not link.is_busy():
-                    result = link.get_result()
-                    if result is None:
-                        return
-                    yield result
-                    continue
-                events.register(link.socket, select.POLLIN | (select.POLLOUT if unsent else 0))
-                if not events.poll(max(0.0, until - time.monotonic()) * 1000):
-                    raise psycopg.OperationalError("the server does not answer")
-                link.consume_input()
-
-        def _hear(self):
-            self.heard += sum(1 for _ in iter(self.pgconn.notifies, None))
-
-        def listen(self):
-            """How many notifications have come."""
-            self.pgconn.consume_input()
-            self._hear()
-            return self.heard
 
     class Number(psycopg.adapt.Loader):
         """A sum is a plain number, and so is a truth."""
@@ -2695,7 +2651,7 @@ def driver():
     def connect(address):
         """A connection on which we say BEGIN ourselves."""
         options = {**LINK_OPTIONS, **psycopg.conninfo.conninfo_to_dict(address)}
-        return Link.connect(**options, autocommit=True, context=known)
+        return psycopg.Connection.connect(**options, autocommit=True, context=known)
 
     return psycopg, connect
 
@@ -2704,14 +2660,15 @@ class ServerConnection(Connection):
     """A connection to PostgreSQL."""
 
     def __init__(self, address):
-        (psycopg, connect), self._listens = driver(), False
+        self._psycopg, connect = driver()
         self.limit = math.inf           # no question may take longer
         self.changes = 0                # rows that were added, changed or removed, or may be
         self._told = []                 # texts of one statement each, to go along with the next
         self._foreseen = []             # ... questions that follow it
         self._known = {}                # their answers, until something is changed
-        self._errors, self._link = psycopg.Error, connect(address)
-        self._loaders = psycopg.adapt.Transformer(self._link)
+        self._listens, self._heard = False, 0   # notifications that came
+        self._link = connect(address)
+        self._loaders = self._psycopg.adapt.Transformer(self._link)
         self._do(SERVER_LOOKS, LINK_OPTIONS["connect_timeout"])
 
     @property
@@ -2720,15 +2677,42 @@ class ServerConnection(Connection):
         return self._link.closed
 
     def _do(self, text, seconds=CALL_SECONDS):
-        """The results of the statements of a text."""
+        """The results of a text's statements, or the error of the one that failed. A cursor of the
+        driver's would take as long for each statement as the server."""
         told, self._told = self._told, []
+        until = time.monotonic() + min(seconds, self.limit)
         try:
-            until = time.monotonic() + min(seconds, self.limit)
-            return self._link.ask(";".join([*told, text]), until)[len(told):]
-        except self._errors as error:
+            results = list(self._results(";".join([*told, text]), until))
+        except BaseException:
+            self._link.pgconn.finish()  # what is still to come would answer another question
+            raise
+        self._hear()
+        self._refuse_failed(results[-1])
+        return results[len(told):]
+
+    def _results(self, text, until):
+        """Ask the server, and yield what it answers until this moment."""
+        link, events = self._link.pgconn, select.poll()
+        link.send_query(text.encode("utf-8"))
+        while True:
+            unsent = link.flush()
+            if not unsent and not link.is_busy():
+                result = link.get_result()
+                if result is None:
+                    return
+                yield result
+                continue
+            events.register(link.socket, select.POLLIN | (select.POLLOUT if unsent else 0))
+            if not events.poll(max(0.0, until - time.monotonic()) * 1000):
+                raise self._psycopg.OperationalError("the server does not answer")
+            link.consume_input()
+
+    def _refuse_failed(self, result):
+        if result.status == self._psycopg.pq.ExecStatus.FATAL_ERROR:
+            error = self._psycopg.errors.error_from_result(result)
             if error.sqlstate == "25006":
                 self.close()            # its server may not write any more: another one does
-            raise
+            raise error if error.sqlstate else self._psycopg.OperationalError(str(error))
 
     def _answers(self, text, seconds=CALL_SECONDS):
         """(the server's word, the rows) of each statement; what is foreseen is asked, too."""
@@ -2835,7 +2819,7 @@ class ServerConnection(Connection):
         try:
             return self.script("BEGIN; SET LOCAL statement_timeout=%d; %s; COMMIT" % (
                 seconds * 1000, bound(statement, values)), seconds + CALL_SECONDS)[1]
-        except self._errors as error:
+        except self._psycopg.Error as error:
             if error.sqlstate != "57014":
                 raise
             return None
@@ -2851,13 +2835,18 @@ class ServerConnection(Connection):
         if not self._listens:
             self._listens = True
             self.run("LISTEN jobqueue")
-        return id(self), self._link.listen()
+        self._link.pgconn.consume_input()
+        self._hear()
+        return id(self), self._heard
+
+    def _hear(self):
+        self._heard += sum(1 for _ in iter(self._link.pgconn.notifies, None))
 
     def roll_back(self):
         """Undo an open transaction, if there is one."""
         self._told, self._foreseen = [], []
         if not self.is_broken and self._link.info.transaction_status:
-            with contextlib.suppress(self._errors):
+            with contextlib.suppress(self._psycopg.Error):
                 self.run("ROLLBACK")
 
 
@@ -3795,6 +3784,8 @@ class Queues:
 SETTLE_AT_ONCE = 500            # followers in one transaction
 WAITED_FOR, SATISFIED, GIVEN_UP = range(3)     # what task_after.settled says
 ENDED = (SUCCEEDED, FAILED, CANCELLED)
+LANES = "SELECT queue, priority FROM task %s WHERE status=? " % BY_CLAIM
+FIRST_LANE = LANES + "ORDER BY queue, priority DESC LIMIT 1"
 # One of those that ended, with one that waits for it.
 UNSETTLED = (
     "SELECT unsettled.task_id AS ended, status, task_after.task_id AS follower "
@@ -3829,10 +3820,6 @@ def place(transaction, task, run_at, now):
     if run_at is not None and run_at > now:
         return SCHEDULED, scheduled_turn(run_at)
     return PENDING, next_turn(transaction, task["owner_id"], task["queue"], task["priority"])
-
-
-LANES = "SELECT queue, priority FROM task %s WHERE status=? " % BY_CLAIM
-FIRST_LANE = LANES + "ORDER BY queue, priority DESC LIMIT 1"
 
 
 def lanes(db, status):
@@ -5299,18 +5286,18 @@ class Claims:
 
     def _take(self, transaction, rows, worker_id, now, reach):
         """Make pending tasks ours; their rows get the claim and the attempt's number."""
-        lease = self.leases.new(now, REMOTE_LEASE_SECONDS if reach else None)
+        lease = self.leases.new(now, REMOTE_LEASE_SECONDS if reach else None).values()
         for place, row in enumerate(rows):
             row["claim"] = UNCONFIRMED + reach.claims[place] if reach else random_token()
             row["attempts"] += 1
             if not reach:               # another machine has another clock
-                row["lease_monotonic"] = lease["lease_monotonic"]
+                row["claimed"] = self._clock.monotonic()
         taken = transaction.many("""
             UPDATE task SET status=1, claim=?, attempts=?, worker_id=?, lease_boot=?,
                 lease_monotonic=?, lease_wall=?, started_at=?, reason=NULL, progress=NULL,
                 message=NULL, error_type=NULL, error_message=NULL
             WHERE id=? AND status=0""", [
-                (row["claim"], row["attempts"], worker_id, *lease.values(), now, row["id"])
+                (row["claim"], row["attempts"], worker_id, *lease, now, row["id"])
                 for row in rows])
         if taken != len(rows) > 0:
             raise Busy("A task was claimed by two at once; nothing was changed.")

@@ -1263,7 +1263,8 @@ class Attempt:
         # When it began; when storing and looking were last tried, and when the claim was renewed.
         self.started = self._stored = self._looked = self._renewed = self._clock.monotonic()
         self._seen_version = None
-        self._unclaimed = self.started  # when nobody was about to take the claim
+        # When nobody was about to take the claim; the site says that of a remote one.
+        self._unclaimed = row.get("claimed", self.started)
         self._is_doubted = False
         self._requests, self.enqueued = [], 0   # what it adds, until all of it came; how often
         self.said = None                # the Outcome in the runner's words
@@ -1373,8 +1374,7 @@ class Attempt:
             with contextlib.suppress(*WRITE_LATER):
                 self._look_at_claim()
                 self._unclaimed = self._unclaimed if self._is_doubted else now
-        fence = self._database.lease_seconds - jobqueue.LEASE_SECONDS + jobqueue.SELF_FENCE_SECONDS
-        if now - self._unclaimed > fence - 2 * jobqueue.RENEW_SECONDS:
+        if not self.is_sure(now):
             self.end("lost")
         self._store(now)
         if self.ending and self._killed_at is None:
@@ -1382,6 +1382,11 @@ class Attempt:
             self._child.signal(signal.SIGKILL if self.ending == "lost" else signal.SIGTERM)
         elif self.ending and now - self._killed_at > GRACE_SECONDS:
             self._child.signal(signal.SIGKILL)
+
+    def is_sure(self, now):
+        """False once others could soon take the claim, as far as this worker knows."""
+        fence = self._database.lease_seconds - jobqueue.LEASE_SECONDS + jobqueue.SELF_FENCE_SECONDS
+        return now - self._unclaimed <= fence - 2 * jobqueue.RENEW_SECONDS
 
     def _look_at_claim(self):
         version = self._database.version_seen()
@@ -1456,9 +1461,9 @@ class Batch:
     def begin(self):
         """Hand all of it over; take it back if what must be stored before cannot be, or if the
         worker has stood still since the claim, so that others may have it."""
-        late = self._clock.monotonic() > self.running[0].row.get("lease_monotonic", math.inf)
+        is_sure = self.running[0].is_sure(self._clock.monotonic())
         try:
-            orders = [] if late else [attempt.make_order() for attempt in self.running]
+            orders = [attempt.make_order() for attempt in self.running if is_sure]
         except WRITE_LATER:
             orders = []
         if not orders:

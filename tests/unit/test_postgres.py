@@ -109,7 +109,7 @@ class Server(unittest.TestCase):
         return sent
 
     def test_a_task_is_added_in_two_messages(self):
-        """The lock and all that is looked at under it; what is stored. Whose it is is known."""
+        """The lock and all that is looked at under it; what is stored. The owner is known already."""
         queue = self.open_with_an_admin()
         sent = self.messages(lambda: queue.enqueue("add", {"a": 1, "b": 2}))
         self.assertEqual(len(sent), 2, sent)
@@ -135,6 +135,33 @@ class Server(unittest.TestCase):
         self.assertEqual(len(rows), 3)
         self.assertEqual(len(sent), 4, sent)
         self.assertEqual(queue.tasks.get(3)["status"], jobqueue.SUCCEEDED)
+
+    def test_an_idle_worker_claims_in_three_messages(self):
+        """The lock and all that is looked at under it; the claim; its sign of life and the COMMIT."""
+        queue = self.open_with_an_admin()
+        queue.enqueue("add", {"a": 1, "b": 2})
+        with queue.database.transaction() as transaction:       # so it knows its queue
+            queue.claims.claim(transaction, None, queue.database.clock.now())
+        queue.enqueue("add", {"a": 1, "b": 2})
+        queue.claims._promotions.put_off(0)
+
+        def work():
+            foreseen = *jobqueue.PROMOTING, *queue.claims.foreseen()
+            with queue.database.transaction(durable=False, foreseen=foreseen) as transaction:
+                [row] = queue.claims.claim(transaction, 1, queue.database.clock.now())
+                queue.workers.heartbeat(transaction, 1, "busy", 0)
+
+        self.assertEqual(len(self.messages(work)), 3)
+
+    def test_marks_of_long_ago_are_removed(self):
+        address = self.database()
+        queue = self.open(address)
+        self.addCleanup(queue.close)
+        with queue.database.transaction() as transaction:
+            jobqueue.remember(transaction, ".new", 1)
+            transaction.run("INSERT INTO mark VALUES ('gone', 1, 0)")
+        self.open(address).close()
+        self.assertEqual([row[0] == "gone" for row in queue.database.all("SELECT writer FROM mark")], [False])
 
     def test_how_long_the_lock_of_the_server_was_waited_for_is_known(self):
         queue, clock = self.open_with_an_admin(), mock.Mock(wraps=jobqueue.ServerClock())

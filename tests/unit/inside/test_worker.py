@@ -198,6 +198,19 @@ class TestWhileNobodyCanWrite(TestCase):
             self.assertFalse(self.worker._is_over())
         self.assertEqual(start.call_count, 1)
 
+    def test_a_claim_comes_before_what_is_looked_at_now_and_then(self):
+        self.add()
+        runners, begin = self.worker._runners, Mock()
+        runners.is_stale, runners.current.owner = Mock(return_value=False), None
+        self.clock.advance(jobqueue.RENEW_SECONDS)
+        with patch.object(self.worker, "_begin", begin), \
+                patch.object(self.queue.tick, "maybe") as tick:
+            self.worker._is_over()
+            self.assertTrue(begin.called)
+            self.assertFalse(tick.called)
+            self.worker._is_over()
+        self.assertTrue(tick.called)
+
     def test_what_runs_is_watched_though_nobody_answers(self):
         batch = self.worker._batch = Mock(running=[Mock()], record_by=float("inf"))
         with patch.object(self.queue.tick, "maybe", side_effect=jobqueue.still_busy()):
