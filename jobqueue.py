@@ -55,6 +55,7 @@ Contents (each section uses only the sections above it)
     Command line       python3 jobqueue.py COMMAND
 """
 import bisect
+import codecs
 import collections
 import contextlib
 import errno
@@ -13209,14 +13210,15 @@ EXIT_AWAITED_FAILED, EXIT_TIMED_OUT = 3, 124
 EXIT_PIPE_CLOSED = 141                  # as a shell tells of SIGPIPE
 
 
-def say(text):
+def say(text, end="\n"):
     """Print to standard output at once, whatever its encoding; end where nobody reads on."""
     stream = sys.stdout
     encoding = stream.encoding or "utf-8"
     if stream.isatty():
         text = escape_controls(text)
     try:
-        print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
+        print(text.encode(encoding, "backslashreplace").decode(encoding), end=end, file=stream,
+              flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())      # for what is still buffered
         raise SystemExit(EXIT_PIPE_CLOSED) from None
@@ -13576,8 +13578,8 @@ def lists(words, key, names, *rows):
 
     def run(site, options):
         if "format" in options.given:
-            for piece in site.ask("GET", "/api/" + key, options.given):
-                say(piece.decode("utf-8-sig").replace("\r\n", "\n").rstrip("\n"))
+            for text in codecs.iterdecode(site.ask("GET", "/api/" + key, options.given), "utf-8-sig"):
+                say(text.replace("\r", ""), end="")
             return
         found = ask_all(site, key, options.given)
         show(options, found, table([name.upper() for name in names], [

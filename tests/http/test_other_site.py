@@ -63,6 +63,14 @@ class OtherSite(WebTestCase):
         lines = self.ok("list", "--csv", "--sort", "id").splitlines()
         self.assertEqual([line.split(",")[0] for line in lines], ["id", *map(str, range(1, 121))])
 
+    def test_a_long_list_as_csv_is_cut_nowhere(self):
+        """It comes in pieces that end anywhere."""
+        texts = ["日本é%d" % number for number in range(3000)]
+        for text in texts:
+            self.add("bob", function="greet", name=text)
+        lines = self.ok("list", "--csv", "--sort", "id").splitlines()[1:]
+        self.assertEqual([line.split('""')[3] for line in lines], texts)
+
     def test_a_file_of_rows_is_sent_whole(self):
         path = self.folder / "rows.csv"
         path.write_text("a\n" + "7\n" * 500)
