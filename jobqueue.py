@@ -13456,13 +13456,12 @@ IN_ADDRESS = {"safe": "", "errors": "replace"}
 
 def ask_all(site, key, given):
     """A list of the API with the rows of all its pages, or the first `limit`."""
-    rows, cursor, limit = [], None, given.get("limit")
-    while True:
-        page = site.ask("GET", "/api/" + key, {**given, "cursor": cursor})
-        rows, cursor = rows + page[key], page.get("next")
-        given = {**given, "limit": limit and limit - len(rows)}
-        if cursor is None or len(rows) == limit:
-            break
+    page, limit = site.ask("GET", "/api/" + key, given), given.get("limit")
+    rows = page[key]
+    while page.get("next") and len(rows) != limit:
+        page = site.ask("GET", "/api/" + key, {
+            **given, "cursor": page["next"], "limit": limit and limit - len(rows)})
+        rows += page[key]
     if page.get("error"):
         complain("tasks.py cannot be read: " + page["error"]["message"])
     return {**page, key: rows}
@@ -13572,19 +13571,22 @@ CELLS = {"parameters": lambda one: _parameters_text(one["schema"]), "status": _s
          "machines": lambda one: ",".join(one["machines"] or [])}
 
 
+def columns(names, rows):
+    """A table of what rows of the API have under these names."""
+    names = names.split()
+    return table([name.upper() for name in names], [
+        [CELLS[name](row) if name in CELLS else row[name] for name in names] for row in rows])
+
+
 def lists(words, key, names, *rows):
     """A command that prints a list of the API as a table of the columns `names`."""
-    names = names.split()
-
     def run(site, options):
         if "format" in options.given:
             for text in codecs.iterdecode(site.ask("GET", "/api/" + key, options.given), "utf-8-sig"):
                 say(text.replace("\r", ""), end="")
             return
         found = ask_all(site, key, options.given)
-        show(options, found, table([name.upper() for name in names], [
-            [CELLS[name](one) if name in CELLS else one[name] for name in names]
-            for one in found[key]]))
+        show(options, found, columns(names, found[key]))
 
     run.__doc__ = words
     return run, rows
@@ -13756,8 +13758,7 @@ def cmd_files(site, options):
             Path(folder).mkdir(exist_ok=True)
             _save_file(site, path + "/" + quote(one["name"], **IN_ADDRESS),
                        Path(folder) / file_name(one["name"]), one["size"])
-    show(options, found, table(("NAME", "SIZE", "TYPE", "ID"), [
-        (one["name"], one["size"], one["type"], one["id"]) for one in found["files"]]))
+    show(options, found, columns("name size type id", found["files"]))
 
 
 ACTION_ROUTES = {"cancel": ("POST", "/api/tasks/%d/cancel"),
@@ -13806,19 +13807,14 @@ def cmd_act(site, options):
 def cmd_settings(site, options):
     """Print all settings, print one, or change one."""
     name, value = options.given.get("name"), options.given.get("value")
-    if name is None:
-        return LIST_SETTINGS(site, options)
-    if name not in SETTINGS:
+    if name not in (None, *SETTINGS):
         raise field_error(name, "is not a setting; known are %s" % ", ".join(SETTINGS))
-    if value is None:
-        found = site.ask("GET", "/api/settings")
-    else:
-        found = site.ask("PATCH", "/api/settings", {name: parse_text(SETTINGS[name].schema, value)})
+    found = site.ask("GET", "/api/settings") if value is None else site.ask(
+        "PATCH", "/api/settings", {name: parse_text(SETTINGS[name].schema, value)})
+    if name is None:
+        return show(options, found, columns("name value unit from label help", found["settings"]))
     row = next(row for row in found["settings"] if row["name"] == name)
     return show(options, row, str(row["value"]))
-
-
-LIST_SETTINGS, _ = lists("Print all settings.", "settings", "name value unit from label help")
 
 
 def read_password():
@@ -13975,14 +13971,8 @@ def cmd_export(queue, options):
 
 def cmd_import(queue, options):
     """Read what export wrote into a database without users and tasks; its queues are paused."""
-    import shutil
-    import tempfile
     path = options.given["file"]
-    with (tempfile.TemporaryFile("w+", encoding="utf-8", errors="surrogateescape")
-          if path == "-" else open(path, "rb")) as lines:
-        if path == "-":                 # nobody is kept waiting, and no server, until all is here
-            shutil.copyfileobj(sys.stdin, lines)
-            lines.seek(0)
+    with contextlib.nullcontext(sys.stdin) if path == "-" else open(path, "rb") as lines:
         counts = import_lines(queue, lines)
     show(options, counts, "%(user)d users, %(task)d tasks and %(schedule)d schedules; all queues "
                           "are paused: see python3 jobqueue.py queue resume" % counts)
