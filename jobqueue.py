@@ -13386,24 +13386,34 @@ class OtherSite:
 
     def ask(self, method, path, given=None):
         """As ThisSite.ask() does."""
-        import http.client
-        import urllib.error
         import urllib.request
         query, body, kind = _as_sent(method, given)
-        try:
+        with self._heard():
             request = urllib.request.Request("%s%s?%s" % (self._address, path, query), body or None,
                                              {"Content-Type": kind, "Content-Length": len(body)},
                                              method=method)
             request.add_unredirected_header("X-Api-Key", self._token)
             answer = urllib.request.urlopen(request, timeout=OTHER_SITE_SECONDS)
             if "json" not in answer.headers.get("Content-Type", "json"):
-                return iter(functools.partial(answer.read, PIECE_BYTES), b"")
+                return self._pieces(answer)
             with answer:
                 text = answer.read()
             return json.loads(text) if text else None
+
+    def _pieces(self, answer):
+        with answer, self._heard():
+            yield from iter(functools.partial(answer.read, PIECE_BYTES), b"")
+
+    @contextlib.contextmanager
+    def _heard(self):
+        """What goes wrong with the other site becomes an error that people can read."""
+        import http.client
+        import urllib.error
+        try:
+            yield
         except urllib.error.HTTPError as error:
             raise self._refusal(error) from None
-        except OSError as error:
+        except (OSError, http.client.IncompleteRead) as error:
             raise SetupError("%s cannot be reached: %s." % (
                 self._address, getattr(error, "reason", error))) from None
         except (ValueError, http.client.HTTPException):

@@ -2,6 +2,7 @@
 import contextlib
 import io
 import json
+import socket
 import threading
 import unittest
 from unittest import mock
@@ -110,6 +111,20 @@ class OtherSite(WebTestCase):
             if not server.startswith("http"):
                 self.assertEqual((code, err), (2, "jobqueue: --server must be an address such as "
                                                   "https://example.org/jobs"))
+
+    def test_an_answer_that_is_cut_is_said_in_one_line(self):
+        def cut(connection):
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/csv\r\n"
+                               b"Transfer-Encoding: chunked\r\n\r\n5\r\nid,ow\r\n5\r\nab")
+            connection.close()
+
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            threading.Thread(target=lambda: cut(listening.accept()[0]), daemon=True).start()
+            code, _, err = self.run_command(
+                "list", "--csv", server="http://127.0.0.1:%d" % listening.getsockname()[1])
+        self.assertEqual((code, err.count("\n")), (1, 0))
+        self.assertIn("cannot be reached: IncompleteRead", err)
 
     def test_a_file_that_holds_more_than_a_token_is_not_told(self):
         for content in (b"jq_one two\n", b"jq_one\njq_two\n", b"\xff\xfe"):
