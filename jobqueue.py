@@ -958,10 +958,10 @@ def _check_object(schema, value, field):
                      for name in schema.get("required", ()) if name not in value]
 
 
-def choice_names(schema, empty="null"):
+def choice_names(schema):
     """What people call the values of an enum: an Enum's are known by their names, too."""
     values, names = schema["enum"], schema.get("enumNames", [])
-    return [*names, *(empty if value is None else str(value) for value in values[len(names):])]
+    return [*names, *("null" if value is None else str(value) for value in values[len(names):])]
 
 
 def check_value(schema, value, field):
@@ -1003,8 +1003,8 @@ def checked(schema, value):
 def parse_text(schema, text):
     """What was typed, read as `schema` wants it; the text itself if that fails."""
     if "enum" in schema:
-        texts = choice_names({"enum": schema["enum"]}, "") + choice_names(schema, "")
-        return schema["enum"][texts.index(text) % len(schema["enum"])] if text in texts else text
+        return next((one for one in schema["enum"] if text == ("" if one is None else str(one))),
+                    text)               # its name will do
     kinds = schema.get("type", "string")
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if text == "" and "null" in kinds:
@@ -13271,7 +13271,7 @@ sys.exit(jobqueue["main"]())
 """
 
 
-def _use_compiled_module(host, port, data):
+def _use_compiled_module(data):
     if __name__ != "__main__" or not sys.executable:
         return
     import subprocess
@@ -13285,8 +13285,8 @@ def _use_compiled_module(host, port, data):
         os.set_inheritable(code.fileno(), True)
         os.chdir(HOME)
         os.execv(sys.executable, [
-            sys.executable, "-c", SERVE_CODE, str(code.fileno()), __file__, "serve",
-            "--host", host, "--port", str(port), "--data", str(data)])
+            sys.executable, "-c", SERVE_CODE, str(code.fileno()), __file__, *sys.argv[1:],
+            "--data", str(data)])
 
 
 def _say_where(queue, address):
@@ -13302,7 +13302,7 @@ def _say_where(queue, address):
 def cmd_serve(queue, options):
     """Run the built-in web server until interrupted."""
     host, port = options.given["host"], options.given["port"]
-    _use_compiled_module(host, port, queue.database.folder.absolute())
+    _use_compiled_module(queue.database.folder.absolute())
     queue.database.look("SELECT 1")     # it is open before descriptors may be short
     try:
         server = open_server(Application(queue, "server"), host, port,
