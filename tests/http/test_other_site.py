@@ -59,6 +59,13 @@ class OtherSite(WebTestCase):
         self.assertEqual(self.run_command("add", "add", "a=1", "--priority", "5"), (
             2, "", "jobqueue: Nothing was added: priority must be 0 or less; higher ones are for admins."))
 
+    def test_a_token_that_only_reads_may_wait(self):
+        self.add("bob")
+        token = self.queue.tokens.add(self.queue.users.find("bob")["id"], "reads", "read", None, {}, "bob")
+        self.token_file.write_text(token["token"])
+        self.assertEqual(self.run_command("wait", "1", "--timeout", "0.1")[::2], (
+            124, "jobqueue: task 1 is still pending"))
+
     def test_a_list_as_csv_comes_whole_and_in_order(self):
         self.add_many("bob", 120)
         lines = self.ok("list", "--csv", "--sort", "id").splitlines()
