@@ -14215,6 +14215,9 @@ def _site(options):
 
 def main(words=None):
     """Run one command; returns its exit code."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:      # who started us has closed it
+            setattr(sys, name, open(os.devnull, mode))
     words = sys.argv[1:] if words is None else words
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help", "--version")):
         words = ["serve", *words]

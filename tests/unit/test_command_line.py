@@ -695,6 +695,15 @@ class Real(unittest.TestCase):
             said = done.stderr.read()
         self.assertEqual((done.returncode, said), (jobqueue.EXIT_PIPE_CLOSED, b""))
 
+    def test_streams_that_are_closed_are_no_traceback(self):
+        for words, code in (("add add a=1 b=2 >&-", 0), ("list >&-", 0), ("show 9999 2>&-", 4),
+                            ("user add zoe <&-", 2), ("add add --each - <&-", 2), ("import - <&-", 2)):
+            done = subprocess.run("exec '%s' jobqueue.py %s" % (sys.executable, words), shell=True,
+                                  cwd=self.site.home, env=self.site.environment, text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            self.assertEqual((done.returncode, done.stdout), (code, ""), words)
+            self.assertLessEqual(done.stderr.count("\n"), 1, done.stderr)
+
     def test_a_taken_port_is_one_line(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
