@@ -13657,50 +13657,32 @@ def _hand_in(site, function, given):
 
 
 def read_csv(path):
-    """(line, cells) of each row of a CSV file (- is standard input); the first has separators."""
+    """The cells of each row of a CSV file (- is standard input); the first has separators."""
     import csv
     written = {"encoding": "utf-8-sig", "newline": ""}
     try:
         with (io.TextIOWrapper(sys.stdin.buffer, **written) if path == "-"
               else open(path, **written)) as file:
             first = file.readline()
-            rows = csv.reader(itertools.chain([first], file), strict=True,
-                              delimiter=max(",;\t", key=first.count))
-            yield from ((rows.line_num, cells) for cells in rows if any(cells))
+            yield from filter(any, csv.reader(itertools.chain([first], file), strict=True,
+                                              delimiter=max(",;\t", key=first.count)))
     except (OSError, UnicodeError, csv.Error) as error:
         raise Malformed("%s cannot be read as CSV UTF-8: %s." % (path, error)) from None
 
 
 def _typed_rows(function, words, path):
-    """(line, arguments) of each row of a CSV file, whose first row names the parameters.
+    """The arguments in each row of a CSV file but the first, which names the parameters.
     `words` hold for all rows. An empty cell leaves a parameter at its default, or is null."""
     rows, schema = read_csv(path), function["schema"]
-    names = [name.strip() for name in next(rows, (1, []))[1]]
+    names = [name.strip() for name in next(rows, [])]
     nullable = [name for name in schema.get("required", ())
                 if "null" in schema["properties"][name].get("type", ())]
-    for line, cells in rows:
+    for number, cells in enumerate(rows, 1):
         if len(cells) != len(names):
-            raise Malformed("Line %d must have as many cells as the first row, %d; it has %d."
-                            % (line, len(names), len(cells)))
+            raise Malformed("Row %d (below the names) must have as many cells as they, %d; it has "
+                            "%d." % (number, len(names), len(cells)))
         texts = ["%s=%s" % cell for cell in zip(names, cells) if cell[1] or cell[0] in nullable]
-        yield line, _typed_arguments(function, [*words, *texts])
-
-
-def _add_each(site, request, rows):
-    """Add a task for each of the rows, all or none; what the API answers."""
-    places, body = [], io.BytesIO()
-    for line, given in rows:
-        places.append(line)
-        body.write(json.dumps({**request, "arguments": given}).encode("ascii") + b"\n")
-    if not places:
-        raise Malformed("There is no row below the first one, which names the parameters.")
-    try:
-        return site.ask("POST", "/api/tasks", body.getvalue())
-    except Invalid as error:
-        told = ["line %d, %s: %s" % (places[one.get("index", 0)],
-                                     re.sub(r"^arguments\.", "", one["field"]), one["message"])
-                for one in error.errors]
-        raise Invalid("\n".join(["Nothing was added."] + told), error.errors) from None
+        yield _typed_arguments(function, [*words, *texts])
 
 
 def cmd_add(site, options):
@@ -13714,8 +13696,11 @@ def cmd_add(site, options):
         return show(options, added, str(added["id"] if "id" in added else added["ids"][0]))
     if "unique_key" in request:
         raise field_error("unique_key", "cannot be the same for all rows")
-    added = _add_each(site, request, ((line, _hand_in(site, function, given)) for line, given
-                                      in _typed_rows(function, words, path)))
+    lines = [json.dumps({**request, "arguments": _hand_in(site, function, given)}).encode("ascii")
+             for given in _typed_rows(function, words, path)]
+    if not lines:
+        raise Malformed("There is no row below the first one, which names the parameters.")
+    added = site.ask("POST", "/api/tasks", b"\n".join(lines))
     return show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
 
 
