@@ -13394,7 +13394,10 @@ class OtherSite:
                                              method=method)
             request.add_unredirected_header("X-Api-Key", self._token)
             answer = urllib.request.urlopen(request, timeout=OTHER_SITE_SECONDS)
-            if "json" not in answer.headers.get("Content-Type", "json"):
+            kind = answer.headers.get("Content-Type", JSON_TYPE)
+            if kind.startswith("text/html"):    # the page of something else: no API answers that
+                raise ValueError(kind)
+            if "json" not in kind:
                 return self._pieces(answer)
             with answer:
                 text = answer.read()

@@ -119,19 +119,28 @@ class OtherSite(WebTestCase):
                 self.assertEqual((code, err), (2, "jobqueue: --server must be an address such as "
                                                   "https://example.org/jobs"))
 
-    def test_an_answer_that_is_cut_is_said_in_one_line(self):
-        def cut(connection):
+    def ask_another(self, answer, *words):
+        """(exit code, standard output, standard error) of a command that is answered this."""
+        def answer_once(connection):
             connection.recv(65536)
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/csv\r\n"
-                               b"Transfer-Encoding: chunked\r\n\r\n5\r\nid,ow\r\n5\r\nab")
+            connection.sendall(b"HTTP/1.1 200 OK\r\n" + answer)
             connection.close()
 
         with socket.create_server(("127.0.0.1", 0)) as listening:
-            threading.Thread(target=lambda: cut(listening.accept()[0]), daemon=True).start()
-            code, _, err = self.run_command(
-                "list", "--csv", server="http://127.0.0.1:%d" % listening.getsockname()[1])
+            threading.Thread(target=lambda: answer_once(listening.accept()[0]), daemon=True).start()
+            return self.run_command(*words, server="http://127.0.0.1:%d" % listening.getsockname()[1])
+
+    def test_an_answer_that_is_cut_is_said_in_one_line(self):
+        code, _, err = self.ask_another(b"Content-Type: text/csv\r\nTransfer-Encoding: chunked\r\n\r\n"
+                                        b"5\r\nid,ow\r\n5\r\nab", "list", "--csv")
         self.assertEqual((code, err.count("\n")), (1, 0))
         self.assertIn("cannot be reached: IncompleteRead", err)
+
+    def test_a_page_of_something_else_is_no_answer(self):
+        for words in (["list"], ["cancel", "1"], ["list", "--csv"]):
+            code, out, err = self.ask_another(b"Content-Type: text/html\r\n\r\n<h1>Hello", *words)
+            self.assertEqual((code, out), (1, ""))
+            self.assertIn("is not the address of a jobqueue.", err)
 
     def test_a_file_that_holds_more_than_a_token_is_not_told(self):
         for content in (b"jq_one two\n", b"jq_one\njq_two\n", b"\xff\xfe"):
