@@ -13253,14 +13253,8 @@ def _tick_for_ever(queue):
         queue.database.clock.sleep(TICK_SOON_SECONDS)
 
 
-# The server is started anew with the code that a child sends: who compiles keeps 20 MB for good. It
-# goes through a file without a name: nobody can change it, and it is never older than the source.
-SEND_CODE = """
-import importlib.util, marshal, sys
-for name in ("worker", "jobqueue"):     # workers read what Python keeps of both
-    code = importlib.util.find_spec(name).loader.get_code(name)
-marshal.dump(code, sys.stdout.buffer)
-"""
+# The server is started anew with what was compiled: who compiles keeps 20 MB for good. It goes
+# through a file without a name: nobody can change it, and it is never older than the source.
 SERVE_CODE = """
 import marshal, sys
 code = marshal.load(open(int(sys.argv.pop(1)), "rb"))
@@ -13274,18 +13268,20 @@ sys.exit(jobqueue["main"]())
 def _use_compiled_module(data):
     if __name__ != "__main__" or not sys.executable:
         return
-    import subprocess
+    import marshal
     import tempfile
+    from importlib.machinery import SourceFileLoader
     os.environ.setdefault("MALLOC_ARENA_MAX", "1")      # else glibc keeps a heap per thread
-    with contextlib.suppress(OSError, subprocess.CalledProcessError):   # no room: at the next start
-        code = tempfile.TemporaryFile(dir=data)
-        subprocess.run([sys.executable, "-c", SEND_CODE], cwd=HOME, check=True, stdout=code,
-                       stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        code.seek(0)
-        os.set_inheritable(code.fileno(), True)
+    with contextlib.suppress(OSError):          # no room: at the next start
+        for path in CODE_FILES:                 # workers read what Python keeps of both
+            code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)
+        file = tempfile.TemporaryFile(dir=data)
+        marshal.dump(code, file)
+        file.seek(0)
+        os.set_inheritable(file.fileno(), True)
         os.chdir(HOME)
         os.execv(sys.executable, [
-            sys.executable, "-c", SERVE_CODE, str(code.fileno()), __file__, *sys.argv[1:],
+            sys.executable, "-c", SERVE_CODE, str(file.fileno()), __file__, *sys.argv[1:],
             "--data", str(data)])
 
 

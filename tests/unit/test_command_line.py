@@ -727,7 +727,7 @@ class Real(unittest.TestCase):
         self.assertEqual(site.stop_server(), 0)
 
     def test_the_server_is_as_small_when_it_is_started_for_the_first_time(self):
-        """Who compiles the source keeps more than half of it; so a child does."""
+        """Who compiles the source keeps more than half of it; so it is started anew then."""
         need(Path("/proc/self/smaps_rollup").exists(), "a kernel that tells how much memory a process has")
         sizes, kept = [], self.site.home / "__pycache__"
         for _ in range(2):
@@ -740,9 +740,9 @@ class Real(unittest.TestCase):
         self.assertLess(sizes[1], 1.25 * sizes[0])
         kept.unlink()
 
-    def test_a_server_that_can_start_no_child_runs_all_the_same(self):
-        text = ("import os, runpy, subprocess, sys\n"
-                "subprocess.run = lambda *_, **__: os.stat('/no/child')     # it raises an OSError\n"
+    def test_a_server_that_cannot_be_started_anew_runs_all_the_same(self):
+        text = ("import os, runpy, sys\n"
+                "os.execv = lambda *_: os.stat('/no/program')     # it raises an OSError\n"
                 "sys.argv = ['jobqueue.py', 'serve', '--port', '0']\n"
                 "runpy.run_path('jobqueue.py', run_name='__main__')")
         server = subprocess.Popen([sys.executable, "-c", text], cwd=self.site.home, encoding="utf-8",
