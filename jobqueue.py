@@ -13426,7 +13426,7 @@ class OtherSite:
             told = json.loads(error.read())
             return kinds.get(told["code"], JobQueueError)(
                 told["detail"], told["errors"], count=told.get("count"))
-        except (ValueError, KeyError, TypeError):
+        except Exception:               # no answer of ours, or half of one
             return SetupError("The server answered %d %s." % (error.code, error.reason))
 
 
