@@ -13476,8 +13476,18 @@ def ask_all(site, key, given):
     return {**page, key: rows}
 
 
-def asks(words, method, path, *rows, text=lambda value: None, **fixed):
-    """A command that asks the API once and prints the answer as `text` does; `words` are its help.
+def _over(method, path, run, words, rows):
+    """The row of a command over a row of ROUTES, which has its help, if there are no `words`, and
+    the schemas of the arguments that are only named."""
+    pattern = path.replace("{id}", ID).replace("{name}", NAME)
+    route = next(route for route in ROUTES if (route.method, route.path) == (method, pattern))
+    run.__doc__ = words or route.handler.__doc__
+    return run, [argument(row, route.takes["properties"][row.strip("-").replace("-", "_")])
+                 if isinstance(row, str) else row for row in rows]
+
+
+def asks(method, path, *rows, words=None, text=lambda value: None, **fixed):
+    """A command that asks the API once and prints the answer as `text` does.
     It sends what is given for the arguments `rows` and what is `fixed`, called if it can be."""
     places = [row for name, row in PLACES.items() if "{%s}" % name in path]
 
@@ -13488,9 +13498,7 @@ def asks(words, method, path, *rows, text=lambda value: None, **fixed):
                                  for name, _ in places})
         value = site.ask(method, address, given)
         show(options, value, text(value))
-
-    run.__doc__ = words
-    return run, [*places, *rows]
+    return _over(method, path, run, words, [*places, *rows])
 
 
 def _kind_text(schema):
@@ -13587,18 +13595,17 @@ def columns(names, rows):
         [CELLS[name](row) if name in CELLS else row[name] for name in names] for row in rows])
 
 
-def lists(words, key, names, *rows):
+def lists(key, names, *rows, words=None):
     """A command that prints a list of the API as a table of the columns `names`."""
     def run(site, options):
         if "format" in options.given:
-            for text in codecs.iterdecode(site.ask("GET", "/api/" + key, options.given), "utf-8-sig"):
+            pieces = site.ask("GET", "/api/" + key, options.given)
+            for text in codecs.iterdecode(pieces, "utf-8-sig"):
                 say(text.replace("\r", ""), end="")
             return
         found = ask_all(site, key, options.given)
         show(options, found, columns(names, found[key]))
-
-    run.__doc__ = words
-    return run, rows
+    return _over("GET", "/api/" + key, run, words, rows)
 
 
 def _parse_rate(_, text):
@@ -14009,6 +14016,7 @@ TASK, SCHEDULE = "/api/tasks/{id}", "/api/schedules/{id}"
 QUEUE, ACCOUNT = "/api/queues/{name}", "/api/users/{name}"
 OWNER = ("--owner", {"metavar": "USER"})
 WHY = argument("--why", _SCHEDULE["paused_why"], dest="paused_why", metavar="TEXT")
+LIMIT = argument("--limit", _integer(1, 1000), default=PAGE_ROWS, metavar="N")
 ZONE = argument("--tz", _SCHEDULE["zone"], dest="zone", metavar="ZONE")
 FILTERS = arguments(WHICH_TASKS, "status", "function", "queue", "owner", "since", "until") + [
     argument("--search", WHICH_TASKS["q"], dest="q", metavar="TEXT")]
@@ -14032,14 +14040,12 @@ COMMANDS = {
         *arguments(REQUEST_SCHEMA["properties"], *list(REQUEST_SCHEMA["properties"])[2:]),
         ("--each", {"metavar": "FILE.csv", "help": "a task for each row; the first row names the "
                                                    "parameters; - is standard input"})]),
-    "functions": lists("Print the functions that can be added, and their parameters.",
-                       "functions", "name parameters title"),
-    "list": lists("Print tasks, newest first.", "tasks", "id status owner function summary",
-                  *FILTERS, *arguments(LISTED_TASKS["properties"], "sort"),
-                  argument("--limit", _integer(1, 1000), default=PAGE_ROWS, metavar="N"),
+    "functions": lists("functions", "name parameters title"),
+    "list": lists("tasks", "id status owner function summary", *FILTERS, "--sort", LIMIT,
                   ("--csv", {"dest": "format", "action": "store_const", "const": "csv",
-                             "help": "all that match as CSV, whatever the limit"})),
-    "show": asks("Print one task.", "GET", TASK, text=_task_text),
+                             "help": "all that match as CSV, whatever the limit"}),
+                  words="Tasks, newest first."),
+    "show": asks("GET", TASK, text=_task_text),
     "wait": (cmd_wait, [PLACES["id"], argument(
         "--timeout", {"type": "number", "minimum": 0}, default=math.inf, metavar="SECONDS")]),
     "log": (cmd_log, [PLACES["id"], argument("--attempt", POSITIVE, metavar="N")]),
@@ -14050,27 +14056,25 @@ COMMANDS = {
         argument("--yes", about(SWITCH, "do it, instead of saying how many match"))])),
     "settings": (cmd_settings, [("name", {"nargs": "?", "default": None}),
                                 ("value", {"nargs": "?", "default": None})]),
-    "user list": lists("Print all users.", "users",
-                       "name role disabled max_pending max_running last_seen_at"),
-    "user add": asks("Make a user; the password is asked for, or read from standard input.", "POST",
-                     "/api/users", PLACES["name"], *arguments(NEW_USER["properties"], "role"),
+    "user list": lists("users", "name role disabled max_pending max_running last_seen_at"),
+    "user add": asks("POST", "/api/users", PLACES["name"], "--role",
                      ("--admin", {"dest": "role", "action": "store_const", "const": "admin"}),
+                     words="Make a user; the password is asked for, or read from standard input.",
                      password=read_password),
-    "user set": asks("Change what a user may.", "PATCH", ACCOUNT,
-                     *arguments(CHANGED_USER["properties"], "role"),
-                     argument("--max-running", CHANGED_USER["properties"]["max_running"],
-                              null="none", metavar="N|none")),
-    "user logout": asks("Log a user out everywhere.", "DELETE", ACCOUNT + "/sessions"),
-    "user disable": asks("Keep a user and their tokens out.", "PATCH", ACCOUNT, disabled=True),
-    "user enable": asks("Let a user in again.", "PATCH", ACCOUNT, disabled=False),
-    "user delete": asks("Remove a user who owns no tasks.", "DELETE", ACCOUNT),
-    "user password": asks("Change a password, which is asked for, or read from standard input.",
-                          "PATCH", ACCOUNT, password=read_password),
-    "user quota": asks(
-        "Set how many tasks of a user may wait to be run; none: as the setting max_pending says.",
-        "PATCH", ACCOUNT, argument("max_pending", CHANGED_USER["properties"]["max_pending"],
-                                   null="none", metavar="N|none")),
-    "token list": lists("Print API tokens.", "tokens", "id owner name scope last_used_at", OWNER),
+    "user set": asks("PATCH", ACCOUNT, "--role", argument(
+        "--max-running", CHANGED_USER["properties"]["max_running"], null="none", metavar="N|none"),
+                     words="Change what a user may."),
+    "user logout": asks("DELETE", ACCOUNT + "/sessions"),
+    "user disable": asks("PATCH", ACCOUNT, disabled=True, words="Keep a user and all tokens out."),
+    "user enable": asks("PATCH", ACCOUNT, disabled=False, words="Let a user in again."),
+    "user delete": asks("DELETE", ACCOUNT),
+    "user password": asks(
+        "PATCH", ACCOUNT, password=read_password,
+        words="Change a password, which is asked for, or read from standard input."),
+    "user quota": asks("PATCH", ACCOUNT, argument(
+        "max_pending", CHANGED_USER["properties"]["max_pending"], null="none", metavar="N|none"),
+                       words="Set how many tasks of a user may wait to be run."),
+    "token list": lists("tokens", "id owner name scope last_used_at", OWNER),
     "token add": (cmd_add_token, [
         PLACES["name"], OWNER,
         argument("--scope", NEW_TOKEN["properties"]["scope"],
@@ -14078,48 +14082,38 @@ COMMANDS = {
                       "/tick, only work, or only read /metrics"),
         *arguments(NEW_TOKEN["properties"], "queues", "functions"),
         ("--file", {"metavar": "FILE", "help": "write it there, for you only to read"})]),
-    "token delete": asks("Revoke an API token.", "DELETE", "/api/tokens/{id}"),
-    "schedule list": lists("Print schedules.", "schedules",
-                           "id name owner function summary words next_at problem"),
+    "token delete": asks("DELETE", "/api/tokens/{id}"),
+    "schedule list": lists("schedules", "id name owner function summary words next_at problem"),
     "schedule add": (cmd_add_schedule, [
         ("words", {"nargs": "*", "default": (), "metavar": "FUNCTION RULE name=value ...",
                    "help": "a rule is " + RULE_HINT.replace("%", "%%")}),
         ZONE, *arguments(_SCHEDULE, "name", "catch_up", "overlap"), OWNER,
         *arguments(OPTION_SCHEMAS, *OPTION_SCHEMAS)]),
-    "schedule show": asks("Print one schedule, when it is due and what came of it.", "GET",
-                          SCHEDULE, text=_schedule_text),
+    "schedule show": asks("GET", SCHEDULE, text=_schedule_text),
     "schedule preview": (cmd_preview, [("words", {"nargs": "*", "default": (), "metavar": "RULE"}),
                                        ZONE, *arguments(PREVIEW["properties"], "from", "count")]),
-    "schedule pause": asks("Let a schedule add nothing until it is resumed.", "PATCH", SCHEDULE,
-                           WHY, paused=True),
-    "schedule resume": asks("Let a schedule go on.", "PATCH", SCHEDULE, paused=False),
-    "schedule run": asks("Add a schedule's task now and print its id.", "POST", SCHEDULE + "/run",
-                         text=lambda task: str(task["id"])),
-    "schedule delete": asks("Remove a schedule.", "DELETE", SCHEDULE),
-    "queue list": lists("Print all queues with their limits and what is in them.", "queues",
-                        "name pending running max_running rate machines problem"),
+    "schedule pause": asks("PATCH", SCHEDULE, WHY, paused=True,
+                           words="Let a schedule add nothing until it is resumed."),
+    "schedule resume": asks("PATCH", SCHEDULE, paused=False, words="Let a schedule go on."),
+    "schedule run": asks("POST", SCHEDULE + "/run", text=lambda task: str(task["id"])),
+    "schedule delete": asks("DELETE", SCHEDULE),
+    "queue list": lists("queues", "name pending running max_running rate machines problem"),
     "queue set": (cmd_set_queue, [
         PLACES["name"],
         argument("--max-running", QUEUE_LIMITS["max_running"], null="none", metavar="N|none"),
         argument("--rate", QUEUE_LIMITS["rate"], null="none", parse=_parse_rate,
                  metavar="N/SECONDS|none"),
         argument("--machines", QUEUE_LIMITS["machines"], null="any", metavar="NAME[,NAME]|any")]),
-    "queue pause": asks("Start none of a queue's tasks until it is resumed.", "PATCH", QUEUE,
-                        WHY, paused=True),
-    "queue resume": asks("Let a queue go on.", "PATCH", QUEUE, paused=False),
-    "queue delete": asks("Remove a queue that holds no tasks.", "DELETE", QUEUE),
-    "activity": lists("Print what happened, newest first.", "activity",
-                      "at event task function owner actor message",
-                      *arguments(LISTED_ACTIVITY["properties"], "since", "until", "event", "task",
-                                 "worker", "function", "owner"),
-                      argument("--limit", _integer(1, 1000), default=PAGE_ROWS, metavar="N")),
-    "alert list": lists("Print what is wrong and was lately.", "alerts",
-                        "id opened_at ended_at told title text"),
-    "alert mute": asks("Tell nothing of an alert for a while.", "POST", "/api/alerts/{id}/mute",
-                       argument("how", MUTE["properties"]["how"])),
+    "queue pause": asks("PATCH", QUEUE, WHY, paused=True,
+                        words="Start none of a queue's tasks until it is resumed."),
+    "queue resume": asks("PATCH", QUEUE, paused=False, words="Let a queue go on."),
+    "queue delete": asks("DELETE", QUEUE),
+    "activity": lists("activity", "at event task function owner actor message", "--since",
+                      "--until", "--event", "--task", "--worker", "--function", "--owner", LIMIT),
+    "alert list": lists("alerts", "id opened_at ended_at told title text"),
+    "alert mute": asks("POST", "/api/alerts/{id}/mute", "how"),
     "alert test": (cmd_test_alerts, []),
-    "workers": lists("Print the worker processes.", "workers",
-                     "id machine pid state mode tasks task function"),
+    "workers": lists("workers", "id machine pid state mode tasks task function"),
     "stats": (cmd_stats, [
         argument("--since", about(TEXT, "such as 12h, 7d or 4w ago, or a time"), metavar="TIME"),
         *arguments(WHICH_FIGURES["properties"], "step", "function", "queue")]),
