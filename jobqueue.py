@@ -13663,10 +13663,9 @@ def _hand_in(site, function, given):
 def read_csv(path):
     """The cells of each row of a CSV file (- is standard input); the first has separators."""
     import csv
-    written = {"encoding": "utf-8-sig", "newline": ""}
     try:
-        with (io.TextIOWrapper(sys.stdin.buffer, **written) if path == "-"
-              else open(path, **written)) as file:
+        with open(0 if path == "-" else path, encoding="utf-8-sig", newline="",
+                  closefd=path != "-") as file:
             first = file.readline()
             yield from filter(any, csv.reader(itertools.chain([first], file), strict=True,
                                               delimiter=max(",;\t", key=first.count)))
@@ -13972,7 +13971,7 @@ def cmd_export(queue, options):
 def cmd_import(queue, options):
     """Read what export wrote into a database without users and tasks; its queues are paused."""
     path = options.given["file"]
-    with contextlib.nullcontext(sys.stdin) if path == "-" else open(path, "rb") as lines:
+    with open(0 if path == "-" else path, "rb", closefd=path != "-") as lines:
         counts = import_lines(queue, lines)
     show(options, counts, "%(user)d users, %(task)d tasks and %(schedule)d schedules; all queues "
                           "are paused: see python3 jobqueue.py queue resume" % counts)

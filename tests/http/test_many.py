@@ -409,13 +409,6 @@ class TestEach(TestCase):
                 run(jobqueue.ThisSite(self.queue), options)
             self.assertEqual(caught.exception.exit_code, 2)
 
-    def test_standard_input_will_do(self):
-        stdin = mock.Mock(buffer=io.BytesIO(b"a\n1\n2\n3\n"))
-        options, run = jobqueue.parse_command(["add", "add", "--each", "-", "--owner", "bob"])
-        with mock.patch("sys.stdin", stdin), mock.patch("sys.stdout", io.StringIO()):
-            run(jobqueue.ThisSite(self.queue), options)
-        self.assertEqual(len(self.rows()), 3)
-
 
 if __name__ == "__main__":
     unittest.main()

@@ -683,6 +683,10 @@ class Real(unittest.TestCase):
         said = subprocess.check_output(command, cwd=self.site.home, env=self.site.environment)
         self.assertEqual(json.loads(said)["arguments"], {"a": 1, "b": 2})
 
+    def test_rows_may_come_from_standard_input(self):
+        self.assertEqual(self.site.run("add", "add", "b=2", "--each", "-", given="a\n1\n2\n3\n").stdout,
+                         "3 tasks\n")
+
     def test_a_pipe_that_is_closed_early_is_no_traceback(self):
         self.site.python("from jobqueue import JobQueue\nqueue = JobQueue()\nqueue.catalogue.refresh()\n"
                          "queue.enqueue_many('add', [{'a': 1, 'b': 2}] * 300)",
