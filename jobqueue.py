@@ -262,11 +262,6 @@ def in_passing(what):
         complain("%s failed: %s: %s" % (what, type(error).__name__, error))
 
 
-def report_bug(error):
-    """The traceback of what nobody foresaw."""
-    sys.__excepthook__(type(error), error, error.__traceback__)
-
-
 # Time and text ---------------------------------------------------------------
 
 class Clock:
@@ -11207,7 +11202,7 @@ def problem(error, accepts=""):
     """An error as application/problem+json (RFC 9457); in plain words where a person looks."""
     from http import HTTPStatus
     if not isinstance(error, JobQueueError):
-        report_bug(error)
+        sys.__excepthook__(type(error), error, error.__traceback__)     # what nobody foresaw
         error = JobQueueError("Something went wrong here; the server's log says what.")
     if error.public:
         complain(error.detail)
@@ -13142,7 +13137,7 @@ class Server:
         """What ended a connection: a client that went away is no news."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
-            report_bug(error)
+            sys.__excepthook__(*sys.exc_info())
 
     def answers_to(self, host, address):
         """True if we may be asked under this name; a page of another site may use only its own."""
@@ -13270,7 +13265,7 @@ def _use_compiled_module(data):
     import tempfile
     from importlib.machinery import SourceFileLoader
     os.environ.setdefault("MALLOC_ARENA_MAX", "1")      # else glibc keeps a heap per thread
-    with contextlib.suppress(OSError):          # no room: at the next start
+    with contextlib.suppress(OSError, MemoryError):     # no room: at the next start
         for path in CODE_FILES:                 # workers read what Python keeps of both
             code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)
         file = tempfile.TemporaryFile(dir=data)
