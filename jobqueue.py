@@ -344,9 +344,12 @@ def parse_time(text, field):
             from None
 
 
+UNITS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
+
+
 def how_often(seconds, exactly=False):
     """How often something comes ("every 15 minutes"); if not `exactly`, as people round it."""
-    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1)):
+    for unit, size in UNITS:
         is_near = seconds >= 2 * size or abs(seconds - size) < size / 10
         if size == 1 or (seconds % size == 0 if exactly else is_near):
             number = round(seconds / size)
@@ -504,7 +507,7 @@ MONTHS = ("January February March April May June July August September October N
 LAST_DAY = 32                               # among the days of a month: L
 
 EVERY = r"every (\d{1,9}) ?(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)?"
-EVERY_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+EVERY_UNITS = {unit[0]: size for unit, size in UNITS}
 CLOCK = r" (?P<hour>\d{1,2}):(?P<minute>\d\d)"
 WORDED_RULES = {                            # a pattern, and the same as cron
     "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *",
@@ -13469,7 +13472,7 @@ def ask_all(site, key, given):
     return {**page, key: rows}
 
 
-def _over(method, path, run, words, rows):
+def _over_route(method, path, run, words, rows):
     """The row of a command over a row of ROUTES, which has its help, if there are no `words`, and
     the schemas of the arguments that are only named."""
     pattern = path.replace("{id}", ID).replace("{name}", NAME)
@@ -13491,7 +13494,7 @@ def asks(method, path, *rows, words=None, text=lambda value: None, **fixed):
                                  for name, _ in places})
         value = site.ask(method, address, given)
         show(options, value, text(value))
-    return _over(method, path, run, words, [*places, *rows])
+    return _over_route(method, path, run, words, [*places, *rows])
 
 
 def _kind_text(schema):
@@ -13513,11 +13516,6 @@ def _status_text(task):
     return "%s (%s)" % (task["status"], task["reason"]) if task["reason"] else task["status"]
 
 
-# (seconds, name, up to how many seconds ahead it is used)
-UNITS_OF_RANGES = ((1, "seconds", 90), (60, "minutes", 7200), (3600, "hours", 172_800),
-                   (86400, "days", math.inf))
-
-
 def _lines(value):
     return "\n".join("%-15s %s" % (name, part if isinstance(part, str) else dump_json(part))
                      for name, part in value.items() if part not in (None, [], False))
@@ -13526,11 +13524,11 @@ def _lines(value):
 def _range_text(told):
     """A range of moments as people say it: in 10 to 15 minutes."""
     ahead = [max(0, parse_time(text, "") - Clock.now()) for text in told]
-    size, unit = next(row for row in UNITS_OF_RANGES if ahead[1] < row[2])[:2]
+    unit, size = next(row for row in UNITS if ahead[1] >= 2 * row[1] or row[1] == 1)
     low, high = (round(seconds / size) for seconds in ahead)
     if high == 0:
         return "at any moment"
-    unit = unit if high > 1 else unit.rstrip("s")
+    unit += "s" * (high > 1)
     return ("within %d %s" % (high, unit) if low == 0 else "in about %d %s" % (high, unit)
             if low == high else "in %d to %d %s" % (low, high, unit))
 
@@ -13598,7 +13596,7 @@ def lists(key, names, *rows, words=None):
             return
         found = ask_all(site, key, options.given)
         show(options, found, columns(names, found[key]))
-    return _over("GET", "/api/" + key, run, words, rows)
+    return _over_route("GET", "/api/" + key, run, words, rows)
 
 
 def _parse_rate(_, text):
