@@ -702,8 +702,8 @@ class Real(unittest.TestCase):
     def test_streams_that_are_closed_are_no_traceback(self):
         for words, code in (("add add a=1 b=2 >&-", 0), ("list >&-", 0), ("show 9999 2>&-", 4),
                             ("user add zoe <&-", 2), ("add add --each - <&-", 2), ("import - <&-", 2)):
-            done = subprocess.run("exec '%s' jobqueue.py %s" % (sys.executable, words), shell=True,
-                                  cwd=self.site.home, env=self.site.environment, text=True,
+            command = ["sh", "-c", "exec '%s' jobqueue.py %s" % (sys.executable, words)]
+            done = subprocess.run(command, cwd=self.site.home, env=self.site.environment, text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             self.assertEqual((done.returncode, done.stdout), (code, ""), words)
             self.assertLessEqual(done.stderr.count("\n"), 1, done.stderr)
