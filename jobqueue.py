@@ -55,6 +55,7 @@ Contents (each section uses only the sections above it)
     Command line       python3 jobqueue.py COMMAND
 """
 import bisect
+import codecs
 import collections
 import contextlib
 import errno
@@ -261,11 +262,6 @@ def in_passing(what):
         complain("%s failed: %s: %s" % (what, type(error).__name__, error))
 
 
-def report_bug(error):
-    """The traceback of what nobody foresaw."""
-    sys.__excepthook__(type(error), error, error.__traceback__)
-
-
 # Time and text ---------------------------------------------------------------
 
 class Clock:
@@ -348,9 +344,12 @@ def parse_time(text, field):
             from None
 
 
+UNITS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
+
+
 def how_often(seconds, exactly=False):
     """How often something comes ("every 15 minutes"); if not `exactly`, as people round it."""
-    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1)):
+    for unit, size in UNITS:
         is_near = seconds >= 2 * size or abs(seconds - size) < size / 10
         if size == 1 or (seconds % size == 0 if exactly else is_near):
             number = round(seconds / size)
@@ -505,11 +504,10 @@ SECOND = timedelta(seconds=1)
 WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 MONTHS = ("January February March April May June July August September October November "
           "December").split()
-LAST_DAY, LAST_WORKDAY = 32, 33             # among the days of a month: L and LW
-LAST = 6                                    # which of a month's Fridays: 1 to 5, or this
+LAST_DAY = 32                               # among the days of a month: L
 
 EVERY = r"every (\d{1,9}) ?(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)?"
-EVERY_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+EVERY_UNITS = {unit[0]: size for unit, size in UNITS}
 CLOCK = r" (?P<hour>\d{1,2}):(?P<minute>\d\d)"
 WORDED_RULES = {                            # a pattern, and the same as cron
     "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *",
@@ -524,23 +522,22 @@ RULE_HINT = ('as "every 5m", "every 2 hours", "daily 01:30", "weekly mon 01:00",
 
 
 class CronField:
-    """One field of a cron expression: its name, its bounds, and names for its values. `special` has
-    what else can be written, and what it stands for; `hint` says it to people."""
+    """One field of a cron expression: its name, its bounds, names for its values, and what L stands
+    for."""
 
     TERM = r"(?:\*|([a-z]+|\d{1,4})(?:-([a-z]+|\d{1,4}))?)(?:/(\d{1,4}))?"
 
-    def __init__(self, name, low, high, names=(), special=(), hint=""):
-        self.name, self.low, self.high = name, low, high
+    def __init__(self, name, low, high, names=(), last=None):
+        self.name, self.low, self.high, self.last = name, low, high, last
         self.names = {text.lower(): low + place for place, name in enumerate(names)
                       for text in (name, name[:3])}
-        self.special = dict(special)
         self.right = "write %d to %d%s%s" % (low, high, names and ", %s to %s" % (
-            names[0][:3].lower(), names[-1][:3].lower()) or "", hint)
+            names[0][:3].lower(), names[-1][:3].lower()) or "", last and " or L (the last)" or "")
 
     def parse(self, text):
         """The values that a list of terms stands for; Invalid names the term that is wrong."""
         return {value for term in text.split(",")
-                for value in ([self.special[term]] if term in self.special else self._range(term))}
+                for value in ([self.last] if term == "l" and self.last else self._range(term))}
 
     def _range(self, term):
         match = re.fullmatch(self.TERM, term, re.ASCII)
@@ -559,18 +556,10 @@ class CronField:
         return self.names.get(text, int(text) if text.isdigit() else -1)
 
 
-_DAY_NAMES = WEEKDAYS[6:] + WEEKDAYS[:6]        # as cron counts them, from 0; 7 is Sunday, too
 CRON_FIELDS = (
     CronField("second", 0, 59), CronField("minute", 0, 59), CronField("hour", 0, 23),
-    CronField("day of the month", 1, 31, (), {"l": LAST_DAY, "lw": LAST_WORKDAY},
-              ", L (the last) or LW (the last from Monday to Friday)"),
-    CronField("month", 1, 12, MONTHS),
-    CronField("weekday", 0, 7, _DAY_NAMES, {
-        text + ending: ((number - 1) % 7, which)
-        for number, name in enumerate([*_DAY_NAMES, "7"])
-        for text in ("%d" % number, "%02d" % number, name.lower(), name[:3].lower())
-        for which, ending in enumerate("#1 #2 #3 #4 #5 l".split(), 1)},
-        ", 5L (the last Friday) or 5#2 (the second)"))
+    CronField("day of the month", 1, 31, last=LAST_DAY), CronField("month", 1, 12, MONTHS),
+    CronField("weekday", 0, 7, WEEKDAYS[6:] + WEEKDAYS[:6]))    # from 0, Sunday; 7 is Sunday, too
 
 
 def _and(words):
@@ -595,8 +584,8 @@ def _pace(values, unit, size):
 
 
 def _ordinal(number):
-    if number > 31:
-        return "last day" if number == LAST_DAY else "last working day"
+    if number == LAST_DAY:
+        return "last day"
     ending = "th" if number in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return "%d%s" % (number, ending)
 
@@ -686,30 +675,23 @@ class Calendar(Rule):
         values = [field.parse(text) for field, text in zip(CRON_FIELDS, fields)]
         *self.clock, self.months = [sorted(values[place]) for place in (2, 1, 0, 4)]
         self.dates = values[3]
-        self.weekdays = {(day - 1) % 7 for day in values[5] if isinstance(day, int)}
-        self.weekdays_of = {day for day in values[5] if not isinstance(day, int)}
-        self._days = functools.lru_cache(maxsize=None)(self._find_days)
+        self.weekdays = {(day - 1) % 7 for day in values[5]}
 
-    def _find_days(self, first, length):
-        """The days that match in a month of this length whose first is this weekday."""
-        last = (first + length - 1) % 7
-        special = {LAST_DAY: length, LAST_WORKDAY: length - max(0, last - 4)}
-        dates = {special.get(day, day) for day in self.dates}
-        days = [range(1 + (weekday - first) % 7, length + 1, 7) for weekday in range(7)]
-        weekdays = {day for weekday in self.weekdays for day in days[weekday]}
-        for weekday, which in self.weekdays_of:
-            weekdays.update(days[weekday][-1:] if which == LAST else days[weekday][which - 1:which])
-        found = dates & weekdays if self.both else dates | weekdays
-        return sorted(day for day in found if day <= length)
+    def _is_due_on(self, day):
+        is_last = (day + timedelta(days=1)).day == 1
+        is_date = day.day in self.dates or is_last and LAST_DAY in self.dates
+        is_weekday = day.weekday() in self.weekdays
+        return is_date and is_weekday if self.both else is_date or is_weekday
 
     def _days_from(self, start):
         """The days from `start` on that match, for as long as days and weekdays can differ."""
         from calendar import monthrange
-        for year in range(start.year, start.year + CALENDAR_YEARS + 1):
-            for month in self.months:
-                if (year, month) >= (start.year, start.month):
-                    days = (date(year, month, day) for day in self._days(*monthrange(year, month)))
-                    yield from (day for day in days if day >= start)
+        years = range(start.year, start.year + CALENDAR_YEARS + 1)
+        for year, month in itertools.product(years, self.months):
+            for number in range(1, monthrange(year, month)[1] + 1):
+                day = date(year, month, number)
+                if day >= start and self._is_due_on(day):
+                    yield day
 
     def _next_wall(self, wall):
         """The next time later than `wall` that matches, as clocks show it."""
@@ -767,18 +749,14 @@ class Calendar(Rule):
         """Which days, as they are said behind "every"."""
         names = _listing(self.months, lambda month: MONTHS[month - 1])
         month, inside = ("the month", "") if len(self.months) == 12 else (names, " in " + names)
-        dates, weekdays = "", []
+        dates = weekdays = ""
         if not self.dates >= set(range(1, 32)):
             dates = "%s of %s" % (_listing(self.dates, _ordinal), month)
-        if self.weekdays and len(self.weekdays) < 7:
-            weekdays = [_listing(self.weekdays, WEEKDAYS.__getitem__) + inside]
         if len(self.weekdays) < 7:
-            weekdays += ["%s %s of %s" % ("last" if which == LAST else _ordinal(which),
-                                          WEEKDAYS[weekday], month)
-                         for weekday, which in sorted(self.weekdays_of)]
+            weekdays = _listing(self.weekdays, WEEKDAYS.__getitem__) + inside
         if dates and weekdays:
-            return dates + (" that is a " if self.both else " and every ") + _and(weekdays)
-        return self.both and (dates or _and(weekdays)) or "day" + inside
+            return dates + (" that is a " if self.both else " and every ") + weekdays
+        return self.both and (dates or weekdays) or "day" + inside
 
 
 def _time_zone(name):
@@ -976,10 +954,10 @@ def _check_object(schema, value, field):
                      for name in schema.get("required", ()) if name not in value]
 
 
-def choice_names(schema, empty="null"):
+def choice_names(schema):
     """What people call the values of an enum: an Enum's are known by their names, too."""
     values, names = schema["enum"], schema.get("enumNames", [])
-    return [*names, *(empty if value is None else str(value) for value in values[len(names):])]
+    return [*names, *("null" if value is None else str(value) for value in values[len(names):])]
 
 
 def check_value(schema, value, field):
@@ -1021,8 +999,8 @@ def checked(schema, value):
 def parse_text(schema, text):
     """What was typed, read as `schema` wants it; the text itself if that fails."""
     if "enum" in schema:
-        texts = choice_names({"enum": schema["enum"]}, "") + choice_names(schema, "")
-        return schema["enum"][texts.index(text) % len(schema["enum"])] if text in texts else text
+        return next((one for one in schema["enum"] if text == ("" if one is None else str(one))),
+                    text)               # its name will do
     kinds = schema.get("type", "string")
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if text == "" and "null" in kinds:
@@ -11227,7 +11205,7 @@ def problem(error, accepts=""):
     """An error as application/problem+json (RFC 9457); in plain words where a person looks."""
     from http import HTTPStatus
     if not isinstance(error, JobQueueError):
-        report_bug(error)
+        sys.__excepthook__(type(error), error, error.__traceback__)     # what nobody foresaw
         error = JobQueueError("Something went wrong here; the server's log says what.")
     if error.public:
         complain(error.detail)
@@ -13162,7 +13140,7 @@ class Server:
         """What ended a connection: a client that went away is no news."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
-            report_bug(error)
+            sys.__excepthook__(*sys.exc_info())
 
     def answers_to(self, host, address):
         """True if we may be asked under this name; a page of another site may use only its own."""
@@ -13228,14 +13206,15 @@ EXIT_AWAITED_FAILED, EXIT_TIMED_OUT = 3, 124
 EXIT_PIPE_CLOSED = 141                  # as a shell tells of SIGPIPE
 
 
-def say(text):
+def say(text, end="\n"):
     """Print to standard output at once, whatever its encoding; end where nobody reads on."""
     stream = sys.stdout
     encoding = stream.encoding or "utf-8"
     if stream.isatty():
         text = escape_controls(text)
     try:
-        print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
+        print(text.encode(encoding, "backslashreplace").decode(encoding), end=end, file=stream,
+              flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())      # for what is still buffered
         raise SystemExit(EXIT_PIPE_CLOSED) from None
@@ -13260,24 +13239,18 @@ def table(titles, rows):
 def _tick_for_ever(queue):
     for number in itertools.count():
         if number % LOOK_FOR_SCHEDULES_SECONDS == 0:
-            with contextlib.suppress(JobQueueError):
+            with in_passing("reading tasks.py"):
                 queue.catalogue.refresh()       # it may hold new schedules
         queue.tick.maybe("server")
-        with contextlib.suppress(JobQueueError):
+        with in_passing("working here"):
             queue.starter.work_slice()
         if _is_replaced():
             complain("jobqueue.py was replaced: restart this server, which runs the old one")
         queue.database.clock.sleep(TICK_SOON_SECONDS)
 
 
-# The server is started anew with the code that a child sends: who compiles keeps 20 MB for good. It
-# goes through a file without a name: nobody can change it, and it is never older than the source.
-SEND_CODE = """
-import importlib.util, marshal, sys
-for name in ("worker", "jobqueue"):     # workers read what Python keeps of both
-    code = importlib.util.find_spec(name).loader.get_code(name)
-marshal.dump(code, sys.stdout.buffer)
-"""
+# The server is started anew with what was compiled: who compiles keeps 20 MB for good. It goes
+# through a file without a name: nobody can change it, and it is never older than the source.
 SERVE_CODE = """
 import marshal, sys
 code = marshal.load(open(int(sys.argv.pop(1)), "rb"))
@@ -13288,22 +13261,24 @@ sys.exit(jobqueue["main"]())
 """
 
 
-def _use_compiled_module(host, port, data):
+def _use_compiled_module(data):
     if __name__ != "__main__" or not sys.executable:
         return
-    import subprocess
+    import marshal
     import tempfile
+    from importlib.machinery import SourceFileLoader
     os.environ.setdefault("MALLOC_ARENA_MAX", "1")      # else glibc keeps a heap per thread
-    with contextlib.suppress(OSError, subprocess.CalledProcessError):   # no room: at the next start
-        code = tempfile.TemporaryFile(dir=data)
-        subprocess.run([sys.executable, "-c", SEND_CODE], cwd=HOME, check=True, stdout=code,
-                       stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        code.seek(0)
-        os.set_inheritable(code.fileno(), True)
+    with contextlib.suppress(OSError, MemoryError):     # no room: at the next start
+        for path in CODE_FILES:                 # workers read what Python keeps of both
+            code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)
+        file = tempfile.TemporaryFile(dir=data)
+        marshal.dump(code, file)
+        file.seek(0)
+        os.set_inheritable(file.fileno(), True)
         os.chdir(HOME)
         os.execv(sys.executable, [
-            sys.executable, "-c", SERVE_CODE, str(code.fileno()), __file__, "serve",
-            "--host", host, "--port", str(port), "--data", str(data)])
+            sys.executable, "-c", SERVE_CODE, str(file.fileno()), __file__, *sys.argv[1:],
+            "--data", str(data)])
 
 
 def _say_where(queue, address):
@@ -13319,7 +13294,7 @@ def _say_where(queue, address):
 def cmd_serve(queue, options):
     """Run the built-in web server until interrupted."""
     host, port = options.given["host"], options.given["port"]
-    _use_compiled_module(host, port, queue.database.folder.absolute())
+    _use_compiled_module(queue.database.folder.absolute())
     queue.database.look("SELECT 1")     # it is open before descriptors may be short
     try:
         server = open_server(Application(queue, "server"), host, port,
@@ -13403,24 +13378,37 @@ class OtherSite:
 
     def ask(self, method, path, given=None):
         """As ThisSite.ask() does."""
-        import http.client
-        import urllib.error
         import urllib.request
         query, body, kind = _as_sent(method, given)
-        try:
+        with self._heard():
             request = urllib.request.Request("%s%s?%s" % (self._address, path, query), body or None,
                                              {"Content-Type": kind, "Content-Length": len(body)},
                                              method=method)
             request.add_unredirected_header("X-Api-Key", self._token)
             answer = urllib.request.urlopen(request, timeout=OTHER_SITE_SECONDS)
-            if "json" not in answer.headers.get("Content-Type", "json"):
-                return iter(functools.partial(answer.read, PIECE_BYTES), b"")
+            kind = answer.headers.get("Content-Type", JSON_TYPE)
+            if kind.startswith("text/html"):    # the page of something else: no API answers that
+                raise ValueError(kind)
+            if "json" not in kind:
+                return self._pieces(answer)
             with answer:
                 text = answer.read()
             return json.loads(text) if text else None
+
+    def _pieces(self, answer):
+        with answer, self._heard():
+            yield from iter(functools.partial(answer.read, PIECE_BYTES), b"")
+
+    @contextlib.contextmanager
+    def _heard(self):
+        """What goes wrong with the other site becomes an error that people can read."""
+        import http.client
+        import urllib.error
+        try:
+            yield
         except urllib.error.HTTPError as error:
             raise self._refusal(error) from None
-        except OSError as error:
+        except (OSError, http.client.IncompleteRead) as error:
             raise SetupError("%s cannot be reached: %s." % (
                 self._address, getattr(error, "reason", error))) from None
         except (ValueError, http.client.HTTPException):
@@ -13434,7 +13422,7 @@ class OtherSite:
             told = json.loads(error.read())
             return kinds.get(told["code"], JobQueueError)(
                 told["detail"], told["errors"], count=told.get("count"))
-        except (ValueError, KeyError, TypeError):
+        except Exception:               # no answer of ours, or half of one
             return SetupError("The server answered %d %s." % (error.code, error.reason))
 
 
@@ -13473,20 +13461,29 @@ IN_ADDRESS = {"safe": "", "errors": "replace"}
 
 def ask_all(site, key, given):
     """A list of the API with the rows of all its pages, or the first `limit`."""
-    rows, cursor, limit = [], None, given.get("limit")
-    while True:
-        page = site.ask("GET", "/api/" + key, {**given, "cursor": cursor})
-        rows, cursor = rows + page[key], page.get("next")
-        given = {**given, "limit": limit and limit - len(rows)}
-        if cursor is None or len(rows) == limit:
-            break
+    page, limit = site.ask("GET", "/api/" + key, given), given.get("limit")
+    rows = page[key]
+    while page.get("next") and len(rows) != limit:
+        page = site.ask("GET", "/api/" + key, {
+            **given, "cursor": page["next"], "limit": limit and limit - len(rows)})
+        rows += page[key]
     if page.get("error"):
         complain("tasks.py cannot be read: " + page["error"]["message"])
     return {**page, key: rows}
 
 
-def asks(words, method, path, *rows, text=lambda value: None, **fixed):
-    """A command that asks the API once and prints the answer as `text` does; `words` are its help.
+def _over_route(method, path, run, words, rows):
+    """The row of a command over a row of ROUTES, which has its help, if there are no `words`, and
+    the schemas of the arguments that are only named."""
+    pattern = path.replace("{id}", ID).replace("{name}", NAME)
+    route = next(route for route in ROUTES if (route.method, route.path) == (method, pattern))
+    run.__doc__ = words or route.handler.__doc__
+    return run, [argument(row, route.takes["properties"][row.strip("-").replace("-", "_")])
+                 if isinstance(row, str) else row for row in rows]
+
+
+def asks(method, path, *rows, words=None, text=lambda value: None, **fixed):
+    """A command that asks the API once and prints the answer as `text` does.
     It sends what is given for the arguments `rows` and what is `fixed`, called if it can be."""
     places = [row for name, row in PLACES.items() if "{%s}" % name in path]
 
@@ -13497,9 +13494,7 @@ def asks(words, method, path, *rows, text=lambda value: None, **fixed):
                                  for name, _ in places})
         value = site.ask(method, address, given)
         show(options, value, text(value))
-
-    run.__doc__ = words
-    return run, [*places, *rows]
+    return _over_route(method, path, run, words, [*places, *rows])
 
 
 def _kind_text(schema):
@@ -13521,11 +13516,6 @@ def _status_text(task):
     return "%s (%s)" % (task["status"], task["reason"]) if task["reason"] else task["status"]
 
 
-# (seconds, name, up to how many seconds ahead it is used)
-UNITS_OF_RANGES = ((1, "seconds", 90), (60, "minutes", 7200), (3600, "hours", 172_800),
-                   (86400, "days", math.inf))
-
-
 def _lines(value):
     return "\n".join("%-15s %s" % (name, part if isinstance(part, str) else dump_json(part))
                      for name, part in value.items() if part not in (None, [], False))
@@ -13534,11 +13524,11 @@ def _lines(value):
 def _range_text(told):
     """A range of moments as people say it: in 10 to 15 minutes."""
     ahead = [max(0, parse_time(text, "") - Clock.now()) for text in told]
-    size, unit = next(row for row in UNITS_OF_RANGES if ahead[1] < row[2])[:2]
+    unit, size = next(row for row in UNITS if ahead[1] >= 2 * row[1] or row[1] == 1)
     low, high = (round(seconds / size) for seconds in ahead)
     if high == 0:
         return "at any moment"
-    unit = unit if high > 1 else unit.rstrip("s")
+    unit += "s" * (high > 1)
     return ("within %d %s" % (high, unit) if low == 0 else "in about %d %s" % (high, unit)
             if low == high else "in %d to %d %s" % (low, high, unit))
 
@@ -13589,22 +13579,24 @@ CELLS = {"parameters": lambda one: _parameters_text(one["schema"]), "status": _s
          "machines": lambda one: ",".join(one["machines"] or [])}
 
 
-def lists(words, key, names, *rows):
-    """A command that prints a list of the API as a table of the columns `names`."""
+def columns(names, rows):
+    """A table of what rows of the API have under these names."""
     names = names.split()
+    return table([name.upper() for name in names], [
+        [CELLS[name](row) if name in CELLS else row[name] for name in names] for row in rows])
 
+
+def lists(key, names, *rows, words=None):
+    """A command that prints a list of the API as a table of the columns `names`."""
     def run(site, options):
         if "format" in options.given:
-            for piece in site.ask("GET", "/api/" + key, options.given):
-                say(piece.decode("utf-8-sig").replace("\r\n", "\n").rstrip("\n"))
+            pieces = site.ask("GET", "/api/" + key, options.given)
+            for text in codecs.iterdecode(pieces, "utf-8-sig"):
+                say(text.replace("\r", ""), end="")
             return
         found = ask_all(site, key, options.given)
-        show(options, found, table([name.upper() for name in names], [
-            [CELLS[name](one) if name in CELLS else one[name] for name in names]
-            for one in found[key]]))
-
-    run.__doc__ = words
-    return run, rows
+        show(options, found, columns(names, found[key]))
+    return _over_route("GET", "/api/" + key, run, words, rows)
 
 
 def _parse_rate(_, text):
@@ -13662,50 +13654,31 @@ def _hand_in(site, function, given):
 
 
 def read_csv(path):
-    """(line, cells) of each row of a CSV file (- is standard input); the first has separators."""
+    """The cells of each row of a CSV file (- is standard input); the first has separators."""
     import csv
-    written = {"encoding": "utf-8-sig", "newline": ""}
     try:
-        with (io.TextIOWrapper(sys.stdin.buffer, **written) if path == "-"
-              else open(path, **written)) as file:
+        with open(0 if path == "-" else path, encoding="utf-8-sig", newline="",
+                  closefd=path != "-") as file:
             first = file.readline()
-            rows = csv.reader(itertools.chain([first], file), strict=True,
-                              delimiter=max(",;\t", key=first.count))
-            yield from ((rows.line_num, cells) for cells in rows if any(cells))
+            yield from filter(any, csv.reader(itertools.chain([first], file), strict=True,
+                                              delimiter=max(",;\t", key=first.count)))
     except (OSError, UnicodeError, csv.Error) as error:
         raise Malformed("%s cannot be read as CSV UTF-8: %s." % (path, error)) from None
 
 
 def _typed_rows(function, words, path):
-    """(line, arguments) of each row of a CSV file, whose first row names the parameters.
+    """The arguments in each row of a CSV file but the first, which names the parameters.
     `words` hold for all rows. An empty cell leaves a parameter at its default, or is null."""
     rows, schema = read_csv(path), function["schema"]
-    names = [name.strip() for name in next(rows, (1, []))[1]]
+    names = [name.strip() for name in next(rows, [])]
     nullable = [name for name in schema.get("required", ())
                 if "null" in schema["properties"][name].get("type", ())]
-    for line, cells in rows:
+    for number, cells in enumerate(rows, 1):
         if len(cells) != len(names):
-            raise Malformed("Line %d must have as many cells as the first row, %d; it has %d."
-                            % (line, len(names), len(cells)))
+            raise Malformed("Row %d (below the names) must have as many cells as they, %d; it has "
+                            "%d." % (number, len(names), len(cells)))
         texts = ["%s=%s" % cell for cell in zip(names, cells) if cell[1] or cell[0] in nullable]
-        yield line, _typed_arguments(function, [*words, *texts])
-
-
-def _add_each(site, request, rows):
-    """Add a task for each of the rows, all or none; what the API answers."""
-    places, body = [], io.BytesIO()
-    for line, given in rows:
-        places.append(line)
-        body.write(json.dumps({**request, "arguments": given}).encode("ascii") + b"\n")
-    if not places:
-        raise Malformed("There is no row below the first one, which names the parameters.")
-    try:
-        return site.ask("POST", "/api/tasks", body.getvalue())
-    except Invalid as error:
-        told = ["line %d, %s: %s" % (places[one.get("index", 0)],
-                                     re.sub(r"^arguments\.", "", one["field"]), one["message"])
-                for one in error.errors]
-        raise Invalid("\n".join(["Nothing was added."] + told), error.errors) from None
+        yield _typed_arguments(function, [*words, *texts])
 
 
 def cmd_add(site, options):
@@ -13719,8 +13692,11 @@ def cmd_add(site, options):
         return show(options, added, str(added["id"] if "id" in added else added["ids"][0]))
     if "unique_key" in request:
         raise field_error("unique_key", "cannot be the same for all rows")
-    added = _add_each(site, request, ((line, _hand_in(site, function, given)) for line, given
-                                      in _typed_rows(function, words, path)))
+    lines = [json.dumps({**request, "arguments": _hand_in(site, function, given)}).encode("ascii")
+             for given in _typed_rows(function, words, path)]
+    if not lines:
+        raise Malformed("There is no row below the first one, which names the parameters.")
+    added = site.ask("POST", "/api/tasks", b"\n".join(lines))
     return show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
 
 
@@ -13733,7 +13709,8 @@ def cmd_wait(site, options):
         if site.clock.monotonic() > deadline:
             complain("task %(id)d is still %(status)s" % task)
             return EXIT_TIMED_OUT
-        site.ask("POST", "/tick")
+        with contextlib.suppress(Denied):       # a token that only reads may wait, too
+            site.ask("POST", "/tick")
         site.clock.sleep(pause)
         pause = min(1.0, pause * 1.3)
         task = site.ask("GET", path)
@@ -13773,8 +13750,7 @@ def cmd_files(site, options):
             Path(folder).mkdir(exist_ok=True)
             _save_file(site, path + "/" + quote(one["name"], **IN_ADDRESS),
                        Path(folder) / file_name(one["name"]), one["size"])
-    show(options, found, table(("NAME", "SIZE", "TYPE", "ID"), [
-        (one["name"], one["size"], one["type"], one["id"]) for one in found["files"]]))
+    show(options, found, columns("name size type id", found["files"]))
 
 
 ACTION_ROUTES = {"cancel": ("POST", "/api/tasks/%d/cancel"),
@@ -13823,19 +13799,14 @@ def cmd_act(site, options):
 def cmd_settings(site, options):
     """Print all settings, print one, or change one."""
     name, value = options.given.get("name"), options.given.get("value")
-    if name is None:
-        return LIST_SETTINGS(site, options)
-    if name not in SETTINGS:
+    if name not in (None, *SETTINGS):
         raise field_error(name, "is not a setting; known are %s" % ", ".join(SETTINGS))
-    if value is None:
-        found = site.ask("GET", "/api/settings")
-    else:
-        found = site.ask("PATCH", "/api/settings", {name: parse_text(SETTINGS[name].schema, value)})
+    found = site.ask("GET", "/api/settings") if value is None else site.ask(
+        "PATCH", "/api/settings", {name: parse_text(SETTINGS[name].schema, value)})
+    if name is None:
+        return show(options, found, columns("name value unit from label help", found["settings"]))
     row = next(row for row in found["settings"] if row["name"] == name)
     return show(options, row, str(row["value"]))
-
-
-LIST_SETTINGS, _ = lists("Print all settings.", "settings", "name value unit from label help")
 
 
 def read_password():
@@ -13992,14 +13963,8 @@ def cmd_export(queue, options):
 
 def cmd_import(queue, options):
     """Read what export wrote into a database without users and tasks; its queues are paused."""
-    import shutil
-    import tempfile
     path = options.given["file"]
-    with (tempfile.TemporaryFile("w+", encoding="utf-8", errors="surrogateescape")
-          if path == "-" else open(path, "rb")) as lines:
-        if path == "-":                 # nobody is kept waiting, and no server, until all is here
-            shutil.copyfileobj(sys.stdin, lines)
-            lines.seek(0)
+    with open(0 if path == "-" else path, "rb", closefd=path != "-") as lines:
         counts = import_lines(queue, lines)
     show(options, counts, "%(user)d users, %(task)d tasks and %(schedule)d schedules; all queues "
                           "are paused: see python3 jobqueue.py queue resume" % counts)
@@ -14041,6 +14006,7 @@ TASK, SCHEDULE = "/api/tasks/{id}", "/api/schedules/{id}"
 QUEUE, ACCOUNT = "/api/queues/{name}", "/api/users/{name}"
 OWNER = ("--owner", {"metavar": "USER"})
 WHY = argument("--why", _SCHEDULE["paused_why"], dest="paused_why", metavar="TEXT")
+LIMIT = argument("--limit", _integer(1, 1000), default=PAGE_ROWS, metavar="N")
 ZONE = argument("--tz", _SCHEDULE["zone"], dest="zone", metavar="ZONE")
 FILTERS = arguments(WHICH_TASKS, "status", "function", "queue", "owner", "since", "until") + [
     argument("--search", WHICH_TASKS["q"], dest="q", metavar="TEXT")]
@@ -14064,14 +14030,12 @@ COMMANDS = {
         *arguments(REQUEST_SCHEMA["properties"], *list(REQUEST_SCHEMA["properties"])[2:]),
         ("--each", {"metavar": "FILE.csv", "help": "a task for each row; the first row names the "
                                                    "parameters; - is standard input"})]),
-    "functions": lists("Print the functions that can be added, and their parameters.",
-                       "functions", "name parameters title"),
-    "list": lists("Print tasks, newest first.", "tasks", "id status owner function summary",
-                  *FILTERS, *arguments(LISTED_TASKS["properties"], "sort"),
-                  argument("--limit", _integer(1, 1000), default=PAGE_ROWS, metavar="N"),
+    "functions": lists("functions", "name parameters title"),
+    "list": lists("tasks", "id status owner function summary", *FILTERS, "--sort", LIMIT,
                   ("--csv", {"dest": "format", "action": "store_const", "const": "csv",
-                             "help": "all that match as CSV, whatever the limit"})),
-    "show": asks("Print one task.", "GET", TASK, text=_task_text),
+                             "help": "all that match as CSV, whatever the limit"}),
+                  words="Tasks, newest first."),
+    "show": asks("GET", TASK, text=_task_text),
     "wait": (cmd_wait, [PLACES["id"], argument(
         "--timeout", {"type": "number", "minimum": 0}, default=math.inf, metavar="SECONDS")]),
     "log": (cmd_log, [PLACES["id"], argument("--attempt", POSITIVE, metavar="N")]),
@@ -14082,27 +14046,25 @@ COMMANDS = {
         argument("--yes", about(SWITCH, "do it, instead of saying how many match"))])),
     "settings": (cmd_settings, [("name", {"nargs": "?", "default": None}),
                                 ("value", {"nargs": "?", "default": None})]),
-    "user list": lists("Print all users.", "users",
-                       "name role disabled max_pending max_running last_seen_at"),
-    "user add": asks("Make a user; the password is asked for, or read from standard input.", "POST",
-                     "/api/users", PLACES["name"], *arguments(NEW_USER["properties"], "role"),
+    "user list": lists("users", "name role disabled max_pending max_running last_seen_at"),
+    "user add": asks("POST", "/api/users", PLACES["name"], "--role",
                      ("--admin", {"dest": "role", "action": "store_const", "const": "admin"}),
+                     words="Make a user; the password is asked for, or read from standard input.",
                      password=read_password),
-    "user set": asks("Change what a user may.", "PATCH", ACCOUNT,
-                     *arguments(CHANGED_USER["properties"], "role"),
-                     argument("--max-running", CHANGED_USER["properties"]["max_running"],
-                              null="none", metavar="N|none")),
-    "user logout": asks("Log a user out everywhere.", "DELETE", ACCOUNT + "/sessions"),
-    "user disable": asks("Keep a user and their tokens out.", "PATCH", ACCOUNT, disabled=True),
-    "user enable": asks("Let a user in again.", "PATCH", ACCOUNT, disabled=False),
-    "user delete": asks("Remove a user who owns no tasks.", "DELETE", ACCOUNT),
-    "user password": asks("Change a password, which is asked for, or read from standard input.",
-                          "PATCH", ACCOUNT, password=read_password),
-    "user quota": asks(
-        "Set how many tasks of a user may wait to be run; none: as the setting max_pending says.",
-        "PATCH", ACCOUNT, argument("max_pending", CHANGED_USER["properties"]["max_pending"],
-                                   null="none", metavar="N|none")),
-    "token list": lists("Print API tokens.", "tokens", "id owner name scope last_used_at", OWNER),
+    "user set": asks("PATCH", ACCOUNT, "--role", argument(
+        "--max-running", CHANGED_USER["properties"]["max_running"], null="none", metavar="N|none"),
+                     words="Change what a user may."),
+    "user logout": asks("DELETE", ACCOUNT + "/sessions"),
+    "user disable": asks("PATCH", ACCOUNT, disabled=True, words="Keep a user and all tokens out."),
+    "user enable": asks("PATCH", ACCOUNT, disabled=False, words="Let a user in again."),
+    "user delete": asks("DELETE", ACCOUNT),
+    "user password": asks(
+        "PATCH", ACCOUNT, password=read_password,
+        words="Change a password, which is asked for, or read from standard input."),
+    "user quota": asks("PATCH", ACCOUNT, argument(
+        "max_pending", CHANGED_USER["properties"]["max_pending"], null="none", metavar="N|none"),
+                       words="Set how many tasks of a user may wait to be run."),
+    "token list": lists("tokens", "id owner name scope last_used_at", OWNER),
     "token add": (cmd_add_token, [
         PLACES["name"], OWNER,
         argument("--scope", NEW_TOKEN["properties"]["scope"],
@@ -14110,48 +14072,38 @@ COMMANDS = {
                       "/tick, only work, or only read /metrics"),
         *arguments(NEW_TOKEN["properties"], "queues", "functions"),
         ("--file", {"metavar": "FILE", "help": "write it there, for you only to read"})]),
-    "token delete": asks("Revoke an API token.", "DELETE", "/api/tokens/{id}"),
-    "schedule list": lists("Print schedules.", "schedules",
-                           "id name owner function summary words next_at problem"),
+    "token delete": asks("DELETE", "/api/tokens/{id}"),
+    "schedule list": lists("schedules", "id name owner function summary words next_at problem"),
     "schedule add": (cmd_add_schedule, [
         ("words", {"nargs": "*", "default": (), "metavar": "FUNCTION RULE name=value ...",
                    "help": "a rule is " + RULE_HINT.replace("%", "%%")}),
         ZONE, *arguments(_SCHEDULE, "name", "catch_up", "overlap"), OWNER,
         *arguments(OPTION_SCHEMAS, *OPTION_SCHEMAS)]),
-    "schedule show": asks("Print one schedule, when it is due and what came of it.", "GET",
-                          SCHEDULE, text=_schedule_text),
+    "schedule show": asks("GET", SCHEDULE, text=_schedule_text),
     "schedule preview": (cmd_preview, [("words", {"nargs": "*", "default": (), "metavar": "RULE"}),
                                        ZONE, *arguments(PREVIEW["properties"], "from", "count")]),
-    "schedule pause": asks("Let a schedule add nothing until it is resumed.", "PATCH", SCHEDULE,
-                           WHY, paused=True),
-    "schedule resume": asks("Let a schedule go on.", "PATCH", SCHEDULE, paused=False),
-    "schedule run": asks("Add a schedule's task now and print its id.", "POST", SCHEDULE + "/run",
-                         text=lambda task: str(task["id"])),
-    "schedule delete": asks("Remove a schedule.", "DELETE", SCHEDULE),
-    "queue list": lists("Print all queues with their limits and what is in them.", "queues",
-                        "name pending running max_running rate machines problem"),
+    "schedule pause": asks("PATCH", SCHEDULE, WHY, paused=True,
+                           words="Let a schedule add nothing until it is resumed."),
+    "schedule resume": asks("PATCH", SCHEDULE, paused=False, words="Let a schedule go on."),
+    "schedule run": asks("POST", SCHEDULE + "/run", text=lambda task: str(task["id"])),
+    "schedule delete": asks("DELETE", SCHEDULE),
+    "queue list": lists("queues", "name pending running max_running rate machines problem"),
     "queue set": (cmd_set_queue, [
         PLACES["name"],
         argument("--max-running", QUEUE_LIMITS["max_running"], null="none", metavar="N|none"),
         argument("--rate", QUEUE_LIMITS["rate"], null="none", parse=_parse_rate,
                  metavar="N/SECONDS|none"),
         argument("--machines", QUEUE_LIMITS["machines"], null="any", metavar="NAME[,NAME]|any")]),
-    "queue pause": asks("Start none of a queue's tasks until it is resumed.", "PATCH", QUEUE,
-                        WHY, paused=True),
-    "queue resume": asks("Let a queue go on.", "PATCH", QUEUE, paused=False),
-    "queue delete": asks("Remove a queue that holds no tasks.", "DELETE", QUEUE),
-    "activity": lists("Print what happened, newest first.", "activity",
-                      "at event task function owner actor message",
-                      *arguments(LISTED_ACTIVITY["properties"], "since", "until", "event", "task",
-                                 "worker", "function", "owner"),
-                      argument("--limit", _integer(1, 1000), default=PAGE_ROWS, metavar="N")),
-    "alert list": lists("Print what is wrong and was lately.", "alerts",
-                        "id opened_at ended_at told title text"),
-    "alert mute": asks("Tell nothing of an alert for a while.", "POST", "/api/alerts/{id}/mute",
-                       argument("how", MUTE["properties"]["how"])),
+    "queue pause": asks("PATCH", QUEUE, WHY, paused=True,
+                        words="Start none of a queue's tasks until it is resumed."),
+    "queue resume": asks("PATCH", QUEUE, paused=False, words="Let a queue go on."),
+    "queue delete": asks("DELETE", QUEUE),
+    "activity": lists("activity", "at event task function owner actor message", "--since",
+                      "--until", "--event", "--task", "--worker", "--function", "--owner", LIMIT),
+    "alert list": lists("alerts", "id opened_at ended_at told title text"),
+    "alert mute": asks("POST", "/api/alerts/{id}/mute", "how"),
     "alert test": (cmd_test_alerts, []),
-    "workers": lists("Print the worker processes.", "workers",
-                     "id machine pid state mode tasks task function"),
+    "workers": lists("workers", "id machine pid state mode tasks task function"),
     "stats": (cmd_stats, [
         argument("--since", about(TEXT, "such as 12h, 7d or 4w ago, or a time"), metavar="TIME"),
         *arguments(WHICH_FIGURES["properties"], "step", "function", "queue")]),
@@ -14231,6 +14183,9 @@ def _site(options):
 
 def main(words=None):
     """Run one command; returns its exit code."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:      # who started us has closed it
+            setattr(sys, name, open(os.devnull, mode))
     words = sys.argv[1:] if words is None else words
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help", "--version")):
         words = ["serve", *words]

@@ -356,9 +356,9 @@ class TestEach(TestCase):
         self.assertEqual(self.rows(), [{"a": 1}])
 
     def test_an_empty_cell_of_a_required_parameter_is_an_error(self):
-        self.wrong("a,b\n,1\n", "line 2, a: is missing")
+        self.wrong("a,b\n,1\n", "arguments.a is missing")
         self.declare(function_json("send", {"to": {"type": "string"}, "text": {"type": "string"}}))
-        self.wrong("to,text\nana,hello\n,hello\n", "line 3, to: is missing",
+        self.wrong("to,text\nana,hello\n,hello\n", "row 2 (index 1): arguments.to is missing",
                    function="send")
 
     def test_an_empty_cell_is_null_where_a_required_parameter_may_be_that(self):
@@ -375,15 +375,15 @@ class TestEach(TestCase):
     def test_json_gives_the_ids(self):
         self.assertEqual(json.loads(self.run_add("a\n1\n2\n", "--json")), {"ids": [1, 2], "created": 2})
 
-    def test_errors_name_line_and_column_and_nothing_is_added(self):
-        self.wrong('a,b\n1,2\n\n"x",2\n3,y\n', "line 4, a: must be a whole number",
-                   "line 5, b: must be")
-        self.wrong("a,b\n1,2\n4\n", "Line 3 must have as many cells as the first row, 2; it has 1")
-        self.wrong("a\nx\n", "line 2, a: must be a whole number")
-        self.wrong("b\n1\n", "line 2, a: is missing")
+    def test_errors_name_row_and_column_and_nothing_is_added(self):
+        self.wrong('a,b\n1,2\n\n"x",2\n3,y\n', "row 2 (index 1): arguments.a must be a whole number",
+                   "row 3 (index 2): arguments.b must be")
+        self.wrong("a,b\n1,2\n4\n", "Row 2 (below the names) must have as many cells as they, 2; it has 1")
+        self.wrong("a\nx\n", "arguments.a must be a whole number")
+        self.wrong("b\n1\n", "arguments.a is missing")
 
     def test_wrong_options_are_named_too_and_one_key_for_all_is_refused(self):
-        for words, said in ((("--after", "99"), "line 2, after: must name tasks"),
+        for words, said in ((("--after", "99"), "after must name tasks"),
                             (("--unique-key", "x"), "unique_key cannot be the same for all rows")):
             with self.refused(jobqueue.Invalid, said):
                 self.run_add("a\n1\n", *words)
@@ -392,7 +392,7 @@ class TestEach(TestCase):
         self.wrong("a,b\n", "There is no row below the first one")
 
     def test_a_wrong_first_row_is_refused(self):
-        self.wrong("a,c\n1,2\n", "line 2, c: is not known here; known are a, b")
+        self.wrong("a,c\n1,2\n", "arguments.c is not known here; known are a, b")
         self.wrong("a,a\n1,2\n", "arguments.a is given twice")
         with self.refused(jobqueue.Invalid, "arguments.a is given twice"):
             jobqueue._typed_arguments(self.queue.requests.function("add"), ["a=1", "a=2"])
@@ -408,13 +408,6 @@ class TestEach(TestCase):
             with self.refused(jobqueue.Malformed, words) as caught:
                 run(jobqueue.ThisSite(self.queue), options)
             self.assertEqual(caught.exception.exit_code, 2)
-
-    def test_standard_input_will_do(self):
-        stdin = mock.Mock(buffer=io.BytesIO(b"a\n1\n2\n3\n"))
-        options, run = jobqueue.parse_command(["add", "add", "--each", "-", "--owner", "bob"])
-        with mock.patch("sys.stdin", stdin), mock.patch("sys.stdout", io.StringIO()):
-            run(jobqueue.ThisSite(self.queue), options)
-        self.assertEqual(len(self.rows()), 3)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 import contextlib
 import io
 import json
+import socket
 import threading
 import unittest
 from unittest import mock
@@ -58,10 +59,25 @@ class OtherSite(WebTestCase):
         self.assertEqual(self.run_command("add", "add", "a=1", "--priority", "5"), (
             2, "", "jobqueue: Nothing was added: priority must be 0 or less; higher ones are for admins."))
 
+    def test_a_token_that_only_reads_may_wait(self):
+        self.add("bob")
+        token = self.queue.tokens.add(self.queue.users.find("bob")["id"], "reads", "read", None, {}, "bob")
+        self.token_file.write_text(token["token"])
+        self.assertEqual(self.run_command("wait", "1", "--timeout", "0.1")[::2], (
+            124, "jobqueue: task 1 is still pending"))
+
     def test_a_list_as_csv_comes_whole_and_in_order(self):
         self.add_many("bob", 120)
         lines = self.ok("list", "--csv", "--sort", "id").splitlines()
         self.assertEqual([line.split(",")[0] for line in lines], ["id", *map(str, range(1, 121))])
+
+    def test_a_long_list_as_csv_is_cut_nowhere(self):
+        """It comes in pieces that end anywhere."""
+        texts = ["日本é%d" % number for number in range(3000)]
+        for text in texts:
+            self.add("bob", function="greet", name=text)
+        lines = self.ok("list", "--csv", "--sort", "id").splitlines()[1:]
+        self.assertEqual([line.split('""')[3] for line in lines], texts)
 
     def test_a_file_of_rows_is_sent_whole(self):
         path = self.folder / "rows.csv"
@@ -102,6 +118,29 @@ class OtherSite(WebTestCase):
             if not server.startswith("http"):
                 self.assertEqual((code, err), (2, "jobqueue: --server must be an address such as "
                                                   "https://example.org/jobs"))
+
+    def ask_another(self, answer, *words):
+        """(exit code, standard output, standard error) of a command that is answered this."""
+        def answer_once(connection):
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\n" + answer)
+            connection.close()
+
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            threading.Thread(target=lambda: answer_once(listening.accept()[0]), daemon=True).start()
+            return self.run_command(*words, server="http://127.0.0.1:%d" % listening.getsockname()[1])
+
+    def test_an_answer_that_is_cut_is_said_in_one_line(self):
+        code, _, err = self.ask_another(b"Content-Type: text/csv\r\nTransfer-Encoding: chunked\r\n\r\n"
+                                        b"5\r\nid,ow\r\n5\r\nab", "list", "--csv")
+        self.assertEqual((code, err.count("\n")), (1, 0))
+        self.assertIn("cannot be reached: IncompleteRead", err)
+
+    def test_a_page_of_something_else_is_no_answer(self):
+        for words in (["list"], ["cancel", "1"], ["list", "--csv"]):
+            code, out, err = self.ask_another(b"Content-Type: text/html\r\n\r\n<h1>Hello", *words)
+            self.assertEqual((code, out), (1, ""))
+            self.assertIn("is not the address of a jobqueue.", err)
 
     def test_a_file_that_holds_more_than_a_token_is_not_told(self):
         for content in (b"jq_one two\n", b"jq_one\njq_two\n", b"\xff\xfe"):

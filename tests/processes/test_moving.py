@@ -49,7 +49,7 @@ class Moving(unittest.TestCase):
         here, there = self.site(NbMaxWorker=0), self.site(users=False)
         here.python(ADD % 1000)
         text = here.run("export", "-").stdout
-        pipe = there.home / "pipe"              # of standard input all would be read first
+        pipe = there.home / "pipe"
         os.mkfifo(pipe)
         with subprocess.Popen([sys.executable, "jobqueue.py", "import", pipe], cwd=there.home,
                               env=there.environment) as process, open(pipe, "w") as file:

@@ -683,6 +683,10 @@ class Real(unittest.TestCase):
         said = subprocess.check_output(command, cwd=self.site.home, env=self.site.environment)
         self.assertEqual(json.loads(said)["arguments"], {"a": 1, "b": 2})
 
+    def test_rows_may_come_from_standard_input(self):
+        self.assertEqual(self.site.run("add", "add", "b=2", "--each", "-", given="a\n1\n2\n3\n").stdout,
+                         "3 tasks\n")
+
     def test_a_pipe_that_is_closed_early_is_no_traceback(self):
         self.site.python("from jobqueue import JobQueue\nqueue = JobQueue()\nqueue.catalogue.refresh()\n"
                          "queue.enqueue_many('add', [{'a': 1, 'b': 2}] * 300)",
@@ -694,6 +698,15 @@ class Real(unittest.TestCase):
             done.stdout.close()
             said = done.stderr.read()
         self.assertEqual((done.returncode, said), (jobqueue.EXIT_PIPE_CLOSED, b""))
+
+    def test_streams_that_are_closed_are_no_traceback(self):
+        for words, code in (("add add a=1 b=2 >&-", 0), ("list >&-", 0), ("show 9999 2>&-", 4),
+                            ("user add zoe <&-", 2), ("add add --each - <&-", 2), ("import - <&-", 2)):
+            command = ["sh", "-c", "exec '%s' jobqueue.py %s" % (sys.executable, words)]
+            done = subprocess.run(command, cwd=self.site.home, env=self.site.environment, text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            self.assertEqual((done.returncode, done.stdout), (code, ""), words)
+            self.assertLessEqual(done.stderr.count("\n"), 1, done.stderr)
 
     def test_a_taken_port_is_one_line(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -718,7 +731,7 @@ class Real(unittest.TestCase):
         self.assertEqual(site.stop_server(), 0)
 
     def test_the_server_is_as_small_when_it_is_started_for_the_first_time(self):
-        """Who compiles the source keeps more than half of it; so a child does."""
+        """Who compiles the source keeps more than half of it; so it is started anew then."""
         need(Path("/proc/self/smaps_rollup").exists(), "a kernel that tells how much memory a process has")
         sizes, kept = [], self.site.home / "__pycache__"
         for _ in range(2):
@@ -731,9 +744,9 @@ class Real(unittest.TestCase):
         self.assertLess(sizes[1], 1.25 * sizes[0])
         kept.unlink()
 
-    def test_a_server_that_can_start_no_child_runs_all_the_same(self):
-        text = ("import os, runpy, subprocess, sys\n"
-                "subprocess.run = lambda *_, **__: os.stat('/no/child')     # it raises an OSError\n"
+    def test_a_server_that_cannot_be_started_anew_runs_all_the_same(self):
+        text = ("import os, runpy, sys\n"
+                "os.execv = lambda *_: os.stat('/no/program')     # it raises an OSError\n"
                 "sys.argv = ['jobqueue.py', 'serve', '--port', '0']\n"
                 "runpy.run_path('jobqueue.py', run_name='__main__')")
         server = subprocess.Popen([sys.executable, "-c", text], cwd=self.site.home, encoding="utf-8",

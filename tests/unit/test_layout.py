@@ -164,7 +164,8 @@ class TestOrder(unittest.TestCase):
 # What is imported where it is used, by commands, by what starts a server, and by processes of their own.
 NOT_BY_REQUESTS = set(
     "argparse base64 csv email email.message email.utils getpass html http.client http.server importlib "
-    "inspect psycopg smtplib socket socketserver ssl urllib.error urllib.request".split())
+    "importlib.machinery inspect marshal psycopg smtplib socket socketserver ssl urllib.error "
+    "urllib.request".split())
 
 
 class TestLate(unittest.TestCase):
