@@ -6675,7 +6675,7 @@ FOLD_SECONDS = 60.0
 SHIFT_SECONDS = 3600.0          # how long an ended worker's machine is known
 SPREAD_MAX_SECONDS = 100 * DAY  # longer lives are a clock's mistake
 LARGEST = 2.0 ** 53             # second or byte that counts
-RECENT_RUNS = 20
+RUNS_KEPT, RUNS_TOLD = 50, 20     # of the latest of a function
 HOUR_KEYS = {"hour": ("span", "at", "function", "queue"),
              "worker_hour": ("span", "at", "machine")}
 COUNTS = ("added", "started", "succeeded", "failed", "cancelled", "retried", "crashed")
@@ -6713,7 +6713,7 @@ def whole_steps(start, end, step):
 
 def latest_runs(known, more):
     """The newest of the runs in a row of `recent` and of more: [task, owner, status, seconds]."""
-    return [*json.loads(known or "[]"), *([*run, round(s, 6)] for *run, s in more)][-RECENT_RUNS:]
+    return [*json.loads(known or "[]"), *more][-RUNS_KEPT:]
 
 
 def bucket_of(seconds):
@@ -6741,13 +6741,10 @@ class Times:
     @classmethod
     def of(cls, values):
         """These times, at least one."""
-        many, values, place = cls(), sorted(values), 0
+        many = cls()
         many.count, many.sum = len(values), math.fsum(values)
-        many.least, many.most = values[0], values[-1]
-        while place < many.count:
-            number, before = bucket_of(values[place]), place
-            place = bisect.bisect_right(values, bucket_top(number), place)
-            many.buckets[str(number)] = place - before
+        many.least, many.most = min(values), max(values)
+        many.buckets = collections.Counter(map(str, map(bucket_of, values)))
         return many
 
     def add(self, other):
@@ -6852,7 +6849,7 @@ class Tally:
     def __init__(self, shifts=()):
         self.shifts = {row["worker_id"]: dict(zip(row.keys(), row)) for row in shifts}
         self.moved = set()              # workers whose shift changed
-        self.runs = collections.defaultdict(lambda: collections.deque(maxlen=RECENT_RUNS))
+        self.runs = collections.defaultdict(lambda: collections.deque(maxlen=RUNS_KEPT))
         self._cells = collections.defaultdict(lambda: collections.defaultdict(list))
 
     def sums(self):
@@ -6891,8 +6888,8 @@ class Tally:
                     cell["peak_memory"].append(int(sane(peak_memory)))
                 if worker_id is not None:
                     self._count_work(self.shifts.get(worker_id, NO_SHIFT), hour, at, seconds)
-                self.runs[function].append((task_id and int(task_id), owner_id and int(owner_id),
-                                            name or event, seconds))
+                self.runs[function].append([task_id and int(task_id), owner_id and int(owner_id),
+                                            name or event, round(seconds, 6)])
         elif event in WORKER_EVENTS:
             self._count_life(event, at, sane(waited or 0), int(worker_id), str(machine or ""))
 
@@ -7001,7 +6998,7 @@ class Metrics:
         the functions and queues that `wants` says; `viewer` learns the numbers of their tasks."""
         seconds, base = STEPS[step], self._settings.get("throughput_base")
         span = max(one for one in SPANS if one and seconds % one == 0)
-        stored, recent, known_to, tally = self._look(span, start, end)
+        stored, runs, known_to, tally = self._look(span, start, end)
         self._add_living(tally)
         points, functions, machines = (collections.defaultdict(Sums) for _ in range(3))
         for at, (name, *queue), sums in self._parts(stored, tally, wants):
@@ -7021,9 +7018,13 @@ class Metrics:
                         for machine, sums in sorted(machines.items())],
             "functions": [{"name": name, **sums.json(), "recent": [
                 {"id": task_id if owner_id == viewer or viewer is None else None, "status": status,
-                 "seconds": seconds} for task_id, owner_id, status, seconds in latest_runs(
-                     recent.get(name), tally.runs[name])]}
+                 "seconds": seconds}
+                for task_id, owner_id, status, seconds in runs.get(name, ())[-RUNS_TOLD:]]}
                 for name, sums in sorted(functions.items())]}
+
+    def runs(self):
+        """{function: its latest runs, oldest first: [task id, owner id, status, seconds]}"""
+        return self._look(HOUR, 0, 0)[1]
 
     def all_time(self):
         """{(function, queue): Sums} of all that was ever counted: they never fall."""
@@ -7035,7 +7036,7 @@ class Metrics:
         return whole
 
     def _look(self, span, start, end):
-        """({table: rows}, {function: runs} as stored, until when all is known, Tally of what is
+        """({table: rows}, {function: its latest runs}, until when all is known, Tally of what is
         not folded), as of one mark."""
         for _ in range(5):
             mark = self._fold.mark()
@@ -7046,8 +7047,10 @@ class Metrics:
             rows, tally = self._fold.tally(mark)
             if self._fold.mark() == mark:
                 break
-        is_all = len(rows) < FOLD_ROWS
-        return stored, recent, self._database.clock.now() if is_all else rows[-1]["at"], tally
+        runs = {name: latest_runs(recent.get(name), tally.runs.get(name, ()))
+                for name in {**recent, **tally.runs}}
+        known_to = rows[-1]["at"] if len(rows) == FOLD_ROWS else self._database.clock.now()
+        return stored, runs, known_to, tally
 
     def _add_living(self, tally):
         """Count what workers did that live, until they were last heard of. They claim several
@@ -9160,7 +9163,7 @@ class RemoteWorkers:
 # When a task will begin and end, and when a queue will be empty: a range that mostly holds, or
 # nothing and the reason.
 #
-# 1. The History has how long the latest attempts of each function took.
+# 1. Metrics know how long the latest attempts of each function took.
 # 2. An Outlook is what runs, what waits, and the crews that work at one moment. It plays COURSES
 #    ways on from there, each a Course: in the order of claims, within the queues' limits, with
 #    retries. The middle of them is told, from the 20th percentile to the 80th.
@@ -9176,11 +9179,10 @@ FAR = 500
 COMING_ROWS = 100               # scheduled tasks of a queue and priority that are played
 MIX_ROWS = 10_000               # tasks before one are looked at, to know which functions they run
 BEFORE_MAX = 200_000            # ... and counted
-HISTORY_ROWS = 20_000           # of the activity
-KEPT_ATTEMPTS = 50              # of each function
 SHARE, SHARE_FOR_NEW = 0.01, 0.1    # of a process's time goes into them at most; for new tasks
 PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0   # from when on progress tells how long it takes
 SLOW_TIMES, SLOW_SECONDS, SLOW_ATTEMPTS = 3, 60.0, 20
+TRIED = ("succeeded", "failed", "retried")      # such runs tell how long others will take
 UNKNOWN = ((math.inf, ""),)
 # (a time less than so many seconds ahead, is rounded to so many)
 ROUNDED = ((60, 10), (900, 60), (3600, 300), (21600, 900), (86400, 3600), (math.inf, 21600))
@@ -9239,24 +9241,6 @@ def forecast_json(before=None, start=None, end=None, reason=None, slow=False):
     """A forecast as the API tells it."""
     return {"before": before, "expected_start": start, "expected_end": end,
             "reason": reason, "slow": slow}
-
-
-class History:
-    """How long the latest attempts of each function took, from the end of the activity."""
-
-    def __init__(self, database):
-        self._database, self._seen, self._attempts = database, 0, {}
-
-    def read(self):
-        """{function: its latest (seconds, event), oldest first}"""
-        newest = self._database.value("SELECT max(id) FROM activity") or 0
-        for name, *attempt in self._database.all(
-                "SELECT function, seconds, event FROM activity WHERE id>? AND id<=? AND event IN "
-                "('succeeded', 'failed', 'retry') AND seconds IS NOT NULL ORDER BY id",
-                (max(self._seen, newest - HISTORY_ROWS), newest)):
-            self._attempts.setdefault(name, collections.deque(maxlen=KEPT_ATTEMPTS)).append(attempt)
-        self._seen = newest
-        return {name: tuple(kept) for name, kept in self._attempts.items()}
 
 
 def doubt(attempts):
@@ -9360,7 +9344,7 @@ class Course:
         (seconds, event), name, ending = self.attempt(task), task.queue, task.id
         self.began.setdefault(task.id, self._at)
         self._starts += 1
-        if event in ("failed", "retry") and task.retries_left > 0:
+        if event in ("failed", "retried") and task.retries_left > 0:
             tried, ending = min(task.max_retries - task.retries_left, 100), None
             pause = min(task.retry_delay * task.retry_backoff ** tried, 30 * 86400)
             self._later(seconds + 1.1 * pause, self._promote,
@@ -9397,9 +9381,12 @@ class Outlook:
     are workers that are to come: (in how many seconds, of which crew); `homes` are the crews of
     those that live, `guest` is a task that nobody has added yet."""
 
-    def __init__(self, database, history, crews, homes, late, guest=None):
+    def __init__(self, database, runs, crews, homes, late, guest=None):
         self._database, self.now, self._told = database, database.clock.now(), {}
-        self.crews, self.late, self.attempts = crews, late, history.read()
+        self.crews, self.late, self.attempts = crews, late, {}
+        for name, (*_, event, seconds) in ((name, run) for name in runs for run in runs[name]):
+            if event in TRIED:
+                self.attempts.setdefault(name, []).append((seconds, event))
         self.queues = {name: row for crew in crews.values() for name, row in crew.queues.items()}
         self.running = [(row, homes.get(row["worker_id"])) for row in database.all(
             "SELECT id, owner_id, queue, function, worker_id, started_at, progress FROM task %s "
@@ -9524,10 +9511,10 @@ class Outlook:
 class Forecast:
     """Tells when tasks begin and end and queues are empty, as far as that can be known."""
 
-    def __init__(self, database, settings, claims, queues, modes, rhythm):
+    def __init__(self, database, settings, claims, queues, modes, rhythm, metrics):
         self._database, self._settings, self._claims = database, settings, claims
-        self._queues, self._modes, self._rhythm = queues, modes, rhythm
-        self._history, self._clock, self._lock = History(database), database.clock, threading.Lock()
+        self._queues, self._modes, self._rhythm, self._metrics = queues, modes, rhythm, metrics
+        self._clock, self._lock = database.clock, threading.Lock()
         self._outlook, self._soon, self._until = None, -math.inf, -math.inf
         self._lists_before = False
 
@@ -9618,7 +9605,7 @@ class Forecast:
             return self._outlook
 
     def _read(self, guest=None):
-        return Outlook(self._database, self._history, *self._crews(), guest)
+        return Outlook(self._database, self._metrics.runs(), *self._crews(), guest)
 
     def _crews(self):
         """({key: Crew}, {worker id: its crew's key}, [(seconds, key) of workers to come])"""
@@ -9844,8 +9831,10 @@ class JobQueue:
         self.requests = Requests(self.database, self.catalogue)
         self.remote = RemoteWorkers(self.database, self.settings, self.claims, self.workers,
                                     self.queues, self.files)
+        self.fold = Fold(self.database)
+        self.metrics = Metrics(self.database, self.settings, self.fold)
         self.forecast = Forecast(self.database, self.settings, self.claims, self.queues,
-                                 self.modes, self.rhythm)
+                                 self.modes, self.rhythm, self.metrics)
         self.conditions = Conditions(self.database, self.settings, self.claims, self.rhythm,
                                      self.modes, self.catalogue)
         self.outbox = Outbox(self.database, self.settings)
@@ -9859,8 +9848,6 @@ class JobQueue:
         self.firing = Firing(self.database, self.adding, self.requests.check, self.users.person)
         self.schedules = Schedules(self.database, self.tasks, self.rhythm, self.firing,
                                    self.catalogue.schedules, self.users.owner)
-        self.fold = Fold(self.database)
-        self.metrics = Metrics(self.database, self.settings, self.fold)
         self.keeping = Keeping(self.database, self.settings, self.actions, self.fold)
         self.tick = Tick(self.database, self.settings, self.claims, self.rhythm, self.workers,
                          self.reaper, self.starter, self.firing, self.schedules, self.fold,

@@ -19,7 +19,8 @@ class ForecastCase(TestCase):
         """Attempts of a function took so long."""
         with self.database.transaction() as transaction:
             for seconds in times:
-                jobqueue.note(transaction, self.clock.now(), event, None, function=function, seconds=seconds)
+                jobqueue.note(transaction, self.clock.now(), event, None, function=function,
+                              queue="default", seconds=seconds)
 
     def told(self, task_id):
         """What is told of a task, by somebody who has not asked before."""
@@ -373,13 +374,13 @@ class Workers(ForecastCase):
 class Known(ForecastCase):
     def test_the_latest_attempts_are_found_behind_much_else(self):
         self.know("greet", *[600.0] * 20)
-        self.know("other", *[1.0] * (jobqueue.HISTORY_ROWS // 2))
+        self.know("other", *[1.0] * (10_000))
         self.check_range(self.told(self.add("bob", "greet", name="x"))["expected_end"], 600, 600)
 
     def test_newer_ones_replace_older_ones(self):
         ask, task_id = self.queue.forecast.of_task, self.add()
         self.check_range(ask(self.queue.tasks.get(task_id))["expected_end"], 60, 60)
-        self.know("add", *[600.0] * jobqueue.KEPT_ATTEMPTS)
+        self.know("add", *[600.0] * jobqueue.RUNS_KEPT)
         self.clock.advance(2)
         self.check_range(ask(self.queue.tasks.get(task_id))["expected_end"], 600, 600)
 
