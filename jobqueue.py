@@ -6807,9 +6807,7 @@ class Sums(dict):
         """Add other sums to these."""
         for name, value in other.items():
             if name in HISTOGRAMS:
-                if name not in self:
-                    self[name] = Times()
-                self[name].add(value)
+                self.setdefault(name, Times()).add(value)
             elif name == "peak_memory":
                 self[name] = max(self.get(name, 0), value)
             else:
@@ -6848,7 +6846,6 @@ class Tally:
 
     def __init__(self, shifts=()):
         self.shifts = {row["worker_id"]: dict(zip(row.keys(), row)) for row in shifts}
-        self.moved = set()              # workers whose shift changed
         self.runs = collections.defaultdict(lambda: collections.deque(maxlen=RUNS_KEPT))
         self._cells = collections.defaultdict(lambda: collections.defaultdict(list))
 
@@ -6899,10 +6896,7 @@ class Tally:
         cell["executed"].append(seconds)
         if shift["ended_at"] is not None:       # a death may be noticed late
             at = min(at, shift["counted_to"])
-        if at - seconds >= hour:
-            cell["busy_seconds"].append(seconds)
-        else:
-            self.spread(shift["machine"], "busy_seconds", at - seconds, at)
+        self.spread(shift["machine"], "busy_seconds", at - seconds, at)
 
     def _count_life(self, event, at, silent, worker_id, machine):
         shift = self.shifts.get(worker_id)
@@ -6913,7 +6907,6 @@ class Tally:
             end = at - silent
             self.spread(shift["machine"], "alive_seconds", shift["counted_to"], end)
             shift.update(counted_to=end, ended_at=at)
-        self.moved.update({worker_id} & self.shifts.keys())
 
     def spread(self, machine, name, start, end):
         """Count the seconds from `start` to `end` in the hours that they are in."""
@@ -6942,11 +6935,13 @@ class Fold:
     def fold(self):
         """Fold a portion, if enough is there or it has waited for long; True if there is more."""
         mark = self.mark()
-        if not self._is_due(mark):
-            return False
         rows, tally = self.tally(mark)
+        at = rows[0]["at"] if rows else self._clock.now()
+        is_young = is_number(at) and abs(self._clock.now() - at) < FOLD_SECONDS
+        if len(rows) < FOLD_LEAST_ROWS and is_young:
+            return False
         with self._database.transaction(durable=False) as transaction:
-            if rows and (recall(transaction, FOLDED) or 0) == mark:
+            if (recall(transaction, FOLDED) or 0) == mark:
                 self._store(transaction, tally)
                 remember(transaction, FOLDED, rows[-1]["id"])
         return len(rows) == FOLD_ROWS
@@ -6958,13 +6953,6 @@ class Fold:
             FOLDED_COLUMNS, FOLD_ROWS), (mark,))
         tally.count(rows)
         return rows, tally
-
-    def _is_due(self, mark):
-        newest = self._database.value("SELECT max(id) FROM activity") or 0
-        if newest - mark >= FOLD_LEAST_ROWS or newest <= mark:
-            return newest > mark
-        at = self._database.value("SELECT at FROM activity WHERE id>? ORDER BY id LIMIT 1", (mark,))
-        return not (is_number(at) and abs(self._clock.now() - at) < FOLD_SECONDS)
 
     def _store(self, transaction, tally):
         whole = collections.defaultdict(Sums)
@@ -6982,8 +6970,8 @@ class Fold:
             known = transaction.value("SELECT runs FROM recent WHERE function=?", (function,))
             transaction.upsert("recent", {"function": function},
                                {"runs": dump_json(latest_runs(known, runs))})
-        for worker_id in tally.moved:
-            transaction.upsert("shift", {"worker_id": worker_id}, tally.shifts[worker_id])
+        for worker_id, shift in tally.shifts.items():
+            transaction.upsert("shift", {"worker_id": worker_id}, shift)
         transaction.run("DELETE FROM shift WHERE ended_at<?", (self._clock.now() - SHIFT_SECONDS,))
 
 
@@ -7001,13 +6989,12 @@ class Metrics:
         stored, runs, known_to, tally = self._look(span, start, end)
         self._add_living(tally)
         points, functions, machines = (collections.defaultdict(Sums) for _ in range(3))
+        totals = Sums()
         for at, (name, *queue), sums in self._parts(stored, tally, wants):
             if start <= at < end:
-                points[at - (at - start) % seconds].add(sums)
-                (functions if queue else machines)[name].add(sums)
-        totals = Sums()
-        for sums in (*functions.values(), *machines.values()):
-            totals.add(sums)
+                for whole in (points[at - (at - start) % seconds], totals,
+                              (functions if queue else machines)[name]):
+                    whole.add(sums)
         return {
             "step": step, "from": iso(start), "to": iso(end),
             "points": [{"at": iso(at), "complete": at + seconds <= known_to, **points[at].json(),
