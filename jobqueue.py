@@ -5621,18 +5621,9 @@ def of_rule(row, look, otherwise):
         return otherwise
 
 
-def lateness(row, now, period):
-    """What is to be said of a schedule that was late within a day; `period` is Rhythm.period()."""
-    was_late = row["late_at"] is not None and 0 <= now - row["late_at"] < LATE_TOLD_SECONDS
-    if row["paused"] or not was_late or period and period <= TICK_PASSING_SECONDS:
-        return None                     # or ticks come all the time now
-    why = ("housekeeping comes about %s here" % how_often(period) if period else
-           "nobody looked in time")
-    return "Runs were late or fell together at %s: %s." % (time_of_day(row["late_at"]), why)
-
-
-def schedule_json(row, now, period):
+def schedule_json(row, now):
     """A schedule of SCHEDULE_SHOWN as a list has it."""
+    was_late = row["late_at"] is not None and 0 <= now - row["late_at"] < LATE_TOLD_SECONDS
     return {
         **{name: row[name] for name in ("owner", *SHOWN_AS_THEY_ARE)},
         **{name: iso(row[name]) for name in SHOWN_AS_TIMES},
@@ -5640,7 +5631,8 @@ def schedule_json(row, now, period):
         "words": of_rule(row, lambda rule: rule.words(), row["rule"]),
         "paused": bool(row["paused"]),
         "problem": row["problem"] if row["gone_at"] is None else GONE_WORDS,
-        "warning": lateness(row, now, period),
+        "warning": "Runs were late or fell together at %s." % time_of_day(row["late_at"])
+                   if was_late and not row["paused"] else None,
         "last_task": _task_reference(row["last_task_id"], row["last_status"])}
 
 
@@ -5802,16 +5794,14 @@ class Firing:
 class Schedules:
     """What people, tasks.py and folders want added at times."""
 
-    def __init__(self, database, tasks, rhythm, firing, announced, default_owner):
+    def __init__(self, database, tasks, firing, announced, default_owner):
         self._database, self._clock, self._tasks = database, database.clock, tasks
-        self._rhythm, self._firing = rhythm, firing
-        self._announced, self._default_owner = announced, default_owner
+        self._firing, self._announced, self._default_owner = firing, announced, default_owner
 
     def find(self, owner_id=None, limit=INTEGER_MAX, after=0):
         """Schedules of an owner, or (None) of everybody, oldest first."""
         where, values = ("1=1", ()) if owner_id is None else ("schedule.owner_id=?", (owner_id,))
-        now, period = self._clock.now(), self._rhythm.period()
-        return [schedule_json(row, now, period) for row in self._database.all(
+        return [schedule_json(row, self._clock.now()) for row in self._database.all(
             SCHEDULE_SHOWN + where + " AND schedule.id>? ORDER BY schedule.id LIMIT ?",
             (*values, after, limit))]
 
@@ -5822,7 +5812,7 @@ class Schedules:
             "SELECT slot.*, task.status FROM slot LEFT JOIN task ON task.id=slot.task_id "
             "AND task.cancel_requested<2 WHERE slot.schedule_id=? ORDER BY at DESC LIMIT 50",
             (schedule_id,))
-        return {**schedule_json(row, now, self._rhythm.period()),
+        return {**schedule_json(row, now),
                 "arguments": json.loads(self._row(schedule_id)["arguments"]),
                 "upcoming": of_rule(row, lambda rule: preview(rule, now, UPCOMING), []),
                 "history": [_slot_json(slot) for slot in slots]}
@@ -9833,7 +9823,7 @@ class JobQueue:
         self.sessions = Sessions(self.database, self.users, throttle)
         self.tokens = Tokens(self.database)
         self.firing = Firing(self.database, self.adding, self.requests.check, self.users.person)
-        self.schedules = Schedules(self.database, self.tasks, self.rhythm, self.firing,
+        self.schedules = Schedules(self.database, self.tasks, self.firing,
                                    self.catalogue.schedules, self.users.owner)
         self.keeping = Keeping(self.database, self.settings, self.actions, self.fold)
         self.tick = Tick(self.database, self.settings, self.claims, self.rhythm, self.workers,
