@@ -9156,7 +9156,7 @@ FAR = 500
 COMING_ROWS = 100               # scheduled tasks of a queue and priority that are played
 MIX_ROWS = 10_000               # tasks before one are looked at, to know which functions they run
 BEFORE_MAX = 200_000            # ... and counted
-SHARE, SHARE_FOR_NEW = 0.01, 0.1    # of a process's time goes into them at most; for new tasks
+SHARE = 0.03                    # of a process's time goes into them at most
 PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0   # from when on progress tells how long it takes
 SLOW_TIMES, SLOW_SECONDS, SLOW_ATTEMPTS = 3, 60.0, 20
 TRIED = ("succeeded", "failed", "retried")      # such runs tell how long others will take
@@ -9181,11 +9181,6 @@ MIX_BEFORE = "SELECT function, %s GROUP BY function" % BEFORE.format(BY_CLAIM, "
 def place_of(task):
     """Where a task stands in its queue, for BEFORE."""
     return task.queue, task.priority, task.queue, task.priority, task.turn, task.id
-
-
-def behind_all(name):
-    """The place that all of a queue is before."""
-    return name, -INTEGER_MAX, name, -INTEGER_MAX, 0, 0
 
 
 def told(values, now):
@@ -9403,12 +9398,6 @@ class Outlook:
         self.is_whole = len(self.known) <= min(FAR, most)   # nothing is left out
         self.courses = [Course(self, number).play(most) for number in range(count)]
 
-    def lacks(self, task_id, queue=None):
-        """True if a task should be in here and is not: it came later. With the queue of one that
-        is pending: if its queue is served and nothing was left out."""
-        return task_id not in self.known and (
-            queue is None or (self.is_whole and queue in self.queues))
-
     def places(self, name):
         """How many workers serve a queue."""
         return sum(crew.places for crew in self.crews.values() if name in crew.queues)
@@ -9453,8 +9442,9 @@ class Outlook:
                 max(course.ended.get(one, math.inf) for one in ids) for course in self.courses],
                 self.now) or None
             if not (self._told[name] or self.is_whole):
+                behind_all = (name, -INTEGER_MAX, name, -INTEGER_MAX, 0, 0)
                 self._told[name] = told([moment for _, moment in self._reach(
-                    name, self._mix(behind_all(name)))], self.now)
+                    name, self._mix(behind_all))], self.now)
         return self._told[name]
 
     def _reach(self, name, mix):
@@ -9477,12 +9467,10 @@ class Outlook:
 
     def _mix(self, place):
         """{function: how many} tasks stand before a place in their queue."""
-        mix = collections.Counter(dict(map(tuple, self._database.all(
-            MIX_BEFORE, (*place, MIX_ROWS)))))
-        if sum(mix.values()) < MIX_ROWS:
-            return mix
         count = self._database.value(COUNT_BEFORE, (*place, BEFORE_MAX))
-        return collections.Counter({one: round(n * count / MIX_ROWS) for one, n in mix.items()})
+        mix = dict(map(tuple, self._database.all(MIX_BEFORE, (*place, MIX_ROWS))))
+        looked_at = sum(mix.values())
+        return {one: round(number * count / looked_at) for one, number in mix.items()}
 
 
 class Forecast:
@@ -9492,8 +9480,7 @@ class Forecast:
         self._database, self._settings, self._claims = database, settings, claims
         self._queues, self._modes, self._rhythm, self._metrics = queues, modes, rhythm, metrics
         self._clock, self._lock = database.clock, threading.Lock()
-        self._outlook, self._soon, self._until = None, -math.inf, -math.inf
-        self._lists_before = False
+        self._outlook, self._until, self._lists_before = None, -math.inf, False
 
     def of_task(self, row):
         """What is told of a task (its row); None once it has ended."""
@@ -9502,9 +9489,9 @@ class Forecast:
         if row["status"] == WAITING:
             return forecast_json(reason="It waits for other tasks.")
         if row["status"] == RUNNING:
-            return self._of_running(row, self._look(row["id"]))
+            return self._of_running(row, self._look())
         return self._of_waiting(Waiting(*(row[name] for name in Waiting._fields)), row["status"],
-                                self._look(row["id"], row["queue"]))
+                                self._look())
 
     def of_new(self, owner_id, function, options):
         """What would be told of a task if it were added now."""
@@ -9571,13 +9558,12 @@ class Forecast:
         return "It is not known yet how long %s." % (
             "tasks before it take" if function in outlook.attempts else function + " takes")
 
-    def _look(self, *task):
-        """The Outlook of lately; mostly a new one if it lacks a task."""
+    def _look(self):
+        """The Outlook of lately. Tasks that were added since are far away for it."""
         with self._lock:
             began = self._clock.monotonic()
-            if began > self._until or (began >= self._soon and task and self._outlook.lacks(*task)):
+            if began > self._until:
                 self._outlook, ended = self._read(), self._clock.monotonic()
-                self._soon = ended + (ended - began) / SHARE_FOR_NEW
                 self._until = ended + max(CACHE_SECONDS, (ended - began) / SHARE)
             return self._outlook
 

@@ -167,8 +167,9 @@ class Waits(ForecastCase):
         ids += self.add_many("bob", 1)
         self.assertEqual(ask(self.queue.tasks.get(ids[2]))["before"], 2)
         self.end(self.run_now())
-        self.assertEqual(ask(self.queue.tasks.get(ids[2]))["before"], 2)
+        self.assertEqual(ask(self.queue.tasks.get(ids[1]))["before"], 1)
         self.clock.advance(2)
+        self.assertEqual(ask(self.queue.tasks.get(ids[1]))["before"], 0)
         self.assertEqual(ask(self.queue.tasks.get(ids[2]))["before"], 1)
 
 
