@@ -6131,12 +6131,9 @@ class Modes:
                       "at %s." % (MODE_WORDS[mode], time_of_day(lost["at"]), time_of_day(again)))
 
     def takes_slices(self):
-        """True if who waits for a task may work on it, as `auto` wants it where cron is seldom."""
+        """True if who waits for a task may work on it; where `auto` chose cron, too."""
         mode = self.decide()[0]
-        if mode != "cron" or self._settings.get("worker_mode") != "auto":
-            return mode == "slice"
-        period = self._rhythm.visitor("cron")["period"]
-        return period is None or period > 120
+        return mode == "slice" or (mode == "cron" and self._settings.get("worker_mode") == "auto")
 
     def note_end(self, transaction, row, is_loss):
         """Learn from the end of a worker; `is_loss`: it was killed or told, or never reported."""
@@ -7149,18 +7146,25 @@ class Keeping:
             yield found
         for ids in self._oldest(ACTIVITY_AGES, activity, now):
             folded = self._fold.mark()  # that row stays: SQLite draws ids after the highest one
-            yield self._remove("DELETE FROM activity WHERE id=?", [
-                (one,) for one in ids if one < folded])
+            ids = [(one,) for one in ids if one < folded]
+            if ids:
+                with self._database.transaction(durable=False) as transaction:
+                    transaction.tell_many("DELETE FROM activity WHERE id=?", ids)
+            yield bool(ids)
         for table, key, is_old, values in (
-                *((table, key, "span>0 AND at<?", (hours,)) for table, key in HOUR_KEYS.items()),
-                ("slot", ("schedule_id", "at"), NEWER_SLOT + " AND at<?", (activity,)),
-                ("alert", ("id",), "ended_at<?", (activity,)),
-                ("delivery", ("id",), "next_at IS NULL AND created_at<?", (activity,)),
-                ("request", ("owner_id", "key"), "created_at NOT BETWEEN ? AND ?",
+                *((table, ", ".join(key), "span>0 AND at<?", (hours,))
+                  for table, key in HOUR_KEYS.items()),
+                ("slot", "schedule_id, at", NEWER_SLOT + " AND at<?", (activity,)),
+                ("alert", "id", "ended_at<?", (activity,)),
+                ("delivery", "id", "next_at IS NULL AND created_at<?", (activity,)),
+                ("request", "owner_id, key", "created_at NOT BETWEEN ? AND ?",
                  (now - REQUEST_SECONDS, now + REQUEST_SECONDS))):      # a clock can be set back
-            yield from self._remove_all(
-                "DELETE FROM %s WHERE %s" % (table, " AND ".join(name + "=?" for name in key)),
-                "SELECT %s FROM %s WHERE %s LIMIT ?" % (", ".join(key), table, is_old), values)
+            while self._database.value(
+                    "SELECT 1 FROM %s WHERE %s LIMIT 1" % (table, is_old), values):
+                with self._database.transaction(durable=False) as transaction:
+                    transaction.run("DELETE FROM {0} WHERE ({1}) IN (SELECT {1} FROM {0} WHERE {2} "
+                                    "LIMIT ?)".format(table, key, is_old), (*values, KEEP_ROWS))
+                yield True
 
     def _oldest(self, ages, before, now):
         """Ids of what ended before a time, in portions, until a row was made since then."""
@@ -7172,18 +7176,6 @@ class Keeping:
                 return
             low, made, _ = rows[-1]
             yield [row[0] for row in rows if row[2] is not None and row[2] < before]
-
-    def _remove_all(self, statement, look, values):
-        """Remove what `look` finds, until it finds nothing more."""
-        for rows in iter(lambda: self._database.all(look, (*values, KEEP_ROWS)), []):
-            yield self._remove(statement, rows)
-
-    def _remove(self, statement, rows):
-        """One short transaction, if there is something to remove; whether there was."""
-        if rows:
-            with self._database.transaction(durable=False) as transaction:
-                transaction.tell_many(statement, rows)
-        return bool(rows)
 
 
 # Alerts ----------------------------------------------------------------------
