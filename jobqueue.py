@@ -6616,23 +6616,18 @@ class Catalogue:
     def _announcement(self):
         """Ask a child process what tasks.py declares."""
         import subprocess
-        import tempfile
-        # A file, since what tasks.py starts may keep its end of a pipe open for long.
-        with tempfile.TemporaryFile(dir=self._database.folder) as words:
-            try:
-                answer = subprocess.run(
-                    [self._interpreter.path(), "-m", "worker", "--catalogue"],
-                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=words,
-                    timeout=CATALOGUE_SECONDS, start_new_session=True, cwd=str(HOME),
-                    env=self._interpreter.environment())
-                return json.loads(answer.stdout)
-            except subprocess.TimeoutExpired:
-                return self._failure("it took longer than %d s to import" % CATALOGUE_SECONDS)
-            except ValueError:
-                words.seek(max(0, words.seek(0, os.SEEK_END) - 2000))
-                said = words.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
-                return self._failure("the process that reads it failed: "
-                                     + shorten(storable(said), 300))
+        try:
+            answer = subprocess.run(
+                [self._interpreter.path(), "-m", "worker", "--catalogue"],
+                stdin=subprocess.DEVNULL, capture_output=True, timeout=CATALOGUE_SECONDS,
+                start_new_session=True, cwd=str(HOME), env=self._interpreter.environment())
+            return json.loads(answer.stdout)
+        except subprocess.TimeoutExpired:
+            return self._failure("it took longer than %d s to import" % CATALOGUE_SECONDS)
+        except ValueError:
+            said = answer.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            return self._failure("the process that reads it failed: %s" % (
+                shorten(storable(said), 300) or "exit code %d" % answer.returncode))
 
     @staticmethod
     def _failure(problem):
@@ -7152,18 +7147,18 @@ class Keeping:
                     transaction.tell_many("DELETE FROM activity WHERE id=?", ids)
             yield bool(ids)
         for table, key, is_old, values in (
-                *((table, ", ".join(key), "span>0 AND at<?", (hours,))
-                  for table, key in HOUR_KEYS.items()),
-                ("slot", "schedule_id, at", NEWER_SLOT + " AND at<?", (activity,)),
-                ("alert", "id", "ended_at<?", (activity,)),
-                ("delivery", "id", "next_at IS NULL AND created_at<?", (activity,)),
-                ("request", "owner_id, key", "created_at NOT BETWEEN ? AND ?",
+                *((table, key, "span>0 AND at<?", (hours,)) for table, key in HOUR_KEYS.items()),
+                ("slot", ("schedule_id", "at"), NEWER_SLOT + " AND at<?", (activity,)),
+                ("alert", ("id",), "ended_at<?", (activity,)),
+                ("delivery", ("id",), "next_at IS NULL AND created_at<?", (activity,)),
+                ("request", ("owner_id", "key"), "created_at NOT BETWEEN ? AND ?",
                  (now - REQUEST_SECONDS, now + REQUEST_SECONDS))):      # a clock can be set back
             while self._database.value(
                     "SELECT 1 FROM %s WHERE %s LIMIT 1" % (table, is_old), values):
                 with self._database.transaction(durable=False) as transaction:
                     transaction.run("DELETE FROM {0} WHERE ({1}) IN (SELECT {1} FROM {0} WHERE {2} "
-                                    "LIMIT ?)".format(table, key, is_old), (*values, KEEP_ROWS))
+                                    "LIMIT ?)".format(table, ", ".join(key), is_old),
+                                    (*values, KEEP_ROWS))
                 yield True
 
     def _oldest(self, ages, before, now):
