@@ -6420,11 +6420,8 @@ class Starter:
     def needed(self, least=0):
         """How many more workers the work here could use; those of other machines do not count:
         a queue may name this one. `least` are to be ready even if there is no work yet."""
-        room = self._settings.get("NbMaxWorker")
-        if not room:                    # all are services
-            return 0
         workers = self._database.all("SELECT state, machine FROM worker WHERE mode<>'remote'")
-        room -= len(workers)
+        room = self._settings.get("NbMaxWorker") - len(workers)
         if room <= 0:
             return 0
         ready = sum(row["state"] in ("idle", "starting") and row["machine"] == self._claims.machine
@@ -7005,13 +7002,12 @@ class Metrics:
         return whole
 
     def _look(self, span, start, end):
-        """({table: rows}, {function: its latest runs}, until when all is known, Tally of what is
+        """([(table, row)], {function: its latest runs}, until when all is known, Tally of what is
         not folded), as of one mark."""
         for _ in range(5):
             mark = self._fold.mark()
-            stored = {table: self._database.all(
-                "SELECT * FROM %s WHERE span=? AND at>=? AND at<?" % table, (span, start, end))
-                for table in HOUR_KEYS}
+            stored = [(table, row) for table in HOUR_KEYS for row in self._database.all(
+                "SELECT * FROM %s WHERE span=? AND at>=? AND at<?" % table, (span, start, end))]
             recent = dict(map(tuple, self._database.all("SELECT function, runs FROM recent")))
             rows, tally = self._fold.tally(mark)
             if self._fold.mark() == mark:
@@ -7037,15 +7033,11 @@ class Metrics:
     @staticmethod
     def _parts(stored, tally, wants):
         """(beginning, [function, queue] or [machine], Sums) of what is stored and of a Tally."""
-        for table, rows in stored.items():
-            _, *names = keys = HOUR_KEYS[table]
-            for row in rows:
-                at, *place = [row[name] for name in names]
-                if table == "worker_hour" or wants(*place):
-                    yield at, place, Sums.stored(row, keys)
-        for (table, at, *place), sums in tally.sums().items():
+        rows = [((table, *tuple(row)[1:len(HOUR_KEYS[table])]), row) for table, row in stored]
+        for (table, at, *place), found in (*rows, *tally.sums().items()):
             if table == "worker_hour" or wants(*place):
-                yield at, place, sums
+                yield at, place, (found if isinstance(found, Sums) else
+                                  Sums.stored(found, HOUR_KEYS[table]))
 
 
 def exposition(families):
@@ -9405,11 +9397,9 @@ class Outlook:
     def ahead(self, task):
         """How many pending tasks will be claimed before one, counted up to COUNT_MAX; None where
         limits of users, other queues or the functions of workers may change that order."""
-        crews = [crew for crew in self.crews.values() if task.queue in crew.queues]
-        rivals = {name for crew in crews for name in crew.queues}
-        if self.limits or any(crew.functions for crew in crews) or any(
-                name != task.queue and (name in rivals or not crews)
-                for name, _ in lanes(self._database, PENDING)):
+        is_choosy = any(crew.functions for crew in self.crews.values() if task.queue in crew.queues)
+        if self.limits or is_choosy or any(
+                name != task.queue for name, _ in lanes(self._database, PENDING)):
             return None
         return self._database.value(COUNT_BEFORE, (*place_of(task), COUNT_MAX))
 
