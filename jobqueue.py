@@ -9125,7 +9125,7 @@ class RemoteWorkers:
 #    retries. The middle of them is told, from the 20th percentile to the 80th.
 # 3. Chance is bound to the ids of tasks, so that asking again changes nothing.
 # 4. What lies behind the FAR tasks that are played begins when their pace leads there.
-# 5. How many come before a task can be counted even if it is not known how long they take.
+# 5. How many stand before a task in its queue is counted, whatever is known of them.
 
 COURSES, COURSES_LEAST = 200, 20
 STARTS_MAX = 10_000             # in all courses: where much waits, fewer are played,
@@ -9180,12 +9180,6 @@ def told(values, now):
 def chance(*numbers):
     """From 0 to 1, as if by chance, but always the same for the same two numbers."""
     return hash(numbers + numbers) % 10007 / 10007
-
-
-def middle(values):
-    """The median, or the greater of two."""
-    values = sorted(values)
-    return values[len(values) // 2]
 
 
 def forecast_json(before=None, start=None, end=None, reason=None, slow=False):
@@ -9389,26 +9383,11 @@ class Outlook:
                 for found in zip(*((one.began, one.ended) for one in self.courses))]
         return self._told[task_id]
 
-    def before(self, task_id):
-        """How many tasks begin before one, in the middle of all courses."""
-        return middle(sum(moment < one.began.get(task_id, math.inf)
-                          for moment in one.began.values()) for one in self.courses)
-
-    def ahead(self, task):
-        """How many pending tasks will be claimed before one, counted up to COUNT_MAX; None where
-        limits of users, other queues or the functions of workers may change that order."""
-        is_choosy = any(crew.functions for crew in self.crews.values() if task.queue in crew.queues)
-        if self.limits or is_choosy or any(
-                name != task.queue for name, _ in lanes(self._database, PENDING)):
-            return None
-        return self._database.value(COUNT_BEFORE, (*place_of(task), COUNT_MAX))
-
     def of_far(self, task):
-        """(how many tasks begin before one that was not played, the ranges of its start and end)"""
-        before, moments = zip(*self._reach(task.queue, self._mix(place_of(task))))
-        ends = [moment + course.attempt(task)[0] for moment, course in zip(moments, self.courses)]
-        return (None if None in before else middle(before), told(moments, self.now),
-                told(ends, self.now))
+        """The ranges in which a task that was not played begins and ends."""
+        starts = list(self._reach(task.queue, self._mix(place_of(task))))
+        ends = [start + course.attempt(task)[0] for start, course in zip(starts, self.courses)]
+        return told(starts, self.now), told(ends, self.now)
 
     def empty_at(self, name):
         """The range in which a queue will have ended all that is in it now."""
@@ -9420,27 +9399,21 @@ class Outlook:
                 self.now) or None
             if not (self._told[name] or self.is_whole):
                 behind_all = (name, -INTEGER_MAX, name, -INTEGER_MAX, 0, 0)
-                self._told[name] = told([moment for _, moment in self._reach(
-                    name, self._mix(behind_all))], self.now)
+                self._told[name] = told(self._reach(name, self._mix(behind_all)), self.now)
         return self._told[name]
 
     def _reach(self, name, mix):
-        """(how many have begun, when) in each course if it goes on at its pace until so many tasks
-        of a queue have, {function: how many}. Infinite if one of them is not known."""
+        """When so many tasks of a queue will have begun, {function: how many}, in each course if it
+        goes on at its pace. Infinite if one of them is not known."""
         means = {function: 0.01 + sum(seconds for seconds, _ in known) / len(known)
                  for function, known in self.attempts.items()}
         work = sum(count * means.get(function, math.inf) for function, count in mix.items())
         for course in self.courses:
-            own = [(place, moment, means.get(self.tasks[task_id].function, 0))
-                   for place, (task_id, moment) in enumerate(course.began.items())
+            own = [(moment, means.get(self.tasks[task_id].function, 0))
+                   for task_id, moment in course.began.items()
                    if self.tasks[task_id].queue == name]
-            done = sum(mean for *_, mean in own[1:])
-            if not done:                # much that is more urgent keeps it from beginning at all
-                yield None, math.inf
-                continue
-            (first, since, _), (last, until, _) = own[0], own[-1]
-            yield (first + round((last - first) * sum(mix.values()) / (len(own) - 1)),
-                   since + (until - since) * work / done)
+            done = sum(mean for _, mean in own[1:])     # 0: what is more urgent keeps all of it back
+            yield own[0][0] + (own[-1][0] - own[0][0]) * work / done if done else math.inf
 
     def _mix(self, place):
         """{function: how many} tasks stand before a place in their queue."""
@@ -9511,21 +9484,17 @@ class Forecast:
         return forecast_json(None, None, end, None if end else self._unknown(name, outlook), slow)
 
     def _of_waiting(self, task, status, outlook):
+        before = None if status == SCHEDULED else self._database.value(
+            COUNT_BEFORE, (*place_of(task), COUNT_MAX))
         if not outlook.places(task.queue):
             code, words = self._queues.blocked(task.queue, self._claims.machine)
             is_said = code in ("paused", "external", "machines")
-            return forecast_json(
-                None if code == "external" or status == SCHEDULED else outlook.ahead(task),
-                reason=words if is_said else "Nobody works at the moment.")
+            return forecast_json(before, reason=words if is_said else "Nobody works at the moment.")
         start, end = outlook.of(task.id)
         if status == SCHEDULED:         # one that is far away is not played
             return forecast_json(None, start or [iso(task.run_at)] * 2, end)
-        if end or (outlook.is_whole and task.id in outlook.known):
-            before = outlook.before(task.id) if start else None
-        else:
-            before, start, end = outlook.of_far(task)
-        if before is None:
-            before = outlook.ahead(task)
+        if not end and not (outlook.is_whole and task.id in outlook.known):
+            start, end = outlook.of_far(task)
         return forecast_json(before, start, end,
                              None if end else self._unknown(task.function, outlook))
 
