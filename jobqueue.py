@@ -9264,8 +9264,8 @@ class Course:
         for name, crew in self._outlook.crews.items():
             heads = True
             while self._free[name] > 0 and heads:
-                heads = [head for head in (self._head(one, crew) for one in
-                                           self._outlook.used[name]) if head]
+                heads = [head for head in (self._head(one, crew) for one in crew.queues
+                                           if self._lanes[one]) if head]
                 if heads:
                     *_, self._last, place = min(heads)
                     self._begin(self._lanes[self._last].pop(place)[-1], name)
@@ -9273,8 +9273,8 @@ class Course:
     def _head(self, name, crew):
         """How urgent the next task of a queue is, and where it is; None if it may not start."""
         lane, most = self._lanes[name], crew.queues[name]["max_running"]
-        if (not lane or self._opens.get(name, 0) > self._at
-                or (most is not None and self._running[name] >= most)):
+        if self._opens.get(name, 0) > self._at or (
+                most is not None and self._running[name] >= most):
             return None
         place = len(lane) - 1
         while place >= 0 and self._may_not_start(lane[place][-1], crew):
@@ -9359,13 +9359,11 @@ class Outlook:
             (task.owner_id, task.queue, task.priority): task.turn for task in waiting})
         self.rates = {name: next_start(row, self.now) for name, row in self.queues.items()
                       if row["rate_count"] is not None}
-        used = {task.queue for task in self.tasks.values()}
-        self.used = {name: [one for one in crew.queues if one in used]
-                     for name, crew in self.crews.items()}
         self.doubts = {name: doubt(known) for name, known in sorted(self.attempts.items())}
 
     def _play(self):
-        most = STARTS_MAX / (1 + sum(map(len, self.used.values())) / HEADS_FREE)
+        heads = len(self.crews) * len({task.queue for task in self.tasks.values()})
+        most = STARTS_MAX / (1 + heads / HEADS_FREE)
         count = max(COURSES_LEAST, min(COURSES, int(most / max(1, len(self.known)))))
         most = int(most / count)
         self.is_whole = len(self.known) <= min(FAR, most)   # nothing is left out
@@ -9413,7 +9411,8 @@ class Outlook:
                    for task_id, moment in course.began.items()
                    if self.tasks[task_id].queue == name]
             done = sum(mean for _, mean in own[1:])     # 0: what is more urgent keeps all of it back
-            yield own[0][0] + (own[-1][0] - own[0][0]) * work / done if done else math.inf
+            is_known = done and work < math.inf
+            yield own[0][0] + (own[-1][0] - own[0][0]) * work / done if is_known else math.inf
 
     def _mix(self, place):
         """{function: how many} tasks stand before a place in their queue."""

@@ -278,6 +278,14 @@ class Place(ForecastCase):
         self.assertEqual((self.told(ids[3])["before"], self.told(other)["before"]), (3, 0))
         self.assertIsNone(self.told(self.add_unknown(1, "eve", delay=60)[0])["before"])
 
+    def test_what_came_since_behind_something_unknown_has_a_place_and_no_time(self):
+        self.change_settings(NbMaxWorker=2)
+        ask, ids = self.queue.forecast.of_task, self.add_many("bob", 2)
+        self.assertIsNotNone(ask(self.queue.tasks.get(ids[1]))["expected_end"])     # both begin at once
+        self.add_unknown(1)
+        told = ask(self.queue.tasks.get(self.add("bob")))
+        self.assertEqual((told["before"], told["expected_start"]), (3, None))
+
 
 class Running(ForecastCase):
     def test_it_goes_on_as_long_as_the_others(self):
