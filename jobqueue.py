@@ -6824,7 +6824,8 @@ class Tally:
     ended."""
 
     def __init__(self, shifts=()):
-        self.shifts = {row["worker_id"]: dict(zip(row.keys(), row)) for row in shifts}
+        known = {row["worker_id"]: dict(zip(row.keys(), row)) for row in shifts}
+        self.shifts = collections.ChainMap({}, known)       # those that change are in the first
         self.runs = collections.defaultdict(lambda: collections.deque(maxlen=RUNS_KEPT))
         self._cells = collections.defaultdict(lambda: collections.defaultdict(list))
 
@@ -6885,7 +6886,7 @@ class Tally:
         elif shift and shift["ended_at"] is None:
             end = at - silent
             self.spread(shift["machine"], "alive_seconds", shift["counted_to"], end)
-            shift.update(counted_to=end, ended_at=at)
+            self.shifts[worker_id] = {**shift, "counted_to": end, "ended_at": at}
 
     def spread(self, machine, name, start, end):
         """Count the seconds from `start` to `end` in the hours that they are in."""
@@ -6949,7 +6950,7 @@ class Fold:
             known = transaction.value("SELECT runs FROM recent WHERE function=?", (function,))
             transaction.upsert("recent", {"function": function},
                                {"runs": dump_json(latest_runs(known, runs))})
-        for worker_id, shift in tally.shifts.items():
+        for worker_id, shift in tally.shifts.maps[0].items():
             transaction.upsert("shift", {"worker_id": worker_id}, shift)
         transaction.run("DELETE FROM shift WHERE ended_at<?", (self._clock.now() - SHIFT_SECONDS,))
 
