@@ -9466,11 +9466,9 @@ class Forecast:
 
     def of_queue(self, shown):
         """A queue (its JSON) with the range in which all that is in it now will have ended."""
-        name, outlook = shown["name"], None
-        if shown["pending"] or shown["running"]:
-            outlook = self._look()
-        is_served = outlook and outlook.places(name)
-        return {**shown, "empty_at": outlook.empty_at(name) if is_served else None}
+        outlook = self._look() if shown["pending"] or shown["running"] else None
+        is_served = outlook and outlook.places(shown["name"])
+        return {**shown, "empty_at": outlook.empty_at(shown["name"]) if is_served else None}
 
     def _of_running(self, row, outlook):
         name, elapsed = row["function"], max(0.0, self._clock.now() - row["started_at"])
