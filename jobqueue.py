@@ -9265,8 +9265,8 @@ class Course:
         for name, crew in self._outlook.crews.items():
             heads = True
             while self._free[name] > 0 and heads:
-                heads = [head for head in (self._head(one, crew) for one in crew.queues
-                                           if self._lanes[one]) if head]
+                heads = [head for head in (self._head(one, crew) for one in self._lanes
+                                           if one in crew.queues) if head]
                 if heads:
                     *_, self._last, place = min(heads)
                     self._begin(self._lanes[self._last].pop(place)[-1], name)
@@ -9274,8 +9274,8 @@ class Course:
     def _head(self, name, crew):
         """How urgent the next task of a queue is, and where it is; None if it may not start."""
         lane, most = self._lanes[name], crew.queues[name]["max_running"]
-        if self._opens.get(name, 0) > self._at or (
-                most is not None and self._running[name] >= most):
+        if (not lane or self._opens.get(name, 0) > self._at
+                or (most is not None and self._running[name] >= most)):
             return None
         place = len(lane) - 1
         while place >= 0 and self._may_not_start(lane[place][-1], crew):
@@ -9355,7 +9355,7 @@ class Outlook:
         """What each course begins with."""
         self.lanes = {name: sorted((task.priority, -task.turn, -task.id, task)  # the last is next
                                    for task in waiting if task.queue == name)
-                      for name in self.queues}
+                      for name in sorted({task.queue for task in self.tasks.values()})}
         self.turns = collections.Counter({      # the last of each owner's, who come in order
             (task.owner_id, task.queue, task.priority): task.turn for task in waiting})
         self.rates = {name: next_start(row, self.now) for name, row in self.queues.items()
@@ -9363,8 +9363,7 @@ class Outlook:
         self.doubts = {name: doubt(known) for name, known in sorted(self.attempts.items())}
 
     def _play(self):
-        heads = len(self.crews) * len({task.queue for task in self.tasks.values()})
-        most = STARTS_MAX / (1 + heads / HEADS_FREE)
+        most = STARTS_MAX / (1 + len(self.crews) * len(self.lanes) / HEADS_FREE)
         count = max(COURSES_LEAST, min(COURSES, int(most / max(1, len(self.known)))))
         most = int(most / count)
         self.is_whole = len(self.known) <= min(FAR, most)   # nothing is left out
@@ -9391,7 +9390,7 @@ class Outlook:
     def empty_at(self, name):
         """The range in which a queue will have ended all that is in it now."""
         if name not in self._told:
-            ids = [task.id for *_, task in self.lanes[name]]
+            ids = [task.id for *_, task in self.lanes.get(name, ())]
             ids += [row["id"] for row, _ in self.running if row["queue"] == name]
             self._told[name] = ids and told([
                 max(course.ended.get(one, math.inf) for one in ids) for course in self.courses],
