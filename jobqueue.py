@@ -5599,18 +5599,9 @@ def of_rule(row, look, otherwise):
         return otherwise
 
 
-def lateness(row, now, period):
-    """What is to be said of a schedule that was late within a day; `period` is Rhythm.period()."""
-    was_late = row["late_at"] is not None and 0 <= now - row["late_at"] < LATE_TOLD_SECONDS
-    if row["paused"] or not was_late or period and period <= TICK_PASSING_SECONDS:
-        return None                     # or ticks come all the time now
-    why = ("housekeeping comes about %s here" % how_often(period) if period else
-           "nobody looked in time")
-    return "Runs were late or fell together at %s: %s." % (time_of_day(row["late_at"]), why)
-
-
-def schedule_json(row, now, period):
+def schedule_json(row, now):
     """A schedule of SCHEDULE_SHOWN as a list has it."""
+    was_late = row["late_at"] is not None and 0 <= now - row["late_at"] < LATE_TOLD_SECONDS
     return {
         **{name: row[name] for name in ("owner", *SHOWN_AS_THEY_ARE)},
         **{name: iso(row[name]) for name in SHOWN_AS_TIMES},
@@ -5618,7 +5609,8 @@ def schedule_json(row, now, period):
         "words": of_rule(row, lambda rule: rule.words(), row["rule"]),
         "paused": bool(row["paused"]),
         "problem": row["problem"] if row["gone_at"] is None else GONE_WORDS,
-        "warning": lateness(row, now, period),
+        "warning": "Runs were late or fell together at %s." % time_of_day(row["late_at"])
+                   if was_late and not row["paused"] else None,
         "last_task": _task_reference(row["last_task_id"], row["last_status"])}
 
 
@@ -5780,16 +5772,14 @@ class Firing:
 class Schedules:
     """What people, tasks.py and folders want added at times."""
 
-    def __init__(self, database, tasks, rhythm, firing, announced, default_owner):
+    def __init__(self, database, tasks, firing, announced, default_owner):
         self._database, self._clock, self._tasks = database, database.clock, tasks
-        self._rhythm, self._firing = rhythm, firing
-        self._announced, self._default_owner = announced, default_owner
+        self._firing, self._announced, self._default_owner = firing, announced, default_owner
 
     def find(self, owner_id=None, limit=INTEGER_MAX, after=0):
         """Schedules of an owner, or (None) of everybody, oldest first."""
         where, values = ("1=1", ()) if owner_id is None else ("schedule.owner_id=?", (owner_id,))
-        now, period = self._clock.now(), self._rhythm.period()
-        return [schedule_json(row, now, period) for row in self._database.all(
+        return [schedule_json(row, self._clock.now()) for row in self._database.all(
             SCHEDULE_SHOWN + where + " AND schedule.id>? ORDER BY schedule.id LIMIT ?",
             (*values, after, limit))]
 
@@ -5800,7 +5790,7 @@ class Schedules:
             "SELECT slot.*, task.status FROM slot LEFT JOIN task ON task.id=slot.task_id "
             "AND task.cancel_requested<2 WHERE slot.schedule_id=? ORDER BY at DESC LIMIT 50",
             (schedule_id,))
-        return {**schedule_json(row, now, self._rhythm.period()),
+        return {**schedule_json(row, now),
                 "arguments": json.loads(self._row(schedule_id)["arguments"]),
                 "upcoming": of_rule(row, lambda rule: preview(rule, now, UPCOMING), []),
                 "history": [_slot_json(slot) for slot in slots]}
@@ -6119,12 +6109,9 @@ class Modes:
                       "at %s." % (MODE_WORDS[mode], time_of_day(lost["at"]), time_of_day(again)))
 
     def takes_slices(self):
-        """True if who waits for a task may work on it, as `auto` wants it where cron is seldom."""
+        """True if who waits for a task may work on it; where `auto` chose cron, too."""
         mode = self.decide()[0]
-        if mode != "cron" or self._settings.get("worker_mode") != "auto":
-            return mode == "slice"
-        period = self._rhythm.visitor("cron")["period"]
-        return period is None or period > 120
+        return mode == "slice" or (mode == "cron" and self._settings.get("worker_mode") == "auto")
 
     def note_end(self, transaction, row, is_loss):
         """Learn from the end of a worker; `is_loss`: it was killed or told, or never reported."""
@@ -6411,11 +6398,8 @@ class Starter:
     def needed(self, least=0):
         """How many more workers the work here could use; those of other machines do not count:
         a queue may name this one. `least` are to be ready even if there is no work yet."""
-        room = self._settings.get("NbMaxWorker")
-        if not room:                    # all are services
-            return 0
         workers = self._database.all("SELECT state, machine FROM worker WHERE mode<>'remote'")
-        room -= len(workers)
+        room = self._settings.get("NbMaxWorker") - len(workers)
         if room <= 0:
             return 0
         ready = sum(row["state"] in ("idle", "starting") and row["machine"] == self._claims.machine
@@ -6607,23 +6591,18 @@ class Catalogue:
     def _announcement(self):
         """Ask a child process what tasks.py declares."""
         import subprocess
-        import tempfile
-        # A file, since what tasks.py starts may keep its end of a pipe open for long.
-        with tempfile.TemporaryFile(dir=self._database.folder) as words:
-            try:
-                answer = subprocess.run(
-                    [self._interpreter.path(), "-m", "worker", "--catalogue"],
-                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=words,
-                    timeout=CATALOGUE_SECONDS, start_new_session=True, cwd=str(HOME),
-                    env=self._interpreter.environment())
-                return json.loads(answer.stdout)
-            except subprocess.TimeoutExpired:
-                return self._failure("it took longer than %d s to import" % CATALOGUE_SECONDS)
-            except ValueError:
-                words.seek(max(0, words.seek(0, os.SEEK_END) - 2000))
-                said = words.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
-                return self._failure("the process that reads it failed: "
-                                     + shorten(storable(said), 300))
+        try:
+            answer = subprocess.run(
+                [self._interpreter.path(), "-m", "worker", "--catalogue"],
+                stdin=subprocess.DEVNULL, capture_output=True, timeout=CATALOGUE_SECONDS,
+                start_new_session=True, cwd=str(HOME), env=self._interpreter.environment())
+            return json.loads(answer.stdout)
+        except subprocess.TimeoutExpired:
+            return self._failure("it took longer than %d s to import" % CATALOGUE_SECONDS)
+        except ValueError:
+            said = answer.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            return self._failure("the process that reads it failed: %s" % (
+                shorten(storable(said), 300) or "exit code %d" % answer.returncode))
 
     @staticmethod
     def _failure(problem):
@@ -6651,9 +6630,9 @@ FOLD_ROWS = 5000                # at once, and read of those that are not folded
 FOLD_LEAST_ROWS = 1000          # fewer wait, for so many seconds
 FOLD_SECONDS = 60.0
 SHIFT_SECONDS = 3600.0          # how long an ended worker's machine is known
-SPREAD_MAX_SECONDS = 100 * DAY  # longer lives are a clock's mistake
+SPREAD_MAX_SECONDS = 400 * DAY  # longer lives are a clock's mistake
 LARGEST = 2.0 ** 53             # second or byte that counts
-RECENT_RUNS = 20
+RUNS_KEPT, RUNS_TOLD = 50, 20     # of the latest of a function
 HOUR_KEYS = {"hour": ("span", "at", "function", "queue"),
              "worker_hour": ("span", "at", "machine")}
 COUNTS = ("added", "started", "succeeded", "failed", "cancelled", "retried", "crashed")
@@ -6691,7 +6670,7 @@ def whole_steps(start, end, step):
 
 def latest_runs(known, more):
     """The newest of the runs in a row of `recent` and of more: [task, owner, status, seconds]."""
-    return [*json.loads(known or "[]"), *([*run, round(s, 6)] for *run, s in more)][-RECENT_RUNS:]
+    return [*json.loads(known or "[]"), *more][-RUNS_KEPT:]
 
 
 def bucket_of(seconds):
@@ -6719,13 +6698,10 @@ class Times:
     @classmethod
     def of(cls, values):
         """These times, at least one."""
-        many, values, place = cls(), sorted(values), 0
+        many = cls()
         many.count, many.sum = len(values), math.fsum(values)
-        many.least, many.most = values[0], values[-1]
-        while place < many.count:
-            number, before = bucket_of(values[place]), place
-            place = bisect.bisect_right(values, bucket_top(number), place)
-            many.buckets[str(number)] = place - before
+        many.least, many.most = min(values), max(values)
+        many.buckets = collections.Counter(map(str, map(bucket_of, values)))
         return many
 
     def add(self, other):
@@ -6788,9 +6764,7 @@ class Sums(dict):
         """Add other sums to these."""
         for name, value in other.items():
             if name in HISTOGRAMS:
-                if name not in self:
-                    self[name] = Times()
-                self[name].add(value)
+                self.setdefault(name, Times()).add(value)
             elif name == "peak_memory":
                 self[name] = max(self.get(name, 0), value)
             else:
@@ -6828,9 +6802,9 @@ class Tally:
     ended."""
 
     def __init__(self, shifts=()):
-        self.shifts = {row["worker_id"]: dict(zip(row.keys(), row)) for row in shifts}
-        self.moved = set()              # workers whose shift changed
-        self.runs = collections.defaultdict(lambda: collections.deque(maxlen=RECENT_RUNS))
+        known = {row["worker_id"]: dict(zip(row.keys(), row)) for row in shifts}
+        self.shifts = collections.ChainMap({}, known)       # those that change are in the first
+        self.runs = collections.defaultdict(lambda: collections.deque(maxlen=RUNS_KEPT))
         self._cells = collections.defaultdict(lambda: collections.defaultdict(list))
 
     def sums(self):
@@ -6869,8 +6843,8 @@ class Tally:
                     cell["peak_memory"].append(int(sane(peak_memory)))
                 if worker_id is not None:
                     self._count_work(self.shifts.get(worker_id, NO_SHIFT), hour, at, seconds)
-                self.runs[function].append((task_id and int(task_id), owner_id and int(owner_id),
-                                            name or event, seconds))
+                self.runs[function].append([task_id and int(task_id), owner_id and int(owner_id),
+                                            name or event, round(seconds, 6)])
         elif event in WORKER_EVENTS:
             self._count_life(event, at, sane(waited or 0), int(worker_id), str(machine or ""))
 
@@ -6880,10 +6854,7 @@ class Tally:
         cell["executed"].append(seconds)
         if shift["ended_at"] is not None:       # a death may be noticed late
             at = min(at, shift["counted_to"])
-        if at - seconds >= hour:
-            cell["busy_seconds"].append(seconds)
-        else:
-            self.spread(shift["machine"], "busy_seconds", at - seconds, at)
+        self.spread(shift["machine"], "busy_seconds", at - seconds, at)
 
     def _count_life(self, event, at, silent, worker_id, machine):
         shift = self.shifts.get(worker_id)
@@ -6893,8 +6864,7 @@ class Tally:
         elif shift and shift["ended_at"] is None:
             end = at - silent
             self.spread(shift["machine"], "alive_seconds", shift["counted_to"], end)
-            shift.update(counted_to=end, ended_at=at)
-        self.moved.update({worker_id} & self.shifts.keys())
+            self.shifts[worker_id] = {**shift, "counted_to": end, "ended_at": at}
 
     def spread(self, machine, name, start, end):
         """Count the seconds from `start` to `end` in the hours that they are in."""
@@ -6923,11 +6893,13 @@ class Fold:
     def fold(self):
         """Fold a portion, if enough is there or it has waited for long; True if there is more."""
         mark = self.mark()
-        if not self._is_due(mark):
-            return False
         rows, tally = self.tally(mark)
+        at = rows[0]["at"] if rows else self._clock.now()
+        is_young = is_number(at) and abs(self._clock.now() - at) < FOLD_SECONDS
+        if len(rows) < FOLD_LEAST_ROWS and is_young:
+            return False
         with self._database.transaction(durable=False) as transaction:
-            if rows and (recall(transaction, FOLDED) or 0) == mark:
+            if (recall(transaction, FOLDED) or 0) == mark:
                 self._store(transaction, tally)
                 remember(transaction, FOLDED, rows[-1]["id"])
         return len(rows) == FOLD_ROWS
@@ -6939,13 +6911,6 @@ class Fold:
             FOLDED_COLUMNS, FOLD_ROWS), (mark,))
         tally.count(rows)
         return rows, tally
-
-    def _is_due(self, mark):
-        newest = self._database.value("SELECT max(id) FROM activity") or 0
-        if newest - mark >= FOLD_LEAST_ROWS or newest <= mark:
-            return newest > mark
-        at = self._database.value("SELECT at FROM activity WHERE id>? ORDER BY id LIMIT 1", (mark,))
-        return not (is_number(at) and abs(self._clock.now() - at) < FOLD_SECONDS)
 
     def _store(self, transaction, tally):
         whole = collections.defaultdict(Sums)
@@ -6963,8 +6928,8 @@ class Fold:
             known = transaction.value("SELECT runs FROM recent WHERE function=?", (function,))
             transaction.upsert("recent", {"function": function},
                                {"runs": dump_json(latest_runs(known, runs))})
-        for worker_id in tally.moved:
-            transaction.upsert("shift", {"worker_id": worker_id}, tally.shifts[worker_id])
+        for worker_id, shift in tally.shifts.maps[0].items():
+            transaction.upsert("shift", {"worker_id": worker_id}, shift)
         transaction.run("DELETE FROM shift WHERE ended_at<?", (self._clock.now() - SHIFT_SECONDS,))
 
 
@@ -6979,16 +6944,15 @@ class Metrics:
         the functions and queues that `wants` says; `viewer` learns the numbers of their tasks."""
         seconds, base = STEPS[step], self._settings.get("throughput_base")
         span = max(one for one in SPANS if one and seconds % one == 0)
-        stored, recent, known_to, tally = self._look(span, start, end)
+        stored, runs, known_to, tally = self._look(span, start, end)
         self._add_living(tally)
         points, functions, machines = (collections.defaultdict(Sums) for _ in range(3))
+        totals = Sums()
         for at, (name, *queue), sums in self._parts(stored, tally, wants):
             if start <= at < end:
-                points[at - (at - start) % seconds].add(sums)
-                (functions if queue else machines)[name].add(sums)
-        totals = Sums()
-        for sums in (*functions.values(), *machines.values()):
-            totals.add(sums)
+                for whole in (points[at - (at - start) % seconds], totals,
+                              (functions if queue else machines)[name]):
+                    whole.add(sums)
         return {
             "step": step, "from": iso(start), "to": iso(end),
             "points": [{"at": iso(at), "complete": at + seconds <= known_to, **points[at].json(),
@@ -6999,9 +6963,13 @@ class Metrics:
                         for machine, sums in sorted(machines.items())],
             "functions": [{"name": name, **sums.json(), "recent": [
                 {"id": task_id if owner_id == viewer or viewer is None else None, "status": status,
-                 "seconds": seconds} for task_id, owner_id, status, seconds in latest_runs(
-                     recent.get(name), tally.runs[name])]}
+                 "seconds": seconds}
+                for task_id, owner_id, status, seconds in runs.get(name, ())[-RUNS_TOLD:]]}
                 for name, sums in sorted(functions.items())]}
+
+    def runs(self):
+        """{function: its latest runs, oldest first: [task id, owner id, status, seconds]}"""
+        return self._look(HOUR, 0, 0)[1]
 
     def all_time(self):
         """{(function, queue): Sums} of all that was ever counted: they never fall."""
@@ -7013,19 +6981,20 @@ class Metrics:
         return whole
 
     def _look(self, span, start, end):
-        """({table: rows}, {function: runs} as stored, until when all is known, Tally of what is
+        """([(table, row)], {function: its latest runs}, until when all is known, Tally of what is
         not folded), as of one mark."""
         for _ in range(5):
             mark = self._fold.mark()
-            stored = {table: self._database.all(
-                "SELECT * FROM %s WHERE span=? AND at>=? AND at<?" % table, (span, start, end))
-                for table in HOUR_KEYS}
+            stored = [(table, row) for table in HOUR_KEYS for row in self._database.all(
+                "SELECT * FROM %s WHERE span=? AND at>=? AND at<?" % table, (span, start, end))]
             recent = dict(map(tuple, self._database.all("SELECT function, runs FROM recent")))
             rows, tally = self._fold.tally(mark)
             if self._fold.mark() == mark:
                 break
-        is_all = len(rows) < FOLD_ROWS
-        return stored, recent, self._database.clock.now() if is_all else rows[-1]["at"], tally
+        runs = {name: latest_runs(recent.get(name), tally.runs.get(name, ()))
+                for name in {**recent, **tally.runs}}
+        known_to = rows[-1]["at"] if len(rows) == FOLD_ROWS else self._database.clock.now()
+        return stored, runs, known_to, tally
 
     def _add_living(self, tally):
         """Count what workers did that live, until they were last heard of. They claim several
@@ -7043,15 +7012,11 @@ class Metrics:
     @staticmethod
     def _parts(stored, tally, wants):
         """(beginning, [function, queue] or [machine], Sums) of what is stored and of a Tally."""
-        for table, rows in stored.items():
-            _, *names = keys = HOUR_KEYS[table]
-            for row in rows:
-                at, *place = [row[name] for name in names]
-                if table == "worker_hour" or wants(*place):
-                    yield at, place, Sums.stored(row, keys)
-        for (table, at, *place), sums in tally.sums().items():
+        rows = [((table, *tuple(row)[1:len(HOUR_KEYS[table])]), row) for table, row in stored]
+        for (table, at, *place), found in (*rows, *tally.sums().items()):
             if table == "worker_hour" or wants(*place):
-                yield at, place, sums
+                yield at, place, (found if isinstance(found, Sums) else
+                                  Sums.stored(found, HOUR_KEYS[table]))
 
 
 def exposition(families):
@@ -7147,8 +7112,11 @@ class Keeping:
             yield found
         for ids in self._oldest(ACTIVITY_AGES, activity, now):
             folded = self._fold.mark()  # that row stays: SQLite draws ids after the highest one
-            yield self._remove("DELETE FROM activity WHERE id=?", [
-                (one,) for one in ids if one < folded])
+            ids = [(one,) for one in ids if one < folded]
+            if ids:
+                with self._database.transaction(durable=False) as transaction:
+                    transaction.tell_many("DELETE FROM activity WHERE id=?", ids)
+            yield bool(ids)
         for table, key, is_old, values in (
                 *((table, key, "span>0 AND at<?", (hours,)) for table, key in HOUR_KEYS.items()),
                 ("slot", ("schedule_id", "at"), NEWER_SLOT + " AND at<?", (activity,)),
@@ -7156,9 +7124,13 @@ class Keeping:
                 ("delivery", ("id",), "next_at IS NULL AND created_at<?", (activity,)),
                 ("request", ("owner_id", "key"), "created_at NOT BETWEEN ? AND ?",
                  (now - REQUEST_SECONDS, now + REQUEST_SECONDS))):      # a clock can be set back
-            yield from self._remove_all(
-                "DELETE FROM %s WHERE %s" % (table, " AND ".join(name + "=?" for name in key)),
-                "SELECT %s FROM %s WHERE %s LIMIT ?" % (", ".join(key), table, is_old), values)
+            while self._database.value(
+                    "SELECT 1 FROM %s WHERE %s LIMIT 1" % (table, is_old), values):
+                with self._database.transaction(durable=False) as transaction:
+                    transaction.run("DELETE FROM {0} WHERE ({1}) IN (SELECT {1} FROM {0} WHERE {2} "
+                                    "LIMIT ?)".format(table, ", ".join(key), is_old),
+                                    (*values, KEEP_ROWS))
+                yield True
 
     def _oldest(self, ages, before, now):
         """Ids of what ended before a time, in portions, until a row was made since then."""
@@ -7170,18 +7142,6 @@ class Keeping:
                 return
             low, made, _ = rows[-1]
             yield [row[0] for row in rows if row[2] is not None and row[2] < before]
-
-    def _remove_all(self, statement, look, values):
-        """Remove what `look` finds, until it finds nothing more."""
-        for rows in iter(lambda: self._database.all(look, (*values, KEEP_ROWS)), []):
-            yield self._remove(statement, rows)
-
-    def _remove(self, statement, rows):
-        """One short transaction, if there is something to remove; whether there was."""
-        if rows:
-            with self._database.transaction(durable=False) as transaction:
-                transaction.tell_many(statement, rows)
-        return bool(rows)
 
 
 # Alerts ----------------------------------------------------------------------
@@ -9138,13 +9098,13 @@ class RemoteWorkers:
 # When a task will begin and end, and when a queue will be empty: a range that mostly holds, or
 # nothing and the reason.
 #
-# 1. The History has how long the latest attempts of each function took.
+# 1. Metrics know how long the latest attempts of each function took.
 # 2. An Outlook is what runs, what waits, and the crews that work at one moment. It plays COURSES
 #    ways on from there, each a Course: in the order of claims, within the queues' limits, with
 #    retries. The middle of them is told, from the 20th percentile to the 80th.
 # 3. Chance is bound to the ids of tasks, so that asking again changes nothing.
 # 4. What lies behind the FAR tasks that are played begins when their pace leads there.
-# 5. How many come before a task can be counted even if it is not known how long they take.
+# 5. How many stand before a task in its queue is counted, whatever is known of them.
 
 COURSES, COURSES_LEAST = 200, 20
 STARTS_MAX = 10_000             # in all courses: where much waits, fewer are played,
@@ -9154,11 +9114,10 @@ FAR = 500
 COMING_ROWS = 100               # scheduled tasks of a queue and priority that are played
 MIX_ROWS = 10_000               # tasks before one are looked at, to know which functions they run
 BEFORE_MAX = 200_000            # ... and counted
-HISTORY_ROWS = 20_000           # of the activity
-KEPT_ATTEMPTS = 50              # of each function
-SHARE, SHARE_FOR_NEW = 0.01, 0.1    # of a process's time goes into them at most; for new tasks
+SHARE = 0.03                    # of a process's time goes into them at most
 PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0   # from when on progress tells how long it takes
 SLOW_TIMES, SLOW_SECONDS, SLOW_ATTEMPTS = 3, 60.0, 20
+TRIED = ("succeeded", "failed", "retried")      # such runs tell how long others will take
 UNKNOWN = ((math.inf, ""),)
 # (a time less than so many seconds ahead, is rounded to so many)
 ROUNDED = ((60, 10), (900, 60), (3600, 300), (21600, 900), (86400, 3600), (math.inf, 21600))
@@ -9182,11 +9141,6 @@ def place_of(task):
     return task.queue, task.priority, task.queue, task.priority, task.turn, task.id
 
 
-def behind_all(name):
-    """The place that all of a queue is before."""
-    return name, -INTEGER_MAX, name, -INTEGER_MAX, 0, 0
-
-
 def told(values, now):
     """[from, to] of moments that are given in seconds from now, rounded if they differ; None if
     they are not known."""
@@ -9207,34 +9161,10 @@ def chance(*numbers):
     return hash(numbers + numbers) % 10007 / 10007
 
 
-def middle(values):
-    """The median, or the greater of two."""
-    values = sorted(values)
-    return values[len(values) // 2]
-
-
 def forecast_json(before=None, start=None, end=None, reason=None, slow=False):
     """A forecast as the API tells it."""
     return {"before": before, "expected_start": start, "expected_end": end,
             "reason": reason, "slow": slow}
-
-
-class History:
-    """How long the latest attempts of each function took, from the end of the activity."""
-
-    def __init__(self, database):
-        self._database, self._seen, self._attempts = database, 0, {}
-
-    def read(self):
-        """{function: its latest (seconds, event), oldest first}"""
-        newest = self._database.value("SELECT max(id) FROM activity") or 0
-        for name, *attempt in self._database.all(
-                "SELECT function, seconds, event FROM activity WHERE id>? AND id<=? AND event IN "
-                "('succeeded', 'failed', 'retry') AND seconds IS NOT NULL ORDER BY id",
-                (max(self._seen, newest - HISTORY_ROWS), newest)):
-            self._attempts.setdefault(name, collections.deque(maxlen=KEPT_ATTEMPTS)).append(attempt)
-        self._seen = newest
-        return {name: tuple(kept) for name, kept in self._attempts.items()}
 
 
 def doubt(attempts):
@@ -9313,8 +9243,8 @@ class Course:
         for name, crew in self._outlook.crews.items():
             heads = True
             while self._free[name] > 0 and heads:
-                heads = [head for head in (self._head(one, crew) for one in
-                                           self._outlook.used[name]) if head]
+                heads = [head for head in (self._head(one, crew) for one in self._lanes
+                                           if one in crew.queues) if head]
                 if heads:
                     *_, self._last, place = min(heads)
                     self._begin(self._lanes[self._last].pop(place)[-1], name)
@@ -9338,7 +9268,7 @@ class Course:
         (seconds, event), name, ending = self.attempt(task), task.queue, task.id
         self.began.setdefault(task.id, self._at)
         self._starts += 1
-        if event in ("failed", "retry") and task.retries_left > 0:
+        if event in ("failed", "retried") and task.retries_left > 0:
             tried, ending = min(task.max_retries - task.retries_left, 100), None
             pause = min(task.retry_delay * task.retry_backoff ** tried, 30 * 86400)
             self._later(seconds + 1.1 * pause, self._promote,
@@ -9375,9 +9305,12 @@ class Outlook:
     are workers that are to come: (in how many seconds, of which crew); `homes` are the crews of
     those that live, `guest` is a task that nobody has added yet."""
 
-    def __init__(self, database, history, crews, homes, late, guest=None):
+    def __init__(self, database, runs, crews, homes, late, guest=None):
         self._database, self.now, self._told = database, database.clock.now(), {}
-        self.crews, self.late, self.attempts = crews, late, history.read()
+        self.crews, self.late, self.attempts = crews, late, {}
+        for name, (*_, event, seconds) in ((name, run) for name in runs for run in runs[name]):
+            if event in TRIED:
+                self.attempts.setdefault(name, []).append((seconds, event))
         self.queues = {name: row for crew in crews.values() for name, row in crew.queues.items()}
         self.running = [(row, homes.get(row["worker_id"])) for row in database.all(
             "SELECT id, owner_id, queue, function, worker_id, started_at, progress FROM task %s "
@@ -9400,28 +9333,19 @@ class Outlook:
         """What each course begins with."""
         self.lanes = {name: sorted((task.priority, -task.turn, -task.id, task)  # the last is next
                                    for task in waiting if task.queue == name)
-                      for name in self.queues}
+                      for name in sorted({task.queue for task in self.tasks.values()})}
         self.turns = collections.Counter({      # the last of each owner's, who come in order
             (task.owner_id, task.queue, task.priority): task.turn for task in waiting})
         self.rates = {name: next_start(row, self.now) for name, row in self.queues.items()
                       if row["rate_count"] is not None}
-        used = {task.queue for task in self.tasks.values()}
-        self.used = {name: [one for one in crew.queues if one in used]
-                     for name, crew in self.crews.items()}
         self.doubts = {name: doubt(known) for name, known in sorted(self.attempts.items())}
 
     def _play(self):
-        most = STARTS_MAX / (1 + sum(map(len, self.used.values())) / HEADS_FREE)
+        most = STARTS_MAX / (1 + len(self.crews) * len(self.lanes) / HEADS_FREE)
         count = max(COURSES_LEAST, min(COURSES, int(most / max(1, len(self.known)))))
         most = int(most / count)
         self.is_whole = len(self.known) <= min(FAR, most)   # nothing is left out
         self.courses = [Course(self, number).play(most) for number in range(count)]
-
-    def lacks(self, task_id, queue=None):
-        """True if a task should be in here and is not: it came later. With the queue of one that
-        is pending: if its queue is served and nothing was left out."""
-        return task_id not in self.known and (
-            queue is None or (self.is_whole and queue in self.queues))
 
     def places(self, name):
         """How many workers serve a queue."""
@@ -9435,79 +9359,55 @@ class Outlook:
                 for found in zip(*((one.began, one.ended) for one in self.courses))]
         return self._told[task_id]
 
-    def before(self, task_id):
-        """How many tasks begin before one, in the middle of all courses."""
-        return middle(sum(moment < one.began.get(task_id, math.inf)
-                          for moment in one.began.values()) for one in self.courses)
-
-    def ahead(self, task):
-        """How many pending tasks will be claimed before one, counted up to COUNT_MAX; None where
-        limits of users, other queues or the functions of workers may change that order."""
-        crews = [crew for crew in self.crews.values() if task.queue in crew.queues]
-        rivals = {name for crew in crews for name in crew.queues}
-        if self.limits or any(crew.functions for crew in crews) or any(
-                name != task.queue and (name in rivals or not crews)
-                for name, _ in lanes(self._database, PENDING)):
-            return None
-        return self._database.value(COUNT_BEFORE, (*place_of(task), COUNT_MAX))
-
     def of_far(self, task):
-        """(how many tasks begin before one that was not played, the ranges of its start and end)"""
-        before, moments = zip(*self._reach(task.queue, self._mix(place_of(task))))
-        ends = [moment + course.attempt(task)[0] for moment, course in zip(moments, self.courses)]
-        return (None if None in before else middle(before), told(moments, self.now),
-                told(ends, self.now))
+        """The ranges in which a task that was not played begins and ends."""
+        starts = list(self._reach(task.queue, self._mix(place_of(task))))
+        ends = [start + course.attempt(task)[0] for start, course in zip(starts, self.courses)]
+        return told(starts, self.now), told(ends, self.now)
 
     def empty_at(self, name):
         """The range in which a queue will have ended all that is in it now."""
         if name not in self._told:
-            ids = [task.id for *_, task in self.lanes[name]]
+            ids = [task.id for *_, task in self.lanes.get(name, ())]
             ids += [row["id"] for row, _ in self.running if row["queue"] == name]
             self._told[name] = ids and told([
                 max(course.ended.get(one, math.inf) for one in ids) for course in self.courses],
                 self.now) or None
             if not (self._told[name] or self.is_whole):
-                self._told[name] = told([moment for _, moment in self._reach(
-                    name, self._mix(behind_all(name)))], self.now)
+                behind_all = (name, -INTEGER_MAX, name, -INTEGER_MAX, 0, 0)
+                self._told[name] = told(self._reach(name, self._mix(behind_all)), self.now)
         return self._told[name]
 
     def _reach(self, name, mix):
-        """(how many have begun, when) in each course if it goes on at its pace until so many tasks
-        of a queue have, {function: how many}. Infinite if one of them is not known."""
+        """When so many tasks of a queue will have begun, {function: how many}, in each course if it
+        goes on at its pace. Infinite if one of them is not known."""
         means = {function: 0.01 + sum(seconds for seconds, _ in known) / len(known)
                  for function, known in self.attempts.items()}
         work = sum(count * means.get(function, math.inf) for function, count in mix.items())
         for course in self.courses:
-            own = [(place, moment, means.get(self.tasks[task_id].function, 0))
-                   for place, (task_id, moment) in enumerate(course.began.items())
+            own = [(moment, means.get(self.tasks[task_id].function, 0))
+                   for task_id, moment in course.began.items()
                    if self.tasks[task_id].queue == name]
-            done = sum(mean for *_, mean in own[1:])
-            if not done:                # much that is more urgent keeps it from beginning at all
-                yield None, math.inf
-                continue
-            (first, since, _), (last, until, _) = own[0], own[-1]
-            yield (first + round((last - first) * sum(mix.values()) / (len(own) - 1)),
-                   since + (until - since) * work / done)
+            done = sum(mean for _, mean in own[1:])     # 0: what is more urgent keeps all of it back
+            is_known = done and work < math.inf
+            yield own[0][0] + (own[-1][0] - own[0][0]) * work / done if is_known else math.inf
 
     def _mix(self, place):
         """{function: how many} tasks stand before a place in their queue."""
-        mix = collections.Counter(dict(map(tuple, self._database.all(
-            MIX_BEFORE, (*place, MIX_ROWS)))))
-        if sum(mix.values()) < MIX_ROWS:
-            return mix
         count = self._database.value(COUNT_BEFORE, (*place, BEFORE_MAX))
-        return collections.Counter({one: round(n * count / MIX_ROWS) for one, n in mix.items()})
+        mix = dict(map(tuple, self._database.all(MIX_BEFORE, (*place, MIX_ROWS))))
+        looked_at = sum(mix.values())
+        return {one: round(number * count / looked_at) for one, number in mix.items()}
 
 
 class Forecast:
     """Tells when tasks begin and end and queues are empty, as far as that can be known."""
 
-    def __init__(self, database, settings, claims, queues, modes, rhythm):
+    def __init__(self, database, settings, claims, queues, modes, rhythm, metrics):
         self._database, self._settings, self._claims = database, settings, claims
-        self._queues, self._modes, self._rhythm = queues, modes, rhythm
-        self._history, self._clock, self._lock = History(database), database.clock, threading.Lock()
-        self._outlook, self._soon, self._until = None, -math.inf, -math.inf
-        self._lists_before = False
+        self._queues, self._modes, self._rhythm, self._metrics = queues, modes, rhythm, metrics
+        self._clock, self._lock = database.clock, threading.Lock()
+        self._outlook, self._until, self._lists_before = None, -math.inf, False
 
     def of_task(self, row):
         """What is told of a task (its row); None once it has ended."""
@@ -9516,9 +9416,9 @@ class Forecast:
         if row["status"] == WAITING:
             return forecast_json(reason="It waits for other tasks.")
         if row["status"] == RUNNING:
-            return self._of_running(row, self._look(row["id"]))
+            return self._of_running(row, self._look())
         return self._of_waiting(Waiting(*(row[name] for name in Waiting._fields)), row["status"],
-                                self._look(row["id"], row["queue"]))
+                                self._look())
 
     def of_new(self, owner_id, function, options):
         """What would be told of a task if it were added now."""
@@ -9543,11 +9443,9 @@ class Forecast:
 
     def of_queue(self, shown):
         """A queue (its JSON) with the range in which all that is in it now will have ended."""
-        name, outlook = shown["name"], None
-        if shown["pending"] or shown["running"]:
-            outlook = self._look()
-        is_served = outlook and outlook.places(name)
-        return {**shown, "empty_at": outlook.empty_at(name) if is_served else None}
+        outlook = self._look() if shown["pending"] or shown["running"] else None
+        is_served = outlook and outlook.places(shown["name"])
+        return {**shown, "empty_at": outlook.empty_at(shown["name"]) if is_served else None}
 
     def _of_running(self, row, outlook):
         name, elapsed = row["function"], max(0.0, self._clock.now() - row["started_at"])
@@ -9561,21 +9459,17 @@ class Forecast:
         return forecast_json(None, None, end, None if end else self._unknown(name, outlook), slow)
 
     def _of_waiting(self, task, status, outlook):
+        before = None if status == SCHEDULED else self._database.value(
+            COUNT_BEFORE, (*place_of(task), COUNT_MAX))
         if not outlook.places(task.queue):
             code, words = self._queues.blocked(task.queue, self._claims.machine)
             is_said = code in ("paused", "external", "machines")
-            return forecast_json(
-                None if code == "external" or status == SCHEDULED else outlook.ahead(task),
-                reason=words if is_said else "Nobody works at the moment.")
+            return forecast_json(before, reason=words if is_said else "Nobody works at the moment.")
         start, end = outlook.of(task.id)
         if status == SCHEDULED:         # one that is far away is not played
             return forecast_json(None, start or [iso(task.run_at)] * 2, end)
-        if end or (outlook.is_whole and task.id in outlook.known):
-            before = outlook.before(task.id) if start else None
-        else:
-            before, start, end = outlook.of_far(task)
-        if before is None:
-            before = outlook.ahead(task)
+        if not end and not (outlook.is_whole and task.id in outlook.known):
+            start, end = outlook.of_far(task)
         return forecast_json(before, start, end,
                              None if end else self._unknown(task.function, outlook))
 
@@ -9585,18 +9479,17 @@ class Forecast:
         return "It is not known yet how long %s." % (
             "tasks before it take" if function in outlook.attempts else function + " takes")
 
-    def _look(self, *task):
-        """The Outlook of lately; mostly a new one if it lacks a task."""
+    def _look(self):
+        """The Outlook of lately. Tasks that were added since are far away for it."""
         with self._lock:
             began = self._clock.monotonic()
-            if began > self._until or (began >= self._soon and task and self._outlook.lacks(*task)):
+            if began > self._until:
                 self._outlook, ended = self._read(), self._clock.monotonic()
-                self._soon = ended + (ended - began) / SHARE_FOR_NEW
                 self._until = ended + max(CACHE_SECONDS, (ended - began) / SHARE)
             return self._outlook
 
     def _read(self, guest=None):
-        return Outlook(self._database, self._history, *self._crews(), guest)
+        return Outlook(self._database, self._metrics.runs(), *self._crews(), guest)
 
     def _crews(self):
         """({key: Crew}, {worker id: its crew's key}, [(seconds, key) of workers to come])"""
@@ -9822,8 +9715,10 @@ class JobQueue:
         self.requests = Requests(self.database, self.catalogue)
         self.remote = RemoteWorkers(self.database, self.settings, self.claims, self.workers,
                                     self.queues, self.files)
+        self.fold = Fold(self.database)
+        self.metrics = Metrics(self.database, self.settings, self.fold)
         self.forecast = Forecast(self.database, self.settings, self.claims, self.queues,
-                                 self.modes, self.rhythm)
+                                 self.modes, self.rhythm, self.metrics)
         self.conditions = Conditions(self.database, self.settings, self.claims, self.rhythm,
                                      self.modes, self.catalogue)
         self.outbox = Outbox(self.database, self.settings)
@@ -9835,10 +9730,8 @@ class JobQueue:
         self.sessions = Sessions(self.database, self.users, throttle)
         self.tokens = Tokens(self.database)
         self.firing = Firing(self.database, self.adding, self.requests.check, self.users.person)
-        self.schedules = Schedules(self.database, self.tasks, self.rhythm, self.firing,
+        self.schedules = Schedules(self.database, self.tasks, self.firing,
                                    self.catalogue.schedules, self.users.owner)
-        self.fold = Fold(self.database)
-        self.metrics = Metrics(self.database, self.settings, self.fold)
         self.keeping = Keeping(self.database, self.settings, self.actions, self.fold)
         self.tick = Tick(self.database, self.settings, self.claims, self.rhythm, self.workers,
                          self.reaper, self.starter, self.firing, self.schedules, self.fold,

@@ -119,7 +119,7 @@ export function forecastWords(forecast) {
   if (!forecast) return '';
   const { before, expected_start: start, expected_end: end, reason, slow } = forecast;
   return [
-    before && t('{count} before this one', { count: countWords(before, start ? 1e6 : 1e4) }),
+    before && t('{count} before this one', { count: countWords(before) }),
     start ? t('begins {when}', { when: rangeWords(start) })
       : end && t('ends {when}', { when: rangeWords(end) }),
     slow && t('slower than usual'),

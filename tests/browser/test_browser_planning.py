@@ -397,8 +397,8 @@ class Planning(BrowserTestCase):
     def test_when_a_task_begins_is_told_before_and_after_one_adds_it(self):
         self.site.rows("INSERT INTO queue (name, max_running, created_at) VALUES ('press', 1, 0)")
         for _ in range(30):
-            self.site.rows("INSERT INTO activity (at, event, function, seconds) "
-                           "VALUES (0, 'succeeded', 'wait', 1200)")
+            self.site.rows("INSERT INTO activity (at, event, function, queue, seconds) "
+                           "VALUES (0, 'succeeded', 'wait', 'default', 1200)")
         bob = self.open("bob")
         first, second = (self.add("wait", "bob", {"queue": "press"}, name="print")
                          for _ in range(2))

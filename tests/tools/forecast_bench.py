@@ -73,7 +73,7 @@ class World:
                 seconds, fails = self._draw(name)
                 again = fails and FUNCTIONS[name][2].get("max_retries")
                 jobqueue.note(transaction, now, "retry" if again else "succeeded", None,
-                              function=name, seconds=seconds)
+                              function=name, queue="default", seconds=seconds)
 
     def _draw(self, name):
         """(seconds, whether it fails) of an attempt."""

@@ -1,6 +1,5 @@
 """The functions of tasks.py, as a child process announced them."""
 
-import io
 import json
 import subprocess
 from unittest import mock
@@ -25,7 +24,7 @@ class TestCatalogue(TestCase):
         self.answers, self.asked = [], 0
         self.patch(subprocess, "run", self.answer)
 
-    def answer(self, arguments, stderr=io.BytesIO(), **_):
+    def answer(self, arguments, **_):
         """Stands for the child that imports tasks.py."""
         self.assertIn("--catalogue", arguments)
         self.asked += 1
@@ -33,8 +32,8 @@ class TestCatalogue(TestCase):
         if isinstance(answer, Exception):
             raise answer
         text = answer if isinstance(answer, str) else json.dumps(answer)
-        stderr.write(b"x" * 5000 + b"\njobqueue needs Python 3.9 or newer\n")
-        return subprocess.CompletedProcess(arguments, 0, stdout=text.encode())
+        return subprocess.CompletedProcess(arguments, 0, stdout=text.encode(),
+                                           stderr=b"x" * 5000 + b"\njobqueue needs Python 3.9 or newer\n")
 
     def announce(self, *names, **more):
         self.answers.append({"functions": [function_json(name) for name in names], "error": None, **more})

@@ -281,8 +281,8 @@ class Tasks(CommandTestCase):
         self.patch(jobqueue.Clock, "now", self.clock.now)
         self.change_settings(NbMaxWorker=1, worker_mode="detached")
         for _ in range(30):
-            self.write("INSERT INTO activity (at, event, function, seconds) "
-                       "VALUES (0, 'succeeded', 'add', 600)")
+            self.write("INSERT INTO activity (at, event, function, queue, seconds) "
+                       "VALUES (0, 'succeeded', 'add', 'default', 600)")
         self.add_many("bob", 3)
         self.assertIn("forecast        2 before it, begins in 1", self.ok("show", 3))
         self.assertIn(" minutes, ends in ", self.ok("show", 3))

@@ -19,7 +19,8 @@ class ForecastCase(TestCase):
         """Attempts of a function took so long."""
         with self.database.transaction() as transaction:
             for seconds in times:
-                jobqueue.note(transaction, self.clock.now(), event, None, function=function, seconds=seconds)
+                jobqueue.note(transaction, self.clock.now(), event, None, function=function,
+                              queue="default", seconds=seconds)
 
     def told(self, task_id):
         """What is told of a task, by somebody who has not asked before."""
@@ -132,7 +133,9 @@ class Waits(ForecastCase):
         self.queue.queues.change("post", {}, "ana", new=True)
         self.add_many("bob", 700)
         ids = self.add_many("bob", 600, options={"queue": "post"})
-        self.assertEqual(self.told(ids[-1])["before"], 2 * 599 + 1)
+        told, before = self.told(ids[-1]), 2 * 599 + 1
+        self.assertEqual(told["before"], 599, "in its queue")
+        self.check_range(told["expected_start"], 60 * before, 60 * before)
 
     def test_far_ones_take_as_long_as_their_functions_do(self):
         self.know("greet", *[600.0] * 50)
@@ -140,11 +143,11 @@ class Waits(ForecastCase):
         self.write("UPDATE task SET function='greet' WHERE id>600")
         self.check_range(self.told(ids[-1])["expected_start"], 600 * 60 + 299 * 600, 600 * 60 + 299 * 600)
 
-    def test_behind_much_that_is_more_urgent_elsewhere_nothing_is_told(self):
+    def test_behind_much_that_is_more_urgent_elsewhere_no_time_is_told(self):
         self.queue.queues.change("post", {}, "ana", new=True)
         self.add_many("bob", 700, options={"queue": "post", "priority": 5})
         told = self.told(self.add("eve"))
-        self.assertEqual((told["before"], told["expected_start"]), (None, None))
+        self.assertEqual((told["before"], told["expected_start"]), (0, None))
         self.assertIn("tasks before it", told["reason"])
 
     def test_what_is_retried_for_ever_is_not_played_for_ever(self):
@@ -162,13 +165,17 @@ class Waits(ForecastCase):
     def test_it_is_worked_out_anew_after_a_while_and_for_new_tasks(self):
         ids = self.add_many("bob", 2)
         ask = self.queue.forecast.of_task
-        self.assertEqual(ask(self.queue.tasks.get(ids[1]))["before"], 1)
+        self.check_range(ask(self.queue.tasks.get(ids[1]))["expected_start"], 60, 60)
         ids += self.add_many("bob", 1)
-        self.assertEqual(ask(self.queue.tasks.get(ids[2]))["before"], 2)
+        told = ask(self.queue.tasks.get(ids[2]))
+        self.assertEqual(told["before"], 2)
+        self.check_range(told["expected_start"], 120, 120)
         self.end(self.run_now())
-        self.assertEqual(ask(self.queue.tasks.get(ids[2]))["before"], 2)
+        told = ask(self.queue.tasks.get(ids[1]))
+        self.assertEqual(told["before"], 0)
+        self.check_range(told["expected_start"], 60, 60)
         self.clock.advance(2)
-        self.assertEqual(ask(self.queue.tasks.get(ids[2]))["before"], 1)
+        self.check_range(ask(self.queue.tasks.get(ids[1]))["expected_start"], 0, 0)
 
 
 class Reasons(ForecastCase):
@@ -261,20 +268,23 @@ class Place(ForecastCase):
         self.assertEqual(self.queue.forecast.of_new(bob, "greet", options)["before"], 4)
         self.assertEqual(self.queue.forecast.of_new(eve, "greet", options)["before"], 2)
 
-    def test_nothing_is_told_where_the_order_may_be_another(self):
+    def test_it_is_the_place_in_its_queue_whatever_keeps_others_back(self):
         ids = self.add_unknown(4)
         self.queue.users.change("eve", max_running=1)       # whose tasks are passed by
-        self.assertIsNone(self.told(ids[3])["before"])
-        self.queue.users.change("eve", max_running=None)
-        self.assertEqual(self.told(ids[3])["before"], 3)
         self.queue.queues.change("post", {}, "ana", new=True)
         [other] = self.add_unknown(1, "eve", queue="post")  # which takes turns with it
-        self.assertIsNone(self.told(ids[3])["before"])
+        self.assertEqual((self.told(ids[3])["before"], self.told(other)["before"]), (3, 0))
         self.queue.queues.change("post", {"machines": ["far"]}, "ana")
-        self.assertEqual(self.told(ids[3])["before"], 3)
-        self.assertIsNone(self.told(other)["before"])       # nobody serves it: who comes may serve both
-        self.queue.queues.change("post", {"machines": None}, "ana")
+        self.assertEqual((self.told(ids[3])["before"], self.told(other)["before"]), (3, 0))
         self.assertIsNone(self.told(self.add_unknown(1, "eve", delay=60)[0])["before"])
+
+    def test_what_came_since_behind_something_unknown_has_a_place_and_no_time(self):
+        self.change_settings(NbMaxWorker=2)
+        ask, ids = self.queue.forecast.of_task, self.add_many("bob", 2)
+        self.assertIsNotNone(ask(self.queue.tasks.get(ids[1]))["expected_end"])     # both begin at once
+        self.add_unknown(1)
+        told = ask(self.queue.tasks.get(self.add("bob")))
+        self.assertEqual((told["before"], told["expected_start"]), (3, None))
 
 
 class Running(ForecastCase):
@@ -355,7 +365,7 @@ class Workers(ForecastCase):
         self.know("greet", *[60.0] * 30)
         self.write("UPDATE task SET function='greet' WHERE id=?", (one,))
         told = self.told(one)               # which that worker passes by
-        self.assertEqual((told["before"], told["expected_start"]), (None, None))
+        self.assertEqual((told["before"], told["expected_start"]), (0, None))
         self.check_range(self.told(other)["expected_start"], 0, 0)
         self.write("DELETE FROM worker WHERE mode='remote'")
         self.assertIn("remote workers", self.told(other)["reason"])
@@ -373,13 +383,13 @@ class Workers(ForecastCase):
 class Known(ForecastCase):
     def test_the_latest_attempts_are_found_behind_much_else(self):
         self.know("greet", *[600.0] * 20)
-        self.know("other", *[1.0] * (jobqueue.HISTORY_ROWS // 2))
+        self.know("other", *[1.0] * (10_000))
         self.check_range(self.told(self.add("bob", "greet", name="x"))["expected_end"], 600, 600)
 
     def test_newer_ones_replace_older_ones(self):
         ask, task_id = self.queue.forecast.of_task, self.add()
         self.check_range(ask(self.queue.tasks.get(task_id))["expected_end"], 60, 60)
-        self.know("add", *[600.0] * jobqueue.KEPT_ATTEMPTS)
+        self.know("add", *[600.0] * jobqueue.RUNS_KEPT)
         self.clock.advance(2)
         self.check_range(ask(self.queue.tasks.get(task_id))["expected_end"], 600, 600)
 

@@ -313,6 +313,14 @@ class TestFigures(Folding):
         [worker] = self.figures()["workers"]
         self.assertEqual((worker["alive_seconds"], worker["busy_seconds"], worker["tasks"]), (200, 200, 0))
 
+    def test_a_service_that_lives_for_most_of_a_year_counts_all_the_time(self):
+        start = self.clock.now() // HOUR * HOUR
+        self.note("worker_started", at=start - 300 * DAY, worker_id=3, machine="m")
+        self.note("worker_ended", at=start, worker_id=3, machine="m")
+        self.assertEqual(self.figures(-300 * DAY, step="day")["totals"]["alive_seconds"], 300 * DAY)
+        self.fold()
+        self.assertEqual(self.figures(-300 * DAY, step="day")["totals"]["alive_seconds"], 300 * DAY)
+
     def test_of_a_batch_that_is_worked_off_one_task_runs_at_a_time(self):
         worker_id, _ = self.live()
         rows = [self.add() and self.claim(worker_id) for _ in range(3)]
