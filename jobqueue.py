@@ -7212,23 +7212,25 @@ class Keeping:
 # WATCH_SECONDS:
 # 1. Conditions says what holds now; `check` and the sentence on lists ask it the same. The activity
 #    since the last look says which tasks failed for good.
-# 2. A row of `alert` opens for what has held long enough, unless its cause is known, and ends when
-#    all has been well for long enough. There is one open row for each (code, subject).
+# 2. A row of `alert` is made for what holds, unless its cause is known. It is open once it was seen
+#    at `opened_at` or later, else it is forgotten, and ends when all has been well for long enough.
+#    There is one such row for each (code, subject).
 # 3. What opened is told GATHER_SECONDS later with all that came meanwhile, then ever less often
 #    while it holds; its end is told if its opening was. Outbox puts that into `delivery`, from
 #    where a child process sends it (next section): no request, claim or tick waits for a server.
+#    After a message nobody looks for PACE_SECONDS: all that comes then stands in the next one.
 
 WATCH_SECONDS = 30.0
+PACE_SECONDS = 180.0            # so nobody is told more than 20 times an hour
 GATHER_SECONDS = 30.0
 PAUSES = (GATHER_SECONDS, 3600.0, 4 * 3600.0, 86400.0)      # before it is told, and told again
+ENDS_SECONDS = 300.0            # so long all must be well
 SUCCESSES_END, CALM_SECONDS = 3, 1800.0     # so many in a row, and so long without a failure, end
 QUIET_SECONDS = 86400.0         # ... those of a function, or so long without one
-ACTIVITY_AT_ONCE = 500_000      # looked at in one look
 ALERT_GROUPS_MAX = 50                 # different failures told in one look
 MISSED_SECONDS = 600.0
 UNTIL_IT_ENDS = 253402300799.0  # the year 9999
 MUTES = {"1h": 3600.0, "8h": 8 * 3600.0, "end": UNTIL_IT_ENDS, "no": None}
-OUTBOX_AN_HOUR = 20             # messages to one recipient; what comes then waits for a digest
 OUTBOX_LINES = 100              # of one message
 SENDING_MARK, SENDING_SECONDS = "sending.mark", 60.0    # while a process sends
 SEND_PAUSES = (0.0, 60.0, 300.0, 1800.0, 7200.0)        # before each try
@@ -7236,21 +7238,21 @@ UNSENT_SECONDS = 900            # after which `check` says that messages wait
 NARROW_BYTES = 256 << 20        # left on the disk
 DAILY_BACKUP = ".daily_backup"  # when it began last, if it is done, what went wrong
 
-Alert = collections.namedtuple("Alert", "opens ends causes title sentence")
-ALERTS = {      # seconds that it must hold, and that all must be well; what silences it; its words
-    "disk": Alert(0, 300, (), "the disk is nearly full", "Only {free} MB are left on the disk."),
-    "log": Alert(120, 300, ("disk",), "the database's log is long",
+Alert = collections.namedtuple("Alert", "opens causes title sentence")
+ALERTS = {      # how many seconds it must hold; what silences it; its words
+    "disk": Alert(0, (), "the disk is nearly full", "Only {free} MB are left on the disk."),
+    "log": Alert(120, ("disk",), "the database's log is long",
                  "It has grown to {size} MB: a program keeps it from being written back."),
-    "code": Alert(120, 300, (), "tasks.py is broken", "tasks.py cannot be read: {why}"),
-    "no_worker": Alert(120, 300, ("disk",), "no worker starts", "Tasks wait, and {why}."),
-    "waiting": Alert(0, 300, ("disk", "code", "no_worker"), "tasks wait long",
+    "code": Alert(120, (), "tasks.py is broken", "tasks.py cannot be read: {why}"),
+    "no_worker": Alert(120, ("disk",), "no worker starts", "Tasks wait, and {why}."),
+    "waiting": Alert(0, ("disk", "code", "no_worker"), "tasks wait long",
                      "The oldest task that could start has waited {minutes} min."),
-    "missed": Alert(0, 300, ("disk", "no_worker"), "a schedule was missed",
+    "missed": Alert(0, ("disk", "no_worker"), "a schedule was missed",
                     "Runs of {name} were late or missed at {at}."),
-    "problem": Alert(0, 300, ("code",), "a schedule cannot add its task", "{name}: {why}"),
-    "backup": Alert(0, 0, (), "the backup is old", "The last one was made {days} days ago."),
-    "backup_failed": Alert(0, 0, ("disk",), "the daily backup failed", "{why}"),
-    "failed": Alert(0, None, (), "failed", "{function}: {why} (task {id})")}
+    "problem": Alert(0, ("code",), "a schedule cannot add its task", "{name}: {why}"),
+    "backup": Alert(0, (), "the backup is old", "The last one was made {days} days ago."),
+    "backup_failed": Alert(0, ("disk",), "the daily backup failed", "{why}"),
+    "failed": Alert(0, (), "failed", "{function}: {why} (task {id})")}
 
 
 class Conditions:
@@ -7362,38 +7364,15 @@ class Outbox:
                 *(("webhook", web_label(one)) for one in get("alert_webhook").split()),
                 *(("function", one) for one in get("alert_function").split())]
 
-    def post(self, transaction, recipient, content, now, tries=0):
-        """Add a message; its id. To whom many went within an hour, one more goes after it, with all
-        that is still to be told then."""
-        content, next_at = self._cut(content), now
-        recent = [at for (at,) in transaction.all(
-            "SELECT created_at FROM delivery WHERE channel=? AND recipient=? "
-            "ORDER BY id DESC LIMIT %d" % OUTBOX_AN_HOUR, recipient) if 0 <= now - at < 3600]
-        if len(recent) == OUTBOX_AN_HOUR and content["kind"] in ("alert", "task"):
-            next_at = recent[-1] + 3600
-            digest = transaction.one(
-                "SELECT id, content FROM delivery WHERE channel=? AND recipient=? AND tries=0 "
-                "AND next_at>? LIMIT 1", (*recipient, now))
-            if digest:
-                content = self._merged(json.loads(digest["content"]), content)
-                transaction.update("delivery", {"content": dump_json(content)}, "id=?",
-                                   (digest["id"],))
-                return digest["id"]
+    @staticmethod
+    def post(transaction, recipient, content, now, tries=0):
+        """Add a message; its id."""
+        lines = content["lines"]
+        content = {**content, "lines": lines[:OUTBOX_LINES],
+                   "left": max(0, len(lines) - OUTBOX_LINES)}
         return transaction.insert("delivery", {
             "channel": recipient[0], "recipient": recipient[1], "content": dump_json(content),
-            "tries": tries, "next_at": next_at, "created_at": now})
-
-    def _merged(self, digest, content):
-        return self._cut({
-            **digest, "subject": "several things happened",
-            "kind": min(digest["kind"], content["kind"]),   # an alert in it makes it one of alerts
-            "lines": digest["lines"] + content["lines"], "left": digest["left"] + content["left"]})
-
-    @staticmethod
-    def _cut(content):
-        lines = content["lines"]
-        left = content.get("left", 0) + max(0, len(lines) - OUTBOX_LINES)
-        return {**content, "lines": lines[:OUTBOX_LINES], "left": left}
+            "tries": tries, "next_at": now, "created_at": now})
 
     def is_due(self, now):
         """True if something is to be sent."""
@@ -7436,42 +7415,43 @@ class Alerts:
     def look(self, now):
         """Compare what holds with the rows; one transaction, if anything changes. Who was slower
         than another process finds another state and leaves it."""
-        before = recall(self._database, ".alerts") or {"since": {}, "streaks": {}}
+        before = recall(self._database, ".alerts") or {}
+        told_at = before.get("told_at", 0)
+        if 0 <= now - told_at < PACE_SECONDS:
+            return
         newest = self._database.value("SELECT max(id) FROM activity") or 0
-        first = before.get("seen", newest)
-        span = first, min(newest, first + ACTIVITY_AT_ONCE)
+        span = before.get("seen", newest), newest
         rows = {(row["code"], row["subject"]): row for row in self._database.all(
             "SELECT * FROM alert WHERE ended_at IS NULL ORDER BY id")}
-        held = self._held({code for code, _ in rows}, now)
-        failed, ended = self._failures(rows, span, now), self._asked_for(span)
-        streaks = self._streaks(rows, before["streaks"], span)
-        since = {"%s %s" % key: before["since"].get("%s %s" % key, now) for key in held}
-        state = {"seen": span[1], "since": since, "streaks": streaks}
-        if state == before and not (held or rows):
+        held = self._held({code for code, _ in rows})
+        failed, ended = self._failures(rows, span), self._asked_for(span)
+        if before.get("seen") == newest and not (held or rows):
             return
         with self._database.transaction(durable=False) as transaction:
-            if (recall(transaction, ".alerts") or before) != before:
+            if (recall(transaction, ".alerts") or {}) != before:
                 return
-            if state != before:
-                remember(transaction, ".alerts", state)
-            self._open(transaction, rows, held, failed, since, now)
+            self._open(transaction, rows, held, failed, now)
             over = [row for key, row in rows.items() if key not in held and key not in failed
-                    and self._end(transaction, row, streaks, now)]
-            self._tell(transaction, held, over, now)
+                    and self._end(transaction, row, now)]
+            if self._tell(transaction, held, over, now) or ended:
+                told_at = now
             for email, lines in ended.items():
                 self._outbox.post(transaction, ("mail", email), {
                     "kind": "task", "lines": lines, "subject": lines[0].partition(":")[0]
                     if len(lines) == 1 else "%d of your tasks ended" % len(lines)}, now)
+            state = {"seen": newest, "told_at": told_at}
+            if state != before:
+                remember(transaction, ".alerts", state)
 
-    def _held(self, open_codes, now):
-        """{(code, subject): (sentence, 0, now)} of all that is wrong now but failed tasks."""
-        return {(code, subject): (ALERTS[code].sentence.format(**seen), 0, now)
+    def _held(self, open_codes):
+        """{(code, subject): (sentence, 0)} of all that is wrong now but failed tasks."""
+        return {(code, subject): (ALERTS[code].sentence.format(**seen), 0)
                 for code in ALERTS if code != "failed"
                 for subject, seen in getattr(self._conditions, code)(code in open_codes).items()}
 
-    def _failures(self, rows, span, now):
-        """{("failed", group): (sentence, how many, now)} of tasks that failed for good; those
-        that failed with what they came after are no news."""
+    def _failures(self, rows, span):
+        """{("failed", group): (sentence, how many)} of tasks that failed for good; those that
+        failed with what they came after are no news."""
         found = {}
         for row in self._database.all("""
                 SELECT activity.task_id, activity.function, activity.message, task.error_type
@@ -7486,20 +7466,7 @@ class Alerts:
             sentence = ALERTS["failed"].sentence.format(
                 function=row["function"], id=row["task_id"],
                 why=shorten("%s: %s" % (row["error_type"] or "failed", row["message"]), 300))
-            count = found.get(("failed", group), ("", 0))[1]
-            found["failed", group] = sentence, count + 1, now
-        return found
-
-    def _streaks(self, rows, before, span):
-        """{function: successes in a row} of those that failed lately."""
-        found = {}
-        for function in {subject.partition(":")[0] for code, subject in rows if code == "failed"}:
-            went_well = [event == "succeeded" for (event,) in self._database.all(
-                "SELECT event FROM activity WHERE id>? AND id<=? AND function=? AND event IN "
-                "('succeeded', 'failed') ORDER BY id DESC LIMIT %d" % SUCCESSES_END,
-                (*span, function))]
-            found[function] = went_well.index(False) if False in went_well else min(
-                SUCCESSES_END, len(went_well) + before.get(function, 0))
+            found["failed", group] = sentence, found.get(("failed", group), ("", 0))[1] + 1
         return found
 
     def _asked_for(self, span):
@@ -7520,41 +7487,43 @@ class Alerts:
         return found
 
     @staticmethod
-    def _open(transaction, rows, held, failed, since, now):
+    def _open(transaction, rows, held, failed, now):
         """Add what is new; what holds on is kept up to date."""
         causes = {code for code, _ in (*held, *rows)}
-        for key, (text, count, at) in {**held, **failed}.items():
-            alert = ALERTS[key[0]]
-            if key in rows:
+        for (code, subject), (text, count) in {**held, **failed}.items():
+            if (code, subject) in rows:
                 transaction.run("UPDATE alert SET text=?, count=count+?, seen_at=? WHERE id=?",
-                                (text, count, at, rows[key]["id"]))
-            elif (now - since.get("%s %s" % key, now) >= alert.opens
-                  and not causes.intersection(alert.causes)):
+                                (text, count, now, rows[code, subject]["id"]))
+            elif not causes.intersection(ALERTS[code].causes):
                 transaction.ensure("alert", {        # another machine may be faster
-                    "code": key[0], "subject": key[1], "text": text, "count": max(1, count),
-                    "opened_at": now, "seen_at": at})
+                    "code": code, "subject": subject, "text": text, "count": max(1, count),
+                    "opened_at": now + ALERTS[code].opens, "seen_at": now})
+        transaction.run("DELETE FROM alert WHERE seen_at<opened_at AND seen_at<?", (now,))
 
-    def _end(self, transaction, row, streaks, now):
-        """True if an alert whose reason is gone ends by now; no failure ends untold."""
-        calm, is_over = now - row["seen_at"], False
-        if row["code"] != "failed":
-            is_over = calm >= ALERTS[row["code"]].ends
-        elif row["told"] or row["muted_until"] or not self._outbox.recipients():
-            streak = streaks.get(row["subject"].partition(":")[0], 0)
-            is_over = calm >= (CALM_SECONDS if streak >= SUCCESSES_END else QUIET_SECONDS)
-        return is_over and transaction.update(
+    def _end(self, transaction, row, now):
+        """True if an alert whose reason is gone ends by now; none ends untold."""
+        calm, least = now - row["seen_at"], ENDS_SECONDS
+        if row["code"] == "failed":
+            function = row["subject"].partition(":")[0]
+            runs = transaction.value("SELECT runs FROM recent WHERE function=?", (function,))
+            latest = [run[2] for run in json.loads(runs or "[]")[-SUCCESSES_END:]]
+            least = CALM_SECONDS if latest == ["succeeded"] * SUCCESSES_END else QUIET_SECONDS
+        may_end = row["told"] or row["muted_until"] or not self._outbox.recipients()
+        return calm >= least and may_end and transaction.update(
             "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
 
     def _tell(self, transaction, held, over, now):
-        """Put what is to be told into the outbox, for each recipient in one message."""
-        rows = transaction.all("SELECT * FROM alert WHERE ended_at IS NULL "
-                               "AND (muted_until IS NULL OR muted_until<=?) ORDER BY id", (now,))
+        """Put what is to be told into the outbox, for each recipient in one message; True if
+        anybody is told anything."""
+        rows = transaction.all(
+            "SELECT * FROM alert WHERE ended_at IS NULL AND seen_at>=opened_at "
+            "AND (muted_until IS NULL OR muted_until<=?) ORDER BY id", (now,))
         due = {row["id"] for row in rows if self._is_due(row, now)}
         news = [row for row in rows if due and (row["id"] in due or not row["told"])]
         over = [row for row in over if row["told"] and (row["muted_until"] or 0) <= now]
         recipients = self._outbox.recipients() if news or over else ()
         if not recipients:
-            return
+            return False
         lines = [line for row in news for line in self._lines(row, held)]
         lines += ["Over: %s. %s" % (_title(row), row["text"]) for row in over]
         first, more = (news + over)[0], len(news + over) - 1
@@ -7564,11 +7533,12 @@ class Alerts:
             self._outbox.post(transaction, recipient, content, now)
         transaction.tell_many("UPDATE alert SET told=told+1, told_at=? WHERE id=?",
                               [(now, row["id"]) for row in news])
+        return True
 
     @staticmethod
     def _is_due(row, now):
         pause = PAUSES[min(row["told"], len(PAUSES) - 1)]
-        is_news = row["code"] != "failed" or not row["told"] or row["seen_at"] > row["told_at"]
+        is_news = row["seen_at"] > (row["told_at"] or 0)
         return is_news and now - (row["told_at"] or row["opened_at"]) >= pause
 
     @staticmethod
@@ -7583,7 +7553,8 @@ class Alerts:
 
     def all(self):
         """All that is open, the latest that ended, and how the recipients are reached."""
-        rows = self._database.all("SELECT * FROM alert WHERE ended_at IS NULL ORDER BY id DESC")
+        rows = self._database.all("SELECT * FROM alert WHERE ended_at IS NULL "
+                                  "AND seen_at>=opened_at ORDER BY id DESC")
         ended = self._database.all("SELECT * FROM alert WHERE ended_at IS NOT NULL "
                                    "ORDER BY ended_at DESC, id DESC LIMIT %d" % PAGE_ROWS)
         return {"alerts": [alert_json(row) for row in (*rows, *ended)],
@@ -10733,7 +10704,8 @@ def _look_at_tasks(queue):
 
 def _look_at_alerts(queue):
     states = list(queue.outbox.states())
-    open_ones = queue.database.value("SELECT count(*) FROM alert WHERE ended_at IS NULL")
+    open_ones = queue.database.value("SELECT count(*) FROM alert WHERE ended_at IS NULL "
+                                     "AND seen_at>=opened_at")
     yield "%d open; told: %s" % (open_ones, ", ".join(
         one["recipient"] for one in states) or "nobody")
     if queue.outbox.is_due(queue.database.clock.now() - UNSENT_SECONDS):

@@ -22,9 +22,10 @@ class AlertsCase(TestCase):
         self.look()                                     # what was before the first look is no news
 
     def look(self, seconds=31.0, times=1):
-        """Time passes, and somebody looks."""
+        """Time passes, and somebody looks, as a tick does."""
         for _ in range(times):
             self.clock.advance(seconds)
+            self.queue.fold.fold()
             self.queue.alerts.look(self.clock.now())
 
     def pass_time(self, seconds):
@@ -34,8 +35,8 @@ class AlertsCase(TestCase):
 
     def open(self):
         """The codes of open alerts."""
-        return [row[0] for row in self.database.all(
-            "SELECT code FROM alert WHERE ended_at IS NULL ORDER BY id")]
+        return [one["code"] for one in reversed(self.queue.alerts.all()["alerts"])
+                if one["ended_at"] is None]
 
     def messages(self, recipient="ops@example.org"):
         """What was put into the outbox for somebody, oldest first."""
@@ -123,7 +124,7 @@ class TestFailures(AlertsCase):
         self.assertEqual(self.open(), ["failed"])
         self.succeed()
         self.succeed()
-        self.look()
+        self.look(200)
         self.assertEqual(self.open(), ["failed"])
         self.look(1800)
         self.assertEqual(self.open(), [])
@@ -168,7 +169,7 @@ class TestFailures(AlertsCase):
     def test_each_episode_is_a_row_of_its_own(self):
         for _ in range(2):
             self.break_one()
-            self.look(times=2)
+            self.look(200, times=2)
             self.look(25 * HOUR)
         self.assertEqual(self.database.value("SELECT count(*) FROM alert"), 2)
         self.assertEqual(self.subjects(), ["add failed", "over: add failed"] * 2)
@@ -219,42 +220,24 @@ class TestTelling(AlertsCase):
         self.look(times=3)
         self.assertEqual((self.open(), self.messages()), ([], []))
 
-    def test_to_whom_twenty_went_within_an_hour_the_next_is_a_digest(self):
-        for number in range(40):
-            self.break_one("%s" % chr(0x100 + number), function="add")
-            self.look(times=2)
-        self.assertEqual(len(self.messages()), 21)
-        digest = self.messages()[-1]
-        self.assertEqual(digest["subject"], "several things happened")
-        self.assertGreater(len(digest["lines"]), 15)
-        [(created_at, next_at)] = map(tuple, self.database.all(
-            "SELECT (SELECT min(created_at) FROM delivery), next_at FROM delivery ORDER BY id DESC LIMIT 1"))
-        self.assertEqual(next_at, created_at + HOUR)
-
-    def post(self, kind, *lines, recipient="ops@example.org"):
-        with self.database.transaction() as transaction:
-            self.queue.outbox.post(transaction, ("mail", recipient), {
-                "kind": kind, "subject": "x", "lines": list(lines)}, self.clock.now())
-
-    def test_a_digest_says_how_many_it_leaves_out(self):
-        for _ in range(20):
-            self.post("task", "y")
-        for _ in range(3):
-            self.post("task", *["line"] * 150)
-        self.assertEqual([(len(one["lines"]), one["left"]) for one in self.messages()[20:]], [(100, 350)])
-
-    def test_a_digest_with_an_alert_in_it_is_for_those_who_are_told_of_alerts(self):
-        for kind in ["task"] * 21 + ["alert", "task"]:
-            self.post(kind, "y")
-        self.assertEqual([one["kind"] for one in self.messages()[20:]], ["alert"])
+    def test_nobody_is_told_more_than_twenty_times_an_hour_and_then_all_of_it(self):
+        self.write("UPDATE user SET email='bob@example.org' WHERE name='bob'")
+        for number in range(120):
+            self.break_one("%s" % chr(0x100 + number), options={"notify": "end"})
+            self.look(30)
+        for recipient in ("ops@example.org", "bob@example.org"):
+            self.assertLessEqual(len(self.messages(recipient)), 20)
+        self.look(200, times=2)
+        self.assertEqual(sum(len(one["lines"]) for one in self.messages("bob@example.org")), 120)
+        self.assertEqual(self.database.value("SELECT count(*) FROM alert WHERE told=0"), 0)
 
     def test_a_clock_that_was_put_back_keeps_no_message_waiting(self):
-        for _ in range(20):
-            self.post("alert", "y")
+        self.break_one()
+        self.look(times=2)
         self.clock.advance(-86400)
-        self.post("alert", "y")
-        self.assertEqual(self.database.value("SELECT next_at FROM delivery ORDER BY id DESC LIMIT 1"),
-                         self.clock.now())
+        self.break_one("another", "OSError")
+        self.look(times=2)
+        self.assertEqual(len(self.messages()), 2)
 
     def test_a_thousand_broken_schedules_are_one_message_of_bounded_length(self):
         for number in range(300):
