@@ -7599,10 +7599,10 @@ def alert_json(row):
 # Telling ---------------------------------------------------------------------
 #
 # How messages leave. A process of its own, started like a worker, takes what is due in the outbox,
-# sends it and notes how that went; a thread for each channel, so that none waits for another, and
-# all end after SENDING_SECONDS. A row is taken by counting its try: who is killed in the middle has
-# spent one. Refused ends the tries. What a server says is kept, but no password and no address of a
-# webhook, which are secrets.
+# sends it and notes how that went, and ends after SENDING_SECONDS. A row is taken by counting its
+# try, which puts the next one off: who is killed in the middle has spent one, and a server that
+# hangs keeps no other row from its turn. Refused ends the tries. What a server says is kept, but no
+# password and no address of a webhook, which are secrets.
 
 STEP_SECONDS = 10.0             # for each answer of a server
 SENDMAIL_SECONDS = 30.0
@@ -7833,26 +7833,18 @@ class Courier:
 
     def run(self):
         """Send all that is due."""
-        threads = [threading.Thread(target=self._send_all, args=(channel,), daemon=True)
-                   for channel in ("mail", "webhook", "function")]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with in_passing("telling"):
+            for row in iter(self._take, None):
+                self._send(row)
         with contextlib.suppress(OSError):
             os.unlink(self._database.folder / SENDING_MARK)     # who is next need not wait
 
-    def _send_all(self, channel):
-        with in_passing("telling by " + channel):
-            for row in iter(lambda: self._take(channel), None):
-                self._send(row)
-
-    def _take(self, channel):
+    def _take(self):
         """The next row that is due, whose try is counted; None if there is none."""
         while True:
             now = self._clock.now()
-            row = self._database.one("SELECT * FROM delivery WHERE next_at<=? AND channel=? "
-                                     "ORDER BY next_at, id LIMIT 1", (now, channel))
+            row = self._database.one(
+                "SELECT * FROM delivery WHERE next_at<=? ORDER BY next_at, id LIMIT 1", (now,))
             if row is None:
                 return None
             tries = row["tries"] + 1
