@@ -7396,19 +7396,18 @@ class Alerts:
     def __init__(self, database, conditions, outbox, starter):
         self._database, self._clock = database, database.clock
         self._conditions, self._outbox, self._starter = conditions, outbox, starter
-        self._mark = database.folder / "alerts.mark"
-        self._sending = database.folder / SENDING_MARK
 
     def tick(self):
         """Look if nobody has just done so, and send what is due."""
         now = self._clock.now()
-        if take_mark(self._mark, now, WATCH_SECONDS):
+        if take_mark(self._database.folder / "alerts.mark", now, WATCH_SECONDS):
             self.look(now)
             self.send(now)
 
     def send(self, now):
         """Start the process that sends, if something is due and none does."""
-        if self._outbox.is_due(now) and take_mark(self._sending, now, SENDING_SECONDS + 5):
+        if self._outbox.is_due(now) and take_mark(
+                self._database.folder / SENDING_MARK, now, SENDING_SECONDS + 5):
             with contextlib.suppress(*START_ERRORS):    # the next tick tries again
                 self._starter.start_helper("--send")
 
@@ -7423,17 +7422,17 @@ class Alerts:
         span = before.get("seen", newest), newest
         rows = {(row["code"], row["subject"]): row for row in self._database.all(
             "SELECT * FROM alert WHERE ended_at IS NULL ORDER BY id")}
-        held = self._held({code for code, _ in rows})
-        failed, ended = self._failures(rows, span), self._asked_for(span)
-        if before.get("seen") == newest and not (held or rows):
+        seen = {**self._held({code for code, _ in rows}), **self._failures(rows, span)}
+        ended = self._asked_for(span)
+        if before.get("seen") == newest and not (seen or rows):
             return
         with self._database.transaction(durable=False) as transaction:
             if (recall(transaction, ".alerts") or {}) != before:
                 return
-            self._open(transaction, rows, held, failed, now)
-            over = [row for key, row in rows.items() if key not in held and key not in failed
-                    and self._end(transaction, row, now)]
-            if self._tell(transaction, held, over, now) or ended:
+            self._open(transaction, rows, seen, now)
+            over = [row for key, row in rows.items()
+                    if key not in seen and self._end(transaction, row, now)]
+            if self._tell(transaction, seen, over, now) or ended:
                 told_at = now
             for email, lines in ended.items():
                 self._outbox.post(transaction, ("mail", email), {
@@ -7459,14 +7458,13 @@ class Alerts:
                 WHERE activity.id>? AND activity.id<=? AND activity.event='failed'
                     AND (task.reason IS NULL OR task.reason<>'dependency')
                 ORDER BY activity.id""", span):
-            group = failure_group(row["function"], row["error_type"], row["message"])
-            if ("failed", group) not in {**rows, **found} and (
-                    len(found) + len(rows) >= ALERT_GROUPS_MAX):
-                group = "%s: and others" % row["function"]
+            key = "failed", failure_group(row["function"], row["error_type"], row["message"])
+            if key not in rows and key not in found and len(found) + len(rows) >= ALERT_GROUPS_MAX:
+                key = "failed", "%s: and others" % row["function"]
+            why = shorten("%s: %s" % (row["error_type"] or "failed", row["message"]), 300)
             sentence = ALERTS["failed"].sentence.format(
-                function=row["function"], id=row["task_id"],
-                why=shorten("%s: %s" % (row["error_type"] or "failed", row["message"]), 300))
-            found["failed", group] = sentence, found.get(("failed", group), ("", 0))[1] + 1
+                function=row["function"], id=row["task_id"], why=why)
+            found[key] = sentence, found.get(key, ("", 0))[1] + 1
         return found
 
     def _asked_for(self, span):
@@ -7487,10 +7485,10 @@ class Alerts:
         return found
 
     @staticmethod
-    def _open(transaction, rows, held, failed, now):
+    def _open(transaction, rows, seen, now):
         """Add what is new; what holds on is kept up to date."""
-        causes = {code for code, _ in (*held, *rows)}
-        for (code, subject), (text, count) in {**held, **failed}.items():
+        causes = {code for code, _ in (*seen, *rows)}
+        for (code, subject), (text, count) in seen.items():
             if (code, subject) in rows:
                 transaction.run("UPDATE alert SET text=?, count=count+?, seen_at=? WHERE id=?",
                                 (text, count, now, rows[code, subject]["id"]))
@@ -7512,7 +7510,7 @@ class Alerts:
         return calm >= least and may_end and transaction.update(
             "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
 
-    def _tell(self, transaction, held, over, now):
+    def _tell(self, transaction, seen, over, now):
         """Put what is to be told into the outbox, for each recipient in one message; True if
         anybody is told anything."""
         rows = transaction.all(
@@ -7524,7 +7522,7 @@ class Alerts:
         recipients = self._outbox.recipients() if news or over else ()
         if not recipients:
             return False
-        lines = [line for row in news for line in self._lines(row, held)]
+        lines = [line for row in news for line in self._lines(row, seen)]
         lines += ["Over: %s. %s" % (_title(row), row["text"]) for row in over]
         first, more = (news + over)[0], len(news + over) - 1
         content = {"kind": "alert", "thread": first["id"], "lines": lines, "subject": "%s%s%s" % (
@@ -7542,12 +7540,12 @@ class Alerts:
         return is_news and now - (row["told_at"] or row["opened_at"]) >= pause
 
     @staticmethod
-    def _lines(row, held):
+    def _lines(row, seen):
         """What a message says of an alert, and of what follows from it."""
         since = "" if not row["told"] else " It began at %s." % iso(row["opened_at"])
         count = "" if row["count"] == 1 else " %d times." % row["count"]
         yield "%s. %s%s%s" % (_title(row), row["text"], count, since)
-        for (code, _), (text, *_) in held.items():
+        for (code, _), (text, _) in seen.items():
             if row["code"] in ALERTS[code].causes:
                 yield "  Therefore: " + text
 
@@ -7704,11 +7702,10 @@ def _password(settings):
 def _send_by_sendmail(sender, recipient, message):
     import shutil
     import subprocess
-    from email import policy
     path = shutil.which("sendmail", path="%s:%s" % (os.environ.get("PATH", ""), SENDMAIL_PLACES))
     if path is None:
         raise Refused("There is no sendmail here: set mail_server.")
-    text = message.as_bytes(policy=policy.SMTP.clone(linesep="\n", cte_type="7bit"))
+    text = message.as_bytes().replace(b"\r\n", b"\n")
     try:
         done = subprocess.run([path, "-i", "-f", sender, "--", recipient], input=text,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
