@@ -6451,8 +6451,8 @@ class Starter:
         return 1 if failure else min(room, missing)     # many would leave no room for a runner
 
     def start_helper(self, *what):
-        """Start a process, as workers are started, that does one thing: --send what is in the
-        outbox, make a --backup, or only live for a --test with its token."""
+        """Start a process, as workers are started, that does one thing: --send what is due in
+        `delivery`, make a --backup, or only live for a --test with its token."""
         self._poll_children()
         self._launch(None, *what, str(self._database.folder))
 
@@ -7216,8 +7216,8 @@ class Keeping:
 #    at `opened_at` or later, else it is forgotten, and ends when all has been well for long enough.
 #    There is one such row for each (code, subject).
 # 3. What opened is told GATHER_SECONDS later with all that came meanwhile, then ever less often
-#    while it holds; its end is told if its opening was. Outbox puts that into `delivery`, from
-#    where a child process sends it (next section): no request, claim or tick waits for a server.
+#    while it holds; its end is told if its opening was. Messages are put into `delivery`, from
+#    where a child process sends them (next section): no request, claim or tick waits for a server.
 #    After a message nobody looks for PACE_SECONDS: all that comes then stands in the next one.
 
 WATCH_SECONDS = 30.0
@@ -7231,7 +7231,7 @@ ALERT_GROUPS_MAX = 50                 # different failures told in one look
 MISSED_SECONDS = 600.0
 UNTIL_IT_ENDS = 253402300799.0  # the year 9999
 MUTES = {"1h": 3600.0, "8h": 8 * 3600.0, "end": UNTIL_IT_ENDS, "no": None}
-OUTBOX_LINES = 100              # of one message
+MESSAGE_LINES = 100
 SENDING_MARK, SENDING_SECONDS = "sending.mark", 60.0    # while a process sends
 SEND_PAUSES = (0.0, 60.0, 300.0, 1800.0, 7200.0)        # before each try
 UNSENT_SECONDS = 900            # after which `check` says that messages wait
@@ -7351,51 +7351,35 @@ def failure_group(function, kind, message):
     return shorten("%s: %s %s" % (function, kind or "", words), 200)
 
 
-class Outbox:
-    """What is to be told: a row of `delivery` for each message and recipient."""
+def recipients_of_alerts(settings):
+    """Whom alerts are told: (channel, recipient) each; an address of the web is a secret."""
+    get = settings.get
+    return [*(("mail", one) for one in re.findall(MAIL_ADDRESS, get("alert_mail"))),
+            *(("webhook", web_label(one)) for one in get("alert_webhook").split()),
+            *(("function", one) for one in get("alert_function").split())]
 
-    def __init__(self, database, settings):
-        self._database, self._settings = database, settings
 
-    def recipients(self):
-        """Whom alerts are told: (channel, recipient) each; an address of the web is a secret."""
-        get = self._settings.get
-        return [*(("mail", one) for one in re.findall(MAIL_ADDRESS, get("alert_mail"))),
-                *(("webhook", web_label(one)) for one in get("alert_webhook").split()),
-                *(("function", one) for one in get("alert_function").split())]
+def post_message(transaction, recipient, content, now, tries=0):
+    """Put what is to be told to one recipient into `delivery`; its id."""
+    lines = content["lines"]
+    content = {**content, "lines": lines[:MESSAGE_LINES],
+               "left": max(0, len(lines) - MESSAGE_LINES)}
+    return transaction.insert("delivery", {
+        "channel": recipient[0], "recipient": recipient[1], "content": dump_json(content),
+        "tries": tries, "next_at": now, "created_at": now})
 
-    @staticmethod
-    def post(transaction, recipient, content, now, tries=0):
-        """Add a message; its id."""
-        lines = content["lines"]
-        content = {**content, "lines": lines[:OUTBOX_LINES],
-                   "left": max(0, len(lines) - OUTBOX_LINES)}
-        return transaction.insert("delivery", {
-            "channel": recipient[0], "recipient": recipient[1], "content": dump_json(content),
-            "tries": tries, "next_at": now, "created_at": now})
 
-    def is_due(self, now):
-        """True if something is to be sent."""
-        return bool(self._database.value("SELECT 1 FROM delivery WHERE next_at<=? LIMIT 1", (now,)))
-
-    def states(self):
-        """How the newest message to each recipient of alerts went, and when one last arrived."""
-        for channel, recipient in self.recipients():
-            last, sent = (self._database.one(
-                "SELECT * FROM delivery WHERE channel=? AND recipient=? AND (sent_at IS NOT NULL "
-                "%s) ORDER BY id DESC LIMIT 1" % more, (channel, recipient))
-                for more in ("OR error IS NOT NULL", ""))
-            yield {"channel": channel, "recipient": recipient, "last": last and last["id"],
-                   "sent_at": iso(sent and sent["sent_at"]), "error": last and last["error"],
-                   "next_at": iso(last and last["next_at"])}
+def is_message_due(database, now):
+    """True if something is to be sent."""
+    return bool(database.value("SELECT 1 FROM delivery WHERE next_at<=? LIMIT 1", (now,)))
 
 
 class Alerts:
     """Opens, tells and ends alerts, and tells owners of their tasks, see look()."""
 
-    def __init__(self, database, conditions, outbox, starter):
-        self._database, self._clock = database, database.clock
-        self._conditions, self._outbox, self._starter = conditions, outbox, starter
+    def __init__(self, database, settings, conditions, starter):
+        self._database, self._settings, self._clock = database, settings, database.clock
+        self._conditions, self._starter = conditions, starter
 
     def tick(self):
         """Look if nobody has just done so, and send what is due."""
@@ -7406,7 +7390,7 @@ class Alerts:
 
     def send(self, now):
         """Start the process that sends, if something is due and none does."""
-        if self._outbox.is_due(now) and take_mark(
+        if is_message_due(self._database, now) and take_mark(
                 self._database.folder / SENDING_MARK, now, SENDING_SECONDS + 5):
             with contextlib.suppress(*START_ERRORS):    # the next tick tries again
                 self._starter.start_helper("--send")
@@ -7435,7 +7419,7 @@ class Alerts:
             if self._tell(transaction, seen, over, now) or ended:
                 told_at = now
             for email, lines in ended.items():
-                self._outbox.post(transaction, ("mail", email), {
+                post_message(transaction, ("mail", email), {
                     "kind": "task", "lines": lines, "subject": lines[0].partition(":")[0]
                     if len(lines) == 1 else "%d of your tasks ended" % len(lines)}, now)
             state = {"seen": newest, "told_at": told_at}
@@ -7506,12 +7490,12 @@ class Alerts:
             runs = transaction.value("SELECT runs FROM recent WHERE function=?", (function,))
             latest = [run[2] for run in json.loads(runs or "[]")[-SUCCESSES_END:]]
             least = CALM_SECONDS if latest == ["succeeded"] * SUCCESSES_END else QUIET_SECONDS
-        may_end = row["told"] or row["muted_until"] or not self._outbox.recipients()
+        may_end = row["told"] or row["muted_until"] or not recipients_of_alerts(self._settings)
         return calm >= least and may_end and transaction.update(
             "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
 
     def _tell(self, transaction, seen, over, now):
-        """Put what is to be told into the outbox, for each recipient in one message; True if
+        """Put what is to be told into `delivery`, for each recipient in one message; True if
         anybody is told anything."""
         rows = transaction.all(
             "SELECT * FROM alert WHERE ended_at IS NULL AND seen_at>=opened_at "
@@ -7519,7 +7503,7 @@ class Alerts:
         due = {row["id"] for row in rows if self._is_due(row, now)}
         news = [row for row in rows if due and (row["id"] in due or not row["told"])]
         over = [row for row in over if row["told"] and (row["muted_until"] or 0) <= now]
-        recipients = self._outbox.recipients() if news or over else ()
+        recipients = recipients_of_alerts(self._settings) if news or over else ()
         if not recipients:
             return False
         lines = [line for row in news for line in self._lines(row, seen)]
@@ -7528,7 +7512,7 @@ class Alerts:
         content = {"kind": "alert", "thread": first["id"], "lines": lines, "subject": "%s%s%s" % (
             "" if news else "over: ", _title(first), ", and %d more" % more if more else "")}
         for recipient in recipients:
-            self._outbox.post(transaction, recipient, content, now)
+            post_message(transaction, recipient, content, now)
         transaction.tell_many("UPDATE alert SET told=told+1, told_at=? WHERE id=?",
                               [(now, row["id"]) for row in news])
         return True
@@ -7556,7 +7540,18 @@ class Alerts:
         ended = self._database.all("SELECT * FROM alert WHERE ended_at IS NOT NULL "
                                    "ORDER BY ended_at DESC, id DESC LIMIT %d" % PAGE_ROWS)
         return {"alerts": [alert_json(row) for row in (*rows, *ended)],
-                "channels": list(self._outbox.states())}
+                "channels": list(self.channels())}
+
+    def channels(self):
+        """How the newest message to each recipient of alerts went, and when one last arrived."""
+        for channel, recipient in recipients_of_alerts(self._settings):
+            last, sent = (self._database.one(
+                "SELECT * FROM delivery WHERE channel=? AND recipient=? AND (sent_at IS NOT NULL "
+                "%s) ORDER BY id DESC LIMIT 1" % more, (channel, recipient))
+                for more in ("OR error IS NOT NULL", ""))
+            yield {"channel": channel, "recipient": recipient, "last": last and last["id"],
+                   "sent_at": iso(sent and sent["sent_at"]), "error": last and last["error"],
+                   "next_at": iso(last and last["next_at"])}
 
     def mute(self, alert_id, how):
         """Tell nothing of an alert for a while; NotFound if none of that id is open."""
@@ -7569,13 +7564,13 @@ class Alerts:
 
     def test(self):
         """Send each recipient a message, which is tried once."""
-        now, recipients = self._clock.now(), self._outbox.recipients()
+        now, recipients = self._clock.now(), recipients_of_alerts(self._settings)
         if not recipients:
             raise Conflict("Nobody is told: set alert_mail, alert_webhook or alert_function.")
         content = {"kind": "test", "subject": "a test",
                    "lines": ["This is a test of the alerts of jobqueue. Nothing is wrong."]}
         with self._database.transaction() as transaction:
-            made = [{"id": self._outbox.post(transaction, one, content, now, len(SEND_PAUSES) - 1),
+            made = [{"id": post_message(transaction, one, content, now, len(SEND_PAUSES) - 1),
                      "channel": one[0], "recipient": one[1]} for one in recipients]
         self.send(now)
         return {"deliveries": made}
@@ -7596,7 +7591,7 @@ def alert_json(row):
 
 # Telling ---------------------------------------------------------------------
 #
-# How messages leave. A process of its own, started like a worker, takes what is due in the outbox,
+# How messages leave. A process of its own, started like a worker, takes what is due in `delivery`,
 # sends it and notes how that went, and ends after SENDING_SECONDS. A row is taken by counting its
 # try, which puts the next one off: who is killed in the middle has spent one, and a server that
 # hangs keeps no other row from its turn. Refused ends the tries. What a server says is kept, but no
@@ -7822,11 +7817,11 @@ def _judge_answer(answer):
 
 
 class Courier:
-    """Sends what is in the outbox; `add` adds a task, `find` gives a function of tasks.py."""
+    """Sends what is in `delivery`; `add` adds a task, `find` gives a function of tasks.py."""
 
     def __init__(self, database, settings, add, find):
         self._database, self._settings, self._clock = database, settings, database.clock
-        self._add, self._find, self._outbox = add, find, Outbox(database, settings)
+        self._add, self._find = add, find
 
     def run(self):
         """Send all that is due."""
@@ -7885,7 +7880,7 @@ class Courier:
         if kind == "task":
             return self._database.value("SELECT 1 FROM user WHERE email=? AND disabled=0 LIMIT 1",
                                         recipient[1:])
-        return kind == "code" or recipient in self._outbox.recipients()
+        return kind == "code" or recipient in recipients_of_alerts(self._settings)
 
     def _add_task(self, name, content, row):
         given = {"subject": content["subject"], "text": _whole_text(content)}
@@ -8208,42 +8203,36 @@ def address_subject(address):
     return "address:%s" % address
 
 
-class Throttle:
-    """Slows down who guesses: an attempt counts before it is judged, so that parallel ones do."""
-
-    def __init__(self, database):
-        self._database = database
-
-    def count(self, *subjects):
-        """Count an attempt under each subject; TooMany while one of them has to wait."""
-        now = self._database.clock.now()
-        with self._database.transaction(durable=False) as transaction:
-            for subject in subjects:
-                row = transaction.one("SELECT * FROM throttle WHERE subject=?", (subject,))
-                if row and now < row["until"] < now + 2 * GUESSES[3]:
-                    raise TooMany("Too many attempts. Please wait.",
-                                  retry_after=math.ceil(row["until"] - now))
-                free, memory, least, most = (
-                    GUESSES_BY_ADDRESS if subject.startswith("address:") else GUESSES)
-                failures = row["failures"] + 1 if row and now - row["failed_at"] < memory else 1
-                pause = min(most, least * 2 ** min(failures - free, 20)) if failures >= free else 0
-                transaction.upsert("throttle", {"subject": subject},
-                                   {"failures": failures, "failed_at": now, "until": now + pause})
-
-    @staticmethod
-    def forgive(transaction, *subjects):
-        """Forget what was counted."""
+def count_guess(database, *subjects):
+    """Count an attempt under each subject, before it is judged, so that parallel ones do; TooMany
+    while one of them has to wait."""
+    now = database.clock.now()
+    with database.transaction(durable=False) as transaction:
         for subject in subjects:
-            transaction.run("DELETE FROM throttle WHERE subject=?", (subject,))
+            row = transaction.one("SELECT * FROM throttle WHERE subject=?", (subject,))
+            if row and now < row["until"] < now + 2 * GUESSES[3]:
+                raise TooMany("Too many attempts. Please wait.",
+                              retry_after=math.ceil(row["until"] - now))
+            free, memory, least, most = (
+                GUESSES_BY_ADDRESS if subject.startswith("address:") else GUESSES)
+            failures = row["failures"] + 1 if row and now - row["failed_at"] < memory else 1
+            pause = min(most, least * 2 ** min(failures - free, 20)) if failures >= free else 0
+            transaction.upsert("throttle", {"subject": subject},
+                               {"failures": failures, "failed_at": now, "until": now + pause})
+
+
+def forgive(transaction, *subjects):
+    """Forget what was counted."""
+    for subject in subjects:
+        transaction.run("DELETE FROM throttle WHERE subject=?", (subject,))
 
 
 class Users:
     """Who may log in, and their passwords. There is always an admin once there was one."""
 
-    def __init__(self, database, settings, throttle):
-        self._database, self._settings, self._throttle = database, settings, throttle
+    def __init__(self, database, settings):
+        self._database, self._settings = database, settings
         settings.tests["default_owner"] = functools.partial(self._test_owner, database)
-        self._owner = (-math.inf, None, None)   # until, default_owner, its row
 
     def has_admin(self):
         """True once somebody can administer this."""
@@ -8266,14 +8255,10 @@ class Users:
         return row and Person(row)
 
     def owner(self, name=None):
-        """The row of this user, without a name of the one whose tasks code and shell add: that may
-        be as old as a setting. Who was deleted since then is missed when the task is added."""
+        """The row of this user, without a name of the one whose tasks code and shell add."""
         if name:
             return self.find(name)
-        name, now = self._settings.get("default_owner"), self._database.clock.monotonic()
-        until, known, row = self._owner
-        if known == name and now <= until:
-            return row
+        name = self._settings.get("default_owner")
         row = self._database.one("""
             SELECT * FROM user WHERE name=? OR (?='' AND role='admin' AND disabled=0)
             ORDER BY id LIMIT 1""", (name, name))
@@ -8281,7 +8266,6 @@ class Users:
             raise SetupError("There is no user %s, whom the setting default_owner names." % name
                              if name else "There is no admin yet who could own the task. Open the "
                              "page and make one, or run: python3 jobqueue.py user add NAME --admin")
-        self._owner = now + CACHE_SECONDS, name, row
         return row
 
     @staticmethod
@@ -8339,12 +8323,12 @@ class Users:
     def confirm(self, person, password, field="password"):
         """How a person's password is stored; Denied, which names the field, if it is another."""
         subject = "password:%d" % person.id     # only who is logged in can guess here
-        self._throttle.count(subject)
+        count_guess(self._database, subject)
         stored = self.find(person.name)["password"]
         if not verify_password(password, stored):
             raise wrong_password(field)
         with self._database.transaction(durable=False) as transaction:
-            self._throttle.forgive(transaction, subject)
+            forgive(transaction, subject)
         return stored
 
     def delete(self, name, by=None):
@@ -8364,6 +8348,32 @@ class Users:
             note_user(transaction, self._database.clock.now(), "user_deleted", row, by)
             self._keep_an_admin(transaction)
 
+    def mail_code(self, person, email):
+        """Mail a code to an address, which counts as a person's own once they have typed that.
+        Each mail and each code typed counts as a guess, and a right one frees no more: who
+        alternates between an own address and a stranger's could mail and guess without end."""
+        import secrets
+        code, now = "%06d" % secrets.randbelow(10 ** 6), self._database.clock.now()
+        count_guess(self._database, "mailbox:%d" % person.id)
+        with self._database.transaction() as transaction:
+            remember(transaction, MAILBOX % person.id, {
+                "email": email, "digest": digest(code), "until": now + CODE_SECONDS})
+            post_message(transaction, ("mail", email), {
+                "kind": "code", "subject": "your code", "lines": [
+                    "%s entered this address in jobqueue. The code is %s." % (person.name, code),
+                    "It holds for an hour. If that was not you, nothing has to be done."]}, now)
+
+    def confirm_email(self, person, code):
+        """The address whose code this is; Denied if it is another one."""
+        count_guess(self._database, "mailbox:%d" % person.id)
+        with self._database.transaction() as transaction:
+            known = recall(transaction, MAILBOX % person.id)
+            if (not known or known["digest"] != digest(code)
+                    or not 0 <= known["until"] - self._database.clock.now() <= CODE_SECONDS):
+                raise Denied("The code is not right.", wrong("email_code", "is not right"))
+            remember(transaction, MAILBOX % person.id, None)
+        return known["email"]
+
     @staticmethod
     def _keep_an_admin(transaction):
         if not transaction.value("SELECT 1 FROM user WHERE role='admin' AND disabled=0 LIMIT 1"):
@@ -8374,40 +8384,6 @@ class Users:
         same = {name: row[name] for name in ("name", "role", "max_pending", "max_running", "email")}
         return {**same, "disabled": bool(row["disabled"]), "created_at": iso(row["created_at"]),
                 "last_seen_at": iso(row["last_seen_at"])}
-
-
-class Mailboxes:
-    """Users' own addresses: one counts once its owner has typed the code that was mailed to it.
-
-    Each mail and each code typed counts as a guess, and a right one frees no more: who alternates
-    between an own address and a stranger's could mail and guess without end."""
-
-    def __init__(self, database, outbox, throttle):
-        self._database, self._outbox, self._throttle = database, outbox, throttle
-
-    def ask(self, person, email):
-        """Mail a code to an address."""
-        import secrets
-        code, now = "%06d" % secrets.randbelow(10 ** 6), self._database.clock.now()
-        self._throttle.count("mailbox:%d" % person.id)
-        with self._database.transaction() as transaction:
-            remember(transaction, MAILBOX % person.id, {
-                "email": email, "digest": digest(code), "until": now + CODE_SECONDS})
-            self._outbox.post(transaction, ("mail", email), {
-                "kind": "code", "subject": "your code", "lines": [
-                    "%s entered this address in jobqueue. The code is %s." % (person.name, code),
-                    "It holds for an hour. If that was not you, nothing has to be done."]}, now)
-
-    def confirm(self, person, code):
-        """The address whose code this is; Denied if it is another one."""
-        self._throttle.count("mailbox:%d" % person.id)
-        with self._database.transaction() as transaction:
-            known = recall(transaction, MAILBOX % person.id)
-            if (not known or known["digest"] != digest(code)
-                    or not 0 <= known["until"] - self._database.clock.now() <= CODE_SECONDS):
-                raise Denied("The code is not right.", wrong("email_code", "is not right"))
-            remember(transaction, MAILBOX % person.id, None)
-        return known["email"]
 
 
 def changed_at(file):
@@ -8440,9 +8416,9 @@ class SetUp:
     3. In one transaction the code is marked as used, and the admin is made or gets the password.
     4. All these files are deleted."""
 
-    def __init__(self, database, users, throttle):
-        self._database, self._users, self._throttle = database, users, throttle
-        self._clock, self._home = database.clock, HOME
+    def __init__(self, database, users):
+        self._database, self._users, self._clock = database, users, database.clock
+        self._home = HOME
         self.file = private_path(database.path, "setup-code.txt")
 
     def code(self):
@@ -8480,7 +8456,7 @@ class SetUp:
                 raise NotFound("This is set up already.")
             else:
                 self._users.insert(transaction, columns, name)
-            self._throttle.forgive(transaction, address_subject(address))
+            forgive(transaction, address_subject(address))
         for path in files:
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -8493,7 +8469,7 @@ class SetUp:
                            "file with %d or more characters of your own beside jobqueue.py, named "
                            "setup-code-WORD.txt with a word that nobody can guess, and enter them "
                            "here within an hour." % SETUP_CODE_MIN_CHARACTERS)
-        self._throttle.count(address_subject(address))
+        count_guess(self._database, address_subject(address))
         code = plain_code(code)
         for path in files:
             known = read_code(path, self._clock.now())
@@ -8518,15 +8494,14 @@ class SetUp:
         end_sessions(transaction, ids[0], True)
         for setting in doubtful:
             remember(transaction, setting, None)
-        self._throttle.forgive(transaction, "user:" + name)
+        forgive(transaction, "user:" + name)
 
 
 class Sessions:
     """Logging in by name and password; the token of a session is stored as a digest only."""
 
-    def __init__(self, database, users, throttle):
-        self._database, self._users, self._throttle = database, users, throttle
-        self._clock = database.clock
+    def __init__(self, database):
+        self._database, self._clock = database, database.clock
 
     def log_in(self, name, password, address):
         """A new session's token; Unauthorized for a wrong name or password alike."""
@@ -8536,7 +8511,7 @@ class Sessions:
             "AS known FROM user WHERE name=?", (place, storable(name)))
         if row and (row["known"] or 0) > self._clock.now():     # strangers lock nobody out
             subject = "known:%d %s" % (row["id"], place)        # no name that is sent can be this
-        self._throttle.count(subject, place)
+        count_guess(self._database, subject, place)
         right = verify_password(password, row["password"] if row else NOBODYS_PASSWORD)
         if not right or row is None or row["disabled"]:
             with self._database.transaction(durable=False) as transaction:
@@ -8556,7 +8531,7 @@ class Sessions:
             transaction.insert("session", {
                 "digest": digest(token), "user_id": row["id"], "created_at": now, "seen_at": now,
                 "expires_at": now + SESSION_SECONDS, "address": address})
-            self._throttle.forgive(transaction, *subjects)
+            forgive(transaction, *subjects)
             transaction.update("user", {"last_seen_at": now}, "id=?", (row["id"],))
             note_user(transaction, now, "logged_in", row, row["name"])
             place = {"user_id": row["id"], "address": address_subject(address)}
@@ -9808,13 +9783,10 @@ class JobQueue:
                                  self.modes, self.rhythm)
         self.conditions = Conditions(self.database, self.settings, self.claims, self.rhythm,
                                      self.modes, self.catalogue)
-        self.outbox = Outbox(self.database, self.settings)
-        self.alerts = Alerts(self.database, self.conditions, self.outbox, self.starter)
-        throttle = Throttle(self.database)
-        self.users = Users(self.database, self.settings, throttle)
-        self.mailboxes = Mailboxes(self.database, self.outbox, throttle)
-        self.setup = SetUp(self.database, self.users, throttle)
-        self.sessions = Sessions(self.database, self.users, throttle)
+        self.alerts = Alerts(self.database, self.settings, self.conditions, self.starter)
+        self.users = Users(self.database, self.settings)
+        self.setup = SetUp(self.database, self.users)
+        self.sessions = Sessions(self.database)
         self.tokens = Tokens(self.database)
         self.firing = Firing(self.database, self.adding, self.requests.check, self.users.person)
         self.schedules = Schedules(self.database, self.tasks, self.rhythm, self.firing,
@@ -10692,12 +10664,12 @@ def _look_at_tasks(queue):
 
 
 def _look_at_alerts(queue):
-    states = list(queue.outbox.states())
+    states = list(queue.alerts.channels())
     open_ones = queue.database.value("SELECT count(*) FROM alert WHERE ended_at IS NULL "
                                      "AND seen_at>=opened_at")
     yield "%d open; told: %s" % (open_ones, ", ".join(
         one["recipient"] for one in states) or "nobody")
-    if queue.outbox.is_due(queue.database.clock.now() - UNSENT_SECONDS):
+    if is_message_due(queue.database, queue.database.clock.now() - UNSENT_SECONDS):
         yield Finding("outbox_waits", minutes=UNSENT_SECONDS // 60)
     for one in states:
         if one["error"] and one["next_at"] is None:
@@ -12123,10 +12095,12 @@ def _change_mailbox(queue, person, given):
     if len(given) > 1:
         raise field_error("email", "must be sent alone, and so must email_code")
     if given.get("email"):
-        queue.mailboxes.ask(person, given["email"])
+        queue.users.mail_code(person, given["email"])
         queue.alerts.send(queue.database.clock.now())
         return queue.users.change(person.name)
-    email = queue.mailboxes.confirm(person, given["email_code"]) if "email_code" in given else None
+    email, code = None, given.get("email_code")
+    if code is not None:
+        email = queue.users.confirm_email(person, code)
     return queue.users.change(person.name, by=person.name, email=email)
 
 

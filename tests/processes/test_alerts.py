@@ -79,8 +79,8 @@ class SendingCase(TestCase):
 
     def post(self, *lines):
         with self.database.transaction() as transaction:
-            for recipient in self.queue.outbox.recipients():
-                self.queue.outbox.post(transaction, recipient, {
+            for recipient in jobqueue.recipients_of_alerts(self.queue.settings):
+                jobqueue.post_message(transaction, recipient, {
                     "kind": "alert", "subject": "add failed", "lines": list(lines) or ["it failed"]},
                     self.clock.now())
 

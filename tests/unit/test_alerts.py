@@ -563,7 +563,7 @@ class TestSettings(AlertsCase):
     def test_spaces_and_commas_around_addresses_do_not_matter(self):
         self.change_settings(mail_from=" a@example.org ", alert_mail=" b@example.org,c@example.org ,")
         self.assertEqual(self.queue.settings.get("mail_from"), "a@example.org")
-        self.assertEqual(self.queue.outbox.recipients(),
+        self.assertEqual(jobqueue.recipients_of_alerts(self.queue.settings),
                          [("mail", "b@example.org"), ("mail", "c@example.org")])
 
     def test_a_servers_port_is_587_unless_said(self):
@@ -648,7 +648,7 @@ class TestOverHttp(AlertsCase, WebTestCase):
 
     def test_a_channel_that_fails_for_good_is_a_finding(self):
         with self.database.transaction() as transaction:
-            self.queue.outbox.post(transaction, ("mail", "ops@example.org"), {
+            jobqueue.post_message(transaction, ("mail", "ops@example.org"), {
                 "kind": "alert", "subject": "x", "lines": []}, self.clock.now())
         self.write("UPDATE delivery SET tries=5, next_at=NULL, error='535 not you'")
         found = jobqueue.check_host(self.queue).findings
@@ -682,7 +682,7 @@ class TestCourier(AlertsCase):
         self.courier = jobqueue.Courier(
             self.database, self.queue.settings, self.queue.enqueue, self.queue.catalogue.find)
         with self.database.transaction() as transaction:
-            self.queue.outbox.post(transaction, ("mail", "ops@example.org"), {
+            jobqueue.post_message(transaction, ("mail", "ops@example.org"), {
                 "kind": "alert", "subject": "x", "lines": ["y"]}, self.clock.now())
 
     def send(self, _, recipient, content, row):
@@ -715,7 +715,7 @@ class TestCourier(AlertsCase):
     def test_two_that_send_at_once_send_each_message_once(self):
         with self.database.transaction() as transaction:
             for number in range(15):
-                self.queue.outbox.post(transaction, ("mail", "ops@example.org"), {
+                jobqueue.post_message(transaction, ("mail", "ops@example.org"), {
                     "kind": "alert", "subject": str(number), "lines": ["y"]}, self.clock.now())
         other = self.another_queue()
         threads = [threading.Thread(target=courier.run) for courier in (self.courier, jobqueue.Courier(
@@ -749,7 +749,7 @@ class TestCourier(AlertsCase):
         self.write("UPDATE user SET email='bob@example.org' WHERE name='bob'")
         for _ in range(2):
             with self.database.transaction() as transaction:
-                self.queue.outbox.post(transaction, ("mail", "bob@example.org"), {
+                jobqueue.post_message(transaction, ("mail", "bob@example.org"), {
                     "kind": "task", "subject": "t", "lines": ["y"]}, self.clock.now())
             self.courier.run()
             self.write("UPDATE user SET disabled=1 WHERE name='bob'")
@@ -763,7 +763,7 @@ class TestCourier(AlertsCase):
         greet["schema"]["required"] = ["text"]
         self.declare(greet)
         with self.database.transaction() as transaction:
-            self.queue.outbox.post(transaction, ("function", "greet"), {
+            jobqueue.post_message(transaction, ("function", "greet"), {
                 "kind": "alert", "subject": "x", "lines": ["what happened"]}, self.clock.now())
         self.courier.run()
         self.assertEqual(json.loads(self.database.value("SELECT arguments FROM task")),
@@ -772,7 +772,7 @@ class TestCourier(AlertsCase):
     def test_a_function_that_is_not_there_is_a_refusal(self):
         self.change_settings(alert_function="nothing")
         with self.database.transaction() as transaction:
-            self.queue.outbox.post(transaction, ("function", "nothing"), {
+            jobqueue.post_message(transaction, ("function", "nothing"), {
                 "kind": "alert", "subject": "x", "lines": ["y"]}, self.clock.now())
         self.courier.run()
         self.assertIn("not known", self.delivery()["error"])
