@@ -7720,24 +7720,22 @@ def is_inside(address):
                if (":" in one) == (address.version == 6))
 
 
-def _slack(_, content, text):
+def shaped(parts, content):
+    """(path, body) as the host of an address wants them, if it is one that many people use; else
+    the body is None."""
     from html import escape
-    return None, {"text": escape(text[:3000], quote=False)}
-
-
-def _ntfy(parts, content, text):
-    query = "?" + parts.query if parts.query else ""
-    return "/" + query, {"topic": parts.path.strip("/"), "title": content["subject"],
-                         "message": text[:4000]}
-
-
-SHAPES = {      # what the host's name is like: makes (path or None: as it is, body)
-    r"hooks\.slack\.com": _slack,
-    r"(.+\.)?discord(app)?\.com": lambda _, content, text: (
-        None, {"content": text[:2000], "allowed_mentions": {"parse": []}}),
-    r"api\.telegram\.org": lambda parts, content, text: (
-        parts.path, {**dict(parse_qsl(parts.query)), "text": text[:4096]}),
-    r"ntfy\..+|.+\.ntfy\..+": _ntfy}
+    host, query = parts.hostname, "?" + parts.query if parts.query else ""
+    text, path = "%s\n%s" % (content["subject"], _whole_text(content)), parts.path or "/"
+    if host == "hooks.slack.com":
+        return path + query, {"text": escape(text[:3000], quote=False)}
+    if re.fullmatch(r"(.+\.)?discord(app)?\.com", host):
+        return path + query, {"content": text[:2000], "allowed_mentions": {"parse": []}}
+    if host == "api.telegram.org":
+        return path, {**dict(parse_qsl(parts.query)), "text": text[:4096]}
+    if re.fullmatch(r"ntfy\..+|.+\.ntfy\..+", host):
+        return "/" + query, {"topic": path.strip("/"), "title": content["subject"],
+                             "message": text[:4000]}
+    return path + query, None
 
 
 def webhook_key(folder):
@@ -7784,16 +7782,10 @@ def send_webhook(settings, url, content, row, folder, now):
     """Send a row to an address of the web; what is sent looks as its host wants it."""
     import http.client
     import ssl
-    parts, headers = urlsplit(url), {}
-    is_safe, target = parts.scheme == "https", parts.path or "/"
-    target += "?" + parts.query if parts.query else ""
-    shape = next((make for name, make in SHAPES.items() if re.fullmatch(name, parts.hostname)),
-                 None)
-    if shape:
-        path, body = shape(parts, content, "%s\n%s" % (content["subject"], _whole_text(content)))
-        body = dump_json(body)
-    else:
-        path, (headers, body) = None, _signed(folder, content, row, now)
+    parts = urlsplit(url)
+    is_safe = parts.scheme == "https"
+    path, body = shaped(parts, content)
+    headers, body = ({}, dump_json(body)) if body else _signed(folder, content, row, now)
     sock = open_outside(parts.hostname, parts.port or (443 if is_safe else 80),
                         settings.get("alert_webhook_inside") == "yes")
     with contextlib.closing(sock):
@@ -7802,7 +7794,7 @@ def send_webhook(settings, url, content, row, folder, now):
         connection = http.client.HTTPConnection(parts.hostname, parts.port or 80)
         connection.sock = sock          # the port is for the header Host only
         with contextlib.closing(connection):
-            connection.request("POST", path or target, body.encode("utf-8"), {
+            connection.request("POST", path, body.encode("utf-8"), {
                 "Content-Type": "application/json", "User-Agent": "jobqueue/" + VERSION, **headers})
             _judge_answer(connection.getresponse())
 
