@@ -7897,10 +7897,9 @@ class Courier:
 
 # Tick ------------------------------------------------------------------------
 
-TICK_SOON_SECONDS = 1.0         # a schedule that is due sooner than a tick is so late at most
+TICK_SOON_SECONDS = 1.0         # while more is left, or a schedule is due before the next tick
 SWEEP_SECONDS = 3600.0
 LOOK_FOR_SCHEDULES_SECONDS = 30.0
-KEEP_AGAIN_SECONDS = 0.2        # while there is more
 BACKUP_AGAIN_SECONDS = 3600.0   # after one that failed or was not finished
 
 
@@ -7921,7 +7920,7 @@ class Tick:
         self._mark = database.folder / "tick.mark"
         self._ticks = Every(TICK_SOON_SECONDS, self._clock)
         self._looks = Every(LOOK_FOR_SCHEDULES_SECONDS, self._clock)
-        self._again = 0.0               # seconds until the rest is done; 0: nothing is left
+        self._has_more = False          # the last tick left something to be done soon
 
     def maybe(self, caller):
         """Tick unless anybody has just done so; True if we did. `caller` is who asks: "server" and
@@ -7955,11 +7954,9 @@ class Tick:
         self._files.clear(self._clock.now())
         self._sweep()
         is_behind = self._fold.fold()
-        self._again = 0.0
-        if caller not in PASSING and (self._keeping.prune() or is_behind):
-            is_busy = self._claims.claimable(1)
-            self._again = TICK_SOON_SECONDS if is_busy else KEEP_AGAIN_SECONDS
-            self._ticks.hasten(self._again)
+        self._has_more = caller not in PASSING and (self._keeping.prune() or is_behind)
+        if self._has_more:
+            self._ticks.hasten(TICK_SOON_SECONDS)
         if start:
             self._starter.start_needed(self.sleepers_missing())
         with in_passing("looking what is wrong"):
@@ -7980,12 +7977,12 @@ class Tick:
         return min((due for due in dues if due is not None), default=None)
 
     def _is_our_turn(self, caller):
-        """True if nobody has ticked for long; where a schedule is due, that is sooner."""
+        """True if nobody has ticked for long; where something is due, that is sooner."""
         now, due = self._clock.now(), self._firing.next_due()
         usual, soon = ((TICK_PASSING_SECONDS, TICK_SECONDS) if caller in PASSING else
                        (TICK_SECONDS, TICK_SOON_SECONDS))
-        least = soon if due is not None and due <= now else usual
-        return take_mark(self._mark, now, self._again or least)
+        least = soon if self._has_more or due is not None and due <= now else usual
+        return take_mark(self._mark, now, least)
 
     def _promote(self):
         """Make pending what is due, and go on with what comes after tasks that have ended."""
