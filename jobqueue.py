@@ -7231,7 +7231,7 @@ ALERT_GROUPS_MAX = 50                 # different failures told in one look
 MISSED_SECONDS = 600.0
 UNTIL_IT_ENDS = 253402300799.0  # the year 9999
 MUTES = {"1h": 3600.0, "8h": 8 * 3600.0, "end": UNTIL_IT_ENDS, "no": None}
-MESSAGE_LINES = 100
+MESSAGE_LINES = 30              # of at most 500 characters: receivers may take 20 kB only
 SENDING_MARK, SENDING_SECONDS = "sending.mark", 60.0    # while a process sends
 SEND_PAUSES = (0.0, 60.0, 300.0, 1800.0, 7200.0)        # before each try
 UNSENT_SECONDS = 900            # after which `check` says that messages wait
@@ -7361,9 +7361,8 @@ def recipients_of_alerts(settings):
 
 def post_message(transaction, recipient, content, now, tries=0):
     """Put what is to be told to one recipient into `delivery`; its id."""
-    lines = content["lines"]
-    content = {**content, "lines": lines[:MESSAGE_LINES],
-               "left": max(0, len(lines) - MESSAGE_LINES)}
+    lines, left = content["lines"][:MESSAGE_LINES], len(content["lines"]) - MESSAGE_LINES
+    content = {**content, "lines": lines + ["... and %d more." % left] * (left > 0)}
     return transaction.insert("delivery", {
         "channel": recipient[0], "recipient": recipient[1], "content": dump_json(content),
         "tries": tries, "next_at": now, "created_at": now})
@@ -7428,7 +7427,7 @@ class Alerts:
 
     def _held(self, open_codes):
         """{(code, subject): (sentence, 0)} of all that is wrong now but failed tasks."""
-        return {(code, subject): (ALERTS[code].sentence.format(**seen), 0)
+        return {(code, subject): (shorten(ALERTS[code].sentence.format(**seen), 500), 0)
                 for code in ALERTS if code != "failed"
                 for subject, seen in getattr(self._conditions, code)(code in open_codes).items()}
 
@@ -7618,11 +7617,6 @@ def header_text(text):
     return shorten(text.replace("=?", "= ?"), 150)
 
 
-def _whole_text(content):
-    left = content.get("left")
-    return "\n".join([*content["lines"], *(["... and %d more." % left] if left else [])])
-
-
 def mail_message(content, sender, recipient, row):
     """The EmailMessage of a row; the same each time it is tried."""
     from email import policy
@@ -7637,7 +7631,7 @@ def mail_message(content, sender, recipient, row):
     if "thread" in content:
         message["References"] = "<jobqueue.alert.%d@%s>" % (content["thread"], domain)
     message["Auto-Submitted"], message["X-Auto-Response-Suppress"] = "auto-generated", "All"
-    message.set_content(storable(_whole_text(content)) + "\n", cte="quoted-printable")
+    message.set_content(storable("\n".join(content["lines"])) + "\n", cte="quoted-printable")
     return message
 
 
@@ -7725,7 +7719,7 @@ def shaped(parts, content):
     the body is None."""
     from html import escape
     host, query = parts.hostname, "?" + parts.query if parts.query else ""
-    text, path = "%s\n%s" % (content["subject"], _whole_text(content)), parts.path or "/"
+    text, path = "\n".join([content["subject"], *content["lines"]]), parts.path or "/"
     if host == "hooks.slack.com":
         return path + query, {"text": escape(text[:3000], quote=False)}
     if re.fullmatch(r"(.+\.)?discord(app)?\.com", host):
@@ -7756,11 +7750,8 @@ def _signed(folder, content, row, now):
     import base64
     import hmac
     name, moment = "msg_%d_%d" % (row["id"], int(row["created_at"] * 1000)), "%d" % now
-    lines = content["lines"]
     body = dump_json({"type": "jobqueue." + content["kind"], "timestamp": iso(row["created_at"]),
-                      "data": {"subject": content["subject"],
-                               "lines": [shorten(line, 500) for line in lines[:30]],
-                               "left": content.get("left", 0) + max(0, len(lines) - 30)}})
+                      "data": {"subject": content["subject"], "lines": content["lines"]}})
     told = ("%s.%s.%s" % (name, moment, body)).encode("utf-8")
     sign = base64.b64encode(hmac.digest(webhook_key(folder), told, "sha256")).decode("ascii")
     return {"webhook-id": name, "webhook-timestamp": moment,
@@ -7875,7 +7866,7 @@ class Courier:
         return kind == "code" or recipient in recipients_of_alerts(self._settings)
 
     def _add_task(self, name, content, row):
-        given = {"subject": content["subject"], "text": _whole_text(content)}
+        given = {"subject": content["subject"], "text": "\n".join(content["lines"])}
         function = self._find(name)
         known = function["schema"]["properties"] if function else given
         try:
