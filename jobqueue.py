@@ -7342,13 +7342,10 @@ def _schedule_name(row):
 
 
 def failure_group(function, kind, message):
-    """What failures have in common: their function, their error and what it says without numbers,
-    hexadecimal and quoted words."""
+    """What failures have in common: their function, their error and what it says without quoted
+    words and those with a digit."""
     words = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`", "…", message or "")
-    words = re.sub(r"\b[0-9a-fA-F-]{2,}\b", lambda found: (
-        "0" if re.search(r"\d", found[0]) else found[0]), words)
-    words = re.sub(r"\b0x[0-9a-fA-F]+|\d+", "0", words)
-    return shorten("%s: %s %s" % (function, kind or "", words), 200)
+    return shorten("%s: %s %s" % (function, kind or "", re.sub(r"\S*\d\S*", "0", words)), 200)
 
 
 def recipients_of_alerts(settings):
@@ -7816,19 +7813,17 @@ class Courier:
 
     def _take(self):
         """The next row that is due, whose try is counted; None if there is none."""
-        while True:
-            now = self._clock.now()
-            row = self._database.one(
+        now = self._clock.now()
+        with self._database.transaction(durable=False) as transaction:
+            row = transaction.one(
                 "SELECT * FROM delivery WHERE next_at<=? ORDER BY next_at, id LIMIT 1", (now,))
             if row is None:
                 return None
             tries = row["tries"] + 1
             next_at = now + SEND_PAUSES[tries] if tries < len(SEND_PAUSES) else None
-            with self._database.transaction(durable=False) as transaction:
-                if transaction.update(
-                        "delivery", {"tries": tries, "next_at": next_at, "error": CUT_OFF},
-                        "id=? AND tries=? AND next_at<=?", (row["id"], row["tries"], now)):
-                    return {**dict(zip(row.keys(), row)), "tries": tries, "next_at": next_at}
+            taken = {"tries": tries, "next_at": next_at, "error": CUT_OFF}
+            transaction.update("delivery", taken, "id=?", (row["id"],))
+        return {**dict(zip(row.keys(), row)), **taken}
 
     def _send(self, row):
         """Send a row that was taken, and note how that went."""
