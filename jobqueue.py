@@ -7469,13 +7469,16 @@ class Alerts:
         """Add what is new; what holds on is kept up to date."""
         causes = {code for code, _ in (*seen, *rows)}
         for (code, subject), (text, count) in seen.items():
-            if (code, subject) in rows:
-                transaction.run("UPDATE alert SET text=?, count=count+?, seen_at=? WHERE id=?",
-                                (text, count, now, rows[code, subject]["id"]))
+            opens_at, row = now + ALERTS[code].opens, rows.get((code, subject))
+            if row:
+                opens_at = min(opens_at, row["opened_at"])      # the clock may have been put back
+                transaction.run(
+                    "UPDATE alert SET text=?, count=count+?, opened_at=?, seen_at=? WHERE id=?",
+                    (text, count, opens_at, now, row["id"]))
             elif not causes.intersection(ALERTS[code].causes):
                 transaction.ensure("alert", {        # another machine may be faster
                     "code": code, "subject": subject, "text": text, "count": max(1, count),
-                    "opened_at": now + ALERTS[code].opens, "seen_at": now})
+                    "opened_at": opens_at, "seen_at": now})
         transaction.run("DELETE FROM alert WHERE seen_at<opened_at AND seen_at<?", (now,))
 
     def _end(self, transaction, row, now):

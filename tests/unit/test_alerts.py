@@ -240,6 +240,16 @@ class TestTelling(AlertsCase):
         self.look(times=2)
         self.assertEqual(len(self.messages()), 2)
 
+    def test_a_clock_that_was_put_back_hides_no_alert_and_no_recovery(self):
+        self.patch(jobqueue, "NARROW_BYTES", 1 << 60)
+        self.look(times=2)
+        self.clock.advance(-86400)
+        self.look(200, times=2)
+        self.assertEqual(self.open(), ["disk"])
+        self.patch(jobqueue, "NARROW_BYTES", 0)
+        self.look(200, times=3)
+        self.assertEqual(self.subjects(), ["the disk is nearly full", "over: the disk is nearly full"])
+
     def test_a_thousand_broken_schedules_are_one_message_of_bounded_length(self):
         for number in range(300):
             self.schedule("every 10m", name="s%d" % number)
