@@ -7215,15 +7215,14 @@ class Keeping:
 # 2. A row of `alert` is made for what holds, unless its cause is known. It is open once it was seen
 #    at `opened_at` or later, else it is forgotten, and ends when all has been well for long enough.
 #    There is one such row for each (code, subject).
-# 3. What opened is told GATHER_SECONDS later with all that came meanwhile, then ever less often
-#    while it holds; its end is told if its opening was. Messages are put into `delivery`, from
-#    where a child process sends them (next section): no request, claim or tick waits for a server.
-#    After a message nobody looks for PACE_SECONDS: all that comes then stands in the next one.
+# 3. What opened is told at once, then ever less often while it holds; its end is told if its
+#    opening was. Messages are put into `delivery`, from where a child process sends them (next
+#    section): no request, claim or tick waits for a server. After a message nobody looks for
+#    PACE_SECONDS: all that comes then stands in the next one.
 
 WATCH_SECONDS = 30.0
 PACE_SECONDS = 180.0            # so nobody is told more than 20 times an hour
-GATHER_SECONDS = 30.0
-PAUSES = (GATHER_SECONDS, 3600.0, 4 * 3600.0, 86400.0)      # before it is told, and told again
+PAUSES = (0.0, 3600.0, 4 * 3600.0, 86400.0)     # before it is told, and told again
 ENDS_SECONDS = 300.0            # so long all must be well
 SUCCESSES_END, CALM_SECONDS = 3, 1800.0     # so many in a row, and so long without a failure, end
 QUIET_SECONDS = 86400.0         # ... those of a function, or so long without one
@@ -7481,16 +7480,16 @@ class Alerts:
                     "opened_at": opens_at, "seen_at": now})
         transaction.run("DELETE FROM alert WHERE seen_at<opened_at AND seen_at<?", (now,))
 
-    def _end(self, transaction, row, now):
-        """True if an alert whose reason is gone ends by now; none ends untold."""
+    @staticmethod
+    def _end(transaction, row, now):
+        """True if an alert whose reason is gone ends by now."""
         calm, least = now - row["seen_at"], ENDS_SECONDS
         if row["code"] == "failed":
             function = row["subject"].partition(":")[0]
             runs = transaction.value("SELECT runs FROM recent WHERE function=?", (function,))
             latest = [run[2] for run in json.loads(runs or "[]")[-SUCCESSES_END:]]
             least = CALM_SECONDS if latest == ["succeeded"] * SUCCESSES_END else QUIET_SECONDS
-        may_end = row["told"] or row["muted_until"] or not recipients_of_alerts(self._settings)
-        return calm >= least and may_end and transaction.update(
+        return calm >= least and transaction.update(
             "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
 
     def _tell(self, transaction, seen, over, now):
@@ -7499,8 +7498,7 @@ class Alerts:
         rows = transaction.all(
             "SELECT * FROM alert WHERE ended_at IS NULL AND seen_at>=opened_at "
             "AND (muted_until IS NULL OR muted_until<=?) ORDER BY id", (now,))
-        due = {row["id"] for row in rows if self._is_due(row, now)}
-        news = [row for row in rows if due and (row["id"] in due or not row["told"])]
+        news = [row for row in rows if self._is_due(row, now)]
         over = [row for row in over if row["told"] and (row["muted_until"] or 0) <= now]
         recipients = recipients_of_alerts(self._settings) if news or over else ()
         if not recipients:
