@@ -7224,8 +7224,8 @@ WATCH_SECONDS = 30.0
 PACE_SECONDS = 180.0            # so nobody is told more than 20 times an hour
 PAUSES = (0.0, 3600.0, 4 * 3600.0, 86400.0)     # before it is told, and told again
 ENDS_SECONDS = 300.0            # so long all must be well
-SUCCESSES_END, CALM_SECONDS = 3, 1800.0     # so many in a row, and so long without a failure, end
-QUIET_SECONDS = 86400.0         # ... those of a function, or so long without one
+CALM_SECONDS, SUCCESSES_END = 1800.0, 3     # so long without a failure, and so many successes in
+QUIET_SECONDS = 86400.0         # ... later hours, end those of a function; or so long without one
 ALERT_GROUPS_MAX = 50           # different failures told in one look
 MISSED_SECONDS = 600.0
 UNTIL_IT_ENDS = 253402300799.0  # the year 9999
@@ -7485,10 +7485,10 @@ class Alerts:
         """True if an alert whose reason is gone ends by now."""
         calm, least = now - row["seen_at"], ENDS_SECONDS
         if row["code"] == "failed":
-            function = row["subject"].partition(":")[0]
-            runs = transaction.value("SELECT runs FROM recent WHERE function=?", (function,))
-            latest = [run[2] for run in json.loads(runs or "[]")[-SUCCESSES_END:]]
-            least = CALM_SECONDS if latest == ["succeeded"] * SUCCESSES_END else QUIET_SECONDS
+            successes = transaction.value(
+                "SELECT sum(succeeded) FROM hour WHERE span=? AND at>=? AND function=?",
+                (HOUR, row["seen_at"], row["subject"].partition(":")[0])) or 0
+            least = CALM_SECONDS if successes >= SUCCESSES_END else QUIET_SECONDS
         return calm >= least and transaction.update(
             "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
 
