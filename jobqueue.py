@@ -7582,8 +7582,7 @@ def _title(row):
 def alert_json(row):
     """An alert as the API has it."""
     times = ("opened_at", "seen_at", "told_at", "muted_until", "ended_at")
-    return {**{name: iso(row[name]) if name in times else row[name] for name in row.keys()},
-            "title": _title(row)}
+    return {**row, **{name: iso(row[name]) for name in times}, "title": _title(row)}
 
 
 # Telling ---------------------------------------------------------------------
@@ -7824,7 +7823,7 @@ class Courier:
             next_at = now + SEND_PAUSES[tries] if tries < len(SEND_PAUSES) else None
             taken = {"tries": tries, "next_at": next_at, "error": CUT_OFF}
             transaction.update("delivery", taken, "id=?", (row["id"],))
-        return {**dict(zip(row.keys(), row)), **taken}
+        return {**row, **taken}
 
     def _send(self, row):
         """Send a row that was taken, and note how that went."""
@@ -9062,8 +9061,7 @@ class RemoteWorkers:
             "on_crash, claim, user.name AS owner FROM task %s JOIN user ON user.id=owner_id "
             "WHERE status=1 AND worker_id=? AND claim IN (%s) ORDER BY turn, task.id" % (
                 BY_CLAIM, ", ".join("?" * len(names))), (worker["id"], *names))
-        return [{**dict(zip(row.keys(), row)), "claim": row["claim"][len(UNCONFIRMED):]}
-                for row in rows]
+        return [{**row, "claim": row["claim"][len(UNCONFIRMED):]} for row in rows]
 
 
 # Forecast --------------------------------------------------------------------
