@@ -7309,13 +7309,13 @@ class Conditions:
         """Schedules whose newest run was late or came in the place of several."""
         least = MISSED_SECONDS + (self._rhythm.period() or 0)
         found = self._database.all("""
-            SELECT id, name, function, late_at, last_at, (
+            SELECT id, name, function, late_at, coalesce((
                 SELECT max(at) FROM slot WHERE schedule_id=schedule.id AND task_id IS NULL
-                AND message LIKE 'missed, %' AND at>=last_at-86400*31) AS first_at
+                AND message LIKE 'missed, %' AND at BETWEEN last_at-86400*31 AND last_at
+            ), last_at) AS first_at
             FROM schedule WHERE paused=0 AND gone_at IS NULL AND late_at>=last_at""")
         return {str(row["id"]): {"name": _schedule_name(row), "at": time_of_day(row["late_at"])}
-                for row in found if row["late_at"] - min(
-                    row["last_at"], row["first_at"] or math.inf) > least}
+                for row in found if row["late_at"] - row["first_at"] > least}
 
     def problem(self, _=False):
         """Schedules that could not add their task the last time."""
