@@ -7994,11 +7994,10 @@ class Tick:
             return
         last, began = recall(self._database, DAILY_BACKUP), now - 3600 * int(hour)
         known = last or {"at": -math.inf, "done": True}
-        age, error = abs(now - known["at"]), None
+        age = abs(now - known["at"])
         if age <= began % 86400 and (known["done"] or age < BACKUP_AGAIN_SECONDS):
             return
-        if not known["done"]:
-            error = known["error"] or "It was not finished."
+        error = None if known["done"] else known["error"] or "It was not finished."
         with self._database.transaction() as transaction:
             if recall(transaction, DAILY_BACKUP) != last:
                 return                  # another process begins it
