@@ -6413,8 +6413,8 @@ class Starter:
         return 1 if failure else min(room, missing)     # many would leave no room for a runner
 
     def start_helper(self, *what):
-        """Start a process, as workers are started, that does one thing: --send what is in the
-        outbox, make a --backup, or only live for a --test with its token."""
+        """Start a process, as workers are started, that does one thing: --send what is due in
+        `delivery`, make a --backup, or only live for a --test with its token."""
         self._poll_children()
         self._launch(None, *what, str(self._database.folder))
 
@@ -7150,45 +7150,46 @@ class Keeping:
 # WATCH_SECONDS:
 # 1. Conditions says what holds now; `check` and the sentence on lists ask it the same. The activity
 #    since the last look says which tasks failed for good.
-# 2. A row of `alert` opens for what has held long enough, unless its cause is known, and ends when
-#    all has been well for long enough. There is one open row for each (code, subject).
-# 3. What opened is told GATHER_SECONDS later with all that came meanwhile, then ever less often
-#    while it holds; its end is told if its opening was. Outbox puts that into `delivery`, from
-#    where a child process sends it (next section): no request, claim or tick waits for a server.
+# 2. A row of `alert` is made for what holds, unless its cause is known. It is open once it was seen
+#    at `opened_at` or later, else it is forgotten, and ends when all has been well for long enough.
+#    There is one such row for each (code, subject).
+# 3. What opened is told at once, then ever less often while it holds; its end is told if its
+#    opening was. Messages are put into `delivery`, from where a child process sends them (next
+#    section): no request, claim or tick waits for a server. After a message nobody looks for
+#    PACE_SECONDS: all that comes then stands in the next one.
 
 WATCH_SECONDS = 30.0
-GATHER_SECONDS = 30.0
-PAUSES = (GATHER_SECONDS, 3600.0, 4 * 3600.0, 86400.0)      # before it is told, and told again
-SUCCESSES_END, CALM_SECONDS = 3, 1800.0     # so many in a row, and so long without a failure, end
-QUIET_SECONDS = 86400.0         # ... those of a function, or so long without one
-ACTIVITY_AT_ONCE = 500_000      # looked at in one look
-ALERT_GROUPS_MAX = 50                 # different failures told in one look
+PACE_SECONDS = 180.0            # so nobody is told more than 20 times an hour
+PAUSES = (0.0, 3600.0, 4 * 3600.0, 86400.0)     # before it is told, and told again
+ENDS_SECONDS = 300.0            # so long all must be well
+CALM_SECONDS, SUCCESSES_END = 1800.0, 3     # so long without a failure, and so many successes in
+QUIET_SECONDS = 86400.0         # ... later hours, end those of a function; or so long without one
+ALERT_GROUPS_MAX = 50           # different failures told in one look
 MISSED_SECONDS = 600.0
 UNTIL_IT_ENDS = 253402300799.0  # the year 9999
 MUTES = {"1h": 3600.0, "8h": 8 * 3600.0, "end": UNTIL_IT_ENDS, "no": None}
-OUTBOX_AN_HOUR = 20             # messages to one recipient; what comes then waits for a digest
-OUTBOX_LINES = 100              # of one message
+MESSAGE_LINES = 30              # of at most 500 characters: receivers may take 20 kB only
 SENDING_MARK, SENDING_SECONDS = "sending.mark", 60.0    # while a process sends
 SEND_PAUSES = (0.0, 60.0, 300.0, 1800.0, 7200.0)        # before each try
 UNSENT_SECONDS = 900            # after which `check` says that messages wait
 NARROW_BYTES = 256 << 20        # left on the disk
 DAILY_BACKUP = ".daily_backup"  # when it began last, if it is done, what went wrong
 
-Alert = collections.namedtuple("Alert", "opens ends causes title sentence")
-ALERTS = {      # seconds that it must hold, and that all must be well; what silences it; its words
-    "disk": Alert(0, 300, (), "the disk is nearly full", "Only {free} MB are left on the disk."),
-    "log": Alert(120, 300, ("disk",), "the database's log is long",
+Alert = collections.namedtuple("Alert", "opens causes title sentence")
+ALERTS = {      # how many seconds it must hold; what silences it; its words
+    "disk": Alert(0, (), "the disk is nearly full", "Only {free} MB are left on the disk."),
+    "log": Alert(120, ("disk",), "the database's log is long",
                  "It has grown to {size} MB: a program keeps it from being written back."),
-    "code": Alert(120, 300, (), "tasks.py is broken", "tasks.py cannot be read: {why}"),
-    "no_worker": Alert(120, 300, ("disk",), "no worker starts", "Tasks wait, and {why}."),
-    "waiting": Alert(0, 300, ("disk", "code", "no_worker"), "tasks wait long",
+    "code": Alert(120, (), "tasks.py is broken", "tasks.py cannot be read: {why}"),
+    "no_worker": Alert(120, ("disk",), "no worker starts", "Tasks wait, and {why}."),
+    "waiting": Alert(0, ("disk", "code", "no_worker"), "tasks wait long",
                      "The oldest task that could start has waited {minutes} min."),
-    "missed": Alert(0, 300, ("disk", "no_worker"), "a schedule was missed",
+    "missed": Alert(0, ("disk", "no_worker"), "a schedule was missed",
                     "Runs of {name} were late or missed at {at}."),
-    "problem": Alert(0, 300, ("code",), "a schedule cannot add its task", "{name}: {why}"),
-    "backup": Alert(0, 0, (), "the backup is old", "The last one was made {days} days ago."),
-    "backup_failed": Alert(0, 0, ("disk",), "the daily backup failed", "{why}"),
-    "failed": Alert(0, None, (), "failed", "{function}: {why} (task {id})")}
+    "problem": Alert(0, ("code",), "a schedule cannot add its task", "{name}: {why}"),
+    "backup": Alert(0, (), "the backup is old", "The last one was made {days} days ago."),
+    "backup_failed": Alert(0, ("disk",), "the daily backup failed", "{why}"),
+    "failed": Alert(0, (), "failed", "{function}: {why} (task {id})")}
 
 
 class Conditions:
@@ -7246,13 +7247,13 @@ class Conditions:
         """Schedules whose newest run was late or came in the place of several."""
         least = MISSED_SECONDS + (self._rhythm.period() or 0)
         found = self._database.all("""
-            SELECT id, name, function, late_at, last_at, (
+            SELECT id, name, function, late_at, coalesce((
                 SELECT max(at) FROM slot WHERE schedule_id=schedule.id AND task_id IS NULL
-                AND message LIKE 'missed, %' AND at>=last_at-86400*31) AS first_at
+                AND message LIKE 'missed, %' AND at BETWEEN last_at-86400*31 AND last_at
+            ), last_at) AS first_at
             FROM schedule WHERE paused=0 AND gone_at IS NULL AND late_at>=last_at""")
         return {str(row["id"]): {"name": _schedule_name(row), "at": time_of_day(row["late_at"])}
-                for row in found if row["late_at"] - min(
-                    row["last_at"], row["first_at"] or math.inf) > least}
+                for row in found if row["late_at"] - row["first_at"] > least}
 
     def problem(self, _=False):
         """Schedules that could not add their task the last time."""
@@ -7278,138 +7279,95 @@ def _schedule_name(row):
 
 
 def failure_group(function, kind, message):
-    """What failures have in common: their function, their error and what it says without numbers,
-    hexadecimal and quoted words."""
+    """What failures have in common: their function, their error and what it says without quoted
+    words and those with a digit."""
     words = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`", "…", message or "")
-    words = re.sub(r"\b[0-9a-fA-F-]{2,}\b", lambda found: (
-        "0" if re.search(r"\d", found[0]) else found[0]), words)
-    words = re.sub(r"\b0x[0-9a-fA-F]+|\d+", "0", words)
-    return shorten("%s: %s %s" % (function, kind or "", words), 200)
+    return shorten("%s: %s %s" % (function, kind or "", re.sub(r"\S*\d\S*", "0", words)), 200)
 
 
-class Outbox:
-    """What is to be told: a row of `delivery` for each message and recipient."""
+def recipients_of_alerts(settings):
+    """Whom alerts are told: (channel, recipient) each; an address of the web is a secret."""
+    get = settings.get
+    return [*(("mail", one) for one in re.findall(MAIL_ADDRESS, get("alert_mail"))),
+            *(("webhook", web_label(one)) for one in get("alert_webhook").split()),
+            *(("function", one) for one in get("alert_function").split())]
 
-    def __init__(self, database, settings):
-        self._database, self._settings = database, settings
 
-    def recipients(self):
-        """Whom alerts are told: (channel, recipient) each; an address of the web is a secret."""
-        get = self._settings.get
-        return [*(("mail", one) for one in re.findall(MAIL_ADDRESS, get("alert_mail"))),
-                *(("webhook", web_label(one)) for one in get("alert_webhook").split()),
-                *(("function", one) for one in get("alert_function").split())]
+def post_message(transaction, recipient, content, now, tries=0):
+    """Put what is to be told to one recipient into `delivery`; its id."""
+    lines, left = content["lines"][:MESSAGE_LINES], len(content["lines"]) - MESSAGE_LINES
+    content = {**content, "lines": lines + ["... and %d more." % left] * (left > 0)}
+    return transaction.insert("delivery", {
+        "channel": recipient[0], "recipient": recipient[1], "content": dump_json(content),
+        "tries": tries, "next_at": now, "created_at": now})
 
-    def post(self, transaction, recipient, content, now, tries=0):
-        """Add a message; its id. To whom many went within an hour, one more goes after it, with all
-        that is still to be told then."""
-        content, next_at = self._cut(content), now
-        recent = [at for (at,) in transaction.all(
-            "SELECT created_at FROM delivery WHERE channel=? AND recipient=? "
-            "ORDER BY id DESC LIMIT %d" % OUTBOX_AN_HOUR, recipient) if 0 <= now - at < 3600]
-        if len(recent) == OUTBOX_AN_HOUR and content["kind"] in ("alert", "task"):
-            next_at = recent[-1] + 3600
-            digest = transaction.one(
-                "SELECT id, content FROM delivery WHERE channel=? AND recipient=? AND tries=0 "
-                "AND next_at>? LIMIT 1", (*recipient, now))
-            if digest:
-                content = self._merged(json.loads(digest["content"]), content)
-                transaction.update("delivery", {"content": dump_json(content)}, "id=?",
-                                   (digest["id"],))
-                return digest["id"]
-        return transaction.insert("delivery", {
-            "channel": recipient[0], "recipient": recipient[1], "content": dump_json(content),
-            "tries": tries, "next_at": next_at, "created_at": now})
 
-    def _merged(self, digest, content):
-        return self._cut({
-            **digest, "subject": "several things happened",
-            "kind": min(digest["kind"], content["kind"]),   # an alert in it makes it one of alerts
-            "lines": digest["lines"] + content["lines"], "left": digest["left"] + content["left"]})
-
-    @staticmethod
-    def _cut(content):
-        lines = content["lines"]
-        left = content.get("left", 0) + max(0, len(lines) - OUTBOX_LINES)
-        return {**content, "lines": lines[:OUTBOX_LINES], "left": left}
-
-    def is_due(self, now):
-        """True if something is to be sent."""
-        return bool(self._database.value("SELECT 1 FROM delivery WHERE next_at<=? LIMIT 1", (now,)))
-
-    def states(self):
-        """How the newest message to each recipient of alerts went, and when one last arrived."""
-        for channel, recipient in self.recipients():
-            last, sent = (self._database.one(
-                "SELECT * FROM delivery WHERE channel=? AND recipient=? AND (sent_at IS NOT NULL "
-                "%s) ORDER BY id DESC LIMIT 1" % more, (channel, recipient))
-                for more in ("OR error IS NOT NULL", ""))
-            yield {"channel": channel, "recipient": recipient, "last": last and last["id"],
-                   "sent_at": iso(sent and sent["sent_at"]), "error": last and last["error"],
-                   "next_at": iso(last and last["next_at"])}
+def is_message_due(database, now):
+    """True if something is to be sent."""
+    return bool(database.value("SELECT 1 FROM delivery WHERE next_at<=? LIMIT 1", (now,)))
 
 
 class Alerts:
     """Opens, tells and ends alerts, and tells owners of their tasks, see look()."""
 
-    def __init__(self, database, conditions, outbox, starter):
-        self._database, self._clock = database, database.clock
-        self._conditions, self._outbox, self._starter = conditions, outbox, starter
-        self._mark = database.folder / "alerts.mark"
-        self._sending = database.folder / SENDING_MARK
+    def __init__(self, database, settings, conditions, starter):
+        self._database, self._settings, self._clock = database, settings, database.clock
+        self._conditions, self._starter = conditions, starter
 
     def tick(self):
         """Look if nobody has just done so, and send what is due."""
         now = self._clock.now()
-        if take_mark(self._mark, now, WATCH_SECONDS):
+        if take_mark(self._database.folder / "alerts.mark", now, WATCH_SECONDS):
             self.look(now)
             self.send(now)
 
     def send(self, now):
         """Start the process that sends, if something is due and none does."""
-        if self._outbox.is_due(now) and take_mark(self._sending, now, SENDING_SECONDS + 5):
+        if is_message_due(self._database, now) and take_mark(
+                self._database.folder / SENDING_MARK, now, SENDING_SECONDS + 5):
             with contextlib.suppress(*START_ERRORS):    # the next tick tries again
                 self._starter.start_helper("--send")
 
     def look(self, now):
         """Compare what holds with the rows; one transaction, if anything changes. Who was slower
         than another process finds another state and leaves it."""
-        before = recall(self._database, ".alerts") or {"since": {}, "streaks": {}}
+        before = recall(self._database, ".alerts") or {}
+        told_at = before.get("told_at", 0)
+        if 0 <= now - told_at < PACE_SECONDS:
+            return
         newest = self._database.value("SELECT max(id) FROM activity") or 0
-        first = before.get("seen", newest)
-        span = first, min(newest, first + ACTIVITY_AT_ONCE)
+        span = before.get("seen", newest), newest
         rows = {(row["code"], row["subject"]): row for row in self._database.all(
             "SELECT * FROM alert WHERE ended_at IS NULL ORDER BY id")}
-        held = self._held({code for code, _ in rows}, now)
-        failed, ended = self._failures(rows, span, now), self._asked_for(span)
-        streaks = self._streaks(rows, before["streaks"], span)
-        since = {"%s %s" % key: before["since"].get("%s %s" % key, now) for key in held}
-        state = {"seen": span[1], "since": since, "streaks": streaks}
-        if state == before and not (held or rows):
+        seen = {**self._held({code for code, _ in rows}), **self._failures(rows, span)}
+        ended = self._asked_for(span)
+        if before.get("seen") == newest and not (seen or rows):
             return
         with self._database.transaction(durable=False) as transaction:
-            if (recall(transaction, ".alerts") or before) != before:
+            if (recall(transaction, ".alerts") or {}) != before:
                 return
-            if state != before:
-                remember(transaction, ".alerts", state)
-            self._open(transaction, rows, held, failed, since, now)
-            over = [row for key, row in rows.items() if key not in held and key not in failed
-                    and self._end(transaction, row, streaks, now)]
-            self._tell(transaction, held, over, now)
+            self._open(transaction, rows, seen, now)
+            over = [row for key, row in rows.items()
+                    if key not in seen and self._end(transaction, row, now)]
+            if self._tell(transaction, seen, over, now) or ended:
+                told_at = now
             for email, lines in ended.items():
-                self._outbox.post(transaction, ("mail", email), {
+                post_message(transaction, ("mail", email), {
                     "kind": "task", "lines": lines, "subject": lines[0].partition(":")[0]
                     if len(lines) == 1 else "%d of your tasks ended" % len(lines)}, now)
+            state = {"seen": newest, "told_at": told_at}
+            if state != before:
+                remember(transaction, ".alerts", state)
 
-    def _held(self, open_codes, now):
-        """{(code, subject): (sentence, 0, now)} of all that is wrong now but failed tasks."""
-        return {(code, subject): (ALERTS[code].sentence.format(**seen), 0, now)
+    def _held(self, open_codes):
+        """{(code, subject): (sentence, 0)} of all that is wrong now but failed tasks."""
+        return {(code, subject): (shorten(ALERTS[code].sentence.format(**seen), 500), 0)
                 for code in ALERTS if code != "failed"
                 for subject, seen in getattr(self._conditions, code)(code in open_codes).items()}
 
-    def _failures(self, rows, span, now):
-        """{("failed", group): (sentence, how many, now)} of tasks that failed for good; those
-        that failed with what they came after are no news."""
+    def _failures(self, rows, span):
+        """{("failed", group): (sentence, how many)} of tasks that failed for good; those that
+        failed with what they came after are no news."""
         found = {}
         for row in self._database.all("""
                 SELECT activity.task_id, activity.function, activity.message, task.error_type
@@ -7417,27 +7375,13 @@ class Alerts:
                 WHERE activity.id>? AND activity.id<=? AND activity.event='failed'
                     AND (task.reason IS NULL OR task.reason<>'dependency')
                 ORDER BY activity.id""", span):
-            group = failure_group(row["function"], row["error_type"], row["message"])
-            if ("failed", group) not in {**rows, **found} and (
-                    len(found) + len(rows) >= ALERT_GROUPS_MAX):
-                group = "%s: and others" % row["function"]
+            key = "failed", failure_group(row["function"], row["error_type"], row["message"])
+            if key not in rows and key not in found and len(found) + len(rows) >= ALERT_GROUPS_MAX:
+                key = "failed", "%s: and others" % row["function"]
+            why = shorten("%s: %s" % (row["error_type"] or "failed", row["message"]), 300)
             sentence = ALERTS["failed"].sentence.format(
-                function=row["function"], id=row["task_id"],
-                why=shorten("%s: %s" % (row["error_type"] or "failed", row["message"]), 300))
-            count = found.get(("failed", group), ("", 0))[1]
-            found["failed", group] = sentence, count + 1, now
-        return found
-
-    def _streaks(self, rows, before, span):
-        """{function: successes in a row} of those that failed lately."""
-        found = {}
-        for function in {subject.partition(":")[0] for code, subject in rows if code == "failed"}:
-            went_well = [event == "succeeded" for (event,) in self._database.all(
-                "SELECT event FROM activity WHERE id>? AND id<=? AND function=? AND event IN "
-                "('succeeded', 'failed') ORDER BY id DESC LIMIT %d" % SUCCESSES_END,
-                (*span, function))]
-            found[function] = went_well.index(False) if False in went_well else min(
-                SUCCESSES_END, len(went_well) + before.get(function, 0))
+                function=row["function"], id=row["task_id"], why=why)
+            found[key] = sentence, found.get(key, ("", 0))[1] + 1
         return found
 
     def _asked_for(self, span):
@@ -7458,74 +7402,91 @@ class Alerts:
         return found
 
     @staticmethod
-    def _open(transaction, rows, held, failed, since, now):
+    def _open(transaction, rows, seen, now):
         """Add what is new; what holds on is kept up to date."""
-        causes = {code for code, _ in (*held, *rows)}
-        for key, (text, count, at) in {**held, **failed}.items():
-            alert = ALERTS[key[0]]
-            if key in rows:
-                transaction.run("UPDATE alert SET text=?, count=count+?, seen_at=? WHERE id=?",
-                                (text, count, at, rows[key]["id"]))
-            elif (now - since.get("%s %s" % key, now) >= alert.opens
-                  and not causes.intersection(alert.causes)):
+        causes = {code for code, _ in (*seen, *rows)}
+        for (code, subject), (text, count) in seen.items():
+            opens_at, row = now + ALERTS[code].opens, rows.get((code, subject))
+            if row:
+                opens_at = min(opens_at, row["opened_at"])      # the clock may have been put back
+                transaction.run(
+                    "UPDATE alert SET text=?, count=count+?, opened_at=?, seen_at=? WHERE id=?",
+                    (text, count, opens_at, now, row["id"]))
+            elif not causes.intersection(ALERTS[code].causes):
                 transaction.ensure("alert", {        # another machine may be faster
-                    "code": key[0], "subject": key[1], "text": text, "count": max(1, count),
-                    "opened_at": now, "seen_at": at})
+                    "code": code, "subject": subject, "text": text, "count": max(1, count),
+                    "opened_at": opens_at, "seen_at": now})
+        transaction.run("DELETE FROM alert WHERE seen_at<opened_at AND seen_at<?", (now,))
 
-    def _end(self, transaction, row, streaks, now):
-        """True if an alert whose reason is gone ends by now; no failure ends untold."""
-        calm, is_over = now - row["seen_at"], False
-        if row["code"] != "failed":
-            is_over = calm >= ALERTS[row["code"]].ends
-        elif row["told"] or row["muted_until"] or not self._outbox.recipients():
-            streak = streaks.get(row["subject"].partition(":")[0], 0)
-            is_over = calm >= (CALM_SECONDS if streak >= SUCCESSES_END else QUIET_SECONDS)
-        return is_over and transaction.update(
+    @staticmethod
+    def _end(transaction, row, now):
+        """True if an alert whose reason is gone ends by now."""
+        calm, least = now - row["seen_at"], ENDS_SECONDS
+        if row["code"] == "failed":
+            successes = transaction.value(
+                "SELECT sum(succeeded) FROM hour WHERE span=? AND at>=? AND function=?",
+                (HOUR, row["seen_at"], row["subject"].partition(":")[0])) or 0
+            least = CALM_SECONDS if successes >= SUCCESSES_END else QUIET_SECONDS
+        return calm >= least and transaction.update(
             "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
 
-    def _tell(self, transaction, held, over, now):
-        """Put what is to be told into the outbox, for each recipient in one message."""
-        rows = transaction.all("SELECT * FROM alert WHERE ended_at IS NULL "
-                               "AND (muted_until IS NULL OR muted_until<=?) ORDER BY id", (now,))
-        due = {row["id"] for row in rows if self._is_due(row, now)}
-        news = [row for row in rows if due and (row["id"] in due or not row["told"])]
+    def _tell(self, transaction, seen, over, now):
+        """Put what is to be told into `delivery`, for each recipient in one message; True if
+        anybody is told anything."""
+        rows = transaction.all(
+            "SELECT * FROM alert WHERE ended_at IS NULL AND seen_at>=opened_at "
+            "AND (muted_until IS NULL OR muted_until<=?) ORDER BY id", (now,))
+        news = [row for row in rows if self._is_due(row, now)]
         over = [row for row in over if row["told"] and (row["muted_until"] or 0) <= now]
-        recipients = self._outbox.recipients() if news or over else ()
+        recipients = recipients_of_alerts(self._settings) if news or over else ()
         if not recipients:
-            return
-        lines = [line for row in news for line in self._lines(row, held)]
+            return False
+        lines = [line for row in news for line in self._lines(row, seen)]
         lines += ["Over: %s. %s" % (_title(row), row["text"]) for row in over]
         first, more = (news + over)[0], len(news + over) - 1
         content = {"kind": "alert", "thread": first["id"], "lines": lines, "subject": "%s%s%s" % (
             "" if news else "over: ", _title(first), ", and %d more" % more if more else "")}
         for recipient in recipients:
-            self._outbox.post(transaction, recipient, content, now)
+            post_message(transaction, recipient, content, now)
         transaction.tell_many("UPDATE alert SET told=told+1, told_at=? WHERE id=?",
                               [(now, row["id"]) for row in news])
+        return True
 
     @staticmethod
     def _is_due(row, now):
         pause = PAUSES[min(row["told"], len(PAUSES) - 1)]
-        is_news = row["code"] != "failed" or not row["told"] or row["seen_at"] > row["told_at"]
+        is_news = row["seen_at"] > (row["told_at"] or 0)
         return is_news and now - (row["told_at"] or row["opened_at"]) >= pause
 
     @staticmethod
-    def _lines(row, held):
+    def _lines(row, seen):
         """What a message says of an alert, and of what follows from it."""
         since = "" if not row["told"] else " It began at %s." % iso(row["opened_at"])
         count = "" if row["count"] == 1 else " %d times." % row["count"]
         yield "%s. %s%s%s" % (_title(row), row["text"], count, since)
-        for (code, _), (text, *_) in held.items():
+        for (code, _), (text, _) in seen.items():
             if row["code"] in ALERTS[code].causes:
                 yield "  Therefore: " + text
 
     def all(self):
         """All that is open, the latest that ended, and how the recipients are reached."""
-        rows = self._database.all("SELECT * FROM alert WHERE ended_at IS NULL ORDER BY id DESC")
+        rows = self._database.all("SELECT * FROM alert WHERE ended_at IS NULL "
+                                  "AND seen_at>=opened_at ORDER BY id DESC")
         ended = self._database.all("SELECT * FROM alert WHERE ended_at IS NOT NULL "
                                    "ORDER BY ended_at DESC, id DESC LIMIT %d" % PAGE_ROWS)
         return {"alerts": [alert_json(row) for row in (*rows, *ended)],
-                "channels": list(self._outbox.states())}
+                "channels": list(self.channels())}
+
+    def channels(self):
+        """How the newest message to each recipient of alerts went, and when one last arrived."""
+        for channel, recipient in recipients_of_alerts(self._settings):
+            last, sent = (self._database.one(
+                "SELECT * FROM delivery WHERE channel=? AND recipient=? AND (sent_at IS NOT NULL "
+                "%s) ORDER BY id DESC LIMIT 1" % more, (channel, recipient))
+                for more in ("OR error IS NOT NULL", ""))
+            yield {"channel": channel, "recipient": recipient, "last": last and last["id"],
+                   "sent_at": iso(sent and sent["sent_at"]), "error": last and last["error"],
+                   "next_at": iso(last and last["next_at"])}
 
     def mute(self, alert_id, how):
         """Tell nothing of an alert for a while; NotFound if none of that id is open."""
@@ -7538,13 +7499,13 @@ class Alerts:
 
     def test(self):
         """Send each recipient a message, which is tried once."""
-        now, recipients = self._clock.now(), self._outbox.recipients()
+        now, recipients = self._clock.now(), recipients_of_alerts(self._settings)
         if not recipients:
             raise Conflict("Nobody is told: set alert_mail, alert_webhook or alert_function.")
         content = {"kind": "test", "subject": "a test",
                    "lines": ["This is a test of the alerts of jobqueue. Nothing is wrong."]}
         with self._database.transaction() as transaction:
-            made = [{"id": self._outbox.post(transaction, one, content, now, len(SEND_PAUSES) - 1),
+            made = [{"id": post_message(transaction, one, content, now, len(SEND_PAUSES) - 1),
                      "channel": one[0], "recipient": one[1]} for one in recipients]
         self.send(now)
         return {"deliveries": made}
@@ -7559,17 +7520,16 @@ def _title(row):
 def alert_json(row):
     """An alert as the API has it."""
     times = ("opened_at", "seen_at", "told_at", "muted_until", "ended_at")
-    return {**{name: iso(row[name]) if name in times else row[name] for name in row.keys()},
-            "title": _title(row)}
+    return {**row, **{name: iso(row[name]) for name in times}, "title": _title(row)}
 
 
 # Telling ---------------------------------------------------------------------
 #
-# How messages leave. A process of its own, started like a worker, takes what is due in the outbox,
-# sends it and notes how that went; a thread for each channel, so that none waits for another, and
-# all end after SENDING_SECONDS. A row is taken by counting its try: who is killed in the middle has
-# spent one. Refused ends the tries. What a server says is kept, but no password and no address of a
-# webhook, which are secrets.
+# How messages leave. A process of its own, started like a worker, takes what is due in `delivery`,
+# sends it and notes how that went, and ends after SENDING_SECONDS. A row is taken by counting its
+# try, which puts the next one off: who is killed in the middle has spent one, and a server that
+# hangs keeps no other row from its turn. Refused ends the tries. What a server says is kept, but no
+# password and no address of a webhook, which are secrets.
 
 STEP_SECONDS = 10.0             # for each answer of a server
 SENDMAIL_SECONDS = 30.0
@@ -7592,11 +7552,6 @@ def header_text(text):
     return shorten(text.replace("=?", "= ?"), 150)
 
 
-def _whole_text(content):
-    left = content.get("left")
-    return "\n".join([*content["lines"], *(["... and %d more." % left] if left else [])])
-
-
 def mail_message(content, sender, recipient, row):
     """The EmailMessage of a row; the same each time it is tried."""
     from email import policy
@@ -7611,7 +7566,7 @@ def mail_message(content, sender, recipient, row):
     if "thread" in content:
         message["References"] = "<jobqueue.alert.%d@%s>" % (content["thread"], domain)
     message["Auto-Submitted"], message["X-Auto-Response-Suppress"] = "auto-generated", "All"
-    message.set_content(storable(_whole_text(content)) + "\n", cte="quoted-printable")
+    message.set_content(storable("\n".join(content["lines"])) + "\n", cte="quoted-printable")
     return message
 
 
@@ -7671,11 +7626,10 @@ def _password(settings):
 def _send_by_sendmail(sender, recipient, message):
     import shutil
     import subprocess
-    from email import policy
     path = shutil.which("sendmail", path="%s:%s" % (os.environ.get("PATH", ""), SENDMAIL_PLACES))
     if path is None:
         raise Refused("There is no sendmail here: set mail_server.")
-    text = message.as_bytes(policy=policy.SMTP.clone(linesep="\n", cte_type="7bit"))
+    text = message.as_bytes().replace(b"\r\n", b"\n")
     try:
         done = subprocess.run([path, "-i", "-f", sender, "--", recipient], input=text,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -7695,24 +7649,22 @@ def is_inside(address):
                if (":" in one) == (address.version == 6))
 
 
-def _slack(_, content, text):
+def shaped(parts, content):
+    """(path, body) as the host of an address wants them, if it is one that many people use; else
+    the body is None."""
     from html import escape
-    return None, {"text": escape(text[:3000], quote=False)}
-
-
-def _ntfy(parts, content, text):
-    query = "?" + parts.query if parts.query else ""
-    return "/" + query, {"topic": parts.path.strip("/"), "title": content["subject"],
-                         "message": text[:4000]}
-
-
-SHAPES = {      # what the host's name is like: makes (path or None: as it is, body)
-    r"hooks\.slack\.com": _slack,
-    r"(.+\.)?discord(app)?\.com": lambda _, content, text: (
-        None, {"content": text[:2000], "allowed_mentions": {"parse": []}}),
-    r"api\.telegram\.org": lambda parts, content, text: (
-        parts.path, {**dict(parse_qsl(parts.query)), "text": text[:4096]}),
-    r"ntfy\..+|.+\.ntfy\..+": _ntfy}
+    host, query = parts.hostname, "?" + parts.query if parts.query else ""
+    text, path = "\n".join([content["subject"], *content["lines"]]), parts.path or "/"
+    if host == "hooks.slack.com":
+        return path + query, {"text": escape(text[:3000], quote=False)}
+    if re.fullmatch(r"(.+\.)?discord(app)?\.com", host):
+        return path + query, {"content": text[:2000], "allowed_mentions": {"parse": []}}
+    if host == "api.telegram.org":
+        return path, {**dict(parse_qsl(parts.query)), "text": text[:4096]}
+    if re.fullmatch(r"ntfy\..+|.+\.ntfy\..+", host):
+        return "/" + query, {"topic": path.strip("/"), "title": content["subject"],
+                             "message": text[:4000]}
+    return path + query, None
 
 
 def webhook_key(folder):
@@ -7733,11 +7685,8 @@ def _signed(folder, content, row, now):
     import base64
     import hmac
     name, moment = "msg_%d_%d" % (row["id"], int(row["created_at"] * 1000)), "%d" % now
-    lines = content["lines"]
     body = dump_json({"type": "jobqueue." + content["kind"], "timestamp": iso(row["created_at"]),
-                      "data": {"subject": content["subject"],
-                               "lines": [shorten(line, 500) for line in lines[:30]],
-                               "left": content.get("left", 0) + max(0, len(lines) - 30)}})
+                      "data": {"subject": content["subject"], "lines": content["lines"]}})
     told = ("%s.%s.%s" % (name, moment, body)).encode("utf-8")
     sign = base64.b64encode(hmac.digest(webhook_key(folder), told, "sha256")).decode("ascii")
     return {"webhook-id": name, "webhook-timestamp": moment,
@@ -7759,16 +7708,10 @@ def send_webhook(settings, url, content, row, folder, now):
     """Send a row to an address of the web; what is sent looks as its host wants it."""
     import http.client
     import ssl
-    parts, headers = urlsplit(url), {}
-    is_safe, target = parts.scheme == "https", parts.path or "/"
-    target += "?" + parts.query if parts.query else ""
-    shape = next((make for name, make in SHAPES.items() if re.fullmatch(name, parts.hostname)),
-                 None)
-    if shape:
-        path, body = shape(parts, content, "%s\n%s" % (content["subject"], _whole_text(content)))
-        body = dump_json(body)
-    else:
-        path, (headers, body) = None, _signed(folder, content, row, now)
+    parts = urlsplit(url)
+    is_safe = parts.scheme == "https"
+    path, body = shaped(parts, content)
+    headers, body = ({}, dump_json(body)) if body else _signed(folder, content, row, now)
     sock = open_outside(parts.hostname, parts.port or (443 if is_safe else 80),
                         settings.get("alert_webhook_inside") == "yes")
     with contextlib.closing(sock):
@@ -7777,7 +7720,7 @@ def send_webhook(settings, url, content, row, folder, now):
         connection = http.client.HTTPConnection(parts.hostname, parts.port or 80)
         connection.sock = sock          # the port is for the header Host only
         with contextlib.closing(connection):
-            connection.request("POST", path or target, body.encode("utf-8"), {
+            connection.request("POST", path, body.encode("utf-8"), {
                 "Content-Type": "application/json", "User-Agent": "jobqueue/" + VERSION, **headers})
             _judge_answer(connection.getresponse())
 
@@ -7792,43 +7735,33 @@ def _judge_answer(answer):
 
 
 class Courier:
-    """Sends what is in the outbox; `add` adds a task, `find` gives a function of tasks.py."""
+    """Sends what is in `delivery`; `add` adds a task, `find` gives a function of tasks.py."""
 
     def __init__(self, database, settings, add, find):
         self._database, self._settings, self._clock = database, settings, database.clock
-        self._add, self._find, self._outbox = add, find, Outbox(database, settings)
+        self._add, self._find = add, find
 
     def run(self):
         """Send all that is due."""
-        threads = [threading.Thread(target=self._send_all, args=(channel,), daemon=True)
-                   for channel in ("mail", "webhook", "function")]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with in_passing("telling"):
+            for row in iter(self._take, None):
+                self._send(row)
         with contextlib.suppress(OSError):
             os.unlink(self._database.folder / SENDING_MARK)     # who is next need not wait
 
-    def _send_all(self, channel):
-        with in_passing("telling by " + channel):
-            for row in iter(lambda: self._take(channel), None):
-                self._send(row)
-
-    def _take(self, channel):
+    def _take(self):
         """The next row that is due, whose try is counted; None if there is none."""
-        while True:
-            now = self._clock.now()
-            row = self._database.one("SELECT * FROM delivery WHERE next_at<=? AND channel=? "
-                                     "ORDER BY next_at, id LIMIT 1", (now, channel))
+        now = self._clock.now()
+        with self._database.transaction(durable=False) as transaction:
+            row = transaction.one(
+                "SELECT * FROM delivery WHERE next_at<=? ORDER BY next_at, id LIMIT 1", (now,))
             if row is None:
                 return None
             tries = row["tries"] + 1
             next_at = now + SEND_PAUSES[tries] if tries < len(SEND_PAUSES) else None
-            with self._database.transaction(durable=False) as transaction:
-                if transaction.update(
-                        "delivery", {"tries": tries, "next_at": next_at, "error": CUT_OFF},
-                        "id=? AND tries=? AND next_at<=?", (row["id"], row["tries"], now)):
-                    return {**dict(zip(row.keys(), row)), "tries": tries, "next_at": next_at}
+            taken = {"tries": tries, "next_at": next_at, "error": CUT_OFF}
+            transaction.update("delivery", taken, "id=?", (row["id"],))
+        return {**row, **taken}
 
     def _send(self, row):
         """Send a row that was taken, and note how that went."""
@@ -7863,10 +7796,10 @@ class Courier:
         if kind == "task":
             return self._database.value("SELECT 1 FROM user WHERE email=? AND disabled=0 LIMIT 1",
                                         recipient[1:])
-        return kind == "code" or recipient in self._outbox.recipients()
+        return kind == "code" or recipient in recipients_of_alerts(self._settings)
 
     def _add_task(self, name, content, row):
-        given = {"subject": content["subject"], "text": _whole_text(content)}
+        given = {"subject": content["subject"], "text": "\n".join(content["lines"])}
         function = self._find(name)
         known = function["schema"]["properties"] if function else given
         try:
@@ -7888,10 +7821,9 @@ class Courier:
 
 # Tick ------------------------------------------------------------------------
 
-TICK_SOON_SECONDS = 1.0         # a schedule that is due sooner than a tick is so late at most
+TICK_SOON_SECONDS = 1.0         # while more is left, or a schedule is due before the next tick
 SWEEP_SECONDS = 3600.0
 LOOK_FOR_SCHEDULES_SECONDS = 30.0
-KEEP_AGAIN_SECONDS = 0.2        # while there is more
 BACKUP_AGAIN_SECONDS = 3600.0   # after one that failed or was not finished
 
 
@@ -7912,7 +7844,7 @@ class Tick:
         self._mark = database.folder / "tick.mark"
         self._ticks = Every(TICK_SOON_SECONDS, self._clock)
         self._looks = Every(LOOK_FOR_SCHEDULES_SECONDS, self._clock)
-        self._again = 0.0               # seconds until the rest is done; 0: nothing is left
+        self._has_more = False          # the last tick left something to be done soon
 
     def maybe(self, caller):
         """Tick unless anybody has just done so; True if we did. `caller` is who asks: "server" and
@@ -7946,11 +7878,9 @@ class Tick:
         self._files.clear(self._clock.now())
         self._sweep()
         is_behind = self._fold.fold()
-        self._again = 0.0
-        if caller not in PASSING and (self._keeping.prune() or is_behind):
-            is_busy = self._claims.claimable(1)
-            self._again = TICK_SOON_SECONDS if is_busy else KEEP_AGAIN_SECONDS
-            self._ticks.hasten(self._again)
+        self._has_more = caller not in PASSING and (self._keeping.prune() or is_behind)
+        if self._has_more:
+            self._ticks.hasten(TICK_SOON_SECONDS)
         if start:
             self._starter.start_needed(self.sleepers_missing())
         with in_passing("looking what is wrong"):
@@ -7971,12 +7901,12 @@ class Tick:
         return min((due for due in dues if due is not None), default=None)
 
     def _is_our_turn(self, caller):
-        """True if nobody has ticked for long; where a schedule is due, that is sooner."""
+        """True if nobody has ticked for long; where something is due, that is sooner."""
         now, due = self._clock.now(), self._firing.next_due()
         usual, soon = ((TICK_PASSING_SECONDS, TICK_SECONDS) if caller in PASSING else
                        (TICK_SECONDS, TICK_SOON_SECONDS))
-        least = soon if due is not None and due <= now else usual
-        return take_mark(self._mark, now, self._again or least)
+        least = soon if self._has_more or due is not None and due <= now else usual
+        return take_mark(self._mark, now, least)
 
     def _promote(self):
         """Make pending what is due, and go on with what comes after tasks that have ended."""
@@ -8002,11 +7932,10 @@ class Tick:
             return
         last, began = recall(self._database, DAILY_BACKUP), now - 3600 * int(hour)
         known = last or {"at": -math.inf, "done": True}
-        age, error = abs(now - known["at"]), None
+        age = abs(now - known["at"])
         if age <= began % 86400 and (known["done"] or age < BACKUP_AGAIN_SECONDS):
             return
-        if not known["done"]:
-            error = known["error"] or "It was not finished."
+        error = None if known["done"] else known["error"] or "It was not finished."
         with self._database.transaction() as transaction:
             if recall(transaction, DAILY_BACKUP) != last:
                 return                  # another process begins it
@@ -8186,42 +8115,36 @@ def address_subject(address):
     return "address:%s" % address
 
 
-class Throttle:
-    """Slows down who guesses: an attempt counts before it is judged, so that parallel ones do."""
-
-    def __init__(self, database):
-        self._database = database
-
-    def count(self, *subjects):
-        """Count an attempt under each subject; TooMany while one of them has to wait."""
-        now = self._database.clock.now()
-        with self._database.transaction(durable=False) as transaction:
-            for subject in subjects:
-                row = transaction.one("SELECT * FROM throttle WHERE subject=?", (subject,))
-                if row and now < row["until"] < now + 2 * GUESSES[3]:
-                    raise TooMany("Too many attempts. Please wait.",
-                                  retry_after=math.ceil(row["until"] - now))
-                free, memory, least, most = (
-                    GUESSES_BY_ADDRESS if subject.startswith("address:") else GUESSES)
-                failures = row["failures"] + 1 if row and now - row["failed_at"] < memory else 1
-                pause = min(most, least * 2 ** min(failures - free, 20)) if failures >= free else 0
-                transaction.upsert("throttle", {"subject": subject},
-                                   {"failures": failures, "failed_at": now, "until": now + pause})
-
-    @staticmethod
-    def forgive(transaction, *subjects):
-        """Forget what was counted."""
+def count_guess(database, *subjects):
+    """Count an attempt under each subject, before it is judged, so that parallel ones do; TooMany
+    while one of them has to wait."""
+    now = database.clock.now()
+    with database.transaction(durable=False) as transaction:
         for subject in subjects:
-            transaction.run("DELETE FROM throttle WHERE subject=?", (subject,))
+            row = transaction.one("SELECT * FROM throttle WHERE subject=?", (subject,))
+            if row and now < row["until"] < now + 2 * GUESSES[3]:
+                raise TooMany("Too many attempts. Please wait.",
+                              retry_after=math.ceil(row["until"] - now))
+            free, memory, least, most = (
+                GUESSES_BY_ADDRESS if subject.startswith("address:") else GUESSES)
+            failures = row["failures"] + 1 if row and now - row["failed_at"] < memory else 1
+            pause = min(most, least * 2 ** min(failures - free, 20)) if failures >= free else 0
+            transaction.upsert("throttle", {"subject": subject},
+                               {"failures": failures, "failed_at": now, "until": now + pause})
+
+
+def forgive(transaction, *subjects):
+    """Forget what was counted."""
+    for subject in subjects:
+        transaction.run("DELETE FROM throttle WHERE subject=?", (subject,))
 
 
 class Users:
     """Who may log in, and their passwords. There is always an admin once there was one."""
 
-    def __init__(self, database, settings, throttle):
-        self._database, self._settings, self._throttle = database, settings, throttle
+    def __init__(self, database, settings):
+        self._database, self._settings = database, settings
         settings.tests["default_owner"] = functools.partial(self._test_owner, database)
-        self._owner = (-math.inf, None, None)   # until, default_owner, its row
 
     def has_admin(self):
         """True once somebody can administer this."""
@@ -8244,14 +8167,10 @@ class Users:
         return row and Person(row)
 
     def owner(self, name=None):
-        """The row of this user, without a name of the one whose tasks code and shell add: that may
-        be as old as a setting. Who was deleted since then is missed when the task is added."""
+        """The row of this user, without a name of the one whose tasks code and shell add."""
         if name:
             return self.find(name)
-        name, now = self._settings.get("default_owner"), self._database.clock.monotonic()
-        until, known, row = self._owner
-        if known == name and now <= until:
-            return row
+        name = self._settings.get("default_owner")
         row = self._database.one("""
             SELECT * FROM user WHERE name=? OR (?='' AND role='admin' AND disabled=0)
             ORDER BY id LIMIT 1""", (name, name))
@@ -8259,7 +8178,6 @@ class Users:
             raise SetupError("There is no user %s, whom the setting default_owner names." % name
                              if name else "There is no admin yet who could own the task. Open the "
                              "page and make one, or run: python3 jobqueue.py user add NAME --admin")
-        self._owner = now + CACHE_SECONDS, name, row
         return row
 
     @staticmethod
@@ -8317,12 +8235,12 @@ class Users:
     def confirm(self, person, password, field="password"):
         """How a person's password is stored; Denied, which names the field, if it is another."""
         subject = "password:%d" % person.id     # only who is logged in can guess here
-        self._throttle.count(subject)
+        count_guess(self._database, subject)
         stored = self.find(person.name)["password"]
         if not verify_password(password, stored):
             raise wrong_password(field)
         with self._database.transaction(durable=False) as transaction:
-            self._throttle.forgive(transaction, subject)
+            forgive(transaction, subject)
         return stored
 
     def delete(self, name, by=None):
@@ -8342,6 +8260,32 @@ class Users:
             note_user(transaction, self._database.clock.now(), "user_deleted", row, by)
             self._keep_an_admin(transaction)
 
+    def mail_code(self, person, email):
+        """Mail a code to an address, which counts as a person's own once they have typed that.
+        Each mail and each code typed counts as a guess, and a right one frees no more: who
+        alternates between an own address and a stranger's could mail and guess without end."""
+        import secrets
+        code, now = "%06d" % secrets.randbelow(10 ** 6), self._database.clock.now()
+        count_guess(self._database, "mailbox:%d" % person.id)
+        with self._database.transaction() as transaction:
+            remember(transaction, MAILBOX % person.id, {
+                "email": email, "digest": digest(code), "until": now + CODE_SECONDS})
+            post_message(transaction, ("mail", email), {
+                "kind": "code", "subject": "your code", "lines": [
+                    "%s entered this address in jobqueue. The code is %s." % (person.name, code),
+                    "It holds for an hour. If that was not you, nothing has to be done."]}, now)
+
+    def confirm_email(self, person, code):
+        """The address whose code this is; Denied if it is another one."""
+        count_guess(self._database, "mailbox:%d" % person.id)
+        with self._database.transaction() as transaction:
+            known = recall(transaction, MAILBOX % person.id)
+            if (not known or known["digest"] != digest(code)
+                    or not 0 <= known["until"] - self._database.clock.now() <= CODE_SECONDS):
+                raise Denied("The code is not right.", wrong("email_code", "is not right"))
+            remember(transaction, MAILBOX % person.id, None)
+        return known["email"]
+
     @staticmethod
     def _keep_an_admin(transaction):
         if not transaction.value("SELECT 1 FROM user WHERE role='admin' AND disabled=0 LIMIT 1"):
@@ -8352,40 +8296,6 @@ class Users:
         same = {name: row[name] for name in ("name", "role", "max_pending", "max_running", "email")}
         return {**same, "disabled": bool(row["disabled"]), "created_at": iso(row["created_at"]),
                 "last_seen_at": iso(row["last_seen_at"])}
-
-
-class Mailboxes:
-    """Users' own addresses: one counts once its owner has typed the code that was mailed to it.
-
-    Each mail and each code typed counts as a guess, and a right one frees no more: who alternates
-    between an own address and a stranger's could mail and guess without end."""
-
-    def __init__(self, database, outbox, throttle):
-        self._database, self._outbox, self._throttle = database, outbox, throttle
-
-    def ask(self, person, email):
-        """Mail a code to an address."""
-        import secrets
-        code, now = "%06d" % secrets.randbelow(10 ** 6), self._database.clock.now()
-        self._throttle.count("mailbox:%d" % person.id)
-        with self._database.transaction() as transaction:
-            remember(transaction, MAILBOX % person.id, {
-                "email": email, "digest": digest(code), "until": now + CODE_SECONDS})
-            self._outbox.post(transaction, ("mail", email), {
-                "kind": "code", "subject": "your code", "lines": [
-                    "%s entered this address in jobqueue. The code is %s." % (person.name, code),
-                    "It holds for an hour. If that was not you, nothing has to be done."]}, now)
-
-    def confirm(self, person, code):
-        """The address whose code this is; Denied if it is another one."""
-        self._throttle.count("mailbox:%d" % person.id)
-        with self._database.transaction() as transaction:
-            known = recall(transaction, MAILBOX % person.id)
-            if (not known or known["digest"] != digest(code)
-                    or not 0 <= known["until"] - self._database.clock.now() <= CODE_SECONDS):
-                raise Denied("The code is not right.", wrong("email_code", "is not right"))
-            remember(transaction, MAILBOX % person.id, None)
-        return known["email"]
 
 
 def changed_at(file):
@@ -8418,9 +8328,9 @@ class SetUp:
     3. In one transaction the code is marked as used, and the admin is made or gets the password.
     4. All these files are deleted."""
 
-    def __init__(self, database, users, throttle):
-        self._database, self._users, self._throttle = database, users, throttle
-        self._clock, self._home = database.clock, HOME
+    def __init__(self, database, users):
+        self._database, self._users, self._clock = database, users, database.clock
+        self._home = HOME
         self.file = private_path(database.path, "setup-code.txt")
 
     def code(self):
@@ -8458,7 +8368,7 @@ class SetUp:
                 raise NotFound("This is set up already.")
             else:
                 self._users.insert(transaction, columns, name)
-            self._throttle.forgive(transaction, address_subject(address))
+            forgive(transaction, address_subject(address))
         for path in files:
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -8471,7 +8381,7 @@ class SetUp:
                            "file with %d or more characters of your own beside jobqueue.py, named "
                            "setup-code-WORD.txt with a word that nobody can guess, and enter them "
                            "here within an hour." % SETUP_CODE_MIN_CHARACTERS)
-        self._throttle.count(address_subject(address))
+        count_guess(self._database, address_subject(address))
         code = plain_code(code)
         for path in files:
             known = read_code(path, self._clock.now())
@@ -8496,15 +8406,14 @@ class SetUp:
         end_sessions(transaction, ids[0], True)
         for setting in doubtful:
             remember(transaction, setting, None)
-        self._throttle.forgive(transaction, "user:" + name)
+        forgive(transaction, "user:" + name)
 
 
 class Sessions:
     """Logging in by name and password; the token of a session is stored as a digest only."""
 
-    def __init__(self, database, users, throttle):
-        self._database, self._users, self._throttle = database, users, throttle
-        self._clock = database.clock
+    def __init__(self, database):
+        self._database, self._clock = database, database.clock
 
     def log_in(self, name, password, address):
         """A new session's token; Unauthorized for a wrong name or password alike."""
@@ -8514,7 +8423,7 @@ class Sessions:
             "AS known FROM user WHERE name=?", (place, storable(name)))
         if row and (row["known"] or 0) > self._clock.now():     # strangers lock nobody out
             subject = "known:%d %s" % (row["id"], place)        # no name that is sent can be this
-        self._throttle.count(subject, place)
+        count_guess(self._database, subject, place)
         right = verify_password(password, row["password"] if row else NOBODYS_PASSWORD)
         if not right or row is None or row["disabled"]:
             with self._database.transaction(durable=False) as transaction:
@@ -8534,7 +8443,7 @@ class Sessions:
             transaction.insert("session", {
                 "digest": digest(token), "user_id": row["id"], "created_at": now, "seen_at": now,
                 "expires_at": now + SESSION_SECONDS, "address": address})
-            self._throttle.forgive(transaction, *subjects)
+            forgive(transaction, *subjects)
             transaction.update("user", {"last_seen_at": now}, "id=?", (row["id"],))
             note_user(transaction, now, "logged_in", row, row["name"])
             place = {"user_id": row["id"], "address": address_subject(address)}
@@ -9089,8 +8998,7 @@ class RemoteWorkers:
             "on_crash, claim, user.name AS owner FROM task %s JOIN user ON user.id=owner_id "
             "WHERE status=1 AND worker_id=? AND claim IN (%s) ORDER BY turn, task.id" % (
                 BY_CLAIM, ", ".join("?" * len(names))), (worker["id"], *names))
-        return [{**dict(zip(row.keys(), row)), "claim": row["claim"][len(UNCONFIRMED):]}
-                for row in rows]
+        return [{**row, "claim": row["claim"][len(UNCONFIRMED):]} for row in rows]
 
 
 # Forecast --------------------------------------------------------------------
@@ -9721,13 +9629,10 @@ class JobQueue:
                                  self.modes, self.rhythm, self.metrics)
         self.conditions = Conditions(self.database, self.settings, self.claims, self.rhythm,
                                      self.modes, self.catalogue)
-        self.outbox = Outbox(self.database, self.settings)
-        self.alerts = Alerts(self.database, self.conditions, self.outbox, self.starter)
-        throttle = Throttle(self.database)
-        self.users = Users(self.database, self.settings, throttle)
-        self.mailboxes = Mailboxes(self.database, self.outbox, throttle)
-        self.setup = SetUp(self.database, self.users, throttle)
-        self.sessions = Sessions(self.database, self.users, throttle)
+        self.alerts = Alerts(self.database, self.settings, self.conditions, self.starter)
+        self.users = Users(self.database, self.settings)
+        self.setup = SetUp(self.database, self.users)
+        self.sessions = Sessions(self.database)
         self.tokens = Tokens(self.database)
         self.firing = Firing(self.database, self.adding, self.requests.check, self.users.person)
         self.schedules = Schedules(self.database, self.tasks, self.firing,
@@ -10603,11 +10508,12 @@ def _look_at_tasks(queue):
 
 
 def _look_at_alerts(queue):
-    states = list(queue.outbox.states())
-    open_ones = queue.database.value("SELECT count(*) FROM alert WHERE ended_at IS NULL")
+    states = list(queue.alerts.channels())
+    open_ones = queue.database.value("SELECT count(*) FROM alert WHERE ended_at IS NULL "
+                                     "AND seen_at>=opened_at")
     yield "%d open; told: %s" % (open_ones, ", ".join(
         one["recipient"] for one in states) or "nobody")
-    if queue.outbox.is_due(queue.database.clock.now() - UNSENT_SECONDS):
+    if is_message_due(queue.database, queue.database.clock.now() - UNSENT_SECONDS):
         yield Finding("outbox_waits", minutes=UNSENT_SECONDS // 60)
     for one in states:
         if one["error"] and one["next_at"] is None:
@@ -12033,10 +11939,12 @@ def _change_mailbox(queue, person, given):
     if len(given) > 1:
         raise field_error("email", "must be sent alone, and so must email_code")
     if given.get("email"):
-        queue.mailboxes.ask(person, given["email"])
+        queue.users.mail_code(person, given["email"])
         queue.alerts.send(queue.database.clock.now())
         return queue.users.change(person.name)
-    email = queue.mailboxes.confirm(person, given["email_code"]) if "email_code" in given else None
+    email, code = None, given.get("email_code")
+    if code is not None:
+        email = queue.users.confirm_email(person, code)
     return queue.users.change(person.name, by=person.name, email=email)
 
 

@@ -15,6 +15,7 @@ import threading
 import unittest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from unittest import mock
+from urllib.parse import urlsplit
 
 import jobqueue
 from tests.helpers.faults import plant
@@ -79,8 +80,8 @@ class SendingCase(TestCase):
 
     def post(self, *lines):
         with self.database.transaction() as transaction:
-            for recipient in self.queue.outbox.recipients():
-                self.queue.outbox.post(transaction, recipient, {
+            for recipient in jobqueue.recipients_of_alerts(self.queue.settings):
+                jobqueue.post_message(transaction, recipient, {
                     "kind": "alert", "subject": "add failed", "lines": list(lines) or ["it failed"]},
                     self.clock.now())
 
@@ -304,10 +305,7 @@ class TestShapes(unittest.TestCase):
     CONTENT = {"kind": "alert", "subject": "add failed", "lines": ["<@everyone> & co", "x" * 5000]}
 
     def shape(self, url):
-        from urllib.parse import urlsplit
-        parts = urlsplit(url)
-        [make] = [make for name, make in jobqueue.SHAPES.items() if re.fullmatch(name, parts.hostname)]
-        return make(parts, self.CONTENT, "\n".join([self.CONTENT["subject"], *self.CONTENT["lines"]]))
+        return jobqueue.shaped(urlsplit(url), self.CONTENT)
 
     def test_slack(self):
         self.assertIn("&lt;@everyone&gt; &amp; co",
@@ -327,8 +325,7 @@ class TestShapes(unittest.TestCase):
 
     def test_another_host_that_only_looks_like_one_is_signed_for(self):
         for url in ("https://hooks.slack.com.example.org/x", "https://xdiscord.com/x"):
-            self.assertEqual([name for name in jobqueue.SHAPES
-                              if re.fullmatch(name, url.split("/")[2])], [])
+            self.assertEqual(self.shape(url), ("/x", None))
 
 
 class TestProcesses(unittest.TestCase):

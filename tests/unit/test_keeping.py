@@ -108,7 +108,7 @@ class TestTasks(Keep):
         left = [self.count()]
         while left[-1]:
             self.look_in("worker")
-            self.clock.advance(jobqueue.KEEP_AGAIN_SECONDS)
+            self.clock.advance(jobqueue.TICK_SOON_SECONDS)
             left.append(self.count())
         self.assertEqual(left, [1200, 700, 200, 0])
 

@@ -42,7 +42,7 @@ NO_WORDS = re.compile(r"\b(?:SELECT|UPDATE|INSERT|DELETE|CREATE|WHERE|FROM|ALTER
 ELSEWHERE = re.compile("|".join((
     # mails
     "It began at %s", "%d of your tasks ended", ".* entered this address .*", "It holds for an hour.*",
-    "Over: .*", "several things happened", "your code", "This is a test of .*", r"Task %d \(%s\) .*",
+    "Over: .*", "your code", "This is a test of .*", r"Task %d \(%s\) .*",
     "%s: and others",
     # help of /metrics
     "How long .*", "What became of tasks.*", "Tasks that may start now", "Worker processes",
