@@ -509,11 +509,29 @@ def run_request(function, arguments, context):
 # What a task was given is copied into its folder, so that a retry gets the same whatever the
 # function does to it. Where the site keeps its files elsewhere it is asked for them over HTTP, and
 # what the task leaves is sent there before its outcome is told; its claim is the authority.
+# Rules: a site is asked under its certificate and at its address alone, by no redirect.
 
 FILE_SECONDS = 60.0                     # for each step of a request
 FILE_PAUSES = 1.0, 5.0, *[15.0] * 10    # after one that was not answered; then the claim is lost
 TRY_AGAIN = (408, 429, 502, 503, 504)
 GIVEN = ".given"                        # in the task's folder: no file there is one that it leaves
+
+
+@functools.lru_cache(maxsize=None)
+def site_opener(address, authorities):
+    """What asks a site, and tells whatever it answers. Under HTTPS its certificate is checked, and
+    the proxy of the environment is used."""
+    from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler
+    opener = OpenerDirector()
+    if urlsplit(address).scheme == "https":
+        import ssl
+        trusted = ssl.create_default_context(cafile=authorities)
+        handlers = ProxyHandler(), HTTPSHandler(context=trusted)
+    else:
+        handlers = [HTTPHandler()]
+    for handler in handlers:
+        opener.add_handler(handler)
+    return opener
 
 
 class TaskFiles:
@@ -576,26 +594,26 @@ class TaskFiles:
 
     def ask(self, path, file=None):
         """The site's answer; it is sent the file. Fail if it refuses, else ConnectionError."""
-        import ssl
-        from urllib.error import HTTPError
-        from urllib.request import Request, urlopen
+        from http.client import HTTPException
+        from urllib.request import Request
         (address, authorities), task = self.site, self._context
         if not address:
             raise Fail("its files are on another machine, and the setting page_address is empty")
-        address = "%s/api/worker/tasks/%d/%s" % (address.rstrip("/"), task.id, path)
-        size, told = os.fstat(file.fileno()).st_size if file else 0, None
-        headers = {"Content-Type": jobqueue.BYTES_TYPE, "Content-Length": str(size)}
+        place = "%s/api/worker/tasks/%d/%s" % (address.rstrip("/"), task.id, path)
+        size = os.fstat(file.fileno()).st_size if file else 0
+        headers = {"Content-Type": jobqueue.BYTES_TYPE, "Content-Length": str(size),
+                   "X-Api-Key": task.claim}
         for pause in FILE_PAUSES:
-            request = Request(address, file and jobqueue.Portion(file, size), headers)
-            request.add_unredirected_header("X-Api-Key", task.claim)
+            request = Request(place, file and jobqueue.Portion(file, size), headers)
             try:
-                return urlopen(request, timeout=FILE_SECONDS,
-                               context=ssl.create_default_context(cafile=authorities))
-            except HTTPError as error:
-                told = error
-                if error.code not in TRY_AGAIN:
-                    raise Fail("the site refuses: %s" % json.load(error)["detail"]) from None
-            except OSError as error:
+                answer = site_opener(address, authorities).open(request, timeout=FILE_SECONDS)
+                if answer.status < 300:
+                    return answer
+                with answer:
+                    told = "it answers %d" % answer.status
+                    if answer.status not in TRY_AGAIN:
+                        raise Fail("the site refuses: %s" % json.load(answer)["detail"])
+            except (HTTPException, OSError) as error:
                 told = error
             time.sleep(pause)
             if file:
@@ -2090,12 +2108,10 @@ class NotHeard(Exception):
 
 
 class Site:
-    """The site that a remote worker works for; one connection takes call after call."""
+    """The site that a remote worker works for."""
 
     def __init__(self, address, token_file, authorities=None):
-        import ssl
-        self._address, token = urlsplit(address.rstrip("/")), Path(token_file)
-        parts = self._address
+        parts, token = urlsplit(address), Path(token_file)
         is_near = parts.scheme == "http" and parts.hostname in (*jobqueue.LOOPBACK, "localhost")
         if not parts.hostname or parts.username or not (is_near or parts.scheme == "https"):
             raise jobqueue.SetupError("--server must be an address such as "
@@ -2105,17 +2121,22 @@ class Site:
         self._token = token.read_text("ascii", "replace").strip()
         if not re.fullmatch("[!-~]+", self._token):
             raise jobqueue.SetupError("%s must hold a token and nothing else." % token)
-        self._context = None if is_near else ssl.create_default_context(cafile=authorities)
-        self._kept = None               # a connection that the site leaves open
-        self.place = address, authorities
+        self.place = address.rstrip("/"), authorities
+        self._opener = site_opener(*self.place)
 
     def ask(self, call):
         """What jobqueue answers a Call, a refusal included; else NotHeard."""
         from http.client import HTTPException
-        told = None
+        from urllib.request import Request
+        told, request = None, Request(self.place[0] + call.path, call.body, {
+            "X-Api-Key": self._token, "User-Agent": "jobqueue-worker/" + jobqueue.VERSION,
+            **call.headers})
         try:
-            status, pause, data = self._post(call)
+            with self._opener.open(request, timeout=call.seconds) as answer:
+                status, pause = answer.status, answer.headers.get("Retry-After", "")
+                data = answer.read(ANSWER_BYTES)
         except (HTTPException, OSError) as error:
+            error = getattr(error, "reason", error)
             raise NotHeard("%s: %s" % (type(error).__name__, error), None) from None
         with contextlib.suppress(ValueError):
             told = jobqueue.read_json(data.decode("utf-8"))
@@ -2127,49 +2148,6 @@ class Site:
         if status >= 500 or status == 408:      # 408: the way there was too slow
             raise NotHeard(told["detail"], float(pause) if pause.isdigit() else None)
         return told
-
-    def _post(self, call):
-        """(status, Retry-After, body) of the answer; a connection that the site has closed is
-        replaced."""
-        kept, self._kept = self._kept, None
-        if kept and not select.select([kept.sock], [], [], 0)[0]:
-            with contextlib.suppress(ConnectionError):
-                return self._exchange(kept, call)
-        return self._exchange(self._connect(call.seconds), call)
-
-    def _exchange(self, link, call):
-        headers = {"X-Api-Key": self._token, "User-Agent": "jobqueue-worker/" + jobqueue.VERSION}
-        with contextlib.ExitStack() as closing:
-            closing.callback(link.close)
-            if link.sock:
-                link.sock.settimeout(call.seconds)
-            link.request("POST", self._address.path + call.path, call.body,
-                         {**headers, **call.headers})
-            answer = link.getresponse()
-            data = answer.read(ANSWER_BYTES)
-            if answer.isclosed() and link.sock:     # all is read, and the site keeps it open
-                closing.pop_all()
-                self._kept = link
-        return answer.status, answer.headers.get("Retry-After", ""), data
-
-    def _connect(self, seconds):
-        """A new connection, through the proxy of the environment if there is one."""
-        from http.client import HTTPConnection, HTTPSConnection
-        from urllib.request import getproxies, proxy_bypass
-        place = self._address.hostname, self._address.port
-        if self._context is None:
-            return HTTPConnection(*place, timeout=seconds)
-        proxy = not proxy_bypass(self._address.netloc) and getproxies().get("https")
-        if not proxy:
-            return HTTPSConnection(*place, timeout=seconds, context=self._context)
-        way, headers = urlsplit(proxy if "://" in proxy else "http://" + proxy), {}
-        if way.username:
-            import base64
-            known = "%s:%s" % (unquote(way.username), unquote(way.password or ""))
-            headers["Proxy-Authorization"] = "Basic " + base64.b64encode(known.encode()).decode()
-        link = HTTPSConnection(way.hostname, way.port, timeout=seconds, context=self._context)
-        link.set_tunnel(*place, headers)
-        return link
 
 
 class Call:

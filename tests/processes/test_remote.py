@@ -366,16 +366,6 @@ class Outages(RemoteCase):
         self.check_once([self.add()])
         wait_until(lambda: not self.between.harm["hello"])
 
-    def test_a_connection_that_the_site_has_closed_is_replaced_without_a_word(self):
-        self.between.patience = 0.2
-        self.begin()
-        task_id = self.add(until="go")
-        wait_until(lambda: sum("hold" in kind for kind, _ in self.between.calls) >= 2)
-        self.let_go()
-        self.check_once([task_id])
-        self.assertGreaterEqual(self.between.links, 3)
-        self.assertNotIn("not heard", self.complaints())
-
     def test_the_site_restarts_while_a_task_runs(self):
         self.begin()
         task_id = self.add(until="go")
@@ -506,12 +496,10 @@ class Doors(RemoteCase):
         wait_until(lambda: "CERTIFICATE_VERIFY_FAILED" in self.complaints())
         self.assertEqual(between.calls, [])
         child.kill()
-        links = between.links
         self.begin("--ca", "cert.pem", https_proxy=tunnel.address.replace("//", "//me:pass%20word@"))
         self.wait(self.add("fan", n=3))
         self.assertGreaterEqual(len(between.calls), 5)
-        self.assertEqual(between.links, links + 1)      # one handshake for all of them
-        self.assertEqual(tunnel.asked, [between.address.partition("//")[2]])
+        self.assertEqual(set(tunnel.asked), {between.address.partition("//")[2]})
         self.assertEqual(tunnel.known, {"Basic bWU6cGFzcyB3b3Jk"})
 
     def test_too_slow_and_a_redirect_are_no_answers_and_the_token_goes_nowhere_else(self):
