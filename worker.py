@@ -577,6 +577,8 @@ class TaskFiles:
 
     def close(self):
         """Remove what it was given; send what it leaves if that belongs elsewhere."""
+        if not self._context.has_folder:
+            return
         import shutil
         folder = self._context.folder
         shutil.rmtree(folder / GIVEN, ignore_errors=True)
@@ -846,20 +848,15 @@ class Runner:
             if is_deep(result, RESULT_MAX_DEPTH):
                 raise ValueError("the result is nested deeper than %d levels" % RESULT_MAX_DEPTH)
             result = write_result(result)
-            self._close_files(context)
+            context.files.close()
             return {"kind": "succeeded", "result": result}
         except BaseException as error:  # whatever the owner's code raises is that attempt's error
             outcome = outcome_of_exception(error, "fail" if isinstance(error, Fail) else "error")
             if isinstance(error, RetryAfter):
                 outcome["retry_after"] = min(max(0.0, error.seconds), 1e9)
             with contextlib.suppress(Exception):
-                self._close_files(context)
+                context.files.close()
             return outcome
-
-    @staticmethod
-    def _close_files(context):
-        if context.has_folder:
-            context.files.close()
 
     def _call(self, function, arguments, context):
         parameters = parameters_of(function)
@@ -969,7 +966,7 @@ class LogPipe:
     def __init__(self, end):
         os.set_blocking(end, False)
         self.end = end
-        self._decoder = None            # made when something is printed
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         self._waiting = bytearray()     # not yet decoded; never more than LOG_MAX_BYTES
         self.pieces = []                # (offset, text) that are not known to be stored
         self.start = 0                  # offset of what waits
@@ -1011,8 +1008,6 @@ class LogPipe:
     def take_pieces(self, final):
         """[(offset, text)] to be stored; the same again until `pieces` is emptied."""
         if final or not self.pieces:
-            if self._decoder is None:
-                self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
             text = self._decoder.decode(bytes(self._waiting), final)
             self._waiting.clear()
             self.put(storable(text))
@@ -1663,7 +1658,6 @@ class Runners:
         self.wake = None                # what is readable when a signal has come
         self._announcement = None       # not stored yet
         self._broken_until = None       # when tasks.py is tried again that cannot be read
-        self._stamps = Every(CHECK_SECONDS, self._clock)
         self.current = None
 
     def start(self):
@@ -1735,13 +1729,10 @@ class Runners:
     def is_stale(self):
         """True if the next task should get a fresh runner."""
         child, settings = self.current, self._settings
-        if (child.tasks >= settings["runner_tasks"] or child.ended or child.has_leftovers
-                or child.unread or child.memory > settings["runner_memory"] << 20):
-            return True
-        # This one always, all others now and then.
-        files = child.files if self._stamps.is_due() else [jobqueue.TASKS_FILE]
-        return any(child.files.get(name) != stamp
-                   for name, stamp in jobqueue.file_stamps(files).items())
+        return bool(child.tasks >= settings["runner_tasks"] or child.ended
+                    or child.has_leftovers or child.unread
+                    or child.memory > settings["runner_memory"] << 20
+                    or jobqueue.file_stamps(child.files) != child.files)
 
     def end(self):
         """End the current one, if there is one."""
@@ -1841,7 +1832,7 @@ class Worker:
         self._clock = queue.database.clock
         self._born = self._last_work = self._clock.monotonic()
         self._until = None if seconds is None else self._born + seconds
-        self._settings = {}             # read once in CHECK_SECONDS
+        self._settings = {}             # read now and then, never between a claim and its beginning
         self._read_settings()
         self._signals = 0               # that asked us to stop
         self._place = Place(queue, mode)
@@ -2708,14 +2699,8 @@ def send_messages(data):
     return 0
 
 
-def make_backup(data):
-    """Make the backup of the day, remove the oldest ones, note how that went."""
-    make_daily_backup(open_queue(data))
-    return 0
-
-
 def make_daily_backup(queue):
-    """The backup of the day, which a tick has begun."""
+    """The backup of the day, which a tick has begun; the oldest ones go."""
     database, error = queue.database, None
     begun = jobqueue.recall(database, jobqueue.DAILY_BACKUP)
     folder = database.folder / jobqueue.BACKUPS
@@ -2749,7 +2734,8 @@ def dispatch(arguments):
                 fork_runner(data)
         return work(mode[2:], data, *map(float, seconds), row=int(row), lock=lock)
     inside = {"--runner": run_runner, "--catalogue": print_catalogue, "--test": run_host_test,
-              "--send": send_messages, "--backup": make_backup}
+              "--send": send_messages,
+              "--backup": lambda data: make_daily_backup(open_queue(data))}
     if mode in inside:
         return inside[mode](*rest)
     import argparse
