@@ -1258,7 +1258,7 @@ class Attempt:
         # When it began; when storing and looking were last tried, and when the claim was renewed.
         self.started = self._stored = self._looked = self._renewed = self._clock.monotonic()
         self._seen_version = None
-        # When nobody was about to take the claim; the site says that of a remote one.
+        # When nobody was about to take the claim; of a remote one the site says that.
         self._unclaimed = row.get("claimed", self.started)
         self._is_doubted = False
         self._requests, self.enqueued = [], 0   # what it adds, until all of it came; how often
@@ -1813,7 +1813,49 @@ class Recorder:
         return rows
 
 
-class Worker:
+class Loop:
+    """What all workers do with signals, and with what their runner has in hand."""
+
+    def __init__(self, queue, verbose):
+        self._queue, self._verbose, self._clock = queue, verbose, queue.database.clock
+        self._signals = 0               # that asked us to stop
+        self._batch = self._stopped_at = None   # the batch in the runner's hands
+        self._pace = Pace()
+        self._checks = Every(CHECK_SECONDS, self._clock)
+        self._code = jobqueue.file_stamps(jobqueue.CODE_FILES)
+
+    def _note_signal(self, *_):
+        self._signals += 1
+
+    def _wind_up(self):
+        """After the first signal the running task may end, for GRACE_SECONDS at most; the second
+        ends it at once."""
+        self._stopped_at = self._stopped_at or self._clock.monotonic()
+        if self._batch:
+            self._batch.take_back()
+            if self._signals > 1 or self._clock.monotonic() - self._stopped_at > GRACE_SECONDS:
+                for attempt in self._batch.running:
+                    attempt.end("interrupted", "the worker was stopped")
+
+    def _hand_over(self, rows, kind=Attempt):
+        child = self._runners.current
+        self._batch = Batch(self._queue, child, rows, self._note_end, kind)
+        self._say("begins %s: %s", rows[0]["function"], [row["id"] for row in rows])
+        if self._settings["runner_per_owner"] == "yes":
+            child.owner = rows[0]["owner_id"]
+        self._batch.begin()
+
+    def _note_end(self, attempt, outcome):
+        self._pace.note(attempt.row["function"], outcome, self._queue.database.waited)
+        left = ", left behind: %s" % attempt.left if attempt.left else ""
+        self._say("task %d: %s%s", attempt.row["id"], outcome.kind, left)
+
+    def _say(self, text, *values):
+        if self._verbose:
+            print(jobqueue.iso(self._clock.now()), text % values, file=sys.stderr, flush=True)
+
+
+class Worker(Loop):
     """The loop of a worker; one thread, one runner.
 
     Each round:
@@ -1827,24 +1869,18 @@ class Worker:
     """
 
     def __init__(self, queue, mode, verbose=False, seconds=None):
-        self._queue, self._mode, self._verbose = queue, mode, verbose
-        self._claims, self._database = queue.claims, queue.database
-        self._clock = queue.database.clock
+        super().__init__(queue, verbose)
+        self._mode, self._claims, self._database = mode, queue.claims, queue.database
         self._born = self._last_work = self._clock.monotonic()
         self._until = None if seconds is None else self._born + seconds
         self._settings = {}             # read now and then, never between a claim and its beginning
         self._read_settings()
-        self._signals = 0               # that asked us to stop
         self._place = Place(queue, mode)
         self._runners = Runners(queue, self._place, self._settings)
         self._recorder = Recorder(queue, self._place, self._say)
-        self._batch = self._stopped_at = None   # the batch in the runner's hands
-        self._pace = Pace()
         self._seen_version = None       # of the database when nothing could be claimed
         self._next_due = None           # when something can be, unless the database changes
-        self._checks = Every(CHECK_SECONDS, self._clock)
         self._heartbeats = Every(jobqueue.RENEW_SECONDS, self._clock)
-        self._code = jobqueue.file_stamps(jobqueue.CODE_FILES)
 
     def run(self, row=None, lock=None):
         """Work until there is a reason to leave; True if a signal was one."""
@@ -1880,20 +1916,11 @@ class Worker:
             self._clock.sleep(0.2)
         return False
 
-    def _note_signal(self, *_):
-        self._signals += 1
-
     def _heed_signals(self):
-        if not self._signals:
-            return
-        self._runners.calm()
-        self._place.stop(jobqueue.STOPPED)
-        self._stopped_at = self._stopped_at or self._clock.monotonic()
-        if self._batch:
-            self._batch.take_back()
-            if self._signals > 1 or self._clock.monotonic() - self._stopped_at > GRACE_SECONDS:
-                for attempt in self._batch.running:
-                    attempt.end("interrupted", "the worker was stopped")
+        if self._signals:
+            self._runners.calm()
+            self._place.stop(jobqueue.STOPPED)
+            self._wind_up()
 
     def _step(self):
         if self._batch and not self._batch.running:
@@ -2019,20 +2046,13 @@ class Worker:
         self._runners.rest(min(pause, due) if due > 0 else pause, alarm)
 
     def _begin(self, rows):
-        child = self._runners.current
         self._database.ring()
-        self._batch = Batch(self._queue, child, rows, self._note_end)
-        self._say("begins %s: %s", rows[0]["function"], [row["id"] for row in rows])
-        if self._settings["runner_per_owner"] == "yes":
-            child.owner = rows[0]["owner_id"]
-        self._batch.begin()
+        self._hand_over(rows)
 
     def _note_end(self, attempt, outcome):
-        self._pace.note(attempt.row["function"], outcome, self._database.waited)
+        super()._note_end(attempt, outcome)
         self._place.tasks += 1
         self._last_work = self._clock.monotonic()
-        left = ", left behind: %s" % attempt.left if attempt.left else ""
-        self._say("task %d: %s%s", attempt.row["id"], outcome.kind, left)
 
     def _go_on(self):
         """Record what has ended, if it is time; claim the next if the runner is still good."""
@@ -2052,10 +2072,6 @@ class Worker:
             batch.take_back()
             self._recorder.record(batch)
             self._pace.slow_down()
-
-    def _say(self, text, *values):
-        if self._verbose:
-            print(jobqueue.iso(self._clock.now()), text % values, file=sys.stderr, flush=True)
 
 
 # Remote ----------------------------------------------------------------------
@@ -2225,7 +2241,7 @@ def _size(value):
 class RemoteAttempt(Attempt):
     """An attempt of a remote worker, whose calls renew its claim and keep what it prints.
 
-    `row` has what the site said last of it ("state"), and when the call was sent ("held")."""
+    `row` has what the site said last of it ("state"), and when that call was sent ("claimed")."""
 
     def item(self):
         """What the site is told of it while it runs."""
@@ -2261,7 +2277,7 @@ class RemoteAttempt(Attempt):
         return self._queue.site.place
 
     def _look_at_claim(self):
-        self._is_doubted, self._unclaimed = True, self.row["held"]
+        self._is_doubted, self._unclaimed = True, self.row["claimed"]
         if self.row["state"] == "cancel":
             self.end("cancelled", "cancelled while it ran")
         elif self.row["state"] != "running":
@@ -2275,7 +2291,7 @@ class RemoteAttempt(Attempt):
         self._queue.adds.append((self, requests))
 
 
-class RemoteWorker:
+class RemoteWorker(Loop):
     """The loop of a remote worker; to its Runners and Batches it is what queue and place are.
 
     One call is under way at a time:
@@ -2287,13 +2303,13 @@ class RemoteWorker:
     5. After a signal nothing is claimed; the last turn says that the worker leaves."""
 
     def __init__(self, site, spool, verbose):
-        self.site, self._spool, self._verbose = site, spool, verbose
         self.database = self.catalogue = self
-        self.claims, self.clock, self.lease_seconds = None, jobqueue.Clock, 0.0
+        self.claims, self.clock, self.lease_seconds, self.waited = None, jobqueue.Clock, 0.0, 0.0
+        super().__init__(self, verbose)
+        self.site, self._spool, self.stopping = site, spool, None
         self.folder, self.lock, self.note_runner = spool.folder, spool.lock, spool.note_runner
-        self.stopping = self._stopped_at = None
         self._settings = {"runner_tasks": 10_000, "runner_memory": 512, "runner_per_owner": "no"}
-        self._runners, self._pace = Runners(self, self, self._settings), Pace()
+        self._runners = Runners(self, self, self._settings)
         self._session, self._sequence, self._is_known = jobqueue.random_token(), 0, False
         self._before = spool.former()
         self._ends = spool.left()       # {claim: item} to be told
@@ -2301,11 +2317,10 @@ class RemoteWorker:
         self._claims = []               # that the site is asked for
         self.adds = []                  # (attempt, requests) of what functions enqueue
         self._functions, self._files = None, []
-        self._batch = self._call = self._trouble = None
+        self._call = self._trouble = None
         self._next = self._told_at = 0.0
         self._pause, self._wait = AGAIN_SECONDS[0], WAIT_SECONDS
-        self._code, self._checks = jobqueue.file_stamps(jobqueue.CODE_FILES), Every(1.0, self.clock)
-        self._signals = self.exit_code = 0
+        self.exit_code = 0
 
     def run(self):
         """Work until there is a reason to leave; True if that is a newer program."""
@@ -2349,88 +2364,81 @@ class RemoteWorker:
         self._files = announcement.get("files", self._files)
         if announcement.get("error"):
             jobqueue.complain("tasks.py cannot be read: %(message)s" % announcement["error"])
-            self._give_back()           # others may be able to run it
+            self._give_back(list(self._taken.values()))     # others may be able to run it
         elif announcement["functions"] != self._functions:
             self._functions, self._is_known = announcement["functions"], False
         return {name: stamps.get(name, stamp)
                 for name, stamp in jobqueue.file_stamps(self.files()).items()}
 
-    def _note_signal(self, *_):
-        self._signals += 1
-
     def _is_over(self):
         if self._batch or not self.stopping:
             return False
-        return self._session is None or time.monotonic() > self._stopped_at + LEAVE_SECONDS
+        until = (self._stopped_at or math.inf) + LEAVE_SECONDS
+        return self._session is None or time.monotonic() > until
 
     def _heed(self):
         """Signals, and newer files of ours."""
         self._runners.calm()
         if self._signals:
             self.stop(jobqueue.STOPPED)
+            self._wind_up()
         elif self._checks.is_due() and jobqueue.file_stamps(self._code) != self._code:
             self.stop("limit")
         if not self.stopping:
             return
-        self._stopped_at = self._stopped_at or time.monotonic()
         if self._call and self._claims:     # it may wait for a task, which nobody would run
             self._call.error, self._claims = NotHeard("the worker is stopping", None), []
         if not self._batch:
-            self._give_back()
-        else:
-            self._batch.take_back()
-            if self._signals > 1 or time.monotonic() - self._stopped_at > GRACE_SECONDS:
-                for attempt in self._batch.running:
-                    attempt.end("interrupted", "the worker was stopped")
+            self._stopped_at = self._stopped_at or time.monotonic()
+            self._give_back(list(self._taken.values()))
 
     def _step(self):
         """Watch what runs, begin what was confirmed, or wait for either."""
         runners, rows = self._runners, list(self._taken.values())
         if self._batch:
-            self._batch.watch()
+            if self._batch.running:     # else it came too late to begin
+                self._batch.watch()
             self._put_aside()
         elif self.stopping:
             self.clock.sleep(0.05)
         elif not runners.current.ready:
             runners.hear()
-        elif not rows or not all("held" in row for row in rows):
+        elif not rows or not all("claimed" in row for row in rows):
             runners.rest(0.5 if self._call else 0.05, None)
-        elif runners.is_stale() or runners.current.owner not in (None, rows[0]["owner"]):
+        elif runners.is_stale() or runners.current.owner not in (None, rows[0]["owner_id"]):
             runners.start()
         else:
-            if self._settings["runner_per_owner"] == "yes":
-                runners.current.owner = rows[0]["owner"]
-            self._say("begins %s: %s", rows[0]["function"], [row["id"] for row in rows])
-            self._batch = Batch(self, runners.current, rows, self._note_end, RemoteAttempt)
-            self._batch.begin()
+            self._hand_over(rows, RemoteAttempt)
 
     def _put_aside(self):
         """Keep what has ended until the site knows it."""
         batch = self._batch
-        for attempt, outcome in [(one, Outcome("put_back")) for one in batch.unbegun] + batch.ended:
+        if batch.running:
+            if time.monotonic() < batch.record_by:
+                return
+            batch.take_back()           # what has ended can wait no longer
+            self._pace.slow_down()
+        for attempt, outcome in batch.ended:
             del self._taken[attempt.row["claim"]]
             if outcome.kind != "lost":
                 self._keep_end(attempt.last_item(outcome))
-        batch.unbegun, batch.ended = [], []
+        self._give_back([attempt.row for attempt in batch.unbegun])
+        batch.unbegun, batch.ended, batch.record_by = [], [], math.inf
         if not batch.running:
             batch.child.take_back()
             self._batch = None
             if batch.child.death is not None and not self.stopping:
                 self._runners.start()
 
-    def _give_back(self):
+    def _give_back(self, rows):
         """Have what was claimed and has not begun go back unspent."""
-        for row in self._taken.values():
+        for row in rows:
+            del self._taken[row["claim"]]
             self._keep_end({**_named(row), "outcome": {"kind": "put_back"}})
-        self._taken = {}
 
     def _keep_end(self, item):
         self._ends[item["claim"]] = item
         self._spool.keep(item)
-
-    def _note_end(self, attempt, outcome):
-        self._pace.note(attempt.row["function"], outcome)
-        self._say("task %d: %s", attempt.row["id"], outcome.kind)
 
     def _next_call(self):
         """The Call that is due, or None."""
@@ -2464,7 +2472,7 @@ class RemoteWorker:
             given["claim"] = {"claims": self._claims, "function": self._pace.function,
                               "wait": 0 if self._ends else self._wait}
         is_due = time.monotonic() >= self._told_at + (TELL_SECONDS if has_news else HOLD_SECONDS)
-        is_new = any("held" not in row for row in self._taken.values())
+        is_new = any("claimed" not in row for row in self._taken.values())
         if given or self._ends or is_new or self._taken and is_due:
             return self._turn(self._session, given)
         return None
@@ -2484,8 +2492,8 @@ class RemoteWorker:
         self._told_at, self._sequence = time.monotonic(), self._sequence + 1
         call = Call("turn", "attempts", dump_json({
             "session": session, "sequence": self._sequence if ours else jobqueue.INTEGER_MAX,
-            "start": [_named(row) for row in rows if "held" not in row],
-            "hold": [news.get(row["claim"], _named(row)) for row in rows if "held" in row],
+            "start": [_named(row) for row in rows if "claimed" not in row],
+            "hold": [news.get(row["claim"], _named(row)) for row in rows if "claimed" in row],
             "end": ends, **given}), given.get("claim", {}).get("wait", 0.0))
         call.ends, call.given, call.session = ends, given, session
         call.news = [(attempt, news[attempt.row["claim"]]) for attempt in running]
@@ -2531,8 +2539,8 @@ class RemoteWorker:
             return self._forget_former() if self._before else None
         for claim in self._taken.keys() & told["attempts"].keys():
             row, state = self._taken[claim], told["attempts"][claim]
-            if "held" in row or state == "running":
-                row.update(state=state, held=call.sent)
+            if "claimed" in row or state == "running":
+                row.update(state=state, claimed=call.sent)
             else:                       # it was not begun
                 del self._taken[claim]
                 if state == "cancel":
@@ -2542,7 +2550,8 @@ class RemoteWorker:
             self._next = time.monotonic() + (told["wait"] if idle else 0)
             self._wait = min(WAIT_SECONDS, self._wait + 1)
         for row in told["tasks"]:       # each is confirmed before it begins
-            row.update(attempts=row["attempt"], put_backs=0, on_crash="retry")
+            row.update(attempts=row["attempt"], put_backs=0, on_crash="retry",
+                       owner_id=row["owner"])
             self._taken[row["claim"]] = row
 
     def _take_added(self, _, told):
@@ -2569,10 +2578,6 @@ class RemoteWorker:
             self.stop("refused")
             for row in self._taken.values():
                 row["state"] = "lost"
-
-    def _say(self, text, *values):
-        if self._verbose:
-            print(jobqueue.iso(self.clock.now()), text % values, file=sys.stderr, flush=True)
 
 
 # Entry -----------------------------------------------------------------------

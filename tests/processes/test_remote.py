@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import jobqueue
+import worker
 from tests.helpers.between import Between, Tunnel, make_certificate
 from tests.helpers.support import Site, function_json, need, wait_until
 
@@ -84,6 +85,12 @@ def knows():
     return {"environment": "".join(map(str, os.environ.items())),
             "lines": [Path("/proc/%s/cmdline" % pid).read_text() for pid in ("self", parent)]}
 '''
+
+
+def seconds_of(pid):
+    """The processor time that a process took so far."""
+    fields = Path("/proc/%d/stat" % pid).read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 class RemoteCase(unittest.TestCase):
@@ -211,6 +218,36 @@ class Working(RemoteCase):
         self.assertNotIn(token, json.dumps(told))
         self.assertNotIn(token, Path("/proc/%d/environ" % child.pid).read_text())
         self.assertNotIn(token, self.complaints())
+
+    def test_what_waits_behind_a_long_one_is_left_to_others(self):
+        """Quick ones are claimed together; what has not begun after a moment goes back."""
+        child = self.begin()
+        quick = [self.add(text=str(number)) for number in range(12)]
+        for task_id in quick:
+            self.wait(task_id)
+        self.site.run("queue", "pause", "remote")
+        long, *behind = [self.add(until=until) for until in ("go", "", "", "")]
+        self.site.run("queue", "resume", "remote")
+        wait_until(lambda: self.runs(long))
+        wait_until(lambda: self.site.value("SELECT count(*) FROM task WHERE status=0") == len(behind))
+        before = seconds_of(child.pid)
+        time.sleep(1.0)
+        self.assertLess(seconds_of(child.pid) - before, 0.5, "it waits, and does not turn round")
+        self.let_go()
+        for task_id in behind:
+            self.wait(task_id)
+            self.assertEqual(self.runs(task_id), ["START", "END"])
+
+    def test_newer_files_do_not_end_what_runs(self):
+        self.begin()
+        task_id = self.add(until="go")
+        wait_until(lambda: self.runs(task_id))
+        os.utime(self.machine.home / "worker.py", (1, 1))
+        time.sleep(worker.CHECK_SECONDS + worker.GRACE_SECONDS + 1.0)
+        self.let_go()
+        self.wait(task_id)
+        self.assertEqual(self.runs(task_id), ["START", "END"])
+        wait_until(lambda: self.site.rows("SELECT 1 FROM activity WHERE event='worker_ended'"))
 
     def test_two_workers_of_one_folder_share_the_tasks_and_not_their_places(self):
         self.begin()
@@ -408,7 +445,7 @@ clock = N(now=lambda: 0, monotonic=lambda: clock.at)
 clock.at = 0.0
 site = N(claims=None, lease_seconds=180.0, clock=clock)
 site.database = site
-row = {"id": 1, "claim": "x", "timeout": 1e9, "state": "running", "held": 0.0}
+row = {"id": 1, "claim": "x", "timeout": 1e9, "state": "running", "claimed": 0.0}
 attempt = worker.RemoteAttempt(site, N(signal=lambda number: None), row)
 attempt.log = N(is_full=False)
 clock.at = 140.0

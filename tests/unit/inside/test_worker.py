@@ -15,7 +15,7 @@ from jobqueue import Outcome, SetupError, TooMany
 from tests.helpers.postgres import about_sqlite
 from tests.helpers.support import FUNCTIONS, TestCase
 from worker import (BATCH_AFTER, BATCH_MAX, BATCH_SECONDS, LINE_MAX_BYTES, Attempt, Batch,
-                    Pace, Runner, Runners, Worker, run_host_test, work, write_result)
+                    Pace, RemoteWorker, Runner, Runners, Worker, run_host_test, work, write_result)
 
 
 class TestPace(unittest.TestCase):
@@ -262,6 +262,21 @@ class TestOrder(TestCase):
         batch.begin()
         self.assertEqual((batch.running, [attempt.row for attempt in batch.unbegun]), ([], rows))
         self.assertFalse(child.hand_over.called)
+
+
+    def test_nor_does_what_the_site_confirmed_so_long_ago(self):
+        """A remote worker's runner took long to start, and the site was not heard meanwhile."""
+        remote = RemoteWorker(Mock(), Mock(former=lambda: None, left=dict), verbose=False)
+        child = remote._runners.current = Mock(ready=True, owner=None, death=None)
+        remote._runners.is_stale, remote.lease_seconds = Mock(return_value=False), 180.0
+        row = {"id": 1, "claim": "x", "function": "f", "owner_id": "ana", "on_crash": "retry",
+               "timeout": 1.0, "state": "running", "claimed": time.monotonic() - 200.0}
+        remote._taken = {"x": row}
+        remote._step()
+        remote._step()
+        self.assertFalse(child.hand_over.called)
+        self.assertEqual((remote._taken, remote._batch), ({}, None))
+        self.assertEqual(remote._ends["x"]["outcome"], {"kind": "put_back"})
 
 
 class TestBehind(TestCase):
