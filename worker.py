@@ -462,44 +462,35 @@ def build_request(target, arguments, context):
 
 
 @functools.lru_cache(maxsize=None)
-def http_opener():
-    """What sends requests: no proxies of the environment, no other server."""
-    import urllib.request
-
-    class SameServer(urllib.request.HTTPRedirectHandler):
-        """Follows redirects, but not to where the owner did not write: secrets go along."""
-        max_redirections = 3
-
-        def redirect_request(self, request, answer, *rest):
-            following = super().redirect_request(request, answer, *rest)
-            if following and (following.type, following.host) != (request.type, request.host):
-                answer.close()
-                raise Fail("address not allowed: the server redirected to %s://%s"
-                           % (following.type, following.host))
-            return following
-
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}), SameServer)
+def http_opener(authorities=None, by_proxy=False):
+    """What sends requests, checks certificates, and tells every answer: it follows no redirect. A
+    proxy is that of the environment."""
+    import ssl
+    from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler
+    opener, trusted = OpenerDirector(), ssl.create_default_context(cafile=authorities)
+    for handler in (ProxyHandler(None if by_proxy else {}), HTTPHandler(),
+                    HTTPSHandler(context=trusted)):
+        opener.add_handler(handler)
+    return opener
 
 
 def run_request(function, arguments, context):
     """Send an HTTP request; the answer is the result. 4xx fails for good, 5xx may be retried."""
-    from urllib.error import HTTPError
     request = build_request(function.target, arguments, context)
-    try:
-        with http_opener().open(request, timeout=REQUEST_SECONDS) as answer:
-            data, kind = answer.read(ANSWER_MAX_BYTES + 1), answer.headers.get("Content-Type", "")
-    except HTTPError as error:
-        with error:                     # it is the answer, too
-            print(error.read(4096).decode("utf-8", "replace"))
-        code, pause = error.code, error.headers.get("Retry-After", "")
-        message = "the server answered %d %s" % (code, error.reason)
-        if code in (429, 503) and pause.isdigit():
-            raise RetryAfter(int(pause), message) from None
-        raise (CommandFailed if code >= 500 or code in (408, 425, 429) else Fail)(message) from None
+    with http_opener().open(request, timeout=REQUEST_SECONDS) as answer:
+        data, code, headers = answer.read(ANSWER_MAX_BYTES + 1), answer.status, answer.headers
+    if code >= 300:
+        print(data[:4096].decode("utf-8", "replace"))
+        message = "the server answered %d %s" % (code, answer.reason)
+        if code < 400:
+            raise Fail("the server named another address: no redirect is followed")
+        if code in (429, 503) and headers.get("Retry-After", "").isdigit():
+            raise RetryAfter(int(headers["Retry-After"]), message)
+        raise (CommandFailed if code >= 500 or code in (408, 425, 429) else Fail)(message)
     if len(data) > ANSWER_MAX_BYTES:
         raise Fail("the answer is larger than %d bytes" % ANSWER_MAX_BYTES)
     with contextlib.suppress(ValueError):
-        if "json" in kind:
+        if "json" in headers.get("Content-Type", ""):
             return json.loads(data)
     return data.decode("utf-8", "replace") or None
 
@@ -515,23 +506,6 @@ FILE_SECONDS = 60.0                     # for each step of a request
 FILE_PAUSES = 1.0, 5.0, *[15.0] * 10    # after one that was not answered; then the claim is lost
 TRY_AGAIN = (408, 429, 502, 503, 504)
 GIVEN = ".given"                        # in the task's folder: no file there is one that it leaves
-
-
-@functools.lru_cache(maxsize=None)
-def site_opener(address, authorities):
-    """What asks a site, and tells whatever it answers. Under HTTPS its certificate is checked, and
-    the proxy of the environment is used."""
-    from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler
-    opener = OpenerDirector()
-    if urlsplit(address).scheme == "https":
-        import ssl
-        trusted = ssl.create_default_context(cafile=authorities)
-        handlers = ProxyHandler(), HTTPSHandler(context=trusted)
-    else:
-        handlers = [HTTPHandler()]
-    for handler in handlers:
-        opener.add_handler(handler)
-    return opener
 
 
 class TaskFiles:
@@ -603,16 +577,17 @@ class TaskFiles:
             raise Fail("its files are on another machine, and the setting page_address is empty")
         place = "%s/api/worker/tasks/%d/%s" % (address.rstrip("/"), task.id, path)
         size = os.fstat(file.fileno()).st_size if file else 0
+        opener = http_opener(authorities, by_proxy=place.startswith("https:"))
         headers = {"Content-Type": jobqueue.BYTES_TYPE, "Content-Length": str(size),
                    "X-Api-Key": task.claim}
         for pause in FILE_PAUSES:
             request = Request(place, file and jobqueue.Portion(file, size), headers)
             try:
-                answer = site_opener(address, authorities).open(request, timeout=FILE_SECONDS)
+                answer = opener.open(request, timeout=FILE_SECONDS)
                 if answer.status < 300:
                     return answer
                 with answer:
-                    told = "it answers %d" % answer.status
+                    told = "the server answered %d %s" % (answer.status, answer.reason)
                     if answer.status not in TRY_AGAIN:
                         raise Fail("the site refuses: %s" % json.load(answer)["detail"])
             except (HTTPException, OSError) as error:
@@ -2111,7 +2086,7 @@ class Site:
         if not re.fullmatch("[!-~]+", self._token):
             raise jobqueue.SetupError("%s must hold a token and nothing else." % token)
         self.place = address.rstrip("/"), authorities
-        self._opener = site_opener(*self.place)
+        self._opener = http_opener(authorities, by_proxy=not is_near)
 
     def ask(self, call):
         """What jobqueue answers a Call, a refusal included; else NotHeard."""
