@@ -1112,11 +1112,10 @@ class Child:
                 break
             except OSError:
                 data = b""
-            self.ended = not data
             self._arrived += data
+            self.ended = not data or (len(self._arrived) > LINE_MAX_BYTES
+                                      and self._arrived.find(b"\n", 0, LINE_MAX_BYTES) < 0)
             if len(data) < 1 << 16:
-                self.ended |= (len(self._arrived) > LINE_MAX_BYTES
-                               and b"\n" not in self._arrived[:LINE_MAX_BYTES])
                 break
         *lines, self._arrived = self._arrived.split(b"\n")
         for line in lines:
@@ -2064,6 +2063,7 @@ HOLD_SECONDS, TELL_SECONDS = 5.0, 2.0   # how often the site hears of what runs;
 AGAIN_SECONDS = 0.5, 15.0               # until a call that was not heard is made again
 LEAVE_SECONDS = 20.0                    # after a signal, in all
 CALL_BYTES = 900_000                    # of one call; the site takes a megabyte
+CLAIMS_MAX = 64                         # in one call; the site takes no more
 ANSWER_BYTES = 16 << 20
 
 
@@ -2442,7 +2442,8 @@ class RemoteWorker(Loop):
                 return None
             given = {} if self.stopping == "limit" else {"leave": self.stopping}
         elif not (self._batch or self._taken or self.stopping) and self._runners.current.ready:
-            size = 1 if self._settings["runner_per_owner"] == "yes" else self._pace.size
+            is_alone = self._settings["runner_per_owner"] == "yes"
+            size = 1 if is_alone else min(CLAIMS_MAX, self._pace.size)
             self._claims = self._claims or [jobqueue.random_token() for _ in range(size)]
             given["claim"] = {"claims": self._claims, "function": self._pace.function,
                               "wait": 0 if self._ends else self._wait}

@@ -52,6 +52,10 @@ def cover():
         time.sleep(60)
 
 @task
+def nothing(n: int):
+    """As quick as can be."""
+
+@task
 def fan(n: int):
     return [task.id for task in [work.enqueue(text=str(n)) for n in range(n)]] + work.enqueue_many(
         [{"text": "many %d" % n} for n in range(n)])
@@ -218,6 +222,15 @@ class Working(RemoteCase):
         self.assertNotIn(token, json.dumps(told))
         self.assertNotIn(token, Path("/proc/%d/environ" % child.pid).read_text())
         self.assertNotIn(token, self.complaints())
+
+    def test_many_quick_ones_are_claimed_together_as_many_as_the_site_allows(self):
+        child = self.begin()
+        self.site.python("from jobqueue import JobQueue\n"
+                         "JobQueue().enqueue_many('nothing', [{'n': n} for n in range(600)])")
+        wait_until(lambda: self.site.value("SELECT count(*) FROM task WHERE status=2") == 600,
+                   seconds=120)
+        self.assertIsNone(child.poll())
+        self.assertNotIn("refuses", self.complaints())
 
     def test_what_waits_behind_a_long_one_is_left_to_others(self):
         """Quick ones are claimed together; what has not begun after a moment goes back."""
