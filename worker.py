@@ -1782,8 +1782,9 @@ class Recorder:
             if not rows and not batch.running:
                 self._place.heartbeat(transaction, "stopping" if self._place.stopping else "idle")
         for (attempt, _), verdict in zip(endings, verdicts):
-            if verdict:
-                self._files.tidy(attempt.row["id"], verdict)
+            if verdict:                 # what was claimed begins, whatever becomes of these files
+                with contextlib.suppress(*WRITE_LATER):
+                    self._files.tidy(attempt.row["id"], verdict)
         return rows
 
 

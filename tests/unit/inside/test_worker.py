@@ -239,6 +239,15 @@ class TestWhileNobodyCanWrite(TestCase):
         self.assertEqual(self.status(task_id), "succeeded")
 
 
+    def test_what_is_claimed_with_a_record_is_told_though_nobody_answers_after_it(self):
+        first, second = self.add(), self.add()
+        batch = Batch(self.queue, Mock(owner=None), [], Mock())
+        batch.ended = [(Attempt(self.queue, Mock(), self.claim()), Outcome("succeeded"))]
+        with patch.object(self.queue.files, "tidy", side_effect=jobqueue.still_busy()):
+            rows = self.worker._recorder.record(batch, Pace(), 10)
+        self.assertEqual((self.status(first), [row["id"] for row in rows]), ("succeeded", [second]))
+
+
 class TestOrder(TestCase):
     """What is told the runner just before it begins."""
 
