@@ -2516,9 +2516,9 @@ class RemoteWorker(Loop):
             return self._forget_former() if self._before else None
         for claim in self._taken.keys() & told["attempts"].keys():
             row, state = self._taken[claim], told["attempts"][claim]
-            if "claimed" in row or state == "running":
+            if self._batch or state == "running":
                 row.update(state=state, claimed=call.sent)
-            else:                       # it was not begun
+            else:                       # it is not begun
                 del self._taken[claim]
                 if state == "cancel":
                     self._keep_end({**_named(row), "outcome": {"kind": "cancelled"}})

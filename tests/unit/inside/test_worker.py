@@ -273,19 +273,39 @@ class TestOrder(TestCase):
         self.assertFalse(child.hand_over.called)
 
 
-    def test_nor_does_what_the_site_confirmed_so_long_ago(self):
-        """A remote worker's runner took long to start, and the site was not heard meanwhile."""
-        remote = RemoteWorker(Mock(), Mock(former=lambda: None, left=dict), verbose=False)
-        child = remote._runners.current = Mock(ready=True, owner=None, death=None)
-        remote._runners.is_stale, remote.lease_seconds = Mock(return_value=False), 180.0
-        row = {"id": 1, "claim": "x", "function": "f", "owner_id": "ana", "on_crash": "retry",
-               "timeout": 1.0, "state": "running", "claimed": time.monotonic() - 200.0}
-        remote._taken = {"x": row}
-        remote._step()
-        remote._step()
-        self.assertFalse(child.hand_over.called)
-        self.assertEqual((remote._taken, remote._batch), ({}, None))
-        self.assertEqual(remote._ends["x"]["outcome"], {"kind": "put_back"})
+class TestRemote(unittest.TestCase):
+    """What a remote worker was given and has not begun."""
+
+    def setUp(self):
+        self.remote = RemoteWorker(Mock(), Mock(former=lambda: None, left=dict), verbose=False)
+        self.child = Mock(ready=True, owner=None, death=None)
+        self.remote._runners.current, self.remote.lease_seconds = self.child, 180.0
+        self.remote._runners.is_stale = Mock(return_value=False)
+
+    def take(self, ago=0.0):
+        """Have it take a task that the site confirmed some seconds ago."""
+        self.remote._taken = {"x": {
+            "id": 1, "claim": "x", "function": "f", "owner_id": "ana", "on_crash": "retry",
+            "timeout": 1.0, "state": "running", "claimed": time.monotonic() - ago}}
+
+    def test_what_was_confirmed_a_lease_ago_does_not_begin(self):
+        """Its runner took long to start, and the site was not heard meanwhile."""
+        self.take(ago=200.0)
+        self.remote._step()
+        self.remote._step()
+        self.assertFalse(self.child.hand_over.called)
+        self.assertEqual((self.remote._taken, self.remote._batch), ({}, None))
+        self.assertEqual(self.remote._ends["x"]["outcome"], {"kind": "put_back"})
+
+    def test_nor_does_what_others_have_or_nobody_wants_any_more(self):
+        """Its runner took long to start, and the site said so meanwhile."""
+        for state, ends in (("lost", {}), ("cancel", {"x": {
+                "id": 1, "claim": "x", "outcome": {"kind": "cancelled"}}})):
+            with self.subTest(state):
+                self.take()
+                call = Mock(ends=[], news=[], given={})
+                self.remote._take_turn(call, {"attempts": {"x": state}, "tasks": []})
+                self.assertEqual((self.remote._taken, self.remote._ends), ({}, ends))
 
 
 class TestBehind(TestCase):
