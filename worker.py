@@ -588,7 +588,8 @@ class TaskFiles:
                     return answer
                 with answer:
                     told = "the server answered %d %s" % (answer.status, answer.reason)
-                    if answer.status not in TRY_AGAIN:
+                    is_ours = answer.headers.get_content_type() == "application/problem+json"
+                    if is_ours and answer.status not in TRY_AGAIN:
                         raise Fail("the site refuses: %s" % json.load(answer)["detail"])
             except (HTTPException, OSError) as error:
                 told = error
@@ -770,10 +771,8 @@ class Runner:
         except Exception as error:      # whatever it did to Python: its outcome must be told
             left = "what cannot be looked at: %s" % type(error).__name__
         for stream in self._streams.values():
-            try:                        # suppress() takes longer than all of this
+            with contextlib.suppress(Exception):
                 stream.flush()
-            except Exception:
-                pass
         self._print_to(self._null)
         outcome.update(seconds=round(seconds, 6), peak_memory=self._used[1],
                        cpu_seconds=round(self._used[0] - before[0], 6))
