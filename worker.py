@@ -673,8 +673,7 @@ LIMITS = [getattr(resource, "RLIMIT_" + name)
           if hasattr(resource, "RLIMIT_" + name)]
 ENVIRONMENT = os.environ                # the owner's code may put another in its place
 TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
-HANDLED = [getattr(signal, "SIG" + name) for name in
-           "HUP INT QUIT ABRT ALRM TERM PIPE CHLD USR1 USR2 XCPU XFSZ VTALRM PROF".split()]
+HANDLED = range(1, 32)                  # signals
 TRACES = ("limits", "a timer", "signal handlers", "blocked signals", "environment variables",
           "sys.path", "threads", "other functions of Python", "other settings of Python", "a child",
           "another priority")
@@ -1631,6 +1630,7 @@ class Runners:
         self.wake = None                # what is readable when a signal has come
         self._announcement = None       # not stored yet
         self._broken_until = None       # when tasks.py is tried again that cannot be read
+        self._stamps = Every(CHECK_SECONDS, self._clock)
         self.current = None
 
     def start(self):
@@ -1702,10 +1702,13 @@ class Runners:
     def is_stale(self):
         """True if the next task should get a fresh runner."""
         child, settings = self.current, self._settings
-        return bool(child.tasks >= settings["runner_tasks"] or child.ended
-                    or child.has_leftovers or child.unread
-                    or child.memory > settings["runner_memory"] << 20
-                    or jobqueue.file_stamps(child.files) != child.files)
+        if (child.tasks >= settings["runner_tasks"] or child.ended or child.has_leftovers
+                or child.unread or child.memory > settings["runner_memory"] << 20):
+            return True
+        # This one always, all others now and then: they may be many, on a slow file system.
+        files = child.files if self._stamps.is_due() else [jobqueue.TASKS_FILE]
+        return any(child.files.get(name) != stamp
+                   for name, stamp in jobqueue.file_stamps(files).items())
 
     def end(self):
         """End the current one, if there is one."""
