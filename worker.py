@@ -2145,7 +2145,7 @@ class Call:
 
 
 class Spool:
-    """The folder of one remote worker at a time: its session, and outcomes not known to be told.
+    """The folder of one remote worker at a time: its session, and `ends` not known to be told.
 
     The runner holds the lock as well: who gets it knows that both are dead, but for a runner whose
     task has closed everything. The lock file names it, so that it is ended before others begin."""
@@ -2161,6 +2161,10 @@ class Spool:
                 break
             except BlockingIOError:     # another worker's
                 os.close(self.lock)
+        self.ends = {}                  # {claim: outcome}
+        for path in self.folder.glob("*.outcome"):
+            with contextlib.suppress(ValueError):       # a power cut leaves files empty
+                self.ends[path.stem] = jobqueue.read_json(path.read_text("utf-8"))
         self._session = self.folder / "jobqueue-worker.remote"  # tasks may have folders beside it
         self._place = " %d %s" % (os.fstat(self.lock).st_ino, jobqueue.machine_name())
 
@@ -2188,21 +2192,15 @@ class Spool:
         """Keep the session of the worker that has this folder now."""
         jobqueue.write_private(self._session, session + self._place)
 
-    def left(self):
-        """{claim: outcome} of what a former worker did not know to be told."""
-        found = {}
-        for path in self.folder.glob("*.outcome"):
-            with contextlib.suppress(ValueError):       # a power cut leaves files empty
-                found[path.stem] = jobqueue.read_json(path.read_text("utf-8"))
-        return found
-
     def keep(self, item):
         """Keep an outcome until it is told; a full disk does not keep it from being told."""
+        self.ends[item["claim"]] = item
         with contextlib.suppress(JobQueueError, OSError):
             jobqueue.write_private(self.folder / (item["claim"] + ".outcome"), dump_json(item))
 
     def forget(self, item):
         """The site knows it; nothing of the task is left here."""
+        self.ends.pop(item["claim"], None)
         with contextlib.suppress(OSError):
             (self.folder / (item["claim"] + ".outcome")).unlink()
         jobqueue.remove_task_folder(self.folder, item["id"])
@@ -2290,7 +2288,6 @@ class RemoteWorker(Loop):
         self._runners = Runners(self, self, self._settings)
         self._session, self._sequence, self._is_known = jobqueue.random_token(), 0, False
         self._before = spool.former()
-        self._ends = spool.left()       # {claim: item} to be told
         self._taken = {}                # {claim: row} of what was claimed and has not ended
         self._claims = []               # that the site is asked for
         self.adds = []                  # (attempt, requests) of what functions enqueue
@@ -2399,7 +2396,7 @@ class RemoteWorker(Loop):
         for attempt, outcome in batch.ended:
             del self._taken[attempt.row["claim"]]
             if outcome.kind != "lost":
-                self._keep_end(attempt.last_item(outcome))
+                self._spool.keep(attempt.last_item(outcome))
         self._give_back([attempt.row for attempt in batch.unbegun])
         batch.unbegun, batch.ended, batch.record_by = [], [], math.inf
         if not batch.running:
@@ -2412,11 +2409,7 @@ class RemoteWorker(Loop):
         """Have what was claimed and has not begun go back unspent."""
         for row in rows:
             del self._taken[row["claim"]]
-            self._keep_end({**_named(row), "outcome": {"kind": "put_back"}})
-
-    def _keep_end(self, item):
-        self._ends[item["claim"]] = item
-        self._spool.keep(item)
+            self._spool.keep({**_named(row), "outcome": {"kind": "put_back"}})
 
     def _next_call(self):
         """The Call that is due, or None."""
@@ -2440,7 +2433,7 @@ class RemoteWorker(Loop):
         given, running = {}, self._batch.running[:1] if self._batch else []
         has_news = any(attempt.log or attempt.report for attempt in running)
         if self.stopping and not self._batch:
-            if self.stopping == "limit" and not self._ends:
+            if self.stopping == "limit" and not self._spool.ends:
                 self._session = None    # a fresh process says hello, then its last words
                 return None
             given = {} if self.stopping == "limit" else {"leave": self.stopping}
@@ -2449,17 +2442,17 @@ class RemoteWorker(Loop):
             size = 1 if is_alone else min(CLAIMS_MAX, self._pace.size)
             self._claims = self._claims or [jobqueue.random_token() for _ in range(size)]
             given["claim"] = {"claims": self._claims, "function": self._pace.function,
-                              "wait": 0 if self._ends else self._wait}
+                              "wait": 0 if self._spool.ends else self._wait}
         is_due = time.monotonic() >= self._told_at + (TELL_SECONDS if has_news else HOLD_SECONDS)
         is_new = any("claimed" not in row for row in self._taken.values())
-        if given or self._ends or is_new or self._taken and is_due:
+        if given or self._spool.ends or is_new or self._taken and is_due:
             return self._turn(self._session, given)
         return None
 
     def _turn(self, session, given):
         """A turn with as many outcomes as go into one; it leaves or claims when all are told."""
         ends, room, ours = [], CALL_BYTES, session == self._session
-        for item in self._ends.values():
+        for item in self._spool.ends.values():
             room -= _size(item)
             if ends and room < 0:
                 given = {}
@@ -2508,7 +2501,6 @@ class RemoteWorker(Loop):
 
     def _take_turn(self, call, told):
         for item in call.ends:
-            self._ends.pop(item["claim"], None)
             self._spool.forget(item)
         for attempt, item in call.news:
             attempt.told(item)
@@ -2523,7 +2515,7 @@ class RemoteWorker(Loop):
             else:                       # it is not begun
                 del self._taken[claim]
                 if state == "cancel":
-                    self._keep_end({**_named(row), "outcome": {"kind": "cancelled"}})
+                    self._spool.keep({**_named(row), "outcome": {"kind": "cancelled"}})
         if "claim" in call.given:
             self._claims, idle = [], not (told["tasks"] or call.ends)
             self._next = time.monotonic() + (told["wait"] if idle else 0)

@@ -3,11 +3,13 @@ import io
 import json
 import os
 import socket
+import tempfile
 import threading
 import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, suppress
+from pathlib import Path
 from unittest.mock import Mock, patch
 
 import jobqueue
@@ -15,7 +17,8 @@ from jobqueue import Outcome, SetupError, TooMany
 from tests.helpers.postgres import about_sqlite
 from tests.helpers.support import FUNCTIONS, TestCase
 from worker import (BATCH_AFTER, BATCH_MAX, BATCH_SECONDS, LINE_MAX_BYTES, Attempt, Batch,
-                    Pace, RemoteWorker, Runner, Runners, Worker, run_host_test, work, write_result)
+                    Pace, RemoteWorker, Runner, Runners, Spool, Worker, run_host_test, work,
+                    write_result)
 
 
 class TestPace(unittest.TestCase):
@@ -277,7 +280,11 @@ class TestRemote(unittest.TestCase):
     """What a remote worker was given and has not begun."""
 
     def setUp(self):
-        self.remote = RemoteWorker(Mock(), Mock(former=lambda: None, left=dict), verbose=False)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.spool = Spool(Path(folder.name))
+        self.addCleanup(os.close, self.spool.lock)
+        self.remote = RemoteWorker(Mock(), self.spool, verbose=False)
         self.child = Mock(ready=True, owner=None, death=None)
         self.remote._runners.current, self.remote.lease_seconds = self.child, 180.0
         self.remote._runners.is_stale = Mock(return_value=False)
@@ -295,7 +302,7 @@ class TestRemote(unittest.TestCase):
         self.remote._step()
         self.assertFalse(self.child.hand_over.called)
         self.assertEqual((self.remote._taken, self.remote._batch), ({}, None))
-        self.assertEqual(self.remote._ends["x"]["outcome"], {"kind": "put_back"})
+        self.assertEqual(self.spool.ends["x"]["outcome"], {"kind": "put_back"})
 
     def test_nor_does_what_others_have_or_nobody_wants_any_more(self):
         """Its runner took long to start, and the site said so meanwhile."""
@@ -305,7 +312,7 @@ class TestRemote(unittest.TestCase):
                 self.take()
                 call = Mock(ends=[], news=[], given={})
                 self.remote._take_turn(call, {"attempts": {"x": state}, "tasks": []})
-                self.assertEqual((self.remote._taken, self.remote._ends), ({}, ends))
+                self.assertEqual((self.remote._taken, self.spool.ends), ({}, ends))
 
 
 class TestBehind(TestCase):
