@@ -1525,8 +1525,9 @@ class Pace:
 # Worker ----------------------------------------------------------------------
 #
 # A worker is one thread with one runner. Place is its row and its lock, Runners are the processes
-# that run tasks for it, Recorder writes how attempts ended, and Worker is the loop: claim, hand
-# over, wait, record. A claim and the record of what was done before are one transaction.
+# that run tasks for it, Recorder writes how attempts ended, Loop heeds signals and hands over, and
+# Worker is the rest of the loop: claim, wait, record. A claim and the record of what was done
+# before are one transaction.
 # Rules: a worker leaves in a transaction that finds nothing to claim, so that whoever adds a task
 # meanwhile starts another. Nothing waits so long that a claim could be lost meanwhile. While
 # nobody can write it keeps what it has and tries again, and still hears that it is to stop.
@@ -2092,19 +2093,14 @@ class Site:
         self._opener = http_opener(authorities, by_proxy=not is_near)
 
     def ask(self, call):
-        """What jobqueue answers a Call, a refusal included; else NotHeard."""
-        from http.client import HTTPException
+        """What jobqueue answers a Call, a refusal included; NotHeard, or whatever goes wrong."""
         from urllib.request import Request
         told, request = None, Request(self.place[0] + call.path, call.body, {
             "X-Api-Key": self._token, "User-Agent": "jobqueue-worker/" + jobqueue.VERSION,
             **call.headers})
-        try:
-            with self._opener.open(request, timeout=call.seconds) as answer:
-                status, pause = answer.status, answer.headers.get("Retry-After", "")
-                data = answer.read(ANSWER_BYTES)
-        except (HTTPException, OSError) as error:
-            error = getattr(error, "reason", error)
-            raise NotHeard("%s: %s" % (type(error).__name__, error), None) from None
+        with self._opener.open(request, timeout=call.seconds) as answer:
+            status, pause = answer.status, answer.headers.get("Retry-After", "")
+            data = answer.read(ANSWER_BYTES)
         with contextlib.suppress(ValueError):
             told = jobqueue.read_json(data.decode("utf-8"))
         is_ours = isinstance(told, dict) and (
@@ -2131,8 +2127,10 @@ class Call:
         def run():
             try:
                 self.found = site.ask(self)
-            except Exception as error:  # whatever it is, the worker must hear of it
+            except NotHeard as error:
                 self.error = error
+            except Exception as error:  # whatever it is, the worker must hear of it
+                self.error = NotHeard("%s: %s" % (type(error).__name__, error), None)
             with contextlib.suppress(OSError):
                 os.write(waker, b".")
         threading.Thread(target=run, daemon=True).start()
@@ -2480,12 +2478,12 @@ class RemoteWorker(Loop):
             take = {"lease_seconds": self._take_welcome, "attempts": self._take_turn,
                     "ids": self._take_added}[call.wanted]
             return (take if call.wanted in call.found else self._take_refusal)(call, call.found)
-        why, pause = (*call.error.args, None, None)[:2]
-        if str(why) != self._trouble and not self.stopping:
+        why, pause = call.error.args
+        if why != self._trouble and not self.stopping:
             jobqueue.complain("the site is not heard: %s" % why)
         if time.monotonic() - call.sent > 1.0:
             self._wait /= 2             # what stands between may allow no longer waiting
-        self._trouble = str(why)
+        self._trouble = why
         pause = pause or self.clock.uniform(self._pause, 2 * self._pause)
         self._next, self._pause = time.monotonic() + pause, min(AGAIN_SECONDS[1], 2 * self._pause)
 
