@@ -462,44 +462,35 @@ def build_request(target, arguments, context):
 
 
 @functools.lru_cache(maxsize=None)
-def http_opener():
-    """What sends requests: no proxies of the environment, no other server."""
-    import urllib.request
-
-    class SameServer(urllib.request.HTTPRedirectHandler):
-        """Follows redirects, but not to where the owner did not write: secrets go along."""
-        max_redirections = 3
-
-        def redirect_request(self, request, answer, *rest):
-            following = super().redirect_request(request, answer, *rest)
-            if following and (following.type, following.host) != (request.type, request.host):
-                answer.close()
-                raise Fail("address not allowed: the server redirected to %s://%s"
-                           % (following.type, following.host))
-            return following
-
-    return urllib.request.build_opener(urllib.request.ProxyHandler({}), SameServer)
+def http_opener(authorities=None, by_proxy=False):
+    """What sends requests, checks certificates, and tells every answer: it follows no redirect. A
+    proxy is that of the environment."""
+    import ssl
+    from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler
+    opener, trusted = OpenerDirector(), ssl.create_default_context(cafile=authorities)
+    for handler in (ProxyHandler(None if by_proxy else {}), HTTPHandler(),
+                    HTTPSHandler(context=trusted)):
+        opener.add_handler(handler)
+    return opener
 
 
 def run_request(function, arguments, context):
     """Send an HTTP request; the answer is the result. 4xx fails for good, 5xx may be retried."""
-    from urllib.error import HTTPError
     request = build_request(function.target, arguments, context)
-    try:
-        with http_opener().open(request, timeout=REQUEST_SECONDS) as answer:
-            data, kind = answer.read(ANSWER_MAX_BYTES + 1), answer.headers.get("Content-Type", "")
-    except HTTPError as error:
-        with error:                     # it is the answer, too
-            print(error.read(4096).decode("utf-8", "replace"))
-        code, pause = error.code, error.headers.get("Retry-After", "")
-        message = "the server answered %d %s" % (code, error.reason)
-        if code in (429, 503) and pause.isdigit():
-            raise RetryAfter(int(pause), message) from None
-        raise (CommandFailed if code >= 500 or code in (408, 425, 429) else Fail)(message) from None
+    with http_opener().open(request, timeout=REQUEST_SECONDS) as answer:
+        data, code, headers = answer.read(ANSWER_MAX_BYTES + 1), answer.status, answer.headers
+    if code >= 300:
+        print(data[:4096].decode("utf-8", "replace"))
+        message = "the server answered %d %s" % (code, answer.reason)
+        if code < 400:
+            raise Fail("the server named another address: no redirect is followed")
+        if code in (429, 503) and headers.get("Retry-After", "").isdigit():
+            raise RetryAfter(int(headers["Retry-After"]), message)
+        raise (CommandFailed if code >= 500 or code in (408, 425, 429) else Fail)(message)
     if len(data) > ANSWER_MAX_BYTES:
         raise Fail("the answer is larger than %d bytes" % ANSWER_MAX_BYTES)
     with contextlib.suppress(ValueError):
-        if "json" in kind:
+        if "json" in headers.get("Content-Type", ""):
             return json.loads(data)
     return data.decode("utf-8", "replace") or None
 
@@ -509,6 +500,7 @@ def run_request(function, arguments, context):
 # What a task was given is copied into its folder, so that a retry gets the same whatever the
 # function does to it. Where the site keeps its files elsewhere it is asked for them over HTTP, and
 # what the task leaves is sent there before its outcome is told; its claim is the authority.
+# Rules: a site is asked under its certificate and at its address alone, by no redirect.
 
 FILE_SECONDS = 60.0                     # for each step of a request
 FILE_PAUSES = 1.0, 5.0, *[15.0] * 10    # after one that was not answered; then the claim is lost
@@ -559,6 +551,8 @@ class TaskFiles:
 
     def close(self):
         """Remove what it was given; send what it leaves if that belongs elsewhere."""
+        if not self._context.has_folder:
+            return
         import shutil
         folder = self._context.folder
         shutil.rmtree(folder / GIVEN, ignore_errors=True)
@@ -576,26 +570,28 @@ class TaskFiles:
 
     def ask(self, path, file=None):
         """The site's answer; it is sent the file. Fail if it refuses, else ConnectionError."""
-        import ssl
-        from urllib.error import HTTPError
-        from urllib.request import Request, urlopen
+        from http.client import HTTPException
+        from urllib.request import Request
         (address, authorities), task = self.site, self._context
         if not address:
             raise Fail("its files are on another machine, and the setting page_address is empty")
-        address = "%s/api/worker/tasks/%d/%s" % (address.rstrip("/"), task.id, path)
-        size, told = os.fstat(file.fileno()).st_size if file else 0, None
-        headers = {"Content-Type": jobqueue.BYTES_TYPE, "Content-Length": str(size)}
+        place = "%s/api/worker/tasks/%d/%s" % (address.rstrip("/"), task.id, path)
+        size = os.fstat(file.fileno()).st_size if file else 0
+        opener = http_opener(authorities, by_proxy=place.startswith("https:"))
+        headers = {"Content-Type": jobqueue.BYTES_TYPE, "Content-Length": str(size),
+                   "X-Api-Key": task.claim}
         for pause in FILE_PAUSES:
-            request = Request(address, file and jobqueue.Portion(file, size), headers)
-            request.add_unredirected_header("X-Api-Key", task.claim)
+            request = Request(place, file and jobqueue.Portion(file, size), headers)
             try:
-                return urlopen(request, timeout=FILE_SECONDS,
-                               context=ssl.create_default_context(cafile=authorities))
-            except HTTPError as error:
-                told = error
-                if error.code not in TRY_AGAIN:
-                    raise Fail("the site refuses: %s" % json.load(error)["detail"]) from None
-            except OSError as error:
+                answer = opener.open(request, timeout=FILE_SECONDS)
+                if answer.status < 300:
+                    return answer
+                with answer:
+                    told = "the server answered %d %s" % (answer.status, answer.reason)
+                    is_ours = answer.headers.get_content_type() == "application/problem+json"
+                    if is_ours and answer.status not in TRY_AGAIN:
+                        raise Fail("the site refuses: %s" % json.load(answer)["detail"])
+            except (HTTPException, OSError) as error:
                 told = error
             time.sleep(pause)
             if file:
@@ -671,40 +667,32 @@ def usage():
     return cpu, max(own.ru_maxrss, children.ru_maxrss) * MAXRSS_BYTES
 
 
-# What a task changes in its process the next would feel. Some of it is looked at after each task,
-# all of it after the last of a batch and after each that did one of CHANGES (Python's audit
-# events): a look at all takes 10 us, and quick functions run 15,000 times a second.
+# What a task changes in its process the next would feel. It is looked at after each task.
 LIMITS = [getattr(resource, "RLIMIT_" + name)
           for name in "FSIZE NOFILE AS CPU DATA NPROC STACK".split()
           if hasattr(resource, "RLIMIT_" + name)]
-CHANGES = frozenset("resource.setrlimit resource.prlimit os.fork os.forkpty os.posix_spawn "
-                    "os.system subprocess.Popen".split())
 ENVIRONMENT = os.environ                # the owner's code may put another in its place
 TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
-HANDLED = [getattr(signal, "SIG" + name) for name in
-           "HUP INT QUIT ABRT ALRM TERM PIPE CHLD USR1 USR2 XCPU XFSZ VTALRM PROF".split()]
-SOME_TRACES = ("a timer", "signal handlers", "blocked signals", "environment variables", "sys.path",
-               "threads", "other functions of Python", "other settings of Python")
-ALL_TRACES = "limits", "a child", "another priority"
+HANDLED = range(1, 32)                  # signals
+TRACES = ("limits", "a timer", "signal handlers", "blocked signals", "environment variables",
+          "sys.path", "threads", "other functions of Python", "other settings of Python", "a child",
+          "another priority")
 
 
-def some_traces():
-    """What SOME_TRACES says, by the modules of C, which are quicker."""
-    return (list(map(_signal.getitimer, TIMERS)), list(map(_signal.getsignal, HANDLED)),
-            _signal.pthread_sigmask(signal.SIG_BLOCK, ()),
-            (os.environ is ENVIRONMENT, dict(ENVIRONMENT._data)), list(sys.path), _thread._count(),
-            (os.write, os.read, os.open, os.close, os.dup, os.dup2, os.getpid, os._exit, print,
-             open, time.sleep, time.time, time.monotonic, json.loads, json.dumps, signal.signal),
-            (sys.getrecursionlimit(), sys.gettrace(), socket.getdefaulttimeout()))
-
-
-def all_traces():
-    """What ALL_TRACES says."""
+def traces():
+    """What TRACES says, by the modules of C, which are quicker."""
     has_child = False                   # that runs, or has ended and was not waited for
     with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         has_child = True
-    return list(map(resource.getrlimit, LIMITS)), has_child, os.getpriority(os.PRIO_PROCESS, 0)
+    return (list(map(resource.getrlimit, LIMITS)),
+            list(map(_signal.getitimer, TIMERS)), list(map(_signal.getsignal, HANDLED)),
+            _signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+            (os.environ is ENVIRONMENT, dict(ENVIRONMENT._data)), list(sys.path), _thread._count(),
+            (os.write, os.read, os.open, os.close, os.dup, os.dup2, os.getpid, os._exit, print,
+             open, time.sleep, time.time, time.monotonic, json.loads, json.dumps, signal.signal),
+            (sys.getrecursionlimit(), sys.gettrace(), socket.getdefaulttimeout()),
+            has_child, os.getpriority(os.PRIO_PROCESS, 0))
 
 
 def lowest_free():
@@ -729,22 +717,16 @@ class Runner:
         self._go = None                 # of a batch: a byte in it for each order not begun
         self._null = os.open(os.devnull, os.O_RDWR)
         self._streams = {}              # our stdout and stderr
-        self._changed = False           # the task did one of CHANGES
         self._next_report = 0.0
 
     def run(self):
         """Announce the functions, then run what comes until the channel ends."""
         self._send({"announce": read_functions()})
-        sys.addaudithook(self._heed)
-        self._some, self._all, self._folder = some_traces(), all_traces(), working_folder()
+        self._traces, self._folder = traces(), working_folder()
         self._used = usage()            # from now on that at the end of the last attempt
         for message in iter(self._receive, None):
             self._run_in_a_row(message["orders"])
         return 0
-
-    def _heed(self, event, _):
-        if event in CHANGES:
-            self._changed = True
 
     def forget(self):
         """Close what a fork of us must not have: it may outlive us, and must not look like us."""
@@ -784,14 +766,12 @@ class Runner:
         with self._lock:                # a thread may be adding a task
             self._claim = None
         try:
-            left = self._left(is_last)
+            left = self._left()
         except Exception as error:      # whatever it did to Python: its outcome must be told
             left = "what cannot be looked at: %s" % type(error).__name__
         for stream in self._streams.values():
-            try:                        # suppress() takes longer than all of this
+            with contextlib.suppress(Exception):
                 stream.flush()
-            except Exception:
-                pass
         self._print_to(self._null)
         outcome.update(seconds=round(seconds, 6), peak_memory=self._used[1],
                        cpu_seconds=round(self._used[0] - before[0], 6))
@@ -807,15 +787,10 @@ class Runner:
             self._send({"claim": order["claim"], "outcome": outcome}, ring=is_last or left)
         return left
 
-    def _left(self, is_last):
+    def _left(self):
         """What a task left behind, in words; None if nothing is seen. Limits are set back."""
-        some = some_traces()
-        if some == self._some and not (is_last or self._changed):
-            return None
-        self._changed, now = False, all_traces()
-        found = [name for name, one, other in zip(
-            SOME_TRACES + ALL_TRACES, self._some + self._all, some + now) if one != other]
-        for kind, limits in zip(LIMITS, self._all[0] if found else ()):
+        found = [name for name, one, other in zip(TRACES, self._traces, traces()) if one != other]
+        for kind, limits in zip(LIMITS, self._traces[0] if found else ()):
             with contextlib.suppress(OSError, ValueError):
                 resource.setrlimit(kind, limits)    # or even its outcome could not be told
         if not found and self._free != lowest_free():
@@ -846,20 +821,15 @@ class Runner:
             if is_deep(result, RESULT_MAX_DEPTH):
                 raise ValueError("the result is nested deeper than %d levels" % RESULT_MAX_DEPTH)
             result = write_result(result)
-            self._close_files(context)
+            context.files.close()
             return {"kind": "succeeded", "result": result}
         except BaseException as error:  # whatever the owner's code raises is that attempt's error
             outcome = outcome_of_exception(error, "fail" if isinstance(error, Fail) else "error")
             if isinstance(error, RetryAfter):
                 outcome["retry_after"] = min(max(0.0, error.seconds), 1e9)
             with contextlib.suppress(Exception):
-                self._close_files(context)
+                context.files.close()
             return outcome
-
-    @staticmethod
-    def _close_files(context):
-        if context.has_folder:
-            context.files.close()
 
     def _call(self, function, arguments, context):
         parameters = parameters_of(function)
@@ -969,7 +939,7 @@ class LogPipe:
     def __init__(self, end):
         os.set_blocking(end, False)
         self.end = end
-        self._decoder = None            # made when something is printed
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         self._waiting = bytearray()     # not yet decoded; never more than LOG_MAX_BYTES
         self.pieces = []                # (offset, text) that are not known to be stored
         self.start = 0                  # offset of what waits
@@ -1011,8 +981,6 @@ class LogPipe:
     def take_pieces(self, final):
         """[(offset, text)] to be stored; the same again until `pieces` is emptied."""
         if final or not self.pieces:
-            if self._decoder is None:
-                self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
             text = self._decoder.decode(bytes(self._waiting), final)
             self._waiting.clear()
             self.put(storable(text))
@@ -1142,11 +1110,10 @@ class Child:
                 break
             except OSError:
                 data = b""
-            self.ended = not data
             self._arrived += data
+            self.ended = not data or (len(self._arrived) > LINE_MAX_BYTES
+                                      and self._arrived.find(b"\n", 0, LINE_MAX_BYTES) < 0)
             if len(data) < 1 << 16:
-                self.ended |= (len(self._arrived) > LINE_MAX_BYTES
-                               and b"\n" not in self._arrived[:LINE_MAX_BYTES])
                 break
         *lines, self._arrived = self._arrived.split(b"\n")
         for line in lines:
@@ -1263,7 +1230,7 @@ class Attempt:
         # When it began; when storing and looking were last tried, and when the claim was renewed.
         self.started = self._stored = self._looked = self._renewed = self._clock.monotonic()
         self._seen_version = None
-        # When nobody was about to take the claim; the site says that of a remote one.
+        # When nobody was about to take the claim; of a remote one the site says that.
         self._unclaimed = row.get("claimed", self.started)
         self._is_doubted = False
         self._requests, self.enqueued = [], 0   # what it adds, until all of it came; how often
@@ -1558,8 +1525,9 @@ class Pace:
 # Worker ----------------------------------------------------------------------
 #
 # A worker is one thread with one runner. Place is its row and its lock, Runners are the processes
-# that run tasks for it, Recorder writes how attempts ended, and Worker is the loop: claim, hand
-# over, wait, record. A claim and the record of what was done before are one transaction.
+# that run tasks for it, Recorder writes how attempts ended, Loop heeds signals and hands over, and
+# Worker is the rest of the loop: claim, wait, record. A claim and the record of what was done
+# before are one transaction.
 # Rules: a worker leaves in a transaction that finds nothing to claim, so that whoever adds a task
 # meanwhile starts another. Nothing waits so long that a claim could be lost meanwhile. While
 # nobody can write it keeps what it has and tries again, and still hears that it is to stop.
@@ -1738,7 +1706,7 @@ class Runners:
         if (child.tasks >= settings["runner_tasks"] or child.ended or child.has_leftovers
                 or child.unread or child.memory > settings["runner_memory"] << 20):
             return True
-        # This one always, all others now and then.
+        # This one always, all others now and then: they may be many, on a slow file system.
         files = child.files if self._stamps.is_due() else [jobqueue.TASKS_FILE]
         return any(child.files.get(name) != stamp
                    for name, stamp in jobqueue.file_stamps(files).items())
@@ -1817,12 +1785,55 @@ class Recorder:
             if not rows and not batch.running:
                 self._place.heartbeat(transaction, "stopping" if self._place.stopping else "idle")
         for (attempt, _), verdict in zip(endings, verdicts):
-            if verdict:
-                self._files.tidy(attempt.row["id"], verdict)
+            if verdict:                 # what was claimed begins, whatever becomes of these files
+                with contextlib.suppress(*WRITE_LATER):
+                    self._files.tidy(attempt.row["id"], verdict)
         return rows
 
 
-class Worker:
+class Loop:
+    """What all workers do with signals, and with what their runner has in hand."""
+
+    def __init__(self, queue, verbose):
+        self._queue, self._verbose, self._clock = queue, verbose, queue.database.clock
+        self._signals = 0               # that asked us to stop
+        self._batch = self._stopped_at = None   # the batch in the runner's hands
+        self._pace = Pace()
+        self._checks = Every(CHECK_SECONDS, self._clock)
+        self._code = jobqueue.file_stamps(jobqueue.CODE_FILES)
+
+    def _note_signal(self, *_):
+        self._signals += 1
+
+    def _wind_up(self):
+        """After the first signal the running task may end, for GRACE_SECONDS at most; the second
+        ends it at once."""
+        self._stopped_at = self._stopped_at or self._clock.monotonic()
+        if self._batch:
+            self._batch.take_back()
+            if self._signals > 1 or self._clock.monotonic() - self._stopped_at > GRACE_SECONDS:
+                for attempt in self._batch.running:
+                    attempt.end("interrupted", "the worker was stopped")
+
+    def _hand_over(self, rows, kind=Attempt):
+        child = self._runners.current
+        self._batch = Batch(self._queue, child, rows, self._note_end, kind)
+        self._say("begins %s: %s", rows[0]["function"], [row["id"] for row in rows])
+        if self._settings["runner_per_owner"] == "yes":
+            child.owner = rows[0]["owner_id"]
+        self._batch.begin()
+
+    def _note_end(self, attempt, outcome):
+        self._pace.note(attempt.row["function"], outcome, self._queue.database.waited)
+        left = ", left behind: %s" % attempt.left if attempt.left else ""
+        self._say("task %d: %s%s", attempt.row["id"], outcome.kind, left)
+
+    def _say(self, text, *values):
+        if self._verbose:
+            print(jobqueue.iso(self._clock.now()), text % values, file=sys.stderr, flush=True)
+
+
+class Worker(Loop):
     """The loop of a worker; one thread, one runner.
 
     Each round:
@@ -1836,24 +1847,18 @@ class Worker:
     """
 
     def __init__(self, queue, mode, verbose=False, seconds=None):
-        self._queue, self._mode, self._verbose = queue, mode, verbose
-        self._claims, self._database = queue.claims, queue.database
-        self._clock = queue.database.clock
+        super().__init__(queue, verbose)
+        self._mode, self._claims, self._database = mode, queue.claims, queue.database
         self._born = self._last_work = self._clock.monotonic()
         self._until = None if seconds is None else self._born + seconds
-        self._settings = {}             # read once in CHECK_SECONDS
+        self._settings = {}             # read now and then, never between a claim and its beginning
         self._read_settings()
-        self._signals = 0               # that asked us to stop
         self._place = Place(queue, mode)
         self._runners = Runners(queue, self._place, self._settings)
         self._recorder = Recorder(queue, self._place, self._say)
-        self._batch = self._stopped_at = None   # the batch in the runner's hands
-        self._pace = Pace()
         self._seen_version = None       # of the database when nothing could be claimed
         self._next_due = None           # when something can be, unless the database changes
-        self._checks = Every(CHECK_SECONDS, self._clock)
         self._heartbeats = Every(jobqueue.RENEW_SECONDS, self._clock)
-        self._code = jobqueue.file_stamps(jobqueue.CODE_FILES)
 
     def run(self, row=None, lock=None):
         """Work until there is a reason to leave; True if a signal was one."""
@@ -1889,20 +1894,11 @@ class Worker:
             self._clock.sleep(0.2)
         return False
 
-    def _note_signal(self, *_):
-        self._signals += 1
-
     def _heed_signals(self):
-        if not self._signals:
-            return
-        self._runners.calm()
-        self._place.stop(jobqueue.STOPPED)
-        self._stopped_at = self._stopped_at or self._clock.monotonic()
-        if self._batch:
-            self._batch.take_back()
-            if self._signals > 1 or self._clock.monotonic() - self._stopped_at > GRACE_SECONDS:
-                for attempt in self._batch.running:
-                    attempt.end("interrupted", "the worker was stopped")
+        if self._signals:
+            self._runners.calm()
+            self._place.stop(jobqueue.STOPPED)
+            self._wind_up()
 
     def _step(self):
         if self._batch and not self._batch.running:
@@ -2028,20 +2024,13 @@ class Worker:
         self._runners.rest(min(pause, due) if due > 0 else pause, alarm)
 
     def _begin(self, rows):
-        child = self._runners.current
         self._database.ring()
-        self._batch = Batch(self._queue, child, rows, self._note_end)
-        self._say("begins %s: %s", rows[0]["function"], [row["id"] for row in rows])
-        if self._settings["runner_per_owner"] == "yes":
-            child.owner = rows[0]["owner_id"]
-        self._batch.begin()
+        self._hand_over(rows)
 
     def _note_end(self, attempt, outcome):
-        self._pace.note(attempt.row["function"], outcome, self._database.waited)
+        super()._note_end(attempt, outcome)
         self._place.tasks += 1
         self._last_work = self._clock.monotonic()
-        left = ", left behind: %s" % attempt.left if attempt.left else ""
-        self._say("task %d: %s%s", attempt.row["id"], outcome.kind, left)
 
     def _go_on(self):
         """Record what has ended, if it is time; claim the next if the runner is still good."""
@@ -2062,10 +2051,6 @@ class Worker:
             self._recorder.record(batch)
             self._pace.slow_down()
 
-    def _say(self, text, *values):
-        if self._verbose:
-            print(jobqueue.iso(self._clock.now()), text % values, file=sys.stderr, flush=True)
-
 
 # Remote ----------------------------------------------------------------------
 #
@@ -2082,6 +2067,7 @@ HOLD_SECONDS, TELL_SECONDS = 5.0, 2.0   # how often the site hears of what runs;
 AGAIN_SECONDS = 0.5, 15.0               # until a call that was not heard is made again
 LEAVE_SECONDS = 20.0                    # after a signal, in all
 CALL_BYTES = 900_000                    # of one call; the site takes a megabyte
+CLAIMS_MAX = 64                         # in one call; the site takes no more
 ANSWER_BYTES = 16 << 20
 
 
@@ -2090,12 +2076,10 @@ class NotHeard(Exception):
 
 
 class Site:
-    """The site that a remote worker works for; one connection takes call after call."""
+    """The site that a remote worker works for."""
 
     def __init__(self, address, token_file, authorities=None):
-        import ssl
-        self._address, token = urlsplit(address.rstrip("/")), Path(token_file)
-        parts = self._address
+        parts, token = urlsplit(address), Path(token_file)
         is_near = parts.scheme == "http" and parts.hostname in (*jobqueue.LOOPBACK, "localhost")
         if not parts.hostname or parts.username or not (is_near or parts.scheme == "https"):
             raise jobqueue.SetupError("--server must be an address such as "
@@ -2105,18 +2089,18 @@ class Site:
         self._token = token.read_text("ascii", "replace").strip()
         if not re.fullmatch("[!-~]+", self._token):
             raise jobqueue.SetupError("%s must hold a token and nothing else." % token)
-        self._context = None if is_near else ssl.create_default_context(cafile=authorities)
-        self._kept = None               # a connection that the site leaves open
-        self.place = address, authorities
+        self.place = address.rstrip("/"), authorities
+        self._opener = http_opener(authorities, by_proxy=not is_near)
 
     def ask(self, call):
-        """What jobqueue answers a Call, a refusal included; else NotHeard."""
-        from http.client import HTTPException
-        told = None
-        try:
-            status, pause, data = self._post(call)
-        except (HTTPException, OSError) as error:
-            raise NotHeard("%s: %s" % (type(error).__name__, error), None) from None
+        """What jobqueue answers a Call, a refusal included; NotHeard, or whatever goes wrong."""
+        from urllib.request import Request
+        told, request = None, Request(self.place[0] + call.path, call.body, {
+            "X-Api-Key": self._token, "User-Agent": "jobqueue-worker/" + jobqueue.VERSION,
+            **call.headers})
+        with self._opener.open(request, timeout=call.seconds) as answer:
+            status, pause = answer.status, answer.headers.get("Retry-After", "")
+            data = answer.read(ANSWER_BYTES)
         with contextlib.suppress(ValueError):
             told = jobqueue.read_json(data.decode("utf-8"))
         is_ours = isinstance(told, dict) and (
@@ -2127,49 +2111,6 @@ class Site:
         if status >= 500 or status == 408:      # 408: the way there was too slow
             raise NotHeard(told["detail"], float(pause) if pause.isdigit() else None)
         return told
-
-    def _post(self, call):
-        """(status, Retry-After, body) of the answer; a connection that the site has closed is
-        replaced."""
-        kept, self._kept = self._kept, None
-        if kept and not select.select([kept.sock], [], [], 0)[0]:
-            with contextlib.suppress(ConnectionError):
-                return self._exchange(kept, call)
-        return self._exchange(self._connect(call.seconds), call)
-
-    def _exchange(self, link, call):
-        headers = {"X-Api-Key": self._token, "User-Agent": "jobqueue-worker/" + jobqueue.VERSION}
-        with contextlib.ExitStack() as closing:
-            closing.callback(link.close)
-            if link.sock:
-                link.sock.settimeout(call.seconds)
-            link.request("POST", self._address.path + call.path, call.body,
-                         {**headers, **call.headers})
-            answer = link.getresponse()
-            data = answer.read(ANSWER_BYTES)
-            if answer.isclosed() and link.sock:     # all is read, and the site keeps it open
-                closing.pop_all()
-                self._kept = link
-        return answer.status, answer.headers.get("Retry-After", ""), data
-
-    def _connect(self, seconds):
-        """A new connection, through the proxy of the environment if there is one."""
-        from http.client import HTTPConnection, HTTPSConnection
-        from urllib.request import getproxies, proxy_bypass
-        place = self._address.hostname, self._address.port
-        if self._context is None:
-            return HTTPConnection(*place, timeout=seconds)
-        proxy = not proxy_bypass(self._address.netloc) and getproxies().get("https")
-        if not proxy:
-            return HTTPSConnection(*place, timeout=seconds, context=self._context)
-        way, headers = urlsplit(proxy if "://" in proxy else "http://" + proxy), {}
-        if way.username:
-            import base64
-            known = "%s:%s" % (unquote(way.username), unquote(way.password or ""))
-            headers["Proxy-Authorization"] = "Basic " + base64.b64encode(known.encode()).decode()
-        link = HTTPSConnection(way.hostname, way.port, timeout=seconds, context=self._context)
-        link.set_tunnel(*place, headers)
-        return link
 
 
 class Call:
@@ -2186,8 +2127,10 @@ class Call:
         def run():
             try:
                 self.found = site.ask(self)
-            except Exception as error:  # whatever it is, the worker must hear of it
+            except NotHeard as error:
                 self.error = error
+            except Exception as error:  # whatever it is, the worker must hear of it
+                self.error = NotHeard("%s: %s" % (type(error).__name__, error), None)
             with contextlib.suppress(OSError):
                 os.write(waker, b".")
         threading.Thread(target=run, daemon=True).start()
@@ -2200,7 +2143,7 @@ class Call:
 
 
 class Spool:
-    """The folder of one remote worker at a time: its session, and outcomes not known to be told.
+    """The folder of one remote worker at a time: its session, and `ends` not known to be told.
 
     The runner holds the lock as well: who gets it knows that both are dead, but for a runner whose
     task has closed everything. The lock file names it, so that it is ended before others begin."""
@@ -2216,6 +2159,10 @@ class Spool:
                 break
             except BlockingIOError:     # another worker's
                 os.close(self.lock)
+        self.ends = {}                  # {claim: outcome}
+        for path in self.folder.glob("*.outcome"):
+            with contextlib.suppress(ValueError):       # a power cut leaves files empty
+                self.ends[path.stem] = jobqueue.read_json(path.read_text("utf-8"))
         self._session = self.folder / "jobqueue-worker.remote"  # tasks may have folders beside it
         self._place = " %d %s" % (os.fstat(self.lock).st_ino, jobqueue.machine_name())
 
@@ -2243,21 +2190,15 @@ class Spool:
         """Keep the session of the worker that has this folder now."""
         jobqueue.write_private(self._session, session + self._place)
 
-    def left(self):
-        """{claim: outcome} of what a former worker did not know to be told."""
-        found = {}
-        for path in self.folder.glob("*.outcome"):
-            with contextlib.suppress(ValueError):       # a power cut leaves files empty
-                found[path.stem] = jobqueue.read_json(path.read_text("utf-8"))
-        return found
-
     def keep(self, item):
         """Keep an outcome until it is told; a full disk does not keep it from being told."""
+        self.ends[item["claim"]] = item
         with contextlib.suppress(JobQueueError, OSError):
             jobqueue.write_private(self.folder / (item["claim"] + ".outcome"), dump_json(item))
 
     def forget(self, item):
         """The site knows it; nothing of the task is left here."""
+        self.ends.pop(item["claim"], None)
         with contextlib.suppress(OSError):
             (self.folder / (item["claim"] + ".outcome")).unlink()
         jobqueue.remove_task_folder(self.folder, item["id"])
@@ -2274,7 +2215,7 @@ def _size(value):
 class RemoteAttempt(Attempt):
     """An attempt of a remote worker, whose calls renew its claim and keep what it prints.
 
-    `row` has what the site said last of it ("state"), and when the call was sent ("held")."""
+    `row` has what the site said last of it ("state"), and when that call was sent ("claimed")."""
 
     def item(self):
         """What the site is told of it while it runs."""
@@ -2310,7 +2251,7 @@ class RemoteAttempt(Attempt):
         return self._queue.site.place
 
     def _look_at_claim(self):
-        self._is_doubted, self._unclaimed = True, self.row["held"]
+        self._is_doubted, self._unclaimed = True, self.row["claimed"]
         if self.row["state"] == "cancel":
             self.end("cancelled", "cancelled while it ran")
         elif self.row["state"] != "running":
@@ -2324,7 +2265,7 @@ class RemoteAttempt(Attempt):
         self._queue.adds.append((self, requests))
 
 
-class RemoteWorker:
+class RemoteWorker(Loop):
     """The loop of a remote worker; to its Runners and Batches it is what queue and place are.
 
     One call is under way at a time:
@@ -2336,25 +2277,23 @@ class RemoteWorker:
     5. After a signal nothing is claimed; the last turn says that the worker leaves."""
 
     def __init__(self, site, spool, verbose):
-        self.site, self._spool, self._verbose = site, spool, verbose
         self.database = self.catalogue = self
-        self.claims, self.clock, self.lease_seconds = None, jobqueue.Clock, 0.0
+        self.claims, self.clock, self.lease_seconds, self.waited = None, jobqueue.Clock, 0.0, 0.0
+        super().__init__(self, verbose)
+        self.site, self._spool, self.stopping = site, spool, None
         self.folder, self.lock, self.note_runner = spool.folder, spool.lock, spool.note_runner
-        self.stopping = self._stopped_at = None
         self._settings = {"runner_tasks": 10_000, "runner_memory": 512, "runner_per_owner": "no"}
-        self._runners, self._pace = Runners(self, self, self._settings), Pace()
+        self._runners = Runners(self, self, self._settings)
         self._session, self._sequence, self._is_known = jobqueue.random_token(), 0, False
         self._before = spool.former()
-        self._ends = spool.left()       # {claim: item} to be told
         self._taken = {}                # {claim: row} of what was claimed and has not ended
         self._claims = []               # that the site is asked for
         self.adds = []                  # (attempt, requests) of what functions enqueue
         self._functions, self._files = None, []
-        self._batch = self._call = self._trouble = None
+        self._call = self._trouble = None
         self._next = self._told_at = 0.0
         self._pause, self._wait = AGAIN_SECONDS[0], WAIT_SECONDS
-        self._code, self._checks = jobqueue.file_stamps(jobqueue.CODE_FILES), Every(1.0, self.clock)
-        self._signals = self.exit_code = 0
+        self.exit_code = 0
 
     def run(self):
         """Work until there is a reason to leave; True if that is a newer program."""
@@ -2398,88 +2337,77 @@ class RemoteWorker:
         self._files = announcement.get("files", self._files)
         if announcement.get("error"):
             jobqueue.complain("tasks.py cannot be read: %(message)s" % announcement["error"])
-            self._give_back()           # others may be able to run it
+            self._give_back(list(self._taken.values()))     # others may be able to run it
         elif announcement["functions"] != self._functions:
             self._functions, self._is_known = announcement["functions"], False
         return {name: stamps.get(name, stamp)
                 for name, stamp in jobqueue.file_stamps(self.files()).items()}
 
-    def _note_signal(self, *_):
-        self._signals += 1
-
     def _is_over(self):
         if self._batch or not self.stopping:
             return False
-        return self._session is None or time.monotonic() > self._stopped_at + LEAVE_SECONDS
+        until = (self._stopped_at or math.inf) + LEAVE_SECONDS
+        return self._session is None or time.monotonic() > until
 
     def _heed(self):
         """Signals, and newer files of ours."""
         self._runners.calm()
         if self._signals:
             self.stop(jobqueue.STOPPED)
+            self._wind_up()
         elif self._checks.is_due() and jobqueue.file_stamps(self._code) != self._code:
             self.stop("limit")
         if not self.stopping:
             return
-        self._stopped_at = self._stopped_at or time.monotonic()
         if self._call and self._claims:     # it may wait for a task, which nobody would run
             self._call.error, self._claims = NotHeard("the worker is stopping", None), []
         if not self._batch:
-            self._give_back()
-        else:
-            self._batch.take_back()
-            if self._signals > 1 or time.monotonic() - self._stopped_at > GRACE_SECONDS:
-                for attempt in self._batch.running:
-                    attempt.end("interrupted", "the worker was stopped")
+            self._stopped_at = self._stopped_at or time.monotonic()
+            self._give_back(list(self._taken.values()))
 
     def _step(self):
         """Watch what runs, begin what was confirmed, or wait for either."""
         runners, rows = self._runners, list(self._taken.values())
         if self._batch:
-            self._batch.watch()
+            if self._batch.running:     # else it came too late to begin
+                self._batch.watch()
             self._put_aside()
         elif self.stopping:
             self.clock.sleep(0.05)
         elif not runners.current.ready:
             runners.hear()
-        elif not rows or not all("held" in row for row in rows):
+        elif not rows or not all("claimed" in row for row in rows):
             runners.rest(0.5 if self._call else 0.05, None)
-        elif runners.is_stale() or runners.current.owner not in (None, rows[0]["owner"]):
+        elif runners.is_stale() or runners.current.owner not in (None, rows[0]["owner_id"]):
             runners.start()
         else:
-            if self._settings["runner_per_owner"] == "yes":
-                runners.current.owner = rows[0]["owner"]
-            self._say("begins %s: %s", rows[0]["function"], [row["id"] for row in rows])
-            self._batch = Batch(self, runners.current, rows, self._note_end, RemoteAttempt)
-            self._batch.begin()
+            self._hand_over(rows, RemoteAttempt)
 
     def _put_aside(self):
         """Keep what has ended until the site knows it."""
         batch = self._batch
-        for attempt, outcome in [(one, Outcome("put_back")) for one in batch.unbegun] + batch.ended:
+        if batch.running:
+            if time.monotonic() < batch.record_by:
+                return
+            batch.take_back()           # what has ended can wait no longer
+            self._pace.slow_down()
+        for attempt, outcome in batch.ended:
             del self._taken[attempt.row["claim"]]
             if outcome.kind != "lost":
-                self._keep_end(attempt.last_item(outcome))
-        batch.unbegun, batch.ended = [], []
+                self._spool.keep(attempt.last_item(outcome))
+        self._give_back([attempt.row for attempt in batch.unbegun])
+        batch.unbegun, batch.ended, batch.record_by = [], [], math.inf
         if not batch.running:
             batch.child.take_back()
             self._batch = None
             if batch.child.death is not None and not self.stopping:
                 self._runners.start()
 
-    def _give_back(self):
+    def _give_back(self, rows):
         """Have what was claimed and has not begun go back unspent."""
-        for row in self._taken.values():
-            self._keep_end({**_named(row), "outcome": {"kind": "put_back"}})
-        self._taken = {}
-
-    def _keep_end(self, item):
-        self._ends[item["claim"]] = item
-        self._spool.keep(item)
-
-    def _note_end(self, attempt, outcome):
-        self._pace.note(attempt.row["function"], outcome)
-        self._say("task %d: %s", attempt.row["id"], outcome.kind)
+        for row in rows:
+            del self._taken[row["claim"]]
+            self._spool.keep({**_named(row), "outcome": {"kind": "put_back"}})
 
     def _next_call(self):
         """The Call that is due, or None."""
@@ -2503,25 +2431,26 @@ class RemoteWorker:
         given, running = {}, self._batch.running[:1] if self._batch else []
         has_news = any(attempt.log or attempt.report for attempt in running)
         if self.stopping and not self._batch:
-            if self.stopping == "limit" and not self._ends:
+            if self.stopping == "limit" and not self._spool.ends:
                 self._session = None    # a fresh process says hello, then its last words
                 return None
             given = {} if self.stopping == "limit" else {"leave": self.stopping}
         elif not (self._batch or self._taken or self.stopping) and self._runners.current.ready:
-            size = 1 if self._settings["runner_per_owner"] == "yes" else self._pace.size
+            is_alone = self._settings["runner_per_owner"] == "yes"
+            size = 1 if is_alone else min(CLAIMS_MAX, self._pace.size)
             self._claims = self._claims or [jobqueue.random_token() for _ in range(size)]
             given["claim"] = {"claims": self._claims, "function": self._pace.function,
-                              "wait": 0 if self._ends else self._wait}
+                              "wait": 0 if self._spool.ends else self._wait}
         is_due = time.monotonic() >= self._told_at + (TELL_SECONDS if has_news else HOLD_SECONDS)
-        is_new = any("held" not in row for row in self._taken.values())
-        if given or self._ends or is_new or self._taken and is_due:
+        is_new = any("claimed" not in row for row in self._taken.values())
+        if given or self._spool.ends or is_new or self._taken and is_due:
             return self._turn(self._session, given)
         return None
 
     def _turn(self, session, given):
         """A turn with as many outcomes as go into one; it leaves or claims when all are told."""
         ends, room, ours = [], CALL_BYTES, session == self._session
-        for item in self._ends.values():
+        for item in self._spool.ends.values():
             room -= _size(item)
             if ends and room < 0:
                 given = {}
@@ -2533,8 +2462,8 @@ class RemoteWorker:
         self._told_at, self._sequence = time.monotonic(), self._sequence + 1
         call = Call("turn", "attempts", dump_json({
             "session": session, "sequence": self._sequence if ours else jobqueue.INTEGER_MAX,
-            "start": [_named(row) for row in rows if "held" not in row],
-            "hold": [news.get(row["claim"], _named(row)) for row in rows if "held" in row],
+            "start": [_named(row) for row in rows if "claimed" not in row],
+            "hold": [news.get(row["claim"], _named(row)) for row in rows if "claimed" in row],
             "end": ends, **given}), given.get("claim", {}).get("wait", 0.0))
         call.ends, call.given, call.session = ends, given, session
         call.news = [(attempt, news[attempt.row["claim"]]) for attempt in running]
@@ -2549,12 +2478,12 @@ class RemoteWorker:
             take = {"lease_seconds": self._take_welcome, "attempts": self._take_turn,
                     "ids": self._take_added}[call.wanted]
             return (take if call.wanted in call.found else self._take_refusal)(call, call.found)
-        why, pause = (*call.error.args, None, None)[:2]
-        if str(why) != self._trouble and not self.stopping:
+        why, pause = call.error.args
+        if why != self._trouble and not self.stopping:
             jobqueue.complain("the site is not heard: %s" % why)
         if time.monotonic() - call.sent > 1.0:
             self._wait /= 2             # what stands between may allow no longer waiting
-        self._trouble = str(why)
+        self._trouble = why
         pause = pause or self.clock.uniform(self._pause, 2 * self._pause)
         self._next, self._pause = time.monotonic() + pause, min(AGAIN_SECONDS[1], 2 * self._pause)
 
@@ -2570,7 +2499,6 @@ class RemoteWorker:
 
     def _take_turn(self, call, told):
         for item in call.ends:
-            self._ends.pop(item["claim"], None)
             self._spool.forget(item)
         for attempt, item in call.news:
             attempt.told(item)
@@ -2580,18 +2508,19 @@ class RemoteWorker:
             return self._forget_former() if self._before else None
         for claim in self._taken.keys() & told["attempts"].keys():
             row, state = self._taken[claim], told["attempts"][claim]
-            if "held" in row or state == "running":
-                row.update(state=state, held=call.sent)
-            else:                       # it was not begun
+            if self._batch or state == "running":
+                row.update(state=state, claimed=call.sent)
+            else:                       # it is not begun
                 del self._taken[claim]
                 if state == "cancel":
-                    self._keep_end({**_named(row), "outcome": {"kind": "cancelled"}})
+                    self._spool.keep({**_named(row), "outcome": {"kind": "cancelled"}})
         if "claim" in call.given:
             self._claims, idle = [], not (told["tasks"] or call.ends)
             self._next = time.monotonic() + (told["wait"] if idle else 0)
             self._wait = min(WAIT_SECONDS, self._wait + 1)
         for row in told["tasks"]:       # each is confirmed before it begins
-            row.update(attempts=row["attempt"], put_backs=0, on_crash="retry")
+            row.update(attempts=row["attempt"], put_backs=0, on_crash="retry",
+                       owner_id=row["owner"])
             self._taken[row["claim"]] = row
 
     def _take_added(self, _, told):
@@ -2618,10 +2547,6 @@ class RemoteWorker:
             self.stop("refused")
             for row in self._taken.values():
                 row["state"] = "lost"
-
-    def _say(self, text, *values):
-        if self._verbose:
-            print(jobqueue.iso(self.clock.now()), text % values, file=sys.stderr, flush=True)
 
 
 # Entry -----------------------------------------------------------------------
@@ -2750,14 +2675,8 @@ def send_messages(data):
     return 0
 
 
-def make_backup(data):
-    """Make the backup of the day, remove the oldest ones, note how that went."""
-    make_daily_backup(open_queue(data))
-    return 0
-
-
 def make_daily_backup(queue):
-    """The backup of the day, which a tick has begun."""
+    """The backup of the day, which a tick has begun; the oldest ones go."""
     database, error = queue.database, None
     begun = jobqueue.recall(database, jobqueue.DAILY_BACKUP)
     folder = database.folder / jobqueue.BACKUPS
@@ -2791,7 +2710,8 @@ def dispatch(arguments):
                 fork_runner(data)
         return work(mode[2:], data, *map(float, seconds), row=int(row), lock=lock)
     inside = {"--runner": run_runner, "--catalogue": print_catalogue, "--test": run_host_test,
-              "--send": send_messages, "--backup": make_backup}
+              "--send": send_messages,
+              "--backup": lambda data: make_daily_backup(open_queue(data))}
     if mode in inside:
         return inside[mode](*rest)
     import argparse

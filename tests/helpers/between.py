@@ -4,8 +4,6 @@
     between = Between(cgi=site)             # each call is a process of the site, as under CGI
     between.harm["turn claim"] = ["after"]  # what happens to the next calls of that kind
     between.calls                           # the kinds of all calls so far, with what happened
-    between.links                           # how many connections they took
-    between.patience = 0.2                  # new ones are closed after so many seconds without a call
     between.close()
 
 Kinds are "hello", "tasks", and of turns what they hold: "turn start hold end claim leave". A harm in
@@ -50,17 +48,11 @@ class Between:
     def __init__(self, address=None, cgi=None, certificate=None):
         self.target, self._cgi = address, cgi
         self.harm, self.always, self.calls, self._late = {}, None, [], []
-        self.links, self.patience = 0, None
         self._lock = threading.Lock()
         between = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-
-            def setup(self):
-                between.links += 1
-                self.timeout = between.patience
-                super().setup()
 
             def do_POST(self):
                 between.pass_on(self)

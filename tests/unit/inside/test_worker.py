@@ -3,11 +3,13 @@ import io
 import json
 import os
 import socket
+import tempfile
 import threading
 import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stderr, suppress
+from pathlib import Path
 from unittest.mock import Mock, patch
 
 import jobqueue
@@ -15,7 +17,8 @@ from jobqueue import Outcome, SetupError, TooMany
 from tests.helpers.postgres import about_sqlite
 from tests.helpers.support import FUNCTIONS, TestCase
 from worker import (BATCH_AFTER, BATCH_MAX, BATCH_SECONDS, LINE_MAX_BYTES, Attempt, Batch,
-                    Pace, Runner, Runners, Worker, run_host_test, work, write_result)
+                    Pace, RemoteWorker, Runner, Runners, Spool, Worker, run_host_test, work,
+                    write_result)
 
 
 class TestPace(unittest.TestCase):
@@ -239,6 +242,15 @@ class TestWhileNobodyCanWrite(TestCase):
         self.assertEqual(self.status(task_id), "succeeded")
 
 
+    def test_what_is_claimed_with_a_record_is_told_though_nobody_answers_after_it(self):
+        first, second = self.add(), self.add()
+        batch = Batch(self.queue, Mock(owner=None), [], Mock())
+        batch.ended = [(Attempt(self.queue, Mock(), self.claim()), Outcome("succeeded"))]
+        with patch.object(self.queue.files, "tidy", side_effect=jobqueue.still_busy()):
+            rows = self.worker._recorder.record(batch, Pace(), 10)
+        self.assertEqual((self.status(first), [row["id"] for row in rows]), ("succeeded", [second]))
+
+
 class TestOrder(TestCase):
     """What is told the runner just before it begins."""
 
@@ -262,6 +274,45 @@ class TestOrder(TestCase):
         batch.begin()
         self.assertEqual((batch.running, [attempt.row for attempt in batch.unbegun]), ([], rows))
         self.assertFalse(child.hand_over.called)
+
+
+class TestRemote(unittest.TestCase):
+    """What a remote worker was given and has not begun."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.spool = Spool(Path(folder.name))
+        self.addCleanup(os.close, self.spool.lock)
+        self.remote = RemoteWorker(Mock(), self.spool, verbose=False)
+        self.child = Mock(ready=True, owner=None, death=None)
+        self.remote._runners.current, self.remote.lease_seconds = self.child, 180.0
+        self.remote._runners.is_stale = Mock(return_value=False)
+
+    def take(self, ago=0.0):
+        """Have it take a task that the site confirmed some seconds ago."""
+        self.remote._taken = {"x": {
+            "id": 1, "claim": "x", "function": "f", "owner_id": "ana", "on_crash": "retry",
+            "timeout": 1.0, "state": "running", "claimed": time.monotonic() - ago}}
+
+    def test_what_was_confirmed_a_lease_ago_does_not_begin(self):
+        """Its runner took long to start, and the site was not heard meanwhile."""
+        self.take(ago=200.0)
+        self.remote._step()
+        self.remote._step()
+        self.assertFalse(self.child.hand_over.called)
+        self.assertEqual((self.remote._taken, self.remote._batch), ({}, None))
+        self.assertEqual(self.spool.ends["x"]["outcome"], {"kind": "put_back"})
+
+    def test_nor_does_what_others_have_or_nobody_wants_any_more(self):
+        """Its runner took long to start, and the site said so meanwhile."""
+        for state, ends in (("lost", {}), ("cancel", {"x": {
+                "id": 1, "claim": "x", "outcome": {"kind": "cancelled"}}})):
+            with self.subTest(state):
+                self.take()
+                call = Mock(ends=[], news=[], given={})
+                self.remote._take_turn(call, {"attempts": {"x": state}, "tasks": []})
+                self.assertEqual((self.remote._taken, self.spool.ends), ({}, ends))
 
 
 class TestBehind(TestCase):
