@@ -676,22 +676,24 @@ class Calendar(Rule):
         *self.clock, self.months = [sorted(values[place]) for place in (2, 1, 0, 4)]
         self.dates = values[3]
         self.weekdays = {(day - 1) % 7 for day in values[5]}
+        self._days = functools.lru_cache(maxsize=None)(self._find_days)
 
-    def _is_due_on(self, day):
-        is_last = (day + timedelta(days=1)).day == 1
-        is_date = day.day in self.dates or is_last and LAST_DAY in self.dates
-        is_weekday = day.weekday() in self.weekdays
-        return is_date and is_weekday if self.both else is_date or is_weekday
+    def _find_days(self, first, length):
+        """The days that match in a month of this length whose first is this weekday."""
+        def is_due(day):
+            is_date = day in self.dates or day == length and LAST_DAY in self.dates
+            is_weekday = (first + day - 1) % 7 in self.weekdays
+            return is_date and is_weekday if self.both else is_date or is_weekday
+        return list(filter(is_due, range(1, length + 1)))
 
     def _days_from(self, start):
         """The days from `start` on that match, for as long as days and weekdays can differ."""
         from calendar import monthrange
-        years = range(start.year, start.year + CALENDAR_YEARS + 1)
-        for year, month in itertools.product(years, self.months):
-            for number in range(1, monthrange(year, month)[1] + 1):
-                day = date(year, month, number)
-                if day >= start and self._is_due_on(day):
-                    yield day
+        for year in range(start.year, start.year + CALENDAR_YEARS + 1):
+            for month in self.months:
+                if (year, month) >= (start.year, start.month):
+                    days = (date(year, month, day) for day in self._days(*monthrange(year, month)))
+                    yield from (day for day in days if day >= start)
 
     def _next_wall(self, wall):
         """The next time later than `wall` that matches, as clocks show it."""
