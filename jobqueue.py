@@ -504,7 +504,8 @@ SECOND = timedelta(seconds=1)
 WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 MONTHS = ("January February March April May June July August September October November "
           "December").split()
-LAST_DAY = 32                               # among the days of a month: L
+LAST_DAY, LAST_WORKDAY = 32, 33             # among the days of a month: L and LW
+LAST = 6                                    # which of a month's Fridays: 1 to 5, or this
 
 EVERY = r"every (\d{1,9}) ?(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)?"
 EVERY_UNITS = {unit[0]: size for unit, size in UNITS}
@@ -522,22 +523,23 @@ RULE_HINT = ('as "every 5m", "every 2 hours", "daily 01:30", "weekly mon 01:00",
 
 
 class CronField:
-    """One field of a cron expression: its name, its bounds, names for its values, and what L stands
-    for."""
+    """One field of a cron expression: its name, its bounds, and names for its values. `special` has
+    what else can be written, and what it stands for; `hint` says it to people."""
 
     TERM = r"(?:\*|([a-z]+|\d{1,4})(?:-([a-z]+|\d{1,4}))?)(?:/(\d{1,4}))?"
 
-    def __init__(self, name, low, high, names=(), last=None):
-        self.name, self.low, self.high, self.last = name, low, high, last
+    def __init__(self, name, low, high, names=(), special=(), hint=""):
+        self.name, self.low, self.high = name, low, high
         self.names = {text.lower(): low + place for place, name in enumerate(names)
                       for text in (name, name[:3])}
+        self.special = dict(special)
         self.right = "write %d to %d%s%s" % (low, high, names and ", %s to %s" % (
-            names[0][:3].lower(), names[-1][:3].lower()) or "", last and " or L (the last)" or "")
+            names[0][:3].lower(), names[-1][:3].lower()) or "", hint)
 
     def parse(self, text):
         """The values that a list of terms stands for; Invalid names the term that is wrong."""
         return {value for term in text.split(",")
-                for value in ([self.last] if term == "l" and self.last else self._range(term))}
+                for value in ([self.special[term]] if term in self.special else self._range(term))}
 
     def _range(self, term):
         match = re.fullmatch(self.TERM, term, re.ASCII)
@@ -556,10 +558,18 @@ class CronField:
         return self.names.get(text, int(text) if text.isdigit() else -1)
 
 
+_DAY_NAMES = WEEKDAYS[6:] + WEEKDAYS[:6]        # as cron counts them, from 0; 7 is Sunday, too
 CRON_FIELDS = (
     CronField("second", 0, 59), CronField("minute", 0, 59), CronField("hour", 0, 23),
-    CronField("day of the month", 1, 31, last=LAST_DAY), CronField("month", 1, 12, MONTHS),
-    CronField("weekday", 0, 7, WEEKDAYS[6:] + WEEKDAYS[:6]))    # from 0, Sunday; 7 is Sunday, too
+    CronField("day of the month", 1, 31, (), {"l": LAST_DAY, "lw": LAST_WORKDAY},
+              ", L (the last) or LW (the last from Monday to Friday)"),
+    CronField("month", 1, 12, MONTHS),
+    CronField("weekday", 0, 7, _DAY_NAMES, {
+        text + ending: ((number - 1) % 7, which)
+        for number, name in enumerate([*_DAY_NAMES, "7"])
+        for text in ("%d" % number, "%02d" % number, name.lower(), name[:3].lower())
+        for which, ending in enumerate("#1 #2 #3 #4 #5 l".split(), 1)},
+        ", 5L (the last Friday) or 5#2 (the second)"))
 
 
 def _and(words):
@@ -584,8 +594,8 @@ def _pace(values, unit, size):
 
 
 def _ordinal(number):
-    if number == LAST_DAY:
-        return "last day"
+    if number > 31:
+        return "last day" if number == LAST_DAY else "last working day"
     ending = "th" if number in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return "%d%s" % (number, ending)
 
@@ -675,16 +685,21 @@ class Calendar(Rule):
         values = [field.parse(text) for field, text in zip(CRON_FIELDS, fields)]
         *self.clock, self.months = [sorted(values[place]) for place in (2, 1, 0, 4)]
         self.dates = values[3]
-        self.weekdays = {(day - 1) % 7 for day in values[5]}
+        self.weekdays = {(day - 1) % 7 for day in values[5] if isinstance(day, int)}
+        self.weekdays_of = {day for day in values[5] if not isinstance(day, int)}
         self._days = functools.lru_cache(maxsize=None)(self._find_days)
 
     def _find_days(self, first, length):
         """The days that match in a month of this length whose first is this weekday."""
-        def is_due(day):
-            is_date = day in self.dates or day == length and LAST_DAY in self.dates
-            is_weekday = (first + day - 1) % 7 in self.weekdays
-            return is_date and is_weekday if self.both else is_date or is_weekday
-        return list(filter(is_due, range(1, length + 1)))
+        last = (first + length - 1) % 7
+        special = {LAST_DAY: length, LAST_WORKDAY: length - max(0, last - 4)}
+        dates = {special.get(day, day) for day in self.dates}
+        days = [range(1 + (weekday - first) % 7, length + 1, 7) for weekday in range(7)]
+        weekdays = {day for weekday in self.weekdays for day in days[weekday]}
+        for weekday, which in self.weekdays_of:
+            weekdays.update(days[weekday][-1:] if which == LAST else days[weekday][which - 1:which])
+        found = dates & weekdays if self.both else dates | weekdays
+        return sorted(day for day in found if day <= length)
 
     def _days_from(self, start):
         """The days from `start` on that match, for as long as days and weekdays can differ."""
@@ -751,14 +766,18 @@ class Calendar(Rule):
         """Which days, as they are said behind "every"."""
         names = _listing(self.months, lambda month: MONTHS[month - 1])
         month, inside = ("the month", "") if len(self.months) == 12 else (names, " in " + names)
-        dates = weekdays = ""
+        dates, weekdays = "", []
         if not self.dates >= set(range(1, 32)):
             dates = "%s of %s" % (_listing(self.dates, _ordinal), month)
+        if self.weekdays and len(self.weekdays) < 7:
+            weekdays = [_listing(self.weekdays, WEEKDAYS.__getitem__) + inside]
         if len(self.weekdays) < 7:
-            weekdays = _listing(self.weekdays, WEEKDAYS.__getitem__) + inside
+            weekdays += ["%s %s of %s" % ("last" if which == LAST else _ordinal(which),
+                                          WEEKDAYS[weekday], month)
+                         for weekday, which in sorted(self.weekdays_of)]
         if dates and weekdays:
-            return dates + (" that is a " if self.both else " and every ") + weekdays
-        return self.both and (dates or weekdays) or "day" + inside
+            return dates + (" that is a " if self.both else " and every ") + _and(weekdays)
+        return self.both and (dates or _and(weekdays)) or "day" + inside
 
 
 def _time_zone(name):

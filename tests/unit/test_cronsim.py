@@ -70,7 +70,9 @@ class Chance(random.Random):
         low, high = BOUNDS[field]
         kind = self.random()
         if field == 3 and kind < 0.1:
-            return "L"
+            return self.choice(("L", "LW"))
+        if field == 5 and kind < 0.15:
+            return self.choice(("%dL" % self.randint(0, 7), "%s#%d" % (self.value(5), self.randint(1, 5))))
         if kind < 0.6:
             return self.value(field)
         if kind < 0.7:
@@ -191,7 +193,7 @@ class TestAgainstCronsim(unittest.TestCase):
             self.skipTest("the test above runs it elsewhere")
         wrong = (lambda rule: setattr(rule, "fixed", not rule.fixed),       # the rule for clock changes
                  lambda rule: setattr(rule, "both", not rule.both),         # day and weekday
-                 lambda rule: rule.dates.discard(jobqueue.LAST_DAY))
+                 lambda rule: rule.dates.discard(jobqueue.LAST_WORKDAY))
         parse = jobqueue.parse_rule
         for change in wrong:
             def parse_wrongly(text, zone, change=change):
