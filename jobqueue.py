@@ -12685,37 +12685,6 @@ class Application:
 
 
 _applications = {}                      # process id -> its Application, for `application`
-_code = file_stamps([HOME / "jobqueue.py"])     # what this module was made of
-_upgrading = threading.Lock()
-
-
-def _is_replaced():
-    """True, once, when this module's file was replaced and is not being copied any more."""
-    stamps = file_stamps(_code)
-    (stamp,) = stamps.values()
-    if stamp is None or stamps == _code or 0 <= Clock.now() - stamp[0] / 1e9 < 2.0:
-        return False
-    _code.update(stamps)
-    return True
-
-
-def _newer_module():
-    """This module anew, if its file was replaced: many hosts let nobody restart the web server."""
-    import importlib
-    with _upgrading:
-        ours = sys.modules.get(__name__)
-        if ours and ours.application is not application:
-            return ours
-        if not ours or not _is_replaced():
-            return None
-        del sys.modules[__name__]
-        try:
-            return importlib.import_module(__name__)
-        except (Exception, SystemExit) as error:
-            sys.modules[__name__] = ours
-            complain("the new jobqueue.py cannot be used (%s: %s); the old one goes on"
-                     % (type(error).__name__, error))
-            return None
 
 
 def _application():
@@ -12731,9 +12700,6 @@ def _application():
 
 def application(environ, start_response):
     """The WSGI callable for web servers that import this file."""
-    newer = None if environ.get("wsgi.run_once") else _newer_module()
-    if newer:
-        return newer.application(environ, start_response)
     try:
         app = _application()
     except Exception as error:          # there is no queue
@@ -13258,6 +13224,7 @@ def table(titles, rows):
 
 
 def _tick_for_ever(queue):
+    code = file_stamps(CODE_FILES)
     for number in itertools.count():
         if number % LOOK_FOR_SCHEDULES_SECONDS == 0:
             with contextlib.suppress(JobQueueError):
@@ -13265,8 +13232,9 @@ def _tick_for_ever(queue):
         queue.tick.maybe("server")
         with contextlib.suppress(JobQueueError):
             queue.starter.work_slice()
-        if _is_replaced():
-            complain("jobqueue.py was replaced: restart this server, which runs the old one")
+        if code != file_stamps(code):
+            code = file_stamps(code)
+            complain("jobqueue was replaced: restart this server, which runs the old one")
         queue.database.clock.sleep(TICK_SOON_SECONDS)
 
 
