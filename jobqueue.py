@@ -12505,6 +12505,14 @@ def describe_api(document):
     return document
 
 
+class Kept:
+    """An answer, as it is until anybody commits; one request makes it for all that ask the same."""
+
+    def __init__(self):
+        self.making = threading.Lock()
+        self.answer, self.version, self.until = None, None, 0.0
+
+
 class Application:
     """The WSGI callable of one queue; `source` is what its requests tick as, see Tick."""
 
@@ -12512,8 +12520,7 @@ class Application:
         self.queue = queue
         self.source = source
         self.static = StaticFiles(STATIC_FOLDER)
-        self._cache = {}                # what was asked by whom -> (data version, until, Answer)
-        self._making = {}               # the same -> the lock of who makes it
+        self._cache = {}                # what was asked by whom -> Kept
         self.one_by_one = threading.Lock()
         self.waiting = threading.BoundedSemaphore(WAITERS_MAX)      # calls of remote workers
         if source != "code":
@@ -12576,30 +12583,17 @@ class Application:
         if not route.needs & KEPT:
             return self._perform(request, route, parts)
         key = request.path, request.query_text, request.person.scope, request.person.role
-        known = self._known(key)
-        if known is None:
-            if len(self._making) >= 20:
-                self._making.clear()
-            with self._making.setdefault(key, threading.Lock()):    # one makes it for all who ask
-                known = self._known(key) or self._make(key, request, route, parts)
-        return known
-
-    def _known(self, key):
-        """The answer that was kept, or None if it is old or somebody has committed since."""
-        version, until, answer = self._cache.get(key, (None, 0.0, None))
-        database = self.queue.database
-        is_good = database.version_seen() == version and database.clock.monotonic() <= until
-        return answer if is_good else None
-
-    def _make(self, key, request, route, parts):
-        """Perform the request and keep the answer, as what is known before it reads."""
-        version, now = self.queue.database.version_seen(), self.queue.database.clock.monotonic()
-        answer = self._perform(request, route, parts)
         if len(self._cache) >= 20:
             self._cache.clear()
-        if answer.keep:
-            self._cache[key] = version, now + CACHE_SECONDS, answer
-        return answer
+        kept, database = self._cache.setdefault(key, Kept()), self.queue.database
+        with kept.making:
+            version, now = database.version_seen(), database.clock.monotonic()
+            if kept.version == version and now <= kept.until:
+                return kept.answer
+            answer = self._perform(request, route, parts)
+            if answer.keep:
+                kept.answer, kept.version, kept.until = answer, version, now + CACHE_SECONDS
+            return answer
 
     def _perform(self, request, route, parts):
         if route.takes and route.takes is not NEW_TASKS:
