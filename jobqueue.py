@@ -3236,8 +3236,9 @@ def find_activity(database, limit=PAGE_ROWS, before=None, since=None, until=None
     asked = {"at>=?": since, "at<?": until, "(task_id IS NOT NULL OR owner_id=?)": viewer_id,
              **{name + "=?": value for name, value in columns.items()}}
     asked = {words: value for words, value in asked.items() if value is not None}
-    statement = "SELECT * FROM activity WHERE id>? AND id<=? AND %s ORDER BY id DESC LIMIT %d" % (
-        " AND ".join(["1=1", *asked]), limit + 1)
+    statement = ("SELECT activity.*, (SELECT name FROM user WHERE user.id=owner_id) AS owner FROM "
+                 "activity WHERE id>? AND id<=? AND %s ORDER BY id DESC LIMIT %d"
+                 % (" AND ".join(["1=1", *asked]), limit + 1))
     high = before - 1 if before is not None else (
         database.value("SELECT max(id) FROM activity") or 0)
     if columns.get("task_id") is None:
@@ -11406,7 +11407,7 @@ class Request:
         errors = check_value(schema, given, "")
         if errors:
             raise Malformed(join_errors(errors), errors)
-        return given
+        return {name: value for name, value in given.items() if value is not None}
 
     def read_object(self, schema):
         """The body, a JSON object as `schema` wants it; Invalid names every wrong field."""
@@ -11761,11 +11762,16 @@ def get_tasks(queue, request):
         return Answer(200, (piece.encode("utf-8") for piece in pieces if piece), kind, [(
             "Content-Disposition", 'attachment; filename="tasks.%(format)s"' % given)], keep=None)
     fields = given["fields"].split(",") if given.get("fields") else ()
-    rows, going_on = tasks.find(wanted, given.get("limit") or PAGE_ROWS, given.get("cursor"), sort,
+    rows, going_on = tasks.find(wanted, given.get("limit", PAGE_ROWS), given.get("cursor"), sort,
                                 FIELDS_ROW if fields else LIST_ROW)
     return {"tasks": queue.forecast.of_list(tasks.list_json(rows, fields)),
             "next": going_on and str(going_on), "service": describe_service(queue),
             **{name: tell(tasks, wanted) for name, tell in ALSO.items() if given.get(name) == "1"}}
+
+
+def _due_at(row):
+    """Since when a pending task may start."""
+    return max(row["created_at"], row["run_at"] or 0)
 
 
 def _held_back(queue, firsts, owner_id):
@@ -11780,13 +11786,12 @@ def get_overview(queue, request):
     """
     scope, now = request.person.scope, queue.database.clock.now()
     firsts = queue.tasks.firsts(PENDING, scope)
-    since = {row["id"]: max(row["created_at"], row["run_at"] or 0) for row in firsts}
-    oldest = min(firsts, key=lambda row: since[row["id"]], default=None)
+    oldest = min(firsts, key=_due_at, default=None)
     states = [row["state"] for row in queue.workers.rows() if row["mode"] != "remote"]
     return {
         **{name: ALSO[name](queue.tasks, Filter(scope)) for name in ("running", "counts")},
         "oldest": oldest and {"id": oldest["id"], "function": oldest["function"],
-                              "queue": oldest["queue"], "since": iso(since[oldest["id"]])},
+                              "queue": oldest["queue"], "since": iso(_due_at(oldest))},
         "held": _held_back(queue, firsts, scope),
         "next_at": iso(min((row["run_at"] for row in queue.tasks.firsts(SCHEDULED, scope)),
                            default=None)),
@@ -11814,8 +11819,7 @@ def get_forecast(queue, request):
     """When a task would begin and end if it were added now."""
     given, person = request.given, request.person
     function = queue.requests.function(given["function"], person)
-    options = {name: given[name] for name in ("queue", "priority") if given.get(name) is not None}
-    options = {**function["options"], **options}
+    options = {**function["options"], **{name: given[name] for name in given if name != "function"}}
     queue.queues.get(options["queue"], queue.claims.machine)
     return queue.forecast.of_new(person.id, function["name"], options)
 
@@ -11914,7 +11918,7 @@ LOG_PART = _object(attempt=about(kept_within(0, INTEGER_MAX), "the last one if l
 def get_log(queue, request, task_id):
     """What an attempt printed, from a byte offset on."""
     logs, row = queue.logs, queue.tasks.get(task_id, request.person.scope)
-    given = {name: value for name, value in request.given.items() if value is not None}
+    given = request.given
     attempt, offset = given.get("attempt", row["attempts"]), given.get("offset", 0)
     if given.get("download") == "1":
         with request.app.one_by_one:
@@ -11931,7 +11935,7 @@ def get_log(queue, request, task_id):
 def get_schedules(queue, request):
     """A page of the schedules that one may see, oldest first."""
     queue.schedules.synchronise()
-    limit, after = request.given.get("limit") or PAGE_ROWS, request.given.get("cursor") or 0
+    limit, after = request.given.get("limit", PAGE_ROWS), request.given.get("cursor") or 0
     found = queue.schedules.find(request.person.scope, limit + 1, after)
     return {"schedules": found[:limit],
             "next": str(found[limit - 1]["id"]) if len(found) > limit else None,
@@ -11979,7 +11983,7 @@ WORKER_STATES = ("starting", "idle", "busy", "stopping")
 def get_exposition(queue, _):
     """Counters and gauges as Prometheus reads them, for a token of the scope metrics."""
     now, states = queue.database.clock.now(), [row["state"] for row in queue.workers.rows()]
-    due = [max(row["created_at"], row["run_at"] or 0) for row in queue.tasks.firsts(PENDING, None)]
+    due = map(_due_at, queue.tasks.firsts(PENDING))
     told = exposition([
         *counter_families(queue.metrics.all_time()),
         ("queue_pending", "gauge", "Tasks that may start now.", [
@@ -12006,8 +12010,8 @@ def get_metrics(queue, request):
                                              if one["who"] == "user"}
 
     def wants(function, lane):
-        return ((own is None or function in own) and given.get("queue") in (None, "", lane)
-                and given.get("function") in (None, "", function))
+        return ((own is None or function in own) and given.get("queue", lane) == lane
+                and given.get("function", function) == function)
     return queue.metrics.read(start, end, step, wants, person.scope)
 
 
@@ -12027,17 +12031,15 @@ def get_activity(queue, request):
     if given.get("task") is not None:
         queue.tasks.get(given["task"], person.scope)
     rows, before = find_activity(
-        queue.database, given.get("limit") or PAGE_ROWS, given.get("cursor"), since, until,
+        queue.database, given.get("limit", PAGE_ROWS), given.get("cursor"), since, until,
         person.own if person.scope is None else None, task_id=given.get("task"),
-        worker_id=given.get("worker"), event=given.get("event") or None,
-        function=given.get("function") or None,
+        worker_id=given.get("worker"), event=given.get("event"), function=given.get("function"),
         owner_id=_wanted_owner(queue, request, given, person.scope))
-    names = {row["id"]: row["name"] for row in queue.database.all("SELECT id, name FROM user")}
     same = ("id", "event", "attempt", "function", "queue", "waited", "seconds", "cpu_seconds",
             "peak_memory", "actor", "message")
     return {"next": before and str(before), "activity": [
         {**{name: row[name] for name in same}, "at": iso(row["at"]), "task": row["task_id"],
-         "worker": row["worker_id"], "owner": names.get(row["owner_id"])} for row in rows]}
+         "worker": row["worker_id"], "owner": row["owner"]} for row in rows]}
 
 
 def get_workers(queue, request):
@@ -12062,9 +12064,8 @@ def get_queue(queue, _, name):
 def get_queues(queue, _):
     """All queues with their limits and what is in them."""
     queues, machine = queue.queues, queue.claims.machine
-    oldest = {name: iso(-since) for since, name in sorted(      # of each the oldest comes last
-        (-max(row["created_at"], row["run_at"] or 0), row["queue"])
-        for row in queue.tasks.firsts(PENDING))}
+    firsts = sorted(queue.tasks.firsts(PENDING), key=_due_at, reverse=True)
+    oldest = {row["queue"]: iso(_due_at(row)) for row in firsts}    # of each the last
     return {"queues": [{**queue.forecast.of_queue(one), "oldest_at": oldest.get(one["name"])}
                        for one in queues.all(machine)],
             "machines": sorted({machine, *queues.machines()}), "service": describe_service(queue)}
