@@ -12187,26 +12187,22 @@ def post_tokens(queue, request):
 
 
 def _wait_for_work(queue, request):
-    """(tasks that come within the time that a worker's call may wait, and this server can; after
-    how many seconds to ask again)"""
-    wait, waiting = request.given["claim"].get("wait"), request.app.waiting
-    if not (request.pause and wait and waiting.acquire(blocking=False)):
+    """(the first tasks that come within the time that a worker's call may wait, and this server
+    can; after how many seconds to ask again)"""
+    wait, clock, tasks = request.given["claim"].get("wait"), queue.database.clock, []
+    if not (request.pause and wait and request.app.waiting.acquire(blocking=False)):
         return [], ASK_AGAIN_SECONDS
     try:
-        return _first_work(queue, request, queue.database.clock.monotonic() + wait), 0
+        until = clock.monotonic() + wait
+        while not tasks and clock.monotonic() < until:
+            with queue.database.unhurried():
+                is_heard = request.pause(WAIT_LOOK_SECONDS)
+            if not is_heard:
+                break
+            tasks = queue.remote.claim_late(request.person.token, request.given)
+        return tasks, 0
     finally:
-        waiting.release()
-
-
-def _first_work(queue, request, until):
-    """The first tasks that come; none if nobody would hear of them any more."""
-    while queue.database.clock.monotonic() < until:
-        with queue.database.unhurried():
-            is_heard = request.pause(WAIT_LOOK_SECONDS)
-        tasks = is_heard and queue.remote.claim_late(request.person.token, request.given)
-        if tasks or not is_heard:
-            return tasks or []
-    return []
+        request.app.waiting.release()
 
 
 def post_worker_turn(queue, request):
