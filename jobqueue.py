@@ -12741,10 +12741,11 @@ NEEDED_LATER = (
 class BadRequest(JobQueueError):
     """A request that the server refuses; the connection is closed after it."""
 
+    code = "bad_request"
+
     def __init__(self, status, detail):
-        super().__init__(detail, retry_after=2 if status == 503 else None)
+        super().__init__(detail)
         self.status = status
-        self.code = {503: "busy", 507: "disk_full"}.get(status, "bad_request")
 
 
 def compose(status, headers, body, keep=False):
@@ -12756,9 +12757,9 @@ def compose(status, headers, body, keep=False):
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace") + body
 
 
-def compose_refusal(status, detail, accepts=""):
+def compose_refusal(error, accepts=""):
     """The whole response to a request that the server refuses."""
-    return compose(*problem(BadRequest(status, detail), accepts).to())
+    return compose(*problem(error, accepts).to())
 
 
 class Body:
@@ -12789,8 +12790,8 @@ class Body:
             if self._is_large:
                 self._resources.enter_context(self._turn)
         except OSError:
-            raise BadRequest(507, "There is no room on the disk for so much at once; nothing was "
-                                  "changed.") from None
+            raise StorageFull("There is no room on the disk for so much at once; nothing was "
+                              "changed.") from None
         finally:
             exchange.server.answering.acquire()
         self.is_taken = True
@@ -12879,7 +12880,7 @@ class Exchange:
         try:
             self.parse_request()
         except BadRequest as refusal:
-            return self._send(False, compose_refusal(refusal.status, refusal.detail))
+            return self._send(False, compose_refusal(refusal))
         self.enter("work")
         with self.server.answering, contextlib.ExitStack() as resources:
             keep, *sources = self._answer(Body(self, resources))
@@ -12936,7 +12937,8 @@ class Exchange:
     def _answer(self, body):
         """(True if the connection stays, what the whole response is made of)"""
         if not self.server.answers_to(self.headers.get("host"), self.client_address[0]):
-            return False, compose_refusal(421, UNKNOWN_NAME, self.headers.get("accept", ""))
+            refusal = BadRequest(421, UNKNOWN_NAME)
+            return False, compose_refusal(refusal, self.headers.get("accept", ""))
         said = []
         content = self.server.app(self._environ(body), lambda *told: said.extend(told))
         keep = (self._may_follow and body.is_taken and said[0] < "4" and not self.server.is_stopping
@@ -13087,26 +13089,24 @@ class Server:
         with self._changed:
             if len(self.connections) >= CONNECTIONS_MAX:
                 self._cut_the_slowest()
-                self._changed.wait_for(lambda: len(self.connections) < CONNECTIONS_MAX, 1.0)
-            has_room = len(self.connections) < CONNECTIONS_MAX
+            has_room = self._changed.wait_for(
+                lambda: len(self.connections) < CONNECTIONS_MAX, 1.0)
             if has_room:
                 self.connections[request] = None
-        for _ in range(20) if has_room else ():
+        if not has_room:
+            with contextlib.suppress(OSError):
+                request.settimeout(0)
+                request.sendall(compose_refusal(Busy("Too many connections.", retry_after=2)))
+            return self.shutdown_request(request)
+        is_cut = True
+        while is_cut:
             with contextlib.suppress(RuntimeError):     # this host allows no thread more
                 return super().process_request(request, client_address)
             with self._changed:
                 is_cut = self._cut_the_slowest()
-                self._changed.wait(0.05 if is_cut else 0)
-            if not is_cut:
-                break
-            self.clock.sleep(0.01)      # until its thread has ended
-        if has_room:                    # all wait for us: nobody else is served meanwhile
-            request.settimeout(1.0)
-            return self.process_request_thread(request, client_address)
-        with contextlib.suppress(OSError):
-            request.settimeout(0)
-            request.sendall(compose_refusal(503, "Too many connections."))
-        self.shutdown_request(request)
+            self.clock.sleep(0.05)      # until its thread has ended
+        request.settimeout(1.0)         # all wait for us: nobody else is served meanwhile
+        return self.process_request_thread(request, client_address)
 
     def shutdown_request(self, request):
         """Forget a connection and close it, while nobody cuts it."""
