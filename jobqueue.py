@@ -11264,35 +11264,15 @@ def is_trusted(text, networks):
     return address is not None and any(address in network for network in read_networks(networks))
 
 
-class Proxies:
-    """What trusted proxies add to a request; without one nothing that such headers say counts.
-
-    Of each header the last item counts, which the trusted proxy itself added. `Forwarded` and
-    X-Forwarded-Prefix are not read: the usual proxies pass them on from clients."""
-
-    def __init__(self, environ, trusted):
-        self._environ, self.client = environ, environ.get("REMOTE_ADDR", "")
-        self.address, self.scheme, self.host = self.client, "", environ.get("HTTP_HOST", "").lower()
-        self.are_trusted = trusted != "" and is_trusted(self.client, trusted)
-        if self.are_trusted:
-            self.address = self._nearest(trusted)
-            self.scheme = self._added("HTTP_X_FORWARDED_PROTO").lower()
-            host = self._added("HTTP_X_FORWARDED_HOST").lower()     # that the browser asked for
-            self.host = host if re.fullmatch(HOST, host) else self.host
-
-    def _added(self, name):
-        """What the proxy added to a header; "" if that is nothing."""
-        return self._environ.get(name, "").rpartition(",")[2].strip()
-
-    def _nearest(self, trusted):
-        nearest = self.client
-        chain = self._environ.get("HTTP_X_FORWARDED_FOR", "")
-        for item in reversed(chain.rsplit(",", 10)):
-            address = read_address(item)
-            if address is None or not is_trusted(nearest, trusted):
-                break
-            nearest = str(address)
-        return nearest
+def nearest_client(environ, trusted):
+    """Where a request comes from: each trusted proxy tells it of who asked, as the last item."""
+    address = environ.get("REMOTE_ADDR", "")
+    for item in reversed(environ.get("HTTP_X_FORWARDED_FOR", "").rsplit(",", 10)):
+        said = read_address(item) if is_trusted(address, trusted) else None
+        if said is None:
+            break
+        address = str(said)
+    return address
 
 
 def asked_path(environ):
@@ -11339,8 +11319,11 @@ class Request:
             base_path, https, trusted = map(settings.get, names)
         except JobQueueError:           # the database cannot be read
             base_path, https, trusted = (SETTINGS[name].default for name in names)
-        self._proxies = Proxies(environ, trusted)
-        self.address = self._proxies.address    # where this comes from, as far as anybody knows
+        self._client = environ.get("REMOTE_ADDR", "")
+        self._is_proxied = is_trusted(self._client, trusted)
+        self.address = nearest_client(environ, trusted)     # as far as anybody knows
+        host = self._added("X-Forwarded-Host")  # that the browser asked for
+        self._host = host if re.fullmatch(HOST, host) else environ.get("HTTP_HOST", "").lower()
         self.method = environ["REQUEST_METHOD"]
         self.base = find_base(environ, base_path)
         path = inner_path(environ)
@@ -11354,7 +11337,7 @@ class Request:
         self.content_type = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
         self.secure = (https == "always" or environ.get("wsgi.url_scheme") == "https"
                        or environ.get("HTTPS", "").lower() in TRUE_WORDS
-                       or self._proxies.scheme == "https")
+                       or self._added("X-Forwarded-Proto") == "https")
         self.app = self.person = None   # the Application that answers, and who asks it,
         self.attempt = None             # or, of a running task, its cancel_requested
         self.given = self._digest = None    # query or body, as the route's schema wants it
@@ -11382,6 +11365,12 @@ class Request:
     def header(self, name):
         """A header's value, or None."""
         return self._environ.get("HTTP_" + name.upper().replace("-", "_"))
+
+    def _added(self, name):
+        """What a trusted proxy added to a header, at its end; "" if nothing. `Forwarded` and
+        X-Forwarded-Prefix are not read: the usual proxies pass them on from clients."""
+        sent = self.header(name) if self._is_proxied else None
+        return (sent or "").rpartition(",")[2].strip().lower()
 
     def doubtful(self):
         """The settings that this request does not bear out; wrong ones cost browsers the cookie."""
@@ -11516,7 +11505,7 @@ class Request:
             right = site == "same-origin"
         elif origin is not None:
             scheme, port = ("https", ":443") if self.secure else ("http", ":80")
-            right = origin == "%s://%s" % (scheme, re.sub(port + "$", "", self._proxies.host))
+            right = origin == "%s://%s" % (scheme, re.sub(port + "$", "", self._host))
         else:
             right = not strict
         if not right:
@@ -11525,11 +11514,11 @@ class Request:
 
     def visit(self):
         """What the web server shows of itself and of who asks."""
-        environ, token, proxies = self._environ, self.header("Authorization"), self._proxies
+        environ, token = self._environ, self.header("Authorization")
         return {"door": self.door, "https": self.secure, "base": self.base,
                 "software": shorten(environ.get("SERVER_SOFTWARE", ""), 100),
-                "host": proxies.host if re.fullmatch(HOST, proxies.host) else "localhost",
-                "client": proxies.client, "trusted": proxies.are_trusted,
+                "host": self._host if re.fullmatch(HOST, self._host) else "localhost",
+                "client": self._client, "trusted": self._is_proxied,
                 "forwarded": {name: self.header(name) if name == "X-Forwarded-Proto" else ""
                               for name in FORWARDED if self.header(name) is not None},
                 "authorization": token is not None if token or self.header("X-Probe") else None,
@@ -12583,8 +12572,8 @@ class Application:
         if len(self._cache) >= 20:
             self._cache.clear()
         kept, database = self._cache.setdefault(key, Kept()), self.queue.database
+        version, now = database.version_seen(), database.clock.monotonic()
         with kept.making:
-            version, now = database.version_seen(), database.clock.monotonic()
             if kept.version == version and now <= kept.until:
                 return kept.answer
             answer = self._perform(request, route, parts)
