@@ -12756,58 +12756,52 @@ class Body:
 
     def __init__(self, exchange, resources):
         self._exchange, self._resources = exchange, resources   # an ExitStack, until the answer
-        self._left = int(exchange.headers.get("content-length", 0))
-        self._is_large = self._left > LARGE_BYTES
-        self._turn = exchange.server.turns[self._left > BODY_MAX_BYTES]
-        self._asks_first = exchange.headers.get("expect", "").lower() == "100-continue"
-        self._file = io.BytesIO()
-        self.is_taken = not self._left  # nothing of it is left where the next request begins
+        self._size, self._file = int(exchange.headers.get("content-length", 0)), io.BytesIO()
+        self.is_taken = not self._size  # nothing of it is left where the next request begins
 
     def read(self, size):
-        """The next bytes; BadRequest if they come too late or there is no room for them."""
+        """The next bytes; BadRequest if they come too late, StorageFull without room for them."""
         if not self.is_taken:
-            self._take()
+            answering = self._exchange.server.answering
+            answering.release()         # others may answer while we wait
+            try:
+                self._take()
+            finally:
+                answering.acquire()
+            self.is_taken = True
         return self._file.read(size)
 
     def _take(self):
-        exchange = self._exchange
+        exchange, folder = self._exchange, self._exchange.server.folder
+        is_large, left = self._size > LARGE_BYTES, self._size
         exchange.enter("body")
-        exchange.server.answering.release()     # others may answer while we wait
+        if exchange.headers.get("expect", "").lower() == "100-continue":
+            with contextlib.suppress(OSError):
+                exchange.connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
-            self._receive(exchange.server.folder)
-            exchange.enter("work")
-            if self._is_large:
-                self._resources.enter_context(self._turn)
+            if is_large:
+                import tempfile
+                self._file = self._resources.enter_context(
+                    tempfile.TemporaryFile(dir=folder, buffering=0))    # closing it cannot fail
+            while left:
+                if is_large and free_bytes(folder) < DISK_LOW_BYTES + 2 * left:
+                    raise OSError(errno.ENOSPC, "too little is free")
+                piece = self._next_piece(left)
+                if self._file.write(piece) < len(piece):
+                    raise OSError(errno.ENOSPC, "no room for all of it")
+                left -= len(piece) or left      # the client has left; its request is too short
+            self._file.seek(0)
         except OSError:
             raise StorageFull("There is no room on the disk for so much at once; nothing was "
                               "changed.") from None
-        finally:
-            exchange.server.answering.acquire()
-        self.is_taken = True
+        exchange.enter("work")
+        if is_large:
+            self._resources.enter_context(exchange.server.turns[self._size > BODY_MAX_BYTES])
 
-    def _receive(self, folder):
-        if self._is_large:
-            import tempfile
-            self._file = self._resources.enter_context(
-                tempfile.TemporaryFile(dir=folder, buffering=0))    # closing it cannot fail
-        while self._left:
-            if self._is_large and free_bytes(folder) < DISK_LOW_BYTES + 2 * self._left:
-                raise OSError(errno.ENOSPC, "too little is free")
-            piece = self._next_piece()
-            if not piece:
-                break                   # the client has left; its request is too short
-            if self._file.write(piece) < len(piece):
-                raise OSError(errno.ENOSPC, "no room for all of it")
-            self._left -= len(piece)
-        self._file.seek(0)
-
-    def _next_piece(self):
+    def _next_piece(self, left):
         exchange, piece = self._exchange, b""
         with contextlib.suppress(OSError):      # as good as an end
-            if self._asks_first:
-                exchange.connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-                self._asks_first = False
-            piece = exchange.rfile.read1(min(self._left, PIECE_BYTES))
+            piece = exchange.rfile.read1(min(left, PIECE_BYTES))
         if exchange.is_late:
             raise BadRequest(408, "The request took too long.")
         exchange.advance(len(piece))
