@@ -12491,14 +12491,6 @@ def describe_api(document):
     return document
 
 
-class Kept:
-    """An answer, as it is until anybody commits; one request makes it for all that ask the same."""
-
-    def __init__(self):
-        self.making = threading.Lock()
-        self.answer, self.version, self.until = None, None, 0.0
-
-
 class Application:
     """The WSGI callable of one queue; `source` is what its requests tick as, see Tick."""
 
@@ -12506,7 +12498,7 @@ class Application:
         self.queue = queue
         self.source = source
         self.static = StaticFiles(STATIC_FOLDER)
-        self._cache = {}                # what was asked by whom -> Kept
+        self._cache = {}                # what was asked by whom -> the answer, and as of when
         self.one_by_one = threading.Lock()
         self.waiting = threading.BoundedSemaphore(WAITERS_MAX)      # calls of remote workers
         if source != "code":
@@ -12571,9 +12563,10 @@ class Application:
         key = request.path, request.query_text, request.person.scope, request.person.role
         if len(self._cache) >= 20:
             self._cache.clear()
-        kept, database = self._cache.setdefault(key, Kept()), self.queue.database
+        kept, database = self._cache.setdefault(key, SimpleNamespace(
+            answer=None, version=None, until=0.0, making=threading.Lock())), self.queue.database
         version, now = database.version_seen(), database.clock.monotonic()
-        with kept.making:
+        with kept.making:               # one makes it for all who ask
             if kept.version == version and now <= kept.until:
                 return kept.answer
             answer = self._perform(request, route, parts)
@@ -13081,12 +13074,12 @@ class Server:
                 request.settimeout(0)
                 request.sendall(compose_refusal(Busy("Too many connections.", retry_after=2)))
             return self.shutdown_request(request)
-        is_cut = True
-        while is_cut:
+        for _ in range(20):
             with contextlib.suppress(RuntimeError):     # this host allows no thread more
                 return super().process_request(request, client_address)
             with self._changed:
-                is_cut = self._cut_the_slowest()
+                if not self._cut_the_slowest():
+                    break
             self.clock.sleep(0.05)      # until its thread has ended
         request.settimeout(1.0)         # all wait for us: nobody else is served meanwhile
         return self.process_request_thread(request, client_address)
