@@ -12306,7 +12306,7 @@ ROUTES = [Route(*row) for row in (
     ("GET", _TASK + "/files", get_files, USER, None, (200, "FileList")),
     ("GET", _TASK + "/files/" + NAME, get_file, USER, None, (200, *FILE_TYPES)),
     ("GET", _TASK + "/log", get_log, USER, LOG_PART, (200, "Log", "text/plain")),
-    ("GET", "/api/forecast", get_forecast, USER, WOULD_BE, (200, "Forecast"), KEPT),
+    ("GET", "/api/forecast", get_forecast, USER, WOULD_BE, (200, "Forecast")),
     ("GET", "/api/schedules", get_schedules, USER, _object(**_PAGE), (200, "ScheduleList"), FRESH),
     ("POST", "/api/schedules", post_schedules, USER, SCHEDULE_SCHEMA, (201, "ScheduleDetail"),
      FRESH | CHANGE),
