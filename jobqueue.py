@@ -11763,25 +11763,19 @@ def _due_at(row):
     return max(row["created_at"], row["run_at"] or 0)
 
 
-def _held_back(queue, firsts, owner_id):
-    """Why the queues of these pending tasks, which are this owner's or anybody's, start nothing."""
-    held = {row["queue"]: queue.queues.blocked(row["queue"], queue.claims.machine, owner_id)[1]
-            for row in firsts}
-    return [{"queue": name, "text": text} for name, text in held.items() if text]
-
-
 def get_overview(queue, request):
-    """What runs, waits, failed within a day and comes next: of one's own tasks, an admin's of all.
-    """
+    """What runs, waits, failed within a day, comes next: of one's own tasks, an admin's of all."""
     scope, now = request.person.scope, queue.database.clock.now()
     firsts = queue.tasks.firsts(PENDING, scope)
     oldest = min(firsts, key=_due_at, default=None)
+    held = {row["queue"]: queue.queues.blocked(row["queue"], queue.claims.machine, scope)[1]
+            for row in firsts}          # why a queue starts nothing
     states = [row["state"] for row in queue.workers.rows() if row["mode"] != "remote"]
     return {
         **{name: ALSO[name](queue.tasks, Filter(scope)) for name in ("running", "counts")},
         "oldest": oldest and {"id": oldest["id"], "function": oldest["function"],
                               "queue": oldest["queue"], "since": iso(_due_at(oldest))},
-        "held": _held_back(queue, firsts, scope),
+        "held": [{"queue": name, "text": text} for name, text in held.items() if text],
         "next_at": iso(min((row["run_at"] for row in queue.tasks.firsts(SCHEDULED, scope)),
                            default=None)),
         "failed": {"since": iso(now - DAY), **queue.tasks.failures(Filter(scope), now - DAY)},
@@ -11966,9 +11960,6 @@ WHICH_FIGURES = _object(**{
     "function": TEXT_OR_NULL, "queue": TEXT_OR_NULL})
 
 
-WORKER_STATES = ("starting", "idle", "busy", "stopping")
-
-
 def get_exposition(queue, _):
     """Counters and gauges as Prometheus reads them, for a token of the scope metrics."""
     now, states = queue.database.clock.now(), [row["state"] for row in queue.workers.rows()]
@@ -11981,7 +11972,8 @@ def get_exposition(queue, _):
         ("oldest_pending_seconds", "gauge", "How long the first of them has waited.", [
             ("", {}, max(0.0, now - min(due, default=now)))]),
         ("workers", "gauge", "Worker processes.", [
-            ("", {"state": state}, states.count(state)) for state in WORKER_STATES])])
+            ("", {"state": state}, states.count(state))
+            for state in ("starting", "idle", "busy", "stopping")])])
     return Answer(200, told.encode("utf-8"), "text/plain; version=0.0.4; charset=utf-8")
 
 
