@@ -1445,7 +1445,8 @@ def statements(script):
 def another_version(version):
     """The error for a database that this code may not write."""
     return SetupError("The database has schema version %d, this jobqueue.py has %d. Copy the "
-                      "newer jobqueue.py and worker.py here." % (version, SCHEMA_VERSION))
+                      "newer jobqueue.py and worker.py here, and restart the web server."
+                      % (version, SCHEMA_VERSION))
 
 
 def migrate(transaction):
@@ -12650,15 +12651,20 @@ class Application:
 
 
 _applications = {}                      # process id -> its Application, for `application`
+_code = file_stamps(CODE_FILES)         # what this process runs
 
 
 def _application():
-    """This process's Application; a new one if the database was replaced by another."""
+    """This process's Application; a new one if the database was replaced by another, SetupError if
+    newer code has made a newer one of it."""
     known = _applications.get(os.getpid())
     with contextlib.suppress(JobQueueError, OSError):
         if known:
-            known.queue.database.check_file()
-            return known
+            database = known.queue.database
+            database.check_file()
+            if (file_stamps(_code) == _code
+                    or database.value(database.version_words) == SCHEMA_VERSION):
+                return known
     known = _applications[os.getpid()] = Application(JobQueue())    # a thread may use the old one
     return known
 

@@ -364,6 +364,16 @@ class LongLived(unittest.TestCase):
         """What a process prints that has answered once, and then runs this."""
         return self.site.python(CLIENT + text).splitlines()
 
+    def test_a_database_that_newer_code_has_changed_is_left_alone_by_the_old(self):
+        self.assertEqual(self.lives("""
+import sqlite3
+os.utime("jobqueue.py", (1, 1))
+show(*ask())
+link = sqlite3.connect(next(Path("data").glob("jobqueue-*.db")))
+link.execute("PRAGMA user_version=99")
+show(*ask())
+"""), ["200 1.0.0", "200 1.0.0", "503 None"])
+
     def test_another_site_in_the_same_process_is_refused_in_words(self):
         self.assertEqual(self.lives("""
 os.makedirs("other/static")
