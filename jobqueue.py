@@ -12853,8 +12853,9 @@ class Exchange:
         self.enter("head")
         try:
             self.parse_request()
-        except BadRequest as refusal:
-            return self._send(False, compose_refusal(refusal))
+        except BadRequest as error:
+            refusal = compose_refusal(error, self.headers.get("accept", ""))
+            return self._send(False, refusal)
         self.enter("work")
         with self.server.answering, contextlib.ExitStack() as resources:
             keep, *sources = self._answer(Body(self, resources))
@@ -12862,10 +12863,9 @@ class Exchange:
 
     def parse_request(self):
         """The gate: read the head of a request; BadRequest unless it is well-formed."""
-        self._head_left = HEAD_MAX_BYTES
+        self._head_left, self.headers = HEAD_MAX_BYTES, {}
         first = self._read_line(REQUEST_LINE, "The request line is malformed.")
         self.command, self.path = first[1].decode("ascii"), first[2].decode("ascii")
-        self.headers = {}
         for _ in range(HEAD_MAX_LINES):
             line = self._read_line(HEADER_LINE, "A header line is malformed.")
             if line[1] is None:
@@ -12877,6 +12877,8 @@ class Exchange:
             raise BadRequest(400, "The header Host is missing.")
         if "transfer-encoding" in self.headers:
             raise BadRequest(411, "Send the body with a Content-Length.")
+        if not self.server.answers_to(self.headers.get("host"), self.client_address[0]):
+            raise BadRequest(421, UNKNOWN_NAME)
         words = self.headers.get("connection", "").lower().replace(" ", "").split(",")
         self._is_modern = first[3] == b"1"
         # Without a length there is no body, but what follows may be meant as one.
@@ -12910,9 +12912,6 @@ class Exchange:
 
     def _answer(self, body):
         """(True if the connection stays, what the whole response is made of)"""
-        if not self.server.answers_to(self.headers.get("host"), self.client_address[0]):
-            refusal = BadRequest(421, UNKNOWN_NAME)
-            return False, compose_refusal(refusal, self.headers.get("accept", ""))
         said = []
         content = self.server.app(self._environ(body), lambda *told: said.extend(told))
         keep = (self._may_follow and body.is_taken and said[0] < "4" and not self.server.is_stopping
@@ -13000,7 +12999,6 @@ class Server:
         self.answering = threading.BoundedSemaphore(ANSWERS_AT_ONCE)
         self.turns = threading.Lock(), threading.Lock()     # of large bodies, of uploads
         self._background = background   # to be run in a thread, as soon as this host allows one
-        self._is_public = address[0] not in (*LOOPBACK, "localhost")
         self._names = LOOPBACK_HOSTS
         self._looks = Every(1.0, clock)
         self._changed = threading.Condition()       # guards `connections`
@@ -13097,7 +13095,7 @@ class Server:
 
     def answers_to(self, host, address):
         """True if we may be asked under this name; a page of another site may use only its own."""
-        is_public = self._is_public
+        is_public = self.address[0] not in LOOPBACK
         with contextlib.suppress(JobQueueError):
             settings = self.app.queue.settings
             names = settings.get("host_names").lower().replace(",", " ").split()
