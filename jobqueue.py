@@ -12766,9 +12766,6 @@ class Body:
         exchange, folder = self._exchange, self._exchange.server.folder
         is_large, left = self._size > LARGE_BYTES, self._size
         exchange.enter("body")
-        if exchange.headers.get("expect", "").lower() == "100-continue":
-            with contextlib.suppress(OSError):
-                exchange.connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         try:
             if is_large:
                 import tempfile
@@ -12791,7 +12788,10 @@ class Body:
 
     def _next_piece(self, left):
         exchange, piece = self._exchange, b""
+        asks_first = exchange.headers.get("expect", "").lower() == "100-continue"
         with contextlib.suppress(OSError):      # as good as an end
+            if asks_first and left == self._size:
+                exchange.connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
             piece = exchange.rfile.read1(min(left, PIECE_BYTES))
         if exchange.is_late:
             raise BadRequest(408, "The request took too long.")
@@ -13077,7 +13077,7 @@ class Server:
                 if not self._cut_the_slowest():
                     break
             self.clock.sleep(0.05)      # until its thread has ended
-        request.settimeout(1.0)         # all wait for us: nobody else is served meanwhile
+        request.settimeout(1.0)         # no thread ends: nobody else is served meanwhile
         return self.process_request_thread(request, client_address)
 
     def shutdown_request(self, request):
